@@ -1,0 +1,95 @@
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+
+#include <functional>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace mezzo {
+
+/// Runs the enclosing scope under autocast: ops on `device_type` follow
+/// PyTorch's op lists, so matrix products run in `dtype` and losses in float32.
+///
+/// Guards nest, also with a disabled region inside an enabled one; each
+/// restores exactly the state it found, on exceptions too. Thread-local, like
+/// `torch::NoGradGuard`, and the very state that Python's `torch.autocast`
+/// sets, so C++ and Python regions nest in each other. A worker thread needs
+/// its own guard, or the function wrapper `autocast()`. Never syncs the device.
+///
+/// A region for a device this process has no tensors on is legal and does
+/// nothing; tensors on other devices are not touched.
+///
+/// Example:
+/// @code
+/// torch::Tensor loss;
+/// {
+///   mezzo::AutocastGuard autocast(torch::kCUDA, torch::kHalf);
+///   loss = loss_fn(model->forward(input_ids), labels);
+/// }  // backward runs outside, as in Python
+/// scaler.scale(loss).backward();
+/// @endcode
+///
+/// @see torch.autocast (Python). Differs: a dtype the device type cannot
+/// autocast to is an error, where Python warns and switches autocast off.
+class AutocastGuard {
+ public:
+  /// @param dtype  kHalf or kBFloat16.
+  /// @param enabled  false makes a full-precision region inside an autocast one.
+  /// @param cache_enabled  whether casts of float32 leaf parameters are kept
+  ///     until the outermost region ends; nullopt keeps the current setting
+  ///     (initially true).
+  /// @throws c10::ValueError  for any other `dtype`, or a device type that has
+  ///     no autocast; no state has changed then.
+  AutocastGuard(c10::DeviceType device_type,
+                c10::ScalarType dtype,
+                bool enabled = true,
+                std::optional<bool> cache_enabled = std::nullopt);
+
+  /// With the device type's current autocast dtype, as `torch.autocast("cpu")`:
+  /// initially kBFloat16 on CPU, kHalf on CUDA.
+  explicit AutocastGuard(c10::DeviceType device_type);
+
+  ~AutocastGuard();
+  AutocastGuard(const AutocastGuard&) = delete;
+  AutocastGuard& operator=(const AutocastGuard&) = delete;
+
+ private:
+  c10::DeviceType device_type_;
+  bool previous_enabled_;
+  c10::ScalarType previous_dtype_;
+  bool previous_cache_enabled_;
+};
+
+/// Wraps `function` so that each call runs under an AutocastGuard of its own:
+/// the counterpart of Python's `@torch.autocast(...)` decorator.
+///
+/// The region is opened on the thread that calls, so the result may be handed
+/// to any thread. Arguments and result pass through unchanged (references stay
+/// references). As thread-safe as `function` itself.
+///
+/// @param device_type, dtype, enabled, cache_enabled  as for AutocastGuard;
+///     checked at each call.
+///
+/// Example:
+/// @code
+/// auto forward = mezzo::autocast(torch::kCPU, torch::kBFloat16,
+///     [&](const torch::Tensor& x) { return model->forward(x); });
+/// std::thread worker([&] { output = forward(input); });
+/// @endcode
+template <class Function>
+[[nodiscard]] auto autocast(c10::DeviceType device_type,
+                            c10::ScalarType dtype,
+                            Function&& function,
+                            bool enabled = true,
+                            std::optional<bool> cache_enabled = std::nullopt) {
+  return [=, wrapped = std::forward<Function>(function)]<class... Args>(
+             Args&&... args) mutable -> std::invoke_result_t<std::decay_t<Function>&, Args...> {
+    AutocastGuard guard(device_type, dtype, enabled, cache_enabled);
+    return std::invoke(wrapped, std::forward<Args>(args)...);
+  };
+}
+
+}  // namespace mezzo

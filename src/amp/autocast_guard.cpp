@@ -1,0 +1,55 @@
+#include "mezzo/amp/autocast_guard.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace mezzo {
+namespace {
+
+c10::DeviceType checked_device_type(c10::DeviceType device_type) {
+  const auto& supported = at::autocast::_AUTOCAST_SUPPORTED_DEVICES;
+  TORCH_CHECK_VALUE(std::find(supported.begin(), supported.end(), device_type) != supported.end(),
+                    "AutocastGuard: device type ", c10::DeviceTypeName(device_type, /*lower_case=*/true),
+                    " has no autocast. Pass the device type that the model's tensors live on, such as kCPU or kCUDA.");
+  return device_type;
+}
+
+c10::ScalarType checked_dtype(c10::ScalarType dtype) {
+  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
+                    "AutocastGuard: dtype must be kHalf or kBFloat16, got ", dtype,
+                    ". For a full-precision scope, pass /*enabled=*/false.");
+  return dtype;
+}
+
+}  // namespace
+
+AutocastGuard::AutocastGuard(c10::DeviceType device_type)
+    : AutocastGuard(device_type, at::autocast::get_autocast_dtype(checked_device_type(device_type))) {}
+
+AutocastGuard::AutocastGuard(c10::DeviceType device_type,
+                             c10::ScalarType dtype,
+                             bool enabled,
+                             std::optional<bool> cache_enabled)
+    : device_type_(checked_device_type(device_type)),
+      previous_enabled_(at::autocast::is_autocast_enabled(device_type)),
+      previous_dtype_(at::autocast::get_autocast_dtype(device_type)),
+      previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
+  checked_dtype(dtype);
+  at::autocast::set_autocast_enabled(device_type, enabled);
+  at::autocast::set_autocast_dtype(device_type, dtype);
+  at::autocast::increment_nesting();
+  at::autocast::set_autocast_cache_enabled(cache_enabled.value_or(previous_cache_enabled_));
+}
+
+AutocastGuard::~AutocastGuard() {
+  if (at::autocast::decrement_nesting() == 0) {
+    at::autocast::clear_cache();
+  }
+  at::autocast::set_autocast_enabled(device_type_, previous_enabled_);
+  at::autocast::set_autocast_dtype(device_type_, previous_dtype_);
+  at::autocast::set_autocast_cache_enabled(previous_cache_enabled_);
+}
+
+}  // namespace mezzo

@@ -1,0 +1,149 @@
+#include "mezzo/amp/autocast_guard.h"
+
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <stdexcept>
+#include <thread>
+
+namespace mezzo {
+namespace {
+
+/// Everything a guard may touch, so that "restored exactly" can be said in one comparison.
+struct AutocastState {
+  bool cpu_enabled = at::autocast::is_autocast_enabled(at::kCPU);
+  bool cuda_enabled = at::autocast::is_autocast_enabled(at::kCUDA);
+  at::ScalarType cpu_dtype = at::autocast::get_autocast_dtype(at::kCPU);
+  at::ScalarType cuda_dtype = at::autocast::get_autocast_dtype(at::kCUDA);
+  bool cache_enabled = at::autocast::is_autocast_cache_enabled();
+  int nesting = [] {
+    at::autocast::increment_nesting();
+    return at::autocast::decrement_nesting();
+  }();
+
+  bool operator==(const AutocastState&) const = default;
+};
+
+torch::Tensor product() { return torch::ones({2, 2}).mm(torch::ones({2, 2})); }
+
+class AutocastGuardDtypeTest : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(AutocastGuardDtypeTest, RunsMatrixProductsInItsDtypeAndLossesInFloat32) {
+  AutocastGuard autocast(torch::kCPU, GetParam());
+  EXPECT_EQ(product().scalar_type(), GetParam());
+  EXPECT_EQ(torch::mse_loss(product(), product()).scalar_type(), torch::kFloat);
+}
+
+INSTANTIATE_TEST_SUITE_P(HalfAndBFloat16, AutocastGuardDtypeTest, testing::Values(torch::kHalf, torch::kBFloat16));
+
+TEST(AutocastGuardTest, RestoresExactlyWhatItFoundWhenNested) {
+  const AutocastState outside;
+  {
+    AutocastGuard outer(torch::kCPU, torch::kHalf, /*enabled=*/true, /*cache_enabled=*/false);
+    const AutocastState in_outer;
+    EXPECT_EQ(in_outer.nesting, outside.nesting + 1);
+    EXPECT_FALSE(in_outer.cache_enabled);
+    {
+      AutocastGuard disabled(torch::kCPU, torch::kBFloat16, /*enabled=*/false);
+      EXPECT_EQ(product().scalar_type(), torch::kFloat);
+      EXPECT_FALSE(AutocastState().cache_enabled) << "nullopt keeps the outer setting";
+      AutocastGuard other_device(torch::kCUDA, torch::kBFloat16);
+      EXPECT_EQ(product().scalar_type(), torch::kFloat) << "a CUDA region leaves CPU tensors alone";
+      AutocastGuard reenabled(torch::kCPU, torch::kBFloat16, /*enabled=*/true, /*cache_enabled=*/true);
+      EXPECT_EQ(product().scalar_type(), torch::kBFloat16);
+    }
+    EXPECT_EQ(AutocastState(), in_outer);
+    EXPECT_EQ(product().scalar_type(), torch::kHalf);
+  }
+  EXPECT_EQ(AutocastState(), outside);
+}
+
+TEST(AutocastGuardTest, RestoresTheStateWhenAnExceptionLeavesTheScope) {
+  const AutocastState outside;
+  EXPECT_THROW(
+      {
+        AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
+        AutocastGuard inner(torch::kCUDA, torch::kHalf, /*enabled=*/false, /*cache_enabled=*/false);
+        torch::ones({2, 3}).mm(torch::ones({2, 3}));
+      },
+      c10::Error);
+  EXPECT_EQ(AutocastState(), outside);
+}
+
+TEST(AutocastGuardTest, TakesTheDeviceTypesCurrentDtypeWhenNoneIsGiven) {
+  {
+    AutocastGuard autocast(torch::kCPU);
+    EXPECT_EQ(product().scalar_type(), torch::kBFloat16);
+  }
+  AutocastGuard half(torch::kCPU, torch::kHalf, /*enabled=*/false);
+  AutocastGuard autocast(torch::kCPU);
+  EXPECT_EQ(product().scalar_type(), torch::kHalf);
+}
+
+TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
+  const AutocastState outside;
+  try {
+    AutocastGuard autocast(torch::kCPU, torch::kFloat);
+    FAIL() << "float32 accepted";
+  } catch (const c10::ValueError& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "AutocastGuard: dtype must be kHalf or kBFloat16, got Float. "
+                 "For a full-precision scope, pass /*enabled=*/false.");
+  }
+  try {
+    AutocastGuard autocast(torch::kMeta, torch::kHalf);
+    FAIL() << "meta accepted";
+  } catch (const c10::ValueError& error) {
+    EXPECT_NE(error.msg().find("device type meta has no autocast"), std::string::npos) << error.msg();
+  }
+  EXPECT_EQ(AutocastState(), outside);
+}
+
+TEST(AutocastGuardTest, IsThreadLocal) {
+  AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
+  at::ScalarType on_worker{};
+  std::thread([&] { on_worker = product().scalar_type(); }).join();
+  EXPECT_EQ(on_worker, torch::kFloat);
+}
+
+TEST(AutocastGuardTest, CachesWeightCastsUntilTheOutermostRegionEnds) {
+  auto weight = torch::ones({2, 2}, torch::requires_grad());
+  const auto x = torch::ones({2, 2});
+  {
+    AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
+    const auto before = x.mm(weight);
+    { AutocastGuard inner(torch::kCPU, torch::kBFloat16); }
+    {
+      torch::NoGradGuard no_grad;
+      weight.mul_(2);
+    }
+    EXPECT_TRUE(torch::equal(x.mm(weight), before)) << "one region, one cast";
+  }
+  AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
+  EXPECT_TRUE(torch::equal(x.mm(weight), torch::full({2, 2}, 4.0, torch::kBFloat16))) << "a new region casts afresh";
+}
+
+TEST(AutocastFunctionTest, RunsOnAnyThreadInItsOwnRegion) {
+  auto forward = autocast(torch::kCPU, torch::kHalf, [](const torch::Tensor& x) { return x.mm(x); });
+  at::ScalarType on_worker{};
+  std::thread([&] { on_worker = forward(torch::ones({2, 2})).scalar_type(); }).join();
+  EXPECT_EQ(on_worker, torch::kHalf);
+  EXPECT_EQ(product().scalar_type(), torch::kFloat);
+}
+
+TEST(AutocastFunctionTest, PassesReferencesMoveOnlyArgumentsAndExceptionsThrough) {
+  const AutocastState outside;
+  int calls = 0;
+  auto count = autocast(torch::kCPU, torch::kHalf, [](int& value) -> int& { return ++value; });
+  static_assert(std::is_same_v<decltype(count(calls)), int&>);
+  EXPECT_EQ(&count(calls), &calls);
+  auto take = autocast(torch::kCPU, torch::kHalf, [](std::unique_ptr<int> value) { return *value; });
+  EXPECT_EQ(take(std::make_unique<int>(7)), 7);
+  auto fail = autocast(torch::kCPU, torch::kHalf, [] { throw std::runtime_error("from inside"); });
+  EXPECT_THROW(fail(), std::runtime_error);
+  EXPECT_EQ(AutocastState(), outside);
+}
+
+}  // namespace
+}  // namespace mezzo

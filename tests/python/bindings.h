@@ -1,0 +1,10 @@
+// The test-only Python module `_mezzo`: one bind_*.cpp per layer.
+#pragma once
+
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace py = pybind11;
+
+void bind_amp(py::module_& m);

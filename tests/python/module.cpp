@@ -1,0 +1,5 @@
+#include "bindings.h"
+
+PYBIND11_MODULE(_mezzo, m) {
+  bind_amp(m);
+}
