@@ -1,0 +1,38 @@
+#pragma once
+
+#include <c10/core/DeviceType.h>
+
+#include <span>
+#include <string_view>
+
+namespace mezzo {
+
+/// What autocast does to the arguments of an op before it runs. Only eligible
+/// tensors are cast: on the region's device type, floating, and not float64.
+enum class CastPolicy {
+  kLowerPrecision,      ///< cast to the autocast dtype
+  kFloat32,             ///< cast to float32
+  kFloat32SetOptDtype,  ///< run in the input's dtype, with the optional `dtype` argument set to float32 unless given
+  kFloat32AppendDtype,  ///< the same for ops whose overload with a `dtype` argument is another one (norm)
+  kPromote,             ///< cast to the widest dtype among the arguments
+  kBanned,              ///< refuse to run
+};
+
+/// PyTorch's own word for it, such as "lower_precision_fp".
+std::string_view to_string(CastPolicy policy);
+
+/// One op and its policy.
+struct OpPolicyEntry {
+  std::string_view op;  ///< with its overload, as the dispatcher spells it: "aten::mm", "aten::pow.Tensor_Scalar"
+  CastPolicy policy;
+};
+
+/// PyTorch 2.13's autocast op list for a device type: 127 entries for kCPU, 119
+/// for kCUDA, by policy, then by name. Ops that are not listed run in whatever
+/// dtype their arguments have; in-place and `out=` forms are never cast.
+///
+/// A static table: valid for the whole run, and thread-safe to read.
+/// @throws c10::ValueError  for any other device type.
+std::span<const OpPolicyEntry> autocast_ops(c10::DeviceType device_type);
+
+}  // namespace mezzo
