@@ -1,0 +1,53 @@
+#include "mezzo/optim/clip_grad.h"
+
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <vector>
+
+#include "amp/gradient_groups.h"
+
+namespace mezzo {
+
+at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm) {
+  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0, got ", max_norm, ".");
+  const c10::NoGradGuard no_grad;
+  GradientGroups groups;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& gradient = parameters[i].grad();
+    if (!gradient.defined()) {
+      continue;
+    }
+    TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "clip_grad_norm_: parameter ", i, " has a gradient of layout ",
+                      gradient.layout(), "; only dense gradients can be clipped. Leave that parameter out.");
+    groups.add(gradient);
+  }
+  if (groups.empty()) {
+    return at::zeros({}, at::kFloat);
+  }
+
+  const auto device = groups.begin()->device;
+  std::vector<at::Tensor> norms;
+  for (const auto& group : groups) {
+    const auto dtype = group.dtype == at::kDouble ? at::kDouble : at::kFloat;
+    for (const at::Tensor& norm : at::_foreach_norm(group.gradients, 2, dtype)) {
+      norms.push_back(norm.to(device, /*non_blocking=*/true));
+    }
+  }
+  const auto total_norm = at::linalg_vector_norm(at::stack(norms), 2);
+  const auto wanted = (total_norm + 1e-6).reciprocal() * max_norm;  // as Python divides a number by a tensor
+  const auto factor = at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
+  for (const auto& group : groups) {
+    at::_foreach_mul_(group.gradients, factor.to(group.device, /*non_blocking=*/true));
+  }
+  return total_norm;
+}
+
+}  // namespace mezzo
