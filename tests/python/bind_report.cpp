@@ -1,4 +1,6 @@
 #include "bindings.h"
+#include "mezzo/text/report.h"
+#include "mezzo/text/run_records.h"
 #include "mezzo/text/tensorboard_writer.h"
 
 namespace {
@@ -18,8 +20,31 @@ void bind_tensorboard(py::module_& m) {
       .def("path", [](const TensorBoardWriter& self) { return self.path().string(); });
 }
 
+/// render_report of a metrics.jsonl and the other parts of a ReportInput.
+std::string render(const std::string& metrics, const std::string& title, const std::vector<std::string>& label_names,
+                   const std::vector<std::vector<int64_t>>& confusion_matrix, const std::string& classification_report,
+                   const mezzo::text::ReportInput::Pairs& headline, const mezzo::text::ReportInput::Pairs& settings,
+                   const mezzo::text::ReportInput::Pairs& environment) {
+  auto records = mezzo::text::read_run_records(metrics);
+  return mezzo::text::render_report({.title = title,
+                                     .steps = std::move(records.steps),
+                                     .evals = std::move(records.evals),
+                                     .end = records.end,
+                                     .label_names = label_names,
+                                     .confusion_matrix = confusion_matrix,
+                                     .classification_report = classification_report,
+                                     .headline = headline,
+                                     .settings = settings,
+                                     .environment = environment});
+}
+
 }  // namespace
 
 void bind_report(py::module_& m) {
+  using Pairs = mezzo::text::ReportInput::Pairs;
   bind_tensorboard(m);
+  m.def("render_report", &render, py::arg("metrics"), py::kw_only(), py::arg("title") = "run",
+        py::arg("label_names") = std::vector<std::string>{},
+        py::arg("confusion_matrix") = std::vector<std::vector<int64_t>>{}, py::arg("classification_report") = "",
+        py::arg("headline") = Pairs{}, py::arg("settings") = Pairs{}, py::arg("environment") = Pairs{});
 }
