@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mezzo::text {
+
+/// One optimizer step, as a line of `metrics.jsonl`. All amounts are the
+/// step's own (summed over its micro-batches and ranks), not running totals.
+struct StepRecord {
+  int64_t step = 0;         ///< from 1; a skipped step counts
+  double epoch = 0;         ///< passes over the training data so far; 0.5 is half of the first
+  double loss = 0;          ///< mean over the step's samples, unscaled; NaN or infinite is written as null
+  double lr = 0;            ///< learning rate the step was taken with
+  double grad_norm = 0;     ///< of the unscaled gradients, before clipping
+  double loss_scale = 1;    ///< the scale the step's loss was multiplied by
+  bool skipped = false;     ///< a gradient was inf or NaN, so the weights stayed as they were
+  int64_t samples = 0;      ///< texts in the step
+  int64_t tokens = 0;       ///< real tokens in the step, padding not counted
+  double seconds = 0;       ///< wall time of the step
+};
+
+/// One evaluation of a split after `step` optimizer steps.
+struct EvalRecord {
+  int64_t step = 0;
+  std::string split;        ///< "dev" or "test"
+  double loss = 0;          ///< mean over the split's samples
+  double accuracy = 0;      ///< 0 to 1
+  double macro_f1 = 0;      ///< 0 to 1
+  double seconds = 0;       ///< wall time of the evaluation
+};
+
+/// The last line of a run that came to its end.
+struct EndRecord {
+  int64_t steps = 0;
+  double minutes = 0;       ///< wall time of the training
+  double samples_per_second = 0;
+  double tokens_per_second = 0;
+  int64_t peak_memory_bytes = 0;
+};
+
+/// What a `metrics.jsonl` holds, each kind in the order of the file.
+struct RunRecords {
+  std::vector<StepRecord> steps;
+  std::vector<EvalRecord> evals;
+  std::optional<EndRecord> end;  ///< the last one, when a file holds several
+  int64_t unknown_events = 0;    ///< lines with an `event` this version does not know; they are passed over
+};
+
+/// The record as one line of JSON without the line feed, keys in the order of
+/// the struct. Numbers are written in the few digits that read back as the same
+/// double; NaN and infinities, which JSON lacks, as null.
+std::string to_json(const StepRecord& record);
+std::string to_json(const EvalRecord& record);
+std::string to_json(const EndRecord& record);
+
+/// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are
+/// passed over, so that a later version's file can be read.
+///
+/// @throws c10::ValueError  for a line that is not such a record, with file and
+///     line; c10::Error if the file cannot be read.
+RunRecords read_run_records(const std::filesystem::path& path);
+
+/// Appends records to a `metrics.jsonl`, each line handed to the system in
+/// one write as it is made: what was appended survives the death of the process
+/// (though not of the machine), and a reader sees whole lines. Not thread-safe.
+class MetricsLog {
+ public:
+  /// Starts an empty file, replacing one that is there.
+  /// @throws c10::Error  if the file cannot be made.
+  explicit MetricsLog(const std::filesystem::path& path);
+
+  /// Goes on with the file of a run resumed after `step` steps: records of later
+  /// steps and an end record are dropped, and so is a last line that was cut off
+  /// in the writing. The kept lines stay byte for byte. A missing file is
+  /// started, as for a run resumed into a new folder. The old file is replaced
+  /// in one rename, so a crash leaves either the old one or the new.
+  /// @throws c10::ValueError  for a line that is not a record; the file is
+  ///     unchanged then. c10::Error if it cannot be read or written.
+  static MetricsLog resume(const std::filesystem::path& path, int64_t step);
+
+  MetricsLog(MetricsLog&& other) noexcept;
+  MetricsLog& operator=(MetricsLog&& other) noexcept;
+  ~MetricsLog();
+
+  /// @throws c10::Error  if the line could not be written, e.g. on a full disk.
+  void append(const StepRecord& record);
+  void append(const EvalRecord& record);
+  void append(const EndRecord& record);
+
+ private:
+  MetricsLog(std::filesystem::path path, int flags);
+  void append_line(std::string line);
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+};
+
+}  // namespace mezzo::text

@@ -1,0 +1,354 @@
+#include "mezzo/text/report.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <numeric>
+
+#include "text/chart_axis.h"
+#include "text/confusion_table.h"
+#include "text/html.h"
+#include "text/report_style.h"
+#include "text/svg_chart.h"
+
+namespace mezzo::text {
+namespace {
+
+using Look = ChartSeries::Look;
+using Steps = std::vector<StepRecord>;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kLeastStepsToSmooth = 20;
+constexpr size_t kMostEvaluations = 200;
+
+// ---- Curves
+
+template <class Function>
+ChartSeries step_series(std::string name, Look look, const Steps& steps, Function&& value) {
+  ChartSeries series{.name = std::move(name), .look = look, .color = 1, .x = {}, .y = {}};
+  for (const StepRecord& step : steps) {
+    series.x.push_back(static_cast<double>(step.step));
+    series.y.push_back(value(step));
+  }
+  return series;
+}
+
+ChartSeries eval_series(const std::vector<EvalRecord>& evals, std::string_view split, double EvalRecord::*value,
+                        std::string name, int color) {
+  ChartSeries series{.name = std::move(name), .look = Look::kPoints, .color = color, .x = {}, .y = {}};
+  for (const EvalRecord& eval : evals) {
+    if (eval.split == split) {
+      series.x.push_back(static_cast<double>(eval.step));
+      series.y.push_back(eval.*value);
+    }
+  }
+  return series;
+}
+
+/// The exponential moving average over about a thirtieth of the steps, without the pull towards zero at the start.
+ChartSeries smoothed(const ChartSeries& raw) {
+  ChartSeries series = raw;
+  series.name = "smoothed";
+  series.look = Look::kLine;
+  const double window = std::max(5.0, static_cast<double>(raw.y.size()) / 30);
+  const double keep = 1 - 2 / (window + 1);
+  double sum = 0;
+  double weight = 0;
+  for (double& y : series.y) {
+    if (std::isfinite(y)) {
+      sum = keep * sum + (1 - keep) * y;
+      weight = keep * weight + (1 - keep);
+      y = sum / weight;
+    }
+  }
+  return series;
+}
+
+/// The values of the steps as they are and, where there are enough to hide the trend, their average over them.
+template <class Function>
+std::vector<ChartSeries> noisy_series(const std::string& name, const Steps& steps, Function&& value) {
+  ChartSeries raw = step_series(name, Look::kThin, steps, value);
+  if (steps.size() < kLeastStepsToSmooth) {
+    raw.look = Look::kLine;
+    return {raw};
+  }
+  ChartSeries average = smoothed(raw);
+  return {std::move(raw), std::move(average)};
+}
+
+template <class Predicate>
+std::vector<double> steps_where(const Steps& steps, Predicate&& predicate) {
+  std::vector<double> found;
+  for (const StepRecord& step : steps) {
+    if (predicate(step)) {
+      found.push_back(static_cast<double>(step.step));
+    }
+  }
+  return found;
+}
+
+double rate(double amount, const StepRecord& step) { return step.seconds > 0 ? amount / step.seconds : kNan; }
+
+Chart loss_chart(const ReportInput& input) {
+  Chart chart;
+  chart.title = "Loss";
+  chart.scale = Chart::Scale::kLogIfWide;
+  chart.series = noisy_series("train", input.steps, [](const StepRecord& step) { return step.loss; });
+  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::loss, "dev", 2));
+  chart.marks = steps_where(input.steps, [](const StepRecord& step) { return !std::isfinite(step.loss); });
+  chart.mark_name = "non-finite value";
+  return chart;
+}
+
+Chart accuracy_chart(const ReportInput& input) {
+  Chart chart;
+  chart.title = "Dev accuracy";
+  chart.from_zero = false;
+  if (!input.steps.empty()) {  // the same steps as in the other charts
+    chart.x_range = {static_cast<double>(input.steps.front().step), static_cast<double>(input.steps.back().step)};
+  }
+  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::accuracy, "accuracy", 2));
+  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::macro_f1, "macro F1", 3));
+  return chart;
+}
+
+Chart single_chart(std::string title, std::string unit, std::vector<ChartSeries> series) {
+  Chart chart;
+  chart.title = std::move(title);
+  chart.unit = std::move(unit);
+  chart.series = std::move(series);
+  return chart;
+}
+
+Chart loss_scale_chart(const Steps& steps) {
+  Chart chart = single_chart(
+      "Loss scale", "",
+      {step_series("loss scale", Look::kSteps, steps, [](const StepRecord& step) { return step.loss_scale; })});
+  chart.scale = Chart::Scale::kLog2;
+  chart.marks = steps_where(steps, [](const StepRecord& step) { return step.skipped; });
+  chart.mark_name = "skipped step";
+  return chart;
+}
+
+Chart grad_norm_chart(const Steps& steps) {
+  Chart chart = single_chart(
+      "Gradient norm", "",
+      noisy_series("norm", steps, [](const StepRecord& step) { return step.grad_norm; }));
+  chart.scale = Chart::Scale::kLogIfWide;
+  chart.marks = steps_where(steps, [](const StepRecord& step) { return !std::isfinite(step.grad_norm); });
+  chart.mark_name = "non-finite value";
+  return chart;
+}
+
+std::string render_curves(const ReportInput& input) {
+  const Steps& steps = input.steps;
+  if (steps.empty() && input.evals.empty()) {
+    return "";
+  }
+  const Chart charts[] = {
+      loss_chart(input),
+      accuracy_chart(input),
+      single_chart("Learning rate", "",
+                   {step_series("learning rate", Look::kLine, steps, [](const StepRecord& step) { return step.lr; })}),
+      grad_norm_chart(steps),
+      loss_scale_chart(steps),
+      single_chart("Time per step", "seconds",
+                   noisy_series("seconds", steps, [](const StepRecord& step) { return step.seconds; })),
+      single_chart("Samples per second", "",
+                   noisy_series("samples/s", steps,
+                                [](const StepRecord& step) { return rate(static_cast<double>(step.samples), step); })),
+      single_chart("Tokens per second", "without padding",
+                   noisy_series("tokens/s", steps,
+                                [](const StepRecord& step) { return rate(static_cast<double>(step.tokens), step); })),
+  };
+  std::string out = "<section><h2>Training</h2><div class=\"charts\">\n";
+  for (const Chart& chart : charts) {
+    out += render_chart(chart);
+  }
+  return out + "</div></section>\n";
+}
+
+// ---- Headline
+
+struct Number {
+  std::string name;
+  std::string value;
+  std::string detail;
+};
+
+std::string format_share(double share) {
+  return share >= 0 && share <= 1 ? fmt::format("{:.2f} %", 100 * share) : "–";
+}
+
+std::string format_bytes(int64_t bytes) {
+  return bytes < 1000000000 ? fmt::format("{:.0f} MB", static_cast<double>(bytes) / 1e6)
+                            : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string format_rate(double value) {
+  if (!std::isfinite(value)) {
+    return "–";
+  }
+  return std::abs(value) < 1000 ? fmt::format("{:.1f}", value) : format_number(std::round(value));
+}
+
+std::string format_minutes(double minutes) {
+  if (!std::isfinite(minutes)) {
+    return "–";
+  }
+  return (std::abs(minutes) < 1000 ? fmt::format("{:.2f}", minutes) : format_number(minutes)) + " min";
+}
+
+template <class Value>
+double total_of(const Steps& steps, Value StepRecord::*value) {
+  return std::accumulate(steps.begin(), steps.end(), 0.0,
+                         [=](double sum, const StepRecord& step) { return sum + static_cast<double>(step.*value); });
+}
+
+/// The last evaluation of `split`, or null.
+const EvalRecord* last_eval(const std::vector<EvalRecord>& evals, std::string_view split) {
+  const auto found = std::find_if(evals.rbegin(), evals.rend(), [=](const auto& eval) { return eval.split == split; });
+  return found == evals.rend() ? nullptr : &*found;
+}
+
+void add_quality(std::vector<Number>& numbers, const std::vector<EvalRecord>& evals) {
+  const EvalRecord* test = last_eval(evals, "test");
+  const EvalRecord* eval = test != nullptr ? test : last_eval(evals, "dev");
+  const std::string split = test == nullptr && eval != nullptr ? "Dev" : "Test";
+  if (eval == nullptr) {
+    numbers.push_back({"Test accuracy", "–", "not evaluated"});
+    numbers.push_back({"Macro F1", "–", "not evaluated"});
+    return;
+  }
+  numbers.push_back({split + " accuracy", format_share(eval->accuracy), "after step " + format_count(eval->step)});
+  numbers.push_back({split + " macro F1", format_share(eval->macro_f1), "loss " + format_number(eval->loss)});
+}
+
+void add_speed(std::vector<Number>& numbers, const Steps& steps, const std::optional<EndRecord>& end) {
+  const double seconds = total_of(steps, &StepRecord::seconds);
+  const auto per_second = [&](double amount) { return seconds > 0 ? amount / seconds : kNan; };
+  const EndRecord run = end.value_or(EndRecord{.steps = static_cast<int64_t>(steps.size()),
+                                               .minutes = seconds / 60,
+                                               .samples_per_second = per_second(total_of(steps, &StepRecord::samples)),
+                                               .tokens_per_second = per_second(total_of(steps, &StepRecord::tokens)),
+                                               .peak_memory_bytes = 0});
+  const std::string so_far = end ? "" : " so far";
+  numbers.push_back({"Training time", format_minutes(run.minutes),
+                     format_count(run.steps) + (run.steps == 1 ? " step" : " steps") + so_far});
+  numbers.push_back({"Samples per second", format_rate(run.samples_per_second),
+                     format_rate(run.tokens_per_second) + " tokens/s"});
+  numbers.push_back({"Peak memory", end ? format_bytes(run.peak_memory_bytes) : "–", end ? "" : "run has not ended"});
+}
+
+void add_skipped(std::vector<Number>& numbers, const Steps& steps) {
+  const auto skipped = std::count_if(steps.begin(), steps.end(), [](const auto& step) { return step.skipped; });
+  std::string detail = "no steps recorded";
+  if (!steps.empty()) {
+    const double percent = 100.0 * static_cast<double>(skipped) / static_cast<double>(steps.size());
+    detail = (skipped > 0 && percent < 0.1 ? "under 0.1" : fmt::format("{:.1f}", percent)) + " % of " +
+             format_count(static_cast<long long>(steps.size()));
+  }
+  numbers.push_back({"Skipped steps", format_count(skipped), detail});
+}
+
+std::string render_headline(const ReportInput& input) {
+  std::vector<Number> numbers;
+  add_quality(numbers, input.evals);
+  add_speed(numbers, input.steps, input.end);
+  add_skipped(numbers, input.steps);
+  for (const auto& [name, value] : input.headline) {
+    numbers.push_back({name, value, ""});
+  }
+  std::string out = "<section class=\"headline\">\n";
+  for (const Number& number : numbers) {
+    out += "<div class=\"number\"><div class=\"name\">" + escape_html(number.name) + "</div><div class=\"value\">" +
+           escape_html(number.value) + "</div><div class=\"detail\">" + escape_html(number.detail) + "</div></div>\n";
+  }
+  return out + "</section>\n";
+}
+
+// ---- Tables
+
+std::string render_pairs(const std::string& heading, const ReportInput::Pairs& pairs) {
+  if (pairs.empty()) {
+    return "";
+  }
+  std::string out = "<section><h2>" + heading + "</h2><div class=\"card\"><table class=\"pairs\"><tbody>\n";
+  for (const auto& [name, value] : pairs) {
+    out += "<tr><th scope=\"row\">" + escape_html(name) + "</th><td>" + escape_html(value) + "</td></tr>\n";
+  }
+  return out + "</tbody></table></div></section>\n";
+}
+
+std::string render_evaluations(const std::vector<EvalRecord>& evals) {
+  if (evals.empty()) {
+    return "";
+  }
+  std::string out = "<section><h2>Evaluations</h2><div class=\"card scroll\">";
+  const size_t first = evals.size() - std::min(evals.size(), kMostEvaluations);
+  if (first > 0) {
+    out += fmt::format("<p class=\"unit\">The last {} of {}.</p>", kMostEvaluations, evals.size());
+  }
+  out += "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th><th>accuracy</th><th>macro F1</th>"
+         "<th>seconds</th></tr></thead><tbody>\n";
+  for (size_t i = first; i < evals.size(); ++i) {
+    const EvalRecord& eval = evals[i];
+    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                       format_count(eval.step), escape_html(eval.split), format_number(eval.loss),
+                       format_share(eval.accuracy), format_share(eval.macro_f1), format_rate(eval.seconds));
+  }
+  return out + "</tbody></table></div></section>\n";
+}
+
+std::string render_quality(const ReportInput& input) {
+  std::string out = "<div class=\"quality\">\n";  // side by side where both fit
+  if (!input.confusion_matrix.empty()) {
+    out += "<section><h2>Confusion matrix</h2><div class=\"card\">" +
+           render_confusion(input.confusion_matrix, input.label_names) + "</div></section>\n";
+  }
+  if (!input.classification_report.empty()) {
+    out += "<section><h2>Classification report</h2><div class=\"card\"><pre>" +
+           escape_html(input.classification_report) + "</pre></div></section>\n";
+  }
+  return out + "</div>\n";
+}
+
+std::string subtitle(const Steps& steps) {
+  if (steps.empty()) {
+    return "no steps recorded";
+  }
+  return fmt::format("{} step{} · {} samples · {} tokens · {} epoch{}", format_number(static_cast<double>(steps.size())),
+                     steps.size() == 1 ? "" : "s", format_number(total_of(steps, &StepRecord::samples)),
+                     format_number(total_of(steps, &StepRecord::tokens)), format_number(steps.back().epoch),
+                     steps.back().epoch == 1 ? "" : "s");
+}
+
+void check(const ReportInput& input) {
+  const size_t size = input.confusion_matrix.size();
+  for (const auto& row : input.confusion_matrix) {
+    TORCH_CHECK_VALUE(row.size() == size, "render_report: the confusion matrix must be square, got a row of ", row.size(),
+                      " in a matrix of ", size, " rows.");
+  }
+}
+
+}  // namespace
+
+std::string render_report(const ReportInput& input) {
+  check(input);
+  const std::string title = escape_html(input.title);
+  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+         // Nothing may run or load, whatever a label is called: the second line of defence behind the escaping.
+         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+         "<title>" + title + "</title>\n<style>" + kReportStyle + "</style>\n</head>\n<body>\n<main>\n<h1>" + title +
+         "</h1>\n<p class=\"sub\">" + subtitle(input.steps) + "</p>\n" + render_headline(input) + render_curves(input) +
+         render_quality(input) + render_evaluations(input.evals) + "<div class=\"columns\">\n" +
+         render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
+         "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its values.</footer>\n</main>\n</body>\n</html>\n";
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,247 @@
+#include "mezzo/text/run_records.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "text/append_file.h"
+
+namespace mezzo::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxLineBytes = 1 << 20;  // a record has some 200; a file that is no metrics.jsonl stops here
+
+/// The keys of each record, once for writing and reading both.
+template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, StepRecord>
+void visit_fields(Record& record, Visit&& visit) {
+  visit("step", record.step);
+  visit("epoch", record.epoch);
+  visit("loss", record.loss);
+  visit("lr", record.lr);
+  visit("grad_norm", record.grad_norm);
+  visit("loss_scale", record.loss_scale);
+  visit("skipped", record.skipped);
+  visit("samples", record.samples);
+  visit("tokens", record.tokens);
+  visit("seconds", record.seconds);
+}
+
+template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, EvalRecord>
+void visit_fields(Record& record, Visit&& visit) {
+  visit("step", record.step);
+  visit("split", record.split);
+  visit("loss", record.loss);
+  visit("accuracy", record.accuracy);
+  visit("macro_f1", record.macro_f1);
+  visit("seconds", record.seconds);
+}
+
+template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, EndRecord>
+void visit_fields(Record& record, Visit&& visit) {
+  visit("steps", record.steps);
+  visit("minutes", record.minutes);
+  visit("samples_per_second", record.samples_per_second);
+  visit("tokens_per_second", record.tokens_per_second);
+  visit("peak_memory_bytes", record.peak_memory_bytes);
+}
+
+template <class Record>
+std::string json_line(const char* event, const Record& record) {
+  Json json;
+  json["event"] = event;
+  visit_fields(record, [&](const char* key, const auto& value) { json[key] = value; });
+  return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+/// A line's place, for error messages.
+struct Place {
+  const std::filesystem::path& path;
+  int64_t line;
+};
+
+std::ostream& operator<<(std::ostream& out, const Place& place) {
+  return out << place.path.string() << ":" << place.line << ": ";
+}
+
+void read_value(const Place& place, const char* key, const Json& json, double& value) {
+  TORCH_CHECK_VALUE(json.is_number() || json.is_null(), place, "\"", key, "\" must be a number or null, not a ",
+                    json.type_name(), ".");
+  value = json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+}
+
+void read_value(const Place& place, const char* key, const Json& json, int64_t& value) {
+  const bool fits = json.is_number_integer() &&
+                    !(json.is_number_unsigned() && json.get<uint64_t>() > std::numeric_limits<int64_t>::max());
+  TORCH_CHECK_VALUE(fits && json.get<int64_t>() >= 0, place, "\"", key, "\" must be an integer from 0.");
+  value = json.get<int64_t>();
+}
+
+void read_value(const Place& place, const char* key, const Json& json, bool& value) {
+  TORCH_CHECK_VALUE(json.is_boolean(), place, "\"", key, "\" must be true or false, not a ", json.type_name(), ".");
+  value = json.get<bool>();
+}
+
+void read_value(const Place& place, const char* key, const Json& json, std::string& value) {
+  TORCH_CHECK_VALUE(json.is_string(), place, "\"", key, "\" must be a string, not a ", json.type_name(), ".");
+  value = json.get<std::string>();
+}
+
+template <class Record>
+Record read_record(const Place& place, const Json& json) {
+  Record record;
+  visit_fields(record, [&](const char* key, auto& value) {
+    const auto found = json.find(key);
+    TORCH_CHECK_VALUE(found != json.end(), place, "the record lacks \"", key, "\".");
+    read_value(place, key, *found, value);
+  });
+  return record;
+}
+
+Json parse_line(const Place& place, const std::string& line) {
+  TORCH_CHECK_VALUE(line.size() <= kMaxLineBytes, place, "a line of ", line.size(),
+                    " bytes is no record of a run; is this a metrics.jsonl?");
+  Json json;
+  try {
+    json = Json::parse(line);
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, place, "not a record of a run, one JSON object a line: ", error.what());
+  }
+  const auto event = json.is_object() ? json.find("event") : json.end();
+  TORCH_CHECK_VALUE(json.is_object() && event != json.end() && event->is_string(), place,
+                    "not a record of a run: a JSON object with an \"event\" was expected.");
+  return json;
+}
+
+/// Adds the line to `records`. Returns the step it belongs to; for an end record, one no run is resumed at.
+int64_t read_line(const Place& place, const std::string& line, RunRecords& records) {
+  const Json json = parse_line(place, line);
+  const std::string& event = json["event"].get_ref<const std::string&>();
+  if (event == "step") {
+    return records.steps.emplace_back(read_record<StepRecord>(place, json)).step;
+  }
+  if (event == "eval") {
+    return records.evals.emplace_back(read_record<EvalRecord>(place, json)).step;
+  }
+  if (event == "end") {
+    records.end = read_record<EndRecord>(place, json);
+    return std::numeric_limits<int64_t>::max();
+  }
+  ++records.unknown_events;
+  int64_t step = 0;
+  if (const auto found = json.find("step"); found != json.end()) {
+    read_value(place, "step", *found, step);
+  }
+  return step;
+}
+
+/// Calls `visit(place, line, terminated)` for each line; `terminated` is false for a last one without line feed.
+template <class Visit>
+void for_each_line(const std::filesystem::path& path, Visit&& visit) {
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK(file.is_open() && !std::filesystem::is_directory(path), "Cannot read ", path.string(),
+              ", the records of a run.");
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    visit(Place{path, number}, line, /*terminated=*/!file.eof());
+  }
+  TORCH_CHECK(file.eof(), "Reading ", path.string(), " failed.");
+}
+
+/// The lines up to `step`, as they stand in the file.
+std::string lines_until(const std::filesystem::path& path, int64_t step) {
+  std::string kept;
+  for_each_line(path, [&](const Place& place, const std::string& line, bool terminated) {
+    if (!terminated && !Json::accept(line)) {
+      return;  // cut off when the earlier process died
+    }
+    RunRecords ignored;
+    if (read_line(place, line, ignored) <= step) {
+      kept += line + '\n';
+    }
+  });
+  return kept;
+}
+
+constexpr const char* kWho = "MetricsLog";
+
+void replace_file(const std::filesystem::path& path, const std::string& content) {
+  const std::filesystem::path aside = path.string() + ".tmp";
+  const int fd = open_for_writing(kWho, aside, O_TRUNC);
+  try {
+    write_all(kWho, aside, fd, content);
+    TORCH_CHECK(::fsync(fd) == 0, kWho, ": cannot write ", aside.string(), " to disk.");
+  } catch (...) {
+    ::close(fd);
+    std::error_code ignored;
+    std::filesystem::remove(aside, ignored);
+    throw;
+  }
+  ::close(fd);
+  std::error_code error;
+  std::filesystem::rename(aside, path, error);
+  TORCH_CHECK(!error, kWho, ": cannot rename ", aside.string(), " to ", path.string(), ": ", error.message());
+}
+
+}  // namespace
+
+std::string to_json(const StepRecord& record) { return json_line("step", record); }
+std::string to_json(const EvalRecord& record) { return json_line("eval", record); }
+std::string to_json(const EndRecord& record) { return json_line("end", record); }
+
+RunRecords read_run_records(const std::filesystem::path& path) {
+  RunRecords records;
+  for_each_line(path, [&](const Place& place, const std::string& line, bool /*terminated*/) {
+    read_line(place, line, records);
+  });
+  return records;
+}
+
+MetricsLog::MetricsLog(std::filesystem::path path, int flags)
+    : path_(std::move(path)), fd_(open_for_writing(kWho, path_, flags)) {}
+
+MetricsLog::MetricsLog(const std::filesystem::path& path) : MetricsLog(path, O_TRUNC | O_APPEND) {}
+
+MetricsLog MetricsLog::resume(const std::filesystem::path& path, int64_t step) {
+  if (std::filesystem::exists(path)) {
+    replace_file(path, lines_until(path, step));
+  }
+  return MetricsLog(path, O_APPEND);
+}
+
+MetricsLog::MetricsLog(MetricsLog&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+MetricsLog& MetricsLog::operator=(MetricsLog&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+MetricsLog::~MetricsLog() {
+  if (fd_ >= 0) {
+    ::close(fd_);
+  }
+}
+
+void MetricsLog::append_line(std::string line) {
+  line += '\n';
+  write_all(kWho, path_, fd_, line);
+}
+
+void MetricsLog::append(const StepRecord& record) { append_line(to_json(record)); }
+void MetricsLog::append(const EvalRecord& record) { append_line(to_json(record)); }
+void MetricsLog::append(const EndRecord& record) { append_line(to_json(record)); }
+
+}  // namespace mezzo::text

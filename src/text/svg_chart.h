@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mezzo::text {
+
+/// One curve. A y that is not finite leaves a gap.
+struct ChartSeries {
+  enum class Look { kThin, kLine, kSteps, kPoints };
+
+  std::string name;
+  Look look = Look::kLine;
+  int color = 1;  ///< 1 to 3: the page's --c1 to --c3
+  std::vector<double> x;
+  std::vector<double> y;
+};
+
+/// A chart over the steps of a run.
+struct Chart {
+  enum class Scale { kLinear, kLogIfWide, kLog2 };
+
+  std::string title;
+  std::string unit;   ///< beside the title; empty for plain numbers
+  std::vector<ChartSeries> series;
+  std::optional<std::pair<double, double>> x_range;  ///< unless the x of the series themselves give it
+  std::vector<double> marks;  ///< steps to mark at the foot, such as skipped ones
+  std::string mark_name;      ///< "skipped step"; several take an s
+  Scale scale = Scale::kLinear;  ///< kLogIfWide: logarithmic when the values span more than three powers of ten
+  bool from_zero = true;         ///< the y axis of a linear chart begins at 0 unless a value lies below
+};
+
+/// The chart as a `<figure>`: caption with legend, and an `<svg>` that takes the width it is given. Hovering shows the
+/// values. Each point of a kPoints series and each column to hover over carries `data-x` and `data-y`.
+std::string render_chart(const Chart& chart);
+
+}  // namespace mezzo::text

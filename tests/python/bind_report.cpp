@@ -1,0 +1,50 @@
+#include "bindings.h"
+#include "mezzo/text/report.h"
+#include "mezzo/text/run_records.h"
+#include "mezzo/text/tensorboard_writer.h"
+
+namespace {
+
+using mezzo::text::TensorBoardWriter;
+
+void bind_tensorboard(py::module_& m) {
+  py::class_<TensorBoardWriter>(m, "TensorBoardWriter")
+      .def(py::init([](const std::string& folder, int64_t flush_every, std::optional<int64_t> purge_step) {
+             return std::make_unique<TensorBoardWriter>(
+                 folder, TensorBoardWriter::Options{.flush_every = flush_every, .purge_step = purge_step});
+           }),
+           py::arg("folder"), py::arg("flush_every") = 1, py::arg("purge_step") = py::none())
+      .def("add_scalar", &TensorBoardWriter::add_scalar, py::arg("tag"), py::arg("value"), py::arg("step"),
+           py::arg("wall_time") = py::none())
+      .def("flush", &TensorBoardWriter::flush)
+      .def("path", [](const TensorBoardWriter& self) { return self.path().string(); });
+}
+
+/// render_report of a metrics.jsonl and the other parts of a ReportInput.
+std::string render(const std::string& metrics, const std::string& title, const std::vector<std::string>& label_names,
+                   const std::vector<std::vector<int64_t>>& confusion_matrix, const std::string& classification_report,
+                   const mezzo::text::ReportInput::Pairs& headline, const mezzo::text::ReportInput::Pairs& settings,
+                   const mezzo::text::ReportInput::Pairs& environment) {
+  auto records = mezzo::text::read_run_records(metrics);
+  return mezzo::text::render_report({.title = title,
+                                     .steps = std::move(records.steps),
+                                     .evals = std::move(records.evals),
+                                     .end = records.end,
+                                     .label_names = label_names,
+                                     .confusion_matrix = confusion_matrix,
+                                     .classification_report = classification_report,
+                                     .headline = headline,
+                                     .settings = settings,
+                                     .environment = environment});
+}
+
+}  // namespace
+
+void bind_report(py::module_& m) {
+  using Pairs = mezzo::text::ReportInput::Pairs;
+  bind_tensorboard(m);
+  m.def("render_report", &render, py::arg("metrics"), py::kw_only(), py::arg("title") = "run",
+        py::arg("label_names") = std::vector<std::string>{},
+        py::arg("confusion_matrix") = std::vector<std::vector<int64_t>>{}, py::arg("classification_report") = "",
+        py::arg("headline") = Pairs{}, py::arg("settings") = Pairs{}, py::arg("environment") = Pairs{});
+}

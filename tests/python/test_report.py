@@ -1,0 +1,154 @@
+"""report.html: well-formed for any input, and its curves, read back from the drawing, are the data."""
+import json
+import math
+import random
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import _mezzo
+import pytest
+
+SVG = "{http://www.w3.org/2000/svg}"
+VOID = {"meta", "br", "link", "img"}
+
+
+class TagBalance(HTMLParser):
+    """Fails unless every element is closed in order; gathers the texts of headings."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.tags = [], set()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
+
+
+def charts(page):
+    """The page's charts by title, after a check that page and charts are well-formed."""
+    balance = TagBalance()
+    balance.feed(page)
+    assert balance.open == []
+    assert not balance.tags & {"script", "img", "link", "iframe", "object"}
+    figures = re.findall(r"<figure>.*?</figure>", page, re.S)
+    return {
+        re.search(r"<b>(.*?)</b>", figure)[1]: ElementTree.fromstring(re.search(r"<svg.*</svg>", figure, re.S)[0])
+        for figure in figures
+    }
+
+
+def steps(count, seed=123, **changes):
+    rng = random.Random(seed)
+    for step in range(1, count + 1):
+        record = dict(event="step", step=step, epoch=step / count, loss=rng.uniform(0.2, 3), lr=3e-5 * step / count,
+                      grad_norm=rng.uniform(1, 9), loss_scale=2.0 ** rng.randint(8, 16), skipped=rng.random() < 0.1,
+                      samples=32, tokens=rng.randint(400, 800), seconds=rng.uniform(0.5, 2))
+        yield {**record, **changes}
+
+
+def evals(count, every):
+    for step in range(every, count + 1, every):
+        yield dict(event="eval", step=step, split="dev", loss=1 + 1 / step, accuracy=0.6 - 0.1 / step,
+                   macro_f1=0.5 - 0.1 / step, seconds=3.0)
+
+
+def render(tmp_path, records, **parts):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return _mezzo.render_report(str(path), **parts)
+
+
+def with_class(svg, name):
+    return [element for element in svg.iter() if name in element.get("class", "").split()]
+
+
+def axis(svg, name, place):
+    """The function from a place in the drawing to the value, from two of the axis' ticks."""
+    ticks = [(place(tick), float(tick.get("data-v"))) for tick in with_class(svg, name)]
+    (p0, v0), (p1, v1) = ticks[0], ticks[-1]
+    for p, v in ticks:
+        assert v == pytest.approx(v0 + (p - p0) * (v1 - v0) / (p1 - p0), abs=abs(v1 - v0) * 1e-3)
+    return lambda p: v0 + (p - p0) * (v1 - v0) / (p1 - p0)
+
+
+def curve(svg, name):
+    """The points of the first path of the class, in the units of the axes."""
+    number = r"(-?[\d.]+)"
+    x_of = axis(svg, "tx", lambda t: float(re.search(f"M{number} ", t.find(SVG + "path").get("d"))[1]))
+    y_of = axis(svg, "ty", lambda t: float(re.search(f" {number}H", t.find(SVG + "path").get("d"))[1]))
+    path = with_class(svg, name)[0].get("d")
+    return [(x_of(float(x)), y_of(float(y))) for x, y in re.findall(f"[ML]{number} {number}", path)]
+
+
+@pytest.mark.parametrize("title, cls, key", [("Loss", "thin", "loss"), ("Gradient norm", "thin", "grad_norm"),
+                                             ("Learning rate", "line", "lr"), ("Time per step", "thin", "seconds")])
+def test_a_curve_read_back_from_the_drawing_is_the_data(tmp_path, title, cls, key):
+    records = list(steps(288))
+    drawn = curve(charts(render(tmp_path, records))[title], cls)
+    assert len(drawn) == 288
+    span = max(record[key] for record in records)
+    for (x, y), record in zip(drawn, records):
+        assert x == pytest.approx(record["step"], abs=0.1)
+        assert y == pytest.approx(record[key], abs=span * 1e-3)
+
+
+def test_a_thinned_curve_keeps_least_and_greatest_values(tmp_path):
+    records = list(steps(20000))
+    svg = charts(render(tmp_path, records))["Loss"]
+    drawn = curve(svg, "thin")
+    assert len(drawn) < 4 * 520
+    losses = [record["loss"] for record in records]
+    assert min(y for _, y in drawn) == pytest.approx(min(losses), abs=5e-3)
+    assert max(y for _, y in drawn) == pytest.approx(max(losses), abs=5e-3)
+
+
+def test_points_and_hover_columns_carry_the_exact_values(tmp_path):
+    records = list(steps(100))
+    evaluations = list(evals(100, 10))
+    page = charts(render(tmp_path, records + evaluations))
+    read = lambda svg, name: [(float(e.get("data-x")), float(e.get("data-y"))) for e in with_class(svg, name)]
+    assert read(page["Loss"], "h") == [(record["step"], record["loss"]) for record in records]
+    assert read(page["Loss"], "dot") == [(record["step"], record["loss"]) for record in evaluations]
+    assert read(page["Dev accuracy"], "dot") == [(r["step"], r["accuracy"]) for r in evaluations] + [
+        (r["step"], r["macro_f1"]) for r in evaluations]
+    assert read(page["Loss scale"], "h") == [(record["step"], record["loss_scale"]) for record in records]
+    assert read(page["Tokens per second"], "h") == [(r["step"], r["tokens"] / r["seconds"]) for r in records]
+
+
+def test_skipped_steps_are_marked(tmp_path):
+    records = list(steps(100))
+    skipped = [record["step"] for record in records if record["skipped"]]
+    titles = [e.find(SVG + "title").text for e in with_class(charts(render(tmp_path, records))["Loss scale"], "mark")]
+    assert titles == [f"skipped step: step {step}" for step in skipped]
+
+
+AWKWARD = [None, 0.0, -1.0, 1e308, -1e308, 5e-324, 1.0]
+
+
+@pytest.mark.parametrize("value", AWKWARD)
+@pytest.mark.parametrize("count", [0, 1, 2, 50])
+def test_awkward_numbers_make_a_well_formed_page(tmp_path, value, count):
+    keys = ["epoch", "loss", "lr", "grad_norm", "loss_scale", "seconds"]
+    records = list(steps(count, **{key: value for key in keys}))
+    page = render(tmp_path, records)
+    assert len(charts(page)) == (8 if count else 0)
+    assert not re.search(r"\b(nan|inf)\b", page.split("</style>")[1])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_strings_make_a_well_formed_page(tmp_path, seed):
+    rng = random.Random(seed)
+    alphabet = "<>&\"'/=-!]\x00\x01\x1b\n\t\u0085\ufffe情绪😀ab"
+    text = lambda: "".join(rng.choice(alphabet) for _ in range(rng.randint(0, 30)))
+    size = rng.choice([2, 6, 20, 40, 61])
+    page = render(tmp_path, steps(3), title=text(), label_names=[text() for _ in range(size)],
+                  confusion_matrix=[[rng.randint(0, 9) for _ in range(size)] for _ in range(size)],
+                  classification_report=text(), headline=[(text(), text())], settings=[(text(), text())],
+                  environment=[(text(), text())])
+    charts(page)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe]", page)
