@@ -61,7 +61,7 @@ std::string to_string(JsonReader::Type type) {
 JsonReader::JsonReader(std::string_view json, std::function<std::string()> where, int64_t first_line)
     : json_(json), where_(std::move(where)), line_(first_line) {}
 
-void JsonReader::fail(const std::string& found) const { TORCH_CHECK_VALUE(false, where_(), found); }
+void JsonReader::fail(const std::string& found) const { TORCH_CHECK_VALUE(false, where_(), found, "."); }
 
 void JsonReader::skip_space() {
   for (; position_ < json_.size(); ++position_) {
