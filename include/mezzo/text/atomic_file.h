@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string_view>
+
+namespace mezzo::text {
+
+/// A file that appears whole or not at all: written under another name in the
+/// same folder, then renamed over `path` by commit(). Whoever opens `path`, at
+/// any moment and after a crash or power cut too, finds the old contents or the
+/// new ones. A process that still has the old file open or mapped keeps it.
+///
+/// `path` may be absent or a regular file. A symbolic link is replaced, not
+/// followed. Not thread-safe; two writers of one path do not disturb each
+/// other: the last to commit wins.
+///
+/// @code
+/// mezzo::text::AtomicFile file("model.bin");
+/// file.write(header);
+/// file.write(tensor.const_data_ptr(), tensor.nbytes());
+/// file.commit();
+/// @endcode
+///
+/// All members throw c10::ValueError with the path and the system's reason, of
+/// which a full disk is one.
+class AtomicFile {
+ public:
+  /// Creates the temporary file. The folder of `path` must exist.
+  explicit AtomicFile(std::filesystem::path path);
+
+  /// Without a commit, removes the temporary file and leaves `path` alone.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, size_t size);
+  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+
+  /// Flushes to the disk, renames, and flushes the folder. Once only, and last.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(int error) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+};
+
+/// Writes `contents` to `path` through an AtomicFile.
+void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
+
+}  // namespace mezzo::text

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace mezzo::text {
+
+/// A label as a file gives it: none, a whole number from 0, or a name.
+using RawLabel = std::variant<std::monostate, int64_t, std::string>;
+
+/// The rows of a data file, each as long as the others. All text is valid UTF-8.
+struct LabeledRows {
+  std::string file;
+  std::vector<std::string> texts;
+  std::vector<RawLabel> labels;
+  std::vector<int64_t> lines;  ///< where each row begins in the file, from 1
+
+  /// How many rows of a .csv, .tsv or .txt file held bytes that are not UTF-8;
+  /// each bad sequence became U+FFFD, as Python's errors="replace" does. To be
+  /// reported to the user. (In JSON such bytes are an error.)
+  int64_t rows_with_invalid_utf8 = 0;
+};
+
+struct LoadRowsOptions {
+  /// Reads only the first rows, and nothing after them; 0 for all.
+  TORCH_ARG(int64_t, limit) = 0;
+  /// false also takes rows without a label (or with a null or empty one), JSON
+  /// rows that are a plain string, and .txt files.
+  TORCH_ARG(bool, labels_required) = true;
+};
+
+/// Reads a data file, of the kind that its name says:
+/// - `.json`: an array of rows, each `[text, label]` or
+///   `{"text": …, "label": …}`; other keys are ignored;
+/// - `.jsonl`: one such row a line; blank lines are skipped;
+/// - `.csv`, `.tsv`: separated by commas or tabs and quoted as RFC 4180 says,
+///   with a header that names `text` and `label`; other columns are ignored,
+///   blank lines skipped. Labels that are all whole numbers are integers;
+///   otherwise all are names;
+/// - `.txt`: one text a line, empty ones included, without labels.
+///
+/// UTF-8, with or without a byte order mark; lines may end with CR LF. A text
+/// may be empty. Integer labels go from 0 to 999,999, and one file holds either
+/// integers or names. JSON is read row by row and checked strictly: RFC 8259,
+/// no key `text` or `label` twice, values nested at most 127 deep.
+///
+/// @throws c10::ValueError  for a file that cannot be read, has no rows, or
+///     breaks a rule; the message gives file, line and row.
+LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options = {});
+
+/// The names of a classifier's labels: id to name and back.
+class LabelMap {
+ public:
+  /// @throws c10::ValueError  when there are none, or one is empty or repeated.
+  static LabelMap from_names(std::vector<std::string> names);
+
+  /// For training: integer labels give as many names as the largest needs, "0",
+  /// "1", …; names are sorted by their bytes.
+  /// @throws c10::ValueError  when a row has no label.
+  static LabelMap from_rows(const LabeledRows& rows);
+
+  int64_t size() const { return static_cast<int64_t>(names_.size()); }
+  const std::vector<std::string>& names() const { return names_; }
+  /// @throws std::out_of_range
+  const std::string& name(int64_t id) const { return names_.at(id); }
+  std::optional<int64_t> id(std::string_view name) const;
+
+ private:
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, int64_t> ids_;
+};
+
+/// Texts and their labels' ids.
+struct Dataset {
+  std::vector<std::string> texts;
+  std::vector<int64_t> labels;
+
+  int64_t size() const { return static_cast<int64_t>(texts.size()); }
+};
+
+/// Gives each row the id of its label. An integer is its own id.
+///
+/// @throws c10::ValueError  for a row without a label or with one that `labels`
+///     lacks; the message gives file, line and row, and lists the known labels.
+Dataset to_dataset(LabeledRows rows, const LabelMap& labels);
+
+/// Shuffles and splits off `ratio` of the rows, rounded, as the second part (for
+/// `--dev-ratio`). The same in every run with one `seed`, and as in Python:
+/// `torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))`,
+/// whose end is the second part. Leaves torch's default generator alone.
+///
+/// @throws c10::ValueError  unless each part has a row.
+std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed);
+
+}  // namespace mezzo::text

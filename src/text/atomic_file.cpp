@@ -1,0 +1,85 @@
+#include "mezzo/text/atomic_file.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace mezzo::text {
+namespace {
+
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  static std::atomic<uint64_t> count{0};
+  return path.parent_path() / fmt::format(".{}.{}.{}.tmp", path.filename().string(), getpid(), count++);
+}
+
+/// The folder holds the name: without this a power cut could undo the rename.
+int sync_folder(const std::filesystem::path& folder) {
+  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  int error = fsync(descriptor) == 0 ? 0 : errno;
+  if (error == EINVAL) error = 0;  // some network file systems cannot, and need not
+  close(descriptor);
+  return error;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  struct stat status;
+  TORCH_CHECK_VALUE(stat(path_.c_str(), &status) != 0 || S_ISREG(status.st_mode), path_.string(),
+                    ": exists and is not a regular file. Choose another path.");
+  do {  // a name left by a killed process of the same id is passed over
+    temporary_ = temporary_name(path_);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ < 0) fail(errno);
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ < 0) return;
+  close(descriptor_);
+  unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, size_t size) {
+  constexpr size_t kMaxPiece = size_t{1} << 30;  // Linux writes at most 2 GiB in one call
+  const char* bytes = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = ::write(descriptor_, bytes, std::min(size, kMaxPiece));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail(errno);
+    }
+    bytes += written;
+    size -= static_cast<size_t>(written);
+  }
+}
+
+void AtomicFile::commit() {
+  if (fsync(descriptor_) != 0) fail(errno);
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+  if (close(std::exchange(descriptor_, -1)) != 0) fail(errno);
+  if (const int error = sync_folder(path_.parent_path())) fail(error);
+}
+
+void AtomicFile::fail(int error) const {
+  TORCH_CHECK_VALUE(error != ENOSPC && error != EDQUOT && error != EFBIG, path_.string(),
+                    ": no space left on the disk, or above the file size limit. Free some space or write elsewhere.");
+  TORCH_CHECK_VALUE(false, path_.string(), ": cannot be written: ", std::generic_category().message(error), ".");
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
+  AtomicFile file(path);
+  file.write(contents);
+  file.commit();
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,28 @@
+#include "bindings.h"
+#include "mezzo/text/dataset.h"
+#include "mezzo/text/safetensors.h"
+
+using namespace mezzo::text;
+
+void bind_files(py::module_& m) {
+  py::class_<SafetensorsReader>(m, "SafetensorsReader")
+      .def(py::init<const std::string&>())
+      .def("names", &SafetensorsReader::names)
+      .def("tensor", [](const SafetensorsReader& self, const std::string& name) { return self.tensor(name); })
+      .def("metadata", &SafetensorsReader::metadata);
+  m.def("save_safetensors",
+        [](const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+           const std::map<std::string, std::string>& metadata) { save_safetensors(path, tensors, metadata); });
+
+  m.def(
+      "load_rows",  // texts, labels and lines
+      [](const std::string& path, int64_t limit, bool labels_required) {
+        auto rows = load_rows(path, LoadRowsOptions().limit(limit).labels_required(labels_required));
+        return std::tuple(rows.texts, rows.labels, rows.lines);
+      },
+      py::arg("path"), py::arg("limit") = 0, py::arg("labels_required") = true);
+  m.def("split_dataset", [](std::vector<std::string> texts, std::vector<int64_t> labels, double ratio, uint64_t seed) {
+    const auto [first, second] = split_dataset({std::move(texts), std::move(labels)}, ratio, seed);
+    return std::tuple(first.texts, first.labels, second.texts, second.labels);
+  });
+}

@@ -1,0 +1,196 @@
+"""mezzo's readers of data files against Python's json and csv modules, and its split against torch.randperm."""
+import csv
+import io
+import json
+import os
+import random
+import re
+
+import _mezzo
+import pytest
+import torch
+
+ALPHABET = ["a", "b", " ", "1", "0", ",", "\t", '"', '""', "\n", "\r", "\r\n", "中", "é", "😀", "\\", "'", "\x00", "\x7f", "\u2028"]
+
+
+def random_text(rng, size=8):
+    return "".join(rng.choice(ALPHABET) for _ in range(rng.randint(0, size)))
+
+
+def random_label(rng, kind):
+    return rng.randint(0, 20) if kind == "integers" else rng.choice(["joy", "怒", "a b", "1", "0x", ' "q"'])
+
+
+def load(path, data, **options):
+    path.write_bytes(data)
+    texts, labels, lines = _mezzo.load_rows(str(path), **options)
+    return list(zip(texts, labels)), lines
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_reads_what_the_json_module_writes(seed, tmp_path):
+    rng = random.Random(seed)
+    kind = rng.choice(["integers", "names"])
+    rows = [(random_text(rng), random_label(rng, kind)) for _ in range(rng.randint(1, 20))]
+    shaped = [rng.choice([list(row), {"x": [{"y": None}], "text": row[0], "label": row[1]}]) for row in rows]
+    style = dict(ensure_ascii=rng.random() < 0.5)
+    assert load(tmp_path / "a.json", json.dumps(shaped, indent=rng.choice([None, 2]), **style).encode())[0] == rows
+    lines = [json.dumps(row, **style) + rng.choice(["\n", "\r\n", "\n\n"]) for row in shaped]
+    assert load(tmp_path / "a.jsonl", "".join(lines).encode())[0] == rows
+    assert load(tmp_path / "a.json", json.dumps(shaped).encode(), limit=3)[0] == rows[:3]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_reads_what_the_csv_module_writes(seed, tmp_path):
+    rng = random.Random(seed)
+    tab = rng.random() < 0.5
+    kind = rng.choice(["integers", "names"])
+    rows = [(random_text(rng), random_label(rng, kind)) for _ in range(rng.randint(1, 20))]
+    if kind == "names" and all(label == "1" for _, label in rows):
+        rows.append(("", "x"))
+    columns = ["text", "label", "id", "other, column"]
+    rng.shuffle(columns)
+    out = io.StringIO(newline="")
+    end = rng.choice(["\n", "\r\n", "\r"])
+    # Of line breaks, the module quotes only the characters of its own line end unless told to quote all.
+    quoting = rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]) if end == "\r\n" else csv.QUOTE_ALL
+    writer = csv.DictWriter(out, columns, delimiter="\t" if tab else ",", lineterminator=end, quoting=quoting)
+    writer.writeheader()
+    for text, label in rows:
+        writer.writerow({"text": text, "label": label, "id": rng.randint(0, 9), "other, column": random_text(rng)})
+    data = rng.choice([b"", b"\xef\xbb\xbf"]) + out.getvalue().encode()
+    assert load(tmp_path / ("a.tsv" if tab else "a.csv"), data)[0] == rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_splits_any_text_into_the_records_that_the_csv_module_finds(seed, tmp_path):
+    """Random bytes after a header of one column: every record must be one field, or both must refuse."""
+    rng = random.Random(seed)
+    refused = 0
+    for _ in range(60):
+        body = "".join(rng.choice(["a", "中", " ", '"', '"', '""', "\n", "\r", "\r\n", "\t", "'"])
+                       for _ in range(rng.randint(0, 12)))
+        try:
+            expected = [row for row in csv.reader(io.StringIO("text\n" + body, newline=""), strict=True)][1:]
+        except csv.Error:
+            expected = None
+        expected = expected and [row[0] for row in expected if row]
+        try:
+            rows, _ = load(tmp_path / "a.csv", b"text\n" + body.encode(), labels_required=False)
+            assert [text for text, _ in rows] == expected, repr(body)
+        except ValueError as error:
+            assert not expected, (body, error)
+            refused += 1
+    assert 3 < refused < 57
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_replaces_bytes_that_are_not_utf8_as_python_does(seed, tmp_path):
+    rng = random.Random(seed)
+    pieces = [b"a", b"\xc3\xa9", b"\xe4\xb8\xad", b"\xf0\x9f\x98\x80", b"\xc3", b"\xe4\xb8", b"\xf0\x9f\x98", b"\xf0", b"\x80",
+              b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xff", b"\xf8\x88\x80\x80\x80"]  # fmt: skip
+    lines = [b"".join(rng.choice(pieces) for _ in range(rng.randint(0, 8))) for _ in range(200)]
+    rows, _ = load(tmp_path / "a.txt", b"x\n" + b"\n".join(lines) + b"\n", labels_required=False)
+    assert [text for text, _ in rows] == ["x"] + [line.decode("utf-8", "replace") for line in lines]
+
+
+def python_json_rows(data):
+    """What a strict reading of the rules gives with the json module, or None where the file breaks one."""
+
+    def no_constant(_):
+        raise ValueError("NaN and Infinity are not JSON")
+
+    def number(text):
+        value = float(text)
+        if abs(value) == float("inf"):
+            raise ValueError("too large")
+        return value
+
+    def integer(text):
+        number(text)
+        return text if text.startswith("-") else int(text)  # a sign is never allowed on a label
+
+    def pairs(items):
+        keys = [key for key, _ in items]
+        return {"two": True} if max(keys.count("text"), keys.count("label")) > 1 else dict(items)
+
+    try:
+        rows = json.loads(data.decode("utf-8"), parse_constant=no_constant, parse_float=number, parse_int=integer,
+                          object_pairs_hook=pairs)
+        json.dumps(rows, ensure_ascii=False).encode("utf-8")  # no half surrogate pairs
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(rows, list) or not rows:
+        return None
+    result = []
+    for row in rows:
+        if isinstance(row, dict):
+            row = [row.get("text"), row.get("label")]
+        if not isinstance(row, list) or len(row) != 2 or not isinstance(row[0], str):
+            return None
+        result.append(tuple(row))
+    kinds = {type(label) for _, label in result}
+    if kinds != {int} and kinds != {str} or any(label == "" or isinstance(label, int) and label > 999999 for _, label in result):
+        return None
+    return result
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_gives_the_json_modules_verdict_on_damaged_files(seed, tmp_path):
+    rng = random.Random(seed)
+    accepted = 0
+    for _ in range(50):
+        rows = [["a\\\"é中😀\n", 1], {"text": "b", "x": [1.5e3, -2, None, True, {}], "label": 0}][: rng.randint(1, 2)]
+        data = bytearray(json.dumps(rows, ensure_ascii=rng.random() < 0.5, indent=rng.choice([None, 1])).encode())
+        for _ in range(rng.randint(0, 2)):
+            at = rng.randrange(len(data))
+            byte = rng.choice(list(b'{}[]",:0123456789\\u-.eE \n\r\t\x00\xff\x80tfn'))
+            choice = rng.random()
+            if choice < 0.4:
+                data[at] = byte
+            elif choice < 0.7:
+                data.insert(at, byte)
+            else:
+                del data[at : at + rng.randint(1, 3)]
+        expected = python_json_rows(bytes(data))
+        try:
+            found = load(tmp_path / "a.json", bytes(data))[0]
+            accepted += 1
+        except ValueError as error:
+            assert re.match(r".*/a\.json(:\d+: row \d+)?: .*\.$", str(error).splitlines()[0]), error
+            found = None
+        if found is None and expected is not None:
+            # Python keeps the sign of an integer only where no label is; anything else must agree.
+            assert any(isinstance(label, str) and label.startswith("-") for _, label in expected), (data, expected)
+        else:
+            assert found == expected, data
+    assert 4 < accepted < 46
+
+
+def test_reads_the_emotion_data_as_the_json_module_does(tmp_path):
+    path = os.path.join(os.environ.get("MEZZO_SHARED", ""), "data/emotion/train.json")
+    if not os.path.exists(path):
+        pytest.skip(f"{path} is missing")
+    expected = [tuple(row) for row in json.load(open(path, encoding="utf-8"))]
+    texts, labels, lines = _mezzo.load_rows(path)
+    assert list(zip(texts, labels)) == expected
+    assert len(expected) == 40133
+    assert set(lines) == {1}
+
+    out = io.StringIO(newline="")
+    writer = csv.writer(out)
+    writer.writerows([("text", "label"), *expected])
+    assert load(tmp_path / "a.csv", out.getvalue().encode())[0] == expected
+    assert load(tmp_path / "a.jsonl", "\n".join(json.dumps(row) for row in expected).encode())[0] == expected
+
+
+@pytest.mark.parametrize("seed", [0, 1, 123, 2**31, 2**63])
+@pytest.mark.parametrize("rows", [2, 13, 1000, 40133])
+def test_splits_as_torch_randperm_orders(seed, rows):
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()
+    before = torch.get_rng_state()
+    first_texts, first, second_texts, second = _mezzo.split_dataset([str(i) for i in range(rows)], range(rows), 0.3, seed)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first + second == order
+    assert first_texts + second_texts == [str(i) for i in order]
+    assert len(second) == round(0.3 * rows)
