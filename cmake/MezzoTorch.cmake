@@ -16,12 +16,12 @@ function(_mezzo_torch_prefix_from_python out)
   endforeach()
 endfunction()
 
-find_file(_mezzo_torch_config TorchConfig.cmake HINTS "${Torch_DIR}"
-  PATH_SUFFIXES share/cmake/Torch Torch NO_CACHE)
+find_file(_mezzo_torch_config TorchConfig.cmake HINTS "${Torch_DIR}" ${CMAKE_PREFIX_PATH} $ENV{CMAKE_PREFIX_PATH}
+  PATH_SUFFIXES share/cmake/Torch Torch NO_CACHE NO_DEFAULT_PATH)
 if(NOT _mezzo_torch_config)
   _mezzo_torch_prefix_from_python(_mezzo_torch_prefix)
   find_file(_mezzo_torch_config TorchConfig.cmake HINTS "${_mezzo_torch_prefix}"
-    PATH_SUFFIXES Torch NO_CACHE)
+    PATH_SUFFIXES Torch NO_CACHE NO_DEFAULT_PATH)
 endif()
 if(NOT _mezzo_torch_config)
   message(FATAL_ERROR "mezzo: LibTorch not found. Run scripts/setup.sh, or point CMAKE_PREFIX_PATH at a LibTorch, "

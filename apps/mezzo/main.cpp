@@ -1,1 +1,87 @@
-int main() { return 0; }
+#include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commands.h"
+#include "config_file.h"
+#include "mezzo/version.h"
+
+namespace {
+
+using mezzo::app::Run;
+using mezzo::app::UsageError;
+
+constexpr int kFailed = 1, kWrongUsage = 2;
+
+/// The first line of a message, for errors that are one line by contract.
+std::string one_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+int run(int argc, char** argv) {
+  CLI::App app("Fine-tune BERT text classifiers in mixed precision.", "mezzo");
+  app.set_version_flag("--version", "mezzo " MEZZO_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  const auto command = [&](const char* name, const char* what, Run (*add)(CLI::App&)) {
+    CLI::App* sub = app.add_subcommand(name, what);
+    return std::pair(sub, add(*sub));
+  };
+  const std::vector<std::pair<CLI::App*, Run>> commands = {
+      command("train", "Fine-tune a model on labelled texts", mezzo::app::add_train),
+      command("eval", "Measure a model on labelled texts", mezzo::app::add_eval),
+      command("predict", "Label texts", mezzo::app::add_predict),
+      command("tokenize", "Show the token ids of texts", mezzo::app::add_tokenize),
+      command("ops", "Show which op runs in which precision under autocast", mezzo::app::add_ops),
+  };
+
+  std::string complaining = "mezzo";
+  if (argc > 1) {
+    complaining += std::string(" ") + argv[1];
+  }
+  try {
+    std::vector<std::string> arguments(argv + 1, argv + argc);
+    mezzo::app::expand_config_file(arguments, app);
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app.parse(std::move(arguments));
+    for (const auto& [sub, run_command] : commands) {
+      if (sub->parsed()) {
+        complaining = "mezzo " + sub->get_name();
+        return run_command();
+      }
+    }
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    const bool is_command = argc > 1 && mezzo::app::find_command(app, argv[1]) != nullptr;
+    fmt::print(stderr, "{}: {}; see {} --help\n", is_command ? complaining : "mezzo", one_line(error.what()),
+               is_command ? complaining : "mezzo");
+    return kWrongUsage;
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "{}: {}\n", complaining, one_line(error.what()));
+    return kWrongUsage;
+  } catch (const c10::Error& error) {
+    fmt::print(stderr, "{}: {}\n", complaining, one_line(error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", complaining, one_line(error.what()));
+  }
+  return kFailed;
+}
+
+/// LibTorch's warnings, without its source lines.
+struct WarningHandler : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { fmt::print(stderr, "warning: {}\n", one_line(warning.msg())); }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  WarningHandler warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  return run(argc, argv);
+}

@@ -8,31 +8,12 @@
 #include <locale>
 #include <sstream>
 
-#include "text/utf8_validation.h"
+#include "text/utf8.h"
 
 namespace mezzo::text {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-void append_utf8(std::string& out, uint32_t code_point) {
-  const auto put = [&](uint32_t byte) { out += static_cast<char>(byte); };
-  if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0 | code_point >> 6);
-    put(0x80 | (code_point & 0x3F));
-  } else if (code_point < 0x10000) {
-    put(0xE0 | code_point >> 12);
-    put(0x80 | (code_point >> 6 & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  } else {
-    put(0xF0 | code_point >> 18);
-    put(0x80 | (code_point >> 12 & 0x3F));
-    put(0x80 | (code_point >> 6 & 0x3F));
-    put(0x80 | (code_point & 0x3F));
-  }
-}
 
 /// Above the largest double, as serde_json and Python's strictest readers refuse it; below the smallest is 0.
 bool overflows_double(const char* begin, const char* end) {
@@ -165,7 +146,7 @@ std::string JsonReader::string() {
       ++position_;
     }
     const std::string_view plain = json_.substr(begin, position_ - begin);
-    if (find_invalid_utf8(plain) != plain.npos) fail("a string is not valid UTF-8");
+    if (find_invalid_utf8(plain) != plain.size()) fail("a string is not valid UTF-8");
     result += plain;
     if (position_ == json_.size()) fail("the JSON ends inside a string");
     const char c = json_[position_++];

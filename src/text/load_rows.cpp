@@ -14,7 +14,7 @@
 #include "mezzo/text/dataset.h"
 #include "text/csv_reader.h"
 #include "text/json_reader.h"
-#include "text/utf8_validation.h"
+#include "text/utf8.h"
 
 namespace mezzo::text {
 namespace {
@@ -63,7 +63,7 @@ class RowCollector {
   void add_bytes(std::string text, RawLabel label, int64_t line) {
     bool replaced = false;
     const auto repair = [&](std::string& bytes) {
-      if (find_invalid_utf8(bytes) == bytes.npos) return;
+      if (find_invalid_utf8(bytes) == bytes.size()) return;
       bytes = replace_invalid_utf8(bytes);
       replaced = true;
     };

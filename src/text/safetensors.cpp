@@ -24,7 +24,7 @@
 
 #include "mezzo/text/atomic_file.h"
 #include "text/json_reader.h"
-#include "text/utf8_validation.h"
+#include "text/utf8.h"
 
 static_assert(std::endian::native == std::endian::little, "mezzo: safetensors data is little-endian");
 
@@ -120,7 +120,7 @@ std::string_view header_json(std::string_view file, const std::string& name) {
                     file.size(), " bytes. The file is cut off: fetch or save it again.");
   const std::string_view header = file.substr(8, length);
   const size_t invalid = find_invalid_utf8(header);
-  TORCH_CHECK_VALUE(invalid == header.npos, name, ": byte ", 8 + invalid, " of the header is not valid UTF-8. ",
+  TORCH_CHECK_VALUE(invalid == header.size(), name, ": byte ", 8 + invalid, " of the header is not valid UTF-8. ",
                     "This is not a safetensors file, or a damaged one.");
   TORCH_CHECK_VALUE(header.starts_with('{'), name, ": the header does not start with '{'. ",
                     "This is not a safetensors file, or a damaged one.");
@@ -318,7 +318,7 @@ struct NamedTensor {
 std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Tensor>>& tensors, const std::string& file) {
   std::vector<NamedTensor> prepared;
   for (const auto& [name, tensor] : tensors) {
-    TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.npos && name != kMetadataKey, file, ": a tensor cannot be named '",
+    TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.size() && name != kMetadataKey, file, ": a tensor cannot be named '",
                       replace_invalid_utf8(name), "'. Use UTF-8 text other than __metadata__.");
     TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, file, ": tensor '", name, "' is ",
                       tensor.defined() ? "sparse; save to_dense() of it." : "undefined; leave it out.");
@@ -358,7 +358,7 @@ std::string json_string(std::string_view text) {
 std::string metadata_json(const std::map<std::string, std::string>& metadata, const std::string& file) {
   std::vector<std::string> members;
   for (const auto& [key, value] : metadata) {
-    TORCH_CHECK_VALUE(find_invalid_utf8(key) == key.npos && find_invalid_utf8(value) == value.npos, file,
+    TORCH_CHECK_VALUE(find_invalid_utf8(key) == key.size() && find_invalid_utf8(value) == value.size(), file,
                       ": metadata '", replace_invalid_utf8(key), "' is not valid UTF-8.");
     members.push_back(json_string(key) + ":" + json_string(value));
   }

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <stdexcept>
+
+/// The commands of the program `mezzo`: each adds its flags to `app` and
+/// returns what to do once they are parsed. That returns the exit status.
+namespace mezzo::app {
+
+/// The command line is wrong: one line on stderr, exit status 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+using Run = std::function<int()>;
+
+Run add_train(CLI::App& app);
+Run add_eval(CLI::App& app);
+Run add_predict(CLI::App& app);
+Run add_tokenize(CLI::App& app);
+Run add_ops(CLI::App& app);
+
+}  // namespace mezzo::app

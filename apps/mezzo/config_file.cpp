@@ -1,0 +1,86 @@
+#include "config_file.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "commands.h"
+
+namespace mezzo::app {
+namespace {
+
+std::optional<std::string> config_path(const std::vector<std::string>& arguments) {
+  std::optional<std::string> path;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    if (arguments[i] == "--config" && i + 1 < arguments.size()) {
+      path = arguments[i + 1];
+    } else if (arguments[i].starts_with("--config=")) {
+      path = arguments[i].substr(std::string_view("--config=").size());
+    }
+  }
+  return path;
+}
+
+toml::table parse_file(const std::string& path) {
+  try {
+    return toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;
+    throw UsageError(line > 0 ? fmt::format("{}:{}: {}", path, line, error.description())
+                              : fmt::format("{}: {}", path, error.description()));
+  }
+}
+
+std::optional<std::string> to_text(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  return std::nullopt;
+}
+
+/// The command-line argument that says the same as one line of the file, if any is needed.
+std::optional<std::string> to_argument(const std::string& key, const toml::node& value, const CLI::App& command,
+                                       const std::string& where) {
+  std::string flag = "--" + key;
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  const CLI::Option* option = command.get_option_no_throw(flag);
+  if (option == nullptr || flag == "--config" || flag == "--help") {
+    throw UsageError(fmt::format("{}: '{}' is no setting of mezzo {}", where, key, command.get_name()));
+  }
+  const bool is_switch = option->get_expected_max() == 0;
+  if (const auto* boolean = value.as_boolean(); boolean != nullptr && is_switch) {
+    return boolean->get() ? std::optional(flag) : std::nullopt;
+  }
+  const auto text = to_text(value);
+  if (!text || is_switch) {
+    throw UsageError(fmt::format("{}: '{}' must be {}", where, key, is_switch ? "true or false" : "a string or a number"));
+  }
+  return flag + "=" + *text;
+}
+
+}  // namespace
+
+const CLI::App* find_command(const CLI::App& app, const std::string& name) {
+  const auto found = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
+  return found.empty() ? nullptr : found.front();
+}
+
+void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app) {
+  const auto path = config_path(arguments);
+  const CLI::App* command = arguments.empty() ? nullptr : find_command(app, arguments.front());
+  if (!path || command == nullptr || command->get_option_no_throw("--config") == nullptr) {
+    return;
+  }
+  std::vector<std::string> from_file;
+  for (const auto& [key, value] : parse_file(*path)) {
+    const auto where = fmt::format("{}:{}", *path, value.source().begin.line);
+    if (auto argument = to_argument(std::string(key.str()), value, *command, where)) {
+      from_file.push_back(std::move(*argument));
+    }
+  }
+  arguments.insert(arguments.begin() + 1, from_file.begin(), from_file.end());
+}
+
+}  // namespace mezzo::app

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace mezzo::app {
+
+/// The command called `name`, or null.
+const CLI::App* find_command(const CLI::App& app, const std::string& name);
+
+/// Where `arguments` (the command first) hold `--config FILE.toml`, puts the
+/// file's settings in front of the command's own flags, so that flags win.
+/// Keys are flags without their dashes, also with `_` for `-`.
+/// @throws UsageError  naming file and line, for what is not TOML or no flag of the command.
+void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app);
+
+}  // namespace mezzo::app

@@ -1,0 +1,51 @@
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "mezzo/text/dataset.h"
+#include "mezzo/text/metrics.h"
+#include "model_session.h"
+
+namespace mezzo::app {
+namespace {
+
+struct Flags {
+  ModelFlags model;
+  std::filesystem::path data;
+  bool json = false;
+};
+
+int run_eval(const Flags& flags) {
+  ModelSession session(flags.model);
+  const auto labels = text::LabelMap::from_names(session.label_names());
+  const auto data = text::to_dataset(text::load_rows(flags.data), labels);
+  const auto logits = session.logits(data.texts);
+  const double loss = text::mean_cross_entropy(logits, data.labels);
+  const auto report = text::classification_report(data.labels, text::predicted_labels(logits), session.label_names());
+  if (flags.json) {
+    const nlohmann::ordered_json json = {{"texts", data.texts.size()},
+                                         {"loss", loss},
+                                         {"accuracy", report.accuracy},
+                                         {"macro_f1", report.macro_avg.f1},
+                                         {"weighted_f1", report.weighted_avg.f1},
+                                         {"confusion_matrix", report.confusion}};
+    fmt::print("{}\n", json.dump());
+  } else {
+    fmt::print("loss {:.4f}, accuracy {:.4f}\n\n{}", loss, report.accuracy, report.to_text());
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_eval(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  flags->model.add_to(app);
+  app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv or .tsv")->required();
+  app.add_flag("--json", flags->json, "one JSON object instead of the report");
+  return [flags] { return run_eval(*flags); };
+}
+
+}  // namespace mezzo::app

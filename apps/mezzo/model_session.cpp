@@ -1,0 +1,58 @@
+#include "model_session.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+
+#include "mezzo/text/pretrained.h"
+
+namespace mezzo::app {
+namespace {
+
+std::shared_ptr<text::BertForSequenceClassification> load_model(const std::filesystem::path& folder) {
+  const auto config = text::BertConfig::from_file(folder / "config.json");
+  auto model = std::make_shared<text::BertForSequenceClassification>(config);
+  const auto loaded = text::load_pretrained(*model, folder, /*seed=*/0);
+  TORCH_CHECK_VALUE(loaded.initialised.empty(), (folder / "model.safetensors").string(), ": has no ",
+                    loaded.initialised.front(), ", so it is no trained classifier; mezzo train makes one of it");
+  return model;
+}
+
+int64_t set_threads(int64_t threads, int64_t max_length) {
+  if (threads > 0) {
+    at::set_num_threads(static_cast<int>(threads));
+  }
+  return max_length;
+}
+
+}  // namespace
+
+void ModelFlags::add_to(CLI::App& app) {
+  app.add_option("--model", model, "folder of a trained classifier")->required();
+  app.add_option("--precision", precision, "fp32, bf16, fp16 or auto")->capture_default_str();
+  app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str();
+  app.add_option("--max-length", max_length, "tokens a text is cut to")->capture_default_str()->check(CLI::Range(2, 1 << 20));
+  app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+}
+
+ModelSession::ModelSession(const ModelFlags& flags)
+    : max_length_(set_threads(flags.threads, flags.max_length)),
+      device_(text::parse_device(flags.device)),
+      precision_(text::parse_precision(flags.precision, device_)),
+      tokenizer_(text::BertTokenizer::from_pretrained(flags.model)),
+      model_(load_model(flags.model)) {
+  TORCH_CHECK_VALUE(max_length_ <= model_->config().max_position_embeddings, "--max-length is ", max_length_,
+                    ", the model has positions for ", model_->config().max_position_embeddings);
+  TORCH_CHECK_VALUE(tokenizer_.vocab_size() <= model_->config().vocab_size, flags.model.string(), ": the vocabulary has ",
+                    tokenizer_.vocab_size(), " tokens, config.json allows ", model_->config().vocab_size);
+  model_->to(device_);
+}
+
+at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
+  text::TokenizedTexts tokenized;
+  for (const std::string& one : texts) {
+    tokenized.ids.push_back(tokenizer_.encode(one, max_length_).input_ids);
+  }
+  return text::predict_logits(*model_, tokenized, precision_);
+}
+
+}  // namespace mezzo::app

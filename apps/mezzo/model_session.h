@@ -1,0 +1,47 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mezzo/amp/cpu_half_matmul.h"
+#include "mezzo/text/bert.h"
+#include "mezzo/text/bert_tokenizer.h"
+#include "mezzo/text/inference.h"
+
+namespace mezzo::app {
+
+/// Flags of the commands that run a trained model.
+struct ModelFlags {
+  std::filesystem::path model;
+  std::string precision = "auto";
+  std::string device = "auto";
+  int64_t max_length = 128;
+  int64_t threads = 0;
+
+  void add_to(CLI::App& app);
+};
+
+/// A trained classifier, loaded and ready to label texts.
+class ModelSession {
+ public:
+  /// @throws c10::ValueError  also for a folder that holds no trained classifier.
+  explicit ModelSession(const ModelFlags& flags);
+
+  /// [texts, labels] float32 logits. `texts` must not be empty.
+  at::Tensor logits(const std::vector<std::string>& texts);
+  const std::vector<std::string>& label_names() const { return model_->config().label_names; }
+
+ private:
+  CpuHalfMatmul fast_half_matmul_;
+  int64_t max_length_;
+  c10::Device device_;
+  text::Precision precision_;
+  text::BertTokenizer tokenizer_;
+  std::shared_ptr<text::BertForSequenceClassification> model_;
+};
+
+}  // namespace mezzo::app

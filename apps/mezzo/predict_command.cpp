@@ -1,0 +1,81 @@
+#include <ATen/ops/softmax.h>
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "commands.h"
+#include "mezzo/text/atomic_file.h"
+#include "model_session.h"
+#include "text_source.h"
+
+namespace mezzo::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Flags {
+  ModelFlags model;
+  std::optional<std::string> text;
+  std::filesystem::path data, output;
+  bool logits = false;
+};
+
+/// One line of JSON about one text. `logits` and `scores`: [labels].
+std::string prediction(const std::string& text, const std::vector<std::string>& names, const at::Tensor& logits,
+                       const at::Tensor& scores, bool with_logits) {
+  const auto best = scores.argmax().item<int64_t>();
+  Json by_name = Json::object();
+  for (size_t id = 0; id < names.size(); ++id) {
+    by_name[names[id]] = scores[static_cast<int64_t>(id)].item<float>();
+  }
+  Json json = {{"text", text}, {"label", names[best]}, {"score", scores[best].item<float>()}, {"scores", by_name}};
+  if (with_logits) {
+    json["logits"] = std::vector<float>(logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel());
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int run_predict(const Flags& flags) {
+  if (flags.text && !flags.data.empty()) {
+    throw UsageError("pass --text or --data, not both");
+  }
+  ModelSession session(flags.model);
+  std::optional<text::AtomicFile> file;
+  if (!flags.output.empty()) {
+    file.emplace(flags.output);
+  }
+  const auto predict = [&](const std::vector<std::string>& texts) {
+    const auto logits = session.logits(texts), scores = at::softmax(logits, 1);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const auto row = static_cast<int64_t>(i);
+      const auto line = prediction(texts[i], session.label_names(), logits[row], scores[row], flags.logits);
+      file ? file->write(line) : fmt::print("{}", line);
+    }
+    std::fflush(stdout);
+  };
+  if (flags.text) {
+    predict({*flags.text});
+  } else {
+    for_each_chunk(flags.data, predict);
+  }
+  if (file) {
+    file->commit();
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run add_predict(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  flags->model.add_to(app);
+  app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
+  app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line");
+  app.add_option("--output", flags->output, "file to write to instead of stdout");
+  app.add_flag("--logits", flags->logits, "add the logits");
+  return [flags] { return run_predict(*flags); };
+}
+
+}  // namespace mezzo::app

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <torch/arg.h>
+
+#include <utility>
+#include <vector>
+
+#include "mezzo/optim/optimizer.h"
+
+namespace mezzo {
+
+struct LAMBOptions {
+  TORCH_ARG(double, lr) = 1e-3;
+  using betas_t = std::pair<double, double>;
+  TORCH_ARG(betas_t, betas) = {0.9, 0.999};
+  TORCH_ARG(double, eps) = 1e-6;
+};
+
+/// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the identity as phi and bias
+/// correction): Adam's direction plus weight decay, scaled per parameter to lr times the parameter's norm.
+/// A parameter or direction of norm 0 takes the plain step.
+class LAMB : public Optimizer {
+ public:
+  LAMB(std::vector<ParamGroup> groups, LAMBOptions options);
+  std::string name() const override { return "LAMB"; }
+
+ protected:
+  std::vector<std::string_view> slot_names() const override { return {"step", "exp_avg", "exp_avg_sq"}; }
+  at::Tensor initial_slot(size_t slot, const at::Tensor& param) const override;
+  void update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) override;
+
+ private:
+  LAMBOptions options_;
+};
+
+}  // namespace mezzo

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "mezzo/text/bert_config.h"
+#include "mezzo/text/packed_batch.h"
+
+namespace mezzo::text {
+
+/// BERT (Devlin et al. 2018) with a classification head, on packed rows.
+///
+/// A torch::nn::Module whose parameters carry transformers' names
+/// (`bert.encoder.layer.0.attention.self.query.weight`, …), so weights move
+/// between the two by name. Gives the logits of transformers'
+/// BertForSequenceClassification for each sequence by itself.
+class BertForSequenceClassification : public torch::nn::Module {
+ public:
+  /// Parameters are float32 on CPU and **not initialised**: call
+  /// `init_weights`, or `load_pretrained` (pretrained.h).
+  /// `config.label_names` must name at least two labels.
+  explicit BertForSequenceClassification(const BertConfig& config);
+
+  /// Draws every parameter as transformers does: normal(0, initializer_range)
+  /// for tables and matrices (the padding row zero), zero biases, unit layer
+  /// norms. The same `seed` gives the same weights on every machine. Only
+  /// parameters whose name passes `select` are drawn; each has a random stream
+  /// of its own, so what is selected does not change what is drawn.
+  void init_weights(uint64_t seed, const std::function<bool(const std::string& name)>& select);
+  void init_weights(uint64_t seed);
+
+  /// @param batch  T rows on the parameters' device; `labels` is not used.
+  /// @param random  seed and step key every dropout mask in training mode
+  ///     (`train()`); without effect after `eval()`.
+  /// @return logits [B, num_labels]: float32, or what autocast makes of it.
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random = {});
+
+  const BertConfig& config() const { return config_; }
+  int64_t num_labels() const { return static_cast<int64_t>(config_.label_names.size()); }
+
+ private:
+  BertConfig config_;
+  std::shared_ptr<class BertModel> bert_;
+  std::shared_ptr<class Dense> classifier_;
+};
+
+}  // namespace mezzo::text

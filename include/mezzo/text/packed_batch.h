@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mezzo::text {
+
+/// Keys the dropout masks of one forward pass: the same pair gives the same masks.
+struct DropoutSeed {
+  uint64_t seed = 0;
+  uint32_t step = 0;  ///< micro-batch of the run, counted from 0
+};
+
+/// B texts as T rows of one token each, text after text. Packed batches hold
+/// no padding; padded ones, kept for comparison, hold rows past `seqlens`.
+struct PackedBatch {
+  at::Tensor input_ids;    ///< [T] int64
+  at::Tensor positions;    ///< [T] int64: place of each token in its text, from 0
+  at::Tensor cu_seqlens;   ///< [B + 1] int32, on CPU: text b owns rows cu_seqlens[b] to cu_seqlens[b + 1] - 1
+  at::Tensor seqlens;      ///< [B] int32, on CPU: its tokens; fewer than its rows only where it is padded
+  at::Tensor labels;       ///< [B] int64; undefined when there are none
+  int64_t num_tokens = 0;  ///< tokens of real text, [CLS] and [SEP] included
+
+  int64_t size() const { return seqlens.size(0); }
+  PackedBatch to(const at::Device& device) const;
+};
+
+/// How texts become rows.
+struct PackOptions {
+  int64_t pad_to = 0;         ///< rows each text gets at least: 0 packs without padding
+  int64_t pad_id = 0;         ///< token id of padding and filler
+  int64_t round_rows_to = 1;  ///< T is rounded up to a multiple with filler rows, so matrix shapes recur
+};
+
+/// @param texts  B sequences of token ids, none empty, none longer than `pad_to` when that is set.
+/// @param labels  one per text, or empty.
+/// @return on CPU.
+PackedBatch pack(std::span<const std::span<const int32_t>> texts,
+                 std::span<const int64_t> labels,
+                 const PackOptions& options);
+
+}  // namespace mezzo::text

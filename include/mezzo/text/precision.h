@@ -1,0 +1,31 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace mezzo::text {
+
+/// The arithmetic of matrix products: float32, or autocast to half a float's bits.
+enum class Precision { kFloat32, kBFloat16, kFloat16 };
+
+/// "fp32", "bf16" or "fp16", as the command line spells them.
+std::string_view to_string(Precision precision);
+
+/// The dtype to autocast to; nullopt for float32.
+std::optional<c10::ScalarType> autocast_dtype(Precision precision);
+
+/// Parses "fp32", "bf16", "fp16", or "auto": bf16 where `device` multiplies it
+/// in hardware, else fp16 on CUDA and fp32 on CPU.
+/// @throws c10::ValueError  that lists the names, for any other.
+Precision parse_precision(std::string_view name, const c10::Device& device);
+
+/// Parses "cpu", "cuda", "cuda:N", or "auto": the first CUDA device where
+/// there is one, else the CPU.
+/// @throws c10::ValueError  for any other name, or a device this machine lacks.
+c10::Device parse_device(std::string_view name);
+
+}  // namespace mezzo::text

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/text/bert.h"
+
+namespace mezzo::text {
+
+/// What loading a folder's weights did beyond copying them.
+struct LoadedWeights {
+  std::vector<std::string> initialised;  ///< parameters the file lacks, drawn afresh
+  std::vector<std::string> unused;       ///< tensors of the file that the model has no place for
+};
+
+/// Whether `folder` holds a trained classifier, not only an encoder.
+bool has_classifier(const std::filesystem::path& folder);
+
+/// Fills `model` from `folder`/model.safetensors, written by transformers or
+/// by mezzo: names with or without the prefix `bert.`, any floating dtype, old
+/// names `LayerNorm.gamma` and `LayerNorm.beta` too. A missing pooler or
+/// classifier is drawn from `seed` and reported.
+///
+/// @throws c10::ValueError  naming the tensor, where one does not fit or any
+///     other is missing; the model is unusable then.
+LoadedWeights load_pretrained(BertForSequenceClassification& model,
+                              const std::filesystem::path& folder,
+                              uint64_t seed);
+
+/// Writes config.json and model.safetensors (float32) into `folder`, which is
+/// made if need be; transformers' `from_pretrained` loads them. Each file is
+/// replaced atomically.
+/// @param weights  every parameter of BertForSequenceClassification by name, on any device.
+void save_pretrained(const BertConfig& config,
+                     const std::vector<std::pair<std::string, at::Tensor>>& weights,
+                     const std::filesystem::path& folder);
+
+}  // namespace mezzo::text

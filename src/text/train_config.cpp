@@ -1,0 +1,122 @@
+#include "mezzo/text/train_config.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+
+#include "mezzo/optim/lr_schedule.h"
+#include "mezzo/text/batching.h"
+
+namespace mezzo::text {
+namespace {
+
+template <class T>
+std::string or_none(const std::optional<T>& value, std::string_view none) {
+  return value ? fmt::format("{}", *value) : std::string(none);
+}
+
+void check_one_of(std::string_view flag, const std::string& value, std::initializer_list<std::string_view> known) {
+  TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), value) != known.end(), "--", flag, " '", value,
+                    "' is not known: ", fmt::format("{}", fmt::join(known, ", ")));
+}
+
+/// NaN fails every comparison, so it never passes.
+void check_range(std::string_view flag, double value, double low, double high) {
+  TORCH_CHECK_VALUE(value >= low && value <= high, "--", flag, " is ", value, ", expected a number from ", low, " to ",
+                    high);
+}
+
+void check_at_least(std::string_view flag, int64_t value, int64_t low) {
+  TORCH_CHECK_VALUE(value >= low, "--", flag, " is ", value, ", expected at least ", low);
+}
+
+constexpr double kHuge = 1e30;
+
+void check_sources(const TrainConfig& config) {
+  TORCH_CHECK_VALUE(config.model.empty() != config.model_config.empty(),
+                    "pass either --model DIR, or --model-config FILE with --vocab FILE");
+  TORCH_CHECK_VALUE(config.model_config.empty() == config.vocab.empty(),
+                    "--model-config and --vocab belong together: fresh weights need both");
+  TORCH_CHECK_VALUE(!config.train.empty(), "pass --train FILE, the texts and labels to learn from");
+  TORCH_CHECK_VALUE(!config.output.empty(), "pass --output DIR, the folder for the results");
+  check_range("dev-ratio", config.dev_ratio, 0, 0.999);
+}
+
+void check_recipe(const TrainConfig& config) {
+  check_one_of("precision", config.precision, {"fp32", "bf16", "fp16", "auto"});
+  check_one_of("optimizer", config.optimizer, {"adamw", "adam", "sgd", "lamb"});
+  parse_batching(config.batching);
+  parse_lr_schedule(config.schedule);
+  check_at_least("batch-size", config.batch_size, 1);
+  check_at_least("grad-accumulation", config.grad_accumulation, 1);
+  check_at_least("max-length", config.max_length, 2);
+  check_range("epochs", config.epochs, 1e-6, 1e6);
+  check_at_least("max-steps", config.max_steps.value_or(1), 1);
+  TORCH_CHECK_VALUE(!config.dropout || (*config.dropout >= 0 && *config.dropout < 1), "--dropout is ",
+                    or_none(config.dropout, ""), ", expected a number from 0 to below 1");
+  check_range("learning-rate", config.learning_rate, 0, kHuge);
+  check_range("weight-decay", config.weight_decay, 0, kHuge);
+  check_range("max-grad-norm", config.max_grad_norm, 0, kHuge);
+  check_range("warmup-ratio", config.warmup_ratio, 0, 1);
+  check_at_least("growth-interval", config.growth_interval, 1);
+  check_at_least("eval-every", config.eval_every, 0);
+  check_at_least("save-every", config.save_every, 0);
+  check_at_least("keep", config.keep, 1);
+  check_at_least("threads", config.threads, 0);
+  check_at_least("limit", config.limit, 0);
+}
+
+}  // namespace
+
+void TrainConfig::validate() const {
+  check_sources(*this);
+  check_recipe(*this);
+}
+
+std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {
+  return {
+      {"model", model.string()},
+      {"model-config", model_config.string()},
+      {"vocab", vocab.string()},
+      {"train", train.string()},
+      {"dev", dev.string()},
+      {"test", test.string()},
+      {"dev-ratio", fmt::format("{}", dev_ratio)},
+      {"output", output.string()},
+      {"precision", precision},
+      {"device", device},
+      {"master-weights", master_weights ? "true" : "false"},
+      {"batch-size", fmt::format("{}", batch_size)},
+      {"grad-accumulation", fmt::format("{}", grad_accumulation)},
+      {"max-length", fmt::format("{}", max_length)},
+      {"epochs", fmt::format("{}", epochs)},
+      {"max-steps", or_none(max_steps, "")},
+      {"batching", batching},
+      {"dropout", or_none(dropout, "as the model says")},
+      {"optimizer", optimizer},
+      {"learning-rate", fmt::format("{}", learning_rate)},
+      {"weight-decay", fmt::format("{}", weight_decay)},
+      {"max-grad-norm", fmt::format("{}", max_grad_norm)},
+      {"schedule", schedule},
+      {"warmup-ratio", fmt::format("{}", warmup_ratio)},
+      {"loss-scale", or_none(loss_scale, "dynamic")},
+      {"init-scale", fmt::format("{}", init_scale)},
+      {"growth-interval", fmt::format("{}", growth_interval)},
+      {"growth-factor", fmt::format("{}", growth_factor)},
+      {"backoff-factor", fmt::format("{}", backoff_factor)},
+      {"eval-every", fmt::format("{}", eval_every)},
+      {"save-every", fmt::format("{}", save_every)},
+      {"keep", fmt::format("{}", keep)},
+      {"resume", resume},
+      {"seed", fmt::format("{}", seed)},
+      {"threads", fmt::format("{}", threads)},
+      {"limit", fmt::format("{}", limit)},
+  };
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,305 @@
+#include "mezzo/text/trainer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/cpu_half_matmul.h"
+#include "mezzo/amp/grad_scaler.h"
+#include "mezzo/amp/master_weights.h"
+#include "mezzo/optim/clip_grad.h"
+#include "mezzo/optim/lr_schedule.h"
+#include "mezzo/optim/optimizer.h"
+#include "mezzo/text/checkpoint.h"
+#include "mezzo/text/inference.h"
+#include "mezzo/text/pretrained.h"
+#include "text/run_output.h"
+#include "text/run_setup.h"
+#include "text/training_parts.h"
+
+namespace mezzo::text {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Gradients that stay inf or NaN however far the scale falls will not come back.
+constexpr int64_t kMaxSkipsInARow = 50;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+class Trainer {
+ public:
+  Trainer(const TrainConfig& config, const std::function<bool()>& stop_requested)
+      : config_(config),
+        stop_requested_(stop_requested),
+        setup_(set_up_run(config)),
+        plan_(plan_run(config, static_cast<int64_t>(setup_.train.ids.size()))),
+        identity_(result_settings(config, setup_)),
+        resumed_(find_checkpoint(config, identity_)),
+        output_(config, setup_, plan_, resumed_ ? std::optional(resumed_->step) : std::nullopt),
+        parameters_(named_parameters(*setup_.model)),
+        scaler_(scaler_options(config, setup_.precision)) {
+    if (resumed_) {
+      load_weights(*resumed_, parameters_);
+    }
+    if (config.master_weights) {
+      masters_.emplace(parameters_, autocast_dtype(setup_.precision).value());
+      parameters_ = masters_->masters();
+    }
+    optimizer_ = make_optimizer(config, parameters_);
+    for (const NamedParameter& parameter : parameters_) {
+      gradient_owners_.push_back(parameter.tensor);
+    }
+    if (resumed_) {
+      restore(*resumed_);
+      resumed_.reset();  // unmaps the files
+    }
+  }
+
+  TrainResult run() {
+    started_ = Clock::now();
+    setup_.model->train();
+    bool stopped = eval_is_due() && !evaluate_dev();  // when stopped between a step and its evaluation
+    while (!stopped && counters_.step < plan_.total_steps) {
+      train_step();
+      stopped = stop_requested_();
+      if (!stopped && eval_is_due()) {
+        stopped = !evaluate_dev();
+      }
+      const bool save_is_due = config_.save_every > 0 && counters_.step % config_.save_every == 0;
+      if (stopped || save_is_due) {
+        save();
+      }
+    }
+    if (stopped) {
+      output_.stopped(counters_.step);
+      return {.finished = false, .steps = counters_.step, .report = std::nullopt};
+    }
+    return finish();
+  }
+
+ private:
+  /// One optimizer step over `grad_accumulation` micro-batches.
+  void train_step() {
+    const auto begin = Clock::now();
+    StepRecord record{.step = counters_.step + 1};
+    record.lr = config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
+    optimizer_->set_lr(record.lr);
+
+    const auto micro_batches = plan_.micro_batches(setup_.train, counters_.step);
+    for (const auto& micro : micro_batches) {
+      record.samples += static_cast<int64_t>(micro.indices.size());
+    }
+    auto loss = at::zeros({}, at::TensorOptions(at::kFloat).device(setup_.device));
+    for (const auto& micro : micro_batches) {
+      const auto batch = collate(setup_.train, micro.indices, plan_.batching, config_.max_length,
+                                 setup_.model->config().pad_token_id);
+      // Each text weighs the same, however texts fall into micro-batches.
+      const auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
+      scaler_.scale(share).backward();
+      if (masters_) {
+        masters_->accumulate_gradients();
+      }
+      loss += share.detach();
+      record.tokens += batch.num_tokens;
+    }
+    const auto [grad_norm, found_inf] = update_weights();
+
+    // The one time a step waits for the device: whether it was skipped decides the next learning rate.
+    const auto values = at::stack({loss, grad_norm.to(at::kFloat), found_inf.to(at::kFloat)}).cpu();
+    const auto value = values.accessor<float, 1>();
+    record.loss = value[0];
+    record.grad_norm = value[1];
+    record.skipped = value[2] != 0;
+    record.loss_scale = loss_scale_;
+    count_step(record, seconds_since(begin));
+    record.epoch = plan_.epochs_after(counters_.step);
+    output_.step(record);
+    check_not_stuck(record);
+    loss_scale_ = scaler_.get_scale();
+  }
+
+  at::Tensor summed_loss(const PackedBatch& batch, uint32_t micro_batch) {
+    const auto dtype = autocast_dtype(setup_.precision);
+    const AutocastGuard autocast(setup_.device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
+    const auto logits = setup_.model->forward(batch, {config_.seed, micro_batch});
+    return at::cross_entropy_loss(logits.to(at::kFloat), batch.labels, /*weight=*/{}, at::Reduction::Sum);
+  }
+
+  /// Clips and steps. Returns the norm of the true gradients, and 1 where the step was skipped, both on the device.
+  std::pair<at::Tensor, at::Tensor> update_weights() {
+    if (scaler_.is_enabled()) {
+      scaler_.unscale_(*optimizer_);  // clip true gradients, not scaled ones
+    }
+    const double max_norm = config_.max_grad_norm > 0 ? config_.max_grad_norm : std::numeric_limits<double>::infinity();
+    const auto grad_norm = clip_grad_norm_(gradient_owners_, max_norm);
+    at::Tensor found_inf;
+    if (scaler_.is_enabled()) {
+      found_inf = scaler_.step(*optimizer_).found_inf();
+      scaler_.update();
+    } else {  // without a scaler too, no inf or NaN may reach the weights
+      found_inf = grad_norm.isfinite().logical_not().to(at::kFloat);
+      optimizer_->step_scaled(std::nullopt, found_inf);
+    }
+    if (masters_) {
+      masters_->copy_to_model();
+    }
+    optimizer_->zero_grad();
+    return {grad_norm, found_inf};
+  }
+
+  void count_step(StepRecord& record, double seconds) {
+    record.seconds = seconds;
+    counters_.step += 1;
+    counters_.steps_taken += record.skipped ? 0 : 1;
+    counters_.samples += record.samples;
+    counters_.tokens += record.tokens;
+    counters_.step_seconds += seconds;
+    skips_in_a_row_ = record.skipped ? skips_in_a_row_ + 1 : 0;
+  }
+
+  void check_not_stuck(const StepRecord& record) const {
+    TORCH_CHECK(skips_in_a_row_ < kMaxSkipsInARow, "training: the last ", skips_in_a_row_, " steps, up to step ",
+                record.step, ", were skipped because gradients were inf or NaN (loss ", record.loss, ", loss scale ",
+                record.loss_scale, "); lower --learning-rate, clip with --max-grad-norm 1, or use another --precision");
+  }
+
+  bool eval_is_due() const {
+    if (setup_.dev.ids.empty() || counters_.step == 0 || counters_.last_eval_step == counters_.step) {
+      return false;
+    }
+    const bool is_last = counters_.step >= plan_.total_steps;
+    return is_last || (config_.eval_every > 0 && counters_.step % config_.eval_every == 0);
+  }
+
+  /// Returns false when it was stopped.
+  bool evaluate_dev() {
+    const auto report = evaluate("dev", setup_.dev);
+    if (!report) {
+      return false;
+    }
+    counters_.last_eval_step = counters_.step;
+    if (!counters_.best_accuracy || report->accuracy > *counters_.best_accuracy) {
+      counters_.best_accuracy = report->accuracy;
+      output_.save_model(*setup_.model, weights());
+    }
+    return true;
+  }
+
+  std::optional<ClassificationReport> evaluate(const std::string& split, const TokenizedTexts& texts) {
+    const auto begin = Clock::now();
+    const auto logits = predict_logits(*setup_.model, texts, setup_.precision,
+                                       [&](int64_t) { return !stop_requested_(); });
+    if (!logits.defined()) {
+      return std::nullopt;
+    }
+    auto report = classification_report(texts.labels, predicted_labels(logits), setup_.model->config().label_names);
+    output_.eval({.step = counters_.step,
+                  .split = split,
+                  .loss = mean_cross_entropy(logits, texts.labels),
+                  .accuracy = report.accuracy,
+                  .macro_f1 = report.macro_avg.f1,
+                  .seconds = seconds_since(begin)});
+    return report;
+  }
+
+  TrainResult finish() {
+    const double train_seconds = total_seconds();
+    if (counters_.best_accuracy) {
+      load_pretrained(*setup_.model, config_.output, config_.seed);  // the best, for the report
+    } else {
+      output_.save_model(*setup_.model, weights());
+    }
+    TrainResult result{.finished = true, .steps = counters_.step, .report = std::nullopt};
+    const bool has_test = !setup_.test.ids.empty();
+    if (has_test || !setup_.dev.ids.empty()) {
+      result.report = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
+      if (!result.report) {
+        save();
+        output_.stopped(counters_.step);
+        return {.finished = false, .steps = counters_.step, .report = std::nullopt};
+      }
+    }
+    output_.end({.steps = counters_.step,
+                 .minutes = train_seconds / 60,
+                 .samples_per_second = static_cast<double>(counters_.samples) / counters_.step_seconds,
+                 .tokens_per_second = static_cast<double>(counters_.tokens) / counters_.step_seconds,
+                 .peak_memory_bytes = peak_memory_bytes()},
+                result.report, has_test ? "test" : "dev");
+    return result;
+  }
+
+  double total_seconds() const { return counters_.seconds + seconds_since(started_); }
+
+  /// The float32 weights: the masters, where the model itself is rounded.
+  std::vector<std::pair<std::string, at::Tensor>> weights() const {
+    std::vector<std::pair<std::string, at::Tensor>> tensors;
+    for (const auto& [name, tensor] : parameters_) {
+      tensors.emplace_back(name, tensor.detach());
+    }
+    return tensors;
+  }
+
+  void save() {
+    Checkpoint checkpoint = counters_;
+    checkpoint.seconds = total_seconds();
+    checkpoint.settings = identity_;
+    for (const auto& [key, value] : scaler_.state_dict()) {
+      checkpoint.scaler[key] = value.toDouble();
+    }
+    checkpoint.weights = weights();
+    for (const auto& entry : optimizer_->state_dict()) {
+      checkpoint.optimizer.push_back(entry);
+    }
+    save_checkpoint(checkpoint, config_.output / "checkpoints", config_.keep);
+  }
+
+  void restore(const Checkpoint& checkpoint) {
+    optimizer_->load_state_dict({checkpoint.optimizer.begin(), checkpoint.optimizer.end()});
+    if (scaler_.is_enabled()) {
+      scaler_.load_state_dict(scaler_state(checkpoint));
+      loss_scale_ = scaler_.get_scale();
+    }
+    counters_ = checkpoint;
+    counters_.weights.clear();
+    counters_.optimizer.clear();
+  }
+
+  const CpuHalfMatmul fast_half_matmul_;
+  const TrainConfig& config_;
+  const std::function<bool()>& stop_requested_;
+  RunSetup setup_;
+  const RunPlan plan_;
+  const std::map<std::string, std::string> identity_;
+  std::optional<Checkpoint> resumed_;
+  RunOutput output_;
+  std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
+  std::vector<at::Tensor> gradient_owners_;
+  std::optional<MasterWeights> masters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  GradScaler scaler_;
+  double loss_scale_ = scaler_.get_scale();
+  Checkpoint counters_;  // its tensors stay empty
+  int64_t skips_in_a_row_ = 0;
+  Clock::time_point started_;
+};
+
+}  // namespace
+
+TrainResult train(const TrainConfig& config, const std::function<bool()>& stop_requested) {
+  config.validate();
+  if (config.threads > 0) {
+    at::set_num_threads(static_cast<int>(config.threads));
+  }
+  return Trainer(config, stop_requested).run();
+}
+
+}  // namespace mezzo::text

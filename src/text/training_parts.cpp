@@ -1,0 +1,163 @@
+#include "text/training_parts.h"
+
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "mezzo/optim/adam.h"
+#include "mezzo/optim/lamb.h"
+#include "mezzo/optim/sgd.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace mezzo::text {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/// Where results go, how they are shown, and what a longer life of the same run may change.
+const std::set<std::string, std::less<>> kFreeSettings = {"output", "resume", "save-every", "keep",  "eval-every",
+                                                          "device", "threads", "model",     "model-config", "vocab",
+                                                          "train",  "dev",     "test"};
+
+std::string hash_of_texts(const TokenizedTexts& texts) {
+  uint64_t hash = 0;
+  for (size_t i = 0; i < texts.ids.size(); ++i) {
+    hash = XXH3_64bits_withSeed(texts.ids[i].data(), texts.ids[i].size() * sizeof(int32_t), hash);
+    hash = XXH3_64bits_withSeed(&texts.labels[i], sizeof(int64_t), hash);
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+bool has_weight_decay(const std::string& name) { return !name.ends_with("bias") && !name.ends_with("LayerNorm.weight"); }
+
+}  // namespace
+
+std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int64_t step) const {
+  const int64_t epoch = step / steps_per_epoch;
+  if (epoch != cached_epoch_) {
+    cached_batches_ = epoch_batches(texts, batch_size, batching, seed, epoch);
+    cached_epoch_ = epoch;
+  }
+  std::vector<MicroBatch> result;
+  const int64_t first = step % steps_per_epoch * grad_accumulation;
+  for (int64_t i = first; i < std::min(first + grad_accumulation, batches_per_epoch); ++i) {
+    result.push_back({cached_batches_[i], static_cast<uint32_t>(epoch * batches_per_epoch + i)});
+  }
+  return result;
+}
+
+RunPlan plan_run(const TrainConfig& config, int64_t num_texts) {
+  RunPlan plan{};
+  plan.batching = parse_batching(config.batching);
+  plan.batch_size = config.batch_size;
+  plan.grad_accumulation = config.grad_accumulation;
+  plan.seed = config.seed;
+  plan.batches_per_epoch = ceil_div(num_texts, config.batch_size);
+  plan.steps_per_epoch = ceil_div(plan.batches_per_epoch, config.grad_accumulation);
+  const double steps = config.epochs * static_cast<double>(plan.steps_per_epoch);
+  plan.total_steps = config.max_steps.value_or(static_cast<int64_t>(std::ceil(steps)));
+  plan.schedule = {.kind = parse_lr_schedule(config.schedule),
+                   .warmup_steps = static_cast<int64_t>(std::ceil(config.warmup_ratio * static_cast<double>(plan.total_steps))),
+                   .total_steps = plan.total_steps};
+  return plan;
+}
+
+std::map<std::string, std::string> result_settings(const TrainConfig& config, const RunSetup& setup) {
+  std::map<std::string, std::string> settings;
+  for (const auto& [name, value] : config.settings()) {
+    if (!kFreeSettings.contains(name)) {
+      settings[name] = value;
+    }
+  }
+  settings["precision"] = to_string(setup.precision);
+  settings["training data"] = hash_of_texts(setup.train);
+  settings["dev data"] = hash_of_texts(setup.dev);
+  return settings;
+}
+
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config,
+                                          const std::map<std::string, std::string>& identity) {
+  if (config.resume.empty()) {
+    return std::nullopt;
+  }
+  std::optional<Checkpoint> checkpoint;
+  if (config.resume == "auto") {
+    std::vector<std::string> problems;
+    checkpoint = load_newest_checkpoint(config.output / "checkpoints", problems);
+    for (const std::string& problem : problems) {
+      TORCH_WARN("checkpoint passed over: ", problem);
+    }
+  } else {
+    checkpoint = load_checkpoint(config.resume);
+  }
+  if (checkpoint) {
+    for (const auto& [name, value] : identity) {
+      const auto saved = checkpoint->settings.find(name);
+      const std::string was = saved == checkpoint->settings.end() ? "not there" : "'" + saved->second + "'";
+      TORCH_CHECK_VALUE(saved != checkpoint->settings.end() && saved->second == value,
+                        "--resume: the checkpoint is of another run: ", name, " was ", was, ", is now '", value,
+                        "'; resume with the same settings, or start afresh in another --output");
+    }
+  }
+  return checkpoint;
+}
+
+std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model) {
+  std::vector<NamedParameter> parameters;
+  for (const auto& item : model.named_parameters()) {
+    parameters.push_back({item.key(), item.value()});
+  }
+  return parameters;
+}
+
+void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters) {
+  at::NoGradGuard no_grad;
+  const std::map<std::string, at::Tensor> saved(checkpoint.weights.begin(), checkpoint.weights.end());
+  for (NamedParameter& parameter : parameters) {
+    const auto weight = saved.find(parameter.name);
+    TORCH_CHECK_VALUE(weight != saved.end() && weight->second.sizes() == parameter.tensor.sizes(),
+                      "--resume: the checkpoint has no weight ", parameter.name, " of shape ",
+                      parameter.tensor.sizes(), "; it is of another model");
+    parameter.tensor.copy_(weight->second);
+  }
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const std::vector<NamedParameter>& parameters) {
+  std::vector<ParamGroup> groups(2);
+  groups[0].weight_decay = config.weight_decay;
+  for (const NamedParameter& parameter : parameters) {
+    groups[has_weight_decay(parameter.name) ? 0 : 1].params.push_back(parameter);
+  }
+  const double lr = config.learning_rate;
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), AdamOptions().lr(lr));
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), AdamOptions().lr(lr));
+  if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), SGDOptions().lr(lr));
+  return std::make_unique<LAMB>(std::move(groups), LAMBOptions().lr(lr));
+}
+
+GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {
+  return GradScalerOptions()
+      .enabled(precision == Precision::kFloat16)
+      .static_scale(config.loss_scale.has_value())
+      .init_scale(config.loss_scale.value_or(config.init_scale))
+      .growth_interval(config.growth_interval)
+      .growth_factor(config.growth_factor)
+      .backoff_factor(config.backoff_factor);
+}
+
+GradScaler::StateDict scaler_state(const Checkpoint& checkpoint) {
+  GradScaler::StateDict state;
+  for (const auto& [key, value] : checkpoint.scaler) {
+    const bool is_count = key == "growth_interval" || key == "_growth_tracker";
+    state[key] = is_count ? c10::Scalar(static_cast<int64_t>(value)) : c10::Scalar(value);
+  }
+  return state;
+}
+
+}  // namespace mezzo::text
