@@ -1,0 +1,110 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace mezzo {
+
+/// What a GradScaler needs to know of an optimizer. `torch::optim` optimizers
+/// are adapted automatically; implement it for one of your own, most easily by
+/// overriding `name`, `visit_parameters` and `step`.
+///
+/// An optimizer that unscales and skips on the device, so that a training step
+/// never waits for it, overrides `applies_scale_itself` and `step_scaled` too.
+class AmpOptimizer {
+ public:
+  /// Computes the loss and its gradients afresh; returns the loss.
+  using Closure = std::function<at::Tensor()>;
+  using ParameterVisitor = std::function<void(at::Tensor& parameter)>;
+
+  virtual ~AmpOptimizer() = default;
+
+  /// For messages, such as "torch::optim::SGD".
+  virtual std::string name() const = 0;
+
+  /// For messages: the `index`-th tensor that `visit_parameters` visits.
+  virtual std::string parameter_name(size_t index) const;
+
+  /// Calls `visit` on every parameter, in the same order each time. The visitor
+  /// reads gradients, changes them in place and may replace them.
+  virtual void visit_parameters(const ParameterVisitor& visit) = 0;
+
+  /// Updates the parameters from their true (unscaled, finite) gradients.
+  /// `closure` may be empty; otherwise it leaves such gradients at each call.
+  /// @return the loss, or an undefined tensor where there is none.
+  virtual at::Tensor step(const Closure& closure) = 0;
+
+  /// Whether the scaler should call `step_scaled` in place of `step`.
+  virtual bool applies_scale_itself() const { return false; }
+
+  /// Updates the parameters from gradients that are still scaled, or does
+  /// nothing where they overflowed; must not wait for the device.
+  /// @param grad_scale  what to divide gradients by (float32, 0-dim, on the
+  ///     device of the scale); nullopt when `unscale_` has already done so.
+  ///     Divide in float32: a half gradient may be finite only there.
+  /// @param found_inf  1 to skip, 0 to step (float32, 0-dim, same device).
+  ///     Skipping leaves parameters, state and step counts as they were.
+  virtual at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf);
+
+  /// Whether `unscale_` may unscale float16 gradients in place, as an optimizer
+  /// with float32 master weights wants.
+  virtual bool allows_half_gradients() const { return false; }
+
+  /// Returns a function that puts the optimizer's state (not the parameters)
+  /// back to what it is now. Asked for before a step with a closure, and called
+  /// if a later evaluation of that closure overflows. By default, nothing is
+  /// kept: right for an optimizer that calls its closure once and first.
+  virtual std::function<void()> save_state() { return [] {}; }
+
+  /// Tells optimizers apart; the scaler keeps one stage for each.
+  virtual const void* identity() const { return this; }
+};
+
+/// A `torch::optim::Optimizer` as an AmpOptimizer. Holds a reference, so it must
+/// not outlive the optimizer. `save_state` copies the state of LBFGS; tensors in
+/// the state of optimizers that LibTorch does not ship are not copied.
+class TorchOptimizerAdapter final : public AmpOptimizer {
+ public:
+  explicit TorchOptimizerAdapter(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+
+  std::string name() const override;
+  std::string parameter_name(size_t index) const override;  ///< "parameter 1 of group 0"
+  void visit_parameters(const ParameterVisitor& visit) override;
+  at::Tensor step(const Closure& closure) override { return optimizer_.step(closure); }
+  std::function<void()> save_state() override;
+  const void* identity() const override { return &optimizer_; }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+};
+
+/// Any optimizer a GradScaler can drive, passed by reference: converts from an
+/// AmpOptimizer and from a `torch::optim::Optimizer`. One that is both is taken
+/// as the AmpOptimizer it is, also behind a `torch::optim::Optimizer&`.
+class AmpOptimizerRef {
+ public:
+  AmpOptimizerRef(AmpOptimizer& optimizer) : optimizer_(&optimizer) {}
+  AmpOptimizerRef(torch::optim::Optimizer& optimizer);
+
+  template <class Optimizer>
+    requires std::derived_from<Optimizer, AmpOptimizer> && std::derived_from<Optimizer, torch::optim::Optimizer>
+  AmpOptimizerRef(Optimizer& optimizer) : AmpOptimizerRef(static_cast<AmpOptimizer&>(optimizer)) {}
+
+  AmpOptimizerRef(const AmpOptimizerRef&) = delete;
+  AmpOptimizerRef& operator=(const AmpOptimizerRef&) = delete;
+
+  AmpOptimizer& operator*() const { return *optimizer_; }
+  AmpOptimizer* operator->() const { return optimizer_; }
+
+ private:
+  std::optional<TorchOptimizerAdapter> adapter_;
+  AmpOptimizer* optimizer_;
+};
+
+}  // namespace mezzo

@@ -1,0 +1,240 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <mezzo/amp/amp_optimizer.h>
+#include <torch/arg.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace mezzo {
+
+struct GradScalerOptions {
+  /// The scale before the first overflow or growth. Within [min_scale, max_scale].
+  TORCH_ARG(double, init_scale) = 65536.0;
+  /// What the scale is multiplied by after `growth_interval` steps without overflow. Finite, > 1.
+  TORCH_ARG(double, growth_factor) = 2.0;
+  /// What the scale is multiplied by after an overflow. In (0, 1).
+  TORCH_ARG(double, backoff_factor) = 0.5;
+  /// Steps in a row without overflow before the scale grows. In [1, 2^31 - 1].
+  TORCH_ARG(int64_t, growth_interval) = 2000;
+  /// false: every call passes its arguments through and `step` simply steps.
+  TORCH_ARG(bool, enabled) = true;
+  /// true: the scale never grows or backs off by itself; overflowed steps are skipped all the same.
+  TORCH_ARG(bool, static_scale) = false;
+  /// The scale never falls below this. The default, the smallest normal float, keeps its reciprocal finite. From 1
+  /// upward, unscaling cannot overflow, and on an accelerator the second look at the gradients is saved. >= 0.
+  TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
+  /// The scale never grows above this.
+  TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
+  /// true: an optimizer none of whose parameters has a gradient is passed over by `step`, where it is an error otherwise.
+  TORCH_ARG(bool, allow_no_gradients) = false;
+  /// true: computes the very numbers of torch.amp.GradScaler, also where those are defects: the scale may fall to 0 and
+  /// NaN then reach the parameters; a gradient that overflows by being unscaled is not found; a growth interval set
+  /// below the count of good steps stops all growth. Sets min_scale and max_scale aside.
+  TORCH_ARG(bool, reproduce_pytorch) = false;
+};
+
+/// What became of one `GradScaler::step`. Cheap to make: it asks the device
+/// nothing until you ask it.
+class StepResult {
+ public:
+  /// Whether the parameters were updated; false if the step was skipped.
+  /// Waits for the device the first time, and only after an optimizer that
+  /// applies the scale itself: `step` has had to find out for all others.
+  bool stepped() const;
+
+  /// 1 if the step was skipped for an inf or NaN, else 0: float32, 0-dim, on
+  /// the device of the scale. Undefined where nothing was checked: a disabled
+  /// scaler, an optimizer without gradients. Never syncs.
+  const at::Tensor& found_inf() const { return found_inf_; }
+
+  /// What the closure, or the optimizer's own step, returned; undefined if
+  /// nothing. For a step skipped in its closure: the first evaluation's loss.
+  const at::Tensor& loss() const { return loss_; }
+
+ private:
+  friend class GradScaler;
+  StepResult(std::optional<bool> stepped, at::Tensor found_inf, at::Tensor loss)
+      : stepped_(stepped), found_inf_(std::move(found_inf)), loss_(std::move(loss)) {}
+
+  mutable std::optional<bool> stepped_;
+  at::Tensor found_inf_;
+  at::Tensor loss_;
+};
+
+/// Scales losses so that small float16 gradients do not vanish, skips the steps
+/// whose gradients overflowed, and adapts the scale: backing off after an
+/// overflow, growing after `growth_interval` steps without one.
+///
+/// @code
+/// mezzo::GradScaler scaler;
+/// for (const auto& batch : batches) {
+///   optimizer.zero_grad();
+///   scaler.scale(forward_loss(batch)).backward();
+///   scaler.unscale_(optimizer);                    // only to clip or inspect
+///   mezzo::clip_grad_norm_(parameters, 1.0);       // true gradients
+///   if (scaler.step(optimizer).stepped()) schedule.step();
+///   scaler.update();
+/// }
+/// @endcode
+///
+/// With several optimizers, call `step` for each and `update` once. Each has a
+/// stage: ready, unscaled, stepped; `update` makes all of them ready again. An
+/// optimizer is told apart by its address until then.
+///
+/// The scale and its growth count live on the device of the first output that
+/// `scale` sees, as float32 and int32. Gradients may live on several devices,
+/// be sparse (COO), and have any floating dtype; float16 only for optimizers
+/// that allow it. Not thread-safe: call from one thread at a time.
+///
+/// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict.
+/// Differs: no `device` argument; arguments are checked; closures are supported;
+/// `step` says whether it stepped; an overflow caused by unscaling, or a scale
+/// without finite reciprocal, skips the step; the scale stays in [min_scale,
+/// max_scale]; a growth interval lowered below the count of good steps grows the
+/// scale at the next one. Those that change numbers: `reproduce_pytorch`.
+class GradScaler {
+ public:
+  using StateDict = std::map<std::string, c10::Scalar>;
+
+  /// @throws c10::ValueError  for an option out of its range, enabled or not.
+  explicit GradScaler(GradScalerOptions options = {});
+  GradScaler(const GradScaler&) = delete;
+  GradScaler& operator=(const GradScaler&) = delete;
+  GradScaler(GradScaler&&) = default;
+  GradScaler& operator=(GradScaler&&) = default;
+
+  /// `output` times the scale, on the output's device; differentiable. A 0-dim
+  /// half loss becomes float32. Never syncs.
+  at::Tensor scale(const at::Tensor& output);
+
+  /// Each of several outputs, on whatever devices, times the scale.
+  std::vector<at::Tensor> scale(at::TensorList outputs);
+
+  /// Divides the gradients of `optimizer` by the scale, to clip or inspect them
+  /// before `step`, and remembers whether any was, or became, inf or NaN. Call
+  /// once per step, after the last backward. Sparse float16 gradients are
+  /// coalesced and replaced. Never syncs.
+  /// @throws c10::Error  before the first `scale`, twice, or after `step`.
+  /// @throws c10::ValueError  for a float16 or non-floating gradient, naming the
+  ///     parameter. No gradient has changed then.
+  void unscale_(AmpOptimizerRef optimizer);
+
+  /// Unscales if `unscale_` has not, then steps unless an inf or NaN was found.
+  /// Waits for the device, to decide, except for an optimizer that
+  /// `applies_scale_itself`, which decides there.
+  /// @throws c10::Error  before the first `scale`; twice; or if no parameter has
+  ///     a gradient, in which case the optimizer's stage is as it was.
+  StepResult step(AmpOptimizerRef optimizer);
+
+  /// A step whose optimizer evaluates `closure`, as LBFGS does several times.
+  /// The closure zeroes the gradients, runs forward and
+  /// `scaler.scale(loss).backward()`, and returns the loss, as it would in
+  /// Python; each time, the gradients are unscaled and checked before the
+  /// optimizer sees them. An overflow in the first evaluation skips the step. An
+  /// overflow in a later one ends the step, puts parameters and optimizer state
+  /// back to where they were before it, and counts as skipped.
+  ///
+  /// Keeps a copy of the parameters meanwhile, and syncs at each evaluation. An
+  /// optimizer that `applies_scale_itself` gets one evaluation, no copy, no sync.
+  /// @throws c10::Error  as above, or after `unscale_`.
+  StepResult step(AmpOptimizerRef optimizer, const AmpOptimizer::Closure& closure);
+
+  /// For an optimizer whose `step` takes arguments of its own: unscales, checks,
+  /// then calls `optimizer.step(arguments...)`. Syncs.
+  template <class Optimizer, class... Arguments>
+    requires(sizeof...(Arguments) > 0) && std::is_convertible_v<Optimizer&, AmpOptimizerRef> &&
+            (sizeof...(Arguments) > 1 || (!std::is_convertible_v<Arguments &&, AmpOptimizer::Closure> && ...))
+  StepResult step(Optimizer& optimizer, Arguments&&... arguments) {
+    return step_by(optimizer, [&]() -> at::Tensor {
+      if constexpr (std::is_convertible_v<decltype(optimizer.step(std::forward<Arguments>(arguments)...)), at::Tensor>) {
+        return optimizer.step(std::forward<Arguments>(arguments)...);
+      } else {
+        optimizer.step(std::forward<Arguments>(arguments)...);
+        return {};
+      }
+    });
+  }
+
+  /// Ends the iteration: backs off or grows by what was found since the last
+  /// `update`, and makes every optimizer ready. Never syncs if the scale and the
+  /// gradients live on one device.
+  /// @throws c10::Error  before the first `scale`, or if nothing was checked.
+  void update();
+
+  /// Ends the iteration with this scale; the growth count stays. Never syncs.
+  /// @throws c10::ValueError  if not finite, positive and in [min_scale, max_scale].
+  void update(double new_scale);
+
+  /// The same with a 1-element tensor: on the CPU, or on the device type of the
+  /// scale, where it is not read but clamped to [min_scale, max_scale].
+  void update(const at::Tensor& new_scale);
+
+  /// The current scale; `init_scale` before the first `scale`, 1 if disabled. Syncs.
+  double get_scale() const;
+  /// Steps without overflow since the scale last changed; 0 if disabled. Syncs.
+  int64_t get_growth_tracker() const;
+  /// The scale where it lives, to compute with; undefined before the first `scale`. Never syncs.
+  const at::Tensor& scale_tensor() const { return scale_; }
+
+  bool is_enabled() const { return options_.enabled(); }
+  double get_growth_factor() const { return options_.growth_factor(); }
+  double get_backoff_factor() const { return options_.backoff_factor(); }
+  int64_t get_growth_interval() const { return options_.growth_interval(); }
+  /// Checked like the options; in force from the next `update`. Never sync.
+  void set_growth_factor(double growth_factor);
+  void set_backoff_factor(double backoff_factor);
+  void set_growth_interval(int64_t growth_interval);
+
+  /// PyTorch's five entries: scale, growth_factor, backoff_factor,
+  /// growth_interval, _growth_tracker. Empty if disabled. Syncs. Save it after
+  /// `update`: stages and found infs are not part of it.
+  StateDict state_dict() const;
+
+  /// Takes on a state saved here or by PyTorch; does nothing if disabled. Never syncs.
+  /// @throws c10::Error  for an empty state, from a disabled scaler.
+  /// @throws c10::ValueError  for a missing entry or one out of its range.
+  void load_state_dict(const StateDict& state_dict);
+
+ private:
+  enum class Stage { kReady, kUnscaled, kStepped };
+  struct OptimizerState {
+    Stage stage = Stage::kReady;
+    at::Tensor found_inf;  // 0 or 1, on the scale's device; undefined: nothing checked
+  };
+  /// What to do with gradients besides checking them.
+  enum class Unscale { kNo, kInPlace };
+
+  StepResult step_by(AmpOptimizerRef optimizer, const std::function<at::Tensor()>& take_step);
+  StepResult step_on_device(AmpOptimizer& optimizer, OptimizerState state, at::Tensor loss);
+  at::Tensor evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Closure& closure);
+  OptimizerState state_of(const AmpOptimizer& optimizer) const;
+  at::Tensor check_gradients(AmpOptimizer& optimizer, Unscale unscale) const;
+  void check_has_gradients(AmpOptimizer& optimizer, const at::Tensor& found_inf) const;
+  void check_scale_exists(const char* function) const;
+  void check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const;
+  double checked_scale(const char* what, double value) const;
+  bool scale_may_be_below_one() const;
+  void create_scale(c10::Device device);
+  void clamp_scale();
+
+  GradScalerOptions options_;
+  at::Tensor scale_;
+  at::Tensor growth_tracker_;
+  int64_t init_growth_tracker_ = 0;
+  bool growth_tracker_may_exceed_interval_ = false;
+  std::unordered_map<const void*, OptimizerState> optimizer_states_;
+};
+
+}  // namespace mezzo

@@ -1,0 +1,46 @@
+"""clip_grad_norm_ against torch.nn.utils.clip_grad_norm_."""
+import random
+
+import _mezzo
+import pytest
+import torch
+
+
+def parameters_with_gradients(seed, dtypes):
+    rng = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    parameters = []
+    for _ in range(rng.randint(0, 6)):
+        shape = [rng.randint(0, 40) for _ in range(rng.randint(0, 3))]
+        dtype = rng.choice(dtypes)
+        parameter = torch.zeros(shape, dtype=dtype, requires_grad=True)
+        if rng.random() < 0.8:
+            parameter.grad = (torch.randn(shape, generator=generator) * 10 ** rng.uniform(-3, 2)).to(dtype)
+            if rng.random() < 0.05 and parameter.numel():
+                parameter.grad.view(-1)[0] = rng.choice([float("inf"), float("nan")])
+        parameters.append(parameter)
+    return parameters, rng.choice([0.0, 1e-3, 1.0, 50.0, float("inf")])
+
+
+def compare(seed, dtypes, rtol):
+    ours, max_norm = parameters_with_gradients(seed, dtypes)
+    theirs, _ = parameters_with_gradients(seed, dtypes)
+    norm = _mezzo.clip_grad_norm_(ours, max_norm)
+    expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm)
+    torch.testing.assert_close(norm, expected, rtol=rtol, atol=0, equal_nan=True, check_dtype=rtol == 0)
+    for our, their in zip(ours, theirs):
+        assert (our.grad is None) == (their.grad is None)
+        if our.grad is not None:
+            torch.testing.assert_close(our.grad, their.grad, rtol=rtol, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norm_and_gradients_are_bit_equal_for_one_full_precision_dtype(dtype):
+    for seed in range(300):
+        compare(seed, [dtype], rtol=0)
+
+
+def test_half_and_mixed_gradients_agree_within_the_rounding_that_float32_accumulation_spares():
+    # PyTorch rounds each half gradient's norm to half: at most eps(bfloat16), once for the norm and once for the product.
+    for seed in range(300):
+        compare(seed, [torch.float32, torch.bfloat16, torch.float64], rtol=2 * torch.finfo(torch.bfloat16).eps)
