@@ -486,28 +486,33 @@ TEST(GradScalerClosureTest, SkipsWhenTheFirstEvaluationOverflows) {
 }
 
 TEST(GradScalerClosureTest, PutsEverythingBackWhenALaterEvaluationOverflows) {
-  Quadratic problem;
-  Quadratic untouched;
-  torch::optim::LBFGS lbfgs({problem.weight}, lbfgs_options());
-  torch::optim::LBFGS plain({untouched.weight}, lbfgs_options());
-  GradScaler scaler;
-  scaler.step(lbfgs, problem.closure(&scaler));
-  plain.step(untouched.closure(nullptr));
-  scaler.update();
-  const auto before = problem.weight.detach().clone();
-  problem.overflow_at = problem.evaluations + 3;
+  for (const int steps_before : {0, 1, 2}) {
+    for (int overflow_in = 2; overflow_in <= 5; ++overflow_in) {
+      Quadratic problem;
+      Quadratic untouched;
+      torch::optim::LBFGS lbfgs({problem.weight}, lbfgs_options());
+      torch::optim::LBFGS plain({untouched.weight}, lbfgs_options());
+      GradScaler scaler;
+      for (int i = 0; i < steps_before; ++i) {
+        scaler.step(lbfgs, problem.closure(&scaler));
+        plain.step(untouched.closure(nullptr));
+        scaler.update();
+      }
+      problem.overflow_at = problem.evaluations + overflow_in;
 
-  const auto skipped = scaler.step(lbfgs, problem.closure(&scaler));
-  scaler.update();
+      const auto skipped = scaler.step(lbfgs, problem.closure(&scaler));
+      scaler.update();
 
-  EXPECT_FALSE(skipped.stepped());
-  EXPECT_EQ(problem.evaluations, problem.overflow_at) << "no evaluation after the overflow";
-  EXPECT_TRUE(torch::equal(problem.weight, before)) << problem.weight;
-  EXPECT_EQ(scaler.get_scale(), 32768.0);
+      EXPECT_FALSE(skipped.stepped());
+      EXPECT_EQ(problem.evaluations, problem.overflow_at) << "no evaluation after the overflow";
+      EXPECT_TRUE(torch::equal(problem.weight, untouched.weight)) << problem.weight;
+      EXPECT_EQ(scaler.get_scale(), 32768.0);
 
-  scaler.step(lbfgs, problem.closure(&scaler));
-  plain.step(untouched.closure(nullptr));
-  EXPECT_TRUE(torch::equal(problem.weight, untouched.weight)) << "as if the skipped step had never begun";
+      scaler.step(lbfgs, problem.closure(&scaler));
+      plain.step(untouched.closure(nullptr));
+      EXPECT_TRUE(torch::equal(problem.weight, untouched.weight)) << "as if the skipped step had never begun";
+    }
+  }
 }
 
 TEST(GradScalerClosureTest, EvaluatesOnceForAnOptimizerThatAppliesTheScaleItself) {
@@ -553,8 +558,10 @@ TEST(GradScalerTest, RefusesOptionsOutOfRange) {
   EXPECT_EQ(message(GradScalerOptions().init_scale(1.0).min_scale(2.0).max_scale(8.0)),
             "GradScaler: init_scale must be between min_scale 2 and max_scale 8, got 1.");
   EXPECT_EQ(message(GradScalerOptions().min_scale(4.0).max_scale(2.0)),
-            "GradScaler: min_scale and max_scale must satisfy 0 <= min_scale <= max_scale <= 3.40282e+38, got 4 and 2.");
-  EXPECT_EQ(message(GradScalerOptions().growth_factor(1.0)), "GradScaler: growth_factor must be finite and > 1, got 1.");
+            "GradScaler: min_scale and max_scale must satisfy 0 <= min_scale <= max_scale <= 3.40282e+38, got 4 and "
+            "2.");
+  EXPECT_EQ(message(GradScalerOptions().growth_factor(1.0)),
+            "GradScaler: growth_factor must be finite and > 1, got 1.");
   EXPECT_EQ(message(GradScalerOptions().backoff_factor(1.0)),
             "GradScaler: backoff_factor must be between 0 and 1, got 1. For a scale that stays as it is, use "
             "GradScalerOptions().static_scale(true).");
@@ -602,7 +609,8 @@ TEST(GradScalerTest, RoundTripsItsStateWithPyTorchsKeys) {
   for (const auto& [key, value] : state) {
     keys.push_back(key);
   }
-  EXPECT_THAT(keys, testing::ElementsAre("_growth_tracker", "backoff_factor", "growth_factor", "growth_interval", "scale"));
+  EXPECT_THAT(keys, testing::ElementsAre("_growth_tracker", "backoff_factor", "growth_factor", "growth_interval",
+                                         "scale"));
 
   GradScaler lazy;
   lazy.load_state_dict(state);
@@ -627,7 +635,8 @@ TEST(GradScalerTest, RefusesAStateThatIsEmptyIncompleteOrOutOfRange) {
   auto missing = good;
   missing.erase("growth_factor");
   EXPECT_EQ(error_of<c10::ValueError>([&] { scaler.load_state_dict(missing); }),
-            "GradScaler: the state_dict has no entry \"growth_factor\". Pass one that GradScaler's state_dict() returned.");
+            "GradScaler: the state_dict has no entry \"growth_factor\". Pass one that GradScaler's state_dict() "
+            "returned.");
   const std::vector<std::pair<std::string, c10::Scalar>> bad_entries = {
       {"scale", 0.0},           {"scale", true},  {"growth_factor", 1.0},  {"backoff_factor", kInf},
       {"growth_interval", 0},   {"growth_interval", 2.5}, {"_growth_tracker", -1}};
@@ -825,6 +834,12 @@ TEST(GradScalerDeviceTest, StepsAndSkipsOnCuda) {
     EXPECT_EQ(scaler.get_scale(), std::isfinite(gradient) ? std::numeric_limits<float>::min() : 2.0);
   }
   EXPECT_TRUE(torch::equal(weight.cpu(), torch::zeros({2})));
+
+  GradScaler broken(GradScalerOptions().min_scale(1.0));
+  broken.scale(torch::ones({}, torch::kCUDA));
+  broken.update(torch::full({}, kNaN, torch::kCUDA));
+  weight.mutable_grad() = torch::zeros_like(weight);
+  EXPECT_FALSE(broken.step(sgd).stepped()) << "a scale that is NaN on the device is found there";
 }
 
 }  // namespace

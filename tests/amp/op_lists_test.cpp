@@ -104,7 +104,10 @@ TEST(OpListsTest, NameThePolicyThatOpsFollowOnTheCpu) {
       {"aten::conv1d", [](auto& a, auto& b) { return torch::conv1d(a.unsqueeze(0), b.unsqueeze(2)); }},
       {"aten::linalg_vecdot", [](auto& a, auto& b) { return torch::linalg_vecdot(a, b); }},
       {"aten::scaled_dot_product_attention",
-       [](auto& a, auto& b) { return torch::scaled_dot_product_attention(a.unsqueeze(0), b.unsqueeze(0), b.unsqueeze(0)); }},
+       [](auto& a, auto& b) {
+         const auto keys = b.unsqueeze(0);
+         return torch::scaled_dot_product_attention(a.unsqueeze(0), keys, keys);
+       }},
       {"aten::mse_loss", [](auto& a, auto& b) { return torch::mse_loss(a, b); }},
       {"aten::l1_loss", [](auto& a, auto& b) { return torch::l1_loss(a, b); }},
       {"aten::cdist", [](auto& a, auto& b) { return torch::cdist(a, b); }},

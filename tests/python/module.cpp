@@ -3,7 +3,4 @@
 PYBIND11_MODULE(_mezzo, m) {
   bind_amp(m);
   bind_grad_scaler(m);
-  bind_model(m);
-  bind_report(m);
-  bind_files(m);
 }

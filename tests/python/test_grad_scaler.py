@@ -84,7 +84,8 @@ def bits(tensor):
     data = tensor.detach()
     # A NaN is a NaN: its sign and payload are the compiler's choice.
     data = torch.where(data.isnan(), torch.full_like(data, NAN), data) if data.is_floating_point() else data
-    return str(tensor.dtype), tuple(tensor.shape), data.contiguous().view(integers[data.element_size()]).numpy().tobytes()
+    data = data.contiguous().view(integers[data.element_size()])
+    return str(tensor.dtype), tuple(tensor.shape), data.numpy().tobytes()
 
 
 class Side:
@@ -102,7 +103,9 @@ class Side:
 
     def optimizer(self, kind, parameters):
         if kind == "fused":
-            return _mezzo.FusedSGD(parameters, lr=0.125) if self.mezzo else PyTorchFused(parameters, lr=0.125, fused=True)
+            if self.mezzo:
+                return _mezzo.FusedSGD(parameters, lr=0.125)
+            return PyTorchFused(parameters, lr=0.125, fused=True)
         optimizer = {
             "sgd": lambda: _mezzo.SGD(parameters, lr=0.125),
             "momentum": lambda: _mezzo.SGD(parameters, lr=0.125, momentum=0.5),
@@ -167,7 +170,8 @@ class Side:
 
     def getters(self):
         if self.scaler.is_enabled():  # PyTorch raises AttributeError otherwise
-            return [self.scaler.get_growth_factor(), self.scaler.get_backoff_factor(), self.scaler.get_growth_interval()]
+            scaler = self.scaler
+            return [scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()]
 
     def save(self):
         self.saved = copy.deepcopy(self.scaler.state_dict())
@@ -216,7 +220,8 @@ def random_setup(rng):
     low = rng.random() < 0.3
     return {
         "options": dict(
-            init_scale=rng.choice([1e-37, MIN_SCALE, 2e-38, 0.1, 0.25] if low else [1.0, 3.0, 8.0, 1024.0, 65536.0, 1e38]),
+            init_scale=rng.choice([1e-37, MIN_SCALE, 2e-38, 0.1, 0.25] if low
+                                  else [1.0, 3.0, 8.0, 1024.0, 65536.0, 1e38]),
             growth_factor=rng.choice([2.0, 1.5, 4.0, 2.0**40]),
             backoff_factor=rng.choice([0.5, 0.3, 0.25, 2.0**-40]),
             growth_interval=rng.choice([1, 2, 3, 2000]),
@@ -276,7 +281,8 @@ def random_call(rng, setup):
     if name == "iteration":
         overflow = rng.random() < 0.3
         coefficients = [random_values(rng, p.shape, torch.float64, overflow) for p in parameters]
-        return [("zero_grad", index), ("backward", index, torch.float32, False, coefficients), ("step", index), ("update",)]
+        backward = ("backward", index, torch.float32, False, coefficients)
+        return [("zero_grad", index), backward, ("step", index), ("update",)]
     return [(name, index) if name in ("zero_grad", "unscale_", "step") else (name,)]
 
 
@@ -318,7 +324,8 @@ def unchecked(theirs, index):
         return False
     state = theirs.scaler._per_optimizer_states[id(theirs.optimizers[index])]
     ready = state["stage"] is OptState.READY
-    return not state["found_inf_per_device"] and not (ready and any(p.grad is not None for p in theirs.parameters[index]))
+    has_gradients = any(p.grad is not None for p in theirs.parameters[index])
+    return not state["found_inf_per_device"] and not (ready and has_gradients)
 
 
 def run(seed, reproduce_pytorch):
@@ -369,13 +376,19 @@ def test_random_programs_give_what_pytorch_gives(reproduce_pytorch):
         total += run(seed, reproduce_pytorch)
     print(sorted(total.items(), key=str), DocumentedGradScaler.differences)
     # The programs went everywhere they should.
-    for seen in [("step", True), ("step", False), ("unscale_", "returned"), ("update", "returned"), ("load", "returned"),
-                 ("resume", "returned"), ("scale", "returned"), "refused", "fused without gradients",
-                 ("step", "No inf checks were recorded for this opt"), ("step", "step() has already been called since the"),
-                 ("step", "Attempting to unscale FP16 gradients."), ("unscale_", "Attempting to unscale FP16 gradients."),
-                 ("unscale_", "unscale_() is being called after step()."), ("unscale_", "unscale_() has already been called on th"),
-                 ("update", "No inf checks were recorded prior to upd"), ("step", "Attempted step but _scale is None.  This"),
-                 ("load", "The source state dict is empty, possibly")]:
+    for seen in [
+        ("step", True), ("step", False), ("unscale_", "returned"), ("update", "returned"), ("load", "returned"),
+        ("resume", "returned"), ("scale", "returned"), "refused", "fused without gradients",
+        ("step", "No inf checks were recorded for this opt"),
+        ("step", "step() has already been called since the"),
+        ("step", "Attempting to unscale FP16 gradients."),
+        ("step", "Attempted step but _scale is None.  This"),
+        ("unscale_", "Attempting to unscale FP16 gradients."),
+        ("unscale_", "unscale_() is being called after step()."),
+        ("unscale_", "unscale_() has already been called on th"),
+        ("update", "No inf checks were recorded prior to upd"),
+        ("load", "The source state dict is empty, possibly"),
+    ]:
         assert total[seen] >= 10, (seen, total[seen])
     if not reproduce_pytorch:
         for difference in ["D1_min_scale", "D2", "D3"]:

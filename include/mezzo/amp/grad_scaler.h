@@ -37,7 +37,7 @@ struct GradScalerOptions {
   TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
   /// The scale never grows above this.
   TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
-  /// true: an optimizer none of whose parameters has a gradient is passed over by `step`, where it is an error otherwise.
+  /// true: `step` passes over an optimizer none of whose parameters has a gradient, which is an error otherwise.
   TORCH_ARG(bool, allow_no_gradients) = false;
   /// true: computes the very numbers of torch.amp.GradScaler, also where those are defects: the scale may fall to 0 and
   /// NaN then reach the parameters; a gradient that overflows by being unscaled is not found; a growth interval set
@@ -158,7 +158,8 @@ class GradScaler {
             (sizeof...(Arguments) > 1 || (!std::is_convertible_v<Arguments &&, AmpOptimizer::Closure> && ...))
   StepResult step(Optimizer& optimizer, Arguments&&... arguments) {
     return step_by(optimizer, [&]() -> at::Tensor {
-      if constexpr (std::is_convertible_v<decltype(optimizer.step(std::forward<Arguments>(arguments)...)), at::Tensor>) {
+      using Returned = decltype(optimizer.step(std::forward<Arguments>(arguments)...));
+      if constexpr (std::is_convertible_v<Returned, at::Tensor>) {
         return optimizer.step(std::forward<Arguments>(arguments)...);
       } else {
         optimizer.step(std::forward<Arguments>(arguments)...);
