@@ -111,6 +111,7 @@ footer { margin-top: 28px; font-size: 13px; }
 }
 @media print {
   :root {
+    color-scheme: light;
     --page: #fff; --card: #fff; --ink: #000; --muted: #555; --line: #ccc; --grid: #e5e5e5;
     --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
   }
