@@ -22,6 +22,7 @@ def random_label(rng, kind):
 
 
 def load(path, data, **options):
+    path.unlink(missing_ok=True)  # a new file, since some file systems flush one that is truncated
     path.write_bytes(data)
     texts, labels, lines = _mezzo.load_rows(str(path), **options)
     return list(zip(texts, labels)), lines

@@ -138,6 +138,10 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
   EXPECT_EQ(at_row("{\"label\": 1, \"label\": 1}"), "a.json:4: row 3: the row has two keys \"label\".");
   EXPECT_EQ(at_row("[\"c\", \"x\"]"),
             "a.json:4: row 3: the label is a string where line 1 has an integer. Use one kind of label in a file.");
+  for (const char* text : {"\\ud83d", "\\ude00", "\\ud83d\\u0041"}) {
+    EXPECT_EQ(at_row("[\"" + std::string(text) + "\", 1]"),
+              "a.json:4: row 3: not valid JSON: half a surrogate pair in a string.");
+  }
   EXPECT_EQ(at_row("[\"c\" 1]"), "a.json:4: row 3: not valid JSON: ',' or ']' expected.");
   EXPECT_EQ(at_row("[\"c\", 1]\n [\"d\", 1]"), "a.json:5: row 4: not valid JSON: ',' or ']' expected.");
 }
@@ -207,7 +211,7 @@ TEST_F(LoadRowsTest, NeverCrashesOnDamagedFiles) {
   static constexpr std::string_view kBytes = "{}[]\",:0123456789\\u-.eE \n\r\t\xff\x80tfn";
   std::mt19937 random(1);
   size_t accepted = 0;
-  for (int i = 0; i < 1'500; ++i) {
+  for (int i = 0; i < 9'000; ++i) {
     auto [file, bytes] = files[i % files.size()];
     for (size_t edits = 1 + random() % 3; edits > 0; --edits) {
       const size_t at = random() % bytes.size();
@@ -219,8 +223,8 @@ TEST_F(LoadRowsTest, NeverCrashesOnDamagedFiles) {
     }
     accepted += error(file, bytes, LoadRowsOptions().labels_required(i % 2 == 0)) == "(nothing was thrown)";
   }
-  EXPECT_GT(accepted, 100);
-  EXPECT_LT(accepted, 1'400);
+  EXPECT_GT(accepted, 500);
+  EXPECT_LT(accepted, 8'000);
 }
 
 TEST_F(LoadRowsTest, NeverCrashesOnACutOffFile) {

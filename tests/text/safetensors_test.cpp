@@ -281,7 +281,7 @@ TEST_F(SafetensorsTest, NeverReadsOutsideTheFileWhateverItSays) {
   static constexpr std::string_view kBytes = "{}[]\",:0123456789\\u-.eE \n\xff\x80tfn_FIU";
   std::mt19937 random(1);
   size_t accepted = 0;
-  for (int i = 0; i < 2'000; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     std::string bytes = whole;
     for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
       const size_t at = random() % bytes.size();
@@ -294,7 +294,7 @@ TEST_F(SafetensorsTest, NeverReadsOutsideTheFileWhateverItSays) {
     }
     accepted += error_of(bytes) == "(nothing was thrown)";
   }
-  EXPECT_GT(accepted, 20) << "edits that leave the header valid are to be among them";
+  EXPECT_GT(accepted, 200) << "edits that leave the header valid are to be among them";
 }
 
 }  // namespace
