@@ -9,7 +9,8 @@ namespace mezzo::text {
 /// above U+10FFFF are not), or npos.
 size_t find_invalid_utf8(std::string_view bytes);
 
-/// `bytes` with each maximal ill-formed part replaced by U+FFFD: what Python's `bytes.decode("utf-8", "replace")` gives.
+/// `bytes` with each maximal ill-formed part replaced by U+FFFD: what Python's `bytes.decode("utf-8", "replace")`
+/// gives.
 std::string replace_invalid_utf8(std::string_view bytes);
 
 }  // namespace mezzo::text

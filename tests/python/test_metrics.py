@@ -8,7 +8,8 @@ import numpy
 import pytest
 from sklearn import metrics
 
-NAMES = ["joy", "", "a", "怒り", "очень длинное название класса", "é", "😀 face", "a b", "e\u0301", "ｗｉｄｅ", "weighted avg", "مرحبا"]
+NAMES = ["joy", "", "a", "怒り", "очень длинное название класса", "é", "😀 face", "a b", "e\u0301", "ｗｉｄｅ",
+         "weighted avg", "مرحبا"]  # fmt: skip
 
 
 def random_case(rng):
@@ -34,8 +35,10 @@ def test_equals_scikit_learn(seed):
         warnings.simplefilter("ignore")
         expected = metrics.classification_report(y_true, y_pred, labels=labels, target_names=names, digits=digits,
                                                  zero_division=0)
-        scores = [metrics.precision_recall_fscore_support(y_true, y_pred, labels=labels, average=average, zero_division=0)
-                  for average in (None, "macro", "weighted")]
+        scores = [
+            metrics.precision_recall_fscore_support(y_true, y_pred, labels=labels, average=average, zero_division=0)
+            for average in (None, "macro", "weighted")
+        ]
     if accuracy == 0:  # then, and only then, scikit-learn 1.9 counts supports in floating point: 3.0 for 3
         expected = re.sub(r"( +)(\d+)\.0$", r"\1  \2", expected, flags=re.MULTILINE)
     assert text == expected

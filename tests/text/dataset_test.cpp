@@ -34,7 +34,8 @@ class LoadRowsTest : public testing::Test {
 };
 
 TEST_F(LoadRowsTest, ReadsJsonPairsAndObjects) {
-  const auto rows = load("a.json", "[[\"good\\n\", 1],\n {\"id\": [1], \"label\": 0, \"text\": \"\"},\n\n[\"\\u4e2d 文\", 2]\n]\n");
+  const auto rows =
+      load("a.json", "[[\"good\\n\", 1],\n {\"id\": [1], \"label\": 0, \"text\": \"\"},\n\n[\"\\u4e2d 文\", 2]\n]\n");
   EXPECT_EQ(rows.texts, (Strings{"good\n", "", "中 文"}));
   EXPECT_EQ(rows.labels, (Labels{id(1), id(0), id(2)}));
   EXPECT_THAT(rows.lines, ElementsAre(1, 2, 4));
@@ -184,8 +185,9 @@ TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
 }
 
 TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
-  EXPECT_EQ(error("a.csv", "\nsentence,label\na,0"),
-            "a.csv:2: no column 'text' among 'sentence', 'label'. The first line must name the columns: text and label.");
+  EXPECT_EQ(
+      error("a.csv", "\nsentence,label\na,0"),
+      "a.csv:2: no column 'text' among 'sentence', 'label'. The first line must name the columns: text and label.");
   EXPECT_EQ(error("a.csv", "text\na"),
             "a.csv:1: no column 'label' among 'text'. The first line must name the columns: text and label.");
   EXPECT_EQ(error("a.csv", "text,label,text\n"), "a.csv:1: two columns 'text'. Rename one.");
@@ -193,7 +195,8 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
             "a.csv:3: row 2: 3 fields where the header names 2. Quote a text that holds a comma.");
   EXPECT_EQ(error("a.tsv", "text\tlabel\na\n"),
             "a.tsv:2: row 1: 1 field where the header names 2. Quote a text that holds a tab.");
-  EXPECT_EQ(error("a.csv", "text,label\na,\n"), "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(error("a.csv", "text,label\na,\n"),
+            "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
 }
 
 TEST_F(LoadRowsTest, RefusesQuotesThatDoNotClose) {
@@ -248,7 +251,8 @@ TEST(LabelMapTest, NamesIntegersAndSortsNames) {
 
 TEST(LabelMapTest, RefusesBadNames) {
   const ScratchFolder none;
-  EXPECT_EQ(value_error([] { LabelMap::from_names({}); }, none), "LabelMap: at least one label name expected, got none.");
+  EXPECT_EQ(value_error([] { LabelMap::from_names({}); }, none),
+            "LabelMap: at least one label name expected, got none.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", ""}); }, none), "LabelMap: a label name is empty.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", "a"}); }, none), "LabelMap: two labels are named 'a'.");
   EXPECT_EQ(value_error(
@@ -262,10 +266,12 @@ TEST(LabelMapTest, RefusesBadNames) {
 TEST(ToDatasetTest, GivesEachRowItsId) {
   const LabelMap labels = LabelMap::from_names({"sad", "1", "0"});
   const auto dataset = to_dataset(
-      {.file = "f", .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}, .lines = {1, 2, 3}}, labels);
+      {.file = "f", .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}, .lines = {1, 2, 3}},
+      labels);
   EXPECT_EQ(dataset.texts, (Strings{"a", "b", "c"}));
   EXPECT_THAT(dataset.labels, ElementsAre(2, 0, 1));
-  EXPECT_THAT(to_dataset({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels).labels, ElementsAre(1));
+  EXPECT_THAT(to_dataset({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels).labels,
+              ElementsAre(1));
 }
 
 TEST(ToDatasetTest, RefusesLabelsItDoesNotKnowAndListsThose) {
@@ -283,9 +289,10 @@ TEST(ToDatasetTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   EXPECT_EQ(error(kNone, labels), "f:9: row 2: the row has no label. Give it one, or remove the row.");
   Strings many;
   for (int i = 0; i < 25; ++i) many.push_back(std::to_string(i));
-  EXPECT_EQ(error(name("x"), LabelMap::from_names(many)),
-            "f:9: row 2: unknown label 'x'. The labels are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, "
-            "18, 19, … (25 in all).");
+  EXPECT_EQ(
+      error(name("x"), LabelMap::from_names(many)),
+      "f:9: row 2: unknown label 'x'. The labels are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, "
+      "18, 19, … (25 in all).");
 }
 
 Dataset numbered(int64_t size) {
@@ -316,7 +323,8 @@ TEST(SplitDatasetTest, RefusesAnEmptyPart) {
   };
   EXPECT_EQ(error(5, 0.08),
             "split_dataset: a ratio of 0.08 leaves one part of 5 rows empty. Use more rows or another ratio.");
-  EXPECT_EQ(error(1, 0.5), "split_dataset: a ratio of 0.5 leaves one part of 1 rows empty. Use more rows or another ratio.");
+  EXPECT_EQ(error(1, 0.5),
+            "split_dataset: a ratio of 0.5 leaves one part of 1 rows empty. Use more rows or another ratio.");
   EXPECT_EQ(error(5, 1.5), "split_dataset: ratio must be between 0 and 1, got 1.5.");
   EXPECT_EQ(error(5, std::nan("")), "split_dataset: ratio must be between 0 and 1, got nan.");
 }

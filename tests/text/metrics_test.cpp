@@ -52,7 +52,8 @@ TEST(ClassificationReportTest, RefusesWhatItCannotCount) {
   };
   EXPECT_EQ(error({0}, {0, 1}), "classification_report: 1 true labels but 2 predicted ones.");
   EXPECT_EQ(error({}, {}), "classification_report: no rows to report on.");
-  EXPECT_EQ(error({0, 2}, {0, 1}), "classification_report: row 2 has label 2, but there are names for labels 0 to 1 only.");
+  EXPECT_EQ(error({0, 2}, {0, 1}),
+            "classification_report: row 2 has label 2, but there are names for labels 0 to 1 only.");
   EXPECT_EQ(error({0}, {-1}), "classification_report: row 1 has label -1, but there are names for labels 0 to 1 only.");
   EXPECT_EQ(value_error([] { classification_report(Ids{0}, Ids{0}, {"a"}).to_text(-1); }, none),
             "classification_report: digits must be from 0 to 100, got -1.");
