@@ -8,9 +8,9 @@
 
 namespace mezzo::text {
 
-/// Splits RFC 4180 text into records: fields between delimiters, those that hold a delimiter, a quote or a line break in
-/// double quotes, with "" for a quote. Takes also what spreadsheets and Python's csv module write: records ended by LF,
-/// CR or CR LF, fields of different number, a quote inside a field that does not start with one. Skips blank lines.
+/// Splits RFC 4180 text into records: fields between delimiters, those that hold a delimiter, a quote or a line break
+/// in double quotes, with "" for a quote. Takes also what spreadsheets and Python's csv module write: records ended by
+/// LF, CR or CR LF, fields of different number, a quote inside a field that does not start with one. Skips blank lines.
 class CsvReader {
  public:
   /// @param fail  called with the line and what is wrong; must throw.

@@ -47,8 +47,8 @@ LabelMap LabelMap::from_names(std::vector<std::string> names) {
   LabelMap map;
   for (const std::string& name : names) {
     TORCH_CHECK_VALUE(!name.empty(), "LabelMap: a label name is empty.");
-    TORCH_CHECK_VALUE(map.ids_.emplace(name, static_cast<int64_t>(map.ids_.size())).second, "LabelMap: two labels are named '",
-                      name, "'.");
+    TORCH_CHECK_VALUE(map.ids_.emplace(name, static_cast<int64_t>(map.ids_.size())).second,
+                      "LabelMap: two labels are named '", name, "'.");
   }
   map.names_ = std::move(names);
   return map;

@@ -111,7 +111,9 @@ uint32_t JsonReader::hex4() {
   const std::string_view hex = json_.substr(position_, 4);
   uint32_t value = 0;
   const auto result = std::from_chars(hex.data(), hex.data() + hex.size(), value, 16);
-  if (hex.size() != 4 || result.ptr != hex.data() + 4) fail("not valid JSON: four hexadecimal digits expected after \\u");
+  if (hex.size() != 4 || result.ptr != hex.data() + 4) {
+    fail("not valid JSON: four hexadecimal digits expected after \\u");
+  }
   position_ += 4;
   return value;
 }

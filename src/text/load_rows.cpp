@@ -19,7 +19,8 @@
 namespace mezzo::text {
 namespace {
 
-constexpr int64_t kMaxIntegerLabel = 999'999;  // each label costs a row of the classifier: a larger one is an identifier
+/// Each label costs a row of the classifier; a larger integer is no label but somebody's identifier.
+constexpr int64_t kMaxIntegerLabel = 999'999;
 
 std::string read_file(const std::filesystem::path& path) {
   std::error_code ignored;
@@ -277,9 +278,10 @@ void read_csv(std::string_view text, char delimiter, const LoadRowsOptions& opti
   const auto limit = static_cast<size_t>(options.limit());
   while ((limit == 0 || read.size() < limit) && csv.next(fields)) {
     TORCH_CHECK_VALUE(fields.size() == columns.count, file, ":", csv.line(), ": row ", read.size() + 1, ": ",
-                      fields.size(), fields.size() == 1 ? " field" : " fields", " where the header names ", columns.count,
-                      ". Quote a text that holds a ", delimiter == '\t' ? "tab." : "comma.");
-    read.push_back({std::move(fields[columns.text]), columns.label ? std::move(fields[*columns.label]) : "", csv.line()});
+                      fields.size(), fields.size() == 1 ? " field" : " fields", " where the header names ",
+                      columns.count, ". Quote a text that holds a ", delimiter == '\t' ? "tab." : "comma.");
+    read.push_back(
+        {std::move(fields[columns.text]), columns.label ? std::move(fields[*columns.label]) : "", csv.line()});
   }
   const bool integers =
       std::ranges::all_of(read, [](const Row& row) { return row.label.empty() || is_integer(row.label); });
@@ -296,7 +298,8 @@ void read_csv(std::string_view text, char delimiter, const LoadRowsOptions& opti
 
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options) {
   const std::string file = path.string();
-  TORCH_CHECK_VALUE(options.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", options.limit(), ".");
+  TORCH_CHECK_VALUE(options.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", options.limit(),
+                    ".");
   std::string kind = path.extension().string();
   std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::tolower(c); });
   constexpr std::string_view kKinds[] = {".json", ".jsonl", ".csv", ".tsv", ".txt"};

@@ -104,7 +104,8 @@ ClassificationReport classification_report(std::span<const int64_t> y_true,
 }
 
 std::string ClassificationReport::to_text(int digits) const {
-  TORCH_CHECK_VALUE(digits >= 0 && digits <= 100, "classification_report: digits must be from 0 to 100, got ", digits, ".");
+  TORCH_CHECK_VALUE(digits >= 0 && digits <= 100, "classification_report: digits must be from 0 to 100, got ", digits,
+                    ".");
   size_t width = std::max<size_t>(std::string_view("weighted avg").size(), digits);
   for (const std::string& name : names) width = std::max(width, count_code_points(name));
 
@@ -112,7 +113,8 @@ std::string ClassificationReport::to_text(int digits) const {
     return fmt::format("{}  {:>9.{}f} {:>9.{}f} {:>9.{}f} {:>9}\n", align_right(name, width), scores.precision, digits,
                        scores.recall, digits, scores.f1, digits, scores.support);
   };
-  std::string text = fmt::format("{:>{}}  {:>9} {:>9} {:>9} {:>9}\n\n", "", width, "precision", "recall", "f1-score", "support");
+  std::string text =
+      fmt::format("{:>{}}  {:>9} {:>9} {:>9} {:>9}\n\n", "", width, "precision", "recall", "f1-score", "support");
   for (size_t i = 0; i < names.size(); ++i) text += line(names[i], classes[i]);
   text += fmt::format("\n{}  {:>9} {:>9} {:>9.{}f} {:>9}\n", align_right("accuracy", width), "", "", accuracy, digits,
                       macro_avg.support);

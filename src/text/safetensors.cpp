@@ -202,14 +202,16 @@ uint64_t byte_count(const TensorInfo& info, const std::string& file) {
   bool overflow = false;
   for (const uint64_t size : info.shape) overflow |= __builtin_mul_overflow(bits, size, &bits);
   overflow |= __builtin_mul_overflow(bits, info.dtype->bits, &bits);
-  TORCH_CHECK_VALUE(!overflow, file, ": tensor '", info.name, "': shape [", fmt::format("{}", fmt::join(info.shape, ", ")),
+  TORCH_CHECK_VALUE(!overflow, file, ": tensor '", info.name, "': shape [",
+                    fmt::format("{}", fmt::join(info.shape, ", ")),
                     "] is too large for any file. The header is damaged.");
   TORCH_CHECK_VALUE(bits % 8 == 0, file, ": tensor '", info.name, "': ", bits, " bits of ", info.dtype->name,
                     " do not fill whole bytes. The header is damaged.");
   return bits / 8;
 }
 
-/// Sorts the tensors by their data, and checks that this covers the `size` bytes after the header without hole or overlap.
+/// Sorts the tensors by their data, and checks that this covers the `size` bytes after the header without hole or
+/// overlap.
 void check_layout(std::vector<TensorInfo>& tensors, uint64_t size, const std::string& file) {
   std::ranges::stable_sort(tensors, {}, [](const TensorInfo& info) { return std::pair(info.begin, info.end); });
   uint64_t position = 0;
@@ -223,11 +225,13 @@ void check_layout(std::vector<TensorInfo>& tensors, uint64_t size, const std::st
                       fmt::format("{}", fmt::join(info.shape, ", ")), "] takes ", bytes, ". The header is damaged.");
     position = info.end;
   }
-  TORCH_CHECK_VALUE(position == size, file, ": the header describes ", position, " bytes of tensor data and the file holds ",
-                    size, ". The file is ", position > size ? "cut off" : "damaged", ": fetch or save it again.");
+  TORCH_CHECK_VALUE(position == size, file, ": the header describes ", position,
+                    " bytes of tensor data and the file holds ", size, ". The file is ",
+                    position > size ? "cut off" : "damaged", ": fetch or save it again.");
 }
 
-/// The shape as torch counts elements, where it can: nullopt above 2^63 - 1, also of the strides that a zero dimension hides.
+/// The shape as torch counts elements, where it can: nullopt above 2^63 - 1, also of the strides that a zero dimension
+/// hides.
 std::optional<std::vector<int64_t>> torch_shape(const TensorInfo& info) {
   std::vector<int64_t> shape;
   int64_t stride = 1;
@@ -315,11 +319,13 @@ struct NamedTensor {
 };
 
 /// What can be written, in the order in which it will be.
-std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Tensor>>& tensors, const std::string& file) {
+std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                                 const std::string& file) {
   std::vector<NamedTensor> prepared;
   for (const auto& [name, tensor] : tensors) {
-    TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.size() && name != kMetadataKey, file, ": a tensor cannot be named '",
-                      replace_invalid_utf8(name), "'. Use UTF-8 text other than __metadata__.");
+    TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.npos && name != kMetadataKey, file,
+                      ": a tensor cannot be named '", replace_invalid_utf8(name),
+                      "'. Use UTF-8 text other than __metadata__.");
     TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, file, ": tensor '", name, "' is ",
                       tensor.defined() ? "sparse; save to_dense() of it." : "undefined; leave it out.");
     const auto dtype = std::ranges::find(kDtypes, tensor.scalar_type(), &Dtype::torch_dtype);
@@ -375,14 +381,15 @@ std::string header(const std::vector<NamedTensor>& tensors,
     auto shape = named.tensor->sizes().vec();
     if (named.dtype->bits == 4) shape.back() *= 2;
     const uint64_t end = offset + named.tensor->numel() * named.tensor->element_size();
-    members.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", json_string(*named.name),
-                                  named.dtype->name, fmt::join(shape, ","), offset, end));
+    members.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                                  json_string(*named.name), named.dtype->name, fmt::join(shape, ","), offset, end));
     offset = end;
   }
   std::string json = fmt::format("{{{}}}", fmt::join(members, ","));
   json.resize((json.size() + 7) / 8 * 8, ' ');  // so that the data after it is aligned
   TORCH_CHECK_VALUE(json.size() <= kMaxHeaderBytes, file, ": a header of ", json.size(),
-                    " bytes is above the format's limit of ", kMaxHeaderBytes, ". Save fewer tensors or less metadata.");
+                    " bytes is above the format's limit of ", kMaxHeaderBytes,
+                    ". Save fewer tensors or less metadata.");
   return json;
 }
 

@@ -1,5 +1,6 @@
 #include "bindings.h"
 #include "mezzo/text/dataset.h"
+#include "mezzo/text/metrics.h"
 #include "mezzo/text/safetensors.h"
 
 using namespace mezzo::text;
@@ -24,5 +25,15 @@ void bind_files(py::module_& m) {
   m.def("split_dataset", [](std::vector<std::string> texts, std::vector<int64_t> labels, double ratio, uint64_t seed) {
     const auto [first, second] = split_dataset({std::move(texts), std::move(labels)}, ratio, seed);
     return std::tuple(first.texts, first.labels, second.texts, second.labels);
+  });
+
+  m.def("classification_report", [](const std::vector<int64_t>& y_true, const std::vector<int64_t>& y_pred,
+                                    const std::vector<std::string>& names, int digits) {
+    const auto report = classification_report(y_true, y_pred, names);
+    const auto scores = [](const ClassScores& s) { return std::tuple(s.precision, s.recall, s.f1, s.support); };
+    std::vector<std::tuple<double, double, double, int64_t>> classes;
+    for (const ClassScores& s : report.classes) classes.push_back(scores(s));
+    return std::tuple(report.to_text(digits), report.accuracy, classes, scores(report.macro_avg),
+                      scores(report.weighted_avg), report.confusion);
   });
 }

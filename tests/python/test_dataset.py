@@ -10,7 +10,8 @@ import _mezzo
 import pytest
 import torch
 
-ALPHABET = ["a", "b", " ", "1", "0", ",", "\t", '"', '""', "\n", "\r", "\r\n", "中", "é", "😀", "\\", "'", "\x00", "\x7f", "\u2028"]
+ALPHABET = ["a", "b", " ", "1", "0", ",", "\t", '"', '""', "\n", "\r", "\r\n", "中", "é", "😀", "\\", "'", "\x00", "\x7f",
+            "\u2028"]  # fmt: skip
 
 
 def random_text(rng, size=8):
@@ -22,6 +23,7 @@ def random_label(rng, kind):
 
 
 def load(path, data, **options):
+    path.unlink(missing_ok=True)  # a new file, since some file systems flush one that is truncated
     path.write_bytes(data)
     texts, labels, lines = _mezzo.load_rows(str(path), **options)
     return list(zip(texts, labels)), lines
@@ -87,8 +89,9 @@ def test_splits_any_text_into_the_records_that_the_csv_module_finds(seed, tmp_pa
 @pytest.mark.parametrize("seed", range(20))
 def test_replaces_bytes_that_are_not_utf8_as_python_does(seed, tmp_path):
     rng = random.Random(seed)
-    pieces = [b"a", b"\xc3\xa9", b"\xe4\xb8\xad", b"\xf0\x9f\x98\x80", b"\xc3", b"\xe4\xb8", b"\xf0\x9f\x98", b"\xf0", b"\x80",
-              b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xff", b"\xf8\x88\x80\x80\x80"]  # fmt: skip
+    pieces = [b"a", b"\xc3\xa9", b"\xe4\xb8\xad", b"\xf0\x9f\x98\x80", b"\xc3", b"\xe4\xb8", b"\xf0\x9f\x98", b"\xf0",
+              b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xff",
+              b"\xf8\x88\x80\x80\x80"]  # fmt: skip
     lines = [b"".join(rng.choice(pieces) for _ in range(rng.randint(0, 8))) for _ in range(200)]
     rows, _ = load(tmp_path / "a.txt", b"x\n" + b"\n".join(lines) + b"\n", labels_required=False)
     assert [text for text, _ in rows] == ["x"] + [line.decode("utf-8", "replace") for line in lines]
@@ -130,7 +133,9 @@ def python_json_rows(data):
             return None
         result.append(tuple(row))
     kinds = {type(label) for _, label in result}
-    if kinds != {int} and kinds != {str} or any(label == "" or isinstance(label, int) and label > 999999 for _, label in result):
+    if kinds != {int} and kinds != {str}:
+        return None
+    if any(label == "" or isinstance(label, int) and label > 999999 for _, label in result):
         return None
     return result
 
@@ -189,7 +194,8 @@ def test_reads_the_emotion_data_as_the_json_module_does(tmp_path):
 def test_splits_as_torch_randperm_orders(seed, rows):
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed)).tolist()
     before = torch.get_rng_state()
-    first_texts, first, second_texts, second = _mezzo.split_dataset([str(i) for i in range(rows)], range(rows), 0.3, seed)
+    texts = [str(i) for i in range(rows)]
+    first_texts, first, second_texts, second = _mezzo.split_dataset(texts, range(rows), 0.3, seed)
     assert torch.equal(torch.get_rng_state(), before)
     assert first + second == order
     assert first_texts + second_texts == [str(i) for i in order]

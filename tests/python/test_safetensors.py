@@ -31,7 +31,8 @@ def random_tensor(rng, dtype):
 
 
 def raw(tensor):
-    return tensor.dtype, tensor.shape, bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
+    data = bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
+    return tensor.dtype, tensor.shape, data
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -63,6 +64,7 @@ STRICTER = re.compile(
 
 
 def check_verdict(path, data):
+    path.unlink(missing_ok=True)  # a new file, since some file systems flush one that is truncated
     path.write_bytes(data)
     try:
         expected = {name: info for name, info in safetensors.deserialize(data)}
@@ -112,8 +114,8 @@ def random_file(rng):
     return dict(items), rng.randbytes(offset)
 
 
-ODD_VALUES = [0, 1, -1, 4, 2**31, 2**63, 2**64 - 1, 2**64, 1.0, 1e300, True, None, "", "F32", "f32", "C128", [], {}, [0],
-              [0, 0], [0, 4], {"F32": None}, ["F32", [1], [0, 4]], "\ud800"]  # fmt: skip
+ODD_VALUES = [0, 1, -1, 4, 2**31, 2**63, 2**64 - 1, 2**64, 1.0, 1e300, True, None, "", "F32", "f32", "C128", [], {},
+              [0], [0, 0], [0, 4], {"F32": None}, ["F32", [1], [0, 4]], "\ud800"]  # fmt: skip
 
 
 def mutate_value(rng, header):
@@ -197,7 +199,8 @@ INFO = '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":%s}}'
         (INFO % ('{"k":' * 126 + "1" + "}" * 126), "both refuse"),
         *((INFO % n, "both accept") for n in ["1e-999", "0e999", "-0", "1" * 400 + "e-100", "0.0e99999999999"]),
         *((INFO % n, "both refuse") for n in ["1e999", "1" * 400, "01", "1.", ".5", "+1", "NaN", "-", "1e", "tru"]),
-        *((INFO % s, "both refuse") for s in ['"\\ude00"', '"\\ud800"', '"\\ud800\\u0041"', '"\\x"', '"\\u00g0"', "'a'"]),
+        *((INFO % s, "both refuse") for s in ['"\\ude00"', '"\\ud800"', '"\\ud800\\u0041"']),
+        *((INFO % s, "both refuse") for s in ['"\\x"', '"\\u00g0"', "'a'"]),
         *((INFO % s, "both accept") for s in ['"\\ud83d\\ude00"', '"\\u0000"', '"\x7f"', '"\\/"']),
     ],
 )

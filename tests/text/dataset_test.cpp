@@ -34,7 +34,8 @@ class LoadRowsTest : public testing::Test {
 };
 
 TEST_F(LoadRowsTest, ReadsJsonPairsAndObjects) {
-  const auto rows = load("a.json", "[[\"good\\n\", 1],\n {\"id\": [1], \"label\": 0, \"text\": \"\"},\n\n[\"\\u4e2d 文\", 2]\n]\n");
+  const auto rows =
+      load("a.json", "[[\"good\\n\", 1],\n {\"id\": [1], \"label\": 0, \"text\": \"\"},\n\n[\"\\u4e2d 文\", 2]\n]\n");
   EXPECT_EQ(rows.texts, (Strings{"good\n", "", "中 文"}));
   EXPECT_EQ(rows.labels, (Labels{id(1), id(0), id(2)}));
   EXPECT_THAT(rows.lines, ElementsAre(1, 2, 4));
@@ -138,6 +139,10 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
   EXPECT_EQ(at_row("{\"label\": 1, \"label\": 1}"), "a.json:4: row 3: the row has two keys \"label\".");
   EXPECT_EQ(at_row("[\"c\", \"x\"]"),
             "a.json:4: row 3: the label is a string where line 1 has an integer. Use one kind of label in a file.");
+  for (const char* text : {"\\ud83d", "\\ude00", "\\ud83d\\u0041"}) {
+    EXPECT_EQ(at_row("[\"" + std::string(text) + "\", 1]"),
+              "a.json:4: row 3: not valid JSON: half a surrogate pair in a string.");
+  }
   EXPECT_EQ(at_row("[\"c\" 1]"), "a.json:4: row 3: not valid JSON: ',' or ']' expected.");
   EXPECT_EQ(at_row("[\"c\", 1]\n [\"d\", 1]"), "a.json:5: row 4: not valid JSON: ',' or ']' expected.");
 }
@@ -180,8 +185,9 @@ TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
 }
 
 TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
-  EXPECT_EQ(error("a.csv", "\nsentence,label\na,0"),
-            "a.csv:2: no column 'text' among 'sentence', 'label'. The first line must name the columns: text and label.");
+  EXPECT_EQ(
+      error("a.csv", "\nsentence,label\na,0"),
+      "a.csv:2: no column 'text' among 'sentence', 'label'. The first line must name the columns: text and label.");
   EXPECT_EQ(error("a.csv", "text\na"),
             "a.csv:1: no column 'label' among 'text'. The first line must name the columns: text and label.");
   EXPECT_EQ(error("a.csv", "text,label,text\n"), "a.csv:1: two columns 'text'. Rename one.");
@@ -189,7 +195,8 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
             "a.csv:3: row 2: 3 fields where the header names 2. Quote a text that holds a comma.");
   EXPECT_EQ(error("a.tsv", "text\tlabel\na\n"),
             "a.tsv:2: row 1: 1 field where the header names 2. Quote a text that holds a tab.");
-  EXPECT_EQ(error("a.csv", "text,label\na,\n"), "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(error("a.csv", "text,label\na,\n"),
+            "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
 }
 
 TEST_F(LoadRowsTest, RefusesQuotesThatDoNotClose) {
@@ -207,7 +214,7 @@ TEST_F(LoadRowsTest, NeverCrashesOnDamagedFiles) {
   static constexpr std::string_view kBytes = "{}[]\",:0123456789\\u-.eE \n\r\t\xff\x80tfn";
   std::mt19937 random(1);
   size_t accepted = 0;
-  for (int i = 0; i < 1'500; ++i) {
+  for (int i = 0; i < 9'000; ++i) {
     auto [file, bytes] = files[i % files.size()];
     for (size_t edits = 1 + random() % 3; edits > 0; --edits) {
       const size_t at = random() % bytes.size();
@@ -219,8 +226,8 @@ TEST_F(LoadRowsTest, NeverCrashesOnDamagedFiles) {
     }
     accepted += error(file, bytes, LoadRowsOptions().labels_required(i % 2 == 0)) == "(nothing was thrown)";
   }
-  EXPECT_GT(accepted, 100);
-  EXPECT_LT(accepted, 1'400);
+  EXPECT_GT(accepted, 500);
+  EXPECT_LT(accepted, 8'000);
 }
 
 TEST_F(LoadRowsTest, NeverCrashesOnACutOffFile) {
@@ -244,7 +251,8 @@ TEST(LabelMapTest, NamesIntegersAndSortsNames) {
 
 TEST(LabelMapTest, RefusesBadNames) {
   const ScratchFolder none;
-  EXPECT_EQ(value_error([] { LabelMap::from_names({}); }, none), "LabelMap: at least one label name expected, got none.");
+  EXPECT_EQ(value_error([] { LabelMap::from_names({}); }, none),
+            "LabelMap: at least one label name expected, got none.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", ""}); }, none), "LabelMap: a label name is empty.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", "a"}); }, none), "LabelMap: two labels are named 'a'.");
   EXPECT_EQ(value_error(
@@ -258,10 +266,12 @@ TEST(LabelMapTest, RefusesBadNames) {
 TEST(ToDatasetTest, GivesEachRowItsId) {
   const LabelMap labels = LabelMap::from_names({"sad", "1", "0"});
   const auto dataset = to_dataset(
-      {.file = "f", .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}, .lines = {1, 2, 3}}, labels);
+      {.file = "f", .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}, .lines = {1, 2, 3}},
+      labels);
   EXPECT_EQ(dataset.texts, (Strings{"a", "b", "c"}));
   EXPECT_THAT(dataset.labels, ElementsAre(2, 0, 1));
-  EXPECT_THAT(to_dataset({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels).labels, ElementsAre(1));
+  EXPECT_THAT(to_dataset({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels).labels,
+              ElementsAre(1));
 }
 
 TEST(ToDatasetTest, RefusesLabelsItDoesNotKnowAndListsThose) {
@@ -279,9 +289,10 @@ TEST(ToDatasetTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   EXPECT_EQ(error(kNone, labels), "f:9: row 2: the row has no label. Give it one, or remove the row.");
   Strings many;
   for (int i = 0; i < 25; ++i) many.push_back(std::to_string(i));
-  EXPECT_EQ(error(name("x"), LabelMap::from_names(many)),
-            "f:9: row 2: unknown label 'x'. The labels are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, "
-            "18, 19, … (25 in all).");
+  EXPECT_EQ(
+      error(name("x"), LabelMap::from_names(many)),
+      "f:9: row 2: unknown label 'x'. The labels are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, "
+      "18, 19, … (25 in all).");
 }
 
 Dataset numbered(int64_t size) {
@@ -312,7 +323,8 @@ TEST(SplitDatasetTest, RefusesAnEmptyPart) {
   };
   EXPECT_EQ(error(5, 0.08),
             "split_dataset: a ratio of 0.08 leaves one part of 5 rows empty. Use more rows or another ratio.");
-  EXPECT_EQ(error(1, 0.5), "split_dataset: a ratio of 0.5 leaves one part of 1 rows empty. Use more rows or another ratio.");
+  EXPECT_EQ(error(1, 0.5),
+            "split_dataset: a ratio of 0.5 leaves one part of 1 rows empty. Use more rows or another ratio.");
   EXPECT_EQ(error(5, 1.5), "split_dataset: ratio must be between 0 and 1, got 1.5.");
   EXPECT_EQ(error(5, std::nan("")), "split_dataset: ratio must be between 0 and 1, got nan.");
 }

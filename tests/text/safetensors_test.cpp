@@ -94,8 +94,9 @@ TEST_F(SafetensorsTest, RefusesAFileThatIsTooShortOrCutOff) {
   EXPECT_EQ(error_of(""), "m: 0 bytes, too short for a safetensors file. It may be cut off: fetch or save it again.");
   EXPECT_EQ(error_of("1234567"),
             "m: 7 bytes, too short for a safetensors file. It may be cut off: fetch or save it again.");
-  EXPECT_EQ(error_of(file_bytes("{}").substr(0, 9)),
-            "m: header length 2 goes past the end of the file at 9 bytes. The file is cut off: fetch or save it again.");
+  EXPECT_EQ(
+      error_of(file_bytes("{}").substr(0, 9)),
+      "m: header length 2 goes past the end of the file at 9 bytes. The file is cut off: fetch or save it again.");
   EXPECT_EQ(error_of(std::string(8, '\xff')),
             "m: header length 18446744073709551615 is above the format's limit of 100000000. "
             "This is not a safetensors file, or a damaged one.");
@@ -120,7 +121,8 @@ TEST_F(SafetensorsTest, RefusesWhatIsNoFile) {
 TEST_F(SafetensorsTest, RefusesAHeaderThatIsNoJsonObject) {
   EXPECT_EQ(error_of_header("{\"\xff\":1}"),
             "m: byte 10 of the header is not valid UTF-8. This is not a safetensors file, or a damaged one.");
-  const std::string no_brace = "m: the header does not start with '{'. This is not a safetensors file, or a damaged one.";
+  const std::string no_brace =
+      "m: the header does not start with '{'. This is not a safetensors file, or a damaged one.";
   EXPECT_EQ(error_of_header(""), no_brace);
   EXPECT_EQ(error_of_header(" {}"), no_brace);
   EXPECT_EQ(error_of_header("[]"), no_brace);
@@ -161,7 +163,8 @@ TEST_F(SafetensorsTest, RefusesMetadataOtherThanStrings) {
 }
 
 TEST_F(SafetensorsTest, RefusesATensorWithoutAllItsFieldsOrOfWrongTypes) {
-  EXPECT_EQ(error_of_header(R"({"a":{"shape":[0],"data_offsets":[0,0]}})"), "m: header, byte 47: tensor 'a' has no dtype.");
+  EXPECT_EQ(error_of_header(R"({"a":{"shape":[0],"data_offsets":[0,0]}})"),
+            "m: header, byte 47: tensor 'a' has no dtype.");
   EXPECT_EQ(error_of_header(R"({"a":["F32",[0],[0,0]]})"),
             "m: header, byte 13: tensor 'a' is not described by an object.");
   EXPECT_EQ(error_of_header(R"({"a":{"dtype":3}})"), "m: header, byte 22: tensor 'a': dtype is not a string.");
@@ -182,9 +185,10 @@ TEST_F(SafetensorsTest, RefusesATensorWithoutAllItsFieldsOrOfWrongTypes) {
 TEST_F(SafetensorsTest, RefusesOffsetsThatLeaveHolesOverlapOrRunBackwards) {
   EXPECT_EQ(error_of_header(one_tensor("F32", "1", "2,6"), "123456"),
             "m: tensor 'a': data_offsets [2, 6] where data must go on at 0. The header is damaged.");
-  EXPECT_EQ(error_of_header(one_tensor("F32", "1", "0,18446744073709551615"), "1234"),
-            "m: tensor 'a': data_offsets [0, 18446744073709551615] hold 18446744073709551615 bytes where F32 [1] takes 4. "
-            "The header is damaged.");
+  EXPECT_EQ(
+      error_of_header(one_tensor("F32", "1", "0,18446744073709551615"), "1234"),
+      "m: tensor 'a': data_offsets [0, 18446744073709551615] hold 18446744073709551615 bytes where F32 [1] takes 4. "
+      "The header is damaged.");
   EXPECT_EQ(error_of_header(one_tensor("F32", "1", "4,0"), "1234"),
             "m: tensor 'a': data_offsets [4, 0] where data must go on at 0. The header is damaged.");
   EXPECT_EQ(error_of_header(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
@@ -259,8 +263,9 @@ TEST_F(SafetensorsTest, RefusesWhatTheFormatCannotHoldAndKeepsTheOldFile) {
             "m: a tensor cannot be named '\xEF\xBF\xBD'. Use UTF-8 text other than __metadata__.");
   EXPECT_EQ(error("b", at::Tensor()), "m: tensor 'b' is undefined; leave it out.");
   EXPECT_EQ(error("b", at::ones({2, 2}).to_sparse()), "m: tensor 'b' is sparse; save to_dense() of it.");
-  EXPECT_EQ(error("b", at::ones({1}, at::kComplexDouble)),
-            "m: tensor 'b' is ComplexDouble, which the safetensors format has no dtype for. Convert it to another dtype.");
+  EXPECT_EQ(
+      error("b", at::ones({1}, at::kComplexDouble)),
+      "m: tensor 'b' is ComplexDouble, which the safetensors format has no dtype for. Convert it to another dtype.");
   EXPECT_EQ(value_error([&] { save_safetensors(folder_ / "m", {}, {{"k", "\xff"}}); }, folder_),
             "m: metadata 'k' is not valid UTF-8.");
   EXPECT_EQ(ScratchFolder::read(folder_ / "m"), "old");
@@ -281,7 +286,7 @@ TEST_F(SafetensorsTest, NeverReadsOutsideTheFileWhateverItSays) {
   static constexpr std::string_view kBytes = "{}[]\",:0123456789\\u-.eE \n\xff\x80tfn_FIU";
   std::mt19937 random(1);
   size_t accepted = 0;
-  for (int i = 0; i < 2'000; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     std::string bytes = whole;
     for (int edits = 1 + static_cast<int>(random() % 3); edits > 0; --edits) {
       const size_t at = random() % bytes.size();
@@ -294,7 +299,7 @@ TEST_F(SafetensorsTest, NeverReadsOutsideTheFileWhateverItSays) {
     }
     accepted += error_of(bytes) == "(nothing was thrown)";
   }
-  EXPECT_GT(accepted, 20) << "edits that leave the header valid are to be among them";
+  EXPECT_GT(accepted, 200) << "edits that leave the header valid are to be among them";
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ class ScratchFolder {
   const std::filesystem::path& path() const { return path_; }
 
   std::filesystem::path write(std::string_view name, std::string_view contents) const {
+    std::filesystem::remove(path_ / name);  // a new file, since some file systems flush one that is truncated
     std::ofstream(path_ / name, std::ios::binary) << contents;
     return path_ / name;
   }
