@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace mezzo::text {
+
+/// Strings with ids, walked a byte at a time. Node 0 is the root; -1 means there is no such node.
+///
+/// A double array (Aoe, 1989): the child of node n for byte b lies at base(n) + b and names n as its parent, so a step
+/// is one addition and one comparison.
+class DoubleArrayTrie {
+ public:
+  DoubleArrayTrie() : DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>>()) {}
+
+  /// Of equal keys the first counts. Ids must not be negative.
+  explicit DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>> keys);
+
+  int32_t child(int32_t node, char byte) const {
+    const int32_t next = nodes_[node].base + static_cast<unsigned char>(byte);
+    return nodes_[next].parent == node ? next : -1;
+  }
+
+  /// The id of the key that ends at `node`, or -1.
+  int32_t id(int32_t node) const { return nodes_[node].id; }
+
+  /// The node at the end of a walk along `bytes` from `node`, or -1.
+  int32_t walk(int32_t node, std::string_view bytes) const;
+
+  /// The id of a key, or -1.
+  int32_t find(std::string_view key) const;
+
+  struct Match {
+    int32_t id = -1;
+    size_t length = 0;
+  };
+  /// The longest key below `node` that `text` starts with; the empty key is never a match.
+  Match longest_prefix(int32_t node, std::string_view text) const {
+    Match match;
+    for (size_t i = 0; i < text.size(); ++i) {
+      node = child(node, text[i]);
+      if (node < 0) break;
+      if (nodes_[node].id >= 0) match = {nodes_[node].id, i + 1};
+    }
+    return match;
+  }
+
+ private:
+  struct Node {
+    int32_t base = 0;  // a leaf's children would name the root as their node, and never do
+    int32_t parent = -1;
+    int32_t id = -1;
+  };
+  int32_t find_base(std::string_view bytes);
+
+  std::vector<Node> nodes_;  // 256 longer than what is used, so that `child` needs no bounds check
+  int32_t first_free_ = 1;
+};
+
+}  // namespace mezzo::text
