@@ -91,8 +91,8 @@ struct BertTokenizer::Impl {
   /// Likewise, where a template may have said the id already.
   int32_t checked(const std::string& token, int32_t id) const {
     const int32_t found = base_id(token);
-    TORCH_CHECK_VALUE(id < 0 || id == found, spec.source, ": the post-processor gives the token ", quoted(token), " the id ",
-                      id, ", the vocabulary ", found, "; fetch the file again");
+    TORCH_CHECK_VALUE(id < 0 || id == found, spec.source, ": the post-processor gives the token ", quoted(token),
+                      " the id ", id, ", the vocabulary ", found, "; fetch the file again");
     return found;
   }
 
@@ -133,7 +133,8 @@ struct BertTokenizer::Impl {
       const auto [same, is_new] = contents.emplace(pattern, token.content);
       // Hugging Face then finds the one or the other, by chance.
       TORCH_CHECK_VALUE(is_new, spec.source, ": the added tokens ", quoted(same->second), " and ",
-                        quoted(token.content), " are equal once normalized; set \"normalized\" to false for one of them");
+                        quoted(token.content),
+                        " are equal once normalized; set \"normalized\" to false for one of them");
       normalized.push_back(token);
       normalized_patterns.push_back(std::move(pattern));
     }
@@ -172,8 +173,9 @@ struct BertTokenizer::Impl {
   /// How many ids `max_length` leaves to the texts.
   static size_t budget(int64_t max_length, int64_t num_special) {
     if (max_length == 0) return std::numeric_limits<size_t>::max();
-    TORCH_CHECK_VALUE(max_length >= num_special, "BertTokenizer::encode: max_length must be 0 (no limit) or at least ",
-                      num_special, ", the number of special tokens, got ", max_length);
+    TORCH_CHECK_VALUE(max_length >= num_special,
+                      "BertTokenizer::encode: max_length must be 0 (no limit) or at least ", num_special,
+                      ", the number of special tokens, got ", max_length);
     return static_cast<size_t>(max_length - num_special);
   }
 

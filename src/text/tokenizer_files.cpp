@@ -100,7 +100,8 @@ json parse_json(const fs::path& path) {
   try {
     return json::parse(bytes);
   } catch (const json::exception& error) {
-    TORCH_CHECK_VALUE(false, path.string(), ": not valid JSON (", replace_invalid_utf8(error.what()), "); fetch the file again");
+    TORCH_CHECK_VALUE(false, path.string(), ": not valid JSON (", replace_invalid_utf8(error.what()),
+                      "); fetch the file again");
   }
 }
 

@@ -8,4 +8,4 @@
 namespace py = pybind11;
 
 void bind_amp(py::module_& m);
-void bind_grad_scaler(py::module_& m);
+void bind_text_tokenizer(py::module_& m);

@@ -2,5 +2,5 @@
 
 PYBIND11_MODULE(_mezzo, m) {
   bind_amp(m);
-  bind_grad_scaler(m);
+  bind_text_tokenizer(m);
 }

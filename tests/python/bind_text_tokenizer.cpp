@@ -1,0 +1,83 @@
+#include "bindings.h"
+#include "mezzo/text/bert_tokenizer.h"
+
+namespace {
+
+using mezzo::text::BertTokenizer;
+using mezzo::text::BertTokenizerOptions;
+
+/// str or bytes, so that texts which are no UTF-8 can be tried too. A view into the Python object.
+std::string_view view(const py::handle& text) {
+  if (PyBytes_Check(text.ptr())) {
+    return {PyBytes_AS_STRING(text.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(text.ptr()))};
+  }
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (data == nullptr) throw py::error_already_set();
+  return {data, static_cast<size_t>(size)};
+}
+
+py::tuple as_tuple(const mezzo::text::Encoding& encoding) {
+  return py::make_tuple(encoding.input_ids, encoding.token_type_ids, encoding.truncated);
+}
+
+}  // namespace
+
+void bind_text_tokenizer(py::module_& m) {
+  py::class_<BertTokenizer>(m, "BertTokenizer")
+      .def_static("from_pretrained", [](const std::string& folder) { return BertTokenizer::from_pretrained(folder); })
+      .def_static(
+          "from_vocab",
+          [](const std::string& vocab_txt, bool do_lower_case, std::optional<bool> strip_accents,
+             bool tokenize_chinese_chars, bool clean_text) {
+            return BertTokenizer::from_vocab(vocab_txt, BertTokenizerOptions()
+                                                            .do_lower_case(do_lower_case)
+                                                            .strip_accents(strip_accents)
+                                                            .tokenize_chinese_chars(tokenize_chinese_chars)
+                                                            .clean_text(clean_text));
+          },
+          py::arg("vocab_txt"), py::arg("do_lower_case") = true, py::arg("strip_accents") = py::none(),
+          py::arg("tokenize_chinese_chars") = true, py::arg("clean_text") = true)
+      .def(
+          "encode",
+          [](const BertTokenizer& self, const py::object& text, int64_t max_length) {
+            return as_tuple(self.encode(view(text), max_length));
+          },
+          py::arg("text"), py::arg("max_length") = 0)
+      .def(
+          "encode_pair",
+          [](const BertTokenizer& self, const py::object& text, const py::object& pair, int64_t max_length) {
+            return as_tuple(self.encode(view(text), view(pair), max_length));
+          },
+          py::arg("text"), py::arg("pair"), py::arg("max_length") = 0)
+      .def(
+          "encode_batch",
+          [](const BertTokenizer& self, const py::list& texts, int64_t max_length) {
+            std::vector<std::string_view> views;
+            for (const auto& text : texts) views.push_back(view(text));
+            std::vector<std::vector<int32_t>> ids(views.size());
+            {
+              py::gil_scoped_release release;
+              for (size_t i = 0; i < views.size(); ++i) ids[i] = std::move(self.encode(views[i], max_length).input_ids);
+            }
+            return ids;
+          },
+          py::arg("texts"), py::arg("max_length") = 0)
+      .def("seconds_to_encode",
+           [](const BertTokenizer& self, const py::list& texts) {
+             std::vector<std::string_view> views;
+             for (const auto& text : texts) views.push_back(view(text));
+             const auto start = std::chrono::steady_clock::now();
+             size_t count = 0;
+             for (std::string_view text : views) count += self.encode(text).input_ids.size();
+             const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+             return std::make_pair(seconds.count(), count);
+           })
+      .def("save", [](const BertTokenizer& self, const std::string& folder) { self.save(folder); })
+      .def("token", &BertTokenizer::token)
+      .def_property_readonly("pad_id", &BertTokenizer::pad_id)
+      .def_property_readonly("unk_id", &BertTokenizer::unk_id)
+      .def_property_readonly("cls_id", &BertTokenizer::cls_id)
+      .def_property_readonly("sep_id", &BertTokenizer::sep_id)
+      .def_property_readonly("vocab_size", &BertTokenizer::vocab_size);
+}
