@@ -61,7 +61,7 @@ class Fields {
 std::vector<std::string> read_label_names(const Fields& fields) {
   const Json* id2label = fields.find("id2label");
   if (id2label == nullptr) {
-    return {};
+    return {"LABEL_0", "LABEL_1"};  // transformers leaves its default out of the file
   }
   TORCH_CHECK_VALUE(id2label->is_object(), fields.at("id2label"), "is not an object that maps ids to names");
   std::vector<std::string> names(id2label->size());

@@ -1,6 +1,6 @@
 #include "text/html.h"
 
-#include "text/printable.h"
+#include "text/utf8.h"
 
 namespace mezzo::text {
 namespace {

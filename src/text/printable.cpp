@@ -4,36 +4,10 @@
 #include <array>
 #include <cstdint>
 
+#include "text/utf8.h"
+
 namespace mezzo::text {
 namespace {
-
-constexpr char32_t kReplacement = 0xFFFD;
-
-struct Lead {
-  int continuation_bytes;
-  char32_t bits;
-  char32_t smallest;  // a character in more bytes than it needs is invalid
-};
-
-Lead read_lead(uint8_t byte) {
-  if (byte < 0x80) {
-    return {0, byte, 0};
-  }
-  if ((byte & 0xE0) == 0xC0) {
-    return {1, byte & 0x1FU, 0x80};
-  }
-  if ((byte & 0xF0) == 0xE0) {
-    return {2, byte & 0x0FU, 0x800};
-  }
-  if ((byte & 0xF8) == 0xF0) {
-    return {3, byte & 0x07U, 0x10000};
-  }
-  return {-1, 0, 0};
-}
-
-bool is_scalar_value(char32_t code_point) {
-  return code_point <= 0x10FFFF && !(code_point >= 0xD800 && code_point <= 0xDFFF);
-}
 
 bool is_control(char32_t code_point) { return code_point < 0x20 || (code_point >= 0x7F && code_point < 0xA0); }
 
@@ -68,43 +42,6 @@ size_t width_of(char32_t code_point) {
 }
 
 }  // namespace
-
-char32_t take_code_point(std::string_view& text) {
-  const Lead lead = read_lead(static_cast<uint8_t>(text.front()));
-  text.remove_prefix(1);
-  if (lead.continuation_bytes < 0 || text.size() < static_cast<size_t>(lead.continuation_bytes)) {
-    return kReplacement;
-  }
-  char32_t code_point = lead.bits;
-  for (int i = 0; i < lead.continuation_bytes; ++i) {
-    const auto byte = static_cast<uint8_t>(text[static_cast<size_t>(i)]);
-    if ((byte & 0xC0) != 0x80) {
-      return kReplacement;
-    }
-    code_point = (code_point << 6) | (byte & 0x3FU);
-  }
-  if (code_point < lead.smallest || !is_scalar_value(code_point)) {
-    return kReplacement;
-  }
-  text.remove_prefix(static_cast<size_t>(lead.continuation_bytes));
-  return code_point;
-}
-
-void append_utf8(std::string& out, char32_t code_point) {
-  const auto continuation = [&](int shift) { return static_cast<char>(0x80 | ((code_point >> shift) & 0x3F)); };
-  if (code_point < 0x80) {
-    out += static_cast<char>(code_point);
-  } else if (code_point < 0x800) {
-    out += static_cast<char>(0xC0 | (code_point >> 6));
-    out += continuation(0);
-  } else if (code_point < 0x10000) {
-    out += static_cast<char>(0xE0 | (code_point >> 12));
-    out += {continuation(6), continuation(0)};
-  } else {
-    out += static_cast<char>(0xF0 | (code_point >> 18));
-    out += {continuation(12), continuation(6), continuation(0)};
-  }
-}
 
 std::string printable(std::string_view text) {
   std::string out;

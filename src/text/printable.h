@@ -6,13 +6,6 @@
 
 namespace mezzo::text {
 
-/// The first character of `text`, which must not be empty; `text` moves past it.
-/// A byte that is no part of UTF-8 counts as U+FFFD.
-char32_t take_code_point(std::string_view& text);
-
-/// Appends a character as UTF-8.
-void append_utf8(std::string& out, char32_t code_point);
-
 /// `text` with line feeds and tabs as spaces and without other control characters, so that it can neither break a
 /// line nor steer a terminal; invalid UTF-8 becomes U+FFFD.
 std::string printable(std::string_view text);

@@ -29,7 +29,7 @@ BertConfig read_config(const TrainConfig& config) {
 
 /// A trained classifier keeps its labels; everything else takes those of the training data.
 LabelMap choose_labels(const TrainConfig& config, const BertConfig& model, const LabeledRows& rows) {
-  const bool is_classifier = !config.model.empty() && !model.label_names.empty() && has_classifier(config.model);
+  const bool is_classifier = !config.model.empty() && has_classifier(config.model);
   return is_classifier ? LabelMap::from_names(model.label_names) : LabelMap::from_rows(rows);
 }
 

@@ -323,7 +323,7 @@ std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Te
                                  const std::string& file) {
   std::vector<NamedTensor> prepared;
   for (const auto& [name, tensor] : tensors) {
-    TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.npos && name != kMetadataKey, file,
+    TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.size() && name != kMetadataKey, file,
                       ": a tensor cannot be named '", replace_invalid_utf8(name),
                       "'. Use UTF-8 text other than __metadata__.");
     TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, file, ": tensor '", name, "' is ",

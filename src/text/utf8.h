@@ -60,6 +60,15 @@ inline char32_t last_code_point(std::string_view text) {
   return decode_utf8(p);
 }
 
+/// The first code point of `text`, which must not be empty and need not be valid; `text` moves past it. A maximal
+/// invalid part counts as one U+FFFD.
+inline char32_t take_code_point(std::string_view& text) {
+  const int length = utf8_sequence_length(text);
+  const char* p = text.data();
+  text.remove_prefix(static_cast<size_t>(length < 0 ? -length : length));
+  return length < 0 ? char32_t{0xFFFD} : decode_utf8(p);
+}
+
 inline void append_utf8(std::string& out, char32_t c) {
   if (c < 0x80) {
     out.push_back(static_cast<char>(c));

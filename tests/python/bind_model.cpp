@@ -80,7 +80,7 @@ void bind_model(py::module_& m) {
       .def_property_readonly("initialised", [](const Bert& self) { return self.loaded().initialised; })
       .def_property_readonly("unused", [](const Bert& self) { return self.loaded().unused; });
 
-  py::class_<Optimizer>(m, "Optimizer")
+  py::class_<Optimizer>(m, "MezzoOptimizer")
       .def(py::init(&make_optimizer), py::arg("kind"), py::arg("groups"), py::arg("weight_decays"), py::arg("lr"),
            py::arg("momentum") = 0)
       .def("step", [](Optimizer& self) { self.step(); })

@@ -209,7 +209,7 @@ TEST(PrintableTest, ReplacesInvalidUtf8AndDropsControlCharacters) {
   EXPECT_EQ(printable("a\tb\n\x01\x7f中\xf0\x9f\x98\x80"), "a b 中\xf0\x9f\x98\x80");
   const std::string bad = "\xEF\xBF\xBD";
   EXPECT_EQ(printable("\x80"), bad);
-  EXPECT_EQ(printable("\xe4\xb8"), bad + bad) << "cut off";
+  EXPECT_EQ(printable("\xe4\xb8"), bad) << "cut off";
   EXPECT_EQ(printable("\xc0\xaf"), bad + bad) << "longer than need be";
   EXPECT_EQ(printable("\xed\xa0\x80"), bad + bad + bad) << "half a surrogate pair";
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), bad + bad + bad + bad) << "beyond Unicode";

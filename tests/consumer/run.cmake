@@ -1,0 +1,12 @@
+# Installs the build at BUILD_DIR into WORK_DIR, then configures, builds and runs a project that uses it.
+file(REMOVE_RECURSE "${WORK_DIR}")
+set(prefix "${WORK_DIR}/prefix")
+foreach(command IN ITEMS
+    "${CMAKE_COMMAND};--install;${BUILD_DIR};--prefix;${prefix}"
+    "${CMAKE_COMMAND};-G;Ninja;-S;${SOURCE_DIR};-B;${WORK_DIR}/build;-DCMAKE_PREFIX_PATH=${prefix}\\;${TORCH_ROOT}"
+    "${CMAKE_COMMAND};--build;${WORK_DIR}/build"
+    "${WORK_DIR}/build/consumer"
+    "${WORK_DIR}/build/text_consumer;${VOCAB}"
+    "${prefix}/bin/mezzo;--version")
+  execute_process(COMMAND ${command} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()

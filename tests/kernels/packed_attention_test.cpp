@@ -1,0 +1,63 @@
+#include "kernels/packed_attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+
+#include <cmath>
+
+namespace mezzo::kernels {
+namespace {
+
+constexpr int64_t kHeads = 2, kHeadSize = 5, kHidden = kHeads * kHeadSize;
+
+/// Attention of one sequence by its formula, in float64.
+at::Tensor attention_of_one(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  std::vector<at::Tensor> heads;
+  for (int64_t head = 0; head < kHeads; ++head) {
+    const auto slice = [&](const at::Tensor& x) { return x.narrow(1, head * kHeadSize, kHeadSize); };
+    heads.push_back((slice(q).mm(slice(k).t()) / std::sqrt(double{kHeadSize})).softmax(1).mm(slice(v)));
+  }
+  return at::cat(heads, 1);
+}
+
+TEST(PackedAttentionTest, EachSequenceAttendsToItselfAlone) {
+  // Three sequences of 4, 1 and 6 tokens; the second has two rows of padding; three rows of filler follow.
+  const auto cu_seqlens = at::tensor({0, 4, 7, 13}, at::kInt), seqlens = at::tensor({4, 1, 6}, at::kInt);
+  const int64_t rows = 16;
+  const auto make = [&] { return at::randn({rows, kHidden}, at::kDouble).requires_grad_(); };
+  const auto q = make(), k = make(), v = make();
+  const SequenceLayout layout(cu_seqlens, seqlens, rows, at::kCPU);
+  const auto out = packed_attention(q, k, v, kHeads, layout, /*dropout=*/0, {});
+  ASSERT_EQ(out.sizes(), (at::IntArrayRef{rows, kHidden}));
+
+  at::Tensor mine = at::zeros({}, at::kDouble), expected = at::zeros({}, at::kDouble);
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 4}, {4, 1}, {7, 6}}) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+    const auto one = attention_of_one(part(q), part(k), part(v));
+    EXPECT_TRUE(at::allclose(part(out), one, 1e-12, 1e-12)) << first;
+    mine = mine + part(out).pow(2).sum();
+    expected = expected + one.pow(2).sum();
+  }
+  const auto gradients = torch::autograd::grad({mine}, {q, k, v});
+  const auto expected_gradients = torch::autograd::grad({expected}, {q, k, v});
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_TRUE(at::allclose(gradients[i], expected_gradients[i], 1e-12, 1e-12)) << i;
+  }
+}
+
+TEST(PackedAttentionTest, DropsAttentionWeightsInTraining) {
+  const auto cu_seqlens = at::tensor({0, 50}, at::kInt), seqlens = at::tensor({50}, at::kInt);
+  const SequenceLayout layout(cu_seqlens, seqlens, 50, at::kCPU);
+  const auto zeros = at::zeros({50, kHidden}), ones = at::ones({50, kHidden});
+  // Equal scores: every weight is 1 / 50, so an output says how many of the 50 keys were kept, times 1 / 0.8.
+  const auto out = packed_attention(zeros, zeros, ones, kHeads, layout, 0.2, {.seed = 1, .step = 1, .site = 1});
+  const auto kept = out * 50 * 0.8;
+  EXPECT_TRUE(at::allclose(kept, kept.round(), 0, 1e-4));
+  EXPECT_NEAR(kept.mean().item<double>(), 40, 1.5) << "100 draws of 50: 3.7 standard deviations";
+  EXPECT_GT(kept.std().item<double>(), 1);
+}
+
+}  // namespace
+}  // namespace mezzo::kernels

@@ -1,0 +1,300 @@
+"""The program `mezzo` by its contract: files, records, exit statuses, messages, resuming."""
+import hashlib
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.metrics import classification_report
+from support import MINILM, PROGRAM, mezzo, random_bert, records
+from transformers import AutoTokenizer, BertForSequenceClassification
+
+LABELS = ["sport", "politics", "weather"]
+WORDS = "goal team law vote rain storm".split()
+
+
+def make_rows(count, seed):
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        label = rng.randrange(3)
+        words = rng.choices(WORDS, weights=[6 if i // 2 == label else 1 for i in range(6)], k=rng.randint(1, 12))
+        rows.append((" ".join(words), LABELS[label]))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for name, count in ("train", 300), ("dev", 60), ("test", 50):
+        lines = [json.dumps({"text": t, "label": l}) for t, l in make_rows(count, seed=count)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    model, _ = random_bert(folder, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    model.bert.save_pretrained(folder)  # the encoder alone, so that the data's labels count
+    AutoTokenizer.from_pretrained(MINILM).save_pretrained(folder)
+    return folder
+
+
+def train_flags(small, data, output, *more):
+    return ["train", "--model", small, "--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--output", output,
+            "--learning-rate", "1e-3", "--precision", "fp32", *more]
+
+
+@pytest.fixture(scope="module")
+def run(small, data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("run") / "out"
+    done = mezzo(*train_flags(small, data, output, "--test", data / "test.jsonl", "--epochs", 6, "--eval-every", 10,
+                              "--batch-size", 16, "--schedule", "cosine", "--warmup-ratio", 0.1))
+    return output, done
+
+
+def test_a_run_leaves_the_promised_files_and_records(run):
+    output, done = run
+    assert {path.name for path in output.iterdir()} == {
+        "config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "metrics.jsonl", "report.html",
+        "run.json", "tensorboard"}
+    steps, evals, ends = (records(output, event) for event in ("step", "eval", "end"))
+    assert [record["step"] for record in steps] == list(range(1, 115))
+    assert list(steps[0]) == ["event", "step", "epoch", "loss", "lr", "grad_norm", "loss_scale", "skipped", "samples",
+                              "tokens", "seconds"]
+    assert sum(record["samples"] for record in steps) == 6 * 300
+    assert steps[-1]["epoch"] == pytest.approx(6)
+    assert [record["step"] for record in evals] == [*range(10, 115, 10), 114, 114]
+    assert [record["split"] for record in evals] == ["dev"] * 12 + ["test"]
+    assert list(evals[0]) == ["event", "step", "split", "loss", "accuracy", "macro_f1", "seconds"]
+    assert [list(record) for record in ends] == [["event", "steps", "minutes", "samples_per_second", "tokens_per_second",
+                                                  "peak_memory_bytes"]]
+    settings = json.loads((output / "run.json").read_text())
+    assert settings["finished"] is True and settings["settings"]["learning-rate"] == "0.001"
+    assert evals[-1]["accuracy"] > 0.6, "three classes that the words tell apart"
+    assert re.search(r"^test:\n +precision +recall +f1-score +support$", done.stdout, re.M)
+    assert re.search(r"^0\.\d+ minutes, ", done.stdout, re.M)
+
+
+def test_the_best_dev_model_is_kept_and_transformers_agrees_with_it(run, data):
+    output, _ = run
+    best = max(record["accuracy"] for record in records(output, "eval") if record["split"] == "dev")
+    rows = [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
+    model, info = BertForSequenceClassification.from_pretrained(output, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    with torch.no_grad():
+        expected = model.eval()(**tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")).logits
+    labels = [model.config.id2label[i] for i in expected.argmax(1).tolist()]
+    assert sum(l == row["label"] for l, row in zip(labels, rows)) / len(rows) == best
+
+    done = mezzo("predict", "--model", output, "--data", data / "dev.jsonl", "--logits", "--precision", "fp32")
+    mine = [json.loads(line) for line in done.stdout.splitlines()]
+    assert list(mine[0]) == ["text", "label", "score", "scores", "logits"]
+    assert [row["text"] for row in mine] == [row["text"] for row in rows]
+    assert [row["label"] for row in mine] == labels
+    torch.testing.assert_close(torch.tensor([row["logits"] for row in mine]), expected, rtol=0, atol=1e-5)
+    scores = torch.tensor([[row["scores"][model.config.id2label[i]] for i in range(3)] for row in mine])
+    torch.testing.assert_close(scores, expected.softmax(1), rtol=0, atol=1e-5)
+    assert all(row["score"] == max(row["scores"].values()) == row["scores"][row["label"]] for row in mine)
+
+
+def test_eval_reports_as_scikit_learn_does(run, data):
+    output, _ = run
+    done = mezzo("eval", "--model", output, "--data", data / "test.jsonl", "--precision", "fp32")
+    names = list(json.loads((output / "config.json").read_text())["id2label"].values())
+    assert names == sorted(LABELS)
+    rows = [json.loads(line) for line in (data / "test.jsonl").read_text().splitlines()]
+    predicted = [json.loads(line)["label"] for line in
+                 mezzo("predict", "--model", output, "--data", data / "test.jsonl", "--precision", "fp32").stdout.splitlines()]
+    text = classification_report([row["label"] for row in rows], predicted, labels=names, zero_division=0)
+    assert done.stdout.split("\n\n", 1)[1] == text
+    as_json = json.loads(mezzo("eval", "--model", output, "--data", data / "test.jsonl", "--precision", "fp32", "--json").stdout)
+    accuracy = sum(p == row["label"] for p, row in zip(predicted, rows)) / len(rows)
+    assert as_json["accuracy"] == pytest.approx(accuracy)
+    final = records(output, "eval")[-1]
+    assert as_json["loss"] == pytest.approx(final["loss"], abs=1e-5) and final["accuracy"] == pytest.approx(accuracy)
+
+
+def test_predict_takes_a_text_or_lines_of_stdin_and_writes_a_file(run, tmp_path):
+    output, _ = run
+    one = mezzo("predict", "--model", output, "--text", "goal team").stdout
+    assert json.loads(one)["label"] == "sport"
+    lines = mezzo("predict", "--model", output, stdin="goal team\n\nrain storm rain\r\n").stdout.splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["goal team", "", "rain storm rain"]
+    mezzo("predict", "--model", output, "--text", "goal team", "--output", tmp_path / "p.jsonl")
+    assert (tmp_path / "p.jsonl").read_text() == one
+
+
+def test_tokenize_prints_ids_that_transformers_gives(small):
+    texts = ["Hello, wörld!", "", "中文 [MASK] text"]
+    tokenizer = AutoTokenizer.from_pretrained(small)
+    done = mezzo("tokenize", "--model", small, stdin="\n".join(texts) + "\n")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"input_ids": tokenizer(t)["input_ids"]} for t in texts]
+    assert mezzo("tokenize", "--vocab", MINILM / "vocab.txt", stdin="a b\n").stdout == '{"input_ids":[101,1037,1038,102]}\n'
+
+
+def test_ops_lists_the_policies():
+    entries = json.loads(mezzo("ops", "--policy", "cuda", "--json").stdout)
+    assert len(entries) == 119 and {"op": "aten::mm", "policy": "lower_precision_fp"} in entries
+    assert re.search(r"^fp32 +aten::mse_loss$", mezzo("ops", "--policy", "cpu").stdout, re.M)
+
+
+def test_settings_may_stand_in_a_file_and_flags_win(small, data, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(f'model = "{small}"\ntrain = "{data / "train.jsonl"}"\nmax-steps = 3\nlearning_rate = 0.25\nquiet = true\n')
+    done = mezzo("train", "--config", file, "--output", tmp_path / "out", "--max-steps", 2)
+    assert done.stdout == "" and done.stderr == ""
+    steps = records(tmp_path / "out", "step")
+    assert len(steps) == 2 and steps[0]["lr"] == 0.25
+
+
+def sha(folder):
+    return hashlib.sha256((Path(folder) / "model.safetensors").read_bytes()).hexdigest()
+
+
+def start(arguments):
+    return subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_steps(output, count):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        path = Path(output) / "metrics.jsonl"
+        if path.exists() and path.read_text().count('"step"') >= count:
+            return
+        time.sleep(0.01)
+    raise AssertionError("the run does not get on")
+
+
+@pytest.mark.parametrize("precision, masters", [("fp32", False), ("fp16", False), ("bf16", True)])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGKILL"])
+def test_a_run_that_was_stopped_resumes_to_the_bit(small, data, tmp_path, how, precision, masters):
+    def flags(output):
+        more = ["--precision", precision, "--epochs", 4, "--batch-size", 4, "--grad-accumulation", 2, "--eval-every", 20,
+                "--save-every", 15, "--schedule", "linear", "--max-grad-norm", 1, "--init-scale", 2.0**20,
+                "--growth-interval", 20] + ["--master-weights"] * masters
+        return train_flags(small, data, output, *more)
+
+    mezzo(*flags(tmp_path / "whole"))
+    process = start(flags(tmp_path / "cut"))
+    wait_for_steps(tmp_path / "cut", 50)
+    process.send_signal(getattr(signal, how))
+    _, stderr = process.communicate()
+    assert process.returncode == {"SIGTERM": 143, "SIGINT": 130, "SIGKILL": -9}[how], stderr
+    if how != "SIGKILL":
+        stopped = int(re.search(r"stopped after step (\d+); go on with --resume auto", stderr)[1])
+        assert (tmp_path / f"cut/checkpoints/step-{stopped}/manifest.json").exists()
+    mezzo(*flags(tmp_path / "cut"), "--resume", "auto")
+
+    assert sha(tmp_path / "cut") == sha(tmp_path / "whole")
+    timing = {"seconds"}
+    for event in "step", "eval":
+        whole, cut = ([{k: v for k, v in record.items() if k not in timing} for record in records(tmp_path / name, event)]
+                      for name in ("whole", "cut"))
+        assert cut == whole
+    assert len(list((tmp_path / "cut/checkpoints").iterdir())) <= 2, "--keep 2"
+
+
+def test_damaged_checkpoints_are_passed_over_and_foreign_ones_refused(small, data, tmp_path):
+    output = tmp_path / "out"
+    flags = train_flags(small, data, output, "--max-steps", 20, "--save-every", 5, "--keep", 3)
+    mezzo(*flags)
+    (output / "run.json").unlink()  # as if it had not finished
+    newest = output / "checkpoints/step-20/weights.safetensors"
+    contents = bytearray(newest.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    newest.write_bytes(contents)
+    (output / "checkpoints/step-15/optimizer.safetensors").unlink()
+    whole = sha(output)
+    done = mezzo(*flags, "--resume", "auto")
+    assert "step-20/weights.safetensors: is damaged" in done.stderr and "resumed after step 10" in done.stderr
+    assert sha(output) == whole
+    for checkpoint, message in [("step-5", "is not a checkpoint folder"), ("step-10", "seed was '123', is now '124'")]:
+        done = mezzo(*flags, "--resume", output / "checkpoints" / checkpoint, "--seed", 124, check=False)
+        assert done.returncode == 1 and message in done.stderr, done.stderr
+
+
+def one_line(done, status):
+    assert done.returncode == status, (done.returncode, done.stderr)
+    assert done.stderr.count("\n") == 1 and done.stdout == "", done
+    return done.stderr.strip()
+
+
+@pytest.mark.parametrize("change, status, message", [
+    (["--batch-size", "0"], 2, "mezzo train: --batch-size is 0, expected at least 1"),
+    (["--batch-size", "many"], 2, "mezzo train: Could not convert: --batch-size = many; see mezzo train --help"),
+    (["--precision", "fp8"], 2, "mezzo train: --precision 'fp8' is not known: fp32, bf16, fp16, auto"),
+    (["--optimizer", "adagrad"], 2, "mezzo train: --optimizer 'adagrad' is not known: adamw, adam, sgd, lamb"),
+    (["--schedule", "step"], 2, "mezzo train: learning rate schedule 'step' is not known: constant, linear, cosine"),
+    (["--loss-scale", "big"], 2, "mezzo train: --loss-scale 'big' is neither 'dynamic' nor a number above 0"),
+    (["--learning-rate", "nan"], 2, "mezzo train: --learning-rate is nan, expected a number from 0 to 1e+30"),
+    (["--nonsense"], 2, "mezzo train: The following argument was not expected: --nonsense; see mezzo train --help"),
+    (["--vocab", "v.txt"], 2, "mezzo train: --model-config and --vocab belong together: fresh weights need both"),
+    (["--device", "cuda:7"], 1, "this machine has 0 CUDA devices that LibTorch can use; pass --device cpu or auto"),
+    (["--device", "tpu"], 1, "mezzo train: device 'tpu' is not known: cpu, cuda, cuda:N, auto"),
+    (["--max-length", "513"], 1, "mezzo train: --max-length is 513, the model has positions for 512"),
+    (["--train", "nothing.jsonl"], 1, "nothing.jsonl: "),
+    (["--model", "nowhere"], 1, "nowhere/config.json: "),
+    (["--master-weights"], 1, "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
+    (["--init-scale", "-1", "--precision", "fp16"], 1, "init_scale"),
+    (["--config", "nothing.toml"], 2, "nothing.toml: "),
+])
+def test_wrong_input_is_one_line_and_leaves_nothing(small, data, tmp_path, change, status, message):
+    output = tmp_path / "out"
+    done = mezzo(*train_flags(small, data, output, *change), check=False)
+    assert message in one_line(done, status)
+    assert not output.exists()
+
+
+def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"text": "a", "label": "sport"}\n{"text": "b"}\n')
+    done = mezzo(*train_flags(small, data, tmp_path / "out", "--train", bad), check=False)
+    assert "bad.jsonl:2" in one_line(done, 1)
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"text": "a", "label": "sport"}\n{"text": "b", "label": "music"}\n')
+    done = mezzo(*train_flags(small, data, tmp_path / "out", "--dev", odd), check=False)
+    assert "odd.jsonl:2" in one_line(done, 1) and "music" in done.stderr
+    toml = tmp_path / "run.toml"
+    for text, message in [("quiet = true\nsteps = 4\n", "run.toml:2: 'steps' is no setting of mezzo train"),
+                          ("\n\nseed = [1]\n", "run.toml:3: 'seed' must be a string or a number"),
+                          ("quiet = 1\n", "run.toml:1: 'quiet' must be true or false"), ("a = = 1\n", "run.toml:1: ")]:
+        toml.write_text(text)
+        assert message in one_line(mezzo("train", "--config", toml, check=False), 2)
+
+
+def test_a_run_is_not_overwritten_unless_asked(run, small, data):
+    output, _ = run
+    before = sha(output)
+    for more, message in [([], "holds a finished run already"), (["--resume", "auto"], "holds a finished run already")]:
+        done = mezzo(*train_flags(small, data, output, *more), check=False)
+        assert message in one_line(done, 1)
+    assert sha(output) == before
+
+
+def test_gradients_that_stay_non_finite_end_the_run_and_never_reach_the_weights(small, data, tmp_path):
+    poisoned = tmp_path / "model"
+    shutil.copytree(small, poisoned)
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(poisoned / "model.safetensors")
+    tensors["encoder.layer.0.output.dense.bias"][0] = float("nan")
+    save_file(tensors, poisoned / "model.safetensors")
+    done = mezzo(*train_flags(poisoned, data, tmp_path / "out", "--epochs", 20, "--eval-every", 0), check=False)
+    assert done.returncode == 1
+    assert "training: the last 50 steps, up to step 50, were skipped because gradients were inf or NaN" in done.stderr
+    assert all(record["skipped"] and record["loss"] is None for record in records(tmp_path / "out", "step"))
+
+
+def test_wrong_commands_and_foreign_models():
+    assert one_line(mezzo("trian", check=False), 2).startswith("mezzo: ")
+    assert "--model is required" in one_line(mezzo("eval", "--data", "x", check=False), 2)
+    assert "no trained classifier" in one_line(mezzo("predict", "--model", MINILM, "--text", "x", check=False), 1)
