@@ -11,14 +11,14 @@ mkdir -p "$out"
 .venv/bin/python tools/fortunes.py --output "$out/data"
 
 "$mezzo" train --model "$model" --train "$out/data/train.jsonl" --dev "$out/data/dev.jsonl" --test "$out/data/test.jsonl" \
-  --output "$out/model" --overwrite --precision "${MEZZO_PRECISION:-auto}" \
-  --epochs 2 --learning-rate 2e-4 --schedule linear --warmup-ratio 0.1 --max-grad-norm 1
+  --output "$out/model" --overwrite --precision bf16 \
+  --epochs 1 --max-length 64 --learning-rate 2e-4 --schedule linear --warmup-ratio 0.1 --max-grad-norm 1
 
 echo
 echo "A few predictions:"
 "$mezzo" predict --model "$out/model" <<'TEXTS' |
 The court finds the defendant guilty of contempt and sentences him to thirty days.
-Captain, the Klingon ship is closing in and our shields are down to ten percent.
+Beam me up, Scotty! The Enterprise cannot hold out against the Klingons much longer, said Captain Kirk.
 I installed the new kernel and now my sound card does not work any more.
 TEXTS
   .venv/bin/python -c 'import json, sys

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
 #include "kernels/random_key.h"
 
 namespace mezzo::kernels {
@@ -13,12 +15,17 @@ struct SequenceLayout {
   /// @param num_rows  T; rows from cu_seqlens[B] on are filler that belongs to no sequence.
   SequenceLayout(const at::Tensor& cu_seqlens, const at::Tensor& seqlens, int64_t num_rows, const at::Device& device);
 
-  int64_t batch_size;      ///< B
-  int64_t max_seqlen;      ///< longest count in `seqlens`
-  at::Tensor first_rows;   ///< [B] int64: the row of each sequence's first token
-  at::Tensor pad_index;    ///< [B * max_seqlen] int64: row of token (b, i), or row 0 where there is none
-  at::Tensor unpad_index;  ///< [T] int64: b * max_seqlen + i of each row, or 0 for filler
-  at::Tensor key_mask;     ///< [B, 1, 1, max_seqlen] bool: whether key i of sequence b exists
+  /// Sequences of similar length, side by side: G of them, padded to the longest, L.
+  struct Group {
+    int64_t size;          ///< G
+    int64_t max_seqlen;    ///< L
+    at::Tensor pad_index;  ///< [G * L] int64: row of token i of sequence g, or row 0 where there is none
+    at::Tensor key_mask;   ///< [G, 1, 1, L] bool: whether that token exists
+  };
+
+  std::vector<Group> groups;  ///< together, every sequence once
+  at::Tensor first_rows;      ///< [B] int64: the row of each sequence's first token
+  at::Tensor unpad_index;     ///< [T] int64: place of each row in the groups' padded rows, laid end to end; 0 for filler
 };
 
 /// Multi-head self-attention within each sequence:

@@ -151,8 +151,15 @@ void RunOutput::save_model(const BertForSequenceClassification& model,
   save_pretrained(model.config(), weights, config_.output);
 }
 
+void RunOutput::training_done() {
+  if (progress_) {
+    progress_->finish();
+    progress_.reset();
+  }
+}
+
 void RunOutput::stopped(int64_t step) {
-  progress_->finish();
+  training_done();
   note(fmt::format("stopped after step {}; go on with --resume auto", step));
 }
 
@@ -160,7 +167,6 @@ void RunOutput::end(const EndRecord& record,
                     const std::optional<ClassificationReport>& report,
                     const std::string& split) {
   metrics_->append(record);
-  progress_->finish();
   const RunRecords records = read_run_records(config_.output / "metrics.jsonl");
   ReportInput input;
   input.title = config_.output.filename().string();

@@ -28,6 +28,8 @@ class RunOutput {
   /// Saves the weights as the run's model.
   void save_model(const BertForSequenceClassification& model,
                   const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  /// No more steps come: ends the progress bar.
+  void training_done();
   void stopped(int64_t step);
   /// Writes the report, of `split` where there is one.
   void end(const EndRecord& record, const std::optional<ClassificationReport>& report, const std::string& split);

@@ -36,6 +36,7 @@ void check_at_least(std::string_view flag, int64_t value, int64_t low) {
 }
 
 constexpr double kHuge = 1e30;
+constexpr double kSmallestScale = 1e-30;  // its reciprocal is a float32 too
 
 void check_sources(const TrainConfig& config) {
   TORCH_CHECK_VALUE(config.model.empty() != config.model_config.empty(),
@@ -63,6 +64,9 @@ void check_recipe(const TrainConfig& config) {
   check_range("weight-decay", config.weight_decay, 0, kHuge);
   check_range("max-grad-norm", config.max_grad_norm, 0, kHuge);
   check_range("warmup-ratio", config.warmup_ratio, 0, 1);
+  check_range("init-scale", config.init_scale, kSmallestScale, kHuge);
+  check_range("growth-factor", config.growth_factor, 1 + 1e-6, kHuge);
+  check_range("backoff-factor", config.backoff_factor, 1e-6, 1 - 1e-6);
   check_at_least("growth-interval", config.growth_interval, 1);
   check_at_least("eval-every", config.eval_every, 0);
   check_at_least("save-every", config.save_every, 0);

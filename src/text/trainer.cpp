@@ -213,6 +213,7 @@ class Trainer {
 
   TrainResult finish() {
     const double train_seconds = total_seconds();
+    output_.training_done();
     if (counters_.best_accuracy) {
       load_pretrained(*setup_.model, config_.output, config_.seed);  // the best, for the report
     } else {

@@ -1,4 +1,5 @@
 """BertForSequenceClassification on packed rows against transformers: logits, gradients, loading and saving."""
+import copy
 import json
 import shutil
 
@@ -41,26 +42,31 @@ def test_logits_are_those_of_transformers_for_mixed_lengths(name, batching, requ
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
 
 
+def loss_gradients(model, ids, labels):
+    model.zero_grad()
+    model(**padded(ids), labels=labels).loss.backward()
+    return {key: tensor.grad.clone() for key, tensor in model.named_parameters()}
+
+
 @pytest.mark.parametrize("name", ["minilm", "bert_base"])
 @pytest.mark.parametrize("batching", ["packed", "dynamic"])
 def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, request):
     model, folder = request.getfixturevalue(name)
     ids = mixed_ids([5, 31, 12, 2, 50], vocab_size=model.config.vocab_size)
     labels = torch.tensor([0, 1, 1, 0, 1])
-    model.zero_grad()
-    model(**padded(ids), labels=labels).loss.backward()
+    theirs = loss_gradients(model, ids, labels)
+    exact = loss_gradients(copy.deepcopy(model).double(), ids, labels)
     mine = _mezzo.Bert(str(folder))
     mine.train(False)  # eval mode also switches dropout off in transformers
     torch.nn.functional.cross_entropy(mine.forward(ids, batching=batching), labels).backward()
 
     gradients = {key: tensor.grad for key, tensor in mine.parameters().items()}
-    expected = {key: tensor.grad for key, tensor in model.named_parameters()}
-    assert gradients.keys() == expected.keys()
+    assert gradients.keys() == exact.keys()
     for key, gradient in gradients.items():
-        scale = expected[key].norm()
-        # A key bias shifts all scores of a query alike, so its true gradient is 0 and only rounding is seen.
-        floor = 1e-6 if key.endswith("attention.self.key.bias") else 0
-        assert (gradient - expected[key]).norm() <= 1e-4 * scale + floor, (key, (gradient - expected[key]).norm() / scale)
+        # Where the true gradient all but vanishes (a key bias shifts all scores of a query alike), float32 leaves only
+        # rounding: as little of it is allowed as transformers itself shows, within a factor of 3.
+        floor = 3 * (theirs[key] - exact[key]).norm()
+        assert (gradient - exact[key]).norm() <= 1e-4 * exact[key].norm() + floor, key
 
 
 def test_dropout_masks_depend_on_seed_and_step_alone(minilm):

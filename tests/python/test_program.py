@@ -244,7 +244,7 @@ def one_line(done, status):
     (["--train", "nothing.jsonl"], 1, "nothing.jsonl: "),
     (["--model", "nowhere"], 1, "nowhere/config.json: "),
     (["--master-weights"], 1, "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
-    (["--init-scale", "-1", "--precision", "fp16"], 1, "init_scale"),
+    (["--init-scale", "-1"], 2, "mezzo train: --init-scale is -1, expected a number from 1e-30 to 1e+30"),
     (["--config", "nothing.toml"], 2, "nothing.toml: "),
 ])
 def test_wrong_input_is_one_line_and_leaves_nothing(small, data, tmp_path, change, status, message):

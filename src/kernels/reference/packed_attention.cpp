@@ -2,32 +2,77 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "kernels/dropout.h"
 
 namespace mezzo::kernels {
+namespace {
+
+/// A sequence joins a group if it fills at least this share of the group's longest.
+constexpr double kLeastFill = 0.75;
+
+/// The sequences by length, longest first, cut into groups of similar length.
+std::vector<std::vector<int64_t>> group_by_length(const at::TensorAccessor<int32_t, 1>& seqlens) {
+  std::vector<int64_t> order(seqlens.size(0));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return seqlens[a] > seqlens[b]; });
+  std::vector<std::vector<int64_t>> groups;
+  for (const int64_t sequence : order) {
+    if (groups.empty() || seqlens[sequence] < kLeastFill * seqlens[groups.back().front()]) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(sequence);
+  }
+  return groups;
+}
+
+/// Of queries, keys and values padded to [G, heads, L, head_size].
+at::Tensor attend(const at::Tensor& q,
+                  const at::Tensor& k,
+                  const at::Tensor& v,
+                  const at::Tensor& key_mask,
+                  double dropout_p,
+                  const RandomKey& random) {
+  if (dropout_p == 0 && !q.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
+    return at::scaled_dot_product_attention(q, k, v, key_mask);
+  }
+  const auto scores = at::matmul(q * (1 / std::sqrt(static_cast<double>(q.size(3)))), k.transpose(2, 3));
+  const auto weights = scores.masked_fill(key_mask.logical_not(), -std::numeric_limits<double>::infinity()).softmax(-1);
+  return at::matmul(dropout(weights, dropout_p, random), v);
+}
+
+}  // namespace
 
 SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
                                const at::Tensor& seqlens,
                                int64_t num_rows,
                                const at::Device& device)
-    : batch_size(seqlens.size(0)), max_seqlen(seqlens.max().item<int64_t>()) {
+    : first_rows(cu_seqlens.narrow(0, 0, seqlens.size(0)).to(device, at::kLong)) {
   const auto first = cu_seqlens.accessor<int32_t, 1>();
   const auto counts = seqlens.accessor<int32_t, 1>();
-  std::vector<int64_t> pad(batch_size * max_seqlen, 0), unpad(num_rows, 0);
-  for (int64_t b = 0; b < batch_size; ++b) {
-    for (int64_t i = 0; i < counts[b]; ++i) {
-      pad[b * max_seqlen + i] = first[b] + i;
-      unpad[first[b] + i] = b * max_seqlen + i;
+  std::vector<int64_t> unpad(num_rows, 0);
+  int64_t padded_rows = 0;
+  for (const auto& members : group_by_length(counts)) {
+    const auto size = static_cast<int64_t>(members.size()), longest = int64_t{counts[members.front()]};
+    std::vector<int64_t> pad(size * longest, 0);
+    auto key_mask = at::zeros({size, 1, 1, longest}, at::kBool);
+    for (int64_t g = 0; g < size; ++g) {
+      const int64_t begin = first[members[g]], count = counts[members[g]];
+      for (int64_t i = 0; i < count; ++i) {
+        pad[g * longest + i] = begin + i;
+        unpad[begin + i] = padded_rows + g * longest + i;
+      }
+      key_mask.select(0, g).narrow(2, 0, count).fill_(true);
     }
+    groups.push_back({size, longest, at::tensor(pad, at::kLong).to(device), key_mask.to(device)});
+    padded_rows += size * longest;
   }
-  first_rows = cu_seqlens.narrow(0, 0, batch_size).to(device, at::kLong);
-  pad_index = at::tensor(pad, at::kLong).to(device);
   unpad_index = at::tensor(unpad, at::kLong).to(device);
-  key_mask = at::arange(max_seqlen).lt(seqlens.unsqueeze(1)).view({batch_size, 1, 1, max_seqlen}).to(device);
 }
 
 at::Tensor packed_attention(const at::Tensor& query,
@@ -37,25 +82,21 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const SequenceLayout& layout,
                             double dropout_p,
                             const RandomKey& random) {
-  const int64_t hidden = query.size(1), head_size = hidden / num_heads;
-  const auto pad = [&](const at::Tensor& rows) {  // [T, H] -> [B, heads, max_seqlen, head_size]
-    return rows.index_select(0, layout.pad_index)
-        .view({layout.batch_size, layout.max_seqlen, num_heads, head_size})
-        .transpose(1, 2);
-  };
-  const auto q = pad(query), k = pad(key), v = pad(value);
-  at::Tensor context;  // [B, heads, max_seqlen, head_size]
-  if (dropout_p == 0 && !query.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
-    context = at::scaled_dot_product_attention(q, k, v, layout.key_mask);
-  } else {
-    const auto scores = at::matmul(q * (1 / std::sqrt(static_cast<double>(head_size))), k.transpose(2, 3));
-    const auto weights =
-        scores.masked_fill(layout.key_mask.logical_not(), -std::numeric_limits<double>::infinity()).softmax(-1);
-    context = at::matmul(dropout(weights, dropout_p, random), v);
+  const int64_t hidden = query.size(1);
+  std::vector<at::Tensor> contexts;
+  for (size_t number = 0; number < layout.groups.size(); ++number) {
+    const auto& group = layout.groups[number];
+    const auto pad = [&](const at::Tensor& rows) {  // [T, H] -> [G, heads, L, head_size]
+      return rows.index_select(0, group.pad_index)
+          .view({group.size, group.max_seqlen, num_heads, hidden / num_heads})
+          .transpose(1, 2);
+    };
+    RandomKey group_random = random;  // each group draws a mask of its own
+    group_random.site |= static_cast<uint32_t>(number) << 16;
+    const auto context = attend(pad(query), pad(key), pad(value), group.key_mask, dropout_p, group_random);
+    contexts.push_back(context.transpose(1, 2).reshape({group.size * group.max_seqlen, hidden}));
   }
-  return context.transpose(1, 2)
-      .reshape({layout.batch_size * layout.max_seqlen, hidden})
-      .index_select(0, layout.unpad_index);
+  return at::cat(contexts).index_select(0, layout.unpad_index);
 }
 
 }  // namespace mezzo::kernels
