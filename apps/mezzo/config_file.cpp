@@ -41,7 +41,9 @@ std::optional<std::string> to_text(const toml::node& node) {
 }
 
 /// The command-line argument that says the same as one line of the file, if any is needed.
-std::optional<std::string> to_argument(const std::string& key, const toml::node& value, const CLI::App& command,
+std::optional<std::string> to_argument(const std::string& key,
+                                       const toml::node& value,
+                                       const CLI::App& command,
                                        const std::string& where) {
   std::string flag = "--" + key;
   std::replace(flag.begin(), flag.end(), '_', '-');
@@ -55,7 +57,8 @@ std::optional<std::string> to_argument(const std::string& key, const toml::node&
   }
   const auto text = to_text(value);
   if (!text || is_switch) {
-    throw UsageError(fmt::format("{}: '{}' must be {}", where, key, is_switch ? "true or false" : "a string or a number"));
+    throw UsageError(
+        fmt::format("{}: '{}' must be {}", where, key, is_switch ? "true or false" : "a string or a number"));
   }
   return flag + "=" + *text;
 }

@@ -30,8 +30,12 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--model", model, "folder of a trained classifier")->required();
   app.add_option("--precision", precision, "fp32, bf16, fp16 or auto")->capture_default_str();
   app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str();
-  app.add_option("--max-length", max_length, "tokens a text is cut to")->capture_default_str()->check(CLI::Range(2, 1 << 20));
-  app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  app.add_option("--max-length", max_length, "tokens a text is cut to")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
 }
 
 ModelSession::ModelSession(const ModelFlags& flags)
@@ -42,8 +46,9 @@ ModelSession::ModelSession(const ModelFlags& flags)
       model_(load_model(flags.model)) {
   TORCH_CHECK_VALUE(max_length_ <= model_->config().max_position_embeddings, "--max-length is ", max_length_,
                     ", the model has positions for ", model_->config().max_position_embeddings);
-  TORCH_CHECK_VALUE(tokenizer_.vocab_size() <= model_->config().vocab_size, flags.model.string(), ": the vocabulary has ",
-                    tokenizer_.vocab_size(), " tokens, config.json allows ", model_->config().vocab_size);
+  TORCH_CHECK_VALUE(tokenizer_.vocab_size() <= model_->config().vocab_size, flags.model.string(),
+                    ": the vocabulary has ", tokenizer_.vocab_size(), " tokens, config.json allows ",
+                    model_->config().vocab_size);
   model_->to(device_);
 }
 

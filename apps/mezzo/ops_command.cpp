@@ -35,7 +35,9 @@ int run_ops(const Flags& flags) {
 
 Run add_ops(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
-  app.add_option("--policy", flags->policy, "op list: cuda or cpu")->capture_default_str()->check(CLI::IsMember({"cuda", "cpu"}));
+  app.add_option("--policy", flags->policy, "op list: cuda or cpu")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cuda", "cpu"}));
   app.add_flag("--json", flags->json, "an array of objects instead of lines");
   return [flags] { return run_ops(*flags); };
 }

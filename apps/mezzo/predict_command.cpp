@@ -23,8 +23,11 @@ struct Flags {
 };
 
 /// One line of JSON about one text. `logits` and `scores`: [labels].
-std::string prediction(const std::string& text, const std::vector<std::string>& names, const at::Tensor& logits,
-                       const at::Tensor& scores, bool with_logits) {
+std::string prediction(const std::string& text,
+                       const std::vector<std::string>& names,
+                       const at::Tensor& logits,
+                       const at::Tensor& scores,
+                       bool with_logits) {
   const auto best = scores.argmax().item<int64_t>();
   Json by_name = Json::object();
   for (size_t id = 0; id < names.size(); ++id) {
@@ -32,7 +35,8 @@ std::string prediction(const std::string& text, const std::vector<std::string>& 
   }
   Json json = {{"text", text}, {"label", names[best]}, {"score", scores[best].item<float>()}, {"scores", by_name}};
   if (with_logits) {
-    json["logits"] = std::vector<float>(logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel());
+    json["logits"] =
+        std::vector<float>(logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel());
   }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -38,7 +38,8 @@ Run add_tokenize(CLI::App& app) {
   app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model");
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line; stdin without it");
   app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")
-      ->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   return [flags] { return run_tokenize(*flags); };
 }
 

@@ -28,56 +28,83 @@ void add_sources(CLI::App& app, TrainConfig& config) {
   app.add_option("--dev", config.dev, "texts that choose the best model")->group("Data");
   app.add_option("--test", config.test, "texts for the final report; dev without it")->group("Data");
   app.add_option("--dev-ratio", config.dev_ratio, "share of the training texts to use as dev, without --dev")
-      ->group("Data")->capture_default_str();
-  app.add_option("--limit", config.limit, "read only the first N training texts; 0: all")->group("Data")->capture_default_str();
+      ->group("Data")
+      ->capture_default_str();
+  app.add_option("--limit", config.limit, "read only the first N training texts; 0: all")
+      ->group("Data")
+      ->capture_default_str();
   app.add_option("--output", config.output, "folder for the results")->group("Data");
   app.add_flag("--overwrite", config.overwrite, "replace a run that the folder holds")->group("Data");
 }
 
 void add_precision(CLI::App& app, Flags& flags) {
   TrainConfig& config = flags.config;
-  app.add_option("--precision", config.precision, "fp32, bf16, fp16 or auto")->group("Precision")->capture_default_str();
+  app.add_option("--precision", config.precision, "fp32, bf16, fp16 or auto")
+      ->group("Precision")
+      ->capture_default_str();
   app.add_option("--device", config.device, "cpu, cuda, cuda:N or auto")->group("Precision")->capture_default_str();
   app.add_flag("--master-weights", config.master_weights, "model in half precision, float32 masters in the optimizer")
       ->group("Precision");
-  app.add_option("--loss-scale", flags.loss_scale, "fp16: dynamic, or a number that stays")->group("Precision")->capture_default_str();
-  app.add_option("--init-scale", config.init_scale, "fp16: first loss scale")->group("Precision")->capture_default_str();
+  app.add_option("--loss-scale", flags.loss_scale, "fp16: dynamic, or a number that stays")
+      ->group("Precision")
+      ->capture_default_str();
+  app.add_option("--init-scale", config.init_scale, "fp16: first loss scale")
+      ->group("Precision")
+      ->capture_default_str();
   app.add_option("--growth-interval", config.growth_interval, "fp16: good steps before the scale grows")
-      ->group("Precision")->capture_default_str();
-  app.add_option("--growth-factor", config.growth_factor, "fp16: what it grows by")->group("Precision")->capture_default_str();
+      ->group("Precision")
+      ->capture_default_str();
+  app.add_option("--growth-factor", config.growth_factor, "fp16: what it grows by")
+      ->group("Precision")
+      ->capture_default_str();
   app.add_option("--backoff-factor", config.backoff_factor, "fp16: what it shrinks by after an overflow")
-      ->group("Precision")->capture_default_str();
+      ->group("Precision")
+      ->capture_default_str();
 }
 
 void add_recipe(CLI::App& app, TrainConfig& config) {
   app.add_option("--batch-size", config.batch_size, "texts per micro-batch")->group("Recipe")->capture_default_str();
-  app.add_option("--grad-accumulation", config.grad_accumulation, "micro-batches per step")->group("Recipe")->capture_default_str();
+  app.add_option("--grad-accumulation", config.grad_accumulation, "micro-batches per step")
+      ->group("Recipe")
+      ->capture_default_str();
   app.add_option("--max-length", config.max_length, "tokens a text is cut to")->group("Recipe")->capture_default_str();
   app.add_option("--epochs", config.epochs, "passes over the training texts")->group("Recipe")->capture_default_str();
   app.add_option("--max-steps", config.max_steps, "steps to take; wins over --epochs")->group("Recipe");
-  app.add_option("--batching", config.batching, "packed, grouped, dynamic or padded")->group("Recipe")->capture_default_str();
+  app.add_option("--batching", config.batching, "packed, grouped, dynamic or padded")
+      ->group("Recipe")
+      ->capture_default_str();
   app.add_option("--dropout", config.dropout, "replaces the model's dropout probabilities")->group("Recipe");
   app.add_option("--optimizer", config.optimizer, "adamw, adam, sgd or lamb")->group("Recipe")->capture_default_str();
   app.add_option("--learning-rate", config.learning_rate, "peak learning rate")->group("Recipe")->capture_default_str();
-  app.add_option("--weight-decay", config.weight_decay, "of all but biases and layer norms")->group("Recipe")->capture_default_str();
+  app.add_option("--weight-decay", config.weight_decay, "of all but biases and layer norms")
+      ->group("Recipe")
+      ->capture_default_str();
   app.add_option("--max-grad-norm", config.max_grad_norm, "clip gradients to this total norm; 0: off")
-      ->group("Recipe")->capture_default_str();
+      ->group("Recipe")
+      ->capture_default_str();
   app.add_option("--schedule", config.schedule, "constant, linear or cosine")->group("Recipe")->capture_default_str();
   app.add_option("--warmup-ratio", config.warmup_ratio, "share of the steps with a rising learning rate")
-      ->group("Recipe")->capture_default_str();
-  app.add_option("--seed", config.seed, "of shuffling, dropout and fresh weights")->group("Recipe")->capture_default_str();
+      ->group("Recipe")
+      ->capture_default_str();
+  app.add_option("--seed", config.seed, "of shuffling, dropout and fresh weights")
+      ->group("Recipe")
+      ->capture_default_str();
 }
 
 void add_running(CLI::App& app, Flags& flags) {
   TrainConfig& config = flags.config;
   app.add_option("--config", flags.config_file, "TOML file with any of these settings; flags win")->group("Run");
   app.add_option("--eval-every", config.eval_every, "steps between evaluations on dev; 0: only at the end")
-      ->group("Run")->capture_default_str();
+      ->group("Run")
+      ->capture_default_str();
   app.add_option("--save-every", config.save_every, "steps between checkpoints; 0: only when stopped")
-      ->group("Run")->capture_default_str();
+      ->group("Run")
+      ->capture_default_str();
   app.add_option("--keep", config.keep, "checkpoints kept")->group("Run")->capture_default_str();
   app.add_option("--resume", config.resume, "auto, or a checkpoint folder to go on from")->group("Run");
-  app.add_option("--threads", config.threads, "processor threads; 0: LibTorch's choice")->group("Run")->capture_default_str();
+  app.add_option("--threads", config.threads, "processor threads; 0: LibTorch's choice")
+      ->group("Run")
+      ->capture_default_str();
   app.add_flag("--quiet", config.quiet, "print nothing but errors")->group("Run");
 }
 

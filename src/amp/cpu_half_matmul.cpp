@@ -36,8 +36,8 @@ at::Tensor bmm(const at::Tensor& a, const at::Tensor& b) {
   return at::cpu::bmm(widened(a), widened(b)).to(dtype);
 }
 
-at::Tensor addmm(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
-                 const at::Scalar& alpha) {
+at::Tensor addmm(
+    const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
   const auto dtype = a.scalar_type();
   if (!has_slow_matmul(dtype) || b.scalar_type() != dtype || sum.scalar_type() != dtype) {
     return at::cpu::addmm(sum, a, b, beta, alpha);
@@ -45,8 +45,8 @@ at::Tensor addmm(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b
   return at::cpu::addmm(widened(sum), widened(a), widened(b), beta, alpha).to(dtype);
 }
 
-at::Tensor baddbmm(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
-                   const at::Scalar& alpha) {
+at::Tensor baddbmm(
+    const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
   const auto dtype = a.scalar_type();
   if (!has_slow_matmul(dtype) || b.scalar_type() != dtype || sum.scalar_type() != dtype) {
     return at::cpu::baddbmm(sum, a, b, beta, alpha);

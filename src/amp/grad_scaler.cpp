@@ -359,8 +359,9 @@ at::Tensor GradScaler::evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Clo
     const c10::AutoGradMode enable_grad(true);
     return closure();
   }();
-  TORCH_CHECK(scale_.defined(), "GradScaler: the closure given to step() did not call scale(). Let it run backward on "
-                                "scaler.scale(loss) and return the loss.");
+  TORCH_CHECK(scale_.defined(),
+              "GradScaler: the closure given to step() did not call scale(). Let it run backward on "
+              "scaler.scale(loss) and return the loss.");
   if (!optimizer.applies_scale_itself()) {
     auto found_inf = check_gradients(optimizer, Unscale::kInPlace);
     check_has_gradients(optimizer, found_inf);
@@ -470,7 +471,8 @@ void GradScaler::update(const at::Tensor& new_scale) {
   TORCH_CHECK_VALUE(new_scale.defined() && new_scale.numel() == 1 && !new_scale.requires_grad() &&
                         (new_scale.is_cpu() || new_scale.device().type() == scale_.device().type()),
                     "GradScaler: the new scale given to update() must be a number, or a 1-element tensor on the CPU or "
-                    "on ", scale_.device(), " that requires no gradient.");
+                    "on ",
+                    scale_.device(), " that requires no gradient.");
   if (new_scale.is_cpu()) {
     update(new_scale.item<double>());
     return;
@@ -526,8 +528,9 @@ void GradScaler::load_state_dict(const StateDict& state_dict) {
   if (!is_enabled()) {
     return;
   }
-  TORCH_CHECK(!state_dict.empty(), "GradScaler: the state_dict is empty; it may come from a disabled scaler. Load it "
-                                   "only if it has entries, or save it from an enabled one.");
+  TORCH_CHECK(!state_dict.empty(),
+              "GradScaler: the state_dict is empty; it may come from a disabled scaler. Load it "
+              "only if it has entries, or save it from an enabled one.");
   const double scale = checked_scale("entry \"scale\" of the state_dict", real_entry(state_dict, "scale"));
   const double growth_factor = real_entry(state_dict, "growth_factor");
   const double backoff_factor = real_entry(state_dict, "backoff_factor");

@@ -264,28 +264,20 @@ constexpr auto kCpuOps = std::to_array<OpPolicyEntry>({
 
 std::string_view to_string(CastPolicy policy) {
   switch (policy) {
-    case CastPolicy::kLowerPrecision:
-      return "lower_precision_fp";
-    case CastPolicy::kFloat32:
-      return "fp32";
-    case CastPolicy::kFloat32SetOptDtype:
-      return "fp32_set_opt_dtype";
-    case CastPolicy::kFloat32AppendDtype:
-      return "fp32_append_dtype";
-    case CastPolicy::kPromote:
-      return "promote";
-    case CastPolicy::kBanned:
-      return "banned";
+    case CastPolicy::kLowerPrecision: return "lower_precision_fp";
+    case CastPolicy::kFloat32: return "fp32";
+    case CastPolicy::kFloat32SetOptDtype: return "fp32_set_opt_dtype";
+    case CastPolicy::kFloat32AppendDtype: return "fp32_append_dtype";
+    case CastPolicy::kPromote: return "promote";
+    case CastPolicy::kBanned: return "banned";
   }
   TORCH_INTERNAL_ASSERT(false, "CastPolicy ", static_cast<int>(policy), " has no name");
 }
 
 std::span<const OpPolicyEntry> autocast_ops(c10::DeviceType device_type) {
   switch (device_type) {
-    case c10::DeviceType::CPU:
-      return kCpuOps;
-    case c10::DeviceType::CUDA:
-      return kCudaOps;
+    case c10::DeviceType::CPU: return kCpuOps;
+    case c10::DeviceType::CUDA: return kCudaOps;
     default:
       TORCH_CHECK_VALUE(false, "autocast_ops: no op list is kept for device type ",
                         c10::DeviceTypeName(device_type, /*lower_case=*/true), ". Ask for kCPU or kCUDA.");

@@ -14,8 +14,8 @@ at::Tensor apply_mask(const at::Tensor& x, double p, const RandomKey& key) {
 
 /// Dropout is linear and its own transpose, so backward is forward applied to the gradient.
 struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, double p, int64_t seed,
-                            int64_t step, int64_t site) {
+  static at::Tensor forward(
+      torch::autograd::AutogradContext* ctx, const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
     ctx->saved_data["p"] = p;
     ctx->saved_data["seed"] = seed;
     ctx->saved_data["step"] = step;

@@ -25,7 +25,7 @@ struct SequenceLayout {
 
   std::vector<Group> groups;  ///< together, every sequence once
   at::Tensor first_rows;      ///< [B] int64: the row of each sequence's first token
-  at::Tensor unpad_index;     ///< [T] int64: place of each row in the groups' padded rows, laid end to end; 0 for filler
+  at::Tensor unpad_index;  ///< [T] int64: place of each row in the groups' padded rows, laid end to end; 0 for filler
 };
 
 /// Multi-head self-attention within each sequence:

@@ -54,9 +54,9 @@ void Adam::update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor
 void AdamW::update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) {
   count_and_run(bucket.slots[kStep], found_inf, [&] {
     at::_fused_adamw_(bucket.params, bucket.grads, bucket.slots[kExpAvg], bucket.slots[kExpAvgSq], {},
-                      bucket.slots[kStep], lr(), options().betas().first, options().betas().second,
-                      bucket.weight_decay, options().eps(), /*amsgrad=*/false, /*maximize=*/false,
-                      optional_tensor(grad_scale), optional_tensor(found_inf));
+                      bucket.slots[kStep], lr(), options().betas().first, options().betas().second, bucket.weight_decay,
+                      options().eps(), /*amsgrad=*/false, /*maximize=*/false, optional_tensor(grad_scale),
+                      optional_tensor(found_inf));
   });
 }
 

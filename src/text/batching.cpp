@@ -40,11 +40,8 @@ Batching parse_batching(std::string_view name) {
   TORCH_CHECK_VALUE(false, "batching '", name, "' is not known: packed, grouped, dynamic, padded");
 }
 
-std::vector<std::vector<int64_t>> epoch_batches(const TokenizedTexts& texts,
-                                                int64_t batch_size,
-                                                Batching batching,
-                                                uint64_t seed,
-                                                int64_t epoch) {
+std::vector<std::vector<int64_t>> epoch_batches(
+    const TokenizedTexts& texts, int64_t batch_size, Batching batching, uint64_t seed, int64_t epoch) {
   const auto count = static_cast<int64_t>(texts.ids.size());
   // As torch's DistributedSampler shuffles: a generator seeded with seed + epoch.
   const auto permutation = at::randperm(count, at::detail::createCPUGenerator(seed + static_cast<uint64_t>(epoch)),

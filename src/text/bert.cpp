@@ -23,7 +23,8 @@ using kernels::SequenceLayout;
 class Dense : public torch::nn::Module {
  public:
   Dense(int64_t in, int64_t out)
-      : weight(register_parameter("weight", at::empty({out, in}))), bias(register_parameter("bias", at::empty({out}))) {}
+      : weight(register_parameter("weight", at::empty({out, in}))),
+        bias(register_parameter("bias", at::empty({out}))) {}
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
   at::Tensor weight, bias;
 };
@@ -62,8 +63,8 @@ class BertEmbeddings : public torch::nn::Module {
  public:
   explicit BertEmbeddings(const BertConfig& config)
       : word_(register_module("word_embeddings", std::make_shared<Embedding>(config.vocab_size, config.hidden_size))),
-        position_(register_module(
-            "position_embeddings", std::make_shared<Embedding>(config.max_position_embeddings, config.hidden_size))),
+        position_(register_module("position_embeddings",
+                                  std::make_shared<Embedding>(config.max_position_embeddings, config.hidden_size))),
         token_type_(register_module("token_type_embeddings",
                                     std::make_shared<Embedding>(config.type_vocab_size, config.hidden_size))),
         norm_(register_module("LayerNorm", std::make_shared<LayerNorm>(config.hidden_size, config.layer_norm_eps))),
@@ -126,7 +127,9 @@ class BertAttention : public torch::nn::Module {
       : self_(register_module("self", std::make_shared<BertSelfAttention>(config))),
         output_(register_module("output", std::make_shared<BertOutput>(config, config.hidden_size))) {}
 
-  at::Tensor forward(const at::Tensor& x, const SequenceLayout& layout, const DropoutSeed& random,
+  at::Tensor forward(const at::Tensor& x,
+                     const SequenceLayout& layout,
+                     const DropoutSeed& random,
                      int64_t layer) const {
     const auto context = self_->forward(x, layout, site(random, layer, LayerSite::kAttentionWeights));
     return output_->forward(context, x, site(random, layer, LayerSite::kAttentionOutput));
@@ -138,7 +141,7 @@ class BertAttention : public torch::nn::Module {
 };
 
 kernels::Activation activation(const std::string& name) {
-  return name == "gelu" ? kernels::Activation::kGelu
+  return name == "gelu"   ? kernels::Activation::kGelu
          : name == "relu" ? kernels::Activation::kRelu
                           : kernels::Activation::kGeluTanh;
 }
@@ -164,7 +167,9 @@ class BertLayer : public torch::nn::Module {
         intermediate_(register_module("intermediate", std::make_shared<BertIntermediate>(config))),
         output_(register_module("output", std::make_shared<BertOutput>(config, config.intermediate_size))) {}
 
-  at::Tensor forward(const at::Tensor& x, const SequenceLayout& layout, const DropoutSeed& random,
+  at::Tensor forward(const at::Tensor& x,
+                     const SequenceLayout& layout,
+                     const DropoutSeed& random,
                      int64_t layer) const {
     const auto attended = attention_->forward(x, layout, random, layer);
     return output_->forward(intermediate_->forward(attended), attended, site(random, layer, LayerSite::kOutput));

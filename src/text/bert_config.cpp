@@ -40,8 +40,10 @@ class Fields {
 
   void read_one_of(const char* name, std::string& value, std::initializer_list<std::string_view> known) const {
     if (const Json* field = find(name)) {
-      const bool is_known = field->is_string() && std::find(known.begin(), known.end(), field->get<std::string>()) != known.end();
-      TORCH_CHECK_VALUE(is_known, at(name), "is ", field->dump(), ", mezzo runs: ", fmt::format("{}", fmt::join(known, ", ")));
+      const bool is_known =
+          field->is_string() && std::find(known.begin(), known.end(), field->get<std::string>()) != known.end();
+      TORCH_CHECK_VALUE(is_known, at(name), "is ", field->dump(),
+                        ", mezzo runs: ", fmt::format("{}", fmt::join(known, ", ")));
       value = field->get<std::string>();
     }
   }
@@ -69,8 +71,8 @@ std::vector<std::string> read_label_names(const Fields& fields) {
   for (const auto& [key, name] : id2label->items()) {
     const bool is_id = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
     const size_t id = is_id ? std::stoul(key) : names.size();
-    TORCH_CHECK_VALUE(id < names.size() && !seen[id] && name.is_string(), fields.at("id2label"),
-                      "has the entry ", Json(key).dump(), ": ", name.dump(), "; expected ids 0 to ", names.size() - 1,
+    TORCH_CHECK_VALUE(id < names.size() && !seen[id] && name.is_string(), fields.at("id2label"), "has the entry ",
+                      Json(key).dump(), ": ", name.dump(), "; expected ids 0 to ", names.size() - 1,
                       ", each with a string");
     names[id] = name.get<std::string>();
     seen[id] = true;

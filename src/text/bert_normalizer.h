@@ -120,9 +120,7 @@ void BertNormalizer::run(std::string_view text, Sink& sink) const {
         sink.space(U' ');
         if (sink.full()) return;
         break;
-      case Kind::kMark:
-        marks.push_back({action.combining_class, c});
-        break;
+      case Kind::kMark: marks.push_back({action.combining_class, c}); break;
       case Kind::kHangul:
         for (char32_t jamo : unicode::decompose_hangul(c)) {
           if (jamo != 0) sink.append(jamo);
@@ -135,8 +133,7 @@ void BertNormalizer::run(std::string_view text, Sink& sink) const {
         }
         break;
       case Kind::kBreak:
-      case Kind::kDrop:
-        break;
+      case Kind::kDrop: break;
     }
   }
   if (!marks.empty()) flush(marks, sink);
@@ -145,19 +142,11 @@ void BertNormalizer::run(std::string_view text, Sink& sink) const {
 template <class Sink>
 void BertNormalizer::apply(const Action& element, std::vector<Mark>& marks, Sink& sink) {
   switch (element.kind) {
-    case Kind::kSpace:
-      sink.space(element.value);
-      break;
-    case Kind::kIsolate:
-      sink.isolate(element.value);
-      break;
-    case Kind::kMark:
-      marks.push_back({element.combining_class, element.value});
-      break;
-    case Kind::kBreak:
-      break;
-    default:
-      sink.append(element.value);
+    case Kind::kSpace: sink.space(element.value); break;
+    case Kind::kIsolate: sink.isolate(element.value); break;
+    case Kind::kMark: marks.push_back({element.combining_class, element.value}); break;
+    case Kind::kBreak: break;
+    default: sink.append(element.value);
   }
 }
 

@@ -1,11 +1,11 @@
 #include "mezzo/text/bert_tokenizer.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <limits>
-#include <unordered_map>
-
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
 #include "text/added_tokens.h"
 #include "text/bert_normalizer.h"
@@ -173,9 +173,8 @@ struct BertTokenizer::Impl {
   /// How many ids `max_length` leaves to the texts.
   static size_t budget(int64_t max_length, int64_t num_special) {
     if (max_length == 0) return std::numeric_limits<size_t>::max();
-    TORCH_CHECK_VALUE(max_length >= num_special,
-                      "BertTokenizer::encode: max_length must be 0 (no limit) or at least ", num_special,
-                      ", the number of special tokens, got ", max_length);
+    TORCH_CHECK_VALUE(max_length >= num_special, "BertTokenizer::encode: max_length must be 0 (no limit) or at least ",
+                      num_special, ", the number of special tokens, got ", max_length);
     return static_cast<size_t>(max_length - num_special);
   }
 

@@ -144,12 +144,9 @@ void ChartAxis::add_log2_ticks() {
 
 double ChartAxis::on_scale(double value) const {
   switch (scale_) {
-    case AxisScale::kLog2:
-      return std::log2(value);
-    case AxisScale::kLog10:
-      return std::log10(value);
-    default:
-      return value;
+    case AxisScale::kLog2: return std::log2(value);
+    case AxisScale::kLog10: return std::log10(value);
+    default: return value;
   }
 }
 

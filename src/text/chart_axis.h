@@ -29,7 +29,7 @@ class ChartAxis {
 
  private:
   AxisScale scale_ = AxisScale::kLinear;
-  double low_ = 0;   // on the scale: log2 or log10 of the value for a logarithmic axis
+  double low_ = 0;  // on the scale: log2 or log10 of the value for a logarithmic axis
   double high_ = 1;
   std::vector<Tick> ticks_;
 

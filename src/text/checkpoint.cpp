@@ -112,8 +112,8 @@ void check_manifest(const fs::path& folder) {
   const Json manifest = read_json_object(folder / kManifest);
   for (const char* name : {kWeights, kOptimizer, kState}) {
     const auto entry = manifest.find(name);
-    TORCH_CHECK_VALUE(entry != manifest.end() && entry->is_string(), (folder / kManifest).string(),
-                      ": has no hash of ", name);
+    TORCH_CHECK_VALUE(entry != manifest.end() && entry->is_string(), (folder / kManifest).string(), ": has no hash of ",
+                      name);
     TORCH_CHECK_VALUE(hash_of_file(folder / name) == entry->get<std::string>(), (folder / name).string(),
                       ": is damaged: its hash is not the one noted when the checkpoint was written");
   }

@@ -56,7 +56,9 @@ std::string render_cell(const Counts& counts, const std::vector<std::string>& na
 std::string render_matrix(const Counts& counts, const std::vector<std::string>& names) {
   const size_t size = counts.size();
   std::string out = fmt::format("<table class=\"confusion{}\"><thead><tr><td class=\"corner\">true ↓ predicted →</td>",
-                                size >= kDensestLabels ? " dense densest" : size >= kDenseLabels ? " dense" : "");
+                                size >= kDensestLabels ? " dense densest"
+                                : size >= kDenseLabels ? " dense"
+                                                       : "");
   for (size_t column = 0; column < size; ++column) {
     const std::string name = name_of(names, column);
     out += "<th scope=\"col\" title=\"" + name + "\"><span>" + name + "</span></th>";
@@ -98,7 +100,8 @@ std::string render_commonest(const Counts& counts, const std::vector<std::string
   confusions.resize(std::min(confusions.size(), kMostConfusions));
   std::string out = fmt::format(
       "<p class=\"unit\">{} labels are too many for a matrix; these are the {} commonest confusions.</p>"
-      "<table class=\"pairs\"><thead><tr><th>true</th><th>predicted</th><th>texts</th><th>of the label</th></tr></thead>"
+      "<table class=\"pairs\"><thead><tr><th>true</th><th>predicted</th><th>texts</th><th>of the "
+      "label</th></tr></thead>"
       "<tbody>",
       format_count(static_cast<long long>(counts.size())), confusions.size());
   for (const Confusion& confusion : confusions) {

@@ -1,9 +1,9 @@
 #include "text/double_array_trie.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <limits>
-
-#include <c10/util/Exception.h>
 
 namespace mezzo::text {
 

@@ -202,8 +202,14 @@ void JsonReader::skip() {
   std::vector<bool> is_object;  // the values opened here
   do {
     switch (peek()) {
-      case Type::kObject: begin_object(); is_object.push_back(true); break;
-      case Type::kArray: begin_array(); is_object.push_back(false); break;
+      case Type::kObject:
+        begin_object();
+        is_object.push_back(true);
+        break;
+      case Type::kArray:
+        begin_array();
+        is_object.push_back(false);
+        break;
       case Type::kString: string(); break;
       case Type::kNumber: number(); break;
       case Type::kBool: literal(at('t') ? "true" : "false"); break;

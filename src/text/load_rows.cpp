@@ -135,7 +135,9 @@ RawLabel json_label(JsonReader& json, const std::string& where) {
 class JsonRows {
  public:
   JsonRows(std::string_view json, RowCollector& rows, int64_t first_line)
-      : json_(json, [this] { return rows_.where(json_.line()); }, first_line), rows_(rows) {}
+      : json_(
+            json, [this] { return rows_.where(json_.line()); }, first_line),
+        rows_(rows) {}
 
   void read_array() {
     TORCH_CHECK_VALUE(json_.peek() == JsonReader::Type::kArray, rows_.where(json_.line()), "the file is ",
@@ -260,15 +262,17 @@ bool is_integer(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
 }
 
-void read_csv(std::string_view text, char delimiter, const LoadRowsOptions& options, RowCollector& rows,
+void read_csv(std::string_view text,
+              char delimiter,
+              const LoadRowsOptions& options,
+              RowCollector& rows,
               const std::string& file) {
   CsvReader csv(text, delimiter, [&](int64_t line, const std::string& found) {
     TORCH_CHECK_VALUE(false, file, ":", line, ": ", found, ".");
   });
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
-  const CsvColumns columns =
-      csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), options.labels_required());
+  const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), options.labels_required());
 
   struct Row {
     std::string text, label;

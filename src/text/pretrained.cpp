@@ -41,7 +41,8 @@ std::string parameter_name(std::string name) {
   if (!name.starts_with("bert.") && !name.starts_with("classifier.") && !name.starts_with("cls.")) {
     name.insert(0, "bert.");
   }
-  replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight") || replace_ending(name, "LayerNorm.beta", "LayerNorm.bias");
+  replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight") ||
+      replace_ending(name, "LayerNorm.beta", "LayerNorm.bias");
   return name;
 }
 

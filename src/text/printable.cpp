@@ -33,8 +33,8 @@ size_t width_of(char32_t code_point) {
                                                   {0xFF00, 0xFF60},
                                                   {0x1F300, 0x1FAFF},
                                                   {0x20000, 0x3FFFD}}};
-  static constexpr std::array<Range, 4> kZero = {{{0x0300, 0x036F}, {0x200B, 0x200F}, {0xFE00, 0xFE0F},
-                                                  {0x20D0, 0x20FF}}};
+  static constexpr std::array<Range, 4> kZero = {
+      {{0x0300, 0x036F}, {0x200B, 0x200F}, {0xFE00, 0xFE0F}, {0x20D0, 0x20FF}}};
   if (is_control(code_point) || contains(kZero, code_point)) {
     return 0;
   }

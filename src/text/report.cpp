@@ -37,8 +37,11 @@ ChartSeries step_series(std::string name, Look look, const Steps& steps, Functio
   return series;
 }
 
-ChartSeries eval_series(const std::vector<EvalRecord>& evals, std::string_view split, double EvalRecord::*value,
-                        std::string name, int color) {
+ChartSeries eval_series(const std::vector<EvalRecord>& evals,
+                        std::string_view split,
+                        double EvalRecord::*value,
+                        std::string name,
+                        int color) {
   ChartSeries series{.name = std::move(name), .look = Look::kPoints, .color = color, .x = {}, .y = {}};
   for (const EvalRecord& eval : evals) {
     if (eval.split == split) {
@@ -135,9 +138,8 @@ Chart loss_scale_chart(const Steps& steps) {
 }
 
 Chart grad_norm_chart(const Steps& steps) {
-  Chart chart = single_chart(
-      "Gradient norm", "",
-      noisy_series("norm", steps, [](const StepRecord& step) { return step.grad_norm; }));
+  Chart chart = single_chart("Gradient norm", "",
+                             noisy_series("norm", steps, [](const StepRecord& step) { return step.grad_norm; }));
   chart.scale = Chart::Scale::kLogIfWide;
   chart.marks = steps_where(steps, [](const StepRecord& step) { return !std::isfinite(step.grad_norm); });
   chart.mark_name = "non-finite value";
@@ -180,9 +182,7 @@ struct Number {
   std::string detail;
 };
 
-std::string format_share(double share) {
-  return share >= 0 && share <= 1 ? fmt::format("{:.2f} %", 100 * share) : "–";
-}
+std::string format_share(double share) { return share >= 0 && share <= 1 ? fmt::format("{:.2f} %", 100 * share) : "–"; }
 
 std::string format_bytes(int64_t bytes) {
   return bytes < 1000000000 ? fmt::format("{:.0f} MB", static_cast<double>(bytes) / 1e6)
@@ -239,8 +239,8 @@ void add_speed(std::vector<Number>& numbers, const Steps& steps, const std::opti
   const std::string so_far = end ? "" : " so far";
   numbers.push_back({"Training time", format_minutes(run.minutes),
                      format_count(run.steps) + (run.steps == 1 ? " step" : " steps") + so_far});
-  numbers.push_back({"Samples per second", format_rate(run.samples_per_second),
-                     format_rate(run.tokens_per_second) + " tokens/s"});
+  numbers.push_back(
+      {"Samples per second", format_rate(run.samples_per_second), format_rate(run.tokens_per_second) + " tokens/s"});
   numbers.push_back({"Peak memory", end ? format_bytes(run.peak_memory_bytes) : "–", end ? "" : "run has not ended"});
 }
 
@@ -293,8 +293,9 @@ std::string render_evaluations(const std::vector<EvalRecord>& evals) {
   if (first > 0) {
     out += fmt::format("<p class=\"unit\">The last {} of {}.</p>", kMostEvaluations, evals.size());
   }
-  out += "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th><th>accuracy</th><th>macro F1</th>"
-         "<th>seconds</th></tr></thead><tbody>\n";
+  out +=
+      "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th><th>accuracy</th><th>macro F1</th>"
+      "<th>seconds</th></tr></thead><tbody>\n";
   for (size_t i = first; i < evals.size(); ++i) {
     const EvalRecord& eval = evals[i];
     out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
@@ -321,8 +322,9 @@ std::string subtitle(const Steps& steps) {
   if (steps.empty()) {
     return "no steps recorded";
   }
-  return fmt::format("{} step{} · {} samples · {} tokens · {} epoch{}", format_number(static_cast<double>(steps.size())),
-                     steps.size() == 1 ? "" : "s", format_number(total_of(steps, &StepRecord::samples)),
+  return fmt::format("{} step{} · {} samples · {} tokens · {} epoch{}",
+                     format_number(static_cast<double>(steps.size())), steps.size() == 1 ? "" : "s",
+                     format_number(total_of(steps, &StepRecord::samples)),
                      format_number(total_of(steps, &StepRecord::tokens)), format_number(steps.back().epoch),
                      steps.back().epoch == 1 ? "" : "s");
 }
@@ -330,8 +332,8 @@ std::string subtitle(const Steps& steps) {
 void check(const ReportInput& input) {
   const size_t size = input.confusion_matrix.size();
   for (const auto& row : input.confusion_matrix) {
-    TORCH_CHECK_VALUE(row.size() == size, "render_report: the confusion matrix must be square, got a row of ", row.size(),
-                      " in a matrix of ", size, " rows.");
+    TORCH_CHECK_VALUE(row.size() == size, "render_report: the confusion matrix must be square, got a row of ",
+                      row.size(), " in a matrix of ", size, " rows.");
   }
 }
 
@@ -344,11 +346,13 @@ std::string render_report(const ReportInput& input) {
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
          // Nothing may run or load, whatever a label is called: the second line of defence behind the escaping.
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-         "<title>" + title + "</title>\n<style>" + kReportStyle + "</style>\n</head>\n<body>\n<main>\n<h1>" + title +
+         "<title>" +
+         title + "</title>\n<style>" + kReportStyle + "</style>\n</head>\n<body>\n<main>\n<h1>" + title +
          "</h1>\n<p class=\"sub\">" + subtitle(input.steps) + "</p>\n" + render_headline(input) + render_curves(input) +
          render_quality(input) + render_evaluations(input.evals) + "<div class=\"columns\">\n" +
          render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
-         "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its values.</footer>\n</main>\n</body>\n</html>\n";
+         "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its "
+         "values.</footer>\n</main>\n</body>\n</html>\n";
 }
 
 }  // namespace mezzo::text

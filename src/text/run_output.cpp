@@ -33,13 +33,15 @@ bool is_finished_run(const fs::path& output) {
 /// Refuses to mix with, or silently replace, what another run left.
 void claim_folder(const TrainConfig& config) {
   const fs::path& output = config.output;
-  TORCH_CHECK_VALUE(!fs::exists(output) || fs::is_directory(output), "--output ", output.string(), ": is a file, not a folder");
+  TORCH_CHECK_VALUE(!fs::exists(output) || fs::is_directory(output), "--output ", output.string(),
+                    ": is a file, not a folder");
   const bool holds_run = fs::exists(output / "metrics.jsonl") || fs::exists(output / "model.safetensors");
   const bool may_restart = config.overwrite || (config.resume == "auto" && !is_finished_run(output));
   TORCH_CHECK_VALUE(!holds_run || may_restart, "--output ", output.string(), ": holds ",
                     is_finished_run(output) ? "a finished run" : "a run",
                     " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");
-  for (const char* name : {"metrics.jsonl", "model.safetensors", "report.html", "run.json", "tensorboard", "checkpoints"}) {
+  for (const char* name :
+       {"metrics.jsonl", "model.safetensors", "report.html", "run.json", "tensorboard", "checkpoints"}) {
     fs::remove_all(output / name);
   }
   fs::create_directories(output);
@@ -205,12 +207,13 @@ void RunOutput::note(const std::string& line) {
 }
 
 void RunOutput::write_run_json(bool finished) const {
-  const Json json = {{"finished", finished},
-                     {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
-                     {"settings", to_json_object(config_.settings())},
-                     {"environment", to_json_object(environment(setup_))},
-                     {"texts",
-                      {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
+  const Json json = {
+      {"finished", finished},
+      {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+      {"settings", to_json_object(config_.settings())},
+      {"environment", to_json_object(environment(setup_))},
+      {"texts",
+       {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
   write_file_atomically(config_.output / "run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

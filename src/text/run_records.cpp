@@ -202,9 +202,8 @@ std::string to_json(const EndRecord& record) { return json_line("end", record); 
 
 RunRecords read_run_records(const std::filesystem::path& path) {
   RunRecords records;
-  for_each_line(path, [&](const Place& place, const std::string& line, bool /*terminated*/) {
-    read_line(place, line, records);
-  });
+  for_each_line(
+      path, [&](const Place& place, const std::string& line, bool /*terminated*/) { read_line(place, line, records); });
   return records;
 }
 

@@ -62,8 +62,8 @@ void fill_model(const TrainConfig& config, BertForSequenceClassification& model,
   }
   const LoadedWeights loaded = load_pretrained(model, config.model, config.seed);
   if (!loaded.initialised.empty()) {
-    notes.push_back(fmt::format("not in {}, so initialised: {}", config.model.string(),
-                                fmt::join(loaded.initialised, ", ")));
+    notes.push_back(
+        fmt::format("not in {}, so initialised: {}", config.model.string(), fmt::join(loaded.initialised, ", ")));
   }
   if (!loaded.unused.empty()) {
     notes.push_back(fmt::format("in {}, but not used: {}", config.model.string(), fmt::join(loaded.unused, ", ")));
@@ -98,10 +98,15 @@ RunSetup set_up_run(const TrainConfig& config) {
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   BertConfig model_config = read_config(config);
-  RunSetup setup{device, precision,
-                 config.model.empty() ? BertTokenizer::from_vocab(config.vocab)
-                                      : BertTokenizer::from_pretrained(config.model),
-                 {}, {}, {}, nullptr, {}};
+  RunSetup setup{
+      device,
+      precision,
+      config.model.empty() ? BertTokenizer::from_vocab(config.vocab) : BertTokenizer::from_pretrained(config.model),
+      {},
+      {},
+      {},
+      nullptr,
+      {}};
   TORCH_CHECK_VALUE(setup.tokenizer.vocab_size() <= model_config.vocab_size, "the vocabulary has ",
                     setup.tokenizer.vocab_size(), " tokens, the model's config.json allows ", model_config.vocab_size);
 

@@ -36,7 +36,7 @@ constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct Dtype {
   std::string_view name;
-  uint64_t bits;              // of one element as the file counts them
+  uint64_t bits;               // of one element as the file counts them
   at::ScalarType torch_dtype;  // Undefined where torch has none
 };
 
@@ -307,7 +307,8 @@ at::Tensor SafetensorsReader::tensor(std::string_view name) const {
     std::memcpy(copy.mutable_data_ptr(), data, copy.nbytes());
     return copy;
   }
-  return at::from_blob(data, *shape, [mapping = file_->mapping](void*) {}, at::TensorOptions(dtype));
+  return at::from_blob(
+      data, *shape, [mapping = file_->mapping](void*) {}, at::TensorOptions(dtype));
 }
 
 namespace {

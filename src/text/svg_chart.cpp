@@ -156,8 +156,8 @@ void add_grid(std::string& svg, const Frame& frame) {
 void add_points(std::string& svg, const ChartSeries& series, const Frame& frame) {
   for (const size_t i : thin_out(series, frame)) {
     if (std::isfinite(series.y[i])) {
-      add(svg, "<circle class=\"dot c{}\" cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\" data-x=\"{}\" data-y=\"{}\">", series.color,
-          frame.x(series.x[i]), frame.y(series.y[i]), series.x[i], series.y[i]);
+      add(svg, "<circle class=\"dot c{}\" cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\" data-x=\"{}\" data-y=\"{}\">",
+          series.color, frame.x(series.x[i]), frame.y(series.y[i]), series.x[i], series.y[i]);
       add(svg, "<title>step {}\n{} {}</title></circle>", format_number(series.x[i]), escape_html(series.name),
           format_number(series.y[i]));
     }
@@ -208,8 +208,8 @@ void add_hover_columns(std::string& svg, const Chart& chart, const Frame& frame)
     const double x = x_of(column);
     const double left = column == 0 ? kLeft : (x_of(column - 1) + x) / 2;
     const double right = column + 1 == columns ? kRight : (x + x_of(column + 1)) / 2;
-    add(svg, "<g class=\"h\" data-x=\"{}\" data-y=\"{}\"><path class=\"hit\" d=\"M{:.1f} {}H{:.1f}V{}H{:.1f}z\"/>", first.x[i],
-        first.y[i], left, kTop, right, kBottom, left);
+    add(svg, "<g class=\"h\" data-x=\"{}\" data-y=\"{}\"><path class=\"hit\" d=\"M{:.1f} {}H{:.1f}V{}H{:.1f}z\"/>",
+        first.x[i], first.y[i], left, kTop, right, kBottom, left);
     add(svg, "<circle class=\"c{}\" cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\"/><title>{}</title></g>", first.color, x,
         frame.y(first.y[i]), hover_title(chart, i));
   }
@@ -267,8 +267,8 @@ std::string render_chart(const Chart& chart) {
     frame = Frame{ChartAxis::whole_numbers(x.low, x.high), make_y_axis(chart, y)};
   }
   std::string out = "<figure>" + render_caption(chart, frame);
-  add(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth, kHeight,
-      escape_html(chart.title));
+  add(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth,
+      kHeight, escape_html(chart.title));
   if (frame) {
     add_grid(out, *frame);
     for (const ChartSeries& series : chart.series) {

@@ -23,11 +23,11 @@ struct Chart {
   enum class Scale { kLinear, kLogIfWide, kLog2 };
 
   std::string title;
-  std::string unit;   ///< beside the title; empty for plain numbers
+  std::string unit;  ///< beside the title; empty for plain numbers
   std::vector<ChartSeries> series;
   std::optional<std::pair<double, double>> x_range;  ///< unless the x of the series themselves give it
-  std::vector<double> marks;  ///< steps to mark at the foot, such as skipped ones
-  std::string mark_name;      ///< "skipped step"; several take an s
+  std::vector<double> marks;                         ///< steps to mark at the foot, such as skipped ones
+  std::string mark_name;                             ///< "skipped step"; several take an s
   Scale scale = Scale::kLinear;  ///< kLogIfWide: logarithmic when the values span more than three powers of ten
   bool from_zero = true;         ///< the y axis of a linear chart begins at 0 unless a value lies below
 };

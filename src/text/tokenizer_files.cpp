@@ -1,16 +1,16 @@
 #include "text/tokenizer_files.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <unordered_map>
-
-#include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -273,8 +273,8 @@ class TokenizerConfig {
     const std::string& value = name.as_string();
     if (value == "PreTrainedTokenizerFast" || value == "TokenizersBackend") return true;
     const std::string base = value.ends_with("Fast") ? value.substr(0, value.size() - 4) : value;
-    constexpr std::array kBert = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer",
-                                  "ConvBertTokenizer", "SqueezeBertTokenizer"};
+    constexpr std::array kBert = {"BertTokenizer",       "DistilBertTokenizer", "ElectraTokenizer",
+                                  "MobileBertTokenizer", "ConvBertTokenizer",   "SqueezeBertTokenizer"};
     name.expect(std::find(kBert.begin(), kBert.end(), base) != kBert.end(), "BertTokenizer");
     return false;
   }
@@ -292,8 +292,10 @@ class TokenizerConfig {
   void read_special_tokens(TokenizerSpec& spec) const {
     const Field split = root()["split_special_tokens"];
     split.expect(split.is_null() || !split.as_bool(), "false (special tokens in a text are always found)");
-    for (const auto& [key, token] : {std::pair{"unk_token", &spec.unk_token}, {"pad_token", &spec.pad_token},
-                                     {"cls_token", &spec.cls_token}, {"sep_token", &spec.sep_token},
+    for (const auto& [key, token] : {std::pair{"unk_token", &spec.unk_token},
+                                     {"pad_token", &spec.pad_token},
+                                     {"cls_token", &spec.cls_token},
+                                     {"sep_token", &spec.sep_token},
                                      {"mask_token", &spec.mask_token}}) {
       if (!root()[key].is_null()) *token = read_added_token(root()[key], /*special=*/true).content;
     }

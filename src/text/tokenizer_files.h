@@ -14,7 +14,7 @@ namespace mezzo::text {
 
 /// All that makes a BERT tokenizer.
 struct TokenizerSpec {
-  std::string source;  // the file of the vocabulary, for messages
+  std::string source;                                  // the file of the vocabulary, for messages
   std::vector<std::pair<std::string, int32_t>> vocab;  // tokens and ids, both distinct, sorted by id
   BertTokenizerOptions options;
   std::string continuation_prefix = "##";
@@ -22,7 +22,7 @@ struct TokenizerSpec {
   std::string unk_token = "[UNK]", pad_token = "[PAD]", cls_token = "[CLS]", sep_token = "[SEP]";
   std::string mask_token = "[MASK]";
   bool needs_mask = true;
-  int32_t cls_id = -1, sep_id = -1;  // as the template has them; -1: look them up
+  int32_t cls_id = -1, sep_id = -1;      // as the template has them; -1: look them up
   std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 where the file has none
 };
 

@@ -100,8 +100,8 @@ class Trainer {
     }
     auto loss = at::zeros({}, at::TensorOptions(at::kFloat).device(setup_.device));
     for (const auto& micro : micro_batches) {
-      const auto batch = collate(setup_.train, micro.indices, plan_.batching, config_.max_length,
-                                 setup_.model->config().pad_token_id);
+      const auto batch =
+          collate(setup_.train, micro.indices, plan_.batching, config_.max_length, setup_.model->config().pad_token_id);
       // Each text weighs the same, however texts fall into micro-batches.
       const auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
       scaler_.scale(share).backward();
@@ -196,8 +196,8 @@ class Trainer {
 
   std::optional<ClassificationReport> evaluate(const std::string& split, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
-    const auto logits = predict_logits(*setup_.model, texts, setup_.precision,
-                                       [&](int64_t) { return !stop_requested_(); });
+    const auto logits =
+        predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); });
     if (!logits.defined()) {
       return std::nullopt;
     }

@@ -21,9 +21,9 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Where results go, how they are shown, and what a longer life of the same run may change.
-const std::set<std::string, std::less<>> kFreeSettings = {"output", "resume", "save-every", "keep",  "eval-every",
-                                                          "device", "threads", "model",     "model-config", "vocab",
-                                                          "train",  "dev",     "test"};
+const std::set<std::string, std::less<>> kFreeSettings = {
+    "output", "resume",       "save-every", "keep",  "eval-every", "device", "threads",
+    "model",  "model-config", "vocab",      "train", "dev",        "test"};
 
 std::string hash_of_texts(const TokenizedTexts& texts) {
   uint64_t hash = 0;
@@ -34,7 +34,9 @@ std::string hash_of_texts(const TokenizedTexts& texts) {
   return fmt::format("{:016x}", hash);
 }
 
-bool has_weight_decay(const std::string& name) { return !name.ends_with("bias") && !name.ends_with("LayerNorm.weight"); }
+bool has_weight_decay(const std::string& name) {
+  return !name.ends_with("bias") && !name.ends_with("LayerNorm.weight");
+}
 
 }  // namespace
 
@@ -62,9 +64,10 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts) {
   plan.steps_per_epoch = ceil_div(plan.batches_per_epoch, config.grad_accumulation);
   const double steps = config.epochs * static_cast<double>(plan.steps_per_epoch);
   plan.total_steps = config.max_steps.value_or(static_cast<int64_t>(std::ceil(steps)));
-  plan.schedule = {.kind = parse_lr_schedule(config.schedule),
-                   .warmup_steps = static_cast<int64_t>(std::ceil(config.warmup_ratio * static_cast<double>(plan.total_steps))),
-                   .total_steps = plan.total_steps};
+  plan.schedule = {
+      .kind = parse_lr_schedule(config.schedule),
+      .warmup_steps = static_cast<int64_t>(std::ceil(config.warmup_ratio * static_cast<double>(plan.total_steps))),
+      .total_steps = plan.total_steps};
   return plan;
 }
 
@@ -122,8 +125,8 @@ void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& par
   for (NamedParameter& parameter : parameters) {
     const auto weight = saved.find(parameter.name);
     TORCH_CHECK_VALUE(weight != saved.end() && weight->second.sizes() == parameter.tensor.sizes(),
-                      "--resume: the checkpoint has no weight ", parameter.name, " of shape ",
-                      parameter.tensor.sizes(), "; it is of another model");
+                      "--resume: the checkpoint has no weight ", parameter.name, " of shape ", parameter.tensor.sizes(),
+                      "; it is of another model");
     parameter.tensor.copy_(weight->second);
   }
 }

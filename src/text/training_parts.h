@@ -46,7 +46,8 @@ std::map<std::string, std::string> result_settings(const TrainConfig& config, co
 
 /// The checkpoint that `config.resume` asks for.
 /// @throws c10::ValueError  where it belongs to another run, naming the first setting that differs.
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, const std::map<std::string, std::string>& identity);
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config,
+                                          const std::map<std::string, std::string>& identity);
 
 std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model);
 

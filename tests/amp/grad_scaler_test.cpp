@@ -533,7 +533,7 @@ TEST(GradScalerClosureTest, ExplainsMisuse) {
   EXPECT_EQ(error_of([&] { scaler.step(lbfgs, problem.closure(nullptr)); }),
             "GradScaler: the closure given to step() did not call scale(). Let it run backward on scaler.scale(loss) "
             "and return the loss.");
-  problem.closure(&scaler)();
+  problem.closure (&scaler)();
   scaler.unscale_(lbfgs);
   EXPECT_EQ(error_of([&] { scaler.step(lbfgs, problem.closure(&scaler)); }),
             "GradScaler: step() with a closure was called on torch::optim::LBFGS after unscale_(). Leave unscale_() "
@@ -609,8 +609,8 @@ TEST(GradScalerTest, RoundTripsItsStateWithPyTorchsKeys) {
   for (const auto& [key, value] : state) {
     keys.push_back(key);
   }
-  EXPECT_THAT(keys, testing::ElementsAre("_growth_tracker", "backoff_factor", "growth_factor", "growth_interval",
-                                         "scale"));
+  EXPECT_THAT(keys,
+              testing::ElementsAre("_growth_tracker", "backoff_factor", "growth_factor", "growth_interval", "scale"));
 
   GradScaler lazy;
   lazy.load_state_dict(state);
@@ -638,8 +638,8 @@ TEST(GradScalerTest, RefusesAStateThatIsEmptyIncompleteOrOutOfRange) {
             "GradScaler: the state_dict has no entry \"growth_factor\". Pass one that GradScaler's state_dict() "
             "returned.");
   const std::vector<std::pair<std::string, c10::Scalar>> bad_entries = {
-      {"scale", 0.0},           {"scale", true},  {"growth_factor", 1.0},  {"backoff_factor", kInf},
-      {"growth_interval", 0},   {"growth_interval", 2.5}, {"_growth_tracker", -1}};
+      {"scale", 0.0},         {"scale", true},          {"growth_factor", 1.0}, {"backoff_factor", kInf},
+      {"growth_interval", 0}, {"growth_interval", 2.5}, {"_growth_tracker", -1}};
   for (const auto& [key, value] : bad_entries) {
     auto bad = good;
     bad[key] = value;
@@ -786,8 +786,7 @@ TEST(GradScalerDefectTest, D7KeepsNaNAndInfOutOfOptimizersThatApplyTheScaleThems
   for (const bool reproduce_pytorch : {false, true}) {
     auto weight = weights();
     FusedSgd fused({weight, weights(0)}, 0.5);
-    GradScaler tiny(
-        GradScalerOptions().init_scale(1e-40).min_scale(0.0).reproduce_pytorch(reproduce_pytorch));
+    GradScaler tiny(GradScalerOptions().init_scale(1e-40).min_scale(0.0).reproduce_pytorch(reproduce_pytorch));
     set_gradient(tiny, weight, torch::ones({2}));
     EXPECT_EQ(tiny.step(fused).stepped(), reproduce_pytorch);
     EXPECT_EQ(torch::equal(weight, torch::ones({2})), !reproduce_pytorch) << weight;
@@ -816,8 +815,8 @@ TEST(GradScalerDeviceTest, StepsAndSkipsOnCuda) {
   GradScaler scaler(GradScalerOptions().init_scale(8.0));
   for (const float gradient : {1.0f, kInf}) {
     sgd.zero_grad();
-    const auto losses = scaler.scale({(weight * torch::tensor({1.0f, 1.0f}, torch::kCUDA)).sum(),
-                                      (on_cpu * torch::tensor({gradient, 1.0f})).sum()});
+    const auto losses = scaler.scale(
+        {(weight * torch::tensor({1.0f, 1.0f}, torch::kCUDA)).sum(), (on_cpu * torch::tensor({gradient, 1.0f})).sum()});
     losses[0].backward();
     losses[1].backward();
     EXPECT_TRUE(scaler.scale_tensor().is_cuda());

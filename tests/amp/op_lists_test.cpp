@@ -113,8 +113,14 @@ TEST(OpListsTest, NameThePolicyThatOpsFollowOnTheCpu) {
       {"aten::cdist", [](auto& a, auto& b) { return torch::cdist(a, b); }},
       {"aten::trace", [](auto& a, auto&) { return a.trace(); }},
       {"aten::prod", [](auto& a, auto&) { return a.prod(); }},
-      {"aten::cat", [](auto& a, auto& b) { return torch::cat({a, b}); }},
-      {"aten::stack", [](auto& a, auto& b) { return torch::stack({a, b}); }},
+      {"aten::cat",
+       [](auto& a, auto& b) {
+         return torch::cat({a, b});
+       }},
+      {"aten::stack",
+       [](auto& a, auto& b) {
+         return torch::stack({a, b});
+       }},
   };
   const auto table = table_of(c10::kCPU);
   const auto full = torch::ones({3, 3});

@@ -16,8 +16,8 @@ TEST(PhiloxTest, ReproducesPyTorchsEngine) {
   for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{0xDEADBEEFCAFEF00D}}) {
     for (const uint64_t subsequence : {uint64_t{0}, uint64_t{7}, uint64_t{1} << 40}) {
       at::Philox4_32 engine(seed, subsequence, /*offset=*/3);  // block 3 of the subsequence
-      const auto words = Philox::generate(
-          {3, 0, static_cast<uint32_t>(subsequence), static_cast<uint32_t>(subsequence >> 32)}, seed);
+      const auto words =
+          Philox::generate({3, 0, static_cast<uint32_t>(subsequence), static_cast<uint32_t>(subsequence >> 32)}, seed);
       for (const uint32_t word : words) {
         EXPECT_EQ(word, engine());
       }

@@ -7,7 +7,10 @@ namespace {
 class AutocastContext {
  public:
   AutocastContext(const std::string& device_type, at::ScalarType dtype, bool enabled, std::optional<bool> cache_enabled)
-      : device_type_(c10::Device(device_type).type()), dtype_(dtype), enabled_(enabled), cache_enabled_(cache_enabled) {}
+      : device_type_(c10::Device(device_type).type()),
+        dtype_(dtype),
+        enabled_(enabled),
+        cache_enabled_(cache_enabled) {}
   void enter() { guard_.emplace(device_type_, dtype_, enabled_, cache_enabled_); }
   void exit() { guard_.reset(); }
 

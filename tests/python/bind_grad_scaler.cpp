@@ -10,8 +10,12 @@ namespace {
 
 using Parameters = std::vector<at::Tensor>;
 
-mezzo::GradScaler make_scaler(double init_scale, double growth_factor, double backoff_factor, int64_t growth_interval,
-                              bool enabled, bool reproduce_pytorch) {
+mezzo::GradScaler make_scaler(double init_scale,
+                              double growth_factor,
+                              double backoff_factor,
+                              int64_t growth_interval,
+                              bool enabled,
+                              bool reproduce_pytorch) {
   return mezzo::GradScaler(mezzo::GradScalerOptions()
                                .init_scale(init_scale)
                                .growth_factor(growth_factor)
@@ -59,16 +63,17 @@ void bind_grad_scaler(py::module_& m) {
   });
 
   py::class_<torch::optim::Optimizer>(m, "Optimizer").def("step", [](torch::optim::Optimizer& self) { self.step(); });
-  py::class_<torch::optim::SGD, torch::optim::Optimizer>(m, "SGD")
-      .def(py::init([](const Parameters& parameters, double lr, double momentum) {
-             return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(lr).momentum(momentum));
-           }), py::arg("parameters"), py::arg("lr"), py::arg("momentum") = 0.0);
+  py::class_<torch::optim::SGD, torch::optim::Optimizer>(m, "SGD").def(
+      py::init([](const Parameters& parameters, double lr, double momentum) {
+        return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(lr).momentum(momentum));
+      }),
+      py::arg("parameters"), py::arg("lr"), py::arg("momentum") = 0.0);
   py::class_<torch::optim::AdamW, torch::optim::Optimizer>(m, "AdamW")
       .def(py::init([](const Parameters& parameters, double lr) {
              return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(lr));
-           }), py::arg("parameters"), py::arg("lr"));
-  py::class_<mezzo::FusedSgd>(m, "FusedSGD")
-      .def(py::init<Parameters, double>(), py::arg("parameters"), py::arg("lr"));
+           }),
+           py::arg("parameters"), py::arg("lr"));
+  py::class_<mezzo::FusedSgd>(m, "FusedSGD").def(py::init<Parameters, double>(), py::arg("parameters"), py::arg("lr"));
 
   using Scaler = mezzo::GradScaler;
   py::class_<Scaler>(m, "GradScaler")
@@ -95,7 +100,6 @@ void bind_grad_scaler(py::module_& m) {
       .def("state_dict", &Scaler::state_dict)
       .def("load_state_dict", [](Scaler& self, const py::dict& state) { self.load_state_dict(to_state_dict(state)); });
 
-  m.def("clip_grad_norm_", [](const Parameters& parameters, double max_norm) {
-    return mezzo::clip_grad_norm_(parameters, max_norm);
-  });
+  m.def("clip_grad_norm_",
+        [](const Parameters& parameters, double max_norm) { return mezzo::clip_grad_norm_(parameters, max_norm); });
 }

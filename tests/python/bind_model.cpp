@@ -28,8 +28,11 @@ class Bert {
     return result;
   }
 
-  at::Tensor forward(std::vector<std::vector<int32_t>> ids, const std::string& batching, int64_t max_length,
-                     uint64_t seed, uint32_t step) {
+  at::Tensor forward(std::vector<std::vector<int32_t>> ids,
+                     const std::string& batching,
+                     int64_t max_length,
+                     uint64_t seed,
+                     uint32_t step) {
     TokenizedTexts texts{std::move(ids), {}};
     std::vector<int64_t> indices(texts.ids.size());
     std::iota(indices.begin(), indices.end(), 0);
@@ -59,8 +62,11 @@ std::vector<ParamGroup> param_groups(const std::vector<std::vector<at::Tensor>>&
   return result;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const std::string& kind, const std::vector<std::vector<at::Tensor>>& groups,
-                                          const std::vector<double>& weight_decays, double lr, double momentum) {
+std::unique_ptr<Optimizer> make_optimizer(const std::string& kind,
+                                          const std::vector<std::vector<at::Tensor>>& groups,
+                                          const std::vector<double>& weight_decays,
+                                          double lr,
+                                          double momentum) {
   auto made = param_groups(groups, weight_decays);
   if (kind == "adamw") return std::make_unique<AdamW>(std::move(made), AdamOptions().lr(lr));
   if (kind == "adam") return std::make_unique<Adam>(std::move(made), AdamOptions().lr(lr));

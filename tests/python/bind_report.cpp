@@ -21,9 +21,13 @@ void bind_tensorboard(py::module_& m) {
 }
 
 /// render_report of a metrics.jsonl and the other parts of a ReportInput.
-std::string render(const std::string& metrics, const std::string& title, const std::vector<std::string>& label_names,
-                   const std::vector<std::vector<int64_t>>& confusion_matrix, const std::string& classification_report,
-                   const mezzo::text::ReportInput::Pairs& headline, const mezzo::text::ReportInput::Pairs& settings,
+std::string render(const std::string& metrics,
+                   const std::string& title,
+                   const std::vector<std::string>& label_names,
+                   const std::vector<std::vector<int64_t>>& confusion_matrix,
+                   const std::string& classification_report,
+                   const mezzo::text::ReportInput::Pairs& headline,
+                   const mezzo::text::ReportInput::Pairs& settings,
                    const mezzo::text::ReportInput::Pairs& environment) {
   auto records = mezzo::text::read_run_records(metrics);
   return mezzo::text::render_report({.title = title,

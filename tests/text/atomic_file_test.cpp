@@ -1,11 +1,11 @@
 #include "mezzo/text/atomic_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
 #include <stdexcept>
-#include <sys/resource.h>
 
 #include "text/scratch_folder.h"
 

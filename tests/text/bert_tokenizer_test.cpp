@@ -1,14 +1,14 @@
 #include "mezzo/text/bert_tokenizer.h"
 
-#include <fstream>
-#include <functional>
-#include <random>
-#include <thread>
-
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
 
 namespace mezzo::text {
 namespace {
@@ -19,8 +19,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-const std::vector<std::string> kVocab = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "un",
-                                         "##aff", "##able", "##a",  "a",     ",",      "漢",   "cafe"};
+const std::vector<std::string> kVocab = {"[PAD]", "[UNK]",  "[CLS]", "[SEP]", "[MASK]", "hello", "un",
+                                         "##aff", "##able", "##a",   "a",     ",",      "漢",    "cafe"};
 enum Id : int32_t { kPad, kUnk, kCls, kSep, kMask, kHello, kUn, kAff, kAble, kInnerA, kA, kComma, kHan, kCafe };
 
 json wordpiece_document() {
@@ -197,7 +197,7 @@ TEST_F(BertTokenizerTest, RefusesToSaveWhatVocabTxtCannotExpress) {
 
 TEST_F(BertTokenizerTest, NamesTheFileAndTheMissingToken) {
   write_vocab({"[PAD]", "[UNK]", "[CLS]", "[MASK]", "a"});
-  EXPECT_THAT(load_error(), 
+  EXPECT_THAT(load_error(),
               StartsWith((folder_ / "vocab.txt").string() + ": the vocabulary lacks the token \"[SEP]\""));
 }
 
@@ -252,8 +252,8 @@ TEST_F(BertTokenizerTest, RefusesOrLoadsMutatedFilesAndNeverCrashes) {
       {"tokenizer_config.json",
        R"({"do_lower_case":true,"strip_accents":null,"added_tokens_decoder":{"14":{"content":"<new>","rstrip":true}},)"
        R"("extra_special_tokens":["a"],"mask_token":{"content":"[MASK]"},"tokenizer_class":"BertTokenizer"})"}};
-  const std::vector<std::string> inserts = {"null", "[]", "{}", "-1", "4294967296", "\"", "\xFF",
-                                            "\n",   "1e400", "[[[["};
+  const std::vector<std::string> inserts = {"null", "[]",   "{}", "-1",    "4294967296",
+                                            "\"",   "\xFF", "\n", "1e400", "[[[["};
   int loaded = 0;
   int refused = 0;
   for (int round = 0; round < 1000; ++round) {

@@ -49,8 +49,8 @@ TEST_F(LoadRowsTest, ReadsJsonLines) {
 }
 
 TEST_F(LoadRowsTest, ReadsCsvWithQuotesLineBreaksAndOtherColumns) {
-  const auto rows = load("a.csv",
-                         "\xEF\xBB\xBFid,label,text\r\n1,0,\"a, \"\"b\"\"\r\nc\"\r\n\r\n2,1,5\" wide\r\n3,1,\r\n");
+  const auto rows =
+      load("a.csv", "\xEF\xBB\xBFid,label,text\r\n1,0,\"a, \"\"b\"\"\r\nc\"\r\n\r\n2,1,5\" wide\r\n3,1,\r\n");
   EXPECT_EQ(rows.texts, (Strings{"a, \"b\"\r\nc", "5\" wide", ""}));
   EXPECT_EQ(rows.labels, (Labels{id(0), id(1), id(1)}));
   EXPECT_THAT(rows.lines, ElementsAre(2, 5, 6));
@@ -161,8 +161,7 @@ TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
   EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: row 2: the JSON ends where ',' or ']' is expected.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]]\nx"), "a.json:2: row 2: not valid JSON: more text after its end.");
   EXPECT_EQ(error("a.jsonl", "[\"a\",\n0]"), "a.jsonl:1: row 1: the JSON ends where a value is expected.");
-  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n[\"b\", 1] x"),
-            "a.jsonl:2: row 3: not valid JSON: more text after its end.");
+  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n[\"b\", 1] x"), "a.jsonl:2: row 3: not valid JSON: more text after its end.");
 }
 
 TEST_F(LoadRowsTest, RefusesNestingThatCouldExhaustTheStack) {
@@ -255,12 +254,9 @@ TEST(LabelMapTest, RefusesBadNames) {
             "LabelMap: at least one label name expected, got none.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", ""}); }, none), "LabelMap: a label name is empty.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", "a"}); }, none), "LabelMap: two labels are named 'a'.");
-  EXPECT_EQ(value_error(
-                [] {
-                  LabelMap::from_rows({.file = "f", .texts = {""}, .labels = {kNone}, .lines = {7}});
-                },
-                none),
-            "f:7: row 1: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(
+      value_error([] { LabelMap::from_rows({.file = "f", .texts = {""}, .labels = {kNone}, .lines = {7}}); }, none),
+      "f:7: row 1: the row has no label. Give it one, or remove the row.");
 }
 
 TEST(ToDatasetTest, GivesEachRowItsId) {

@@ -23,8 +23,9 @@ class ProgressBarTest : public testing::Test {
   ProgressBarTest() { ::setenv("LC_ALL", "C.UTF-8", 1); }
 
   ProgressBar::Options options(ProgressStyle style, int width = 80) {
-    return {.label = "train", .total = 288, .style = style, .stream = file_.get(), .width = width,
-            .clock = [this] { return now_; }};
+    return {.label = "train", .total = 288, .style = style, .stream = file_.get(), .width = width, .clock = [this] {
+              return now_;
+            }};
   }
 
   /// What was printed since the last call.

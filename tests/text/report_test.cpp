@@ -29,13 +29,23 @@ ReportInput small_run() {
   ReportInput input;
   input.title = "A run";
   for (int64_t step = 1; step <= 4; ++step) {
-    input.steps.push_back({.step = step, .epoch = 0.25 * static_cast<double>(step), .loss = 2.0 / static_cast<double>(step),
-                           .lr = 3e-5, .grad_norm = 2, .loss_scale = 65536, .skipped = step == 1, .samples = 32,
-                           .tokens = 600, .seconds = 2});
+    input.steps.push_back({.step = step,
+                           .epoch = 0.25 * static_cast<double>(step),
+                           .loss = 2.0 / static_cast<double>(step),
+                           .lr = 3e-5,
+                           .grad_norm = 2,
+                           .loss_scale = 65536,
+                           .skipped = step == 1,
+                           .samples = 32,
+                           .tokens = 600,
+                           .seconds = 2});
   }
   input.evals = {{.step = 2, .split = "dev", .loss = 1.2, .accuracy = 0.5, .macro_f1 = 0.4, .seconds = 3},
                  {.step = 4, .split = "test", .loss = 1.1, .accuracy = 0.5975, .macro_f1 = 0.5612, .seconds = 3}};
-  input.end = EndRecord{.steps = 4, .minutes = 4.93, .samples_per_second = 31.2, .tokens_per_second = 607,
+  input.end = EndRecord{.steps = 4,
+                        .minutes = 4.93,
+                        .samples_per_second = 31.2,
+                        .tokens_per_second = 607,
                         .peak_memory_bytes = 2412345678};
   input.label_names = {"neg", "pos"};
   input.confusion_matrix = {{30, 10}, {5, 55}};
@@ -43,8 +53,8 @@ ReportInput small_run() {
 }
 
 std::string number(const std::string& name, const std::string& value, const std::string& detail) {
-  return "<div class=\"name\">" + name + "</div><div class=\"value\">" + value + "</div><div class=\"detail\">" + detail +
-         "</div>";
+  return "<div class=\"name\">" + name + "</div><div class=\"value\">" + value + "</div><div class=\"detail\">" +
+         detail + "</div>";
 }
 
 std::vector<std::string> labels(const ChartAxis& axis) {
@@ -111,9 +121,10 @@ TEST(ReportTest, RendersWhateverIsMissingOrBroken) {
       step.loss = step.lr = step.grad_norm = step.loss_scale = step.seconds = step.epoch = value;
       input.steps.assign(size, step);
       input.steps.back().loss = -value;
-      input.evals = {{.step = 1, .split = "dev", .loss = value, .accuracy = value, .macro_f1 = value, .seconds = value}};
-      input.end = EndRecord{.steps = 0, .minutes = value, .samples_per_second = kNan, .tokens_per_second = kNan,
-                            .peak_memory_bytes = 0};
+      input.evals = {
+          {.step = 1, .split = "dev", .loss = value, .accuracy = value, .macro_f1 = value, .seconds = value}};
+      input.end = EndRecord{
+          .steps = 0, .minutes = value, .samples_per_second = kNan, .tokens_per_second = kNan, .peak_memory_bytes = 0};
       const std::string page = render_report(input);
       EXPECT_EQ(page.find("nan"), std::string::npos) << value << " x " << size;
       EXPECT_EQ(page.find("inf"), std::string::npos) << value << " x " << size;
@@ -176,7 +187,8 @@ TEST(ChartAxisTest, PutsTicksAtRoundNumbers) {
   EXPECT_THAT(labels(ChartAxis::containing(0, 3e-5, AxisScale::kLinear)), ElementsAre("0", "1e-5", "2e-5", "3e-5"));
   EXPECT_THAT(labels(ChartAxis::containing(0, 0, AxisScale::kLinear)),
               ElementsAre("0", "0.2", "0.4", "0.6", "0.8", "1.0"));
-  EXPECT_THAT(labels(ChartAxis::containing(65536, 65536, AxisScale::kLog2)), ElementsAre("32,768", "65,536", "131,072"));
+  EXPECT_THAT(labels(ChartAxis::containing(65536, 65536, AxisScale::kLog2)),
+              ElementsAre("32,768", "65,536", "131,072"));
   EXPECT_THAT(labels(ChartAxis::containing(0.02, 500, AxisScale::kLog10)),
               ElementsAre("0.01", "0.1", "1", "10", "100", "1,000"));
 }
@@ -217,8 +229,8 @@ TEST(SvgChartTest, KeepsASpikeOfOneStepInALongRun) {
 
 TEST(SvgChartTest, LeavesAGapForAValueThatIsNotFinite) {
   Chart chart;
-  chart.series = {{.name = "a", .look = ChartSeries::Look::kLine, .color = 1, .x = {1, 2, 3, 4, 5},
-                   .y = {1, 1, kNan, 1, 1}}};
+  chart.series = {
+      {.name = "a", .look = ChartSeries::Look::kLine, .color = 1, .x = {1, 2, 3, 4, 5}, .y = {1, 1, kNan, 1, 1}}};
   const std::string svg = render_chart(chart);
   const std::string line = svg.substr(svg.find("class=\"line"));
   EXPECT_EQ(std::count(line.begin(), line.begin() + static_cast<long>(line.find("/>")), 'M'), 2);

@@ -42,14 +42,22 @@ class RunRecordsTest : public testing::Test {
     return "no error";
   }
 
-  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) /
-                                  ("run_records_" + std::to_string(::getpid()));
+  std::filesystem::path folder_ =
+      std::filesystem::path(testing::TempDir()) / ("run_records_" + std::to_string(::getpid()));
   std::filesystem::path path_ = folder_ / "metrics.jsonl";
 };
 
 StepRecord step_record(int64_t step) {
-  return {.step = step, .epoch = 0.003, .loss = 1.79, .lr = 3e-5, .grad_norm = 2.1, .loss_scale = 65536,
-          .skipped = false, .samples = 32, .tokens = 623, .seconds = 0.98};
+  return {.step = step,
+          .epoch = 0.003,
+          .loss = 1.79,
+          .lr = 3e-5,
+          .grad_norm = 2.1,
+          .loss_scale = 65536,
+          .skipped = false,
+          .samples = 32,
+          .tokens = 623,
+          .seconds = 0.98};
 }
 
 EvalRecord eval_record(int64_t step) {
@@ -57,7 +65,10 @@ EvalRecord eval_record(int64_t step) {
 }
 
 EndRecord end_record() {
-  return {.steps = 288, .minutes = 4.9, .samples_per_second = 31.2, .tokens_per_second = 607,
+  return {.steps = 288,
+          .minutes = 4.9,
+          .samples_per_second = 31.2,
+          .tokens_per_second = 607,
           .peak_memory_bytes = 2400000000};
 }
 
@@ -133,8 +144,7 @@ TEST_F(RunRecordsTest, SaysFileAndLineOfABadLine) {
   EXPECT_THAT(error_after_good(""), HasSubstr(at_line_2));
   EXPECT_THAT(error_after_good("[1]"), HasSubstr(at_line_2 + "not a record of a run: a JSON object with an \"event\""));
   EXPECT_THAT(error_after_good("{\"event\":7}"), HasSubstr(at_line_2));
-  EXPECT_THAT(error_after_good(R"({"event":"step","step":1})"),
-              HasSubstr(at_line_2 + "the record lacks \"epoch\"."));
+  EXPECT_THAT(error_after_good(R"({"event":"step","step":1})"), HasSubstr(at_line_2 + "the record lacks \"epoch\"."));
   EXPECT_THAT(error_after_good(R"({"event":"step","step":-1})"),
               HasSubstr(at_line_2 + "\"step\" must be an integer from 0."));
   EXPECT_THAT(error_after_good(R"({"event":"step","step":18446744073709551615})"),

@@ -266,7 +266,11 @@ TEST_F(SafetensorsTest, RefusesWhatTheFormatCannotHoldAndKeepsTheOldFile) {
   EXPECT_EQ(
       error("b", at::ones({1}, at::kComplexDouble)),
       "m: tensor 'b' is ComplexDouble, which the safetensors format has no dtype for. Convert it to another dtype.");
-  EXPECT_EQ(value_error([&] { save_safetensors(folder_ / "m", {}, {{"k", "\xff"}}); }, folder_),
+  EXPECT_EQ(value_error(
+                [&] {
+                  save_safetensors(folder_ / "m", {}, {{"k", "\xff"}});
+                },
+                folder_),
             "m: metadata 'k' is not valid UTF-8.");
   EXPECT_EQ(ScratchFolder::read(folder_ / "m"), "old");
 }

@@ -22,8 +22,8 @@ class TensorBoardWriterTest : public testing::Test {
     return out.str();
   }
 
-  std::filesystem::path folder_ = std::filesystem::path(testing::TempDir()) /
-                                  ("tensorboard_" + std::to_string(::getpid())) / "nested";
+  std::filesystem::path folder_ =
+      std::filesystem::path(testing::TempDir()) / ("tensorboard_" + std::to_string(::getpid())) / "nested";
 };
 
 std::string with_zeros(const char* text, size_t size) { return std::string(text, size); }

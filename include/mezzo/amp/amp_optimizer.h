@@ -60,7 +60,9 @@ class AmpOptimizer {
   /// back to what it is now. Asked for before a step with a closure, and called
   /// if a later evaluation of that closure overflows. By default, nothing is
   /// kept: right for an optimizer that calls its closure once and first.
-  virtual std::function<void()> save_state() { return [] {}; }
+  virtual std::function<void()> save_state() {
+    return [] {};
+  }
 
   /// Tells optimizers apart; the scaler keeps one stage for each.
   virtual const void* identity() const { return this; }

@@ -67,8 +67,8 @@ class Optimizer : public AmpOptimizer {
   virtual std::vector<std::string_view> slot_names() const = 0;
   /// The slot's value before the first step.
   virtual at::Tensor initial_slot(size_t slot, const at::Tensor& param) const = 0;
-  /// One step of the bucket, without autograd. `grad_scale` to divide gradients by, and `found_inf` to skip where it is 1,
-  /// are 1-element float32 on the bucket's device, or undefined.
+  /// One step of the bucket, without autograd. `grad_scale` to divide gradients by, and `found_inf` to skip where it is
+  /// 1, are 1-element float32 on the bucket's device, or undefined.
   virtual void update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
 
  private:

@@ -29,11 +29,8 @@ struct TokenizedTexts {
 
 /// The batches of one epoch: lists of indices into the data set, each index
 /// once, the last batch possibly shorter. A pure function of its arguments.
-std::vector<std::vector<int64_t>> epoch_batches(const TokenizedTexts& texts,
-                                                int64_t batch_size,
-                                                Batching batching,
-                                                uint64_t seed,
-                                                int64_t epoch);
+std::vector<std::vector<int64_t>> epoch_batches(
+    const TokenizedTexts& texts, int64_t batch_size, Batching batching, uint64_t seed, int64_t epoch);
 
 /// Batches for evaluation: texts sorted by length, longest first.
 std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t batch_size);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/arg.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -7,8 +9,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <torch/arg.h>
 
 namespace mezzo::text {
 

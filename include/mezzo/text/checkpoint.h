@@ -16,16 +16,16 @@ namespace mezzo::text {
 /// where it was. Random numbers and the order of data are functions of the seed
 /// and of these counters, so nothing else is kept.
 struct Checkpoint {
-  int64_t step = 0;             ///< optimizer steps done, skipped ones too
-  int64_t steps_taken = 0;      ///< those that updated the weights; drives the learning-rate schedule
-  int64_t samples = 0;          ///< texts seen
-  int64_t tokens = 0;           ///< tokens seen
-  double seconds = 0;           ///< wall time so far, evaluations included
-  double step_seconds = 0;      ///< of the optimizer steps alone
-  int64_t last_eval_step = 0;   ///< after which dev was last evaluated; 0: never
-  std::optional<double> best_accuracy;           ///< of dev evaluations; its weights lie in the output folder
-  std::map<std::string, double> scaler;          ///< GradScaler's state; empty where it is off
-  std::map<std::string, std::string> settings;   ///< that decide the result; must agree when the run resumes
+  int64_t step = 0;                             ///< optimizer steps done, skipped ones too
+  int64_t steps_taken = 0;                      ///< those that updated the weights; drives the learning-rate schedule
+  int64_t samples = 0;                          ///< texts seen
+  int64_t tokens = 0;                           ///< tokens seen
+  double seconds = 0;                           ///< wall time so far, evaluations included
+  double step_seconds = 0;                      ///< of the optimizer steps alone
+  int64_t last_eval_step = 0;                   ///< after which dev was last evaluated; 0: never
+  std::optional<double> best_accuracy;          ///< of dev evaluations; its weights lie in the output folder
+  std::map<std::string, double> scaler;         ///< GradScaler's state; empty where it is off
+  std::map<std::string, std::string> settings;  ///< that decide the result; must agree when the run resumes
   std::vector<std::pair<std::string, at::Tensor>> weights;    ///< float32
   std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< state by name
 };

@@ -26,9 +26,7 @@ bool has_classifier(const std::filesystem::path& folder);
 ///
 /// @throws c10::ValueError  naming the tensor, where one does not fit or any
 ///     other is missing; the model is unusable then.
-LoadedWeights load_pretrained(BertForSequenceClassification& model,
-                              const std::filesystem::path& folder,
-                              uint64_t seed);
+LoadedWeights load_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder, uint64_t seed);
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is
 /// made if need be; transformers' `from_pretrained` loads them. Each file is

@@ -35,9 +35,9 @@ enum class ProgressStyle {
 class ProgressBar {
  public:
   struct Options {
-    std::string label = {};           ///< in front of the bar
-    int64_t total = 0;                ///< steps in all; 0 if unknown: then no bar and no time left
-    int64_t initial = 0;              ///< steps done before, by a run this one resumes; kept out of the time left
+    std::string label = {};  ///< in front of the bar
+    int64_t total = 0;       ///< steps in all; 0 if unknown: then no bar and no time left
+    int64_t initial = 0;     ///< steps done before, by a run this one resumes; kept out of the time left
     ProgressStyle style = ProgressStyle::kAuto;
     std::FILE* stream = stderr;       ///< not owned
     double redraw_seconds = 0.1;      ///< kTerminal: the least time between two redraws

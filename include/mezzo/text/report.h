@@ -18,13 +18,13 @@ struct ReportInput {
   std::string title = "Training report";
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
-  std::optional<EndRecord> end;            ///< nullopt: the run has not come to its end
-  std::vector<std::string> label_names;    ///< by label; a label without a name is shown by its number
+  std::optional<EndRecord> end;                        ///< nullopt: the run has not come to its end
+  std::vector<std::string> label_names;                ///< by label; a label without a name is shown by its number
   std::vector<std::vector<int64_t>> confusion_matrix;  ///< counts, [true label][predicted label]
-  std::string classification_report;       ///< as scikit-learn prints it
-  Pairs headline;                          ///< further numbers for the top of the page: name, value
-  Pairs settings;                          ///< in the order to show them
-  Pairs environment;                       ///< versions, machine
+  std::string classification_report;                   ///< as scikit-learn prints it
+  Pairs headline;                                      ///< further numbers for the top of the page: name, value
+  Pairs settings;                                      ///< in the order to show them
+  Pairs environment;                                   ///< versions, machine
 };
 
 /// Renders `report.html`: headline numbers, curves over the steps, confusion

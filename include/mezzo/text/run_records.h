@@ -12,32 +12,32 @@ namespace mezzo::text {
 /// One optimizer step, as a line of `metrics.jsonl`. All amounts are the
 /// step's own (summed over its micro-batches and ranks), not running totals.
 struct StepRecord {
-  int64_t step = 0;         ///< from 1; a skipped step counts
-  double epoch = 0;         ///< passes over the training data so far; 0.5 is half of the first
-  double loss = 0;          ///< mean over the step's samples, unscaled; NaN or infinite is written as null
-  double lr = 0;            ///< learning rate the step was taken with
-  double grad_norm = 0;     ///< of the unscaled gradients, before clipping
-  double loss_scale = 1;    ///< the scale the step's loss was multiplied by
-  bool skipped = false;     ///< a gradient was inf or NaN, so the weights stayed as they were
-  int64_t samples = 0;      ///< texts in the step
-  int64_t tokens = 0;       ///< real tokens in the step, padding not counted
-  double seconds = 0;       ///< wall time of the step
+  int64_t step = 0;       ///< from 1; a skipped step counts
+  double epoch = 0;       ///< passes over the training data so far; 0.5 is half of the first
+  double loss = 0;        ///< mean over the step's samples, unscaled; NaN or infinite is written as null
+  double lr = 0;          ///< learning rate the step was taken with
+  double grad_norm = 0;   ///< of the unscaled gradients, before clipping
+  double loss_scale = 1;  ///< the scale the step's loss was multiplied by
+  bool skipped = false;   ///< a gradient was inf or NaN, so the weights stayed as they were
+  int64_t samples = 0;    ///< texts in the step
+  int64_t tokens = 0;     ///< real tokens in the step, padding not counted
+  double seconds = 0;     ///< wall time of the step
 };
 
 /// One evaluation of a split after `step` optimizer steps.
 struct EvalRecord {
   int64_t step = 0;
-  std::string split;        ///< "dev" or "test"
-  double loss = 0;          ///< mean over the split's samples
-  double accuracy = 0;      ///< 0 to 1
-  double macro_f1 = 0;      ///< 0 to 1
-  double seconds = 0;       ///< wall time of the evaluation
+  std::string split;    ///< "dev" or "test"
+  double loss = 0;      ///< mean over the split's samples
+  double accuracy = 0;  ///< 0 to 1
+  double macro_f1 = 0;  ///< 0 to 1
+  double seconds = 0;   ///< wall time of the evaluation
 };
 
 /// The last line of a run that came to its end.
 struct EndRecord {
   int64_t steps = 0;
-  double minutes = 0;       ///< wall time of the training
+  double minutes = 0;  ///< wall time of the training
   double samples_per_second = 0;
   double tokens_per_second = 0;
   int64_t peak_memory_bytes = 0;

@@ -22,12 +22,12 @@ struct TrainConfig {
   std::filesystem::path output;        ///< folder for the results
   bool overwrite = false;              ///< replace a run that `output` holds
 
-  std::string precision = "auto";    ///< fp32, bf16, fp16, auto
-  std::string device = "auto";       ///< cpu, cuda, cuda:N, auto
-  bool master_weights = false;       ///< model in bf16 or fp16, float32 masters in the optimizer
-  int64_t batch_size = 32;           ///< texts per micro-batch
-  int64_t grad_accumulation = 1;     ///< micro-batches per optimizer step
-  int64_t max_length = 128;          ///< tokens a text is cut to, [CLS] and [SEP] included
+  std::string precision = "auto";  ///< fp32, bf16, fp16, auto
+  std::string device = "auto";     ///< cpu, cuda, cuda:N, auto
+  bool master_weights = false;     ///< model in bf16 or fp16, float32 masters in the optimizer
+  int64_t batch_size = 32;         ///< texts per micro-batch
+  int64_t grad_accumulation = 1;   ///< micro-batches per optimizer step
+  int64_t max_length = 128;        ///< tokens a text is cut to, [CLS] and [SEP] included
   double epochs = 1;
   std::optional<int64_t> max_steps;  ///< optimizer steps; wins over `epochs`
   std::string batching = "packed";   ///< packed, grouped, dynamic, padded
@@ -35,10 +35,10 @@ struct TrainConfig {
 
   std::string optimizer = "adamw";  ///< adamw, adam, sgd, lamb
   double learning_rate = 3e-5;
-  double weight_decay = 0.01;        ///< of all but biases and layer norms
-  double max_grad_norm = 0;          ///< total gradient norm is clipped to it; 0: off
-  std::string schedule = "constant"; ///< constant, linear, cosine
-  double warmup_ratio = 0;           ///< share of the steps over which the learning rate rises from 0
+  double weight_decay = 0.01;         ///< of all but biases and layer norms
+  double max_grad_norm = 0;           ///< total gradient norm is clipped to it; 0: off
+  std::string schedule = "constant";  ///< constant, linear, cosine
+  double warmup_ratio = 0;            ///< share of the steps over which the learning rate rises from 0
 
   std::optional<double> loss_scale;  ///< fp16 only: a static scale; nullopt: dynamic
   double init_scale = 65536;
@@ -49,10 +49,10 @@ struct TrainConfig {
   int64_t eval_every = 50;  ///< optimizer steps; 0: only at the end
   int64_t save_every = 0;   ///< optimizer steps between checkpoints; 0: only when stopped by a signal
   int64_t keep = 2;         ///< checkpoints kept
-  std::string resume;       ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder
+  std::string resume;  ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder
   uint64_t seed = 123;
-  int64_t threads = 0;      ///< 0: as many as LibTorch chooses
-  int64_t limit = 0;        ///< read only so many rows of the training file; 0: all
+  int64_t threads = 0;  ///< 0: as many as LibTorch chooses
+  int64_t limit = 0;    ///< read only so many rows of the training file; 0: all
   bool quiet = false;
 
   /// @throws c10::ValueError  naming the flag, what it was and what it may be.

@@ -11,8 +11,8 @@ namespace mezzo::text {
 
 /// What a run came to.
 struct TrainResult {
-  bool finished = false;  ///< false: stopped on request, with a checkpoint saved
-  int64_t steps = 0;      ///< optimizer steps done
+  bool finished = false;                       ///< false: stopped on request, with a checkpoint saved
+  int64_t steps = 0;                           ///< optimizer steps done
   std::optional<ClassificationReport> report;  ///< on test, or on dev without one; none without both
 };
 

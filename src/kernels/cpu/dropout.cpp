@@ -17,8 +17,10 @@ constexpr int kChunk = 4 * kLanes;        // elements they decide
 constexpr int64_t kGrain = 256 * kChunk;  // elements a task takes at least
 
 /// keep[4 * lane + word] for the blocks first_block ... first_block + kLanes - 1.
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void keep_chunk(
-    uint64_t first_block, const RandomKey& key, uint32_t threshold, uint8_t* keep) {
+__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void keep_chunk(uint64_t first_block,
+                                                                                              const RandomKey& key,
+                                                                                              uint32_t threshold,
+                                                                                              uint8_t* keep) {
   uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint64_t block = first_block + static_cast<uint64_t>(lane);
@@ -47,8 +49,8 @@ __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) vo
 }
 
 template <class T>
-void apply_range(const T* x, T* out, int64_t begin, int64_t end, float scale, uint32_t threshold,
-                 const RandomKey& key) {
+void apply_range(
+    const T* x, T* out, int64_t begin, int64_t end, float scale, uint32_t threshold, const RandomKey& key) {
   uint8_t keep[kChunk];
   for (int64_t at = begin; at < end; at += kChunk) {
     keep_chunk(static_cast<uint64_t>(at) / 4, key, threshold, keep);
