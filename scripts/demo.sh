@@ -17,8 +17,8 @@ mkdir -p "$out"
 echo
 echo "A few predictions:"
 "$mezzo" predict --model "$out/model" <<'TEXTS' |
-The court finds the defendant guilty of contempt and sentences him to thirty days.
-Beam me up, Scotty! The Enterprise cannot hold out against the Klingons much longer, said Captain Kirk.
+The senator promised lower taxes and then voted for a new one.
+Captain Kirk to Enterprise: "There is no intelligent life down here." -- Stardate 4372.5
 I installed the new kernel and now my sound card does not work any more.
 TEXTS
   .venv/bin/python -c 'import json, sys

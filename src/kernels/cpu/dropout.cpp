@@ -9,6 +9,14 @@
 
 #include "kernels/philox.h"
 
+// One copy of a function per instruction set, chosen when the program starts. gcc 12 crashes on clones it must
+// instrument.
+#ifdef __SANITIZE_ADDRESS__
+#define MEZZO_VECTOR_CLONES
+#else
+#define MEZZO_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#endif
+
 namespace mezzo::kernels::cpu {
 namespace {
 
@@ -17,10 +25,7 @@ constexpr int kChunk = 4 * kLanes;        // elements they decide
 constexpr int64_t kGrain = 256 * kChunk;  // elements a task takes at least
 
 /// keep[4 * lane + word] for the blocks first_block ... first_block + kLanes - 1.
-__attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"))) void keep_chunk(uint64_t first_block,
-                                                                                              const RandomKey& key,
-                                                                                              uint32_t threshold,
-                                                                                              uint8_t* keep) {
+MEZZO_VECTOR_CLONES void keep_chunk(uint64_t first_block, const RandomKey& key, uint32_t threshold, uint8_t* keep) {
   uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     const uint64_t block = first_block + static_cast<uint64_t>(lane);
