@@ -7,6 +7,7 @@
 #include "mezzo/amp/cpu_half_matmul.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
+#include "mezzo/amp/module_scope.h"
 #include "mezzo/amp/op_lists.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/clip_grad.h"

@@ -10,6 +10,7 @@
 #include "kernels/bert_blocks.h"
 #include "kernels/dropout.h"
 #include "kernels/packed_attention.h"
+#include "mezzo/amp/module_scope.h"
 
 // Shapes below: T rows (tokens of all texts), B texts, H hidden size, F intermediate size, C labels.
 
@@ -71,6 +72,7 @@ class BertEmbeddings : public torch::nn::Module {
         dropout_(config.hidden_dropout_prob) {}
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
+    const ModuleScope scope("embeddings");
     return kernels::embedding_layer_norm(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
                                          batch.positions, norm_->params(), is_training() ? dropout_ : 0,
                                          site(random, kEmbeddingSite));
@@ -92,6 +94,7 @@ class BertSelfAttention : public torch::nn::Module {
         dropout_(config.attention_probs_dropout_prob) {}
 
   at::Tensor forward(const at::Tensor& x, const SequenceLayout& layout, const RandomKey& random) const {
+    const ModuleScope scope("self");
     return kernels::packed_attention(query_->forward(x), key_->forward(x), value_->forward(x), num_heads_, layout,
                                      is_training() ? dropout_ : 0, random);
   }
@@ -111,6 +114,7 @@ class BertOutput : public torch::nn::Module {
         dropout_(config.hidden_dropout_prob) {}
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const RandomKey& random) const {
+    const ModuleScope scope("output");
     return kernels::residual_layer_norm(dense_->forward(x), residual, norm_->params(), is_training() ? dropout_ : 0,
                                         random);
   }
@@ -131,6 +135,7 @@ class BertAttention : public torch::nn::Module {
                      const SequenceLayout& layout,
                      const DropoutSeed& random,
                      int64_t layer) const {
+    const ModuleScope scope("attention");
     const auto context = self_->forward(x, layout, site(random, layer, LayerSite::kAttentionWeights));
     return output_->forward(context, x, site(random, layer, LayerSite::kAttentionOutput));
   }
@@ -152,6 +157,7 @@ class BertIntermediate : public torch::nn::Module {
       : dense_(register_module("dense", std::make_shared<Dense>(config.hidden_size, config.intermediate_size))),
         activation_(activation(config.hidden_act)) {}
   at::Tensor forward(const at::Tensor& x) const {  // [T, H] -> [T, F]
+    const ModuleScope scope("intermediate");
     return kernels::linear_activation(x, dense_->weight, dense_->bias, activation_);
   }
 
@@ -171,6 +177,7 @@ class BertLayer : public torch::nn::Module {
                      const SequenceLayout& layout,
                      const DropoutSeed& random,
                      int64_t layer) const {
+    const ModuleScope scope("layer", layer);
     const auto attended = attention_->forward(x, layout, random, layer);
     return output_->forward(intermediate_->forward(attended), attended, site(random, layer, LayerSite::kOutput));
   }
@@ -192,6 +199,7 @@ class BertEncoder : public torch::nn::Module {
   }
 
   at::Tensor forward(at::Tensor x, const SequenceLayout& layout, const DropoutSeed& random) const {
+    const ModuleScope scope("encoder");
     for (size_t i = 0; i < layers_.size(); ++i) {
       x = layers_[i]->forward(x, layout, random, static_cast<int64_t>(i));
     }
@@ -206,7 +214,10 @@ class BertPooler : public torch::nn::Module {
  public:
   explicit BertPooler(const BertConfig& config)
       : dense_(register_module("dense", std::make_shared<Dense>(config.hidden_size, config.hidden_size))) {}
-  at::Tensor forward(const at::Tensor& first_tokens) const { return dense_->forward(first_tokens).tanh(); }
+  at::Tensor forward(const at::Tensor& first_tokens) const {
+    const ModuleScope scope("pooler");
+    return dense_->forward(first_tokens).tanh();
+  }
 
  private:
   std::shared_ptr<Dense> dense_;
@@ -222,6 +233,7 @@ class BertModel : public torch::nn::Module {
         pooler_(register_module("pooler", std::make_shared<BertPooler>(config))) {}
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [B, H]
+    const ModuleScope scope("bert");
     const SequenceLayout layout(batch.cu_seqlens, batch.seqlens, batch.input_ids.size(0), batch.input_ids.device());
     const auto hidden = encoder_->forward(embeddings_->forward(batch, random), layout, random);
     return pooler_->forward(hidden.index_select(0, layout.first_rows));
@@ -269,6 +281,7 @@ void BertForSequenceClassification::init_weights(uint64_t seed) {
 at::Tensor BertForSequenceClassification::forward(const PackedBatch& batch, const DropoutSeed& random) {
   const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
   const auto pooled = bert_->forward(batch, random);
+  const ModuleScope scope("classifier");
   return classifier_->forward(kernels::dropout(pooled, is_training() ? p : 0, site(random, kClassifierSite)));
 }
 

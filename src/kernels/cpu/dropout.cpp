@@ -7,15 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/vector_clones.h"
 #include "kernels/philox.h"
-
-// One copy of a function per instruction set, chosen when the program starts. gcc 12 crashes on clones it must
-// instrument.
-#ifdef __SANITIZE_ADDRESS__
-#define MEZZO_VECTOR_CLONES
-#else
-#define MEZZO_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#endif
 
 namespace mezzo::kernels::cpu {
 namespace {
