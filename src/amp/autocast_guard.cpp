@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "amp/policy_region.h"
+
 namespace mezzo {
 namespace {
 
@@ -43,7 +45,20 @@ AutocastGuard::AutocastGuard(c10::DeviceType device_type,
   at::autocast::set_autocast_cache_enabled(cache_enabled.value_or(previous_cache_enabled_));
 }
 
+AutocastGuard::AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype, const AutocastOptions& options)
+    : AutocastGuard(device_type, dtype, options.enabled(), options.cache_enabled()) {
+  if (options.policy() || options.log() != nullptr) {
+    const PolicyRegion* outer = PolicyRegion::current(device_type);
+    const auto policy = options.policy()   ? options.policy()->table()
+                        : outer != nullptr ? outer->policy
+                                           : OpPolicy::built_in(device_type).table();
+    CastLog* log = options.log() != nullptr || outer == nullptr ? options.log() : outer->log;
+    policy_region_ = std::make_unique<PolicyRegionGuard>(device_type, PolicyRegion{policy, log});
+  }
+}
+
 AutocastGuard::~AutocastGuard() {
+  policy_region_.reset();
   if (at::autocast::decrement_nesting() == 0) {
     at::autocast::clear_cache();
   }

@@ -2,10 +2,16 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
+#include <string>
 
 namespace mezzo {
 namespace {
+
+// In the order of CastPolicy.
+constexpr std::array<std::string_view, 7> kPolicyWords = {
+    "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "fp32_append_dtype", "promote", "banned", "untouched"};
 
 // PyTorch 2.13, aten/src/ATen/autocast_mode.{h,cpp}; by policy, then by name.
 constexpr auto kCudaOps = std::to_array<OpPolicyEntry>({
@@ -262,16 +268,18 @@ constexpr auto kCpuOps = std::to_array<OpPolicyEntry>({
 
 }  // namespace
 
-std::string_view to_string(CastPolicy policy) {
-  switch (policy) {
-    case CastPolicy::kLowerPrecision: return "lower_precision_fp";
-    case CastPolicy::kFloat32: return "fp32";
-    case CastPolicy::kFloat32SetOptDtype: return "fp32_set_opt_dtype";
-    case CastPolicy::kFloat32AppendDtype: return "fp32_append_dtype";
-    case CastPolicy::kPromote: return "promote";
-    case CastPolicy::kBanned: return "banned";
+std::string_view to_string(CastPolicy policy) { return kPolicyWords.at(static_cast<size_t>(policy)); }
+
+CastPolicy parse_cast_policy(std::string_view word) {
+  const auto found = std::find(kPolicyWords.begin(), kPolicyWords.end(), word);
+  if (found == kPolicyWords.end()) {
+    std::string words;
+    for (const auto known : kPolicyWords) {
+      words.append(words.empty() ? "" : ", ").append(known);
+    }
+    TORCH_CHECK_VALUE(false, "op policy '", word, "' is not known: ", words);
   }
-  TORCH_INTERNAL_ASSERT(false, "CastPolicy ", static_cast<int>(policy), " has no name");
+  return static_cast<CastPolicy>(found - kPolicyWords.begin());
 }
 
 std::span<const OpPolicyEntry> autocast_ops(c10::DeviceType device_type) {

@@ -16,10 +16,16 @@ enum class CastPolicy {
   kFloat32AppendDtype,  ///< the same for ops whose overload with a `dtype` argument is another one (norm)
   kPromote,             ///< cast to the widest dtype among the arguments
   kBanned,              ///< refuse to run
+  kUntouched,           ///< leave the arguments as they are; what the op is made of still follows its own policies
 };
 
-/// PyTorch's own word for it, such as "lower_precision_fp".
+/// PyTorch's own word for it: "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "fp32_append_dtype", "promote",
+/// "banned"; and "untouched".
 std::string_view to_string(CastPolicy policy);
+
+/// The reverse of `to_string`.
+/// @throws c10::ValueError  that lists the words, for any other.
+CastPolicy parse_cast_policy(std::string_view word);
 
 /// One op and its policy.
 struct OpPolicyEntry {

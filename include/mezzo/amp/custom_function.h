@@ -1,0 +1,173 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/op_lists.h"
+
+namespace mezzo {
+
+namespace detail {
+
+/// Casts the tensors among the arguments of one call of a registered function, and switches autocast off for what it is
+/// made of, while it lives.
+class FunctionScope {
+ public:
+  FunctionScope(const std::string& name, CastPolicy policy, c10::DeviceType device_type);
+
+  /// kPromote looks at every tensor before the first is cast.
+  void consider(const at::Tensor& tensor);
+  at::Tensor cast(const at::Tensor& tensor) const;
+
+ private:
+  const std::string& name_;
+  CastPolicy policy_;
+  c10::DeviceType device_type_;
+  CastLog* log_ = nullptr;
+  std::optional<c10::ScalarType> to_;  // nullopt: nothing is cast
+  std::optional<AutocastGuard> off_;
+};
+
+/// Autocast as custom_fwd wants it for the body of a forward.
+class ForwardScope {
+ public:
+  ForwardScope(torch::autograd::AutogradContext* ctx,
+               c10::DeviceType device_type,
+               std::optional<c10::ScalarType> cast_inputs);
+  at::Tensor cast(const at::Tensor& tensor) const;
+
+ private:
+  c10::DeviceType device_type_;
+  std::optional<c10::ScalarType> to_;
+  std::optional<AutocastGuard> off_;
+};
+
+/// The state that ForwardScope kept in `ctx`.
+class BackwardScope {
+ public:
+  BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type);
+  ~BackwardScope();
+
+ private:
+  std::optional<AutocastGuard> autocast_;
+  std::unique_ptr<PolicyRegionGuard> policy_region_;
+};
+
+void register_function(const std::string& name, CastPolicy policy);
+
+inline void consider(FunctionScope& scope, const at::Tensor& tensor) { scope.consider(tensor); }
+inline void consider(FunctionScope& scope, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) {
+    scope.consider(tensor);
+  }
+}
+template <class T>
+void consider(FunctionScope&, const T&) {}
+
+/// `argument` with the tensors in it cast by `scope`; an argument of another type as it is.
+template <class Scope, class T>
+decltype(auto) cast_argument(const Scope& scope, T&& argument) {
+  using Type = std::remove_cvref_t<T>;
+  if constexpr (std::is_same_v<Type, at::Tensor>) {
+    return scope.cast(argument);
+  } else if constexpr (std::is_same_v<Type, std::optional<at::Tensor>>) {
+    return argument ? Type(scope.cast(*argument)) : Type();
+  } else if constexpr (std::is_same_v<Type, std::vector<at::Tensor>>) {
+    Type result;
+    result.reserve(argument.size());
+    for (const at::Tensor& tensor : argument) {
+      result.push_back(scope.cast(tensor));
+    }
+    return result;
+  } else {
+    return std::forward<T>(argument);
+  }
+}
+
+}  // namespace detail
+
+/// Gives a function of your own a line in op policies, as if it were an op:
+/// inside an autocast region its tensor arguments are cast as the line says, and
+/// the ops it is made of run with autocast off. Outside of one it is called as is.
+///
+/// @code
+/// auto fused = mezzo::autocast_function("mylib::fused", mezzo::CastPolicy::kLowerPrecision, torch::kCUDA,
+///     [](const torch::Tensor& x, const torch::Tensor& weight) { ... });
+/// policy.set("mylib::fused", mezzo::CastPolicy::kFloat32);   // in one scope, say
+/// @endcode
+///
+/// Casts arguments of type Tensor, std::optional<Tensor> and std::vector<Tensor>;
+/// others pass through. As thread-safe as `function`.
+///
+/// @param name  process-wide, with "::"; wrapping another function under it is allowed.
+/// @param policy  kLowerPrecision, kFloat32, kPromote, kBanned or kUntouched.
+/// @throws c10::ValueError  for another policy, or a name without "::".
+/// @see torch.library.register_autocast (Python), which knows lower precision only.
+template <class Function>
+[[nodiscard]] auto autocast_function(std::string name,
+                                     CastPolicy policy,
+                                     c10::DeviceType device_type,
+                                     Function&& function) {
+  detail::register_function(name, policy);
+  return [name = std::move(name), policy, device_type,
+          wrapped = std::forward<Function>(function)]<class... Args>(Args&&... args) -> decltype(auto) {
+    detail::FunctionScope scope(name, policy, device_type);
+    (detail::consider(scope, args), ...);
+    return std::invoke(wrapped, detail::cast_argument(scope, std::forward<Args>(args))...);
+  };
+}
+
+/// Runs the forward of a `torch::autograd::Function` as Python's
+/// `torch.amp.custom_fwd` does, and remembers the autocast state for `custom_bwd`.
+///
+/// @code
+/// static torch::Tensor forward(AutogradContext* ctx, torch::Tensor x, torch::Tensor y) {
+///   return mezzo::custom_fwd(ctx, torch::kCUDA, torch::kFloat, [&](const torch::Tensor& a, const torch::Tensor& b) {
+///     ctx->save_for_backward({a, b});
+///     return a.mm(b);
+///   }, x, y);
+/// }
+/// static variable_list backward(AutogradContext* ctx, variable_list grad) {
+///   return mezzo::custom_bwd(ctx, torch::kCUDA, [&] { ... });
+/// }
+/// @endcode
+///
+/// @param cast_inputs  nullopt: `forward` runs under the autocast state in force.
+///     A dtype: inside an autocast region the floating tensors on `device_type`
+///     (float64 aside) are cast to it, and `forward` runs with autocast off.
+///     Outside of a region nothing is cast.
+/// @return what `forward` returns. Thread-safe; never syncs the device.
+template <class Forward, class... Args>
+auto custom_fwd(torch::autograd::AutogradContext* ctx,
+                c10::DeviceType device_type,
+                std::optional<c10::ScalarType> cast_inputs,
+                Forward&& forward,
+                Args&&... args) {
+  const detail::ForwardScope scope(ctx, device_type, cast_inputs);
+  return std::invoke(forward, detail::cast_argument(scope, std::forward<Args>(args))...);
+}
+
+/// Runs the backward of a `torch::autograd::Function` in the autocast state (on
+/// or off, dtype, op policy) that its forward ran in, wherever and on
+/// whatever thread it is called.
+/// @return what `backward`, called without arguments, returns.
+/// @throws c10::Error  if the forward of `ctx` did not run through `custom_fwd`.
+/// @see torch.amp.custom_bwd (Python).
+template <class Backward>
+auto custom_bwd(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type, Backward&& backward) {
+  const detail::BackwardScope scope(ctx, device_type);
+  return std::invoke(backward);
+}
+
+}  // namespace mezzo

@@ -1,0 +1,150 @@
+#include "mezzo/amp/cast_log.h"
+
+#include <ATen/Context.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
+
+#include "amp/dtype_name.h"
+#include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/module_scope.h"
+
+namespace mezzo {
+namespace {
+
+/// `text` as a JSON string. Names of ops and modules hold nothing else that needs escaping.
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      result += '\\';
+    }
+    result += c;
+  }
+  return result + '"';
+}
+
+std::string megabytes(int64_t bytes) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(3) << static_cast<double>(bytes) / 1e6;
+  return text.str();
+}
+
+/// Puts the random numbers of the CPU, and of another device where there is one, back to where they were.
+class RandomStateGuard {
+ public:
+  explicit RandomStateGuard(c10::DeviceType device_type) {
+    keep(at::globalContext().defaultGenerator(c10::kCPU));
+    if (device_type == c10::kCUDA && at::hasCUDA()) {
+      keep(at::globalContext().defaultGenerator(device_type));
+    }
+  }
+  ~RandomStateGuard() {
+    for (auto& [generator, state] : states_) {
+      generator.set_state(state);
+    }
+  }
+  RandomStateGuard(const RandomStateGuard&) = delete;
+  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
+
+ private:
+  void keep(const at::Generator& generator) { states_.emplace_back(generator, generator.get_state()); }
+
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+}  // namespace
+
+void CastLog::record(const std::string& op,
+                     CastPolicy policy,
+                     c10::ScalarType from,
+                     c10::ScalarType to,
+                     int64_t bytes,
+                     bool from_cache) {
+  Key key{op, policy, from, to, ModuleScope::current_path()};
+  const std::lock_guard lock(mutex_);
+  Totals& totals = totals_[std::move(key)];
+  if (from_cache) {
+    totals.cached += 1;
+  } else {
+    totals.count += 1;
+    totals.bytes += bytes;
+  }
+}
+
+std::vector<CastLog::Entry> CastLog::entries() const {
+  std::vector<Entry> entries;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, totals] : totals_) {
+      const auto& [op, policy, from, to, module] = key;
+      entries.push_back({op, policy, from, to, module, totals.count, totals.bytes, totals.cached});
+    }
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(b.bytes, a.op, a.module, a.from, a.to) < std::tie(a.bytes, b.op, b.module, b.from, b.to);
+  });
+  return entries;
+}
+
+std::string CastLog::to_table() const {
+  const auto all = entries();
+  size_t op_width = 2, module_width = 6;
+  for (const Entry& entry : all) {
+    op_width = std::max(op_width, entry.op.size());
+    module_width = std::max(module_width, entry.module.size());
+  }
+  std::ostringstream table;
+  const auto line = [&](std::string_view op, std::string_view policy, std::string_view from, std::string_view to,
+                        std::string_view module, const std::string& count, const std::string& cached,
+                        const std::string& mb) {
+    table << std::left << std::setw(static_cast<int>(op_width)) << op << "  " << std::setw(18) << policy << "  "
+          << std::setw(8) << from << "  " << std::setw(8) << to << "  " << std::setw(static_cast<int>(module_width))
+          << module << std::right << std::setw(9) << count << std::setw(9) << cached << std::setw(12) << mb << '\n';
+  };
+  line("op", "policy", "from", "to", "module", "casts", "cached", "MB");
+  Totals sum;
+  for (const Entry& e : all) {
+    line(e.op, to_string(e.policy), dtype_name(e.from), dtype_name(e.to), e.module, std::to_string(e.count),
+         std::to_string(e.cached), megabytes(e.bytes));
+    sum.count += e.count;
+    sum.cached += e.cached;
+    sum.bytes += e.bytes;
+  }
+  line("all", "", "", "", "", std::to_string(sum.count), std::to_string(sum.cached), megabytes(sum.bytes));
+  return table.str();
+}
+
+std::string CastLog::to_json() const {
+  std::ostringstream json;
+  json << '[';
+  const char* separator = "\n";
+  for (const Entry& e : entries()) {
+    json << separator << "  {\"op\": " << quoted(e.op) << ", \"policy\": " << quoted(to_string(e.policy))
+         << ", \"from\": " << quoted(dtype_name(e.from)) << ", \"to\": " << quoted(dtype_name(e.to))
+         << ", \"module\": " << quoted(e.module) << ", \"count\": " << e.count << ", \"bytes\": " << e.bytes
+         << ", \"cached\": " << e.cached << '}';
+    separator = ",\n";
+  }
+  json << "\n]\n";
+  return json.str();
+}
+
+void CastLog::clear() {
+  const std::lock_guard lock(mutex_);
+  totals_.clear();
+}
+
+void CastLog::dry_run(c10::DeviceType device_type,
+                      c10::ScalarType dtype,
+                      const std::function<void()>& function,
+                      const std::optional<OpPolicy>& policy) {
+  const c10::NoGradGuard no_grad;
+  const RandomStateGuard random_state(device_type);
+  const AutocastGuard autocast(device_type, dtype, AutocastOptions().policy(policy).log(this));
+  function();
+}
+
+}  // namespace mezzo

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "mezzo/amp/op_lists.h"
+
+namespace mezzo {
+
+/// One op's line, with what is needed to act on it while the op is called.
+struct OpPolicyEntryPoint {
+  CastPolicy policy = CastPolicy::kUntouched;
+  std::string op;                                 ///< in full
+  std::optional<size_t> dtype_argument;           ///< kFloat32SetOptDtype: where it stands
+  std::optional<c10::OperatorHandle> with_dtype;  ///< kFloat32AppendDtype: the overload that takes one
+  std::vector<bool> is_optional;                  ///< of each argument
+};
+
+/// What an OpPolicy holds: immutable once a guard carries it.
+struct OpPolicyTable {
+  /// The ops of PyTorch's own lists, listed or not, and whatever else was set. Other ops follow no policy.
+  std::unordered_map<const c10::FunctionSchema*, OpPolicyEntryPoint> ops;
+  /// Functions wrapped by `autocast_function`.
+  std::map<std::string, CastPolicy, std::less<>> functions;
+
+  const OpPolicyEntryPoint* find(const c10::OperatorHandle& op) const {
+    const auto found = ops.find(&op.schema());
+    return found == ops.end() ? nullptr : &found->second;
+  }
+};
+
+/// @throws c10::ValueError  for a policy that only ops can follow.
+void check_function_policy(std::string_view name, CastPolicy policy);
+
+/// Makes `name` known to OpPolicy::set. Thread-safe.
+void register_function_name(const std::string& name);
+
+}  // namespace mezzo
