@@ -95,7 +95,7 @@ at::Tensor ForwardScope::cast(const at::Tensor& tensor) const {
     return tensor;
   }
   const auto policy = *to_ == at::kFloat ? CastPolicy::kFloat32 : CastPolicy::kLowerPrecision;
-  return TensorCaster(device_type_, kCustomFwd, policy, current_log(device_type_)).cast(tensor, *to_);
+  return TensorCaster(device_type_, kCustomFwd, policy, current_log(device_type_)).convert(tensor, *to_);
 }
 
 BackwardScope::BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type) {

@@ -7,6 +7,7 @@
 
 #include "amp/cast_cache.h"
 #include "amp/dtype_name.h"
+#include "amp/policy_region.h"
 #include "mezzo/amp/cast_log.h"
 
 namespace mezzo {
@@ -23,26 +24,32 @@ bool TensorCaster::is_eligible(const at::Tensor& tensor) const {
          at::autocast::is_autocast_eligible(tensor, device_type_);
 }
 
-at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const {
+at::Tensor TensorCaster::convert(const at::Tensor& tensor, at::ScalarType to) const {
   if (!is_eligible(tensor) || tensor.scalar_type() == to) {
     return tensor;
   }
+  auto result = tensor.to(to);
+  log(tensor.scalar_type(), result, /*from_cache=*/false);
+  return result;
+}
+
+at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const {
+  if (PolicyRegion::current(device_type_) == nullptr) {
+    return at::autocast::cached_cast(to, tensor, device_type_);
+  }
   const bool keep = to == low_ && at::autocast::is_autocast_cache_enabled() && !c10::InferenceMode::is_enabled() &&
-                    CastCache::takes(tensor);
+                    is_eligible(tensor) && CastCache::takes(tensor);
   if (!keep) {
-    auto result = tensor.to(to);
-    log(tensor.scalar_type(), result, /*from_cache=*/false);
-    return result;
+    return convert(tensor, to);
   }
   auto& cache = CastCache::of_this_thread();
-  auto result = cache.find(tensor, to);
-  const bool from_cache = result.defined();
-  if (!from_cache) {
-    const c10::AutoGradMode differentiable(true);  // also for later uses, should gradients be off just now
-    result = tensor.to(to);
-    cache.keep(tensor, result);
+  if (auto kept = cache.find(tensor, to); kept.defined()) {
+    log(tensor.scalar_type(), kept, /*from_cache=*/true);
+    return kept;
   }
-  log(tensor.scalar_type(), result, from_cache);
+  const c10::AutoGradMode differentiable(true);  // also for later uses, should gradients be off just now
+  auto result = convert(tensor, to);
+  cache.keep(tensor, result);
   return result;
 }
 
