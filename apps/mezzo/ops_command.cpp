@@ -5,7 +5,7 @@
 #include <string>
 
 #include "commands.h"
-#include "mezzo/amp/op_lists.h"
+#include "mezzo/text/op_policy_file.h"
 
 namespace mezzo::app {
 namespace {
@@ -16,13 +16,12 @@ struct Flags {
 };
 
 int run_ops(const Flags& flags) {
-  const auto ops = autocast_ops(flags.policy == "cpu" ? c10::kCPU : c10::kCUDA);
   auto json = nlohmann::ordered_json::array();
-  for (const OpPolicyEntry& entry : ops) {
+  for (const auto& [op, policy] : text::parse_op_policy(flags.policy).lines()) {
     if (flags.json) {
-      json.push_back({{"op", entry.op}, {"policy", to_string(entry.policy)}});
+      json.push_back({{"op", op}, {"policy", to_string(policy)}});
     } else {
-      fmt::print("{:<22}{}\n", to_string(entry.policy), entry.op);
+      fmt::print("{:<22}{}\n", to_string(policy), op);
     }
   }
   if (flags.json) {
@@ -35,9 +34,8 @@ int run_ops(const Flags& flags) {
 
 Run add_ops(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
-  app.add_option("--policy", flags->policy, "op list: cuda or cpu")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"cuda", "cpu"}));
+  app.add_option("--policy", flags->policy, "op list: cuda, cpu, cuda_2020, norms_stay_low, or a TOML file")
+      ->capture_default_str();
   app.add_flag("--json", flags->json, "an array of objects instead of lines");
   return [flags] { return run_ops(*flags); };
 }

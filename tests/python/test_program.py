@@ -143,6 +143,8 @@ def test_tokenize_prints_ids_that_transformers_gives(small):
 
 def test_ops_lists_the_policies():
     entries = json.loads(mezzo("ops", "--policy", "cuda", "--json").stdout)
+    low_norms = json.loads(mezzo("ops", "--policy", "norms_stay_low", "--json").stdout)
+    assert {e["op"] for e in entries} - {e["op"] for e in low_norms} == {f"aten::{op}" for op in ("layer_norm", "native_layer_norm", "rms_norm")}
     assert len(entries) == 119 and {"op": "aten::mm", "policy": "lower_precision_fp"} in entries
     assert re.search(r"^fp32 +aten::mse_loss$", mezzo("ops", "--policy", "cpu").stdout, re.M)
 
