@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 
 #include <atomic>
 #include <thread>
@@ -89,6 +90,22 @@ TEST(OpPolicyTest, OneLogTakesTheCastsOfManyThreads) {
   EXPECT_EQ(entries[0].module, "layer.0");
   EXPECT_EQ(entries[0].count + entries[1].count, 800);
   EXPECT_EQ(entries[0].bytes, 400 * 2 * 2 * 2);
+}
+
+TEST(OpPolicyTest, OpsOfOtherLibrariesTakeALine) {
+  torch::Library library(torch::Library::FRAGMENT, "mezzo_test", std::nullopt, __FILE__, __LINE__);
+  library.def("twice(Tensor x) -> Tensor", [](const at::Tensor& x) { return x + x; });
+  const auto twice = [] {
+    return c10::Dispatcher::singleton()
+        .findSchemaOrThrow("mezzo_test::twice", "")
+        .typed<at::Tensor(const at::Tensor&)>()
+        .call(at::ones({2}));
+  };
+  const auto policy = OpPolicy::preset("cpu").set("mezzo_test::twice", CastPolicy::kLowerPrecision);
+  const AutocastGuard autocast(at::kCPU, at::kHalf, with(policy));
+  EXPECT_EQ(twice().scalar_type(), at::kHalf);
+  const AutocastGuard listed_no_more(at::kCPU, at::kHalf, with(OpPolicy::preset("cpu")));
+  EXPECT_EQ(twice().scalar_type(), at::kFloat);
 }
 
 at::Tensor add_all(const at::Tensor& x, const std::vector<at::Tensor>& others, const std::optional<at::Tensor>& bias) {
