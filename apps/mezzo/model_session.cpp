@@ -2,6 +2,9 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
 
 #include "mezzo/text/pretrained.h"
 
@@ -17,11 +20,10 @@ std::shared_ptr<text::BertForSequenceClassification> load_model(const std::files
   return model;
 }
 
-int64_t set_threads(int64_t threads, int64_t max_length) {
-  if (threads > 0) {
-    at::set_num_threads(static_cast<int>(threads));
-  }
-  return max_length;
+/// As many tokens as the model was trained with, or else has positions for.
+int64_t default_max_length(const text::BertTokenizer& tokenizer, const text::BertConfig& config) {
+  const int64_t trained_with = tokenizer.options().model_max_length();
+  return trained_with > 0 ? std::min(trained_with, config.max_position_embeddings) : config.max_position_embeddings;
 }
 
 }  // namespace
@@ -30,8 +32,8 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--model", model, "folder of a trained classifier")->required();
   app.add_option("--precision", precision, "fp32, bf16, fp16 or auto")->capture_default_str();
   app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str();
-  app.add_option("--max-length", max_length, "tokens a text is cut to")
-      ->capture_default_str()
+  app.add_option("--max-length", max_length,
+                 "tokens a text is cut to; without it, as many as the model was trained with")
       ->check(CLI::Range(2, 1 << 20));
   app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")
       ->capture_default_str()
@@ -39,11 +41,14 @@ void ModelFlags::add_to(CLI::App& app) {
 }
 
 ModelSession::ModelSession(const ModelFlags& flags)
-    : max_length_(set_threads(flags.threads, flags.max_length)),
-      device_(text::parse_device(flags.device)),
+    : device_(text::parse_device(flags.device)),
       precision_(text::parse_precision(flags.precision, device_)),
       tokenizer_(text::BertTokenizer::from_pretrained(flags.model)),
-      model_(load_model(flags.model)) {
+      model_(load_model(flags.model)),
+      max_length_(flags.max_length.value_or(default_max_length(tokenizer_, model_->config()))) {
+  if (flags.threads > 0) {
+    at::set_num_threads(static_cast<int>(flags.threads));
+  }
   TORCH_CHECK_VALUE(max_length_ <= model_->config().max_position_embeddings, "--max-length is ", max_length_,
                     ", the model has positions for ", model_->config().max_position_embeddings);
   TORCH_CHECK_VALUE(tokenizer_.vocab_size() <= model_->config().vocab_size, flags.model.string(),
@@ -54,8 +59,14 @@ ModelSession::ModelSession(const ModelFlags& flags)
 
 at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
   text::TokenizedTexts tokenized;
+  int64_t truncated = 0;
   for (const std::string& one : texts) {
-    tokenized.ids.push_back(tokenizer_.encode(one, max_length_).input_ids);
+    auto encoding = tokenizer_.encode(one, max_length_);
+    truncated += encoding.truncated ? 1 : 0;
+    tokenized.ids.push_back(std::move(encoding.input_ids));
+  }
+  if (truncated > 0) {
+    fmt::print(stderr, "{} of {} texts cut to {} tokens\n", truncated, texts.size(), max_length_);
   }
   return text::predict_logits(*model_, tokenized, precision_);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ struct ModelFlags {
   std::filesystem::path model;
   std::string precision = "auto";
   std::string device = "auto";
-  int64_t max_length = 128;
+  std::optional<int64_t> max_length;  ///< nullopt: what the model was trained with
   int64_t threads = 0;
 
   void add_to(CLI::App& app);
@@ -31,17 +32,17 @@ class ModelSession {
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
   explicit ModelSession(const ModelFlags& flags);
 
-  /// [texts, labels] float32 logits. `texts` must not be empty.
+  /// [texts, labels] float32 logits. `texts` must not be empty. Says on stderr how many were cut.
   at::Tensor logits(const std::vector<std::string>& texts);
   const std::vector<std::string>& label_names() const { return model_->config().label_names; }
 
  private:
   CpuHalfMatmul fast_half_matmul_;
-  int64_t max_length_;
   c10::Device device_;
   text::Precision precision_;
   text::BertTokenizer tokenizer_;
   std::shared_ptr<text::BertForSequenceClassification> model_;
+  int64_t max_length_;
 };
 
 }  // namespace mezzo::app

@@ -259,6 +259,8 @@ const std::string& BertTokenizer::token(int32_t id) const {
   return found->first;
 }
 
-void BertTokenizer::save(const std::filesystem::path& folder) const { write_tokenizer_folder(impl_->spec, folder); }
+void BertTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length) const {
+  write_tokenizer_folder(impl_->spec, model_max_length != 0 ? model_max_length : options().model_max_length(), folder);
+}
 
 }  // namespace mezzo::text

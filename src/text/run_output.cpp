@@ -103,7 +103,7 @@ RunOutput::RunOutput(const TrainConfig& config,
     board_options.purge_step = *resumed_step + 1;
   }
   board_.emplace(config.output / "tensorboard", board_options);
-  setup.tokenizer.save(config.output);
+  setup.tokenizer.save(config.output, config.max_length);
   setup.model->config().save(config.output / "config.json");
   write_run_json(/*finished=*/false);
 

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "mezzo/text/atomic_file.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
@@ -285,7 +286,15 @@ class TokenizerConfig {
         .tokenize_chinese_chars(root().bool_or("tokenize_chinese_chars", true));
     const Field strip = root()["strip_accents"];
     if (!strip.is_null()) options.strip_accents(strip.as_bool());
+    options.model_max_length(model_max_length());
     return options;
+  }
+
+  /// transformers writes 10^30 where there is no limit.
+  int64_t model_max_length() const {
+    const auto value = config_.find("model_max_length");
+    const bool is_length = value != config_.end() && value->is_number_integer() && *value > 0 && *value < (1 << 20);
+    return is_length ? value->get<int64_t>() : 0;
   }
 
   /// Names of special tokens; a name that the config lacks keeps its value.
@@ -409,13 +418,6 @@ std::string_view trim_end(std::string_view line) {
   return line;
 }
 
-void write_file(const fs::path& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  TORCH_CHECK_VALUE(file, path.string(), ": cannot be written; check that the folder exists and has room");
-}
-
 }  // namespace
 
 TokenizerSpec read_vocab_txt(const fs::path& path) {
@@ -450,6 +452,7 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
   TokenList added;
   if (as_is) {
     spec = read_tokenizer_json(tokenizer_json, added);
+    spec.options.model_max_length(config.model_max_length());
     spec.needs_mask = false;
   } else if (has_tokenizer_json) {
     TokenizerSpec full = read_tokenizer_json(tokenizer_json, added);
@@ -469,7 +472,7 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
   return spec;
 }
 
-void write_tokenizer_folder(const TokenizerSpec& spec, const fs::path& folder) {
+void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length, const fs::path& folder) {
   const auto check = [&](bool holds, const auto&... what) {
     TORCH_CHECK_VALUE(holds, folder.string(), ": this tokenizer cannot be saved as vocab.txt, because ", what...,
                       "; copy its tokenizer.json instead");
@@ -498,6 +501,7 @@ void write_tokenizer_folder(const TokenizerSpec& spec, const fs::path& folder) {
                  {"sep_token", spec.sep_token},
                  {"mask_token", spec.mask_token}};
   if (spec.options.strip_accents()) config["strip_accents"] = *spec.options.strip_accents();
+  if (model_max_length != 0) config["model_max_length"] = model_max_length;
   json decoder = json::object();
   for (const AddedToken& token : spec.added_tokens) {
     decoder[std::to_string(token.id)] = {{"content", token.content},       {"single_word", token.single_word},
@@ -505,8 +509,8 @@ void write_tokenizer_folder(const TokenizerSpec& spec, const fs::path& folder) {
                                          {"normalized", token.normalized}, {"special", token.special}};
   }
   config["added_tokens_decoder"] = std::move(decoder);
-  write_file(folder / "vocab.txt", vocab);
-  write_file(folder / "tokenizer_config.json", config.dump(2) + "\n");
+  write_file_atomically(folder / "vocab.txt", vocab);
+  write_file_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }
 
 }  // namespace mezzo::text

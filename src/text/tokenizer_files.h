@@ -30,6 +30,7 @@ TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
 TokenizerSpec read_vocab_txt(const std::filesystem::path& path);
 
 /// Writes vocab.txt and tokenizer_config.json; see BertTokenizer::save. `added_tokens` have their ids.
-void write_tokenizer_folder(const TokenizerSpec& spec, const std::filesystem::path& folder);
+/// @param model_max_length  0: left out
+void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length, const std::filesystem::path& folder);
 
 }  // namespace mezzo::text

@@ -133,6 +133,15 @@ def test_predict_takes_a_text_or_lines_of_stdin_and_writes_a_file(run, tmp_path)
     assert (tmp_path / "p.jsonl").read_text() == one
 
 
+def test_predict_reads_as_many_tokens_as_the_model_was_trained_with(run):
+    output, _ = run
+    assert AutoTokenizer.from_pretrained(output).model_max_length == 128
+    text = "goal " * 200
+    default, longer = mezzo("predict", "--model", output, "--text", text), mezzo("predict", "--model", output, "--text", text, "--max-length", 202)
+    assert default.stderr == "1 of 1 texts cut to 128 tokens\n" and longer.stderr == ""
+    assert default.stdout == mezzo("predict", "--model", output, "--text", text, "--max-length", 128).stdout != longer.stdout
+
+
 def test_tokenize_prints_ids_that_transformers_gives(small):
     texts = ["Hello, wörld!", "", "中文 [MASK] text"]
     tokenizer = AutoTokenizer.from_pretrained(small)

@@ -183,6 +183,18 @@ TEST_F(BertTokenizerTest, SavesWhatItLoads) {
   EXPECT_THROW(loaded.save(folder_ / "absent"), c10::ValueError);
 }
 
+TEST_F(BertTokenizerTest, KeepsTheLengthTheModelWasTrainedWith) {
+  write("tokenizer.json", wordpiece_document().dump());
+  const auto reloaded = [&] { return BertTokenizer::from_pretrained(folder_).options().model_max_length(); };
+  EXPECT_EQ(reloaded(), 0);
+  BertTokenizer::from_pretrained(folder_).save(folder_, 64);
+  EXPECT_EQ(reloaded(), 64);
+  BertTokenizer::from_pretrained(folder_).save(folder_);
+  EXPECT_EQ(reloaded(), 64);
+  write("tokenizer_config.json", R"({"model_max_length": 1000000000000000019884624838656})");
+  EXPECT_EQ(reloaded(), 0);
+}
+
 TEST_F(BertTokenizerTest, RefusesToSaveWhatVocabTxtCannotExpress) {
   json document = wordpiece_document();
   document["model"]["max_input_chars_per_word"] = 50;

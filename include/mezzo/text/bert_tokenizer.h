@@ -22,6 +22,8 @@ struct BertTokenizerOptions {
   TORCH_ARG(bool, tokenize_chinese_chars) = true;
   /// Removes control characters and turns all kinds of white space into spaces.
   TORCH_ARG(bool, clean_text) = true;
+  /// Most ids the model reads, `[CLS]` and `[SEP]` included; 0: unknown. Kept with the files, never applied by `encode`.
+  TORCH_ARG(int64_t, model_max_length) = 0;
 };
 
 /// One text, or a pair, as BERT reads it.
@@ -95,11 +97,12 @@ class BertTokenizer {
   const BertTokenizerOptions& options() const;
 
   /// Writes `vocab.txt` and `tokenizer_config.json`, from which `from_pretrained` and Hugging Face's `BertTokenizer`
-  /// make the same ids again. The folder must exist.
+  /// make the same ids again. The folder must exist. Each file appears whole or not at all.
   ///
+  /// @param model_max_length  written in place of the tokenizer's own option, unless 0.
   /// @throws c10::ValueError  where these two files cannot express the tokenizer (another subword prefix or word
   /// length, `clean_text` off, ids with gaps, a token that holds a line break), or cannot be written.
-  void save(const std::filesystem::path& folder) const;
+  void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const;
 
  private:
   struct Impl;
