@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/amp/cpu_half_matmul.h"
+#include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/text/bert.h"
 #include "mezzo/text/bert_tokenizer.h"
 #include "mezzo/text/inference.h"
@@ -37,7 +37,7 @@ class ModelSession {
   const std::vector<std::string>& label_names() const { return model_->config().label_names; }
 
  private:
-  CpuHalfMatmul fast_half_matmul_;
+  CpuHalfCompute fast_half_compute_;
   c10::Device device_;
   text::Precision precision_;
   text::BertTokenizer tokenizer_;

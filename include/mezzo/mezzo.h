@@ -5,7 +5,7 @@
 #include "mezzo/amp/amp_optimizer.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
-#include "mezzo/amp/cpu_half_matmul.h"
+#include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/custom_function.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "mezzo/amp/autocast_guard.h"
-#include "mezzo/amp/cpu_half_matmul.h"
+#include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/optim/clip_grad.h"
@@ -274,7 +274,7 @@ class Trainer {
     counters_.optimizer.clear();
   }
 
-  const CpuHalfMatmul fast_half_matmul_;
+  const CpuHalfCompute fast_half_compute_;
   const TrainConfig& config_;
   const std::function<bool()>& stop_requested_;
   RunSetup setup_;

@@ -8,7 +8,7 @@
 
 int main() {
   torch::manual_seed(0);
-  const mezzo::CpuHalfMatmul fast_half_matmul;
+  const mezzo::CpuHalfCompute fast_half_compute;
   torch::nn::Linear model(16, 4);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
   const auto input = torch::randn({64, 16});

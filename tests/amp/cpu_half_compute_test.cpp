@@ -1,4 +1,4 @@
-#include "mezzo/amp/cpu_half_matmul.h"
+#include "mezzo/amp/cpu_half_compute.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace mezzo {
 namespace {
 
-class CpuHalfMatmulTest : public testing::TestWithParam<at::ScalarType> {};
+class CpuHalfComputeTest : public testing::TestWithParam<at::ScalarType> {};
 
 double epsilon(at::ScalarType dtype) { return dtype == at::kHalf ? 0x1p-10 : 0x1p-7; }
 
@@ -23,8 +23,8 @@ void expect_rounded_once(const at::Tensor& product, const at::Tensor& exact, at:
   EXPECT_TRUE(error.le(bound).all().item<bool>()) << (error - bound).max();
 }
 
-TEST_P(CpuHalfMatmulTest, RoundsAFloat32ProductOnce) {
-  const CpuHalfMatmul fast;
+TEST_P(CpuHalfComputeTest, RoundsAFloat32ProductOnce) {
+  const CpuHalfCompute fast;
   const auto a = at::randn({33, 70}).to(GetParam()), b = at::randn({70, 21}).to(GetParam());
   const auto bias = at::randn({21}).to(GetParam());
   const auto x = a.to(at::kDouble), y = b.to(at::kDouble);
@@ -38,8 +38,8 @@ TEST_P(CpuHalfMatmulTest, RoundsAFloat32ProductOnce) {
                       sum.to(at::kDouble) + batch.to(at::kDouble).bmm(right.to(at::kDouble)), GetParam());
 }
 
-TEST_P(CpuHalfMatmulTest, OverflowsAsTheDtypeDoesNotAsTheAccumulatorWould) {
-  const CpuHalfMatmul fast;
+TEST_P(CpuHalfComputeTest, OverflowsAsTheDtypeDoesNotAsTheAccumulatorWould) {
+  const CpuHalfCompute fast;
   const auto large = at::full({1, 4}, GetParam() == at::kHalf ? 30000.0 : 2e38).to(GetParam());
   const auto ones = at::ones({4, 1}).to(GetParam());
   EXPECT_TRUE(large.mm(ones).isinf().item<bool>());
@@ -47,8 +47,8 @@ TEST_P(CpuHalfMatmulTest, OverflowsAsTheDtypeDoesNotAsTheAccumulatorWould) {
   EXPECT_EQ(large.mm(alternating).item<float>(), 0);
 }
 
-TEST_P(CpuHalfMatmulTest, RunsForwardAndBackward) {
-  const CpuHalfMatmul fast;
+TEST_P(CpuHalfComputeTest, RunsForwardAndBackward) {
+  const CpuHalfCompute fast;
   auto a = at::randn({8, 16}).to(GetParam()).requires_grad_(), b = at::randn({16, 4}).to(GetParam()).requires_grad_();
   const auto weight = at::randn({8, 4}).to(GetParam());
   const auto gradients = torch::autograd::grad({a.mm(b)}, {a, b}, {weight});
@@ -56,15 +56,15 @@ TEST_P(CpuHalfMatmulTest, RunsForwardAndBackward) {
   expect_rounded_once(gradients[1], a.detach().to(at::kDouble).t().mm(weight.to(at::kDouble)), GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(BothHalves, CpuHalfMatmulTest, testing::Values(at::kHalf, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(BothHalves, CpuHalfComputeTest, testing::Values(at::kHalf, at::kBFloat16));
 
-TEST(CpuHalfMatmulScopeTest, LeavesOtherDtypesErrorsAndTheBuiltInKernelsAsTheyWere) {
+TEST(CpuHalfComputeScopeTest, LeavesOtherDtypesErrorsAndTheBuiltInKernelsAsTheyWere) {
   const auto a = at::randn({5, 6}), b = at::randn({6, 7});
   const auto half = a.to(at::kHalf), half_b = b.to(at::kHalf);
   const auto before = a.mm(b), half_before = half.mm(half_b);
   {
-    const CpuHalfMatmul outer;
-    { const CpuHalfMatmul inner; }
+    const CpuHalfCompute outer;
+    { const CpuHalfCompute inner; }
     EXPECT_TRUE(at::equal(a.mm(b), before));
     EXPECT_THROW(half.mm(b), c10::Error) << "mixed dtypes stay an error";
     EXPECT_THROW(half.mm(half), c10::Error) << "mismatched shapes stay an error";
