@@ -6,6 +6,7 @@
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cpu_half_matmul.h"
 #include "mezzo/amp/grad_scaler.h"
+#include "mezzo/amp/losses.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/amp/module_scope.h"
 #include "mezzo/amp/op_lists.h"
