@@ -11,6 +11,7 @@
 #include "mezzo/amp/module_scope.h"
 #include "mezzo/amp/op_lists.h"
 #include "mezzo/amp/overflow_report.h"
+#include "mezzo/amp/scale_advice.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lamb.h"
