@@ -5,6 +5,7 @@
 #include "mezzo/amp/amp_optimizer.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cpu_half_matmul.h"
+#include "mezzo/amp/finite_tracer.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/losses.h"
 #include "mezzo/amp/master_weights.h"

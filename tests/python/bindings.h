@@ -9,6 +9,7 @@ namespace py = pybind11;
 
 void bind_amp(py::module_& m);
 void bind_files(py::module_& m);
+void bind_finite(py::module_& m);
 void bind_grad_scaler(py::module_& m);
 void bind_model(py::module_& m);
 void bind_report(py::module_& m);

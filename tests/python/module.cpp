@@ -4,6 +4,7 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_amp(m);
   bind_files(m);
   bind_grad_scaler(m);
+  bind_finite(m);
   bind_model(m);
   bind_report(m);
   bind_text_tokenizer(m);
