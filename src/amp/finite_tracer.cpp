@@ -10,9 +10,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <unordered_map>
 
 #include "amp/finite_counts.h"
@@ -27,6 +27,9 @@ namespace {
 
 using Mode = FiniteTracerOptions::Mode;
 
+/// The engine's range around a node, in which it also sums gradients to the shape of a parameter.
+constexpr std::string_view kEngineRange = "autograd::engine::evaluate_function: ";
+
 /// What the tracer itself computes: seen by no observer, no autograd and no autocast.
 struct Unobserved {
   at::DisableRecordFunctionGuard no_record;
@@ -39,9 +42,9 @@ struct BackwardNode {
   std::string name;
   uint64_t forward_thread;
   int64_t sequence_number;
-  const BackwardNode* outer;
+  BackwardNode* outer;
 };
-thread_local const BackwardNode* running_node = nullptr;
+thread_local BackwardNode* running_node = nullptr;
 
 /// What a call brought, for when it comes to results that need explaining.
 struct Call : at::ObserverContext {
@@ -142,9 +145,6 @@ std::unique_ptr<at::ObserverContext> FiniteTracer::Trace::begin(const at::Record
   }
   auto call = std::make_unique<Call>();
   if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
-    if (std::strncmp(function.name(), "autograd::engine", 16) == 0) {
-      return nullptr;  // the engine's own range around a node
-    }
     begin_node(*call, function);
     return call;
   }
@@ -172,7 +172,12 @@ void FiniteTracer::Trace::begin_node(Call& call, const at::RecordFunction& funct
 bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& function) {
   call.op = ops_.find(function);
   if (call.op == nullptr) {
-    return false;
+    const std::string_view name = function.name();
+    if (name.starts_with(kEngineRange)) {
+      call.node = {std::string(name.substr(kEngineRange.size())), 0, -1, running_node};
+      running_node = &*call.node;
+    }
+    return call.node.has_value();
   }
   if (!is_counting() && running_node == nullptr) {
     const auto next = at::sequence_number::peek();
@@ -201,6 +206,10 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
 void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
   if (call.node) {
     running_node = call.node->outer;
+    if (running_node != nullptr && running_node->name == call.node->name) {  // the engine's range, which knows less
+      running_node->forward_thread = call.node->forward_thread;
+      running_node->sequence_number = call.node->sequence_number;
+    }
     return;
   }
   if (is_done_) {
@@ -233,7 +242,8 @@ void FiniteTracer::Trace::judge(const Call& call, std::vector<TracedTensor> outp
   const bool produced = (made.nan && !received.nan) || (made.inf && !received.inf && !received.nan);
 
   if (call.op->is_ignored || asked_for) {
-    origin_is_known_ = origin_is_known_ && !produced;
+    const bool is_mask = !call.op->is_ignored && !made.nan && !made.plus_inf;
+    origin_is_known_ = origin_is_known_ && (is_mask || !produced);
     return;
   }
   // An input of -inf alone is taken for a mask.

@@ -121,10 +121,12 @@ std::string OverflowReport::summary(size_t most) const {
   return out.str();
 }
 
-std::string OverflowReport::to_string() const {
+std::string OverflowReport::to_string(size_t most) const {
+  const std::vector<OverflowedGradient> shown(
+      overflowed.begin(), overflowed.begin() + static_cast<std::ptrdiff_t>(std::min(most, overflowed.size())));
   size_t name_width = 9;
   size_t shape_width = 5;
-  for (const auto& gradient : overflowed) {
+  for (const auto& gradient : shown) {
     name_width = std::max(name_width, gradient.parameter.size());
     shape_width = std::max(shape_width, shape_of(gradient).size());
   }
@@ -136,12 +138,15 @@ std::string OverflowReport::to_string() const {
         << std::setw(static_cast<int>(shape_width)) << shape << "  " << std::setw(8) << dtype << std::right
         << std::setw(10) << inf << std::setw(10) << nan << std::setw(12) << values << std::setw(17) << largest << '\n';
   };
-  if (!overflowed.empty()) {
+  if (!shown.empty()) {
     row("parameter", "shape", "dtype", "inf", "NaN", "of values", "largest finite");
   }
-  for (const auto& gradient : overflowed) {
+  for (const auto& gradient : shown) {
     row(gradient.parameter, shape_of(gradient), toString(gradient.dtype), gradient.num_inf, gradient.num_nan,
         gradient.num_values, gradient.largest_finite);
+  }
+  if (shown.size() < overflowed.size()) {
+    out << "  … and " << overflowed.size() - shown.size() << " more\n";
   }
   return out.str();
 }

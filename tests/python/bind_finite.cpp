@@ -69,7 +69,7 @@ void bind_reports(py::module_& m) {
       .def_readonly("overflowed", &mezzo::OverflowReport::overflowed)
       .def("has_nan", &mezzo::OverflowReport::has_nan)
       .def("summary", &mezzo::OverflowReport::summary, py::arg("most") = 4)
-      .def("__str__", &mezzo::OverflowReport::to_string);
+      .def("to_string", &mezzo::OverflowReport::to_string);
   m.def("overflow_report", &report_of<mezzo::FusedSgd>);
   m.def("overflow_report", &report_of<torch::optim::Optimizer>);
 

@@ -92,6 +92,12 @@ def test_what_came_in_bad_is_said_to_be_received():
         assert "received inf or NaN, which no traced op had produced" in str(first)
 
 
+def test_a_mask_does_not_hide_what_came_in_bad():
+    weight = torch.tensor([1.0, NAN])
+    first = trace(lambda: torch.ones(2).masked_fill(torch.tensor([True, False]), -INF).softmax(0) * weight)
+    assert first.op == "aten::mul.Tensor" and not first.produced_here
+
+
 @pytest.mark.parametrize("name", ["aten::log", "aten::log_"])
 def test_ignored_ops_and_what_follows_them_are_passed_over(name):
     function = (lambda: (torch.zeros(2).log() + 1).abs() * 2) if name == "aten::log" else (lambda: -torch.zeros(2).log_())
@@ -122,6 +128,17 @@ def test_a_gradient_that_arrives_bad_is_seen_at_its_node():
     bad = torch.tensor([1.0, INF])
     first = trace(lambda: (x * 2).backward(bad))
     assert first.in_backward and not first.produced_here and first.op == "MulBackward0" and first.forward_op == "aten::mul.Tensor"
+
+
+def test_what_the_engine_sums_for_a_broadcast_counts_as_backward():
+    bias = torch.zeros(1, requires_grad=True)
+    with _mezzo.FiniteTracer() as tracer:
+        with _mezzo.ModuleScope("head"):
+            y = bias + torch.ones(4)
+        y.backward(torch.full((4,), 3e38))
+        first = tracer.first
+    assert first.op == "aten::sum.dim_IntList" and first.in_backward
+    assert (first.backward_node, first.forward_op, first.module) == ("AddBackward0", "aten::add.Tensor", "head")
 
 
 class Exact(TorchDispatchMode):

@@ -137,7 +137,8 @@ def test_a_report_counts_as_pytorch_does(dtype):
         assert (entry.num_inf, entry.num_nan) == (gradient.isinf().sum(), gradient.isnan().sum())
         assert entry.largest_finite == (finite.max() if len(finite) else 0)
     assert report.has_nan()
-    assert str(report).count("\n") == 2 + len(bad) and report.summary(2).endswith(", …")
+    assert report.to_string(99).count("\n") == 2 + len(bad) and report.summary(2).endswith(", …")
+    assert report.to_string(1).endswith(f"  … and {len(bad) - 1} more\n")
 
 
 def test_a_report_of_sparse_and_of_clean_gradients():

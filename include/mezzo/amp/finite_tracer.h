@@ -71,7 +71,8 @@ struct FiniteTracerOptions {
 /// Not reported: memory that is only allocated; what a caller asks for by a
 /// scalar argument that is itself inf or NaN, as masked_fill(mask, -inf) does;
 /// and ops in `ignore_ops`. Once one of the latter two has made inf or NaN, only ops
-/// that make more of it are reported, none for having received it. A −inf that an op makes of finite values is
+/// that make more of it are reported, none for having received it; but a −inf that
+/// was asked for is taken for a mask, and changes nothing. A −inf that an op makes of finite values is
 /// reported: name log, if you take logarithms of 0 on purpose.
 ///
 /// Traces the thread that makes it and the threads of the autograd engine that
