@@ -15,6 +15,7 @@ namespace {
 using Diagnoses = std::vector<DiagnoseRecord>;
 
 constexpr size_t kMostFindings = 100;
+constexpr int kMostDoublings = 24;
 constexpr int kLeastHalf = -25;    // what is below 2^-25 becomes 0 in float16
 constexpr int kGreatestHalf = 16;  // what is 2^16 or more becomes inf
 
@@ -24,28 +25,57 @@ const DiagnoseRecord* last_gradients(const Diagnoses& diagnoses) {
   return found == diagnoses.rend() ? nullptr : &*found;
 }
 
-/// Percent of all non-zero gradients, by exponent, with the ends of float16 at the scale marked.
-Chart exponent_chart(const DiagnoseRecord& gradients) {
-  std::vector<double> sums(GradientExponents::kBins, 0);
-  double total = 0;
-  for (const GradientExponents& group : gradients.groups) {
-    for (size_t i = 0; i < sums.size(); ++i) {
-      sums[i] += static_cast<double>(group.counts[i]);
-      total += static_cast<double>(group.counts[i]);
+GradientExponents total_of(const std::vector<GradientExponents>& groups) {
+  GradientExponents total;
+  for (const GradientExponents& group : groups) {
+    for (size_t i = 0; i < total.counts.size(); ++i) {
+      total.counts[i] += group.counts[i];
     }
   }
+  return total;
+}
+
+/// What float16 would make of the gradients at each power of two as loss scale, in percent.
+Chart scale_chart(const GradientExponents& total) {
+  ChartSeries lost{.name = "become 0", .look = ChartSeries::Look::kLine, .color = 2, .x = {}, .y = {}};
+  ChartSeries coarse{.name = "subnormal", .look = ChartSeries::Look::kLine, .color = 1, .x = {}, .y = {}};
+  ChartSeries overflowing{.name = "overflow", .look = ChartSeries::Look::kLine, .color = 3, .x = {}, .y = {}};
+  const auto all = std::max<double>(1, static_cast<double>(total.nonzero()));
+  for (int doublings = 0; doublings <= kMostDoublings; ++doublings) {
+    int64_t too_large = 0;
+    for (int e = kGreatestHalf - doublings; e <= GradientExponents::kHighest; ++e) {
+      too_large += total.count(e);
+    }
+    lost.y.push_back(100 * total.share_lost(std::exp2(doublings)));
+    coarse.y.push_back(100 * total.share_subnormal(std::exp2(doublings)));
+    overflowing.y.push_back(100 * static_cast<double>(too_large) / all);
+    for (ChartSeries* series : {&lost, &coarse, &overflowing}) {
+      series->x.push_back(doublings);
+    }
+  }
+  Chart chart;
+  chart.title = "In float16";
+  chart.unit = "% of them, by log2 of the loss scale";
+  chart.x_name = "log2 scale";
+  chart.series = {std::move(lost), std::move(coarse), std::move(overflowing)};
+  return chart;
+}
+
+/// Percent of all non-zero gradients, by exponent, with the ends of float16 at the scale marked.
+Chart exponent_chart(const DiagnoseRecord& gradients, const GradientExponents& total) {
+  const auto all = std::max<double>(1, static_cast<double>(total.nonzero()));
   const int shift =
       std::isfinite(gradients.loss_scale) && gradients.loss_scale > 0 ? std::ilogb(gradients.loss_scale) : 0;
   int low = kLeastHalf - shift;
   int high = kGreatestHalf - shift;
   Chart chart;
   chart.title = "Gradient magnitudes";
-  chart.unit = "% of values that are not 0, by power of two, and what float16 can hold of them at this scale";
+  chart.unit = "% of those not 0, by power of two";
   chart.x_name = "exponent";
   chart.marks = {static_cast<double>(low), static_cast<double>(high)};
   chart.mark_name = "float16 limit";
   for (int e = GradientExponents::kLowest; e <= GradientExponents::kHighest; ++e) {
-    if (sums[static_cast<size_t>(e - GradientExponents::kLowest)] > 0) {
+    if (total.count(e) > 0) {
       low = std::min(low, e - 1);
       high = std::max(high, e + 1);
     }
@@ -53,7 +83,7 @@ Chart exponent_chart(const DiagnoseRecord& gradients) {
   ChartSeries series{.name = "percent", .look = ChartSeries::Look::kLine, .color = 1, .x = {}, .y = {}};
   for (int e = std::max(low, GradientExponents::kLowest); e <= std::min(high, GradientExponents::kHighest); ++e) {
     series.x.push_back(e);
-    series.y.push_back(total > 0 ? 100 * sums[static_cast<size_t>(e - GradientExponents::kLowest)] / total : 0);
+    series.y.push_back(100 * static_cast<double>(total.count(e)) / all);
   }
   chart.series.push_back(std::move(series));
   return chart;
@@ -111,7 +141,9 @@ std::string render_diagnoses(const Diagnoses& diagnoses) {
   }
   std::string out = "<section><h2>Numerical diagnosis</h2>\n";
   if (const DiagnoseRecord* gradients = last_gradients(diagnoses)) {
-    out += "<div class=\"charts\">" + render_chart(exponent_chart(*gradients)) + "</div>\n" + render_groups(*gradients);
+    const auto total = total_of(gradients->groups);
+    out += "<div class=\"charts\">" + render_chart(exponent_chart(*gradients, total)) +
+           render_chart(scale_chart(total)) + "</div>\n" + render_groups(*gradients);
   }
   return out + render_findings(diagnoses) + "</section>\n";
 }
