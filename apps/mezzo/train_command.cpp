@@ -105,6 +105,9 @@ void add_running(CLI::App& app, Flags& flags) {
   app.add_option("--threads", config.threads, "processor threads; 0: LibTorch's choice")
       ->group("Run")
       ->capture_default_str();
+  app.add_flag("--diagnose", config.diagnose,
+               "say where inf and NaN begin, which gradients overflow, and which loss scale suits them")
+      ->group("Run");
   app.add_flag("--quiet", config.quiet, "print nothing but errors")->group("Run");
 }
 

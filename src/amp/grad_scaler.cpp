@@ -7,16 +7,21 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "amp/gradient_groups.h"
+#include "mezzo/amp/overflow_report.h"
 
 namespace mezzo {
 namespace {
+
+constexpr const char* kHysteresisTracker = "_hysteresis_tracker";
 
 /// Leaves an optimizer's step from within its closure; never leaves GradScaler::step.
 struct ClosureOverflow {};
@@ -137,6 +142,18 @@ void check_growth_interval(int64_t growth_interval) {
                     ". For a scale that stays as it is, use GradScalerOptions().static_scale(true).");
 }
 
+void check_guard_rails(const GradScalerOptions& options) {
+  constexpr auto most = std::numeric_limits<int32_t>::max();
+  TORCH_CHECK_VALUE(options.hysteresis() >= 1 && options.hysteresis() <= most,
+                    "GradScaler: hysteresis must be between 1, which backs off at every overflow, and ", most, ", got ",
+                    options.hysteresis(), ".");
+  TORCH_CHECK_VALUE(options.hysteresis() == 1 || !options.reproduce_pytorch(), "GradScaler: hysteresis is ",
+                    options.hysteresis(), ", but PyTorch has none. Set it to 1, or reproduce_pytorch to false.");
+  TORCH_CHECK_VALUE(options.max_consecutive_skips() >= 0 && options.max_consecutive_skips() <= most,
+                    "GradScaler: max_consecutive_skips must be between 0, which allows any number, and ", most,
+                    ", got ", options.max_consecutive_skips(), ".");
+}
+
 const c10::Scalar& entry(const GradScaler::StateDict& state_dict, const char* key) {
   const auto found = state_dict.find(key);
   TORCH_CHECK_VALUE(found != state_dict.end(), "GradScaler: the state_dict has no entry \"", key,
@@ -167,7 +184,8 @@ bool StepResult::stepped() const {
   return *stepped_;
 }
 
-GradScaler::GradScaler(GradScalerOptions options) : options_(std::move(options)) {
+GradScaler::GradScaler(GradScalerOptions options)
+    : options_(std::move(options)), init_hysteresis_tracker_(options_.hysteresis()) {
   TORCH_CHECK_VALUE(options_.min_scale() >= 0.0 && options_.min_scale() <= options_.max_scale() &&
                         options_.max_scale() <= std::numeric_limits<float>::max(),
                     "GradScaler: min_scale and max_scale must satisfy 0 <= min_scale <= max_scale <= ",
@@ -177,6 +195,7 @@ GradScaler::GradScaler(GradScalerOptions options) : options_(std::move(options))
   check_growth_factor(options_.growth_factor());
   check_backoff_factor(options_.backoff_factor());
   check_growth_interval(options_.growth_interval());
+  check_guard_rails(options_);
 }
 
 double GradScaler::checked_scale(const char* what, double value) const {
@@ -191,7 +210,10 @@ double GradScaler::checked_scale(const char* what, double value) const {
 
 void GradScaler::create_scale(c10::Device device) {
   scale_ = at::full({}, options_.init_scale(), at::TensorOptions(device).dtype(at::kFloat));
-  growth_tracker_ = at::full({}, init_growth_tracker_, at::TensorOptions(device).dtype(at::kInt));
+  const auto count = at::TensorOptions(device).dtype(at::kInt);
+  growth_tracker_ = at::full({}, init_growth_tracker_, count);
+  hysteresis_tracker_ = at::full({}, init_hysteresis_tracker_, count);
+  consecutive_skips_ = at::zeros({}, count);
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& output) {
@@ -328,6 +350,7 @@ StepResult GradScaler::step_on_device(AmpOptimizer& optimizer, OptimizerState st
     optimizer_states_[optimizer.identity()] = {Stage::kStepped, {}};
     return {/*stepped=*/false, {}, std::move(loss)};
   }
+  check_not_stuck(optimizer, state.found_inf);
   auto returned = optimizer.step_scaled(grad_scale, state.found_inf);
   optimizer_states_[optimizer.identity()] = {Stage::kStepped, state.found_inf};
   return {/*stepped=*/std::nullopt, state.found_inf, loss.defined() ? std::move(loss) : std::move(returned)};
@@ -348,6 +371,9 @@ StepResult GradScaler::step_by(AmpOptimizerRef optimizer, const std::function<at
   // Should the step throw, the gradients are unscaled all the same.
   optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, state.found_inf};
   const bool take = state.found_inf.defined() && state.found_inf.item<float>() == 0.0f;
+  if (!take && state.found_inf.defined()) {
+    check_not_stuck(*optimizer, state.found_inf);
+  }
   auto loss = take ? take_step() : at::Tensor();
   optimizer_states_[optimizer->identity()].stage = Stage::kStepped;
   return {take, std::move(state.found_inf), std::move(loss)};
@@ -396,6 +422,9 @@ StepResult GradScaler::step(AmpOptimizerRef optimizer, const AmpOptimizer::Closu
     return StepResult(stepped, state.found_inf, std::move(loss));
   };
   if (overflowed()) {
+    if (const auto found_inf = state_of(*optimizer).found_inf; found_inf.defined()) {
+      check_not_stuck(*optimizer, found_inf);
+    }
     return result(/*stepped=*/false, first_loss);
   }
 
@@ -441,11 +470,62 @@ void GradScaler::update() {
       growth_tracker_.clamp_max_(options_.growth_interval() - 1);  // the kernel grows on equality alone
       growth_tracker_may_exceed_interval_ = false;
     }
-    at::_amp_update_scale_(scale_, growth_tracker_, found_inf, options_.growth_factor(), options_.backoff_factor(),
-                           options_.growth_interval());
+    update_scale(found_inf);
     clamp_scale();
   }
+  if (found_inf.defined()) {
+    count_skips(found_inf);
+  }
   optimizer_states_.clear();
+}
+
+void GradScaler::update_scale(const at::Tensor& found_inf) {
+  const auto update = [&] {
+    at::_amp_update_scale_(scale_, growth_tracker_, found_inf, options_.growth_factor(), options_.backoff_factor(),
+                           options_.growth_interval());
+  };
+  if (options_.hysteresis() == 1) {
+    update();
+    return;
+  }
+  const auto overflowed = found_inf != 0;
+  hysteresis_tracker_ =
+      at::where(overflowed, (hysteresis_tracker_ - 1).clamp_min_(0), options_.hysteresis()).to(at::kInt);
+  const auto backs_off_later = overflowed.logical_and(hysteresis_tracker_ > 0);
+  const auto previous_scale = scale_.clone();
+  update();
+  scale_.copy_(at::where(backs_off_later, previous_scale, scale_));
+}
+
+void GradScaler::count_skips(const at::Tensor& found_inf) {
+  if (options_.max_consecutive_skips() > 0) {
+    consecutive_skips_ = at::where(found_inf != 0, consecutive_skips_ + 1, 0).to(at::kInt);
+    ++updates_since_skips_were_read_;
+  }
+}
+
+/// Throws if this iteration, skipped by `optimizer`, is the last of the skips in a row that are allowed.
+void GradScaler::check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf) {
+  const int64_t most = options_.max_consecutive_skips();
+  const bool waits_for_nothing = found_inf.is_cpu() || !optimizer.applies_scale_itself();
+  if (most == 0 || (!waits_for_nothing && updates_since_skips_were_read_ + 1 < most)) {
+    return;
+  }
+  updates_since_skips_were_read_ = 0;
+  const auto skips = at::where(found_inf != 0, consecutive_skips_ + 1, 0).item<int64_t>();
+  if (skips < most) {
+    return;
+  }
+  const auto report = overflow_report(optimizer);
+  const char* cause = report.empty()     ? "No gradient is inf or NaN as it stands: unscaling made it so, or the scale "
+                                           "itself has no finite reciprocal. Raise min_scale."
+                      : report.has_nan() ? "NaN stays NaN at any scale: find its source with FiniteTracer."
+                                         : "Should inf remain at a scale of 1, lower the learning rate, or find its "
+                                           "source with FiniteTracer.";
+  TORCH_CHECK(false, "GradScaler: the last ", skips,
+              " iterations in a row were skipped, the limit set by "
+              "max_consecutive_skips. At scale ",
+              get_scale(), ", ", report.summary(), ". ", cause);
 }
 
 void GradScaler::clamp_scale() {
@@ -517,11 +597,16 @@ GradScaler::StateDict GradScaler::state_dict() const {
   if (!is_enabled()) {
     return {};
   }
-  return {{"scale", get_scale()},
-          {"growth_factor", get_growth_factor()},
-          {"backoff_factor", get_backoff_factor()},
-          {"growth_interval", get_growth_interval()},
-          {"_growth_tracker", get_growth_tracker()}};
+  StateDict state{{"scale", get_scale()},
+                  {"growth_factor", get_growth_factor()},
+                  {"backoff_factor", get_backoff_factor()},
+                  {"growth_interval", get_growth_interval()},
+                  {"_growth_tracker", get_growth_tracker()}};
+  if (options_.hysteresis() > 1) {
+    state[kHysteresisTracker] =
+        hysteresis_tracker_.defined() ? hysteresis_tracker_.item<int64_t>() : init_hysteresis_tracker_;
+  }
+  return state;
 }
 
 void GradScaler::load_state_dict(const StateDict& state_dict) {
@@ -536,9 +621,15 @@ void GradScaler::load_state_dict(const StateDict& state_dict) {
   const double backoff_factor = real_entry(state_dict, "backoff_factor");
   const int64_t growth_interval = integer_entry(state_dict, "growth_interval");
   const int64_t growth_tracker = integer_entry(state_dict, "_growth_tracker");
+  const int64_t hysteresis_tracker =
+      state_dict.count(kHysteresisTracker) > 0 ? integer_entry(state_dict, kHysteresisTracker) : options_.hysteresis();
   check_growth_factor(growth_factor);
   check_backoff_factor(backoff_factor);
   check_growth_interval(growth_interval);
+  TORCH_CHECK_VALUE(
+      hysteresis_tracker >= 0 && hysteresis_tracker <= std::numeric_limits<int32_t>::max(),
+      "GradScaler: entry \"_hysteresis_tracker\" of the state_dict must be between 0 and 2147483647, got ",
+      hysteresis_tracker, ".");
   TORCH_CHECK_VALUE(growth_tracker >= 0 && growth_tracker <= std::numeric_limits<int32_t>::max(),
                     "GradScaler: entry \"_growth_tracker\" of the state_dict must be between 0 and 2147483647, got ",
                     growth_tracker, ".");
@@ -546,10 +637,13 @@ void GradScaler::load_state_dict(const StateDict& state_dict) {
   options_.init_scale(scale).growth_factor(growth_factor).backoff_factor(backoff_factor);
   options_.growth_interval(growth_interval);
   init_growth_tracker_ = growth_tracker;
+  init_hysteresis_tracker_ = std::min(hysteresis_tracker, options_.hysteresis());
   growth_tracker_may_exceed_interval_ = true;
   if (scale_.defined()) {
     scale_.fill_(scale);
     growth_tracker_.fill_(growth_tracker);
+    hysteresis_tracker_.fill_(init_hysteresis_tracker_);
+    consecutive_skips_.zero_();
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "text/chart_axis.h"
 #include "text/confusion_table.h"
+#include "text/diagnosis_section.h"
 #include "text/html.h"
 #include "text/report_style.h"
 #include "text/svg_chart.h"
@@ -349,8 +350,9 @@ std::string render_report(const ReportInput& input) {
          "<title>" +
          title + "</title>\n<style>" + kReportStyle + "</style>\n</head>\n<body>\n<main>\n<h1>" + title +
          "</h1>\n<p class=\"sub\">" + subtitle(input.steps) + "</p>\n" + render_headline(input) + render_curves(input) +
-         render_quality(input) + render_evaluations(input.evals) + "<div class=\"columns\">\n" +
-         render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
+         render_diagnoses(input.diagnoses) + render_quality(input) + render_evaluations(input.evals) +
+         "<div class=\"columns\">\n" + render_pairs("Settings", input.settings) +
+         render_pairs("Environment", input.environment) +
          "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its "
          "values.</footer>\n</main>\n</body>\n</html>\n";
 }

@@ -31,6 +31,7 @@ h2 { font-size: 18px; margin: 36px 0 12px; }
 .number .name, .number .detail { color: var(--muted); font-size: 13px; }
 .number .value { font-size: 26px; line-height: 1.3; font-weight: 650; font-variant-numeric: tabular-nums; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 14px; }
+.charts + .card { margin-top: 14px; }
 figure { margin: 0; padding: 14px 14px 8px; break-inside: avoid; min-width: 0; }
 figcaption { display: flex; flex-wrap: wrap; align-items: baseline; gap: 2px 8px; padding: 0 4px 8px; }
 figcaption .unit { font-size: 13px; }

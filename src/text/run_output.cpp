@@ -12,6 +12,7 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "mezzo/text/atomic_file.h"
 #include "mezzo/text/pretrained.h"
@@ -148,6 +149,15 @@ void RunOutput::eval(const EvalRecord& record) {
                    record.accuracy, record.macro_f1));
 }
 
+void RunOutput::diagnose(const DiagnoseRecord& record) {
+  metrics_->append(record);
+  note(fmt::format("diagnosis of step {}, loss scale {:g}:", record.step, record.loss_scale));
+  std::istringstream lines(record.text);
+  for (std::string line; std::getline(lines, line);) {
+    note("  " + line);
+  }
+}
+
 void RunOutput::save_model(const BertForSequenceClassification& model,
                            const std::vector<std::pair<std::string, at::Tensor>>& weights) {
   save_pretrained(model.config(), weights, config_.output);
@@ -174,6 +184,7 @@ void RunOutput::end(const EndRecord& record,
   input.title = config_.output.filename().string();
   input.steps = records.steps;
   input.evals = records.evals;
+  input.diagnoses = records.diagnoses;
   input.end = records.end;
   input.label_names = setup_.model->config().label_names;
   if (report) {

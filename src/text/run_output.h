@@ -25,6 +25,8 @@ class RunOutput {
 
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
+  /// Prints the text of the record, too.
+  void diagnose(const DiagnoseRecord& record);
   /// Saves the weights as the run's model.
   void save_model(const BertForSequenceClassification& model,
                   const std::vector<std::pair<std::string, at::Tensor>>& weights);

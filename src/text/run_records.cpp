@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -48,6 +49,17 @@ void visit_fields(Record& record, Visit&& visit) {
 }
 
 template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, DiagnoseRecord>
+void visit_fields(Record& record, Visit&& visit) {
+  visit("step", record.step);
+  visit("kind", record.kind);
+  visit("loss_scale", record.loss_scale);
+  visit("recommended_scale", record.recommended_scale);
+  visit("text", record.text);
+  visit("groups", record.groups);
+}
+
+template <class Record, class Visit>
   requires std::is_same_v<std::remove_const_t<Record>, EndRecord>
 void visit_fields(Record& record, Visit&& visit) {
   visit("steps", record.steps);
@@ -57,11 +69,38 @@ void visit_fields(Record& record, Visit&& visit) {
   visit("peak_memory_bytes", record.peak_memory_bytes);
 }
 
+/// Counts from the first exponent that occurs to the last; none where all values are 0.
+Json to_json_value(const GradientExponents& group) {
+  const auto is_counted = [](int64_t count) { return count > 0; };
+  const auto first = std::find_if(group.counts.begin(), group.counts.end(), is_counted);
+  const auto last = std::find_if(group.counts.rbegin(), group.counts.rend(), is_counted).base();
+  return {
+      {"name", group.name},
+      {"zeros", group.zeros},
+      {"non_finite", group.non_finite},
+      {"largest", group.largest},
+      {"first_exponent", first == group.counts.end() ? 0 : GradientExponents::kLowest + (first - group.counts.begin())},
+      {"counts", first == group.counts.end() ? std::vector<int64_t>() : std::vector<int64_t>(first, last)}};
+}
+
+Json to_json_value(const std::vector<GradientExponents>& groups) {
+  Json array = Json::array();
+  for (const GradientExponents& group : groups) {
+    array.push_back(to_json_value(group));
+  }
+  return array;
+}
+
+template <class Value>
+const Value& to_json_value(const Value& value) {
+  return value;
+}
+
 template <class Record>
 std::string json_line(const char* event, const Record& record) {
   Json json;
   json["event"] = event;
-  visit_fields(record, [&](const char* key, const auto& value) { json[key] = value; });
+  visit_fields(record, [&](const char* key, const auto& value) { json[key] = to_json_value(value); });
   return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
@@ -98,14 +137,49 @@ void read_value(const Place& place, const char* key, const Json& json, std::stri
   value = json.get<std::string>();
 }
 
+template <class Value>
+void read_member(const Place& place, const Json& object, const char* key, Value& value);
+
+void read_value(const Place& place, const char* key, const Json& json, std::vector<int64_t>& values) {
+  TORCH_CHECK_VALUE(json.is_array(), place, "\"", key, "\" must be an array, not a ", json.type_name(), ".");
+  for (const Json& element : json) {
+    read_value(place, key, element, values.emplace_back());
+  }
+}
+
+void read_value(const Place& place, const char* key, const Json& json, std::vector<GradientExponents>& groups) {
+  TORCH_CHECK_VALUE(json.is_array(), place, "\"", key, "\" must be an array, not a ", json.type_name(), ".");
+  for (const Json& element : json) {
+    TORCH_CHECK_VALUE(element.is_object(), place, "\"", key, "\" must hold objects, not a ", element.type_name(), ".");
+    auto& group = groups.emplace_back();
+    std::vector<int64_t> counts;
+    read_member(place, element, "name", group.name);
+    read_member(place, element, "zeros", group.zeros);
+    read_member(place, element, "non_finite", group.non_finite);
+    read_member(place, element, "largest", group.largest);
+    read_member(place, element, "counts", counts);
+    const auto first = element.find("first_exponent");
+    const bool fits = first != element.end() && first->is_number_integer() && *first >= GradientExponents::kLowest &&
+                      *first <= GradientExponents::kHighest &&
+                      first->get<int64_t>() + static_cast<int64_t>(counts.size()) <= GradientExponents::kHighest + 1;
+    TORCH_CHECK_VALUE(fits, place, "\"first_exponent\" must be an integer that keeps the \"counts\" between ",
+                      GradientExponents::kLowest, " and ", GradientExponents::kHighest, ".");
+    std::copy(counts.begin(), counts.end(),
+              group.counts.begin() + (first->get<int64_t>() - GradientExponents::kLowest));
+  }
+}
+
+template <class Value>
+void read_member(const Place& place, const Json& object, const char* key, Value& value) {
+  const auto found = object.find(key);
+  TORCH_CHECK_VALUE(found != object.end(), place, "the record lacks \"", key, "\".");
+  read_value(place, key, *found, value);
+}
+
 template <class Record>
 Record read_record(const Place& place, const Json& json) {
   Record record;
-  visit_fields(record, [&](const char* key, auto& value) {
-    const auto found = json.find(key);
-    TORCH_CHECK_VALUE(found != json.end(), place, "the record lacks \"", key, "\".");
-    read_value(place, key, *found, value);
-  });
+  visit_fields(record, [&](const char* key, auto& value) { read_member(place, json, key, value); });
   return record;
 }
 
@@ -133,6 +207,9 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
   }
   if (event == "eval") {
     return records.evals.emplace_back(read_record<EvalRecord>(place, json)).step;
+  }
+  if (event == "diagnose") {
+    return records.diagnoses.emplace_back(read_record<DiagnoseRecord>(place, json)).step;
   }
   if (event == "end") {
     records.end = read_record<EndRecord>(place, json);
@@ -198,6 +275,7 @@ void replace_file(const std::filesystem::path& path, const std::string& content)
 
 std::string to_json(const StepRecord& record) { return json_line("step", record); }
 std::string to_json(const EvalRecord& record) { return json_line("eval", record); }
+std::string to_json(const DiagnoseRecord& record) { return json_line("diagnose", record); }
 std::string to_json(const EndRecord& record) { return json_line("end", record); }
 
 RunRecords read_run_records(const std::filesystem::path& path) {
@@ -241,6 +319,7 @@ void MetricsLog::append_line(std::string line) {
 
 void MetricsLog::append(const StepRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const EvalRecord& record) { append_line(to_json(record)); }
+void MetricsLog::append(const DiagnoseRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const EndRecord& record) { append_line(to_json(record)); }
 
 }  // namespace mezzo::text

@@ -138,7 +138,7 @@ std::string path_of(const ChartSeries& series, const Frame& frame) {
   return path;
 }
 
-void add_grid(std::string& svg, const Frame& frame) {
+void add_grid(std::string& svg, const Frame& frame, const std::string& x_name) {
   for (const ChartAxis::Tick& tick : frame.y_axis.ticks()) {
     const double y = frame.y(tick.value);
     add(svg, "<g class=\"ty\" data-v=\"{}\"><path class=\"grid\" d=\"M{} {:.2f}H{}\"/>", tick.value, kLeft, y, kRight);
@@ -150,16 +150,17 @@ void add_grid(std::string& svg, const Frame& frame) {
     add(svg, "<text x=\"{:.2f}\" y=\"{}\" text-anchor=\"middle\">{}</text></g>", x, kBottom + 17, tick.label);
   }
   add(svg, "<path class=\"axis\" d=\"M{} {}H{}\"/>", kLeft, kBottom, kRight);
-  add(svg, "<text class=\"unit\" x=\"{}\" y=\"{}\" text-anchor=\"end\">step</text>", kRight, kHeight - 4);
+  add(svg, "<text class=\"unit\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", kRight, kHeight - 4,
+      escape_html(x_name));
 }
 
-void add_points(std::string& svg, const ChartSeries& series, const Frame& frame) {
+void add_points(std::string& svg, const ChartSeries& series, const Frame& frame, const std::string& x_name) {
   for (const size_t i : thin_out(series, frame)) {
     if (std::isfinite(series.y[i])) {
       add(svg, "<circle class=\"dot c{}\" cx=\"{:.2f}\" cy=\"{:.2f}\" r=\"4\" data-x=\"{}\" data-y=\"{}\">",
           series.color, frame.x(series.x[i]), frame.y(series.y[i]), series.x[i], series.y[i]);
-      add(svg, "<title>step {}\n{} {}</title></circle>", format_number(series.x[i]), escape_html(series.name),
-          format_number(series.y[i]));
+      add(svg, "<title>{} {}\n{} {}</title></circle>", escape_html(x_name), format_number(series.x[i]),
+          escape_html(series.name), format_number(series.y[i]));
     }
   }
 }
@@ -181,7 +182,7 @@ void add_series(std::string& svg, const ChartSeries& series, const Frame& frame)
 
 std::string hover_title(const Chart& chart, size_t i) {
   const ChartSeries& first = chart.series.front();
-  std::string title = fmt::format("step {}", format_number(first.x[i]));
+  std::string title = fmt::format("{} {}", escape_html(chart.x_name), format_number(first.x[i]));
   for (const ChartSeries& series : chart.series) {
     if (i < series.x.size() && series.x[i] == first.x[i]) {
       add(title, "\n{} {}", escape_html(series.name), format_number(series.y[i]));
@@ -222,10 +223,10 @@ void add_marks(std::string& svg, const Chart& chart, const Frame& frame) {
     const auto count = end - begin;
     add(svg, "<g class=\"mark\"><path d=\"M{:.2f} {}v-9\"/><title>", frame.x(*begin), kBottom);
     if (count == 1) {
-      add(svg, "{}: step {}", escape_html(chart.mark_name), format_number(*begin));
+      add(svg, "{}: {} {}", escape_html(chart.mark_name), escape_html(chart.x_name), format_number(*begin));
     } else {
-      add(svg, "{} {}s: steps {} to {}", count, escape_html(chart.mark_name), format_number(*begin),
-          format_number(*(end - 1)));
+      add(svg, "{} {}s: {}s {} to {}", count, escape_html(chart.mark_name), escape_html(chart.x_name),
+          format_number(*begin), format_number(*(end - 1)));
     }
     svg += "</title></g>";
     begin = end;
@@ -270,7 +271,7 @@ std::string render_chart(const Chart& chart) {
   add(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">", kWidth,
       kHeight, escape_html(chart.title));
   if (frame) {
-    add_grid(out, *frame);
+    add_grid(out, *frame, chart.x_name);
     for (const ChartSeries& series : chart.series) {
       add_series(out, series, *frame);
     }
@@ -278,7 +279,7 @@ std::string render_chart(const Chart& chart) {
     add_marks(out, chart, *frame);
     for (const ChartSeries& series : chart.series) {
       if (series.look == ChartSeries::Look::kPoints) {
-        add_points(out, series, *frame);
+        add_points(out, series, *frame, chart.x_name);
       }
     }
   } else {

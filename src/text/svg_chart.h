@@ -26,6 +26,7 @@ struct Chart {
   std::string unit;  ///< beside the title; empty for plain numbers
   std::vector<ChartSeries> series;
   std::optional<std::pair<double, double>> x_range;  ///< unless the x of the series themselves give it
+  std::string x_name = "step";                       ///< below the x axis
   std::vector<double> marks;                         ///< steps to mark at the foot, such as skipped ones
   std::string mark_name;                             ///< "skipped step"; several take an s
   Scale scale = Scale::kLinear;  ///< kLogIfWide: logarithmic when the values span more than three powers of ten

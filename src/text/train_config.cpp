@@ -120,6 +120,7 @@ std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {
       {"seed", fmt::format("{}", seed)},
       {"threads", fmt::format("{}", threads)},
       {"limit", fmt::format("{}", limit)},
+      {"diagnose", diagnose ? "true" : "false"},
   };
 }
 

@@ -13,14 +13,17 @@
 
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cpu_half_compute.h"
+#include "mezzo/amp/finite_tracer.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
+#include "mezzo/amp/overflow_report.h"
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint.h"
 #include "mezzo/text/inference.h"
 #include "mezzo/text/pretrained.h"
+#include "text/diagnosis.h"
 #include "text/run_output.h"
 #include "text/run_setup.h"
 #include "text/training_parts.h"
@@ -30,7 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Gradients that stay inf or NaN however far the scale falls will not come back.
+/// Gradients that stay inf or NaN however far the scale falls will not come back. Counted here and not by the scaler:
+/// without one, in fp32 and bf16, steps are skipped too.
 constexpr int64_t kMaxSkipsInARow = 50;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -98,19 +102,14 @@ class Trainer {
     for (const auto& micro : micro_batches) {
       record.samples += static_cast<int64_t>(micro.indices.size());
     }
-    auto loss = at::zeros({}, at::TensorOptions(at::kFloat).device(setup_.device));
-    for (const auto& micro : micro_batches) {
-      const auto batch =
-          collate(setup_.train, micro.indices, plan_.batching, config_.max_length, setup_.model->config().pad_token_id);
-      // Each text weighs the same, however texts fall into micro-batches.
-      const auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
-      scaler_.scale(share).backward();
-      if (masters_) {
-        masters_->accumulate_gradients();
-      }
-      loss += share.detach();
-      record.tokens += batch.num_tokens;
+    std::optional<FiniteTracer> tracer;
+    if (config_.diagnose && diagnosis_.is_first_steps()) {
+      tracer.emplace();
     }
+    const auto loss =
+        accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return scaler_.scale(share); });
+    auto first_op = tracer ? tracer->first() : std::nullopt;
+    tracer.reset();
     const auto [grad_norm, found_inf] = update_weights();
 
     // The one time a step waits for the device: whether it was skipped decides the next learning rate.
@@ -123,8 +122,58 @@ class Trainer {
     count_step(record, seconds_since(begin));
     record.epoch = plan_.epochs_after(counters_.step);
     output_.step(record);
+    if (config_.diagnose) {
+      diagnose(record, first_op || !record.skipped ? first_op : retrace(micro_batches, record));
+    }
     check_not_stuck(record);
     loss_scale_ = scaler_.get_scale();
+  }
+
+  /// Forward and backward of each micro-batch, from its share of the loss as `scale` returns it. Returns the mean loss.
+  at::Tensor accumulate_gradients(const std::vector<MicroBatch>& micro_batches,
+                                  StepRecord& record,
+                                  const std::function<at::Tensor(const at::Tensor&)>& scale) {
+    auto loss = at::zeros({}, at::TensorOptions(at::kFloat).device(setup_.device));
+    for (const auto& micro : micro_batches) {
+      const auto batch =
+          collate(setup_.train, micro.indices, plan_.batching, config_.max_length, setup_.model->config().pad_token_id);
+      // Each text weighs the same, however texts fall into micro-batches.
+      const auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
+      scale(share).backward();
+      if (masters_) {
+        masters_->accumulate_gradients();
+      }
+      loss += share.detach();
+      record.tokens += batch.num_tokens;
+    }
+    return loss;
+  }
+
+  /// Repeats a skipped step under the tracer: same weights, texts, dropout and scale, so the same overflow.
+  std::optional<NonFiniteOp> retrace(const std::vector<MicroBatch>& micro_batches, StepRecord record) {
+    const FiniteTracer tracer;
+    accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return share * record.loss_scale; });
+    optimizer_->zero_grad();
+    return tracer.first();
+  }
+
+  void diagnose(const StepRecord& record, const std::optional<NonFiniteOp>& first_op) {
+    if (overflow_ && !overflow_->empty()) {
+      output_.diagnose(describe(*overflow_, record.step, record.loss_scale));
+    }
+    if (first_op) {
+      DiagnoseRecord found;
+      found.step = record.step;
+      found.kind = "first_op";
+      found.loss_scale = record.loss_scale;
+      found.text = first_op->to_string();
+      output_.diagnose(found);
+    }
+    if (diagnosis_.gradients_are_due()) {
+      if (const auto gradients = diagnosis_.take_gradients(record.step, record.loss_scale)) {
+        output_.diagnose(*gradients);
+      }
+    }
   }
 
   at::Tensor summed_loss(const PackedBatch& batch, uint32_t micro_batch) {
@@ -139,6 +188,7 @@ class Trainer {
     if (scaler_.is_enabled()) {
       scaler_.unscale_(*optimizer_);  // clip true gradients, not scaled ones
     }
+    look_at_gradients();  // before clipping: a norm that is inf or NaN would make all of them NaN
     const double max_norm = config_.max_grad_norm > 0 ? config_.max_grad_norm : std::numeric_limits<double>::infinity();
     const auto grad_norm = clip_grad_norm_(gradient_owners_, max_norm);
     at::Tensor found_inf;
@@ -156,6 +206,17 @@ class Trainer {
     return {grad_norm, found_inf};
   }
 
+  /// Waits for the device, so only where asked to, and in the step that may turn out to be one skip too many.
+  void look_at_gradients() {
+    overflow_.reset();
+    if (config_.diagnose || skips_in_a_row_ + 1 >= kMaxSkipsInARow) {
+      overflow_ = overflow_report(*optimizer_);
+    }
+    if (config_.diagnose) {
+      diagnosis_.look_at(parameters_, *overflow_);
+    }
+  }
+
   void count_step(StepRecord& record, double seconds) {
     record.seconds = seconds;
     counters_.step += 1;
@@ -169,7 +230,9 @@ class Trainer {
   void check_not_stuck(const StepRecord& record) const {
     TORCH_CHECK(skips_in_a_row_ < kMaxSkipsInARow, "training: the last ", skips_in_a_row_, " steps, up to step ",
                 record.step, ", were skipped because gradients were inf or NaN (loss ", record.loss, ", loss scale ",
-                record.loss_scale, "); lower --learning-rate, clip with --max-grad-norm 1, or use another --precision");
+                record.loss_scale, "); ", overflow_ ? overflow_->summary() : "",
+                "; lower --learning-rate, clip with --max-grad-norm 1, use another --precision, or see where it begins "
+                "with --diagnose");
   }
 
   bool eval_is_due() const {
@@ -214,6 +277,9 @@ class Trainer {
   TrainResult finish() {
     const double train_seconds = total_seconds();
     output_.training_done();
+    if (const auto gradients = diagnosis_.take_gradients(counters_.step, loss_scale_)) {
+      output_.diagnose(*gradients);
+    }
     if (counters_.best_accuracy) {
       load_pretrained(*setup_.model, config_.output, config_.seed);  // the best, for the report
     } else {
@@ -290,6 +356,8 @@ class Trainer {
   double loss_scale_ = scaler_.get_scale();
   Checkpoint counters_;  // its tensors stay empty
   int64_t skips_in_a_row_ = 0;
+  Diagnosis diagnosis_;
+  std::optional<OverflowReport> overflow_;  // of the last step's gradients, where they were looked at
   Clock::time_point started_;
 };
 

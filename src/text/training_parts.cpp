@@ -21,9 +21,9 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Where results go, how they are shown, and what a longer life of the same run may change.
-const std::set<std::string, std::less<>> kFreeSettings = {
-    "output", "resume",       "save-every", "keep",  "eval-every", "device", "threads",
-    "model",  "model-config", "vocab",      "train", "dev",        "test"};
+const std::set<std::string, std::less<>> kFreeSettings = {"output", "resume",  "save-every", "keep",  "eval-every",
+                                                          "device", "threads", "diagnose",   "model", "model-config",
+                                                          "vocab",  "train",   "dev",        "test"};
 
 std::string hash_of_texts(const TokenizedTexts& texts) {
   uint64_t hash = 0;

@@ -15,14 +15,18 @@ mezzo::GradScaler make_scaler(double init_scale,
                               double backoff_factor,
                               int64_t growth_interval,
                               bool enabled,
-                              bool reproduce_pytorch) {
+                              bool reproduce_pytorch,
+                              int64_t hysteresis,
+                              int64_t max_consecutive_skips) {
   return mezzo::GradScaler(mezzo::GradScalerOptions()
                                .init_scale(init_scale)
                                .growth_factor(growth_factor)
                                .backoff_factor(backoff_factor)
                                .growth_interval(growth_interval)
                                .enabled(enabled)
-                               .reproduce_pytorch(reproduce_pytorch));
+                               .reproduce_pytorch(reproduce_pytorch)
+                               .hysteresis(hysteresis)
+                               .max_consecutive_skips(max_consecutive_skips));
 }
 
 template <class Optimizer>
@@ -79,7 +83,7 @@ void bind_grad_scaler(py::module_& m) {
   py::class_<Scaler>(m, "GradScaler")
       .def(py::init(&make_scaler), py::arg("init_scale") = 65536.0, py::arg("growth_factor") = 2.0,
            py::arg("backoff_factor") = 0.5, py::arg("growth_interval") = 2000, py::arg("enabled") = true,
-           py::arg("reproduce_pytorch") = false)
+           py::arg("reproduce_pytorch") = false, py::arg("hysteresis") = 1, py::arg("max_consecutive_skips") = 0)
       .def("scale", [](Scaler& self, const at::Tensor& output) { return self.scale(output); })
       .def("scale", [](Scaler& self, const Parameters& outputs) { return self.scale(outputs); })
       .def("unscale_", &unscale<mezzo::FusedSgd>)

@@ -10,6 +10,7 @@ namespace py = pybind11;
 void bind_amp(py::module_& m);
 void bind_custom_function(py::module_& m);
 void bind_files(py::module_& m);
+void bind_finite(py::module_& m);
 void bind_grad_scaler(py::module_& m);
 void bind_half_compute(py::module_& m);
 void bind_model(py::module_& m);

@@ -5,6 +5,7 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_custom_function(m);
   bind_files(m);
   bind_grad_scaler(m);
+  bind_finite(m);
   bind_half_compute(m);
   bind_model(m);
   bind_report(m);

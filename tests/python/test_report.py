@@ -152,3 +152,17 @@ def test_random_strings_make_a_well_formed_page(tmp_path, seed):
                   environment=[(text(), text())])
     charts(page)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe]", page)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_diagnosis_makes_a_well_formed_page(tmp_path, seed):
+    rng = random.Random(seed)
+    group = lambda: dict(name=rng.choice(["<b>", "layer 0", ""]), zeros=rng.choice([0, 9]), non_finite=0,
+                         largest=rng.choice([None, 0.0, 1e-45, 3e38]), first_exponent=rng.choice([-149, -20, 100]),
+                         counts=[rng.choice([0, 1, 10**15]) for _ in range(rng.randint(0, 27))])
+    records = [dict(event="diagnose", step=step, kind=rng.choice(["gradients", "overflow", "first_op", "<i>"]),
+                    loss_scale=rng.choice([None, 0.0, 1e-45, 1.0, 65536.0, 3e38]), recommended_scale=rng.choice([None, 1.0]),
+                    text="<script>\n&", groups=[group() for _ in range(rng.randint(0, 3))]) for step in range(5)]
+    page = render(tmp_path, list(steps(3)) + records)
+    charts(page)
+    assert "Numerical diagnosis" in page and not re.search(r"\b(nan|inf)\b", page.split("</style>")[1])

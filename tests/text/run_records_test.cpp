@@ -72,6 +72,37 @@ EndRecord end_record() {
           .peak_memory_bytes = 2400000000};
 }
 
+TEST_F(RunRecordsTest, ReadsBackWhatADiagnosisCounted) {
+  DiagnoseRecord record;
+  record.step = 3;
+  record.kind = "gradients";
+  record.text = "a\nb";
+  record.groups.resize(2);
+  record.groups[0].name = "layer 0";
+  record.groups[0].zeros = 5;
+  record.groups[0].largest = 2.5;
+  record.groups[0].counts.front() = 7;
+  record.groups[0].counts.back() = 1;
+  record.groups[1].name = "nothing but zeros";
+  MetricsLog(path_).append(record);
+  const auto read = read_run_records(path_).diagnoses.at(0);
+  EXPECT_EQ(to_json(read), to_json(record));
+  EXPECT_EQ(read.groups.at(0).counts, record.groups.at(0).counts);
+  EXPECT_EQ(read.groups.at(1).counts, record.groups.at(1).counts);
+  EXPECT_THAT(to_json(record), HasSubstr("\"first_exponent\":0,\"counts\":[]"));
+}
+
+TEST_F(RunRecordsTest, RefusesCountsBeyondTheExponentsOfFloat32) {
+  const std::string start =
+      R"({"event":"diagnose","step":1,"kind":"gradients","loss_scale":1,"recommended_scale":1,"text":"","groups":)"
+      R"([{"name":"a","zeros":0,"non_finite":0,"largest":1,"first_exponent":)";
+  for (const char* place : {"-150,\"counts\":[1]", "127,\"counts\":[1,2]", "1e300,\"counts\":[]"}) {
+    EXPECT_THAT(error_of_reading(start + place + "}]}\n"), HasSubstr("between -149 and 127")) << place;
+  }
+  EXPECT_THAT(error_of_reading(start + "0,\"counts\":[-1]}]}\n"), HasSubstr("must be an integer from 0"));
+  EXPECT_EQ(error_of_reading(start + "127,\"counts\":[1]}]}\n"), "no error");
+}
+
 TEST_F(RunRecordsTest, WritesTheLinesThatAreDocumented) {
   EXPECT_EQ(to_json(step_record(1)),
             R"({"event":"step","step":1,"epoch":0.003,"loss":1.79,"lr":3e-05,"grad_norm":2.1,"loss_scale":65536.0,)"

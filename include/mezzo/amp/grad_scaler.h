@@ -39,9 +39,17 @@ struct GradScalerOptions {
   TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
   /// true: `step` passes over an optimizer none of whose parameters has a gradient, which is an error otherwise.
   TORCH_ARG(bool, allow_no_gradients) = false;
+  /// Overflows in a row before the scale backs off; until then they only skip the step and end the count of good ones.
+  /// Each further one in that row backs off again; a step without overflow starts afresh. >= 1. As in Apex; Megatron
+  /// and DeepSpeed (by default) start afresh only when the scale grows.
+  TORCH_ARG(int64_t, hysteresis) = 1;
+  /// `step` throws when it would skip for the so many-th iteration in a row, naming the gradients to blame; 0: never.
+  /// Free where `step` waits for the device anyway, and on the CPU. Where an optimizer steps on an accelerator by
+  /// itself, it waits once in so many steps, and may notice as many steps late. Not part of the state_dict.
+  TORCH_ARG(int64_t, max_consecutive_skips) = 0;
   /// true: computes the very numbers of torch.amp.GradScaler, also where those are defects: the scale may fall to 0 and
   /// NaN then reach the parameters; a gradient that overflows by being unscaled is not found; a growth interval set
-  /// below the count of good steps stops all growth. Sets min_scale and max_scale aside.
+  /// below the count of good steps stops all growth. Sets min_scale and max_scale aside; hysteresis must be 1.
   TORCH_ARG(bool, reproduce_pytorch) = false;
 };
 
@@ -135,7 +143,9 @@ class GradScaler {
   /// Waits for the device, to decide, except for an optimizer that
   /// `applies_scale_itself`, which decides there.
   /// @throws c10::Error  before the first `scale`; twice; or if no parameter has
-  ///     a gradient, in which case the optimizer's stage is as it was.
+  ///     a gradient, in which case the optimizer's stage is as it was; or for the
+  ///     `max_consecutive_skips`-th skip in a row: parameters, optimizer and scale
+  ///     are as they were, and the gradients are there to look at.
   StepResult step(AmpOptimizerRef optimizer);
 
   /// A step whose optimizer evaluates `closure`, as LBFGS does several times.
@@ -199,11 +209,13 @@ class GradScaler {
   void set_growth_interval(int64_t growth_interval);
 
   /// PyTorch's five entries: scale, growth_factor, backoff_factor,
-  /// growth_interval, _growth_tracker. Empty if disabled. Syncs. Save it after
-  /// `update`: stages and found infs are not part of it.
+  /// growth_interval, _growth_tracker; with hysteresis, _hysteresis_tracker too,
+  /// which PyTorch passes over. Empty if disabled. Syncs. Save it after `update`:
+  /// stages and found infs are not part of it.
   StateDict state_dict() const;
 
-  /// Takes on a state saved here or by PyTorch; does nothing if disabled. Never syncs.
+  /// Takes on a state saved here or by PyTorch; does nothing if disabled. Never
+  /// syncs. Hysteresis starts afresh where the state knows none.
   /// @throws c10::Error  for an empty state, from a disabled scaler.
   /// @throws c10::ValueError  for a missing entry or one out of its range.
   void load_state_dict(const StateDict& state_dict);
@@ -229,11 +241,18 @@ class GradScaler {
   bool scale_may_be_below_one() const;
   void create_scale(c10::Device device);
   void clamp_scale();
+  void update_scale(const at::Tensor& found_inf);
+  void count_skips(const at::Tensor& found_inf);
+  void check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf);
 
   GradScalerOptions options_;
   at::Tensor scale_;
   at::Tensor growth_tracker_;
+  at::Tensor hysteresis_tracker_;  // int32: overflows still to come before the scale backs off
+  at::Tensor consecutive_skips_;   // int32: iterations in a row, up to the last update(), that overflowed
   int64_t init_growth_tracker_ = 0;
+  int64_t init_hysteresis_tracker_;
+  int64_t updates_since_skips_were_read_ = 0;
   bool growth_tracker_may_exceed_interval_ = false;
   std::unordered_map<const void*, OptimizerState> optimizer_states_;
 };

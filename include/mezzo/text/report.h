@@ -18,6 +18,7 @@ struct ReportInput {
   std::string title = "Training report";
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
+  std::vector<DiagnoseRecord> diagnoses;
   std::optional<EndRecord> end;                        ///< nullopt: the run has not come to its end
   std::vector<std::string> label_names;                ///< by label; a label without a name is shown by its number
   std::vector<std::vector<int64_t>> confusion_matrix;  ///< counts, [true label][predicted label]
@@ -27,8 +28,9 @@ struct ReportInput {
   Pairs environment;                                   ///< versions, machine
 };
 
-/// Renders `report.html`: headline numbers, curves over the steps, confusion
-/// matrix, classification report, settings and environment.
+/// Renders `report.html`: headline numbers, curves over the steps, what
+/// `--diagnose` found, confusion matrix, classification report, settings and
+/// environment.
 ///
 /// The page is one self-contained file: no script, nothing loaded, light and
 /// dark by the reader's preference, fit for print and narrow screens. All

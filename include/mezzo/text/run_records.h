@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "mezzo/amp/scale_advice.h"
+
 namespace mezzo::text {
 
 /// One optimizer step, as a line of `metrics.jsonl`. All amounts are the
@@ -34,6 +36,18 @@ struct EvalRecord {
   double seconds = 0;   ///< wall time of the evaluation
 };
 
+/// What `--diagnose` found out at a step.
+struct DiagnoseRecord {
+  int64_t step = 0;
+  /// "overflow": which gradients a step was skipped for. "first_op": where inf or NaN began. "gradients": how those
+  /// counted so far are spread, and the scale that suits them.
+  std::string kind;
+  double loss_scale = 1;                  ///< at that step
+  double recommended_scale = 0;           ///< of "gradients"
+  std::string text;                       ///< for people, of several lines
+  std::vector<GradientExponents> groups;  ///< of "gradients", by part of the model
+};
+
 /// The last line of a run that came to its end.
 struct EndRecord {
   int64_t steps = 0;
@@ -47,6 +61,7 @@ struct EndRecord {
 struct RunRecords {
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
+  std::vector<DiagnoseRecord> diagnoses;
   std::optional<EndRecord> end;  ///< the last one, when a file holds several
   int64_t unknown_events = 0;    ///< lines with an `event` this version does not know; they are passed over
 };
@@ -56,6 +71,7 @@ struct RunRecords {
 /// double; NaN and infinities, which JSON lacks, as null.
 std::string to_json(const StepRecord& record);
 std::string to_json(const EvalRecord& record);
+std::string to_json(const DiagnoseRecord& record);
 std::string to_json(const EndRecord& record);
 
 /// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are
@@ -90,6 +106,7 @@ class MetricsLog {
   /// @throws c10::Error  if the line could not be written, e.g. on a full disk.
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
+  void append(const DiagnoseRecord& record);
   void append(const EndRecord& record);
 
  private:

@@ -51,8 +51,9 @@ struct TrainConfig {
   int64_t keep = 2;         ///< checkpoints kept
   std::string resume;  ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder
   uint64_t seed = 123;
-  int64_t threads = 0;  ///< 0: as many as LibTorch chooses
-  int64_t limit = 0;    ///< read only so many rows of the training file; 0: all
+  int64_t threads = 0;    ///< 0: as many as LibTorch chooses
+  int64_t limit = 0;      ///< read only so many rows of the training file; 0: all
+  bool diagnose = false;  ///< trace the first steps and every skipped one, and count the exponents of gradients
   bool quiet = false;
 
   /// @throws c10::ValueError  naming the flag, what it was and what it may be.

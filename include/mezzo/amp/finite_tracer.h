@@ -1,0 +1,118 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mezzo {
+
+/// A tensor as an op saw it: its finite values' range, and what else it held.
+struct TracedTensor {
+  std::string name;  ///< of the argument, as in the op's schema; "output" for a result
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+  double min = 0;  ///< of the finite values; NaN if there are none
+  double max = 0;
+  int64_t num_inf = 0;  ///< +inf
+  int64_t num_minus_inf = 0;
+  int64_t num_nan = 0;
+
+  bool is_finite() const { return num_inf == 0 && num_minus_inf == 0 && num_nan == 0; }
+};
+
+/// The op with which non-finite values began.
+struct NonFiniteOp {
+  /// false: some argument held NaN or +inf already, and no op that could be seen
+  /// had made it: a bad input or parameter, or a kernel outside of ATen.
+  bool produced_here = true;
+  std::string op;  ///< "aten::log", "aten::add.Tensor"; or a backward node that received bad gradients
+  bool in_backward = false;
+  std::string module;         ///< path of ModuleScopes; in backward, of the forward op. Empty outside of any
+  std::string backward_node;  ///< "LogBackward0"; empty in forward
+  std::string forward_op;     ///< in backward: the op whose gradient this is, where it can be told
+  std::vector<TracedTensor> inputs;
+  std::vector<TracedTensor> outputs;
+
+  /// A line of what, where and in which pass, then one line a tensor; ends with a line feed.
+  std::string to_string() const;
+};
+
+struct FiniteTracerOptions {
+  /// kFirst: finds the first op in detail. kCount: counts how many results of each op held inf or NaN.
+  enum class Mode { kFirst, kCount };
+  TORCH_ARG(Mode, mode) = Mode::kFirst;
+  /// Ops to pass over, by name with or without overload: "aten::log", "aten::div.Tensor".
+  TORCH_ARG(std::vector<std::string>, ignore_ops) = {};
+  /// Called with the first op, on the thread and at the place where it ran: to print a stack trace, say. What it throws
+  /// is lost: LibTorch swallows exceptions of observers. Use `check` to throw.
+  TORCH_ARG(std::function<void(const NonFiniteOp&)>, on_first);
+};
+
+/// Watches every ATen op of the enclosing scope for results that are inf or NaN,
+/// in forward and backward.
+///
+/// @code
+/// mezzo::FiniteTracer tracer;
+/// auto loss = model->forward(input);
+/// tracer.check();  // throws, naming the op, its module and its inputs
+/// loss.backward();
+/// tracer.check();
+/// @endcode
+///
+/// The first op is the one that makes NaN from inputs without NaN, or inf from
+/// finite ones. It is the innermost that the dispatcher sees: addmm, not linear.
+/// Not reported: memory that is only allocated; what a caller asks for by a
+/// scalar argument that is itself inf or NaN, as masked_fill(mask, -inf) does;
+/// and ops in `ignore_ops`. Once one of the latter two has made inf or NaN, only ops
+/// that make more of it are reported, none for having received it; but a −inf that
+/// was asked for is taken for a mask, and changes nothing. A −inf that an op makes of finite values is
+/// reported: name log, if you take logarithms of 0 on purpose.
+///
+/// Traces the thread that makes it and the threads of the autograd engine that
+/// work for it. Scopes nest; the innermost traces. Changes no value, no random
+/// number and no gradient. Destroy it on the thread that made it.
+///
+/// Cost: kFirst reads every result once, and waits for the device at every op
+/// until it has found something; after that, next to nothing. kCount reads every
+/// result once and waits only when `counts` is asked, so it may stay on. Neither
+/// fits the capture of a CUDA graph.
+class FiniteTracer {
+ public:
+  struct Count {
+    std::string op;
+    bool in_backward = false;
+    int64_t results = 0;     ///< floating tensors that the op returned or changed in place
+    int64_t non_finite = 0;  ///< those among them with an inf or NaN
+  };
+
+  explicit FiniteTracer(FiniteTracerOptions options = {});
+  ~FiniteTracer();
+  FiniteTracer(const FiniteTracer&) = delete;
+  FiniteTracer& operator=(const FiniteTracer&) = delete;
+
+  /// The first op found so far; kFirst only. Never syncs.
+  std::optional<NonFiniteOp> first() const;
+
+  /// Throws if an op was found, or, in kCount, if any result was non-finite. Only kCount syncs.
+  /// @throws c10::Error  with the op's `to_string`, or the counts.
+  void check() const;
+
+  /// Every op seen, in order of appearance; kCount only. Syncs.
+  std::vector<Count> counts() const;
+
+ private:
+  class Trace;
+  friend struct TracerCallbacks;
+  std::shared_ptr<Trace> trace_;
+  uint64_t handle_;
+  uint64_t suspended_handle_;
+};
+
+}  // namespace mezzo

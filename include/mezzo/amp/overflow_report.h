@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <mezzo/amp/amp_optimizer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace mezzo {
+
+/// A gradient that holds inf or NaN.
+struct OverflowedGradient {
+  std::string parameter;       ///< by the optimizer's `parameter_name`
+  size_t index = 0;            ///< among the tensors that `visit_parameters` visits
+  std::vector<int64_t> shape;  ///< of the gradient, also where it is sparse
+  at::ScalarType dtype = at::kFloat;
+  int64_t num_values = 0;  ///< checked; of a sparse gradient, the stored ones
+  int64_t num_inf = 0;
+  int64_t num_nan = 0;
+  double largest_finite = 0;  ///< the largest magnitude among the finite values; 0 if there are none
+};
+
+/// Which gradients of an optimizer hold inf or NaN.
+struct OverflowReport {
+  std::string optimizer;                       ///< its `name`
+  int64_t num_gradients = 0;                   ///< looked at: parameters without gradient are not counted
+  std::vector<OverflowedGradient> overflowed;  ///< in the optimizer's order
+
+  bool empty() const { return overflowed.empty(); }
+
+  /// NaN is not mended by a lower scale, as inf may be; though inf turns into
+  /// NaN easily, wherever two of them meet.
+  bool has_nan() const;
+
+  /// One line: how many gradients overflowed, and the first `most` of them.
+  std::string summary(size_t most = 4) const;
+
+  /// A table, one line for each of the first `most` gradients, under a heading; ends with a line feed.
+  std::string to_string(size_t most = std::numeric_limits<size_t>::max()) const;
+};
+
+/// Looks through the gradients of `optimizer` for inf and NaN: what a step was
+/// skipped for, when called right after it and before `zero_grad`.
+///
+/// Values are reported as they stand. After `unscale_`, or a step of an optimizer
+/// that does not apply the scale itself, those are the true gradients; after a
+/// step skipped by an optimizer that `applies_scale_itself`, they are still
+/// scaled. Clipping by a norm that is inf or NaN makes every gradient NaN: call
+/// this before it, to see which were.
+///
+/// Sparse gradients are coalesced for this, in a copy: entries of equal index may
+/// overflow only once summed. Waits for the device once, and once more where
+/// something overflowed. Reads the gradients once (and again those that overflowed).
+OverflowReport overflow_report(AmpOptimizerRef optimizer);
+
+}  // namespace mezzo

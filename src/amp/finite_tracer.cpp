@@ -1,0 +1,399 @@
+#include "mezzo/amp/finite_tracer.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <sstream>
+#include <string_view>
+#include <unordered_map>
+
+#include "amp/finite_counts.h"
+#include "amp/forward_ops.h"
+#include "amp/recorded_inputs.h"
+#include "amp/traced_op.h"
+#include "amp/traced_tensor.h"
+#include "mezzo/amp/module_scope.h"
+
+namespace mezzo {
+namespace {
+
+using Mode = FiniteTracerOptions::Mode;
+
+/// The engine's range around a node, in which it also sums gradients to the shape of a parameter.
+constexpr std::string_view kEngineRange = "autograd::engine::evaluate_function: ";
+
+/// What the tracer itself computes: seen by no observer, no autograd and no autocast.
+struct Unobserved {
+  at::DisableRecordFunctionGuard no_record;
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+/// The innermost backward node that this thread runs, if any.
+struct BackwardNode {
+  std::string name;
+  uint64_t forward_thread;
+  int64_t sequence_number;
+  BackwardNode* outer;
+};
+thread_local BackwardNode* running_node = nullptr;
+
+/// What a call brought, for when it comes to results that need explaining.
+struct Call : at::ObserverContext {
+  const TracedOp* op = nullptr;
+  std::vector<at::IValue> inputs;
+  std::vector<TracedTensor> overwritten;  // the arguments changed in place, as they were before
+  std::optional<BackwardNode> node;       // in place of an op
+};
+
+struct Findings {
+  bool inf = false;  // +inf or -inf
+  bool plus_inf = false;
+  bool nan = false;
+
+  void add(const TracedTensor& tensor) {
+    inf = inf || tensor.num_inf > 0 || tensor.num_minus_inf > 0;
+    plus_inf = plus_inf || tensor.num_inf > 0;
+    nan = nan || tensor.num_nan > 0;
+  }
+};
+
+Findings look_at(const std::vector<TracedTensor>& tensors) {
+  Findings findings;
+  for (const TracedTensor& tensor : tensors) {
+    findings.add(tensor);
+  }
+  return findings;
+}
+
+/// Calls `visit(name, values)` for what the op returned or changed in place.
+template <class Visit>
+void visit_results(const Call& call, const std::vector<at::IValue>& outputs, Visit&& visit) {
+  const bool returns_nothing = outputs.empty();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (i >= call.op->returns_view.size() || !call.op->returns_view[i]) {
+      visit_values(outputs[i], [&](const at::Tensor& values) { visit("output", values); });
+    }
+  }
+  for (size_t i = 0; returns_nothing && i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
+    if (call.op->arguments[i].is_written) {
+      visit_values(call.inputs[i], [&](const at::Tensor& values) { visit("output", values); });
+    }
+  }
+}
+
+std::vector<TracedTensor> describe_inputs(const Call& call) {
+  auto inputs = call.overwritten;
+  for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
+    if (const auto& argument = call.op->arguments[i]; !argument.is_written) {
+      visit_values(call.inputs[i],
+                   [&](const at::Tensor& values) { inputs.push_back(describe(argument.name, values)); });
+    }
+  }
+  return inputs;
+}
+
+}  // namespace
+
+/// What one tracer knows. Outlives it while a call that it saw begin has not ended.
+class FiniteTracer::Trace {
+ public:
+  explicit Trace(FiniteTracerOptions options) : options_(std::move(options)), ops_(options_.ignore_ops()) {}
+
+  std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function);
+  void end(Call& call, const at::RecordFunction& function);
+
+  std::optional<NonFiniteOp> first() const {
+    const std::lock_guard lock(mutex_);
+    return first_;
+  }
+  std::vector<Count> counts() {
+    const std::lock_guard lock(mutex_);
+    const Unobserved unobserved;
+    return counts_.read();
+  }
+  bool is_counting() const { return options_.mode() == Mode::kCount; }
+
+ private:
+  void begin_node(Call& call, const at::RecordFunction& function);
+  bool begin_op(Call& call, const at::RecordFunction& function);
+  void judge(const Call& call, std::vector<TracedTensor> outputs);
+  void found(bool produced, std::string name, std::vector<TracedTensor> inputs, std::vector<TracedTensor> outputs);
+  void place(NonFiniteOp& op) const;
+
+  const FiniteTracerOptions options_;
+  TracedOps ops_;
+  mutable std::mutex mutex_;  // of all below
+  ForwardOps forward_ops_;
+  FiniteCounts counts_;
+  std::optional<NonFiniteOp> first_;
+  std::atomic<bool> origin_is_known_ = true;  // false once non-finite values were asked for, or came from an ignored op
+  std::atomic<bool> is_done_ = false;
+};
+
+std::unique_ptr<at::ObserverContext> FiniteTracer::Trace::begin(const at::RecordFunction& function) {
+  if (is_done_) {
+    return nullptr;
+  }
+  auto call = std::make_unique<Call>();
+  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    begin_node(*call, function);
+    return call;
+  }
+  return begin_op(*call, function) ? std::move(call) : nullptr;
+}
+
+void FiniteTracer::Trace::begin_node(Call& call, const at::RecordFunction& function) {
+  call.node = {function.name(), function.forwardThreadId(), function.seqNr(), running_node};
+  running_node = &*call.node;
+  if (is_counting()) {
+    return;
+  }
+  const Unobserved unobserved;
+  std::vector<TracedTensor> gradients;
+  for (const at::IValue& input : recorded_inputs(function)) {
+    visit_values(input, [&](const at::Tensor& values) { gradients.push_back(describe("gradient", values)); });
+  }
+  const auto received = look_at(gradients);
+  if ((received.inf || received.nan) && origin_is_known_) {
+    found(/*produced=*/false, function.name(), std::move(gradients), {});
+  }
+}
+
+/// Returns whether the end of the call is of interest.
+bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& function) {
+  call.op = ops_.find(function);
+  if (call.op == nullptr) {
+    const std::string_view name = function.name();
+    if (name.starts_with(kEngineRange)) {
+      call.node = {std::string(name.substr(kEngineRange.size())), 0, -1, running_node};
+      running_node = &*call.node;
+    }
+    return call.node.has_value();
+  }
+  if (!is_counting() && running_node == nullptr) {
+    const auto next = at::sequence_number::peek();
+    const auto module = ModuleScope::current_path();
+    const std::lock_guard lock(mutex_);
+    const bool may_make_node = function.seqNr() >= 0;
+    forward_ops_.begin(at::RecordFunction::currentThreadId(), next, *call.op, may_make_node, module);
+  }
+  if (call.op->is_silent) {
+    return false;
+  }
+  const auto inputs = recorded_inputs(function);
+  call.inputs.assign(inputs.begin(), inputs.end());
+  if (!is_counting()) {
+    const Unobserved unobserved;
+    for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
+      if (const auto& argument = call.op->arguments[i]; argument.is_written && !argument.is_out) {
+        visit_values(call.inputs[i],
+                     [&](const at::Tensor& values) { call.overwritten.push_back(describe(argument.name, values)); });
+      }
+    }
+  }
+  return true;
+}
+
+void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
+  if (call.node) {
+    running_node = call.node->outer;
+    if (running_node != nullptr && running_node->name == call.node->name) {  // the engine's range, which knows less
+      running_node->forward_thread = call.node->forward_thread;
+      running_node->sequence_number = call.node->sequence_number;
+    }
+    return;
+  }
+  if (is_done_) {
+    return;
+  }
+  const Unobserved unobserved;
+  if (is_counting()) {
+    const std::lock_guard lock(mutex_);
+    visit_results(call, function.outputs(), [&](const char*, const at::Tensor& values) {
+      if (!call.op->is_ignored) {
+        counts_.add(*call.op, running_node != nullptr, values);
+      }
+    });
+    return;
+  }
+  std::vector<TracedTensor> outputs;
+  visit_results(call, function.outputs(),
+                [&](const char* name, const at::Tensor& values) { outputs.push_back(describe(name, values)); });
+  if (const auto made = look_at(outputs); made.inf || made.nan) {
+    judge(call, std::move(outputs));
+  }
+}
+
+/// Decides whether inf or NaN in `outputs` began here.
+void FiniteTracer::Trace::judge(const Call& call, std::vector<TracedTensor> outputs) {
+  const bool asked_for = std::any_of(call.inputs.begin(), call.inputs.end(), is_non_finite_number);
+  const auto made = look_at(outputs);
+  auto inputs = describe_inputs(call);
+  const auto received = look_at(inputs);
+  const bool produced = (made.nan && !received.nan) || (made.inf && !received.inf && !received.nan);
+
+  if (call.op->is_ignored || asked_for) {
+    const bool is_mask = !call.op->is_ignored && !made.nan && !made.plus_inf;
+    origin_is_known_ = origin_is_known_ && (is_mask || !produced);
+    return;
+  }
+  // An input of -inf alone is taken for a mask.
+  if (produced || (origin_is_known_ && (received.nan || received.plus_inf))) {
+    found(produced, call.op->name, std::move(inputs), std::move(outputs));
+  }
+}
+
+/// Keeps the first.
+void FiniteTracer::Trace::found(bool produced,
+                                std::string name,
+                                std::vector<TracedTensor> inputs,
+                                std::vector<TracedTensor> outputs) {
+  if (is_done_.exchange(true)) {
+    return;
+  }
+  NonFiniteOp op;
+  op.produced_here = produced;
+  op.op = std::move(name);
+  op.inputs = std::move(inputs);
+  op.outputs = std::move(outputs);
+  {
+    const std::lock_guard lock(mutex_);
+    place(op);
+    first_ = op;
+  }
+  if (options_.on_first()) {
+    options_.on_first()(op);
+  }
+}
+
+void FiniteTracer::Trace::place(NonFiniteOp& op) const {
+  if (running_node == nullptr) {
+    op.module = ModuleScope::current_path();
+    return;
+  }
+  op.in_backward = true;
+  op.backward_node = running_node->name;
+  const auto origin = forward_ops_.find(running_node->forward_thread,
+                                        static_cast<uint64_t>(running_node->sequence_number), running_node->name);
+  op.forward_op = origin.op;
+  op.module = origin.module;
+}
+
+namespace {
+
+/// Tracers by the handle of their callback. Callbacks are plain functions: they find their tracer by the handle that
+/// LibTorch copies, with all thread-local callbacks, to the threads that run a backward pass.
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, std::shared_ptr<void>> traces;
+
+  static Registry& instance() {
+    static Registry registry;
+    return registry;
+  }
+};
+
+}  // namespace
+
+struct TracerCallbacks {
+  using Trace = FiniteTracer::Trace;
+
+  /// A call and its tracer, whom it keeps alive.
+  struct Context : at::ObserverContext {
+    std::shared_ptr<Trace> trace;
+    std::unique_ptr<at::ObserverContext> call;
+  };
+
+  /// The tracer at work on this thread.
+  static uint64_t current_handle() {
+    for (const auto& entry : at::get_record_function_tls_().sorted_tls_callbacks_) {
+      if (entry.enabled_ && entry.callback_.start() == &begin) {
+        return entry.handle_;
+      }
+    }
+    return at::INVALID_CALLBACK_HANDLE;
+  }
+
+  static std::shared_ptr<Trace> current() {
+    auto& registry = Registry::instance();
+    const std::lock_guard lock(registry.mutex);
+    const auto found = registry.traces.find(current_handle());
+    return found == registry.traces.end() ? nullptr : std::static_pointer_cast<Trace>(found->second);
+  }
+
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    auto trace = current();
+    auto call = trace ? trace->begin(function) : nullptr;
+    if (!call) {
+      return nullptr;
+    }
+    auto context = std::make_unique<Context>();
+    context->trace = std::move(trace);
+    context->call = std::move(call);
+    return context;
+  }
+
+  static void end(const at::RecordFunction& function, at::ObserverContext* context) {
+    if (context != nullptr) {
+      auto& ours = static_cast<Context&>(*context);
+      ours.trace->end(static_cast<Call&>(*ours.call), function);
+    }
+  }
+};
+
+FiniteTracer::FiniteTracer(FiniteTracerOptions options)
+    : trace_(std::make_shared<Trace>(std::move(options))), suspended_handle_(TracerCallbacks::current_handle()) {
+  if (suspended_handle_ != at::INVALID_CALLBACK_HANDLE) {
+    at::disableCallback(suspended_handle_);
+  }
+  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&TracerCallbacks::begin, &TracerCallbacks::end)
+                                           .needsInputs(true)
+                                           .needsOutputs(true)
+                                           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  auto& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  registry.traces.emplace(handle_, trace_);
+}
+
+FiniteTracer::~FiniteTracer() {
+  at::removeCallback(handle_);
+  if (suspended_handle_ != at::INVALID_CALLBACK_HANDLE) {
+    at::reenableCallback(suspended_handle_);
+  }
+  auto& registry = Registry::instance();
+  const std::lock_guard lock(registry.mutex);
+  registry.traces.erase(handle_);
+}
+
+std::optional<NonFiniteOp> FiniteTracer::first() const { return trace_->first(); }
+
+std::vector<FiniteTracer::Count> FiniteTracer::counts() const { return trace_->counts(); }
+
+void FiniteTracer::check() const {
+  if (const auto op = first()) {
+    TORCH_CHECK(false, "FiniteTracer: ", op->to_string());
+  }
+  if (!trace_->is_counting()) {
+    return;
+  }
+  std::ostringstream found;
+  for (const Count& count : counts()) {
+    if (count.non_finite > 0) {
+      found << (found.tellp() > 0 ? ", " : "") << count.op << (count.in_backward ? " in backward: " : ": ")
+            << count.non_finite << " of " << count.results;
+    }
+  }
+  TORCH_CHECK(found.tellp() == 0, "FiniteTracer: results that held inf or NaN: ", found.str(),
+              ". Trace with kFirst to find where they began.");
+}
+
+}  // namespace mezzo

@@ -1,0 +1,71 @@
+#include <algorithm>
+#include <sstream>
+
+#include "mezzo/amp/finite_tracer.h"
+
+namespace mezzo {
+namespace {
+
+constexpr double kLargestHalf = 65504;
+
+void write_place(std::ostream& out, const NonFiniteOp& op) {
+  out << (op.in_backward ? " in backward" : " in forward");
+  if (!op.backward_node.empty() && op.backward_node != op.op) {
+    out << ", at " << op.backward_node;
+  }
+  if (!op.forward_op.empty()) {
+    out << ", the gradient of " << op.forward_op;
+  }
+  if (!op.module.empty()) {
+    out << ", in module " << op.module;
+  }
+  out << '\n';
+}
+
+void write_count(std::ostream& out, int64_t count, const char* what) {
+  if (count > 0) {
+    out << ", " << count << " " << what;
+  }
+}
+
+void write_tensor(std::ostream& out, const TracedTensor& tensor, size_t name_width) {
+  out << "  " << tensor.name << std::string(name_width - std::min(name_width, tensor.name.size()), ' ') << "  "
+      << toString(tensor.dtype) << " " << at::IntArrayRef(tensor.shape);
+  if (tensor.min <= tensor.max) {
+    out << ", finite values from " << tensor.min << " to " << tensor.max;
+  } else {
+    out << ", no finite value";
+  }
+  write_count(out, tensor.num_inf, "inf");
+  write_count(out, tensor.num_minus_inf, "-inf");
+  write_count(out, tensor.num_nan, "NaN");
+  out << '\n';
+}
+
+}  // namespace
+
+std::string NonFiniteOp::to_string() const {
+  std::ostringstream out;
+  out << op << (produced_here ? " produced inf or NaN" : " received inf or NaN, which no traced op had produced,");
+  write_place(out, *this);
+  size_t width = 0;
+  for (const auto* tensors : {&inputs, &outputs}) {
+    for (const TracedTensor& tensor : *tensors) {
+      width = std::max(width, tensor.name.size());
+    }
+  }
+  for (const auto* tensors : {&inputs, &outputs}) {
+    for (const TracedTensor& tensor : *tensors) {
+      write_tensor(out, tensor, width);
+    }
+  }
+  const bool half_overflowed = produced_here && std::any_of(outputs.begin(), outputs.end(), [](const auto& tensor) {
+                                 return tensor.dtype == at::kHalf && tensor.num_nan == 0;
+                               });
+  if (half_overflowed) {
+    out << "  float16 holds at most " << kLargestHalf << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace mezzo

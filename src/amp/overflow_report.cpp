@@ -1,0 +1,154 @@
+#include "mezzo/amp/overflow_report.h"
+
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <sstream>
+
+#include "amp/gradient_groups.h"
+
+namespace mezzo {
+namespace {
+
+/// A gradient's values, and whose they are.
+struct Checked {
+  OverflowedGradient about;
+  at::Tensor values;
+};
+
+std::vector<Checked> collect(AmpOptimizer& optimizer) {
+  std::vector<Checked> checked;
+  size_t index = 0;
+  optimizer.visit_parameters([&](at::Tensor& parameter) {
+    if (const at::Tensor& gradient = parameter.grad(); gradient.defined()) {
+      const auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+      checked.push_back({{.parameter = optimizer.parameter_name(index),
+                          .index = index,
+                          .shape = gradient.sizes().vec(),
+                          .dtype = gradient.scalar_type(),
+                          .num_values = values.numel()},
+                         values});
+    }
+    ++index;
+  });
+  return checked;
+}
+
+/// All rows on one device, to be read with one wait; float64 where the device has it, to hold counts.
+at::Tensor gather(const std::vector<at::Tensor>& rows) {
+  std::vector<at::Tensor> together;
+  for (const at::Tensor& row : rows) {
+    together.push_back(row.to(rows.front().device(), row.is_mps() ? at::kFloat : at::kDouble, /*non_blocking=*/true));
+  }
+  return at::stack(together).cpu().to(at::kDouble);
+}
+
+/// Drops the gradients that are finite throughout.
+void keep_non_finite(std::vector<Checked>& checked) {
+  std::erase_if(checked, [](const Checked& gradient) { return gradient.values.numel() == 0; });
+  if (checked.empty()) {
+    return;
+  }
+  std::vector<at::Tensor> ranges;
+  for (const Checked& gradient : checked) {
+    const auto [least, greatest] = at::aminmax(gradient.values);  // many times as fast as a norm, or isfinite
+    ranges.push_back(at::stack({least, greatest}));
+  }
+  const auto finite = gather(ranges).isfinite().all(/*dim=*/1);
+  size_t i = 0;
+  std::erase_if(checked, [&](const Checked&) { return finite.const_data_ptr<bool>()[i++]; });
+}
+
+/// Counts of inf and NaN, and the largest finite magnitude: [3].
+at::Tensor details(const at::Tensor& values) {
+  const auto dtype = values.is_mps() ? at::kFloat : at::kDouble;
+  const auto magnitude = values.abs();
+  const auto largest = at::where(magnitude.isfinite(), magnitude, 0).max();
+  return at::stack({magnitude.isinf().sum().to(dtype), magnitude.isnan().sum().to(dtype), largest.to(dtype)});
+}
+
+std::string shape_of(const OverflowedGradient& gradient) {
+  std::ostringstream out;
+  out << at::IntArrayRef(gradient.shape);
+  return out.str();
+}
+
+}  // namespace
+
+OverflowReport overflow_report(AmpOptimizerRef optimizer) {
+  const c10::NoGradGuard no_grad;
+  auto checked = collect(*optimizer);
+  OverflowReport report{
+      .optimizer = optimizer->name(), .num_gradients = static_cast<int64_t>(checked.size()), .overflowed = {}};
+  keep_non_finite(checked);
+  if (checked.empty()) {
+    return report;
+  }
+  std::vector<at::Tensor> rows;
+  for (const Checked& gradient : checked) {
+    rows.push_back(details(gradient.values));
+  }
+  const auto numbers = gather(rows);
+  const auto number = numbers.accessor<double, 2>();
+  for (size_t i = 0; i < checked.size(); ++i) {
+    auto& gradient = report.overflowed.emplace_back(std::move(checked[i].about));
+    gradient.num_inf = static_cast<int64_t>(number[static_cast<int64_t>(i)][0]);
+    gradient.num_nan = static_cast<int64_t>(number[static_cast<int64_t>(i)][1]);
+    gradient.largest_finite = number[static_cast<int64_t>(i)][2];
+  }
+  return report;
+}
+
+bool OverflowReport::has_nan() const {
+  return std::any_of(overflowed.begin(), overflowed.end(), [](const auto& gradient) { return gradient.num_nan > 0; });
+}
+
+std::string OverflowReport::summary(size_t most) const {
+  std::ostringstream out;
+  out << overflowed.size() << " of " << num_gradients << " gradients of " << optimizer << " held inf or NaN";
+  for (size_t i = 0; i < std::min(most, overflowed.size()); ++i) {
+    const auto& gradient = overflowed[i];
+    out << (i == 0 ? ": " : ", ") << gradient.parameter << " " << shape_of(gradient) << " (" << gradient.num_inf
+        << " inf, " << gradient.num_nan << " NaN, largest finite " << gradient.largest_finite << ")";
+  }
+  if (overflowed.size() > most && most > 0) {
+    out << ", …";
+  }
+  return out.str();
+}
+
+std::string OverflowReport::to_string(size_t most) const {
+  const std::vector<OverflowedGradient> shown(
+      overflowed.begin(), overflowed.begin() + static_cast<std::ptrdiff_t>(std::min(most, overflowed.size())));
+  size_t name_width = 9;
+  size_t shape_width = 5;
+  for (const auto& gradient : shown) {
+    name_width = std::max(name_width, gradient.parameter.size());
+    shape_width = std::max(shape_width, shape_of(gradient).size());
+  }
+  std::ostringstream out;
+  out << summary(/*most=*/0) << '\n';
+  const auto row = [&](const auto& parameter, const auto& shape, const auto& dtype, const auto& inf, const auto& nan,
+                       const auto& values, const auto& largest) {
+    out << "  " << std::left << std::setw(static_cast<int>(name_width)) << parameter << "  "
+        << std::setw(static_cast<int>(shape_width)) << shape << "  " << std::setw(8) << dtype << std::right
+        << std::setw(10) << inf << std::setw(10) << nan << std::setw(12) << values << std::setw(17) << largest << '\n';
+  };
+  if (!shown.empty()) {
+    row("parameter", "shape", "dtype", "inf", "NaN", "of values", "largest finite");
+  }
+  for (const auto& gradient : shown) {
+    row(gradient.parameter, shape_of(gradient), toString(gradient.dtype), gradient.num_inf, gradient.num_nan,
+        gradient.num_values, gradient.largest_finite);
+  }
+  if (shown.size() < overflowed.size()) {
+    out << "  … and " << overflowed.size() - shown.size() << " more\n";
+  }
+  return out.str();
+}
+
+}  // namespace mezzo

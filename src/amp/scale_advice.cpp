@@ -1,0 +1,173 @@
+#include "mezzo/amp/scale_advice.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/frexp.h>
+#include <ATen/ops/histc.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <limits>
+#include <numeric>
+#include <sstream>
+
+namespace mezzo {
+namespace {
+
+constexpr double kLargestHalf = 65504;
+constexpr int kHalfLost = -26;       // 2^-25, the first magnitude of exponent -25, is half of float16's least
+constexpr int kHalfSubnormal = -15;  // the last exponent below float16's normal numbers
+constexpr int kHeadroom = 2;         // doublings left above the largest gradient
+constexpr int kMostDoublings = 24;
+constexpr double kTolerableLoss = 1e-3;
+
+// The bins of the device's histogram: zeros, the exponents, non-finite values.
+constexpr int64_t kDeviceBins = static_cast<int64_t>(GradientExponents::kBins) + 2;
+constexpr int64_t kChunk = 1 << 24;  // histc counts in float32, which is exact so far
+
+/// Counts per bin, then the largest finite magnitude: float64 [kDeviceBins + 1], on the gradient's device.
+at::Tensor histogram(const at::Tensor& gradient, double scale) {
+  const auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+  auto counts = at::zeros({kDeviceBins}, values.options().dtype(at::kDouble));
+  auto largest = at::zeros({1}, counts.options());
+  for (const at::Tensor& chunk : values.reshape({-1}).split(kChunk)) {
+    if (chunk.numel() == 0) {
+      continue;
+    }
+    const auto magnitude = chunk.abs().to(at::kFloat).mul_(1 / scale);
+    const auto exponent =
+        std::get<1>(at::frexp(magnitude)).sub_(GradientExponents::kLowest);  // of [0.5, 1): 1 too many
+    const auto bin = at::where(magnitude.isfinite(), at::where(magnitude == 0, 0, exponent), kDeviceBins - 1);
+    counts += at::histc(bin.to(at::kFloat), kDeviceBins, -0.5, static_cast<double>(kDeviceBins) - 0.5);
+    const auto finite = at::where(magnitude.isfinite(), magnitude, 0);
+    largest = at::maximum(largest, finite.max().to(at::kDouble));
+  }
+  return at::cat({counts, largest});
+}
+
+/// Of all gradients of a group, on the first one's device.
+at::Tensor histogram(const NamedGradients& group, double scale) {
+  at::Tensor total;
+  for (const at::Tensor& gradient : group.gradients) {
+    if (!gradient.defined()) {
+      continue;
+    }
+    TORCH_CHECK_VALUE(gradient.is_floating_point(), "count_gradient_exponents: group ", group.name,
+                      " has a gradient of dtype ", gradient.scalar_type(), "; only floating ones have exponents.");
+    const auto one = histogram(gradient, scale);
+    if (!total.defined()) {
+      total = one;
+      continue;
+    }
+    const auto other = one.to(total.device(), /*non_blocking=*/true);
+    const auto largest = at::maximum(total[kDeviceBins], other[kDeviceBins]);
+    total += other;
+    total[kDeviceBins] = largest;
+  }
+  return total.defined() ? total : at::zeros({kDeviceBins + 1}, at::kDouble);
+}
+
+/// Of non-zero values, the share whose exponent is in [low, high], times `scale`.
+double share_between(const GradientExponents& exponents, int low, int high, double scale) {
+  const int shift = std::ilogb(scale);
+  int64_t count = 0;
+  for (int e = std::max(low - shift, GradientExponents::kLowest);
+       e <= std::min(high - shift, GradientExponents::kHighest); ++e) {
+    count += exponents.count(e);
+  }
+  const int64_t all = exponents.nonzero();
+  return all > 0 ? static_cast<double>(count) / static_cast<double>(all) : 0;
+}
+
+std::string percent(double share) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2) << 100 * share << " %";
+  return out.str();
+}
+
+}  // namespace
+
+int64_t GradientExponents::nonzero() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+double GradientExponents::share_lost(double scale) const {
+  return share_between(*this, /*low=*/-10000, kHalfLost, scale);
+}
+
+double GradientExponents::share_subnormal(double scale) const {
+  return share_between(*this, kHalfLost + 1, kHalfSubnormal, scale);
+}
+
+double GradientExponents::headroom(double scale) const {
+  return largest > 0 ? std::log2(kLargestHalf) - std::log2(largest) - std::log2(scale)
+                     : std::numeric_limits<double>::infinity();
+}
+
+std::vector<GradientExponents> count_gradient_exponents(const std::vector<NamedGradients>& groups, double scale) {
+  TORCH_CHECK_VALUE(std::isfinite(scale) && scale > 0, "count_gradient_exponents: scale must be positive and finite, ",
+                    "got ", scale, ".");
+  if (groups.empty()) {
+    return {};
+  }
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> rows;
+  for (const NamedGradients& group : groups) {
+    const auto row = histogram(group, scale);
+    rows.push_back(rows.empty() ? row : row.to(rows.front().device(), /*non_blocking=*/true));
+  }
+  const auto table = at::stack(rows).cpu();
+  const auto cell = table.accessor<double, 2>();
+  std::vector<GradientExponents> result(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto row = cell[static_cast<int64_t>(i)];
+    result[i].name = groups[i].name;
+    result[i].zeros = static_cast<int64_t>(row[0]);
+    for (size_t bin = 0; bin < GradientExponents::kBins; ++bin) {
+      result[i].counts[bin] = static_cast<int64_t>(row[static_cast<int64_t>(bin) + 1]);
+    }
+    result[i].non_finite = static_cast<int64_t>(row[kDeviceBins - 1]);
+    result[i].largest = row[kDeviceBins];
+  }
+  return result;
+}
+
+ScaleAdvice advise_scale(std::vector<GradientExponents> groups, double current_scale) {
+  ScaleAdvice advice{.groups = std::move(groups), .scale = current_scale};
+  double headroom = std::numeric_limits<double>::infinity();
+  for (const GradientExponents& group : advice.groups) {
+    headroom = std::min(headroom, group.headroom(1));
+    advice.needs_scale = advice.needs_scale || group.share_lost(1) > kTolerableLoss;
+  }
+  const double doublings = std::clamp<double>(std::floor(headroom) - kHeadroom, -kMostDoublings, kMostDoublings);
+  advice.recommended_scale = std::isfinite(headroom) ? std::exp2(doublings) : current_scale;
+  return advice;
+}
+
+std::string ScaleAdvice::to_string() const {
+  size_t width = 9;
+  for (const auto& group : groups) {
+    width = std::max(width, group.name.size());
+  }
+  std::ostringstream out;
+  out << std::left << std::setw(static_cast<int>(width)) << "gradients" << std::right << std::setw(12) << "largest"
+      << std::setw(11) << "zero" << std::setw(12) << "lost at 1" << std::setw(14) << "lost at scale" << std::setw(12)
+      << "subnormal" << std::setw(20) << "doublings to 65504" << '\n';
+  for (const auto& group : groups) {
+    const auto all = static_cast<double>(group.nonzero() + group.zeros + group.non_finite);
+    out << std::left << std::setw(static_cast<int>(width)) << group.name << std::right << std::setprecision(3)
+        << std::setw(12) << group.largest << std::setw(11)
+        << percent(all > 0 ? static_cast<double>(group.zeros) / all : 0) << std::setw(12)
+        << percent(group.share_lost(1)) << std::setw(14) << percent(group.share_lost(scale)) << std::setw(12)
+        << percent(group.share_subnormal(scale)) << std::setw(20) << std::fixed << std::setprecision(1)
+        << group.headroom(scale) << std::defaultfloat << '\n';
+  }
+  out << "scale " << std::setprecision(10) << scale << "; recommended for float16: " << recommended_scale
+      << (needs_scale ? "" : " (these gradients would hardly need one)") << '\n';
+  return out.str();
+}
+
+}  // namespace mezzo

@@ -1,0 +1,93 @@
+"""Histograms of gradient exponents against NumPy, and what float16 loses against casting to it."""
+import _mezzo
+import numpy as np
+import pytest
+import torch
+
+LOWEST, HIGHEST = -149, 127
+
+
+def count(*groups, scale=1.0):
+    return _mezzo.count_gradient_exponents([(f"g{i}", list(group)) for i, group in enumerate(groups)], scale)
+
+
+def numpy_counts(values):
+    magnitude = np.abs(values[np.isfinite(values) & (values != 0)].astype(np.float64))
+    exponents = np.frexp(magnitude)[1] - 1
+    return np.bincount(exponents - LOWEST, minlength=HIGHEST - LOWEST + 1)
+
+
+def spread(n, low, high, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy((rng.choice([-1, 1], n) * np.exp2(rng.uniform(low, high, n))).astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_counts_are_numpys(dtype):
+    special = torch.tensor([0.0, -0.0, 2.0**-149, 2.0**-126, 1.0, 2.0**100, 3e38, float("inf"), -float("inf"), float("nan")])
+    values = torch.cat([spread(20000, -148, 127), special]).to(dtype)
+    (exponents,) = count([values.reshape(2, -1)])
+    as_float = values.float().numpy()
+    assert exponents.counts == numpy_counts(as_float).tolist()
+    assert exponents.zeros == (as_float == 0).sum()
+    assert exponents.non_finite == (~np.isfinite(as_float)).sum()
+    assert exponents.largest == np.abs(as_float[np.isfinite(as_float)]).max()
+
+
+def test_a_group_counts_all_its_tensors_strided_and_sparse_ones_too():
+    a, b = spread(300, -30, 3).reshape(20, 15), spread(7, -60, 10, seed=1)
+    sparse = torch.sparse_coo_tensor(torch.tensor([[1, 4, 1]]), torch.tensor([1.0, 2.0, 3.0]), (9,))
+    together, alone, none = count([a.t(), b, sparse], [a[::2, 1::3]], [])
+    expected = numpy_counts(np.concatenate([a.numpy().ravel(), b.numpy(), [4.0, 2.0]]))
+    assert together.counts == expected.tolist() and together.largest == max(a.abs().max(), b.abs().max(), 4)
+    assert alone.counts == numpy_counts(a[::2, 1::3].numpy().ravel()).tolist()
+    assert sum(none.counts) == 0 and none.share_lost(1) == 0 and none.headroom(1) == float("inf")
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-7, 8.0, 65536.0, 2.0**24])
+def test_shares_are_what_a_cast_to_float16_leaves(scale):
+    values = spread(50000, -60, 8)
+    (exponents,) = count([values])
+    cast = (values * scale).to(torch.float16)
+    normal = 2.0**-14
+    assert exponents.share_lost(scale) == (cast == 0).double().mean().item()
+    # Before rounding: the cast takes what lies within half a step of the least normal number up to it.
+    below = ((values * scale).abs() < normal) & (cast != 0)
+    assert exponents.share_subnormal(scale) == below.double().mean().item()
+    assert exponents.headroom(scale) == pytest.approx(np.log2(65504 / (values.abs().max().item() * scale)), abs=1e-6)
+
+
+def test_scaled_gradients_are_unscaled_first():
+    values = spread(5000, -30, 3)
+    (plain,), (scaled,) = count([values]), count([values * 65536], scale=65536)
+    assert plain.counts == scaled.counts and plain.largest == scaled.largest
+
+
+@pytest.mark.parametrize("low, high", [(-60, -20), (-40, 0), (-10, 10), (-3, 20), (-80, -70)])
+def test_the_recommended_scale_leaves_two_doublings_and_no_more_than_three(low, high):
+    values = spread(5000, low, high)
+    advice = _mezzo.advise_scale(count([values], [values / 3]), 65536.0)
+    largest = values.abs().max().item() * advice.recommended_scale
+    assert advice.recommended_scale == 2 ** round(np.log2(advice.recommended_scale))
+    if advice.recommended_scale < 2**24:
+        assert 65504 / 8 < largest <= 65504 / 4
+    lost = (values.half() == 0).double().mean().item()
+    assert advice.needs_scale == ((values / 3).half().eq(0).double().mean().item() > 1e-3 or lost > 1e-3)
+
+
+def test_advice_without_gradients_keeps_the_scale():
+    advice = _mezzo.advise_scale(count([torch.zeros(3)]), 1024.0)
+    assert advice.recommended_scale == 1024 and not advice.needs_scale
+    assert "scale 1024; recommended for float16: 1024 (these gradients would hardly need one)" in str(advice)
+
+
+def test_a_bin_above_what_float32_can_count():
+    big = torch.full((2**24 + 3,), 1.5)
+    (exponents,) = count([big])
+    assert exponents.counts[0 - LOWEST] == 2**24 + 3
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_useless_scale_is_refused(scale):
+    with pytest.raises(ValueError, match="scale must be positive and finite"):
+        count([torch.ones(1)], scale=scale)
