@@ -59,11 +59,13 @@ def compare(mezzo, python, relative, absolute):
 
 @pytest.mark.parametrize("kernels", ["mezzo", "libtorch"])
 @pytest.mark.parametrize("name", [
-    "basic", "forward_and_threads", "gan", "gradient_accumulation", "gradient_clipping", "gradient_penalty", "static_scale",
+    "basic", "custom_function", "forward_and_threads", "gan", "gradient_accumulation", "gradient_clipping", "gradient_penalty",
+    "op_policy", "static_scale",
 ])
 def test_reproduces_the_curves_of_the_same_program_in_python(name, kernels):
     relative = SAME_KERNELS.get(name, 1e-6)
-    absolute = 0 if kernels == "mezzo" or name == "static_scale" else OTHER_KERNELS["fp16"]
+    precision = "bf16" if name == "op_policy" else "fp16"
+    absolute = 0 if kernels == "mezzo" or name == "static_scale" else OTHER_KERNELS[precision]
     compare(program(name), twin(name, kernels=kernels), relative, absolute)
 
 
@@ -85,7 +87,9 @@ def test_digits_says_what_is_wrong_with_its_arguments(tmp_path):
     assert "should hold rows of 65 numbers" in program("digits", str(tmp_path / "short"), status=-6)
 
 
-@pytest.mark.parametrize("name", ["basic", "forward_and_threads", "gradient_accumulation", "gradient_clipping", "gradient_penalty"])
+@pytest.mark.parametrize("name", [
+    "basic", "custom_function", "forward_and_threads", "gradient_accumulation", "gradient_clipping", "gradient_penalty", "op_policy",
+])
 def test_learns(name):
     losses = program(name)["losses"]
     assert losses[-1] < 0.8 * losses[0]

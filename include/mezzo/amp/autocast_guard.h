@@ -45,9 +45,9 @@ struct AutocastOptions {
 /// and thread alone, and in guards nested in it, which keep the policy unless
 /// they carry their own. Every op called there then costs a fraction of a
 /// microsecond more. Without, ops run PyTorch's own autocast kernels at their cost.
-/// Casts of parameters are kept by PyTorch, whose cache does not see an in-place
-/// update within a region; under a policy or a log they are kept by mezzo, which
-/// casts an updated parameter again.
+/// Casts of parameters are kept by PyTorch, in a cache that all threads share and
+/// that does not see an in-place update within a region; under a policy or a log
+/// they are kept by mezzo, for each thread, and an updated one is cast again.
 ///
 /// A region for a device this process has no tensors on is legal and does
 /// nothing; tensors on other devices are not touched.
