@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -15,7 +14,6 @@
 #include "mezzo/amp/cpu_half_matmul.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
-#include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint.h"
@@ -55,9 +53,6 @@ class Trainer {
       parameters_ = masters_->masters();
     }
     optimizer_ = make_optimizer(config, parameters_);
-    for (const NamedParameter& parameter : parameters_) {
-      gradient_owners_.push_back(parameter.tensor);
-    }
     if (resumed_) {
       restore(*resumed_);
       resumed_.reset();  // unmaps the files
@@ -105,8 +100,8 @@ class Trainer {
       // Each text weighs the same, however texts fall into micro-batches.
       const auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
       scaler_.scale(share).backward();
-      if (masters_) {
-        masters_->accumulate_gradients();
+      if (masters_ && micro_batches.size() > 1) {
+        masters_->accumulate_gradients();  // sums in float32
       }
       loss += share.detach();
       record.tokens += batch.num_tokens;
@@ -134,26 +129,16 @@ class Trainer {
     return at::cross_entropy_loss(logits.to(at::kFloat), batch.labels, /*weight=*/{}, at::Reduction::Sum);
   }
 
-  /// Clips and steps. Returns the norm of the true gradients, and 1 where the step was skipped, both on the device.
+  /// Steps, clipped. Returns the norm of the true gradients, and 1 where the step was skipped, both on the device.
   std::pair<at::Tensor, at::Tensor> update_weights() {
     if (scaler_.is_enabled()) {
-      scaler_.unscale_(*optimizer_);  // clip true gradients, not scaled ones
-    }
-    const double max_norm = config_.max_grad_norm > 0 ? config_.max_grad_norm : std::numeric_limits<double>::infinity();
-    const auto grad_norm = clip_grad_norm_(gradient_owners_, max_norm);
-    at::Tensor found_inf;
-    if (scaler_.is_enabled()) {
-      found_inf = scaler_.step(*optimizer_).found_inf();
+      scaler_.step(*optimizer_);
       scaler_.update();
-    } else {  // without a scaler too, no inf or NaN may reach the weights
-      found_inf = grad_norm.isfinite().logical_not().to(at::kFloat);
-      optimizer_->step_scaled(std::nullopt, found_inf);
-    }
-    if (masters_) {
-      masters_->copy_to_model();
+    } else {
+      optimizer_->step();
     }
     optimizer_->zero_grad();
-    return {grad_norm, found_inf};
+    return {optimizer_->grad_norm(), optimizer_->found_inf()};
   }
 
   void count_step(StepRecord& record, double seconds) {
@@ -243,8 +228,8 @@ class Trainer {
   /// The float32 weights: the masters, where the model itself is rounded.
   std::vector<std::pair<std::string, at::Tensor>> weights() const {
     std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const auto& [name, tensor] : parameters_) {
-      tensors.emplace_back(name, tensor.detach());
+    for (const NamedParameter& parameter : parameters_) {
+      tensors.emplace_back(parameter.name, parameter.tensor.detach());
     }
     return tensors;
   }
@@ -283,7 +268,6 @@ class Trainer {
   std::optional<Checkpoint> resumed_;
   RunOutput output_;
   std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
-  std::vector<at::Tensor> gradient_owners_;
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   GradScaler scaler_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "mezzo/optim/adam.h"
@@ -137,11 +138,14 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const std::
   for (const NamedParameter& parameter : parameters) {
     groups[has_weight_decay(parameter.name) ? 0 : 1].params.push_back(parameter);
   }
-  const double lr = config.learning_rate;
-  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), AdamOptions().lr(lr));
-  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), AdamOptions().lr(lr));
-  if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), SGDOptions().lr(lr));
-  return std::make_unique<LAMB>(std::move(groups), LAMBOptions().lr(lr));
+  // Without clipping the norm is measured all the same, for the records, and where it is not finite the step is
+  // skipped.
+  const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
+  const auto with = [&](auto options) { return options.lr(config.learning_rate).max_grad_norm(max_norm); };
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamOptions()));
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), with(AdamOptions()));
+  if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), with(SGDOptions()));
+  return std::make_unique<LAMB>(std::move(groups), with(LAMBOptions()));
 }
 
 GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {

@@ -5,6 +5,7 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_files(m);
   bind_grad_scaler(m);
   bind_model(m);
+  bind_optim(m);
   bind_report(m);
   bind_text_tokenizer(m);
 }
