@@ -15,6 +15,7 @@
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/optim/lr_schedule.h"
+#include "mezzo/optim/metric_schedule.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint.h"
 #include "mezzo/text/inference.h"
@@ -44,15 +45,17 @@ class Trainer {
         resumed_(find_checkpoint(config, identity_)),
         output_(config, setup_, plan_, resumed_ ? std::optional(resumed_->step) : std::nullopt),
         parameters_(named_parameters(*setup_.model)),
+        metric_schedule_(make_metric_schedule(config)),
         scaler_(scaler_options(config, setup_.precision)) {
     if (resumed_) {
       load_weights(*resumed_, parameters_);
     }
     if (config.master_weights) {
-      masters_.emplace(parameters_, autocast_dtype(setup_.precision).value());
+      masters_.emplace(parameters_, autocast_dtype(setup_.precision).value(),
+                       MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32));
       parameters_ = masters_->masters();
     }
-    optimizer_ = make_optimizer(config, parameters_);
+    optimizer_ = make_optimizer(config, parameters_, setup_.model->config().num_hidden_layers);
     if (resumed_) {
       restore(*resumed_);
       resumed_.reset();  // unmaps the files
@@ -86,7 +89,8 @@ class Trainer {
   void train_step() {
     const auto begin = Clock::now();
     StepRecord record{.step = counters_.step + 1};
-    record.lr = config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
+    record.lr = metric_schedule_ ? metric_schedule_->lr()
+                                 : config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
     optimizer_->set_lr(record.lr);
 
     const auto micro_batches = plan_.micro_batches(setup_.train, counters_.step);
@@ -167,19 +171,28 @@ class Trainer {
 
   /// Returns false when it was stopped.
   bool evaluate_dev() {
-    const auto report = evaluate("dev", setup_.dev);
-    if (!report) {
+    const auto evaluation = evaluate("dev", setup_.dev);
+    if (!evaluation) {
       return false;
     }
     counters_.last_eval_step = counters_.step;
-    if (!counters_.best_accuracy || report->accuracy > *counters_.best_accuracy) {
-      counters_.best_accuracy = report->accuracy;
+    if (metric_schedule_) {
+      metric_schedule_->observe(evaluation->loss);
+    }
+    if (!counters_.best_accuracy || evaluation->report.accuracy > *counters_.best_accuracy) {
+      counters_.best_accuracy = evaluation->report.accuracy;
       output_.save_model(*setup_.model, weights());
     }
     return true;
   }
 
-  std::optional<ClassificationReport> evaluate(const std::string& split, const TokenizedTexts& texts) {
+  struct Evaluation {
+    ClassificationReport report;
+    double loss;
+  };
+
+  /// Returns nullopt when it was stopped.
+  std::optional<Evaluation> evaluate(const std::string& split, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
     const auto logits =
         predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); });
@@ -187,13 +200,14 @@ class Trainer {
       return std::nullopt;
     }
     auto report = classification_report(texts.labels, predicted_labels(logits), setup_.model->config().label_names);
+    const double loss = mean_cross_entropy(logits, texts.labels);
     output_.eval({.step = counters_.step,
                   .split = split,
-                  .loss = mean_cross_entropy(logits, texts.labels),
+                  .loss = loss,
                   .accuracy = report.accuracy,
                   .macro_f1 = report.macro_avg.f1,
                   .seconds = seconds_since(begin)});
-    return report;
+    return Evaluation{std::move(report), loss};
   }
 
   TrainResult finish() {
@@ -207,12 +221,13 @@ class Trainer {
     TrainResult result{.finished = true, .steps = counters_.step, .report = std::nullopt};
     const bool has_test = !setup_.test.ids.empty();
     if (has_test || !setup_.dev.ids.empty()) {
-      result.report = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
-      if (!result.report) {
+      auto evaluation = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
+      if (!evaluation) {
         save();
         output_.stopped(counters_.step);
         return {.finished = false, .steps = counters_.step, .report = std::nullopt};
       }
+      result.report = std::move(evaluation->report);
     }
     output_.end({.steps = counters_.step,
                  .minutes = train_seconds / 60,
@@ -241,6 +256,7 @@ class Trainer {
     for (const auto& [key, value] : scaler_.state_dict()) {
       checkpoint.scaler[key] = value.toDouble();
     }
+    checkpoint.schedule = metric_schedule_ ? metric_schedule_->state_dict() : std::map<std::string, double>();
     checkpoint.weights = weights();
     for (const auto& entry : optimizer_->state_dict()) {
       checkpoint.optimizer.push_back(entry);
@@ -253,6 +269,9 @@ class Trainer {
     if (scaler_.is_enabled()) {
       scaler_.load_state_dict(scaler_state(checkpoint));
       loss_scale_ = scaler_.get_scale();
+    }
+    if (metric_schedule_) {
+      metric_schedule_->load_state_dict(checkpoint.schedule);
     }
     counters_ = checkpoint;
     counters_.weights.clear();
@@ -270,6 +289,7 @@ class Trainer {
   std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;
   double loss_scale_ = scaler_.get_scale();
   Checkpoint counters_;  // its tensors stay empty

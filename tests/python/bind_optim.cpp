@@ -5,6 +5,8 @@
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/lr_schedule.h"
+#include "mezzo/optim/metric_schedule.h"
+#include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
 namespace {
@@ -69,6 +71,8 @@ TorchOptimizerState from_python(const py::dict& dict) {
     for (const auto& [key, value] : item.cast<py::dict>()) {
       if (key.cast<std::string>() == "params") {
         group.params = value.cast<std::vector<int64_t>>();
+      } else if (py::isinstance<py::int_>(value) && !py::isinstance<py::bool_>(value)) {
+        group.options[key.cast<std::string>()] = value.cast<double>();
       } else if (!value.is_none()) {
         group.options[key.cast<std::string>()] = value.cast<TorchOption>();
       }
@@ -140,6 +144,67 @@ void bind_kernels(py::module_& m) {
         });
 }
 
+void bind_schedules(py::module_& m) {
+  py::enum_<RampShape>(m, "RampShape")
+      .value("linear", RampShape::kLinear)
+      .value("cosine", RampShape::kCosine)
+      .value("one_minus_sqrt", RampShape::kOneMinusSqrt);
+  py::class_<LrSchedule>(m, "LrSchedule")
+      .def(py::init([](const std::string& kind, int64_t warmup_steps, int64_t total_steps) {
+        LrSchedule schedule;
+        schedule.kind = parse_lr_schedule(kind);
+        schedule.warmup_steps = warmup_steps;
+        schedule.total_steps = total_steps;
+        return schedule;
+      }))
+      .def_readwrite("min_lr_ratio", &LrSchedule::min_lr_ratio)
+      .def_readwrite("num_cycles", &LrSchedule::num_cycles)
+      .def_readwrite("power", &LrSchedule::power)
+      .def_readwrite("timescale", &LrSchedule::timescale)
+      .def_readwrite("warmup_lr_ratio", &LrSchedule::warmup_lr_ratio)
+      .def_readwrite("decay_steps", &LrSchedule::decay_steps)
+      .def_readwrite("warmup_shape", &LrSchedule::warmup_shape)
+      .def_readwrite("decay_shape", &LrSchedule::decay_shape)
+      .def("factor", &LrSchedule::factor);
+
+  py::class_<MetricSchedule>(m, "MetricSchedule")
+      .def(py::init([](const std::string& kind, double lr, double factor, int64_t patience, double threshold,
+                       bool relative, int64_t cooldown, int64_t warmup, double min_lr, double max_lr,
+                       int64_t reset_after, bool maximize) {
+             MetricScheduleOptions options;
+             options.factor(factor).patience(patience).threshold(threshold).relative_threshold(relative);
+             options.cooldown(cooldown).warmup(warmup).min_lr(min_lr).max_lr(max_lr);
+             return MetricSchedule(parse_lr_schedule(kind), lr, options.reset_after(reset_after).maximize(maximize));
+           }),
+           py::arg("kind"), py::arg("lr"), py::arg("factor"), py::arg("patience"), py::arg("threshold"),
+           py::arg("relative"), py::arg("cooldown"), py::arg("warmup") = 0, py::arg("min_lr") = 0,
+           py::arg("max_lr") = 1, py::arg("reset_after") = 500, py::arg("maximize") = false)
+      .def("observe", &MetricSchedule::observe)
+      .def("lr", &MetricSchedule::lr)
+      .def("state_dict", &MetricSchedule::state_dict)
+      .def("load_state_dict", &MetricSchedule::load_state_dict);
+
+  m.def("param_groups", [](const std::map<std::string, at::Tensor>& parameters, double layer_lr_decay,
+                           const std::function<int64_t(const std::string&)>& layer) {
+    std::vector<NamedParameter> named;
+    for (const auto& [name, tensor] : parameters) {
+      named.push_back({name, tensor});
+    }
+    ParamGroupsOptions options;
+    options.layer_lr_decay = layer_lr_decay;
+    options.layer = [&](const NamedParameter& parameter) { return layer(parameter.name); };
+    std::vector<std::tuple<double, double, std::vector<std::string>>> result;
+    for (const ParamGroup& group : make_param_groups(named, options)) {
+      auto& [weight_decay, lr_scale, names] =
+          result.emplace_back(group.weight_decay, group.lr_scale, std::vector<std::string>());
+      for (const NamedParameter& parameter : group.params) {
+        names.push_back(parameter.name);
+      }
+    }
+    return result;
+  });
+}
+
 }  // namespace
 
 void bind_optim(py::module_& m) {
@@ -188,7 +253,5 @@ void bind_optim(py::module_& m) {
 
   bind_kernels(m);
 
-  m.def("lr_factor", [](const std::string& kind, int64_t warmup_steps, int64_t total_steps, int64_t step) {
-    return LrSchedule{parse_lr_schedule(kind), warmup_steps, total_steps}.factor(step);
-  });
+  bind_schedules(m);
 }
