@@ -6,7 +6,7 @@ import pytest
 import torch
 
 HALVES = [torch.float16, torch.bfloat16]
-STEPS = 20
+STEPS = 12
 
 
 def make_model(seed=0):
@@ -78,9 +78,7 @@ def reference(model, dtype, kind, scale, accumulate, keep_norms=False, max_norm=
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", ["adamw", "sgd"])
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("keep_norms", [False, True])
-@pytest.mark.parametrize("max_norm", [0.0, 0.1])
+@pytest.mark.parametrize("accumulate, keep_norms, max_norm", [(1, False, 0.0), (3, True, 0.0), (1, True, 0.1), (3, False, 0.1)])
 def test_the_recipe_gives_the_numbers_it_gives_in_pytorch(dtype, kind, accumulate, keep_norms, max_norm):
     mine, theirs = make_model(), make_model()
     start = {name: parameter.detach().clone() for name, parameter in named(mine).items()}
