@@ -161,7 +161,7 @@ std::vector<at::Tensor> Optimizer::initial_state(const at::Tensor& param) const 
   for (const std::string_view name : all_slot_names()) {
     const auto options = at::TensorOptions(param.device()).dtype(at::kFloat);
     const auto moment_dtype = is_half(param) ? at::kFloat : param.scalar_type();
-    state.push_back(name == kStep ? at::zeros({}, options) : at::zeros_like(param, moment_dtype));
+    state.push_back(name == kStep ? at::zeros({}, options) : at::zeros(param.sizes(), options.dtype(moment_dtype)));
   }
   return state;
 }

@@ -217,6 +217,21 @@ def test_kernels_agree_with_their_reference(kind, momentum, param_dtype, gradien
             assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+def test_shadows_are_rounded_as_pytorch_rounds(dtype):
+    """Every half number, what lies halfway to the next, and float32's neighbours of that."""
+    halves = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).float()
+    halfway = (halves[:-1] + halves[1:]) / 2
+    bits = halfway.view(torch.int32)
+    values = torch.cat([halves, halfway, (bits + 1).view(torch.float32), (bits - 1).view(torch.float32)])
+    weight, shadow = values.clone().requires_grad_(), torch.zeros_like(values, dtype=dtype)
+    weight.grad = torch.zeros_like(values)
+    _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.0, shadows=[[shadow]]).step()
+    number = ~values.isnan()
+    assert torch.equal(shadow[number], values.to(dtype)[number])
+    assert shadow[~number].isnan().all()
+
+
 @pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("sgd", 0.9), ("lamb", 0)])
 @pytest.mark.parametrize("seed", [None, 3])
 def test_results_do_not_depend_on_the_number_of_threads(kind, momentum, seed):

@@ -56,8 +56,9 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
     batch.updates.push_back(&update);
     batch.lr = update.lr;
     batch.weight_decay = update.weight_decay;
-    batch.params.push_back(update.param.to(dtype));  // the parameter itself, unless half
-    batch.gradients.push_back(update.gradient.to(dtype));
+    // The parameter itself, unless half or strided: fused kernels take elements as they lie in memory.
+    batch.params.push_back(update.param.to(dtype).contiguous());
+    batch.gradients.push_back(update.gradient.to(dtype).contiguous());
     if (update.step.defined()) {
       batch.steps.push_back(update.step);
     }
