@@ -45,6 +45,8 @@ void add_precision(CLI::App& app, Flags& flags) {
   app.add_option("--device", config.device, "cpu, cuda, cuda:N or auto")->group("Precision")->capture_default_str();
   app.add_flag("--master-weights", config.master_weights, "model in half precision, float32 masters in the optimizer")
       ->group("Precision");
+  app.add_flag("--keep-norms-fp32", config.keep_norms_fp32, "with --master-weights: layer norms stay in float32")
+      ->group("Precision");
   app.add_option("--loss-scale", flags.loss_scale, "fp16: dynamic, or a number that stays")
       ->group("Precision")
       ->capture_default_str();
@@ -59,6 +61,27 @@ void add_precision(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--backoff-factor", config.backoff_factor, "fp16: what it shrinks by after an overflow")
       ->group("Precision")
+      ->capture_default_str();
+}
+
+void add_schedule_details(CLI::App& app, TrainConfig& config) {
+  app.add_option("--layer-lr-decay", config.layer_lr_decay, "learning rate of a layer against the one above it; 1: off")
+      ->group("Recipe")
+      ->capture_default_str();
+  app.add_option("--min-lr-ratio", config.min_lr_ratio, "share of the learning rate that schedules with a minimum keep")
+      ->group("Recipe")
+      ->capture_default_str();
+  app.add_option("--decay-ratio", config.decay_ratio, "warmup_stable_decay: share of the steps that decay")
+      ->group("Recipe")
+      ->capture_default_str();
+  app.add_option("--lr-cycles", config.lr_cycles, "cosine schedules: waves, or restarts")->group("Recipe");
+  app.add_option("--lr-power", config.lr_power, "polynomial schedule: its power")
+      ->group("Recipe")
+      ->capture_default_str();
+  app.add_option("--lr-factor", config.lr_factor, "reduce_lr_on_plateau and greedy: what a change multiplies by")
+      ->group("Recipe");
+  app.add_option("--lr-patience", config.lr_patience, "reduce_lr_on_plateau and greedy: evaluations before a change")
+      ->group("Recipe")
       ->capture_default_str();
 }
 
@@ -82,10 +105,13 @@ void add_recipe(CLI::App& app, TrainConfig& config) {
   app.add_option("--max-grad-norm", config.max_grad_norm, "clip gradients to this total norm; 0: off")
       ->group("Recipe")
       ->capture_default_str();
-  app.add_option("--schedule", config.schedule, "constant, linear or cosine")->group("Recipe")->capture_default_str();
+  app.add_option("--schedule", config.schedule, "a schedule of transformers: constant, linear, cosine, polynomial, …")
+      ->group("Recipe")
+      ->capture_default_str();
   app.add_option("--warmup-ratio", config.warmup_ratio, "share of the steps with a rising learning rate")
       ->group("Recipe")
       ->capture_default_str();
+  add_schedule_details(app, config);
   app.add_option("--seed", config.seed, "of shuffling, dropout and fresh weights")
       ->group("Recipe")
       ->capture_default_str();

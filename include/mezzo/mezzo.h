@@ -20,6 +20,8 @@
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/lr_schedule.h"
+#include "mezzo/optim/metric_schedule.h"
 #include "mezzo/optim/optimizer.h"
+#include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 #include "mezzo/version.h"

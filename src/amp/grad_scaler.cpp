@@ -342,7 +342,8 @@ StepResult GradScaler::step(AmpOptimizerRef optimizer) {
 StepResult GradScaler::step_on_device(AmpOptimizer& optimizer, OptimizerState state, at::Tensor loss) {
   std::optional<at::Tensor> grad_scale;
   if (state.stage == Stage::kReady) {
-    state.found_inf = check_gradients(optimizer, Unscale::kNo);
+    const auto checked = options_.reproduce_pytorch() ? std::nullopt : optimizer.check_gradients(scale_);
+    state.found_inf = checked ? *checked : check_gradients(optimizer, Unscale::kNo);
     grad_scale = scale_;
   }
   check_has_gradients(optimizer, state.found_inf);

@@ -3,28 +3,135 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
+#include <string>
+#include <utility>
 
 namespace mezzo {
+namespace {
 
-LrScheduleKind parse_lr_schedule(std::string_view name) {
-  if (name == "constant") return LrScheduleKind::kConstant;
-  if (name == "linear") return LrScheduleKind::kLinear;
-  if (name == "cosine") return LrScheduleKind::kCosine;
-  TORCH_CHECK_VALUE(false, "learning rate schedule '", name, "' is not known: constant, linear, cosine");
+using enum LrScheduleKind;
+
+constexpr std::array<std::pair<std::string_view, LrScheduleKind>, 12> kNames = {{
+    {"linear", kLinear},
+    {"cosine", kCosine},
+    {"cosine_with_restarts", kCosineWithRestarts},
+    {"polynomial", kPolynomial},
+    {"constant", kConstant},
+    {"constant_with_warmup", kConstantWithWarmup},
+    {"inverse_sqrt", kInverseSqrt},
+    {"reduce_lr_on_plateau", kReduceLrOnPlateau},
+    {"cosine_with_min_lr", kCosineWithMinLr},
+    {"cosine_warmup_with_min_lr", kCosineWarmupWithMinLr},
+    {"warmup_stable_decay", kWarmupStableDecay},
+    {"greedy", kGreedy},
+}};
+
+constexpr double kHalfWave = 0.5;
+
+/// From 1 at progress 0 along a cosine; to 0 at progress 1 if it is half a wave.
+double cosine(double waves, double progress) { return 0.5 * (1 + std::cos(std::numbers::pi * waves * 2 * progress)); }
+
+double above_minimum(double factor, double minimum) { return std::max(0.0, factor * (1 - minimum) + minimum); }
+
+double ratio(int64_t part, int64_t whole) {
+  return static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
 }
 
-double LrSchedule::factor(int64_t step) const {
-  if (step < warmup_steps) {
-    return static_cast<double>(step) / static_cast<double>(warmup_steps);
+double ramp_up(RampShape shape, double progress) {
+  switch (shape) {
+    case RampShape::kLinear: return progress;
+    case RampShape::kCosine: return 0.5 * (1 - std::cos(std::numbers::pi * progress));
+    case RampShape::kOneMinusSqrt: return 1 - std::sqrt(1 - progress);
   }
-  const auto decay_steps = static_cast<double>(std::max<int64_t>(1, total_steps - warmup_steps));
-  const double progress = static_cast<double>(step - warmup_steps) / decay_steps;
+  TORCH_INTERNAL_ASSERT(false, "unknown ramp");
+}
+
+double ramp_down(RampShape shape, double progress, double waves) {
+  switch (shape) {
+    case RampShape::kLinear: return 1 - progress;
+    case RampShape::kCosine: return cosine(waves, progress);
+    case RampShape::kOneMinusSqrt: return 1 - std::sqrt(progress);
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown ramp");
+}
+
+double warmup_factor(const LrSchedule& schedule, int64_t step) {
+  if (schedule.kind == kWarmupStableDecay) {
+    return above_minimum(ramp_up(schedule.warmup_shape, ratio(step, schedule.warmup_steps)), schedule.min_lr_ratio);
+  }
+  if (schedule.kind != kCosineWarmupWithMinLr) {
+    return ratio(step, schedule.warmup_steps);
+  }
+  if (!schedule.warmup_lr_ratio) {
+    return ratio(step + 1, schedule.warmup_steps);
+  }
+  return *schedule.warmup_lr_ratio + (1 - *schedule.warmup_lr_ratio) * ratio(step, schedule.warmup_steps - 1);
+}
+
+double polynomial(const LrSchedule& schedule, double progress) {
+  const double remaining = std::pow(1 - std::min(1.0, progress), schedule.power);
+  return remaining * (1 - schedule.min_lr_ratio) + schedule.min_lr_ratio;
+}
+
+double inverse_sqrt(const LrSchedule& schedule, int64_t step) {
+  const int64_t timescale = schedule.timescale.value_or(schedule.warmup_steps > 0 ? schedule.warmup_steps : 10'000);
+  return 1 / std::sqrt(ratio(step + timescale - schedule.warmup_steps, timescale));
+}
+
+double stable_decay(const LrSchedule& schedule, int64_t step) {
+  const int64_t decayed = step - (schedule.total_steps - schedule.decay_steps);
+  if (decayed < 0) {
+    return 1;
+  }
+  if (decayed >= schedule.decay_steps) {
+    return schedule.min_lr_ratio;
+  }
+  const double waves = schedule.num_cycles.value_or(kHalfWave);
+  return above_minimum(ramp_down(schedule.decay_shape, ratio(decayed, schedule.decay_steps), waves),
+                       schedule.min_lr_ratio);
+}
+
+}  // namespace
+
+LrScheduleKind parse_lr_schedule(std::string_view name) {
+  std::string known;
+  for (const auto& [known_name, kind] : kNames) {
+    if (name == known_name) {
+      return kind;
+    }
+    known += (known.empty() ? "" : ", ") + std::string(known_name);
+  }
+  TORCH_CHECK_VALUE(false, "learning rate schedule '", name, "' is not known: ", known);
+}
+
+bool follows_metric(LrScheduleKind kind) { return kind == kReduceLrOnPlateau || kind == kGreedy; }
+
+double LrSchedule::factor(int64_t step) const {
+  if (follows_metric(kind)) {
+    return 1;
+  }
+  if (step < warmup_steps) {
+    return warmup_factor(*this, step);
+  }
+  const double progress = ratio(step - warmup_steps, total_steps - warmup_steps);
+  const double waves = num_cycles.value_or(kHalfWave), restarts = num_cycles.value_or(1);
   switch (kind) {
-    case LrScheduleKind::kConstant: return 1;
-    case LrScheduleKind::kLinear: return std::max(0.0, 1 - progress);
-    case LrScheduleKind::kCosine: return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+    case kConstant:
+    case kConstantWithWarmup:
+    case kReduceLrOnPlateau:
+    case kGreedy: return 1;
+    case kLinear: return std::max(0.0, ratio(total_steps - step, total_steps - warmup_steps));
+    case kCosine: return std::max(0.0, cosine(waves, progress));
+    case kCosineWithRestarts: return progress >= 1 ? 0 : cosine(kHalfWave, std::fmod(restarts * progress, 1.0));
+    case kPolynomial: return polynomial(*this, progress);
+    case kInverseSqrt: return inverse_sqrt(*this, step);
+    case kCosineWithMinLr: return above_minimum(cosine(waves, progress), min_lr_ratio);
+    case kCosineWarmupWithMinLr:
+      return above_minimum(cosine(waves, ratio(step - warmup_steps + 1, total_steps - warmup_steps)), min_lr_ratio);
+    case kWarmupStableDecay: return stable_decay(*this, step);
   }
   TORCH_INTERNAL_ASSERT(false, "unknown learning rate schedule");
 }

@@ -1,29 +1,76 @@
 #include "mezzo/optim/optimizer.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <set>
 #include <utility>
 
+#include "kernels/optimizer_kernels.h"
+
 namespace mezzo {
 namespace {
 
+constexpr std::string_view kStep = "step";
+
+bool is_half(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+/// Waits only for what the CPU is to read.
 at::Tensor on_device(const at::Tensor& tensor, const at::Device& device) {
-  return tensor.defined() ? tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true) : tensor;
+  return tensor.defined() ? tensor.to(device, tensor.scalar_type(), /*non_blocking=*/!device.is_cpu()) : tensor;
+}
+
+/// 1 / scale, rounded once.
+at::Tensor inverse_of(const at::Tensor& scale) { return scale.to(at::kDouble).reciprocal().to(at::kFloat); }
+
+/// The larger of two verdicts, on the device of the first that is there.
+at::Tensor either(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) {
+    return a.defined() ? a : b;
+  }
+  return at::maximum(a, on_device(b, a.device()));
+}
+
+/// The tensor whose gradient is the parameter's.
+const at::Tensor& gradient_owner(const NamedParameter& parameter) {
+  const auto& [name, tensor, shadow] = parameter;
+  const bool on_shadow = shadow.defined() && shadow.grad().defined();
+  TORCH_CHECK_VALUE(!on_shadow || !tensor.grad().defined(), "Optimizer: parameter ", name,
+                    " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
+                    "backward, or after none");
+  return on_shadow ? shadow : tensor;
+}
+
+void check_parameter(const NamedParameter& parameter, bool stochastic) {
+  const auto& [name, tensor, shadow] = parameter;
+  TORCH_CHECK_VALUE(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(), "Optimizer: parameter ", name,
+                    " cannot be trained: it must be a leaf tensor that requires a gradient");
+  TORCH_CHECK_VALUE(!stochastic || tensor.scalar_type() != at::kHalf, "Optimizer: parameter ", name,
+                    " is float16, which is not rounded stochastically; use bfloat16, or float32 master weights");
+  TORCH_CHECK_VALUE(!shadow.defined() || (tensor.scalar_type() == at::kFloat && is_half(shadow) &&
+                                          shadow.sizes() == tensor.sizes() && shadow.device() == tensor.device()),
+                    "Optimizer: the shadow of parameter ", name,
+                    " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
 }
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<ParamGroup> groups, double lr) : groups_(std::move(groups)), lr_(lr) {
+Optimizer::Optimizer(std::vector<ParamGroup> groups, const StepOptions& options)
+    : groups_(std::move(groups)), options_(options) {
+  TORCH_CHECK_VALUE(options.lr >= 0, "Optimizer: lr must not be negative, got ", options.lr);
+  TORCH_CHECK_VALUE(options.max_grad_norm >= 0, "Optimizer: max_grad_norm must be at least 0, got ",
+                    options.max_grad_norm);
   std::set<std::string> names;
   std::set<const void*> tensors;
   for (const ParamGroup& group : groups_) {
-    for (const auto& [name, tensor] : group.params) {
-      TORCH_CHECK_VALUE(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(), "Optimizer: parameter ", name,
-                        " cannot be trained: it must be a leaf tensor that requires a gradient");
-      TORCH_CHECK_VALUE(names.insert(name).second && tensors.insert(tensor.unsafeGetTensorImpl()).second,
-                        "Optimizer: parameter ", name, " is listed twice");
+    for (const NamedParameter& parameter : group.params) {
+      check_parameter(parameter, options.stochastic_rounding_seed.has_value());
+      TORCH_CHECK_VALUE(
+          names.insert(parameter.name).second && tensors.insert(parameter.tensor.unsafeGetTensorImpl()).second,
+          "Optimizer: parameter ", parameter.name, " is listed twice");
     }
   }
   TORCH_CHECK_VALUE(!names.empty(), "Optimizer: no parameters to train");
@@ -33,6 +80,9 @@ void Optimizer::zero_grad() {
   for (ParamGroup& group : groups_) {
     for (NamedParameter& parameter : group.params) {
       parameter.tensor.mutable_grad().reset();
+      if (parameter.shadow.defined()) {
+        parameter.shadow.mutable_grad().reset();
+      }
     }
   }
 }
@@ -43,21 +93,49 @@ at::Tensor Optimizer::step(const Closure& closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
-  apply(/*grad_scale=*/{}, /*found_inf=*/{});
+  checked_.reset();
+  apply(/*inv_scale=*/{}, /*found_inf=*/{}, std::nullopt);
   return loss;
 }
 
+std::optional<at::Tensor> Optimizer::check_gradients(const at::Tensor& scale) {
+  const at::NoGradGuard no_grad;
+  const auto inv_scale = inverse_of(scale);
+  Summary summary = summarize(inv_scale);
+  if (!summary.norm.defined()) {
+    return at::Tensor();
+  }
+  const auto scale_is_lost = (scale * inv_scale).isfinite().logical_not().to(at::kFloat);
+  summary.found_inf = either(scale_is_lost, summary.found_inf);
+  checked_ = summary;
+  return summary.found_inf;
+}
+
 at::Tensor Optimizer::step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) {
-  apply(grad_scale.value_or(at::Tensor()), found_inf);
+  const at::NoGradGuard no_grad;
+  const auto checked = std::exchange(checked_, std::nullopt);
+  apply(grad_scale ? inverse_of(*grad_scale) : at::Tensor(), found_inf, grad_scale ? checked : std::nullopt);
   return {};
 }
 
 void Optimizer::visit_parameters(const ParameterVisitor& visit) {
   for (ParamGroup& group : groups_) {
     for (NamedParameter& parameter : group.params) {
-      visit(parameter.tensor);
+      const bool on_shadow = gradient_owner(parameter).is_same(parameter.shadow);
+      visit(on_shadow ? parameter.shadow : parameter.tensor);
     }
   }
+}
+
+bool Optimizer::allows_half_gradients() const {
+  for (const ParamGroup& group : groups_) {
+    for (const NamedParameter& parameter : group.params) {
+      if (parameter.tensor.scalar_type() == at::kHalf) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 std::string Optimizer::parameter_name(size_t index) const {
@@ -70,73 +148,143 @@ std::string Optimizer::parameter_name(size_t index) const {
   TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
 }
 
-void Optimizer::apply(const at::Tensor& grad_scale, const at::Tensor& found_inf) {
-  at::NoGradGuard no_grad;
-  const size_t num_slots = slot_names().size();
-  for (ParamGroup& group : groups_) {
-    std::map<std::pair<std::string, at::ScalarType>, Bucket> buckets;  // by device and dtype
-    for (auto& [name, tensor] : group.params) {
-      if (!tensor.grad().defined()) {
+std::vector<std::string_view> Optimizer::all_slot_names() const {
+  auto names = slot_names();
+  if (counts_steps() || options_.stochastic_rounding_seed) {
+    names.insert(names.begin(), kStep);
+  }
+  return names;
+}
+
+std::vector<at::Tensor> Optimizer::initial_state(const at::Tensor& param) const {
+  std::vector<at::Tensor> state;
+  for (const std::string_view name : all_slot_names()) {
+    const auto options = at::TensorOptions(param.device()).dtype(at::kFloat);
+    const auto moment_dtype = is_half(param) ? at::kFloat : param.scalar_type();
+    state.push_back(name == kStep ? at::zeros({}, options) : at::zeros(param.sizes(), options.dtype(moment_dtype)));
+  }
+  return state;
+}
+
+/// Of all parameters with gradients; makes the state of those that have none yet.
+std::vector<ParameterUpdate> Optimizer::collect_updates() {
+  std::vector<ParameterUpdate> updates;
+  const bool has_step = all_slot_names().size() > slot_names().size();
+  uint32_t index = 0;
+  for (const ParamGroup& group : groups_) {
+    for (const NamedParameter& parameter : group.params) {
+      ParameterUpdate update{.param = parameter.tensor,
+                             .gradient = gradient_owner(parameter).grad(),
+                             .shadow = parameter.shadow,
+                             .step = {},
+                             .slots = {},
+                             .lr = options_.lr * group.lr_scale,
+                             .weight_decay = group.weight_decay,
+                             .index = index++,
+                             .rounding_seed = options_.stochastic_rounding_seed};
+      if (!update.gradient.defined()) {
         continue;
       }
-      TORCH_CHECK_VALUE(!tensor.grad().is_sparse(), "Optimizer: the gradient of parameter ", name,
-                        " is sparse, which this optimizer does not take");
-      auto& slots = state_[name];
-      for (size_t slot = slots.size(); slot < num_slots; ++slot) {
-        slots.push_back(initial_slot(slot, tensor));
+      TORCH_CHECK_VALUE(update.gradient.layout() == at::kStrided, "Optimizer: the gradient of parameter ",
+                        parameter.name, " is sparse, which this optimizer does not take");
+      auto& state = state_[parameter.name];
+      if (state.empty()) {
+        state = initial_state(parameter.tensor);
       }
-      Bucket& bucket = buckets[{tensor.device().str(), tensor.scalar_type()}];
-      bucket.weight_decay = group.weight_decay;
-      bucket.params.push_back(tensor);
-      bucket.grads.push_back(tensor.grad());
-      bucket.slots.resize(num_slots);
-      for (size_t slot = 0; slot < num_slots; ++slot) {
-        bucket.slots[slot].push_back(slots[slot]);
+      update.slots.assign(state.begin() + (has_step ? 1 : 0), state.end());
+      if (has_step) {
+        update.step = state.front();
       }
+      updates.push_back(std::move(update));
     }
-    for (auto& [key, bucket] : buckets) {
-      const at::Device device = bucket.params.front().device();
-      update(bucket, on_device(grad_scale, device), on_device(found_inf, device));
-    }
+  }
+  return updates;
+}
+
+/// Of all gradients there are, on the device of `inv_scale`, if defined, or else of the first gradient; undefined
+/// tensors if there is none.
+Optimizer::Summary Optimizer::summarize(const at::Tensor& inv_scale) {
+  std::map<std::string, std::vector<at::Tensor>> gradients;  // by device
+  std::optional<at::Device> device = inv_scale.defined() ? std::optional(inv_scale.device()) : std::nullopt;
+  for (const ParameterUpdate& update : collect_updates()) {
+    device = device.value_or(update.gradient.device());
+    gradients[update.gradient.device().str()].push_back(update.gradient);
+  }
+  std::vector<at::Tensor> norms;
+  at::Tensor found_inf;
+  for (const auto& [name, tensors] : gradients) {
+    const auto summary = kernels::summarize_gradients(tensors, on_device(inv_scale, tensors.front().device()));
+    norms.push_back(on_device(summary.norm, *device));
+    found_inf = either(found_inf, on_device(summary.found_inf, *device));
+  }
+  if (norms.size() > 1) {
+    norms = {at::linalg_vector_norm(at::stack(norms))};
+  }
+  return norms.empty() ? Summary{} : Summary{norms.front(), found_inf};
+}
+
+/// `summary`: of these gradients, if it is known already.
+void Optimizer::apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, const std::optional<Summary>& summary) {
+  const at::NoGradGuard no_grad;
+  const bool measure = options_.max_grad_norm > 0 && !summary;
+  const Summary known = measure ? summarize(inv_scale) : summary.value_or(Summary{});
+  grad_norm_ = known.norm;
+  found_inf_ = either(found_inf, known.found_inf);
+  at::Tensor clip;
+  if (known.norm.defined() && options_.max_grad_norm > 0) {
+    const auto wanted = (known.norm + 1e-6).reciprocal() * options_.max_grad_norm;  // as clip_grad_norm_
+    clip = at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
+  }
+  std::map<std::string, std::vector<ParameterUpdate>> by_device;
+  for (ParameterUpdate& update : collect_updates()) {
+    by_device[update.param.device().str()].push_back(std::move(update));
+  }
+  for (const auto& [name, updates] : by_device) {
+    const at::Device device = updates.front().param.device();
+    update(updates, {on_device(inv_scale, device), on_device(clip, device), on_device(found_inf_, device)});
   }
 }
 
 std::map<std::string, at::Tensor> Optimizer::state_dict() const {
   std::map<std::string, at::Tensor> entries;
-  const auto slots = slot_names();
-  for (const auto& [name, tensors] : state_) {
+  const auto names = all_slot_names();
+  for (const auto& [parameter, tensors] : state_) {
     for (size_t slot = 0; slot < tensors.size(); ++slot) {
-      entries[std::string(slots[slot]) + "/" + name] = tensors[slot];
+      entries[std::string(names[slot]) + "/" + parameter] = tensors[slot];
     }
   }
   return entries;
 }
 
 void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries) {
-  const auto slots = slot_names();
+  const auto names = all_slot_names();
   std::map<std::string, std::vector<at::Tensor>> loaded;
   size_t used = 0;
   for (const ParamGroup& group : groups_) {
-    for (const auto& [name, tensor] : group.params) {
-      for (size_t slot = 0; slot < slots.size(); ++slot) {
-        const std::string key = std::string(slots[slot]) + "/" + name;
+    for (const NamedParameter& parameter : group.params) {
+      auto state = initial_state(parameter.tensor);
+      size_t found = 0;
+      for (size_t slot = 0; slot < names.size(); ++slot) {
+        const std::string key = std::string(names[slot]) + "/" + parameter.name;
         const auto entry = entries.find(key);
         if (entry == entries.end()) {
-          TORCH_CHECK_VALUE(loaded[name].empty(), "Optimizer: the state to load has no entry ", key);
+          TORCH_CHECK_VALUE(found == 0, "Optimizer: the state to load has no entry ", key);
           continue;
         }
-        auto value = initial_slot(slot, tensor);
-        TORCH_CHECK_VALUE(entry->second.sizes() == value.sizes() && loaded[name].size() == slot,
-                          "Optimizer: state entry ", key, " is ", entry->second.sizes(), ", expected ", value.sizes(),
+        TORCH_CHECK_VALUE(entry->second.sizes() == state[slot].sizes() && found == slot, "Optimizer: state entry ", key,
+                          " is ", entry->second.sizes(), ", expected ", state[slot].sizes(),
                           " and every slot of the parameter");
-        loaded[name].push_back(value.copy_(entry->second));
-        ++used;
+        state[slot].copy_(entry->second);
+        ++found;
+      }
+      used += found;
+      if (found > 0) {
+        loaded[parameter.name] = std::move(state);
       }
     }
   }
   TORCH_CHECK_VALUE(used == entries.size(), "Optimizer: the state to load has ", entries.size() - used,
                     " entries that belong to no parameter of this optimizer");
-  std::erase_if(loaded, [](const auto& entry) { return entry.second.empty(); });
   state_ = std::move(loaded);
 }
 

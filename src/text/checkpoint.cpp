@@ -81,6 +81,7 @@ Json state_to_json(const Checkpoint& checkpoint) {
           {"last_eval_step", checkpoint.last_eval_step},
           {"best_accuracy", checkpoint.best_accuracy ? Json(*checkpoint.best_accuracy) : Json()},
           {"scaler", checkpoint.scaler},
+          {"schedule", checkpoint.schedule},
           {"settings", checkpoint.settings}};
 }
 
@@ -96,6 +97,7 @@ void state_from_json(const Json& json, Checkpoint& checkpoint) {
     checkpoint.best_accuracy = json.at("best_accuracy").get<double>();
   }
   checkpoint.scaler = json.at("scaler").get<std::map<std::string, double>>();
+  checkpoint.schedule = json.at("schedule").get<std::map<std::string, double>>();
   checkpoint.settings = json.at("settings").get<std::map<std::string, std::string>>();
 }
 

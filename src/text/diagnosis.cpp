@@ -32,23 +32,25 @@ std::string Diagnosis::part_of(const std::string& parameter) {
   return (is_layer ? "layer " : "") + std::string(rest.substr(0, rest.find('.')));
 }
 
-void Diagnosis::look_at(const std::vector<NamedParameter>& parameters, const OverflowReport& overflow) {
+void Diagnosis::look_at(Optimizer& optimizer, double scale, const OverflowReport& overflow) {
   ++steps_;
   if (overflow.empty() && (counted_ < kFirstSteps || steps_ % kCountEvery == 0)) {
-    count(parameters);
+    count(optimizer, scale);
   }
 }
 
-void Diagnosis::count(const std::vector<NamedParameter>& parameters) {
+void Diagnosis::count(Optimizer& optimizer, double scale) {
   std::vector<NamedGradients> groups;
-  for (const NamedParameter& parameter : parameters) {
-    const std::string part = part_of(parameter.name);
-    if (groups.empty() || groups.back().name != part) {
-      groups.push_back({part, {}});
+  size_t index = 0;
+  optimizer.visit_parameters([&](const at::Tensor& parameter) {
+    const std::string part = part_of(optimizer.parameter_name(index++));
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& seen) { return seen.name == part; });
+    if (group == groups.end()) {
+      group = groups.insert(group, {part, {}});
     }
-    groups.back().gradients.push_back(parameter.tensor.grad());
-  }
-  auto counted = count_gradient_exponents(groups);
+    group->gradients.push_back(parameter.grad());
+  });
+  auto counted = count_gradient_exponents(groups, scale);
   ++counted_;
   if (exponents_.empty()) {
     exponents_ = std::move(counted);

@@ -8,7 +8,7 @@
 
 #include "mezzo/amp/overflow_report.h"
 #include "mezzo/amp/scale_advice.h"
-#include "mezzo/optim/named_parameter.h"
+#include "mezzo/optim/optimizer.h"
 #include "mezzo/text/run_records.h"
 
 namespace mezzo::text {
@@ -22,8 +22,8 @@ class Diagnosis {
   /// The first steps are traced as they run.
   bool is_first_steps() const { return steps_ < kFirstSteps; }
 
-  /// Called once a step, on its true gradients, before they are clipped. Syncs.
-  void look_at(const std::vector<NamedParameter>& parameters, const OverflowReport& overflow);
+  /// Called once a step, before it is taken, on gradients that are still multiplied by `scale`. Syncs.
+  void look_at(Optimizer& optimizer, double scale, const OverflowReport& overflow);
 
   /// How the gradients so far are spread; nullopt where none were counted since the last time.
   std::optional<DiagnoseRecord> take_gradients(int64_t step, double loss_scale);
@@ -35,7 +35,7 @@ class Diagnosis {
   static constexpr int64_t kFirstSteps = 3;
   static constexpr int64_t kCountEvery = 50;
 
-  void count(const std::vector<NamedParameter>& parameters);
+  void count(Optimizer& optimizer, double scale);
 
   int64_t steps_ = 0;    // looked at
   int64_t counted_ = 0;  // of them, those whose gradients were counted: the first without overflow, then some

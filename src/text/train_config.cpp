@@ -46,13 +46,31 @@ void check_sources(const TrainConfig& config) {
   TORCH_CHECK_VALUE(!config.train.empty(), "pass --train FILE, the texts and labels to learn from");
   TORCH_CHECK_VALUE(!config.output.empty(), "pass --output DIR, the folder for the results");
   check_range("dev-ratio", config.dev_ratio, 0, 0.999);
+  TORCH_CHECK_VALUE(!config.keep_norms_fp32 || config.master_weights,
+                    "--keep-norms-fp32 belongs to --master-weights; without, all weights are float32");
+}
+
+void check_schedule(const TrainConfig& config) {
+  const bool by_metric = follows_metric(parse_lr_schedule(config.schedule));
+  const bool evaluates = config.eval_every > 0 && (!config.dev.empty() || config.dev_ratio > 0);
+  TORCH_CHECK_VALUE(!by_metric || evaluates, "--schedule ", config.schedule,
+                    " follows the loss on dev: it needs --dev or --dev-ratio, and --eval-every");
+  TORCH_CHECK_VALUE(!by_metric || config.warmup_ratio == 0, "--schedule ", config.schedule,
+                    " has no warmup; leave --warmup-ratio out");
+  check_range("warmup-ratio", config.warmup_ratio, 0, 1);
+  check_range("min-lr-ratio", config.min_lr_ratio, 0, 1);
+  check_range("decay-ratio", config.decay_ratio, 0, 1 - config.warmup_ratio);
+  check_range("lr-cycles", config.lr_cycles.value_or(1), 0, kHuge);
+  check_range("lr-power", config.lr_power, 0, kHuge);
+  check_range("lr-factor", config.lr_factor.value_or(0.5), 1e-6, 1 - 1e-6);
+  check_at_least("lr-patience", config.lr_patience, 0);
 }
 
 void check_recipe(const TrainConfig& config) {
   check_one_of("precision", config.precision, {"fp32", "bf16", "fp16", "auto"});
   check_one_of("optimizer", config.optimizer, {"adamw", "adam", "sgd", "lamb"});
   parse_batching(config.batching);
-  parse_lr_schedule(config.schedule);
+  check_schedule(config);
   check_at_least("batch-size", config.batch_size, 1);
   check_at_least("grad-accumulation", config.grad_accumulation, 1);
   check_at_least("max-length", config.max_length, 2);
@@ -63,7 +81,7 @@ void check_recipe(const TrainConfig& config) {
   check_range("learning-rate", config.learning_rate, 0, kHuge);
   check_range("weight-decay", config.weight_decay, 0, kHuge);
   check_range("max-grad-norm", config.max_grad_norm, 0, kHuge);
-  check_range("warmup-ratio", config.warmup_ratio, 0, 1);
+  check_range("layer-lr-decay", config.layer_lr_decay, 1e-6, 1);
   check_range("init-scale", config.init_scale, kSmallestScale, kHuge);
   check_range("growth-factor", config.growth_factor, 1 + 1e-6, kHuge);
   check_range("backoff-factor", config.backoff_factor, 1e-6, 1 - 1e-6);
@@ -95,6 +113,7 @@ std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {
       {"precision", precision},
       {"device", device},
       {"master-weights", master_weights ? "true" : "false"},
+      {"keep-norms-fp32", keep_norms_fp32 ? "true" : "false"},
       {"batch-size", fmt::format("{}", batch_size)},
       {"grad-accumulation", fmt::format("{}", grad_accumulation)},
       {"max-length", fmt::format("{}", max_length)},
@@ -106,8 +125,15 @@ std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {
       {"learning-rate", fmt::format("{}", learning_rate)},
       {"weight-decay", fmt::format("{}", weight_decay)},
       {"max-grad-norm", fmt::format("{}", max_grad_norm)},
+      {"layer-lr-decay", fmt::format("{}", layer_lr_decay)},
       {"schedule", schedule},
       {"warmup-ratio", fmt::format("{}", warmup_ratio)},
+      {"min-lr-ratio", fmt::format("{}", min_lr_ratio)},
+      {"decay-ratio", fmt::format("{}", decay_ratio)},
+      {"lr-cycles", or_none(lr_cycles, "as the schedule has them")},
+      {"lr-power", fmt::format("{}", lr_power)},
+      {"lr-factor", or_none(lr_factor, "as the schedule has it")},
+      {"lr-patience", fmt::format("{}", lr_patience)},
       {"loss-scale", or_none(loss_scale, "dynamic")},
       {"init-scale", fmt::format("{}", init_scale)},
       {"growth-interval", fmt::format("{}", growth_interval)},

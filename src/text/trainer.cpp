@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -17,8 +16,8 @@
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/amp/overflow_report.h"
-#include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lr_schedule.h"
+#include "mezzo/optim/metric_schedule.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint.h"
 #include "mezzo/text/inference.h"
@@ -50,18 +49,17 @@ class Trainer {
         resumed_(find_checkpoint(config, identity_)),
         output_(config, setup_, plan_, resumed_ ? std::optional(resumed_->step) : std::nullopt),
         parameters_(named_parameters(*setup_.model)),
+        metric_schedule_(make_metric_schedule(config)),
         scaler_(scaler_options(config, setup_.precision)) {
     if (resumed_) {
       load_weights(*resumed_, parameters_);
     }
     if (config.master_weights) {
-      masters_.emplace(parameters_, autocast_dtype(setup_.precision).value());
+      masters_.emplace(parameters_, autocast_dtype(setup_.precision).value(),
+                       MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32));
       parameters_ = masters_->masters();
     }
-    optimizer_ = make_optimizer(config, parameters_);
-    for (const NamedParameter& parameter : parameters_) {
-      gradient_owners_.push_back(parameter.tensor);
-    }
+    optimizer_ = make_optimizer(config, parameters_, setup_.model->config().num_hidden_layers);
     if (resumed_) {
       restore(*resumed_);
       resumed_.reset();  // unmaps the files
@@ -95,7 +93,8 @@ class Trainer {
   void train_step() {
     const auto begin = Clock::now();
     StepRecord record{.step = counters_.step + 1};
-    record.lr = config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
+    record.lr = metric_schedule_ ? metric_schedule_->lr()
+                                 : config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
     optimizer_->set_lr(record.lr);
 
     const auto micro_batches = plan_.micro_batches(setup_.train, counters_.step);
@@ -140,8 +139,8 @@ class Trainer {
       // Each text weighs the same, however texts fall into micro-batches.
       const auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
       scale(share).backward();
-      if (masters_) {
-        masters_->accumulate_gradients();
+      if (masters_ && micro_batches.size() > 1) {
+        masters_->accumulate_gradients();  // sums in float32
       }
       loss += share.detach();
       record.tokens += batch.num_tokens;
@@ -183,27 +182,17 @@ class Trainer {
     return at::cross_entropy_loss(logits.to(at::kFloat), batch.labels, /*weight=*/{}, at::Reduction::Sum);
   }
 
-  /// Clips and steps. Returns the norm of the true gradients, and 1 where the step was skipped, both on the device.
+  /// Steps, clipped. Returns the norm of the true gradients, and 1 where the step was skipped, both on the device.
   std::pair<at::Tensor, at::Tensor> update_weights() {
+    look_at_gradients();
     if (scaler_.is_enabled()) {
-      scaler_.unscale_(*optimizer_);  // clip true gradients, not scaled ones
-    }
-    look_at_gradients();  // before clipping: a norm that is inf or NaN would make all of them NaN
-    const double max_norm = config_.max_grad_norm > 0 ? config_.max_grad_norm : std::numeric_limits<double>::infinity();
-    const auto grad_norm = clip_grad_norm_(gradient_owners_, max_norm);
-    at::Tensor found_inf;
-    if (scaler_.is_enabled()) {
-      found_inf = scaler_.step(*optimizer_).found_inf();
+      scaler_.step(*optimizer_);
       scaler_.update();
-    } else {  // without a scaler too, no inf or NaN may reach the weights
-      found_inf = grad_norm.isfinite().logical_not().to(at::kFloat);
-      optimizer_->step_scaled(std::nullopt, found_inf);
-    }
-    if (masters_) {
-      masters_->copy_to_model();
+    } else {
+      optimizer_->step();
     }
     optimizer_->zero_grad();
-    return {grad_norm, found_inf};
+    return {optimizer_->grad_norm(), optimizer_->found_inf()};
   }
 
   /// Waits for the device, so only where asked to, and in the step that may turn out to be one skip too many.
@@ -213,7 +202,7 @@ class Trainer {
       overflow_ = overflow_report(*optimizer_);
     }
     if (config_.diagnose) {
-      diagnosis_.look_at(parameters_, *overflow_);
+      diagnosis_.look_at(*optimizer_, loss_scale_, *overflow_);
     }
   }
 
@@ -245,19 +234,28 @@ class Trainer {
 
   /// Returns false when it was stopped.
   bool evaluate_dev() {
-    const auto report = evaluate("dev", setup_.dev);
-    if (!report) {
+    const auto evaluation = evaluate("dev", setup_.dev);
+    if (!evaluation) {
       return false;
     }
     counters_.last_eval_step = counters_.step;
-    if (!counters_.best_accuracy || report->accuracy > *counters_.best_accuracy) {
-      counters_.best_accuracy = report->accuracy;
+    if (metric_schedule_) {
+      metric_schedule_->observe(evaluation->loss);
+    }
+    if (!counters_.best_accuracy || evaluation->report.accuracy > *counters_.best_accuracy) {
+      counters_.best_accuracy = evaluation->report.accuracy;
       output_.save_model(*setup_.model, weights());
     }
     return true;
   }
 
-  std::optional<ClassificationReport> evaluate(const std::string& split, const TokenizedTexts& texts) {
+  struct Evaluation {
+    ClassificationReport report;
+    double loss;
+  };
+
+  /// Returns nullopt when it was stopped.
+  std::optional<Evaluation> evaluate(const std::string& split, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
     const auto logits =
         predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); });
@@ -265,13 +263,14 @@ class Trainer {
       return std::nullopt;
     }
     auto report = classification_report(texts.labels, predicted_labels(logits), setup_.model->config().label_names);
+    const double loss = mean_cross_entropy(logits, texts.labels);
     output_.eval({.step = counters_.step,
                   .split = split,
-                  .loss = mean_cross_entropy(logits, texts.labels),
+                  .loss = loss,
                   .accuracy = report.accuracy,
                   .macro_f1 = report.macro_avg.f1,
                   .seconds = seconds_since(begin)});
-    return report;
+    return Evaluation{std::move(report), loss};
   }
 
   TrainResult finish() {
@@ -288,12 +287,13 @@ class Trainer {
     TrainResult result{.finished = true, .steps = counters_.step, .report = std::nullopt};
     const bool has_test = !setup_.test.ids.empty();
     if (has_test || !setup_.dev.ids.empty()) {
-      result.report = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
-      if (!result.report) {
+      auto evaluation = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
+      if (!evaluation) {
         save();
         output_.stopped(counters_.step);
         return {.finished = false, .steps = counters_.step, .report = std::nullopt};
       }
+      result.report = std::move(evaluation->report);
     }
     output_.end({.steps = counters_.step,
                  .minutes = train_seconds / 60,
@@ -309,8 +309,8 @@ class Trainer {
   /// The float32 weights: the masters, where the model itself is rounded.
   std::vector<std::pair<std::string, at::Tensor>> weights() const {
     std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const auto& [name, tensor] : parameters_) {
-      tensors.emplace_back(name, tensor.detach());
+    for (const NamedParameter& parameter : parameters_) {
+      tensors.emplace_back(parameter.name, parameter.tensor.detach());
     }
     return tensors;
   }
@@ -322,6 +322,7 @@ class Trainer {
     for (const auto& [key, value] : scaler_.state_dict()) {
       checkpoint.scaler[key] = value.toDouble();
     }
+    checkpoint.schedule = metric_schedule_ ? metric_schedule_->state_dict() : std::map<std::string, double>();
     checkpoint.weights = weights();
     for (const auto& entry : optimizer_->state_dict()) {
       checkpoint.optimizer.push_back(entry);
@@ -334,6 +335,9 @@ class Trainer {
     if (scaler_.is_enabled()) {
       scaler_.load_state_dict(scaler_state(checkpoint));
       loss_scale_ = scaler_.get_scale();
+    }
+    if (metric_schedule_) {
+      metric_schedule_->load_state_dict(checkpoint.schedule);
     }
     counters_ = checkpoint;
     counters_.weights.clear();
@@ -349,9 +353,9 @@ class Trainer {
   std::optional<Checkpoint> resumed_;
   RunOutput output_;
   std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
-  std::vector<at::Tensor> gradient_owners_;
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;
   double loss_scale_ = scaler_.get_scale();
   Checkpoint counters_;  // its tensors stay empty

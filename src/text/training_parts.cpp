@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
+#include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
 #define XXH_INLINE_ALL
@@ -32,10 +34,6 @@ std::string hash_of_texts(const TokenizedTexts& texts) {
     hash = XXH3_64bits_withSeed(&texts.labels[i], sizeof(int64_t), hash);
   }
   return fmt::format("{:016x}", hash);
-}
-
-bool has_weight_decay(const std::string& name) {
-  return !name.ends_with("bias") && !name.ends_with("LayerNorm.weight");
 }
 
 }  // namespace
@@ -67,7 +65,13 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts) {
   plan.schedule = {
       .kind = parse_lr_schedule(config.schedule),
       .warmup_steps = static_cast<int64_t>(std::ceil(config.warmup_ratio * static_cast<double>(plan.total_steps))),
-      .total_steps = plan.total_steps};
+      .total_steps = plan.total_steps,
+      .min_lr_ratio = config.min_lr_ratio,
+      .num_cycles = config.lr_cycles,
+      .power = config.lr_power,
+      .timescale = std::nullopt,
+      .warmup_lr_ratio = std::nullopt,
+      .decay_steps = static_cast<int64_t>(config.decay_ratio * static_cast<double>(plan.total_steps))};
   return plan;
 }
 
@@ -131,17 +135,43 @@ void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& par
   }
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const std::vector<NamedParameter>& parameters) {
-  std::vector<ParamGroup> groups(2);
-  groups[0].weight_decay = config.weight_decay;
-  for (const NamedParameter& parameter : parameters) {
-    groups[has_weight_decay(parameter.name) ? 0 : 1].params.push_back(parameter);
+int64_t bert_layer(const std::string& name, int64_t num_layers) {
+  constexpr std::string_view kLayer = "encoder.layer.";
+  const size_t at = name.find(kLayer);
+  if (at != std::string::npos) {
+    return 1 + std::stoll(name.substr(at + kLayer.size()));
   }
-  const double lr = config.learning_rate;
-  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), AdamOptions().lr(lr));
-  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), AdamOptions().lr(lr));
-  if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), SGDOptions().lr(lr));
-  return std::make_unique<LAMB>(std::move(groups), LAMBOptions().lr(lr));
+  return name.find("embeddings.") != std::string::npos ? 0 : num_layers + 1;
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config,
+                                          const std::vector<NamedParameter>& parameters,
+                                          int64_t num_layers) {
+  auto groups = make_param_groups(
+      parameters, {.weight_decay = config.weight_decay,
+                   .decays = usually_decays,
+                   .layer_lr_decay = config.layer_lr_decay,
+                   .layer = [&](const NamedParameter& parameter) { return bert_layer(parameter.name, num_layers); }});
+  // Without clipping the norm is measured all the same, for the records, and where it is not finite the step is
+  // skipped.
+  const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
+  const auto with = [&](auto options) { return options.lr(config.learning_rate).max_grad_norm(max_norm); };
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamOptions()));
+  if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), with(AdamOptions()));
+  if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), with(SGDOptions()));
+  return std::make_unique<LAMB>(std::move(groups), with(LAMBOptions()));
+}
+
+std::optional<MetricSchedule> make_metric_schedule(const TrainConfig& config) {
+  const auto kind = parse_lr_schedule(config.schedule);
+  if (!follows_metric(kind)) {
+    return std::nullopt;
+  }
+  auto options = kind == LrScheduleKind::kGreedy ? MetricScheduleOptions::greedy() : MetricScheduleOptions();
+  options.factor(config.lr_factor.value_or(options.factor()));
+  options.patience(config.lr_patience).eps(0).max_lr(config.learning_rate);
+  options.min_lr(config.learning_rate * config.min_lr_ratio);
+  return MetricSchedule(kind, config.learning_rate, options);
 }
 
 GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {

@@ -9,6 +9,7 @@
 
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/lr_schedule.h"
+#include "mezzo/optim/metric_schedule.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint.h"
 #include "text/run_setup.h"
@@ -54,8 +55,16 @@ std::vector<NamedParameter> named_parameters(const BertForSequenceClassification
 /// @throws c10::ValueError  where the checkpoint's weights are not those of `parameters`.
 void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters);
 
-/// Two groups: weight decay for all but biases and LayerNorm.weight.
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, const std::vector<NamedParameter>& parameters);
+/// The layer of a parameter of BERT, by its name: the embeddings are 0, pooler and classifier `num_layers + 1`.
+int64_t bert_layer(const std::string& name, int64_t num_layers);
+
+/// Groups without weight decay for biases and norms, and by layer where the learning rate decays with depth.
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config,
+                                          const std::vector<NamedParameter>& parameters,
+                                          int64_t num_layers);
+
+/// Of the schedules that follow the loss on dev; nullopt for the others. --learning-rate is the largest it may reach.
+std::optional<MetricSchedule> make_metric_schedule(const TrainConfig& config);
 
 /// Enabled in fp16 alone.
 GradScalerOptions scaler_options(const TrainConfig& config, Precision precision);

@@ -8,6 +8,7 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_finite(m);
   bind_half_compute(m);
   bind_model(m);
+  bind_optim(m);
   bind_report(m);
   bind_text_tokenizer(m);
 }

@@ -60,7 +60,7 @@ def compare(mezzo, python, relative, absolute):
 @pytest.mark.parametrize("kernels", ["mezzo", "libtorch"])
 @pytest.mark.parametrize("name", [
     "basic", "custom_function", "forward_and_threads", "gan", "gradient_accumulation", "gradient_clipping", "gradient_penalty",
-    "op_policy", "static_scale",
+    "master_weights", "op_policy", "static_scale",
 ])
 def test_reproduces_the_curves_of_the_same_program_in_python(name, kernels):
     relative = SAME_KERNELS.get(name, 1e-6)
@@ -88,7 +88,8 @@ def test_digits_says_what_is_wrong_with_its_arguments(tmp_path):
 
 
 @pytest.mark.parametrize("name", [
-    "basic", "custom_function", "forward_and_threads", "gradient_accumulation", "gradient_clipping", "gradient_penalty", "op_policy",
+    "basic", "custom_function", "forward_and_threads", "gradient_accumulation", "gradient_clipping", "gradient_penalty",
+    "master_weights", "op_policy",
 ])
 def test_learns(name):
     losses = program(name)["losses"]

@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 from support import MINILM, mezzo, random_bert, records
-from transformers import AutoTokenizer, BertForSequenceClassification
+from transformers import AutoTokenizer, BertForSequenceClassification, get_scheduler
+from transformers.optimization import GreedyLR
 
 STEPS, BATCH, LENGTH, SEED = 50, 8, 24, 7
 WORDS = "the of war market moon river code proof queen bread engine cat light vote song price stone dream law rain".split()
@@ -54,13 +55,13 @@ def no_decay_groups(model, weight_decay=0.01):
 
 
 def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scale=65536.0, growth_interval=2000,
-                     accumulation=1, attention="sdpa",
+                     accumulation=1, attention="sdpa", make_groups=no_decay_groups,
                      make_optimizer=lambda groups, lr: torch.optim.AdamW(groups, lr=lr, fused=True)):
     """The recipe in Python. Returns the losses, the loss scales and the trained model."""
     model = BertForSequenceClassification.from_pretrained(folder, attn_implementation=attention)
     model.eval()  # dropout 0
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    optimizer = make_optimizer(no_decay_groups(model), lr)
+    optimizer = make_optimizer(make_groups(model), lr)
     scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16, init_scale=init_scale,
                                   growth_interval=growth_interval)
     generator = torch.Generator().manual_seed(SEED)  # seed + epoch 0
@@ -182,3 +183,73 @@ def test_master_weights_follow_the_float32_run(small, texts, tmp_path, optimizer
     # Two layers of rounded weights and activations: a few roundings of a logit near 1, before runs drift apart.
     assert 0 < largest_difference(losses[:10], exact[:10]) < 4 * epsilon
     assert abs(sum(losses[-10:]) - sum(exact[-10:])) / 10 < 8 * epsilon
+
+
+def test_master_weights_can_keep_norms_in_float32(small, texts, tmp_path):
+    flags = ["--precision", "bf16", "--learning-rate", 1e-3, "--master-weights"]
+    low, _ = train(small, texts, tmp_path / "low", *flags)
+    kept, _ = train(small, texts, tmp_path / "kept", "--keep-norms-fp32", *flags)
+    exact, _ = train(small, texts, tmp_path / "exact", "--precision", "fp32", "--learning-rate", 1e-3)
+    assert 0 < largest_difference(kept[:10], low[:10]), "the flag does something"
+    assert largest_difference(kept[:10], exact[:10]) < 4 * 2**-7
+
+
+def test_layers_further_down_learn_more_slowly_where_asked(small, texts, tmp_path):
+    def groups_by_layer(model):
+        for name, parameter in model.named_parameters():
+            layer = next((i for i, part in enumerate(["embeddings.", "layer.0.", "layer.1."]) if part in name), 3)
+            plain = name.endswith("bias") or "LayerNorm" in name
+            yield dict(params=[parameter], lr=1e-3 * 0.5 ** (3 - layer), weight_decay=0.0 if plain else 0.01)
+
+    losses, _ = train(small, texts, tmp_path / "out", "--precision", "fp32", "--learning-rate", 1e-3, "--layer-lr-decay", 0.5)
+    expected, _, _ = reference_losses(small, texts[1], lr=1e-3, make_groups=groups_by_layer)
+    plain, _, _ = reference_losses(small, texts[1], lr=1e-3)
+    assert largest_difference(losses, expected) < 1e-4 < largest_difference(expected, plain)
+
+
+@pytest.mark.parametrize("schedule, flags, theirs", [
+    ("cosine_with_restarts", ["--lr-cycles", 3], dict(num_cycles=3)),
+    ("polynomial", ["--lr-power", 2, "--min-lr-ratio", 0.1], dict(power=2.0, lr_end=1e-4)),
+    ("inverse_sqrt", [], {}),
+    ("cosine_with_min_lr", ["--min-lr-ratio", 0.25], dict(min_lr_rate=0.25)),
+    ("warmup_stable_decay", ["--decay-ratio", 0.4], dict(num_decay_steps=20)),
+])
+def test_schedules_reach_the_steps(small, texts, tmp_path, schedule, flags, theirs):
+    _, steps = train(small, texts, tmp_path / "out", "--precision", "fp32", "--learning-rate", 1e-3, "--schedule", schedule,
+                     "--warmup-ratio", 0.1, *flags)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1e-3)
+    oracle = get_scheduler(schedule, optimizer, 5, STEPS, scheduler_specific_kwargs=theirs)
+    for record in steps:
+        assert record["lr"] == pytest.approx(oracle.get_last_lr()[0], rel=1e-9), record["step"]
+        optimizer.step()
+        oracle.step()
+
+
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_follows_the_loss_on_dev_and_resumes_to_the_bit(small, texts, tmp_path, schedule):
+    def run(output, *flags):
+        mezzo("train", "--model", small, "--train", texts[0], "--dev-ratio", 0.1, "--output", output, "--seed", SEED,
+              "--batch-size", BATCH, "--max-length", LENGTH, "--eval-every", 2, "--save-every", 13, "--precision", "fp32",
+              "--learning-rate", 3e-2, "--schedule", schedule, "--lr-patience", 1, "--max-steps", 30, "--keep", 9, *flags)
+        return records(output, "step"), records(output, "eval")
+
+    steps, evals = run(tmp_path / "whole")
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=3e-2)
+    oracle = (torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, eps=0) if schedule != "greedy" else
+              GreedyLR(optimizer, patience=1, eps=0, min_lr=0.0, max_lr=3e-2))
+    losses = {record["step"]: record["loss"] for record in evals if record["split"] == "dev"}
+    for record in steps:
+        assert record["lr"] == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12), record["step"]
+        if record["step"] in losses:
+            oracle.step(losses[record["step"]])
+    assert len({record["lr"] for record in steps}) > 1
+
+    resumed, _ = run(tmp_path / "whole", "--resume", tmp_path / "whole" / "checkpoints" / "step-13")
+    for one, other in zip(steps[13:], resumed[-17:]):
+        assert (one["step"], one["loss"], one["lr"]) == (other["step"], other["loss"], other["lr"])
+
+
+def test_schedules_that_need_dev_say_so(small, texts, tmp_path):
+    result = mezzo("train", "--model", small, "--train", texts[0], "--dev-ratio", 0, "--output", tmp_path / "out",
+                   "--schedule", "greedy", check=False)
+    assert result.returncode == 2 and "--schedule greedy follows the loss on dev: it needs --dev" in result.stderr

@@ -43,6 +43,14 @@ class AmpOptimizer {
   /// Whether the scaler should call `step_scaled` in place of `step`.
   virtual bool applies_scale_itself() const { return false; }
 
+  /// Whether a gradient, divided by `scale` (float32, 0-dim), is inf or NaN: 1
+  /// or 0, float32, 0-dim, on the device of `scale`; undefined where there is no
+  /// gradient. Asked right before `step_scaled`, with `scale` its `grad_scale`;
+  /// must not wait for the device, nor change gradients. An optimizer that reads
+  /// all gradients anyway, to measure their norm, answers in the same pass.
+  /// @return nullopt (the default): the scaler is to look by itself.
+  virtual std::optional<at::Tensor> check_gradients(const at::Tensor& scale);
+
   /// Updates the parameters from gradients that are still scaled, or does
   /// nothing where they overflowed; must not wait for the device.
   /// @param grad_scale  what to divide gradients by (float32, 0-dim, on the

@@ -2,28 +2,60 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
+#include <torch/arg.h>
 
+#include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "mezzo/optim/named_parameter.h"
 
 namespace mezzo {
 
+/// Whether a parameter is the weight or bias of a normalization layer: it has one dimension, and the module it belongs
+/// to, the last but one part of its name, is called a norm or `ln`, `bn` or `gn` with a number at most
+/// (`attention.output.LayerNorm.weight`, `blocks.3.norm1.bias`, `ln_f.weight`).
+bool is_norm_parameter(const NamedParameter& parameter);
+
+struct MasterWeightsOptions {
+  /// Norms stay float32 in the model, and train as they are.
+  TORCH_ARG(bool, keep_norms_fp32) = false;
+  /// Tells norms from other parameters.
+  TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
+};
+
 /// Float32 master copies of a model kept in half precision: the classic recipe
 /// (Micikevicius et al. 2017, "Mixed precision training", section 3.1).
 ///
-/// Construct before the first backward; give `masters()` to the optimizer; then
-/// per step: backward, `accumulate_gradients()` (once per micro-batch),
-/// optimizer step, `copy_to_model()`. Sums of gradients are kept in float32.
-/// Not thread-safe; never syncs the device.
+/// Construct before the first backward and give `masters()` to the optimizer.
+/// One of mezzo's takes the model's half gradients and rounds its updates back
+/// into the model by itself:
+/// @code
+/// mezzo::MasterWeights masters(parameters, torch::kHalf);
+/// mezzo::AdamW optimizer({{masters.masters()}}, mezzo::AdamOptions().lr(3e-5));
+/// scaler.scale(loss(batch)).backward();   // half weights, half gradients
+/// scaler.step(optimizer);                 // float32 update, then float16 weights
+/// scaler.update();
+/// optimizer.zero_grad();
+/// @endcode
+/// To sum gradients of several backwards in float32, call
+/// `accumulate_gradients()` after each. With any other optimizer, call it
+/// before the step, and `copy_to_model()` after.
+///
+/// Not thread-safe. Never syncs the device but to check values in the
+/// constructor and in `load_state_dict`.
 class MasterWeights {
  public:
   /// Casts every parameter of `model` in place to `dtype`; the masters keep the
   /// float32 values, names and devices.
   /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a
-  ///     parameter is not float32; nothing has changed then.
-  MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype);
+  ///     parameter is not float32, has a gradient already, or a finite value
+  ///     that overflows `dtype`; nothing has changed then.
+  MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
 
+  /// What to train: float32 tensors, whose `shadow` is the model's parameter. A
+  /// norm kept in float32 is the model's own tensor, without shadow.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
   /// Adds the model's gradients to the masters' in float32 and drops the model's.
@@ -32,8 +64,23 @@ class MasterWeights {
   /// Rounds the masters into the model.
   void copy_to_model();
 
+  /// Makes the model float32 again, with the values of the masters, whose memory
+  /// it shares from then on; gradients are dropped. Ends the mode: for more
+  /// training, make a new optimizer.
+  void to_float32();
+
+  /// The masters by name, sharing memory: the model in full precision.
+  std::map<std::string, at::Tensor> state_dict() const;
+
+  /// Takes over what `state_dict` gave, or the weights of a float32 model, and
+  /// rounds them into the model.
+  /// @throws c10::ValueError  for an entry too many or missing, of another
+  ///     shape, of a dtype other than float32 (half weights have lost what
+  ///     masters keep), or with a value that overflows; nothing has changed then.
+  void load_state_dict(const std::map<std::string, at::Tensor>& state);
+
  private:
-  std::vector<NamedParameter> model_;
+  c10::ScalarType dtype_;
   std::vector<NamedParameter> masters_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <torch/arg.h>
 
+#include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,8 +14,13 @@ namespace mezzo {
 struct AdamOptions {
   TORCH_ARG(double, lr) = 1e-3;
   using betas_t = std::pair<double, double>;
+  /// Each in [0, 1).
   TORCH_ARG(betas_t, betas) = {0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-8;
+  /// As StepOptions.
+  TORCH_ARG(double, max_grad_norm) = 0;
+  /// As StepOptions.
+  TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
 /// Adam (Kingma & Ba 2014); the numbers of torch.optim.Adam(fused=True). Weight decay is the groups'; it is added to
@@ -24,10 +31,12 @@ class Adam : public Optimizer {
   std::string name() const override { return "Adam"; }
 
  protected:
-  std::vector<std::string_view> slot_names() const override { return {"step", "exp_avg", "exp_avg_sq"}; }
-  at::Tensor initial_slot(size_t slot, const at::Tensor& param) const override;
-  void update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) override;
-  const AdamOptions& options() const { return options_; }
+  std::vector<std::string_view> slot_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  bool counts_steps() const override { return true; }
+  void update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) override;
+  TorchOptions hyperparameters() const override;
+  void set_hyperparameters(const TorchOptions& options) override;
+  virtual bool has_decoupled_weight_decay() const { return false; }
 
  private:
   AdamOptions options_;
@@ -41,7 +50,7 @@ class AdamW : public Adam {
   std::string name() const override { return "AdamW"; }
 
  protected:
-  void update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) override;
+  bool has_decoupled_weight_decay() const override { return true; }
 };
 
 }  // namespace mezzo

@@ -2,6 +2,8 @@
 
 #include <torch/arg.h>
 
+#include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,10 @@ struct LAMBOptions {
   using betas_t = std::pair<double, double>;
   TORCH_ARG(betas_t, betas) = {0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-6;
+  /// As StepOptions.
+  TORCH_ARG(double, max_grad_norm) = 0;
+  /// As StepOptions.
+  TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
 /// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the identity as phi and bias
@@ -25,9 +31,11 @@ class LAMB : public Optimizer {
   std::string name() const override { return "LAMB"; }
 
  protected:
-  std::vector<std::string_view> slot_names() const override { return {"step", "exp_avg", "exp_avg_sq"}; }
-  at::Tensor initial_slot(size_t slot, const at::Tensor& param) const override;
-  void update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) override;
+  std::vector<std::string_view> slot_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  bool counts_steps() const override { return true; }
+  void update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) override;
+  TorchOptions hyperparameters() const override;
+  void set_hyperparameters(const TorchOptions& options) override;
 
  private:
   LAMBOptions options_;

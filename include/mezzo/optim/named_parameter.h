@@ -10,6 +10,9 @@ namespace mezzo {
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;
+  /// A float16 or bfloat16 copy of a float32 `tensor`, as MasterWeights keeps one in the model: every update rewrites
+  /// it in the same pass, and a gradient that backward left on it is the parameter's. Undefined: there is none.
+  at::Tensor shadow = {};
 };
 
 }  // namespace mezzo

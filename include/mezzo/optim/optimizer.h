@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,8 @@
 
 #include "mezzo/amp/amp_optimizer.h"
 #include "mezzo/optim/named_parameter.h"
+#include "mezzo/optim/parameter_update.h"
+#include "mezzo/optim/torch_state.h"
 
 namespace mezzo {
 
@@ -18,33 +21,59 @@ namespace mezzo {
 struct ParamGroup {
   std::vector<NamedParameter> params;
   double weight_decay = 0;
+  double lr_scale = 1;  ///< multiplies the optimizer's learning rate
 };
 
-/// Base of mezzo's optimizers: parameter groups, one learning rate, and named
-/// state. Steps made of fused kernels that unscale gradients and skip on
-/// overflow by themselves, on the device (GradScaler then never syncs).
+/// What every optimizer of mezzo can do besides its update; each has these among its own options.
+struct StepOptions {
+  double lr = 0;
+  /// The gradients' total L2 norm is clipped to it. 0: they are not measured. Infinity: measured, never clipped.
+  double max_grad_norm = 0;
+  /// bfloat16 parameters are rounded up or down at random, with the seed given, so that updates too small for them
+  /// count on average. nullopt: rounded to nearest.
+  std::optional<uint64_t> stochastic_rounding_seed;
+};
+
+/// Base of mezzo's optimizers: parameter groups, one learning rate, and named state. A step reads gradients twice at
+/// most: to check and measure them, where that is asked for, and to unscale, clip and apply them, refreshing shadows on
+/// the way. It never writes to gradients, and decides on the device.
+///
+/// Parameters of float16 or bfloat16 keep their moments in float32, as PyTorch does not. On the CPU, dense float32,
+/// float16 and bfloat16 tensors are updated by kernels whose results do not depend on the number of threads; all others
+/// by LibTorch's fused operations.
 ///
 /// Not thread-safe. No call syncs the device unless it says so.
 class Optimizer : public AmpOptimizer {
  public:
-  /// @throws c10::ValueError  for no parameters, one that is listed twice (or
-  ///     whose name is), is no leaf, or does not require a gradient.
-  Optimizer(std::vector<ParamGroup> groups, double lr);
+  /// @throws c10::ValueError  for no parameters, or one that is listed twice (or whose name is), is no leaf, does not
+  ///     require a gradient, or has a shadow of another shape or dtype; for a `lr` or `max_grad_norm` that is negative;
+  ///     for a float16 parameter where stochastic rounding is asked for.
+  Optimizer(std::vector<ParamGroup> groups, const StepOptions& options);
 
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
-  double lr() const { return lr_; }
-  void set_lr(double lr) { lr_ = lr; }
+  double lr() const { return options_.lr; }
+  void set_lr(double lr) { options_.lr = lr; }
 
   /// Drops all gradients, so that backward writes fresh ones.
   void zero_grad();
 
-  /// Updates every parameter that has a gradient.
+  /// Updates every parameter that has a gradient. With `max_grad_norm`, does nothing where the gradients' norm is inf
+  /// or NaN; without, such gradients reach the weights, as in PyTorch.
   /// @param closure  if given, called first, with gradients enabled; its loss is returned.
-  /// @throws c10::ValueError  naming the parameter whose gradient is sparse.
+  /// @throws c10::ValueError  naming the parameter whose gradient is sparse, or lies both on it and on its shadow.
   at::Tensor step(const Closure& closure = {}) override;
 
+  /// The norm of the true gradients at the last step, before clipping: float32, 0-dim, on the device of the first
+  /// gradient, or of the loss scale. Undefined while none was measured, as by a scaler or with `max_grad_norm`.
+  const at::Tensor& grad_norm() const { return grad_norm_; }
+  /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined where nothing was checked.
+  const at::Tensor& found_inf() const { return found_inf_; }
+
   bool applies_scale_itself() const override { return true; }
+  bool allows_half_gradients() const override;
+  std::optional<at::Tensor> check_gradients(const at::Tensor& scale) override;
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
+  /// Visits the tensors that own gradients: shadows, where backward reached those.
   void visit_parameters(const ParameterVisitor& visit) override;
   std::string parameter_name(size_t index) const override;
 
@@ -56,27 +85,45 @@ class Optimizer : public AmpOptimizer {
   /// @throws c10::ValueError  for an entry that does not belong here; nothing has changed then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
- protected:
-  /// The parameters of one group that have gradients, of one device and dtype, with their state slots in step.
-  struct Bucket {
-    std::vector<at::Tensor> params, grads;
-    std::vector<std::vector<at::Tensor>> slots;  // [slot][parameter]
-    double weight_decay;
-  };
+  /// The state in torch.optim's layout, to go on with in Python; tensors are shared.
+  TorchOptimizerState torch_state_dict() const;
 
+  /// Takes over a state of torch.optim's layout: tensors, learning rate, weight decay and the optimizer's own
+  /// hyperparameters. Groups keep their `lr_scale`.
+  /// @throws c10::ValueError  for groups or tensors of other shapes, hyperparameters that differ between groups,
+  /// learning
+  ///     rates that are not in the ratio of the groups' `lr_scale`, and variants mezzo does not have, such as amsgrad;
+  ///     nothing has changed then.
+  void load_torch_state_dict(const TorchOptimizerState& state);
+
+ protected:
+  /// The moments it keeps of each parameter. They start at 0.
   virtual std::vector<std::string_view> slot_names() const = 0;
-  /// The slot's value before the first step.
-  virtual at::Tensor initial_slot(size_t slot, const at::Tensor& param) const = 0;
-  /// One step of the bucket, without autograd. `grad_scale` to divide gradients by, and `found_inf` to skip where it is
-  /// 1, are 1-element float32 on the bucket's device, or undefined.
-  virtual void update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) = 0;
+  /// Whether the update itself needs to know how many there were.
+  virtual bool counts_steps() const = 0;
+  /// One step of parameters of one device, without autograd.
+  virtual void update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) = 0;
+  /// All but lr and weight_decay, as torch.optim names them.
+  virtual TorchOptions hyperparameters() const = 0;
+  /// Takes over those of `options` that can be changed.
+  virtual void set_hyperparameters(const TorchOptions& options) = 0;
 
  private:
-  void apply(const at::Tensor& grad_scale, const at::Tensor& found_inf);
+  struct Summary {
+    at::Tensor norm, found_inf;
+  };
+
+  std::vector<std::string_view> all_slot_names() const;
+  std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
+  std::vector<ParameterUpdate> collect_updates();
+  Summary summarize(const at::Tensor& inv_scale);
+  void apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, const std::optional<Summary>& summary);
 
   std::vector<ParamGroup> groups_;
-  double lr_;
-  std::map<std::string, std::vector<at::Tensor>> state_;  // parameter name -> one tensor a slot
+  StepOptions options_;
+  std::map<std::string, std::vector<at::Tensor>> state_;  // parameter name -> the step count, if any, and its slots
+  std::optional<Summary> checked_;                        // by check_gradients, for the step that follows
+  at::Tensor grad_norm_, found_inf_;
 };
 
 }  // namespace mezzo

@@ -2,6 +2,8 @@
 
 #include <torch/arg.h>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "mezzo/optim/optimizer.h"
@@ -12,6 +14,10 @@ struct SGDOptions {
   TORCH_ARG(double, lr) = 1e-3;
   TORCH_ARG(double, momentum) = 0;
   TORCH_ARG(bool, nesterov) = false;
+  /// As StepOptions.
+  TORCH_ARG(double, max_grad_norm) = 0;
+  /// As StepOptions.
+  TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
 /// Stochastic gradient descent with momentum; the numbers of torch.optim.SGD(fused=True), dampening 0.
@@ -22,8 +28,10 @@ class SGD : public Optimizer {
 
  protected:
   std::vector<std::string_view> slot_names() const override;
-  at::Tensor initial_slot(size_t slot, const at::Tensor& param) const override;
-  void update(Bucket& bucket, const at::Tensor& grad_scale, const at::Tensor& found_inf) override;
+  bool counts_steps() const override { return false; }
+  void update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) override;
+  TorchOptions hyperparameters() const override;
+  void set_hyperparameters(const TorchOptions& options) override;
 
  private:
   SGDOptions options_;

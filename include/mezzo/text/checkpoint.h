@@ -25,6 +25,7 @@ struct Checkpoint {
   int64_t last_eval_step = 0;                   ///< after which dev was last evaluated; 0: never
   std::optional<double> best_accuracy;          ///< of dev evaluations; its weights lie in the output folder
   std::map<std::string, double> scaler;         ///< GradScaler's state; empty where it is off
+  std::map<std::string, double> schedule;       ///< MetricSchedule's state; empty for the other schedules
   std::map<std::string, std::string> settings;  ///< that decide the result; must agree when the run resumes
   std::vector<std::pair<std::string, at::Tensor>> weights;    ///< float32
   std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< state by name

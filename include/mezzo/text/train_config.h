@@ -25,6 +25,7 @@ struct TrainConfig {
   std::string precision = "auto";  ///< fp32, bf16, fp16, auto
   std::string device = "auto";     ///< cpu, cuda, cuda:N, auto
   bool master_weights = false;     ///< model in bf16 or fp16, float32 masters in the optimizer
+  bool keep_norms_fp32 = false;    ///< with `master_weights`: layer norms stay in float32
   int64_t batch_size = 32;         ///< texts per micro-batch
   int64_t grad_accumulation = 1;   ///< micro-batches per optimizer step
   int64_t max_length = 128;        ///< tokens a text is cut to, [CLS] and [SEP] included
@@ -37,8 +38,15 @@ struct TrainConfig {
   double learning_rate = 3e-5;
   double weight_decay = 0.01;         ///< of all but biases and layer norms
   double max_grad_norm = 0;           ///< total gradient norm is clipped to it; 0: off
-  std::string schedule = "constant";  ///< constant, linear, cosine
+  double layer_lr_decay = 1;          ///< of a layer's learning rate against the one above it; 1: off
+  std::string schedule = "constant";  ///< a SchedulerType of transformers: constant, linear, cosine, …
   double warmup_ratio = 0;            ///< share of the steps over which the learning rate rises from 0
+  double min_lr_ratio = 0;            ///< share of the learning rate that schedules with a minimum end at
+  double decay_ratio = 0.1;           ///< warmup_stable_decay: share of the steps that decay
+  std::optional<double> lr_cycles;    ///< cosines: waves; cosine_with_restarts: restarts; nullopt: as transformers
+  double lr_power = 1;                ///< polynomial
+  std::optional<double> lr_factor;    ///< reduce_lr_on_plateau, greedy; nullopt: 0.1 and 0.95
+  int64_t lr_patience = 10;           ///< reduce_lr_on_plateau, greedy: evaluations without change
 
   std::optional<double> loss_scale;  ///< fp16 only: a static scale; nullopt: dynamic
   double init_scale = 65536;

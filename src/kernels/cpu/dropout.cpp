@@ -7,42 +7,25 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/philox_lanes.h"
 #include "kernels/cpu/vector_clones.h"
-#include "kernels/philox.h"
 
 namespace mezzo::kernels::cpu {
 namespace {
 
-constexpr int kLanes = 16;                // Philox blocks computed side by side, so that loops over them become vectors
+constexpr int kLanes = kPhiloxLanes;
 constexpr int kChunk = 4 * kLanes;        // elements they decide
 constexpr int64_t kGrain = 256 * kChunk;  // elements a task takes at least
 
 /// keep[4 * lane + word] for the blocks first_block ... first_block + kLanes - 1.
 MEZZO_VECTOR_CLONES void keep_chunk(uint64_t first_block, const RandomKey& key, uint32_t threshold, uint8_t* keep) {
-  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  uint32_t words[4][kLanes];
+  philox_lanes(first_block, key, words);
   for (int lane = 0; lane < kLanes; ++lane) {
-    const uint64_t block = first_block + static_cast<uint64_t>(lane);
-    c0[lane] = static_cast<uint32_t>(block);
-    c1[lane] = static_cast<uint32_t>(block >> 32);
-    c2[lane] = key.step;
-    c3[lane] = key.site;
-  }
-  auto key0 = static_cast<uint32_t>(key.seed), key1 = static_cast<uint32_t>(key.seed >> 32);
-  for (int round = 0; round < Philox::kRounds; ++round, key0 += Philox::kWeyl0, key1 += Philox::kWeyl1) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const uint64_t product0 = uint64_t{Philox::kMultiplier0} * c0[lane];
-      const uint64_t product1 = uint64_t{Philox::kMultiplier1} * c2[lane];
-      c0[lane] = static_cast<uint32_t>(product1 >> 32) ^ c1[lane] ^ key0;
-      c2[lane] = static_cast<uint32_t>(product0 >> 32) ^ c3[lane] ^ key1;
-      c1[lane] = static_cast<uint32_t>(product1);
-      c3[lane] = static_cast<uint32_t>(product0);
-    }
-  }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    keep[4 * lane] = c0[lane] >= threshold;
-    keep[4 * lane + 1] = c1[lane] >= threshold;
-    keep[4 * lane + 2] = c2[lane] >= threshold;
-    keep[4 * lane + 3] = c3[lane] >= threshold;
+    keep[4 * lane] = words[0][lane] >= threshold;
+    keep[4 * lane + 1] = words[1][lane] >= threshold;
+    keep[4 * lane + 2] = words[2][lane] >= threshold;
+    keep[4 * lane + 3] = words[3][lane] >= threshold;
   }
 }
 

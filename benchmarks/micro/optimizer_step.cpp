@@ -1,0 +1,134 @@
+/// One optimizer step over the parameters of BERT-base: check, unscale, clip, AdamW and a bfloat16 shadow copy, by
+/// mezzo and by LibTorch's own operations in the same process. Prints a table in Markdown.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bert_base_shapes.h"
+#include "mezzo/amp/grad_scaler.h"
+#include "mezzo/optim/adam.h"
+
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int kWarmups = 3, kRuns = 15;
+
+struct Timing {
+  double median_ms, fastest_ms, slowest_ms;
+};
+
+Timing time_of(const std::function<void()>& step) {
+  std::vector<double> milliseconds;
+  for (int run = -kWarmups; run < kRuns; ++run) {
+    const auto begin = std::chrono::steady_clock::now();
+    step();
+    const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begin;
+    if (run >= 0) {
+      milliseconds.push_back(passed.count());
+    }
+  }
+  std::sort(milliseconds.begin(), milliseconds.end());
+  return {milliseconds[kRuns / 2], milliseconds.front(), milliseconds.back()};
+}
+
+/// The parameters of a model with their gradients, shadows and moments.
+struct Model {
+  explicit Model(at::ScalarType gradient_dtype) {
+    for (const auto& shape : mezzo::benchmarks::bert_base_shapes()) {
+      params.push_back(at::randn(shape).mul_(0.02).requires_grad_());
+      shadows.push_back(params.back().detach().to(at::kBFloat16));
+      gradients.push_back(at::randn(shape).to(gradient_dtype));
+      count += params.back().numel();
+    }
+  }
+
+  Tensors params, shadows, gradients;
+  int64_t count = 0;
+};
+
+/// mezzo's two passes; half gradients lie on the shadows, as a model with master weights leaves them.
+Timing time_mezzo(at::ScalarType gradient_dtype) {
+  Model model(gradient_dtype);
+  mezzo::ParamGroup group{{}, 0.01};
+  for (size_t i = 0; i < model.params.size(); ++i) {
+    at::Tensor& owner = gradient_dtype == at::kFloat ? model.params[i] : model.shadows[i];
+    owner.mutable_grad() = model.gradients[i];
+    group.params.push_back({"parameter " + std::to_string(i), model.params[i], model.shadows[i]});
+  }
+  mezzo::AdamW optimizer({group}, mezzo::AdamOptions().lr(3e-5).max_grad_norm(1.0));
+  mezzo::GradScaler scaler(mezzo::GradScalerOptions().init_scale(1024));
+  scaler.scale(at::ones({}));
+  return time_of([&] {
+    scaler.step(optimizer);
+    scaler.update();
+  });
+}
+
+/// What a program does without mezzo: GradScaler's unscale_, clip_grad_norm_, fused AdamW, and the copies.
+Timing time_libtorch() {
+  const at::NoGradGuard no_grad;
+  Model model(at::kFloat);
+  Tensors exp_avg, exp_avg_sq, steps, params;
+  for (const at::Tensor& param : model.params) {
+    params.push_back(param.detach());
+    exp_avg.push_back(at::zeros_like(params.back()));
+    exp_avg_sq.push_back(at::zeros_like(params.back()));
+    steps.push_back(at::zeros({}));
+  }
+  const auto one = at::ones({});  // gradients stay as they are from run to run
+  return time_of([&] {
+    auto found_inf = at::zeros({});
+    at::_amp_foreach_non_finite_check_and_unscale_(model.gradients, found_inf, one);
+    const auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(model.gradients, 2)), 2);
+    at::_foreach_mul_(model.gradients, at::clamp((norm + 1e-6).reciprocal(), std::nullopt, 1.0));
+    at::_foreach_add_(steps, 1);
+    at::_fused_adamw_(params, model.gradients, exp_avg, exp_avg_sq, {}, steps, 3e-5, 0.9, 0.999, 0.01, 1e-8,
+                      /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
+    at::_foreach_copy_(model.shadows, params);
+  });
+}
+
+/// Bytes a second that a copy of `bytes` reads and writes, by all threads.
+double copy_bandwidth(int64_t bytes) {
+  const auto source = at::ones({bytes}, at::kByte);
+  auto target = at::empty_like(source);
+  const int64_t part = bytes / at::get_num_threads() / 64 * 64;
+  const auto timing = time_of([&] {
+    at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        std::memcpy(target.data_ptr<uint8_t>() + i * part, source.const_data_ptr<uint8_t>() + i * part, part);
+      }
+    });
+  });
+  return 2.0 * static_cast<double>(part * at::get_num_threads()) / (timing.median_ms / 1e3);
+}
+
+void print_row(const char* name, const Timing& timing, double bytes, double bandwidth) {
+  const double share = bytes / (timing.median_ms / 1e3) / bandwidth;
+  std::printf("| %s | %.1f | %.1f – %.1f | %.2f | %.0f %% |\n", name, timing.median_ms, timing.fastest_ms,
+              timing.slowest_ms, bytes / 1e9, 100 * share);
+}
+
+}  // namespace
+
+int main() {
+  const auto count = static_cast<double>(Model(at::kFloat).count);
+  const double bandwidth = copy_bandwidth(static_cast<int64_t>(4 * count));
+  std::printf("%.1f million parameters, %d threads, copy bandwidth %.1f GB/s (read and written), median of %d runs\n\n",
+              count / 1e6, at::get_num_threads(), bandwidth / 1e9, kRuns);
+  std::printf(
+      "| AdamW step | ms | fastest – slowest | GB that must move | of copy bandwidth |\n|---|---|---|---|---|\n");
+  // Gradient twice; weight and two moments read and written; shadow written.
+  print_row("mezzo, float32 gradients", time_mezzo(at::kFloat), count * (4 + 4 + 24 + 2), bandwidth);
+  print_row("mezzo, bfloat16 gradients", time_mezzo(at::kBFloat16), count * (2 + 2 + 24 + 2), bandwidth);
+  print_row("LibTorch, float32 gradients", time_libtorch(), count * (4 + 4 + 24 + 2), bandwidth);
+}

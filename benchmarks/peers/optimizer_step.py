@@ -1,0 +1,42 @@
+"""The Python peer of benchmarks/micro/optimizer_step: GradScaler.unscale_, clip_grad_norm_, fused AdamW and a bfloat16
+shadow copy over the parameters of BERT-base. Prints a row for its table."""
+import statistics
+import time
+
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+WARMUPS, RUNS = 3, 15
+
+
+def main():
+    model = BertForSequenceClassification(BertConfig(vocab_size=21128, num_labels=6))
+    params = list(model.parameters())
+    shadows = [p.detach().bfloat16() for p in params]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer = torch.optim.AdamW(params, lr=3e-5, weight_decay=0.01, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)  # 1: gradients stay as they are from run to run
+    scaler.scale(torch.ones(1))
+
+    def step():
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        with torch.no_grad():
+            torch._foreach_copy_(shadows, params)
+
+    milliseconds = []
+    for run in range(-WARMUPS, RUNS):
+        begin = time.perf_counter()
+        step()
+        if run >= 0:
+            milliseconds.append(1e3 * (time.perf_counter() - begin))
+    print(f"| PyTorch {torch.__version__}, Python, {torch.get_num_threads()} threads, "
+          f"{sum(p.numel() for p in params) / 1e6:.1f} million parameters | {statistics.median(milliseconds):.1f} | "
+          f"{min(milliseconds):.1f} – {max(milliseconds):.1f} |")
+
+
+if __name__ == "__main__":
+    main()

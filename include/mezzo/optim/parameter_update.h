@@ -1,0 +1,32 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace mezzo {
+
+/// What one update of one parameter reads and writes.
+struct ParameterUpdate {
+  at::Tensor param;               ///< floating, of any device
+  at::Tensor gradient;            ///< its sizes and device, floating; read only
+  at::Tensor shadow;              ///< lower-precision copy to refresh from `param`; undefined: none
+  at::Tensor step;                ///< updates done, 0-dim float32; undefined where the optimizer does not count
+  std::vector<at::Tensor> slots;  ///< moments: contiguous, of its dtype, or float32 where it is half
+  double lr = 0;
+  double weight_decay = 0;
+  uint32_t index = 0;                     ///< among the optimizer's parameters
+  std::optional<uint64_t> rounding_seed;  ///< round a bfloat16 `param` stochastically; nullopt: to nearest
+};
+
+/// What becomes of every gradient of a step first: 0-dim float32 tensors on the parameters' device, so that nothing
+/// waits for it. An undefined one leaves its part out.
+struct GradientFactors {
+  at::Tensor inv_scale;  ///< multiplies gradients: 1 / loss scale
+  at::Tensor clip;       ///< multiplies them then
+  at::Tensor found_inf;  ///< 1: the step changes nothing
+};
+
+}  // namespace mezzo

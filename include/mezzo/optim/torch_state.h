@@ -1,0 +1,29 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace mezzo {
+
+/// A hyperparameter of a torch.optim optimizer: `nesterov`, `eps`, `betas`.
+using TorchOption = std::variant<bool, double, std::pair<double, double>>;
+using TorchOptions = std::map<std::string, TorchOption>;
+
+/// What `state_dict()` of a torch.optim optimizer holds in Python, in its layout: parameters are numbered from 0 in the
+/// order of the groups.
+struct TorchOptimizerState {
+  struct Group {
+    TorchOptions options;  ///< lr, weight_decay and the optimizer's own; entries that are None are left out
+    std::vector<int64_t> params;
+  };
+  std::map<int64_t, std::map<std::string, at::Tensor>> state;  ///< by parameter, then "step", "exp_avg", …
+  std::vector<Group> param_groups;
+};
+
+}  // namespace mezzo

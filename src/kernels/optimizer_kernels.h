@@ -1,0 +1,71 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "mezzo/optim/parameter_update.h"
+
+/// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for float64 parameters):
+/// gradient * inv_scale * clip, the update, and the rounding of `param` and `shadow` in one pass. Gradients are read
+/// only. Results do not depend on the number of threads.
+namespace mezzo::kernels {
+
+using ParameterUpdates = std::vector<ParameterUpdate>;
+
+struct AdamSettings {
+  double beta1, beta2, eps;
+  bool decoupled;  ///< weight decay shrinks the weights (AdamW), not added to gradients (Adam)
+};
+
+/// Slots: exp_avg, exp_avg_sq. Needs a step count.
+void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
+
+struct SgdSettings {
+  double momentum;
+  bool nesterov;
+};
+
+/// Slots: momentum_buffer, unless momentum is 0. Needs a step count to round stochastically.
+void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
+
+struct LambSettings {
+  double beta1, beta2, eps;
+};
+
+/// As `adam`. Norms of parameters and directions are summed in double.
+void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+
+/// 0-dim float32 tensors on the gradients' device.
+struct GradientSummary {
+  at::Tensor norm;       ///< total L2 norm of the gradients times inv_scale; summed in double
+  at::Tensor found_inf;  ///< 1 if that norm is inf or NaN, as it is where any gradient is; else 0
+};
+
+/// Reads each gradient once. `gradients`: dense, floating, of one device, at least one; `inv_scale`: undefined means 1.
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
+
+/// In ATen operations, for any device and dtype.
+namespace reference {
+void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
+void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
+void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
+
+/// float32 `values` as bfloat16, rounded up with a probability equal to the fraction lost by rounding down. Element i
+/// draws half-word i % 8 (low half of word 0 first) of Philox block i / 8, counter {block low, block high, step, site}.
+at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site);
+}  // namespace reference
+
+/// Contiguous tensors on the CPU; float32, bfloat16 or float16, moments in float32.
+namespace cpu {
+void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
+void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
+void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
+}  // namespace cpu
+
+/// Keys the rounding of `update.param`: the parameter's index is the site.
+uint64_t rounding_key_seed(const ParameterUpdate& update);
+
+}  // namespace mezzo::kernels

@@ -1,0 +1,42 @@
+#include "mezzo/optim/param_groups.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "mezzo/amp/master_weights.h"
+
+namespace mezzo {
+
+bool usually_decays(const NamedParameter& parameter) {
+  return !parameter.name.ends_with("bias") && !is_norm_parameter(parameter);
+}
+
+std::vector<ParamGroup> make_param_groups(const std::vector<NamedParameter>& parameters,
+                                          const ParamGroupsOptions& options) {
+  TORCH_CHECK_VALUE(options.layer_lr_decay > 0 && options.layer_lr_decay <= 1,
+                    "make_param_groups: layer_lr_decay must be above 0 and at most 1, got ", options.layer_lr_decay);
+  TORCH_CHECK_VALUE(options.layer_lr_decay == 1 || options.layer,
+                    "make_param_groups: layer_lr_decay needs to know the layer of a parameter; set `layer`");
+  const bool by_layer = options.layer_lr_decay < 1;
+  std::map<std::pair<int64_t, bool>, ParamGroup> groups;
+  int64_t top = 0;
+  for (const NamedParameter& parameter : parameters) {
+    const int64_t layer = by_layer ? options.layer(parameter) : 0;
+    top = std::max(top, layer);
+    groups[{layer, !options.decays(parameter)}].params.push_back(parameter);
+  }
+  std::vector<ParamGroup> result;
+  for (auto& [key, group] : groups) {
+    const auto [layer, is_plain] = key;
+    group.weight_decay = is_plain ? 0 : options.weight_decay;
+    group.lr_scale = std::pow(options.layer_lr_decay, static_cast<double>(top - layer));
+    result.push_back(std::move(group));
+  }
+  return result;
+}
+
+}  // namespace mezzo

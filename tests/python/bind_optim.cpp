@@ -1,0 +1,257 @@
+#include "bindings.h"
+#include "kernels/optimizer_kernels.h"
+#include "mezzo/amp/grad_scaler.h"
+#include "mezzo/amp/master_weights.h"
+#include "mezzo/optim/adam.h"
+#include "mezzo/optim/lamb.h"
+#include "mezzo/optim/lr_schedule.h"
+#include "mezzo/optim/metric_schedule.h"
+#include "mezzo/optim/param_groups.h"
+#include "mezzo/optim/sgd.h"
+
+namespace {
+
+using namespace mezzo;
+
+struct OptimizerArguments {
+  std::string kind;
+  std::vector<std::vector<at::Tensor>> groups, shadows;  ///< shadows: none, or as many as groups
+  std::vector<double> weight_decays, lr_scales;
+  double lr, momentum, max_grad_norm;
+  bool nesterov;
+  std::optional<uint64_t> stochastic_rounding_seed;
+};
+
+std::vector<ParamGroup> param_groups(const OptimizerArguments& given) {
+  std::vector<ParamGroup> result;
+  for (size_t g = 0; g < given.groups.size(); ++g) {
+    ParamGroup group{{}, given.weight_decays[g], given.lr_scales.empty() ? 1.0 : given.lr_scales[g]};
+    for (size_t i = 0; i < given.groups[g].size(); ++i) {
+      const auto shadow = given.shadows.empty() ? at::Tensor() : given.shadows[g][i];
+      group.params.push_back({std::to_string(g) + "." + std::to_string(i), given.groups[g][i], shadow});
+    }
+    result.push_back(std::move(group));
+  }
+  return result;
+}
+
+template <class Options>
+Options with_common(Options options, const OptimizerArguments& given) {
+  options.lr(given.lr).max_grad_norm(given.max_grad_norm).stochastic_rounding_seed(given.stochastic_rounding_seed);
+  return options;
+}
+
+std::unique_ptr<Optimizer> make(std::vector<ParamGroup> groups, const OptimizerArguments& given) {
+  if (given.kind == "adamw") return std::make_unique<AdamW>(std::move(groups), with_common(AdamOptions(), given));
+  if (given.kind == "adam") return std::make_unique<Adam>(std::move(groups), with_common(AdamOptions(), given));
+  if (given.kind == "lamb") return std::make_unique<LAMB>(std::move(groups), with_common(LAMBOptions(), given));
+  return std::make_unique<SGD>(std::move(groups),
+                               with_common(SGDOptions().momentum(given.momentum).nesterov(given.nesterov), given));
+}
+
+/// {"state": {…}, "param_groups": […]} as Python has it.
+py::dict to_python(const TorchOptimizerState& state) {
+  py::dict result;
+  result["state"] = py::cast(state.state);
+  py::list groups;
+  for (const auto& group : state.param_groups) {
+    py::dict entry = py::cast(group.options);
+    entry["params"] = py::cast(group.params);
+    groups.append(entry);
+  }
+  result["param_groups"] = groups;
+  return result;
+}
+
+TorchOptimizerState from_python(const py::dict& dict) {
+  TorchOptimizerState state;
+  state.state = dict["state"].cast<decltype(state.state)>();
+  for (const auto& item : dict["param_groups"]) {
+    auto& group = state.param_groups.emplace_back();
+    for (const auto& [key, value] : item.cast<py::dict>()) {
+      if (key.cast<std::string>() == "params") {
+        group.params = value.cast<std::vector<int64_t>>();
+      } else if (py::isinstance<py::int_>(value) && !py::isinstance<py::bool_>(value)) {
+        group.options[key.cast<std::string>()] = value.cast<double>();
+      } else if (!value.is_none()) {
+        group.options[key.cast<std::string>()] = value.cast<TorchOption>();
+      }
+    }
+  }
+  return state;
+}
+
+/// Masters with an optimizer over all of them, as a program would put them together.
+class MasteredModel {
+ public:
+  MasteredModel(const std::map<std::string, at::Tensor>& model, at::ScalarType dtype, bool keep_norms_fp32)
+      : masters_(named(model), dtype, MasterWeightsOptions().keep_norms_fp32(keep_norms_fp32)) {}
+
+  MasterWeights& masters() { return masters_; }
+  std::unique_ptr<Optimizer> optimizer(const std::string& kind, double lr, double max_grad_norm) const {
+    return make({ParamGroup{masters_.masters(), 0.01}}, {kind, {}, {}, {}, {}, lr, 0, max_grad_norm, false, {}});
+  }
+
+ private:
+  static std::vector<NamedParameter> named(const std::map<std::string, at::Tensor>& model) {
+    std::vector<NamedParameter> result;
+    for (const auto& [name, tensor] : model) {
+      result.push_back({name, tensor});
+    }
+    return result;
+  }
+
+  MasterWeights masters_;
+};
+
+void bind_kernels(py::module_& m) {
+  using namespace kernels;
+  m.def("summarize_gradients", [](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> inv_scale) {
+    const auto summary = summarize_gradients(gradients, inv_scale.value_or(at::Tensor()));
+    return std::pair(summary.norm, summary.found_inf);
+  });
+  m.def("reference_summarize_gradients",
+        [](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> inv_scale) {
+          const auto summary = reference::summarize_gradients(gradients, inv_scale.value_or(at::Tensor()));
+          return std::pair(summary.norm, summary.found_inf);
+        });
+  m.def("reference_round_stochastically", &reference::round_stochastically);
+  // One update of parameters and all else, in place, by the kernels of the CPU or by the reference.
+  m.def("kernel_step",
+        [](const std::string& kind, bool by_reference, const std::vector<at::Tensor>& params,
+           const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& steps,
+           const std::vector<std::vector<at::Tensor>>& slots, const std::vector<std::optional<at::Tensor>>& shadows,
+           double lr, double weight_decay, double momentum, std::optional<at::Tensor> inv_scale,
+           std::optional<at::Tensor> clip, std::optional<at::Tensor> found_inf, std::optional<uint64_t> rounding_seed) {
+          const at::NoGradGuard no_grad;
+          ParameterUpdates updates;
+          for (size_t i = 0; i < params.size(); ++i) {
+            updates.push_back({params[i], gradients[i], shadows[i].value_or(at::Tensor()), steps[i], slots[i], lr,
+                               weight_decay, static_cast<uint32_t>(i), rounding_seed});
+          }
+          const GradientFactors factors{inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()),
+                                        found_inf.value_or(at::Tensor())};
+          const AdamSettings adam_settings{0.9, 0.999, 1e-8, kind == "adamw"};
+          const SgdSettings sgd_settings{momentum, false};
+          const LambSettings lamb_settings{0.9, 0.999, 1e-6};
+          if (kind == "sgd") {
+            by_reference ? reference::sgd(updates, sgd_settings, factors) : sgd(updates, sgd_settings, factors);
+          } else if (kind == "lamb") {
+            by_reference ? reference::lamb(updates, lamb_settings, factors) : lamb(updates, lamb_settings, factors);
+          } else {
+            by_reference ? reference::adam(updates, adam_settings, factors) : adam(updates, adam_settings, factors);
+          }
+        });
+}
+
+void bind_schedules(py::module_& m) {
+  py::enum_<RampShape>(m, "RampShape")
+      .value("linear", RampShape::kLinear)
+      .value("cosine", RampShape::kCosine)
+      .value("one_minus_sqrt", RampShape::kOneMinusSqrt);
+  py::class_<LrSchedule>(m, "LrSchedule")
+      .def(py::init([](const std::string& kind, int64_t warmup_steps, int64_t total_steps) {
+        LrSchedule schedule;
+        schedule.kind = parse_lr_schedule(kind);
+        schedule.warmup_steps = warmup_steps;
+        schedule.total_steps = total_steps;
+        return schedule;
+      }))
+      .def_readwrite("min_lr_ratio", &LrSchedule::min_lr_ratio)
+      .def_readwrite("num_cycles", &LrSchedule::num_cycles)
+      .def_readwrite("power", &LrSchedule::power)
+      .def_readwrite("timescale", &LrSchedule::timescale)
+      .def_readwrite("warmup_lr_ratio", &LrSchedule::warmup_lr_ratio)
+      .def_readwrite("decay_steps", &LrSchedule::decay_steps)
+      .def_readwrite("warmup_shape", &LrSchedule::warmup_shape)
+      .def_readwrite("decay_shape", &LrSchedule::decay_shape)
+      .def("factor", &LrSchedule::factor);
+
+  py::class_<MetricSchedule>(m, "MetricSchedule")
+      .def(py::init([](const std::string& kind, double lr, double factor, int64_t patience, double threshold,
+                       bool relative, int64_t cooldown, int64_t warmup, double min_lr, double max_lr,
+                       int64_t reset_after, bool maximize) {
+             MetricScheduleOptions options;
+             options.factor(factor).patience(patience).threshold(threshold).relative_threshold(relative);
+             options.cooldown(cooldown).warmup(warmup).min_lr(min_lr).max_lr(max_lr);
+             return MetricSchedule(parse_lr_schedule(kind), lr, options.reset_after(reset_after).maximize(maximize));
+           }),
+           py::arg("kind"), py::arg("lr"), py::arg("factor"), py::arg("patience"), py::arg("threshold"),
+           py::arg("relative"), py::arg("cooldown"), py::arg("warmup") = 0, py::arg("min_lr") = 0,
+           py::arg("max_lr") = 1, py::arg("reset_after") = 500, py::arg("maximize") = false)
+      .def("observe", &MetricSchedule::observe)
+      .def("lr", &MetricSchedule::lr)
+      .def("state_dict", &MetricSchedule::state_dict)
+      .def("load_state_dict", &MetricSchedule::load_state_dict);
+
+  m.def("param_groups", [](const std::map<std::string, at::Tensor>& parameters, double layer_lr_decay,
+                           const std::function<int64_t(const std::string&)>& layer) {
+    std::vector<NamedParameter> named;
+    for (const auto& [name, tensor] : parameters) {
+      named.push_back({name, tensor});
+    }
+    ParamGroupsOptions options;
+    options.layer_lr_decay = layer_lr_decay;
+    options.layer = [&](const NamedParameter& parameter) { return layer(parameter.name); };
+    std::vector<std::tuple<double, double, std::vector<std::string>>> result;
+    for (const ParamGroup& group : make_param_groups(named, options)) {
+      auto& [weight_decay, lr_scale, names] =
+          result.emplace_back(group.weight_decay, group.lr_scale, std::vector<std::string>());
+      for (const NamedParameter& parameter : group.params) {
+        names.push_back(parameter.name);
+      }
+    }
+    return result;
+  });
+}
+
+}  // namespace
+
+void bind_optim(py::module_& m) {
+  py::class_<Optimizer>(m, "MezzoOptimizer")
+      .def(py::init([](const std::string& kind, const std::vector<std::vector<at::Tensor>>& groups,
+                       const std::vector<double>& weight_decays, double lr, double momentum, bool nesterov,
+                       double max_grad_norm, std::optional<uint64_t> seed, const std::vector<double>& lr_scales,
+                       const std::vector<std::vector<at::Tensor>>& shadows) {
+             const OptimizerArguments given{kind, groups,   shadows,       weight_decays, lr_scales,
+                                            lr,   momentum, max_grad_norm, nesterov,      seed};
+             return make(param_groups(given), given);
+           }),
+           py::arg("kind"), py::arg("groups"), py::arg("weight_decays"), py::arg("lr"), py::arg("momentum") = 0,
+           py::arg("nesterov") = false, py::arg("max_grad_norm") = 0, py::arg("stochastic_rounding_seed") = py::none(),
+           py::arg("lr_scales") = std::vector<double>(), py::arg("shadows") = std::vector<std::vector<at::Tensor>>())
+      .def("step", [](Optimizer& self) { self.step(); })
+      .def("step_scaled", &Optimizer::step_scaled)
+      .def("check_gradients", &Optimizer::check_gradients)
+      .def("scaled_by", [](Optimizer& self, GradScaler& scaler) { return scaler.step(self).stepped(); })
+      .def("unscaled_by", [](Optimizer& self, GradScaler& scaler) { scaler.unscale_(self); })
+      .def("grad_norm", &Optimizer::grad_norm)
+      .def("found_inf", &Optimizer::found_inf)
+      .def("zero_grad", &Optimizer::zero_grad)
+      .def("lr", &Optimizer::lr)
+      .def("set_lr", &Optimizer::set_lr)
+      .def("state_dict", &Optimizer::state_dict)
+      .def("load_state_dict", &Optimizer::load_state_dict)
+      .def("torch_state_dict", [](const Optimizer& self) { return to_python(self.torch_state_dict()); })
+      .def("load_torch_state_dict",
+           [](Optimizer& self, const py::dict& state) { self.load_torch_state_dict(from_python(state)); });
+
+  py::class_<MasteredModel>(m, "MasteredModel")
+      .def(py::init<std::map<std::string, at::Tensor>, at::ScalarType, bool>(), py::arg("model"), py::arg("dtype"),
+           py::arg("keep_norms_fp32") = false)
+      .def("optimizer", &MasteredModel::optimizer, py::arg("kind"), py::arg("lr"), py::arg("max_grad_norm") = 0)
+      .def("accumulate_gradients", [](MasteredModel& self) { self.masters().accumulate_gradients(); })
+      .def("copy_to_model", [](MasteredModel& self) { self.masters().copy_to_model(); })
+      .def("to_float32", [](MasteredModel& self) { self.masters().to_float32(); })
+      .def("state_dict", [](MasteredModel& self) { return self.masters().state_dict(); })
+      .def("load_state_dict", [](MasteredModel& self, const std::map<std::string, at::Tensor>& state) {
+        self.masters().load_state_dict(state);
+      });
+  m.def("is_norm_parameter", [](const std::string& name, const at::Tensor& tensor) {
+    return is_norm_parameter({name, tensor});
+  });
+
+  bind_kernels(m);
+
+  bind_schedules(m);
+}

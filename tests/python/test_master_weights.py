@@ -1,0 +1,200 @@
+"""Master weights against the recipe written out in PyTorch."""
+import collections
+
+import _mezzo
+import pytest
+import torch
+
+HALVES = [torch.float16, torch.bfloat16]
+STEPS = 12
+
+
+def make_model(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(collections.OrderedDict(
+        dense=torch.nn.Linear(16, 32), norm=torch.nn.LayerNorm(32), act=torch.nn.Tanh(), out=torch.nn.Linear(32, 3)))
+
+
+def named(model):
+    return dict(model.named_parameters())
+
+
+def batch(step, micro=0):
+    generator = torch.Generator().manual_seed(1000 * step + micro)
+    return torch.randn(8, 16, generator=generator), torch.randint(3, (8,), generator=generator)
+
+
+def loss_of(model, step, micro=0):
+    x, labels = batch(step, micro)
+    for layer in model:  # each in the dtype of its weights, as autocast would arrange
+        weight = getattr(layer, "weight", x)
+        x = layer(x.to(weight.dtype))
+    return torch.nn.functional.cross_entropy(x.float(), labels)
+
+
+def train(model, dtype, kind, scale, accumulate, keep_norms=False, max_norm=0.0):
+    """mezzo's: half weights and gradients, float32 masters."""
+    masters = _mezzo.MasteredModel(named(model), dtype, keep_norms)
+    optimizer = masters.optimizer(kind, 0.02, max_norm)
+    scaler = _mezzo.GradScaler(init_scale=scale)
+    for step in range(STEPS):
+        for micro in range(accumulate):
+            scaler.scale(loss_of(model, step, micro) / accumulate).backward()
+            if accumulate > 1:
+                masters.accumulate_gradients()
+        assert optimizer.scaled_by(scaler)
+        scaler.update()
+        optimizer.zero_grad()
+    return masters, optimizer
+
+
+def reference(model, dtype, kind, scale, accumulate, keep_norms=False, max_norm=0.0):
+    """FP32 master -> half copy -> forward -> loss * s -> backward -> gradients * 1/s in float32 -> update FP32 master."""
+    norms = {id(p) for m in model if isinstance(m, torch.nn.LayerNorm) for p in m.parameters()}
+    halves = list(model.parameters())
+    masters = [p.detach().clone().requires_grad_() for p in halves]
+    for p in halves:
+        if not (keep_norms and id(p) in norms):
+            p.data = p.data.to(dtype)
+    make = dict(adamw=lambda: torch.optim.AdamW(masters, lr=0.02, weight_decay=0.01, fused=True),
+                sgd=lambda: torch.optim.SGD(masters, lr=0.02, weight_decay=0.01, fused=True))
+    optimizer = make[kind]()
+    for step in range(STEPS):
+        for micro in range(accumulate):
+            (loss_of(model, step, micro) / accumulate * scale).backward()
+            for p, master in zip(halves, masters):
+                gradient = p.grad.float() / scale
+                master.grad = gradient if master.grad is None else master.grad + gradient
+                p.grad = None
+        if max_norm:
+            torch.nn.utils.clip_grad_norm_(masters, max_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for p, master in zip(halves, masters):
+                p.copy_(master)
+    return masters
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("accumulate, keep_norms, max_norm", [(1, False, 0.0), (3, True, 0.0), (1, True, 0.1), (3, False, 0.1)])
+def test_the_recipe_gives_the_numbers_it_gives_in_pytorch(dtype, kind, accumulate, keep_norms, max_norm):
+    mine, theirs = make_model(), make_model()
+    start = {name: parameter.detach().clone() for name, parameter in named(mine).items()}
+    masters, _ = train(mine, dtype, kind, 1024.0, accumulate, keep_norms, max_norm)
+    expected = reference(theirs, dtype, kind, 1024.0, accumulate, keep_norms, max_norm)
+    norm = {"norm.weight", "norm.bias"}
+    for (name, half), (_, other), master in zip(mine.named_parameters(), theirs.named_parameters(), expected):
+        stays = keep_norms and name in norm
+        assert half.dtype == other.dtype == (torch.float32 if stays else dtype), name
+        mine_now = masters.state_dict()[name]
+        if not max_norm and name != "out.bias":
+            assert torch.equal(mine_now, master), name
+        # out.bias has 3 elements, which PyTorch updates in double, and the clip factor may differ by an ulp. Such ulps can
+        # tip the rounding of a weight, and Adam makes whole steps of gradients that are rounding noise.
+        assert (mine_now - master).norm() <= 0.01 * (master - start[name]).norm(), name
+        assert torch.equal(half, masters.state_dict()[name].to(half.dtype)), "the model is the rounded masters"
+
+
+def test_norms_are_told_by_name_and_shape():
+    one, two = torch.zeros(3), torch.zeros(3, 3)
+    for name in ["bert.encoder.layer.0.output.LayerNorm.weight", "h.0.ln_1.weight", "ln_f.bias", "norm.weight", "bn1.weight",
+                 "blocks.3.norm2.bias", "final_layer_norm.weight", "rmsnorm.weight"]:
+        assert _mezzo.is_norm_parameter(name, one) and not _mezzo.is_norm_parameter(name, two), name
+    for name in ["classifier.bias", "lnear.weight", "weight", "norm", "bnet.weight", "enormous_head.dense.bias"]:
+        assert not _mezzo.is_norm_parameter(name, one), name
+
+
+def test_state_round_trips_and_training_goes_on_to_the_bit():
+    whole = make_model()
+    expected, _ = train(whole, torch.bfloat16, "adamw", 1024.0, 1)
+
+    first = make_model()
+    masters = _mezzo.MasteredModel(named(first), torch.bfloat16)
+    optimizer = masters.optimizer("adamw", 0.02)
+
+    def steps(model, optimizer, some):
+        for step in some:
+            loss_of(model, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps(first, optimizer, range(7))
+    second = make_model(seed=1)
+    others = _mezzo.MasteredModel(named(second), torch.bfloat16)
+    others.load_state_dict({k: t.clone() for k, t in masters.state_dict().items()})
+    for a, b in zip(first.parameters(), second.parameters()):
+        assert torch.equal(a, b)
+    resumed = others.optimizer("adamw", 0.02)
+    resumed.load_state_dict({k: t.clone() for k, t in optimizer.state_dict().items()})
+    steps(second, resumed, range(7, STEPS))
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, others.state_dict()[name]), name
+
+
+def test_a_trained_model_converts_back_to_float32_and_trains_on():
+    model = make_model()
+    masters, _ = train(model, torch.float16, "adamw", 1024.0, 1)
+    saved = {k: t.clone() for k, t in masters.state_dict().items()}
+    masters.to_float32()
+    for name, parameter in model.named_parameters():
+        assert parameter.dtype == torch.float32 and torch.equal(parameter, saved[name]), name
+    loss_of(model, 0).backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def test_what_would_lose_data_is_refused_by_name():
+    masters = _mezzo.MasteredModel(named(make_model()), torch.float16)
+    state = {k: t.clone() for k, t in masters.state_dict().items()}
+    big = torch.full_like(state["out.bias"], 70000.0)
+    for changed, message in [
+            ({"dense.weight": state["dense.weight"].half()}, "entry dense.weight of the state to load is Half"),
+            ({"out.bias": torch.zeros(4)}, r"entry out.bias of the state to load is Float of shape \[4\]"),
+            ({"out.bias": big}, "parameter out.bias has values up to 70000, which overflow Half"),
+            ({"other": torch.zeros(1)}, "1 entries that belong to no parameter")]:
+        with pytest.raises(ValueError, match=message):
+            masters.load_state_dict(state | changed)
+    with pytest.raises(ValueError, match="no entry out.bias"):
+        masters.load_state_dict({k: t for k, t in state.items() if k != "out.bias"})
+    for name, tensor in masters.state_dict().items():
+        assert torch.equal(tensor, state[name])
+
+    model = named(make_model())
+    for change, message in [(lambda: model["out.bias"].data.fill_(1e5), "out.bias has values up to 100000, which overflow Half"),
+                            (lambda: setattr(model["out.bias"], "data", torch.zeros(3).double()), "parameter out.bias is Double"),
+                            (lambda: setattr(model["out.bias"], "grad", torch.zeros(3)), "out.bias has a gradient already")]:
+        model = named(make_model())
+        change()
+        with pytest.raises(ValueError, match=message):
+            _mezzo.MasteredModel(model, torch.float16)
+        assert all(p.dtype != torch.float16 for p in model.values()), "nothing has changed"
+    model = named(make_model())
+    model["out.bias"].data.fill_(1e5)
+    _mezzo.MasteredModel(model, torch.bfloat16)  # which reaches as far as float32
+
+
+def test_a_gradient_on_master_and_model_at_once_is_refused():
+    model = make_model()
+    masters = _mezzo.MasteredModel(named(model), torch.bfloat16)
+    optimizer = masters.optimizer("sgd", 0.1)
+    loss_of(model, 0).backward()
+    masters.accumulate_gradients()
+    loss_of(model, 1).backward()
+    with pytest.raises(ValueError, match="has a gradient of its own and one on its half copy"):
+        optimizer.step()
+
+
+def test_half_gradients_can_be_unscaled_and_their_overflow_skips_the_step():
+    model = make_model()
+    masters = _mezzo.MasteredModel(named(model), torch.float16)
+    optimizer = masters.optimizer("adamw", 0.02)
+    before = [p.detach().clone() for p in model.parameters()]
+    for scale, taken in [(2.0**60, False), (8.0, True)]:
+        scaler = _mezzo.GradScaler(init_scale=scale)
+        scaler.scale(loss_of(model, 0)).backward()
+        optimizer.unscaled_by(scaler)
+        assert optimizer.scaled_by(scaler) == taken
+        optimizer.zero_grad()
+        assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before)) != taken
+    assert all(p.grad is None for p in model.parameters())

@@ -1,0 +1,180 @@
+"""The optimizers' kernels: against their reference, PyTorch's rounding, and themselves with other numbers of threads."""
+import random
+
+import _mezzo
+import pytest
+import torch
+
+HALVES = [torch.float16, torch.bfloat16]
+
+
+def kernel_case(rng, generator, param_dtype, gradient_dtype, shadow_dtype, momentum):
+    params, gradients, steps, slots, shadows = [], [], [], [], []
+    for size in [1, 7, 1024, 70_000, rng.randint(1, 3000)]:  # a chunk has 65536 elements, a block 1024
+        params.append(torch.randn(size, generator=generator).to(param_dtype))
+        gradients.append((torch.randn(size, generator=generator) * 8).to(gradient_dtype))
+        steps.append(torch.tensor(float(rng.randint(0, 50))))
+        slots.append([torch.rand(size, generator=generator) for _ in range(momentum)])
+        shadows.append(params[-1].to(shadow_dtype) if shadow_dtype and param_dtype == torch.float32 else None)
+    return params, gradients, steps, slots, shadows
+
+
+def clones(case):
+    params, gradients, steps, slots, shadows = case
+    copy = lambda tensors: [t if t is None else t.clone() for t in tensors]
+    return copy(params), copy(gradients), copy(steps), [copy(s) for s in slots], copy(shadows)
+
+
+@pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("adam", 0), ("sgd", 0.9), ("sgd", 0), ("lamb", 0)])
+@pytest.mark.parametrize("param_dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("gradient_dtype", [torch.float32, *HALVES])
+def test_kernels_agree_with_their_reference(kind, momentum, param_dtype, gradient_dtype):
+    """Any mix of dtypes, scaled, clipped, rounded stochastically; LAMB sums its norms in another order."""
+    rng = random.Random(0)
+    generator = torch.Generator().manual_seed(0)
+    moments = {"sgd": 1 if momentum else 0}.get(kind, 2)
+    for shadow_dtype in [None, *HALVES]:
+        case = kernel_case(rng, generator, param_dtype, gradient_dtype, shadow_dtype, moments)
+        other, before = clones(case), clones(case)
+        seed = 11 if param_dtype == torch.bfloat16 and shadow_dtype is None else None
+        settings = (0.01, 0.1, momentum, torch.tensor(0.125), torch.tensor(0.7), torch.tensor(0.0), seed)
+        _mezzo.kernel_step(kind, False, *case, *settings)
+        _mezzo.kernel_step(kind, True, *other, *settings)
+        ulp = torch.finfo(param_dtype).eps
+        for i in range(len(case[0])):
+            assert torch.equal(case[1][i], before[1][i]), "gradients are read only"
+            assert torch.equal(case[2][i], other[2][i])
+            for mine, theirs in zip(case[3][i], other[3][i]):
+                torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)  # a few roundings of float32
+            # At most a few ulp of float32, which may tip the rounding to half by one ulp of that.
+            torch.testing.assert_close(case[0][i].float(), other[0][i].float(), rtol=max(ulp, 1e-6), atol=1e-6)
+            assert (case[0][i] != other[0][i]).float().mean() < 0.05 or param_dtype == torch.float32
+            if case[4][i] is not None:
+                assert torch.equal(case[4][i], case[0][i].to(shadow_dtype)), "the shadow is the rounded parameter"
+        skipped = clones(before)
+        _mezzo.kernel_step(kind, False, *skipped, *settings[:5], torch.tensor(1.0), seed)
+        for mine, theirs in zip(skipped[0] + skipped[2] + sum(skipped[3], []), before[0] + before[2] + sum(before[3], [])):
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_shadows_are_rounded_as_pytorch_rounds(dtype):
+    """Every half number, what lies halfway to the next, and float32's neighbours of that."""
+    halves = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).float()
+    halfway = (halves[:-1] + halves[1:]) / 2
+    bits = halfway.view(torch.int32)
+    values = torch.cat([halves, halfway, (bits + 1).view(torch.float32), (bits - 1).view(torch.float32)])
+    weight, shadow = values.clone().requires_grad_(), torch.zeros_like(values, dtype=dtype)
+    weight.grad = torch.zeros_like(values)
+    _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.0, shadows=[[shadow]]).step()
+    number = ~values.isnan()
+    assert torch.equal(shadow[number], values.to(dtype)[number])
+    assert shadow[~number].isnan().all()
+
+
+@pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("sgd", 0.9), ("lamb", 0)])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_results_do_not_depend_on_the_number_of_threads(kind, momentum, seed):
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(300_001, generator=generator).bfloat16()
+    gradients = torch.randn(5, 300_001, generator=generator)
+    results = []
+    threads = torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        weight = start.clone().requires_grad_()
+        optimizer = _mezzo.MezzoOptimizer(kind, [[weight]], [0.1], 0.01, momentum, max_grad_norm=3.0,
+                                          stochastic_rounding_seed=seed)
+        norms = []
+        for gradient in gradients:
+            weight.grad = gradient.bfloat16()
+            optimizer.step()
+            norms.append(optimizer.grad_norm().item())
+        results.append((weight.detach(), norms))
+    torch.set_num_threads(threads)
+    for weight, norms in results[1:]:
+        assert torch.equal(weight, results[0][0]) and norms == results[0][1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, *HALVES])
+@pytest.mark.parametrize("special", [None, float("inf"), float("-inf"), float("nan")])
+def test_one_reading_finds_the_norm_and_what_is_not_finite(dtype, special):
+    generator = torch.Generator().manual_seed(0)
+    for sizes in [(1,), (15, 17), (3, 70_001, 4)]:
+        gradients = [torch.randn(s, generator=generator).to(dtype) * 100 for s in sizes]
+        if special is not None:
+            gradients[-1][-1] = special
+        inv_scale = torch.tensor(1 / 3)
+        for summarize in (_mezzo.summarize_gradients, _mezzo.reference_summarize_gradients):
+            norm, found_inf = summarize(gradients, inv_scale)
+            exact = torch.cat(gradients).double().norm() * inv_scale.double()
+            assert norm.dtype == torch.float32 and found_inf == (special is not None)
+            torch.testing.assert_close(norm.double(), exact, rtol=2**-23, atol=0, equal_nan=True)
+
+
+def test_large_gradients_have_a_norm_and_those_that_overflow_when_unscaled_are_found():
+    huge = torch.full((4,), 1e30)  # whose square is beyond float32
+    norm, found_inf = _mezzo.summarize_gradients([huge], None)
+    assert norm.item() == pytest.approx(2e30) and found_inf == 0
+    assert _mezzo.summarize_gradients([huge], torch.tensor(1e10))[1] == 1
+
+
+def test_infinitely_many_tries_of_stochastic_rounding_are_unbiased_and_reproducible():
+    """The mean of n draws has a deviation of half an ulp / sqrt(n) at most; five of those."""
+    n = 1 << 18
+    for value in [1.0 + 2**-9, 1.0 + 2**-12, -3.1416, 1e-3]:
+        values = torch.full((n,), value)
+        one = _mezzo.reference_round_stochastically(values, torch.tensor(1.0), 5, 0)
+        ulp = 2.0 ** (torch.tensor(abs(value)).log2().floor().item() - 7)
+        assert abs(one.double().mean().item() - values[0].double().item()) < 5 * ulp / 2 / n**0.5
+        assert ((one.float() - values).abs() < ulp).all()
+        assert torch.equal(one, _mezzo.reference_round_stochastically(values, torch.tensor(1.0), 5, 0))
+        for step, seed, site in [(2.0, 5, 0), (1.0, 6, 0), (1.0, 5, 1)]:
+            assert not torch.equal(one, _mezzo.reference_round_stochastically(values, torch.tensor(step), seed, site))
+    special = torch.tensor([float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 1.5])
+    out = _mezzo.reference_round_stochastically(special, torch.tensor(1.0), 5, 0)
+    torch.testing.assert_close(out.float(), special, rtol=0, atol=0, equal_nan=True)
+
+
+def test_updates_too_small_for_bfloat16_add_up_when_rounded_stochastically():
+    results = {}
+    for seed in (None, 0, 1):
+        weight = torch.ones(10_000, dtype=torch.bfloat16).requires_grad_()
+        sgd = _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 1e-4, stochastic_rounding_seed=seed)
+        for _ in range(100):
+            weight.grad = torch.ones_like(weight)
+            sgd.step()
+        results[seed] = weight.detach()
+    assert (results[None] == 1).all()
+    for seed in (0, 1):  # each step's rounding has a deviation below 2^-8 / 2: five of those, over 10^6 draws
+        assert results[seed].double().mean().item() == pytest.approx(0.99, abs=5 * 100**0.5 * 2**-9 / 10_000**0.5)
+    assert not torch.equal(results[0], results[1])
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "lamb"])
+def test_stochastic_rounding_resumes_to_the_bit(kind):
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(8, 500, generator=generator).bfloat16()
+    make = lambda weight: _mezzo.MezzoOptimizer(kind, [[weight]], [0.1], 1e-3, 0.9, stochastic_rounding_seed=9)
+
+    def steps(optimizer, weight, some):
+        for gradient in some:
+            weight.grad = gradient.clone()
+            optimizer.step()
+
+    whole = torch.ones(500, dtype=torch.bfloat16).requires_grad_()
+    steps(make(whole), whole, gradients)
+    first = torch.ones(500, dtype=torch.bfloat16).requires_grad_()
+    one = make(first)
+    steps(one, first, gradients[:3])
+    second = first.detach().clone().requires_grad_()
+    other = make(second)
+    other.load_state_dict({k: t.clone() for k, t in one.state_dict().items()})
+    steps(other, second, gradients[3:])
+    assert torch.equal(whole, second)
+
+
+def test_float16_parameters_are_not_rounded_stochastically():
+    weight = torch.ones(2, dtype=torch.float16).requires_grad_()
+    with pytest.raises(ValueError, match="parameter 0.0 is float16, which is not rounded stochastically"):
+        _mezzo.MezzoOptimizer("adamw", [[weight]], [0.0], 0.1, stochastic_rounding_seed=1)
