@@ -12,8 +12,6 @@
 namespace mezzo {
 namespace {
 
-constexpr std::string_view kStep = "step";
-
 bool is_half(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
@@ -148,24 +146,6 @@ std::string Optimizer::parameter_name(size_t index) const {
   TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
 }
 
-std::vector<std::string_view> Optimizer::all_slot_names() const {
-  auto names = slot_names();
-  if (counts_steps() || options_.stochastic_rounding_seed) {
-    names.insert(names.begin(), kStep);
-  }
-  return names;
-}
-
-std::vector<at::Tensor> Optimizer::initial_state(const at::Tensor& param) const {
-  std::vector<at::Tensor> state;
-  for (const std::string_view name : all_slot_names()) {
-    const auto options = at::TensorOptions(param.device()).dtype(at::kFloat);
-    const auto moment_dtype = is_half(param) ? at::kFloat : param.scalar_type();
-    state.push_back(name == kStep ? at::zeros({}, options) : at::zeros(param.sizes(), options.dtype(moment_dtype)));
-  }
-  return state;
-}
-
 /// Of all parameters with gradients; makes the state of those that have none yet.
 std::vector<ParameterUpdate> Optimizer::collect_updates() {
   std::vector<ParameterUpdate> updates;
@@ -243,49 +223,6 @@ void Optimizer::apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, 
     const at::Device device = updates.front().param.device();
     update(updates, {on_device(inv_scale, device), on_device(clip, device), on_device(found_inf_, device)});
   }
-}
-
-std::map<std::string, at::Tensor> Optimizer::state_dict() const {
-  std::map<std::string, at::Tensor> entries;
-  const auto names = all_slot_names();
-  for (const auto& [parameter, tensors] : state_) {
-    for (size_t slot = 0; slot < tensors.size(); ++slot) {
-      entries[std::string(names[slot]) + "/" + parameter] = tensors[slot];
-    }
-  }
-  return entries;
-}
-
-void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries) {
-  const auto names = all_slot_names();
-  std::map<std::string, std::vector<at::Tensor>> loaded;
-  size_t used = 0;
-  for (const ParamGroup& group : groups_) {
-    for (const NamedParameter& parameter : group.params) {
-      auto state = initial_state(parameter.tensor);
-      size_t found = 0;
-      for (size_t slot = 0; slot < names.size(); ++slot) {
-        const std::string key = std::string(names[slot]) + "/" + parameter.name;
-        const auto entry = entries.find(key);
-        if (entry == entries.end()) {
-          TORCH_CHECK_VALUE(found == 0, "Optimizer: the state to load has no entry ", key);
-          continue;
-        }
-        TORCH_CHECK_VALUE(entry->second.sizes() == state[slot].sizes() && found == slot, "Optimizer: state entry ", key,
-                          " is ", entry->second.sizes(), ", expected ", state[slot].sizes(),
-                          " and every slot of the parameter");
-        state[slot].copy_(entry->second);
-        ++found;
-      }
-      used += found;
-      if (found > 0) {
-        loaded[parameter.name] = std::move(state);
-      }
-    }
-  }
-  TORCH_CHECK_VALUE(used == entries.size(), "Optimizer: the state to load has ", entries.size() - used,
-                    " entries that belong to no parameter of this optimizer");
-  state_ = std::move(loaded);
 }
 
 }  // namespace mezzo

@@ -244,7 +244,7 @@ def one_line(done, status):
     (["--batch-size", "many"], 2, "mezzo train: Could not convert: --batch-size = many; see mezzo train --help"),
     (["--precision", "fp8"], 2, "mezzo train: --precision 'fp8' is not known: fp32, bf16, fp16, auto"),
     (["--optimizer", "adagrad"], 2, "mezzo train: --optimizer 'adagrad' is not known: adamw, adam, sgd, lamb"),
-    (["--schedule", "step"], 2, "mezzo train: learning rate schedule 'step' is not known: constant, linear, cosine"),
+    (["--schedule", "step"], 2, "mezzo train: learning rate schedule 'step' is not known: linear, cosine, cosine_with_restarts, polynomial"),
     (["--loss-scale", "big"], 2, "mezzo train: --loss-scale 'big' is neither 'dynamic' nor a number above 0"),
     (["--learning-rate", "nan"], 2, "mezzo train: --learning-rate is nan, expected a number from 0 to 1e+30"),
     (["--nonsense"], 2, "mezzo train: The following argument was not expected: --nonsense; see mezzo train --help"),
