@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   centres = centres.to(device).requires_grad_();
   const auto inputs = 100 * torch::randn({64, 16}).to(device);  // so that distances leave float16's range
   const auto labels = inputs.narrow(1, 0, 4).argmax(1);
-  torch::optim::SGD optimizer({project->weight, project->bias, centres}, torch::optim::SGDOptions(1e-4));
+  torch::optim::SGD optimizer({project->weight, project->bias, centres}, torch::optim::SGDOptions(1e-2));
 
   // Runs in lower precision inside a region, unless the policy in force has another line for it.
   const auto activate = mezzo::autocast_function("example::activate", mezzo::CastPolicy::kLowerPrecision, device.type(),

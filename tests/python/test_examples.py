@@ -42,19 +42,22 @@ def twin(name, *arguments, kernels):
 
 # How far a curve may stray, relatively, with the same kernels on both sides. 1e-6: nine printed digits, and sums made
 # in double. basic: LibTorch's torch::optim::AdamW orders its arithmetic otherwise than Python's (3e-4 seen after 60
-# steps). gan: two players amplify the last bit of a float32 (4e-2 seen after 1,000 steps).
-SAME_KERNELS = {"basic": 1e-3, "gan": 0.2}
+# steps). Where mezzo's optimizers train, Python's differ in the last bit of elements that fill no vector: 2e-6 seen in
+# digits, 1e-5 in master_weights; in gan, two players amplify it (4e-3 seen after 700 steps, 6e-2 after 1,000).
+SAME_KERNELS = {"basic": 1e-3, "digits": 1e-5, "gan": 0.02, "master_weights": 1e-4}
+COMPARED_STEPS = {"gan": 700}
 # With LibTorch's half kernels in Python, each product may round to the neighbouring number: a few steps of the dtype,
 # absolutely, since losses of 1 are made of them.
 OTHER_KERNELS = {"fp16": 8 * torch.finfo(torch.float16).eps, "bf16": 8 * torch.finfo(torch.bfloat16).eps, "fp32": 1e-6}
 
 
-def compare(mezzo, python, relative, absolute):
+def compare(mezzo, python, relative, absolute, steps=None):
     for name, expected in python.items():
+        got, expected = mezzo[name][:steps], expected[:steps]
         if name.endswith("scales") or name == "halves":
-            numpy.testing.assert_array_equal(mezzo[name], expected, err_msg=name)
+            numpy.testing.assert_array_equal(got, expected, err_msg=name)
         else:
-            numpy.testing.assert_allclose(mezzo[name], expected, rtol=relative, atol=absolute, err_msg=name)
+            numpy.testing.assert_allclose(got, expected, rtol=relative, atol=absolute, err_msg=name)
 
 
 @pytest.mark.parametrize("kernels", ["mezzo", "libtorch"])
@@ -66,14 +69,14 @@ def test_reproduces_the_curves_of_the_same_program_in_python(name, kernels):
     relative = SAME_KERNELS.get(name, 1e-6)
     precision = "bf16" if name == "op_policy" else "fp16"
     absolute = 0 if kernels == "mezzo" or name == "static_scale" else OTHER_KERNELS[precision]
-    compare(program(name), twin(name, kernels=kernels), relative, absolute)
+    compare(program(name), twin(name, kernels=kernels), relative, absolute, COMPARED_STEPS.get(name))
 
 
 @pytest.mark.parametrize("precision, kernels", [("fp16", "mezzo"), ("bf16", "mezzo"), ("fp32", "mezzo"), ("fp16", "libtorch")])
 def test_digits_reproduces_the_same_program_in_python(digits_file, precision, kernels):
     mezzo = program("digits", digits_file, precision)
     absolute = 0 if kernels == "mezzo" else OTHER_KERNELS[precision]
-    compare(mezzo, twin("digits", digits_file, precision, kernels=kernels), 1e-6, absolute)
+    compare(mezzo, twin("digits", digits_file, precision, kernels=kernels), SAME_KERNELS["digits"], absolute)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
@@ -94,6 +97,15 @@ def test_digits_says_what_is_wrong_with_its_arguments(tmp_path):
 def test_learns(name):
     losses = program(name)["losses"]
     assert losses[-1] < 0.8 * losses[0]
+
+
+def test_gradient_penalty_in_float16_follows_float64():
+    exact = twin("gradient_penalty", torch.float64, False, kernels="libtorch")
+    half = program("gradient_penalty")
+    # No step is skipped, and a value made of a sum of 64 terms, each of a few roundings to float16, is off by a step or so.
+    assert (half["scales"] >= half["scales"][0]).all()
+    for name in ("losses", "penalties"):
+        numpy.testing.assert_allclose(half[name], exact[name], rtol=4 * torch.finfo(torch.float16).eps)
 
 
 def test_clipping_meets_overflows_and_survives_them():

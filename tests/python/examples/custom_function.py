@@ -24,7 +24,7 @@ def run():
     centres = torch.randn(4, 8).requires_grad_()
     inputs = 100 * torch.randn(64, 16)
     labels = inputs[:, :4].argmax(1)
-    optimizer = torch.optim.SGD([project.weight, project.bias, centres], lr=1e-4)
+    optimizer = torch.optim.SGD([project.weight, project.bias, centres], lr=1e-2)
     scaler = torch.amp.GradScaler("cpu")
     losses, scales = [], []
     for _ in range(40):

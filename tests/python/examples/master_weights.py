@@ -9,7 +9,7 @@ def run():
     labels = inputs[:, :4].argmax(1)
     masters = [p.detach().clone().requires_grad_() for p in model.parameters()]
     model.half()
-    optimizer = torch.optim.AdamW(masters, lr=1e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(masters, lr=1e-3, weight_decay=0.01, fused=True)
     scaler = torch.amp.GradScaler("cpu")
     losses, scales = [], []
     for _ in range(60):
