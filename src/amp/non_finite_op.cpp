@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "amp/dtype_name.h"
 #include "mezzo/amp/finite_tracer.h"
 
 namespace mezzo {
@@ -30,7 +31,7 @@ void write_count(std::ostream& out, int64_t count, const char* what) {
 
 void write_tensor(std::ostream& out, const TracedTensor& tensor, size_t name_width) {
   out << "  " << tensor.name << std::string(name_width - std::min(name_width, tensor.name.size()), ' ') << "  "
-      << toString(tensor.dtype) << " " << at::IntArrayRef(tensor.shape);
+      << dtype_name(tensor.dtype) << " " << at::IntArrayRef(tensor.shape);
   if (tensor.min <= tensor.max) {
     out << ", finite values from " << tensor.min << " to " << tensor.max;
   } else {

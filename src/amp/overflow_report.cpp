@@ -9,6 +9,7 @@
 #include <iomanip>
 #include <sstream>
 
+#include "amp/dtype_name.h"
 #include "amp/gradient_groups.h"
 
 namespace mezzo {
@@ -142,7 +143,7 @@ std::string OverflowReport::to_string(size_t most) const {
     row("parameter", "shape", "dtype", "inf", "NaN", "of values", "largest finite");
   }
   for (const auto& gradient : shown) {
-    row(gradient.parameter, shape_of(gradient), toString(gradient.dtype), gradient.num_inf, gradient.num_nan,
+    row(gradient.parameter, shape_of(gradient), dtype_name(gradient.dtype), gradient.num_inf, gradient.num_nan,
         gradient.num_values, gradient.largest_finite);
   }
   if (shown.size() < overflowed.size()) {

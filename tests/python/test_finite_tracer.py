@@ -70,8 +70,8 @@ def test_the_report_gives_ranges_before_the_op_changed_them():
     assert tensors(first.inputs) == {"self": (0, 0, 0)} and tensors(first.outputs) == {"output": (0, 1, 1)}
     assert str(first).splitlines() == [
         "aten::log_ produced inf or NaN in forward",
-        "  self    Float [3], finite values from -3 to 50",
-        "  output  Float [3], finite values from 3.91202 to 3.91202, 1 -inf, 1 NaN"]
+        "  self    float32 [3], finite values from -3 to 50",
+        "  output  float32 [3], finite values from 3.91202 to 3.91202, 1 -inf, 1 NaN"]
 
 
 def test_what_an_op_overwrites_is_no_input():
