@@ -1,6 +1,7 @@
 #include "mezzo/amp/cast_log.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>

@@ -1,8 +1,10 @@
 #include "mezzo/amp/scale_advice.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/frexp.h>
 #include <ATen/ops/histc.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
