@@ -1,8 +1,12 @@
-# Install rules and the CMake package: find_package(mezzo) gives mezzo::mezzo, and mezzo::text where it was built.
+# Install rules and the CMake package: find_package(mezzo) gives mezzo::mezzo, and mezzo::distributed and mezzo::text
+# where they were built.
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/mezzo")
 
 set(_targets mezzo)
+if(MEZZO_BUILD_DISTRIBUTED)
+  list(APPEND _targets mezzo_distributed)
+endif()
 if(MEZZO_BUILD_TEXT)
   list(APPEND _targets mezzo_text)
   install(TARGETS mezzo_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")

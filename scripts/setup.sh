@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(cmake ninja-build g++ python3-dev python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev
-  libxxhash-dev libgtest-dev libgmock-dev fortunes)
+  libgloo-dev libxxhash-dev libgtest-dev libgmock-dev fortunes openmpi-bin)
 missing=()
 for package in "${packages[@]}"; do
   [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")

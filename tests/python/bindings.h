@@ -9,6 +9,7 @@ namespace py = pybind11;
 
 void bind_amp(py::module_& m);
 void bind_custom_function(py::module_& m);
+void bind_distributed(py::module_& m);
 void bind_files(py::module_& m);
 void bind_finite(py::module_& m);
 void bind_grad_scaler(py::module_& m);

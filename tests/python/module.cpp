@@ -3,6 +3,7 @@
 PYBIND11_MODULE(_mezzo, m) {
   bind_amp(m);
   bind_custom_function(m);
+  bind_distributed(m);
   bind_files(m);
   bind_grad_scaler(m);
   bind_finite(m);

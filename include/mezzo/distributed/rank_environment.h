@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace mezzo::distributed {
+
+/// Where this process stands among those that were started together.
+struct RankEnvironment {
+  int rank = 0;                       ///< in [0, world_size)
+  int world_size = 1;                 ///< processes in all
+  int local_rank = 0;                 ///< in [0, local_world_size)
+  int local_world_size = 1;           ///< processes on this host
+  std::string master_addr;            ///< host of the store where ranks meet
+  uint16_t master_port = 0;           ///< its port
+  bool launcher_hosts_store = false;  ///< else rank 0 does
+  int restart_count = 0;              ///< how often the launcher has started all ranks again
+  std::string launcher;               ///< for messages: "torchrun", "Slurm", "Open MPI", "MPICH"
+
+  /// Reads a variable; nullopt where it is not set.
+  using Lookup = std::function<std::optional<std::string>(const char* name)>;
+
+  /// What the launcher left in the environment. The first of these that is there wins:
+  /// - torchrun and `mezzo launch`: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+  ///   TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT;
+  /// - Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE;
+  /// - MPICH and its kin: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS;
+  /// - Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE.
+  ///
+  /// MPI and Slurm say nothing of a meeting point. MASTER_ADDR and MASTER_PORT are taken where they are set. Else the
+  /// address is this host's, if all ranks are on it, or the one srun was called on; the port is made from the job's id.
+  /// @return nullopt where no launcher is known, or where it started one process.
+  /// @throws c10::ValueError  naming the variable that is missing or no sensible number.
+  static std::optional<RankEnvironment> detect(const Lookup& lookup);
+  /// From the environment of this process.
+  static std::optional<RankEnvironment> detect();
+};
+
+}  // namespace mezzo::distributed

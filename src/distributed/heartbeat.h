@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace mezzo::distributed {
+
+/// Tells the other ranks that this one lives, through the store, from a thread of its own; and finds out which of them
+/// do not. Thread-safe.
+class Heartbeat {
+ public:
+  /// What became of the other ranks.
+  struct Census {
+    bool store_answers = false;
+    std::map<int, std::string> failed;   ///< ranks that failed for a reason of their own, and what it was
+    std::map<int, std::string> silent;   ///< other ranks without heartbeat, and where they ran
+    std::map<int, std::string> gave_up;  ///< ranks that ended because of others, and whom they blamed
+  };
+
+  /// @param store  shared with nobody: a read of it may block for long.
+  /// @param home  where this rank runs, for the messages of others.
+  Heartbeat(c10::intrusive_ptr<c10d::Store> store,
+            int rank,
+            int world_size,
+            std::string home,
+            std::chrono::milliseconds interval);
+  /// Does not wait for the thread, which may be held up by a network that is gone.
+  ~Heartbeat();
+
+  /// Leaves word why this rank fails, or whom it blames for having to give up.
+  void announce_failure(const std::string& message) { announce("failed/", message); }
+  void announce_giving_up(const std::string& message) { announce("gave_up/", message); }
+
+  /// Watches the others for three beats.
+  Census take_census();
+
+ private:
+  void announce(const char* kind, const std::string& message);
+
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,298 @@
+#include "mezzo/distributed/process_group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
+
+#include "distributed/backends.h"
+#include "distributed/heartbeat.h"
+
+namespace mezzo::distributed {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// The cause has been found already, so that guards around guards leave it alone.
+struct BlamingError : c10::DistError {
+  explicit BlamingError(const std::string& message) : c10::DistError(message) {}
+};
+
+milliseconds beat_interval(milliseconds timeout) {
+  return std::clamp(timeout / 10, milliseconds(50), milliseconds(1000));
+}
+
+std::string first_line(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+std::string seconds(milliseconds duration) {
+  return fmt::format("{:g} s", static_cast<double>(duration.count()) / 1000);
+}
+
+std::string this_process() {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return fmt::format("process {} on {}", getpid(), host);
+}
+
+/// Whether an error came from a collective and not from this rank's own doing. Gloo's are plain exceptions that begin
+/// with the place in its source.
+bool is_communication_error(const std::exception& error) {
+  const std::string_view text = error.what();
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr || text.find("gloo") != std::string_view::npos ||
+         text.find("Gloo") != std::string_view::npos || text.find("NCCL") != std::string_view::npos;
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(const RankEnvironment& environment, const ProcessGroupOptions& options)
+    : environment_(environment), options_(options) {
+  TORCH_CHECK_VALUE(options.timeout() > milliseconds(0), "the timeout of a process group must be above 0");
+  check_backend(options.device());
+  connect();
+  try {
+    meet();
+    group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank(), size());
+    guard([&] {
+      const auto store = c10::make_intrusive<c10d::PrefixStore>("group", store_);
+      add_backends(*group_, store, environment_, options_.device(), options_.timeout());
+      barrier();
+    });
+  } catch (const std::exception&) {
+    group_.reset();
+    keep_store_for_others();
+    throw;
+  }
+}
+
+/// So that they can see what happened.
+void ProcessGroup::keep_store_for_others() const {
+  if (hosts_store()) {
+    std::this_thread::sleep_for(8 * beat_interval(options_.timeout()));
+  }
+}
+
+/// Opens two connections to the store: for the group, and for the heartbeat.
+void ProcessGroup::connect() {
+  c10d::TCPStoreOptions tcp;
+  tcp.port = environment_.master_port;
+  tcp.isServer = rank() == 0 && !environment_.launcher_hosts_store;
+  tcp.waitWorkers = false;
+  tcp.timeout = options_.timeout();
+  // A store that serves several runs one after the other keeps what the earlier ones left.
+  const std::string prefix = fmt::format("mezzo/{}", environment_.restart_count);
+  try {
+    const auto tcp_store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, tcp);
+    store_ = c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store);
+    heartbeat_ = std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store->clone()), rank(),
+                                             size(), this_process(), beat_interval(options_.timeout()));
+  } catch (const std::exception& error) {
+    const std::string place = fmt::format("{}:{}", environment_.master_addr, environment_.master_port);
+    throw BlamingError(tcp.isServer
+                           ? fmt::format("rank 0 cannot open the store where ranks meet at {}: {}; set "
+                                         "MASTER_PORT to a free port of this host",
+                                         place, first_line(error))
+                           : fmt::format("rank {} could not reach the store where ranks meet, at {}, within {}: "
+                                         "is rank 0 running, and MASTER_ADDR its host? ({})",
+                                         rank(), place, seconds(options_.timeout()), first_line(error)));
+  }
+}
+
+/// Waits for the heartbeats of all ranks.
+void ProcessGroup::meet() {
+  std::vector<std::string> keys;
+  for (int other = 0; other < size(); ++other) {
+    keys.push_back(fmt::format("beat/{}", other));
+  }
+  try {
+    store_->wait(keys, options_.timeout());
+  } catch (const std::exception& error) {
+    std::vector<int> missing;
+    try {
+      for (int other = 0; other < size(); ++other) {
+        if (!store_->check({keys[other]})) {
+          missing.push_back(other);
+        }
+      }
+    } catch (const std::exception&) {
+      throw BlamingError(
+          fmt::format("the store where ranks meet, at {}:{}, went away while rank {} waited for the others",
+                      environment_.master_addr, environment_.master_port, rank()));
+    }
+    throw BlamingError(
+        fmt::format("rank{} {} of {} did not come within {}: still starting, failed, or on a host that "
+                    "cannot reach {}:{}",
+                    missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), size(), seconds(options_.timeout()),
+                    environment_.master_addr, environment_.master_port));
+  }
+}
+
+ProcessGroup::~ProcessGroup() {
+  group_.reset();  // closes its connections, which the others notice
+  if (has_failed_) {
+    keep_store_for_others();
+  }
+}
+
+void ProcessGroup::shutdown() {
+  barrier();
+  heartbeat_.reset();
+  const std::string key = "left";
+  store_->add(key, 1);
+  while (hosts_store() && store_->add(key, 0) < size()) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+void ProcessGroup::all_reduce_sum(at::Tensor& tensor) { all_reduce(tensor, c10d::ReduceOp::SUM); }
+void ProcessGroup::all_reduce_max(at::Tensor& tensor) { all_reduce(tensor, c10d::ReduceOp::MAX); }
+
+void ProcessGroup::all_reduce(at::Tensor& tensor, c10d::ReduceOp op) {
+  guard([&] {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = std::move(op);
+    group_->allreduce(tensors, options)->wait();
+  });
+}
+
+void ProcessGroup::broadcast(at::Tensor& tensor, int root) {
+  guard([&] {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    group_->broadcast(tensors, options)->wait();
+  });
+}
+
+std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
+  const auto on_cpu = [&](at::Tensor mine) {
+    std::vector<at::Tensor> parts;
+    for (int other = 0; other < size(); ++other) {
+      parts.push_back(at::empty_like(mine));
+    }
+    std::vector<std::vector<at::Tensor>> outputs{parts};
+    std::vector<at::Tensor> inputs{std::move(mine)};
+    guard([&] { group_->allgather(outputs, inputs)->wait(); });
+    return parts;
+  };
+  auto length = at::empty({1}, at::kLong);
+  length.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(text.size());
+  const auto lengths = on_cpu(length);
+  int64_t longest = 1;
+  for (const auto& other : lengths) {
+    longest = std::max(longest, other.const_data_ptr<int64_t>()[0]);
+  }
+  auto bytes = at::zeros({longest}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  std::vector<std::string> texts;
+  for (const auto& other : on_cpu(bytes)) {
+    const auto* first = other.const_data_ptr<uint8_t>();
+    texts.emplace_back(first, first + lengths[texts.size()].const_data_ptr<int64_t>()[0]);
+  }
+  return texts;
+}
+
+void ProcessGroup::barrier() { any(false); }
+
+bool ProcessGroup::any(bool here) {
+  auto flag = at::empty({1}, at::kInt);
+  flag.mutable_data_ptr<int32_t>()[0] = here ? 1 : 0;
+  all_reduce_max(flag);
+  return flag.const_data_ptr<int32_t>()[0] != 0;
+}
+
+void ProcessGroup::check_same(const std::string& what, const std::string& value) {
+  const auto values = all_gather(value);
+  for (int other = 1; other < size(); ++other) {
+    if (values[other] != values[0]) {
+      has_failed_ = true;
+      throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank 0, '{}' on rank {}; start all ranks alike",
+                                     what, values[0], values[other], other));
+    }
+  }
+}
+
+void ProcessGroup::all_or_none(const std::function<void()>& work) {
+  std::exception_ptr mine;
+  std::string message;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    mine = std::current_exception();
+    message = first_line(error);
+  }
+  const auto messages = all_gather(message);
+  const auto first = std::find_if(messages.begin(), messages.end(), [](const auto& text) { return !text.empty(); });
+  has_failed_ = has_failed_ || first != messages.end();
+  if (mine) {
+    std::rethrow_exception(mine);
+  }
+  if (first != messages.end()) {
+    throw BlamingError(fmt::format("rank {} failed: {}", first - messages.begin(), *first));
+  }
+}
+
+void ProcessGroup::guard(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const BlamingError&) {
+    throw;
+  } catch (const std::exception& error) {
+    const bool has_told = std::exchange(has_failed_, true);
+    if (is_communication_error(error)) {
+      throw_blaming(first_line(error));
+    }
+    if (!has_told) {
+      heartbeat_->announce_failure(first_line(error));
+    }
+    throw;
+  }
+}
+
+/// `error`: what the collective said, which knows addresses at most.
+void ProcessGroup::throw_blaming(const std::string& error) {
+  const auto census = heartbeat_->take_census();
+  std::string message;
+  if (!census.store_answers) {
+    message = fmt::format(
+        "the store where ranks met, {} at {}:{}, does not answer any more: {} was killed or stopped, or "
+        "its host cannot be reached",
+        environment_.launcher_hosts_store ? "kept by the launcher" : "kept by rank 0", environment_.master_addr,
+        environment_.master_port, environment_.launcher_hosts_store ? "it" : "rank 0");
+  } else if (!census.failed.empty()) {
+    const auto& [other, reason] = *census.failed.begin();
+    message = fmt::format("rank {} failed: {}", other, reason);
+  } else if (!census.silent.empty()) {
+    std::vector<std::string> silent;
+    for (const auto& [other, home] : census.silent) {
+      silent.push_back(fmt::format("rank {} ({})", other, home));
+    }
+    message = fmt::format("lost {}: killed, stopped, or out of reach", fmt::join(silent, ", "));
+  } else if (!census.gave_up.empty()) {
+    message = census.gave_up.begin()->second;
+  } else {
+    message = fmt::format(
+        "a collective failed though all ranks are alive; one may have been busy for longer than the "
+        "timeout of {} ({})",
+        seconds(options_.timeout()), error);
+  }
+  if (census.store_answers) {
+    heartbeat_->announce_giving_up(message);
+  }
+  throw BlamingError(message);
+}
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,161 @@
+#include "mezzo/distributed/rank_environment.h"
+
+#include <c10/util/Exception.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+
+namespace mezzo::distributed {
+namespace {
+
+using Lookup = RankEnvironment::Lookup;
+
+int64_t parse_number(const char* name, const std::string& text, int64_t smallest, int64_t largest) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  TORCH_CHECK_VALUE(error == std::errc() && end == text.data() + text.size() && value >= smallest && value <= largest,
+                    "environment variable ", name, " is '", text, "', not a whole number from ", smallest, " to ",
+                    largest);
+  return value;
+}
+
+int64_t number(const Lookup& lookup, const char* name, int64_t smallest, int64_t largest) {
+  const auto text = lookup(name);
+  TORCH_CHECK_VALUE(text, "environment variable ", name,
+                    " is not set, though others of the same launcher are; start all ranks with one launcher, or none");
+  return parse_number(name, *text, smallest, largest);
+}
+
+struct RankVariables {
+  const char *launcher, *rank, *world_size, *local_rank, *local_world_size;
+};
+
+constexpr int64_t kMostRanks = 1 << 20;
+
+RankEnvironment read_ranks(const Lookup& lookup, const RankVariables& names) {
+  RankEnvironment environment;
+  environment.launcher = names.launcher;
+  environment.world_size = static_cast<int>(number(lookup, names.world_size, 1, kMostRanks));
+  environment.rank = static_cast<int>(number(lookup, names.rank, 0, environment.world_size - 1));
+  environment.local_world_size = static_cast<int>(number(lookup, names.local_world_size, 1, environment.world_size));
+  environment.local_rank = static_cast<int>(number(lookup, names.local_rank, 0, environment.local_world_size - 1));
+  return environment;
+}
+
+/// A port for all ranks of a job, from what they share.
+uint16_t port_of_job(int64_t job) { return static_cast<uint16_t>(20000 + job % 10000); }
+
+/// Fills in where ranks meet: as said by MASTER_ADDR and MASTER_PORT, or else as good as can be known.
+void choose_meeting_point(const Lookup& lookup,
+                          RankEnvironment& environment,
+                          const std::optional<std::string>& known_addr,
+                          std::optional<int64_t> job) {
+  const bool one_host = environment.local_world_size == environment.world_size;
+  if (const auto addr = lookup("MASTER_ADDR")) {
+    environment.master_addr = *addr;
+  } else {
+    TORCH_CHECK_VALUE(
+        one_host || known_addr, environment.launcher,
+        " started ranks on several hosts, which need a place to meet: set MASTER_ADDR to the host of rank "
+        "0 for all of them, and MASTER_PORT to a free port of it");
+    environment.master_addr = one_host ? "127.0.0.1" : *known_addr;
+  }
+  const auto port = lookup("MASTER_PORT");
+  TORCH_CHECK_VALUE(port || job,
+                    "environment variable MASTER_PORT is not set: set it, for all ranks, to a free port of ",
+                    environment.master_addr);
+  environment.master_port =
+      port ? static_cast<uint16_t>(parse_number("MASTER_PORT", *port, 1, std::numeric_limits<uint16_t>::max()))
+           : port_of_job(*job);
+}
+
+/// mpirun itself, or its daemon, is the parent of all ranks of a host.
+std::optional<int64_t> job_on_one_host(const RankEnvironment& environment) {
+  return environment.local_world_size == environment.world_size ? std::optional<int64_t>(getppid()) : std::nullopt;
+}
+
+/// "4(x2),3" has 4 tasks on nodes 0 and 1 and 3 on node 2.
+int64_t slurm_tasks_on_node(const std::string& counts, int64_t node) {
+  const char* const end = counts.data() + counts.size();
+  for (const char* at = counts.data(); at < end;) {
+    int64_t tasks = 0, repeats = 1;
+    at = std::from_chars(at, end, tasks).ptr;
+    if (at < end && *at == '(') {
+      at = std::from_chars(at + 2, end, repeats).ptr + 1;
+    }
+    if (node < repeats) {
+      return tasks;
+    }
+    node -= repeats;
+    ++at;
+  }
+  return 0;
+}
+
+/// One process a host where nothing is said of local ranks, as on Kubernetes.
+RankEnvironment from_torchrun(const Lookup& lookup) {
+  const bool knows_local = lookup("LOCAL_RANK") || lookup("LOCAL_WORLD_SIZE");
+  const auto with_local = [&](const char* name) -> std::optional<std::string> {
+    if (!knows_local && std::string_view(name) == "LOCAL_RANK") return "0";
+    if (!knows_local && std::string_view(name) == "LOCAL_WORLD_SIZE") return "1";
+    return lookup(name);
+  };
+  auto environment = read_ranks(with_local, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  if (environment.world_size == 1) {
+    return environment;
+  }
+  choose_meeting_point(lookup, environment, std::nullopt, std::nullopt);
+  environment.launcher_hosts_store = lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
+  if (lookup("TORCHELASTIC_RESTART_COUNT")) {
+    environment.restart_count =
+        static_cast<int>(number(lookup, "TORCHELASTIC_RESTART_COUNT", 0, std::numeric_limits<int>::max()));
+  }
+  return environment;
+}
+
+RankEnvironment from_slurm(const Lookup& lookup) {
+  RankEnvironment environment;
+  environment.launcher = "Slurm";
+  environment.world_size = static_cast<int>(number(lookup, "SLURM_STEP_NUM_TASKS", 1, kMostRanks));
+  environment.rank = static_cast<int>(number(lookup, "SLURM_PROCID", 0, environment.world_size - 1));
+  const int64_t node = number(lookup, "SLURM_NODEID", 0, kMostRanks);
+  const auto counts = lookup("SLURM_STEP_TASKS_PER_NODE").value_or(std::to_string(environment.world_size));
+  environment.local_world_size = static_cast<int>(slurm_tasks_on_node(counts, node));
+  TORCH_CHECK_VALUE(environment.local_world_size > 0, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
+                    "', which says nothing of node ", node);
+  environment.local_rank = static_cast<int>(number(lookup, "SLURM_LOCALID", 0, environment.local_world_size - 1));
+  const int64_t job = number(lookup, "SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max());
+  choose_meeting_point(lookup, environment, lookup("SLURM_LAUNCH_NODE_IPADDR"), job);
+  return environment;
+}
+
+}  // namespace
+
+std::optional<RankEnvironment> RankEnvironment::detect(const Lookup& lookup) {
+  RankEnvironment environment;
+  if (lookup("WORLD_SIZE") && lookup("RANK")) {
+    environment = from_torchrun(lookup);
+  } else if (lookup("OMPI_COMM_WORLD_SIZE")) {
+    environment = read_ranks(lookup, {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                                      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
+    choose_meeting_point(lookup, environment, std::nullopt, job_on_one_host(environment));
+  } else if (lookup("PMI_SIZE") && lookup("MPI_LOCALNRANKS")) {
+    environment = read_ranks(lookup, {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"});
+    choose_meeting_point(lookup, environment, std::nullopt, job_on_one_host(environment));
+  } else if (lookup("SLURM_PROCID") && lookup("SLURM_STEP_NUM_TASKS")) {
+    environment = from_slurm(lookup);
+  }
+  return environment.world_size > 1 ? std::optional(environment) : std::nullopt;
+}
+
+std::optional<RankEnvironment> RankEnvironment::detect() {
+  return detect([](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  });
+}
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,49 @@
+#include "bindings.h"
+#include "mezzo/distributed/process_group.h"
+
+namespace {
+
+using namespace mezzo::distributed;
+
+ProcessGroupOptions with_timeout(double seconds) {
+  return ProcessGroupOptions().timeout(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
+}
+
+}  // namespace
+
+void bind_distributed(py::module_& m) {
+  py::class_<RankEnvironment>(m, "RankEnvironment")
+      .def_static("detect",
+                  [](const std::map<std::string, std::string>& variables) {
+                    return RankEnvironment::detect([&](const char* name) -> std::optional<std::string> {
+                      const auto found = variables.find(name);
+                      return found == variables.end() ? std::nullopt : std::optional(found->second);
+                    });
+                  })
+      .def_readonly("rank", &RankEnvironment::rank)
+      .def_readonly("world_size", &RankEnvironment::world_size)
+      .def_readonly("local_rank", &RankEnvironment::local_rank)
+      .def_readonly("local_world_size", &RankEnvironment::local_world_size)
+      .def_readonly("master_addr", &RankEnvironment::master_addr)
+      .def_readonly("master_port", &RankEnvironment::master_port)
+      .def_readonly("launcher_hosts_store", &RankEnvironment::launcher_hosts_store)
+      .def_readonly("restart_count", &RankEnvironment::restart_count)
+      .def_readonly("launcher", &RankEnvironment::launcher);
+
+  using NoGil = py::call_guard<py::gil_scoped_release>;
+  py::class_<ProcessGroup, std::shared_ptr<ProcessGroup>>(m, "ProcessGroup")
+      .def(py::init([](double timeout) {
+             return std::make_shared<ProcessGroup>(RankEnvironment::detect().value(), with_timeout(timeout));
+           }),
+           py::arg("timeout") = 60.0, NoGil())
+      .def("all_reduce_sum", &ProcessGroup::all_reduce_sum, NoGil())
+      .def("all_reduce_max", &ProcessGroup::all_reduce_max, NoGil())
+      .def("broadcast", &ProcessGroup::broadcast, py::arg("tensor"), py::arg("root") = 0, NoGil())
+      .def("all_gather", &ProcessGroup::all_gather, NoGil())
+      .def("barrier", &ProcessGroup::barrier, NoGil())
+      .def("any", &ProcessGroup::any, NoGil())
+      .def("check_same", &ProcessGroup::check_same, NoGil())
+      .def("all_or_none", &ProcessGroup::all_or_none, NoGil())
+      .def("guard", &ProcessGroup::guard, NoGil())
+      .def("shutdown", &ProcessGroup::shutdown, NoGil());
+}

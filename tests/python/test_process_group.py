@@ -1,0 +1,178 @@
+"""Meeting, collectives, and naming the rank that is to blame when something breaks."""
+import os
+import signal
+import time
+
+import _mezzo
+import pytest
+import ranks
+import torch
+
+TIMEOUT = 4.0  # of the groups of ranks that are meant to be lost, in seconds
+
+
+def collectives(rank):
+    group = _mezzo.ProcessGroup()
+    total = torch.full((3,), float(rank + 1))
+    group.all_reduce_sum(total)
+    largest = torch.tensor([rank, -rank])
+    group.all_reduce_max(largest)
+    copied = torch.full((2, 2), rank, dtype=torch.bfloat16)
+    group.broadcast(copied, 1)
+    texts = group.all_gather("" if rank == 0 else "é" * rank)
+    group.barrier()
+    anyone = [group.any(False), group.any(rank == 2)]
+    group.shutdown()
+    return total.tolist(), largest.tolist(), copied.tolist(), texts, anyone
+
+
+def test_collectives():
+    for result in ranks.run(3, collectives):
+        assert result == ([6.0] * 3, [2, 0], [[1.0, 1.0]] * 2, ["", "é", "éé"], [False, True])
+
+
+def break_down(rank, how):
+    """Rank 1 breaks `how`; the error of the others is returned, and after how long."""
+    group = _mezzo.ProcessGroup(TIMEOUT)
+    data = torch.ones(10)
+    group.all_reduce_sum(data)
+    begin = time.monotonic()
+    try:
+        if rank == 1:
+            if how == "fails":
+                group.guard(lambda: int("not a number"))
+            os.kill(os.getpid(), dict(killed=signal.SIGKILL, stopped=signal.SIGSTOP)[how])
+        group.all_reduce_sum(data)
+    except (RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0], time.monotonic() - begin
+    return "no error"
+
+
+@pytest.mark.parametrize("lost_rank_hosts_the_store", [False, True])
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_lost_rank_is_named(how, lost_rank_hosts_the_store):
+    """With the ranks' numbers swapped, rank 0 of the group is the one that breaks."""
+    swap = lambda rank: {"RANK": str(1 - rank)} if lost_rank_hosts_the_store and rank < 2 else {}
+    outcomes = ranks.Ranks(3, break_down, how, variables=swap).outcomes(60)
+    assert set(outcomes) == {0, 2}
+    for rank in (0, 2):
+        kind, value = outcomes[rank]
+        assert kind == "result", value
+        message, seconds = value
+        lost = "kept by rank 0" if lost_rank_hosts_the_store else "lost rank 1 (process"
+        assert lost in message and "killed" in message and "stopped" in message, message
+        # The timeout, and what the census may take; a busy machine may need more, but not a hang.
+        assert seconds < 20 * TIMEOUT
+
+
+def test_a_rank_that_fails_by_itself_is_quoted():
+    outcomes = ranks.Ranks(3, break_down, "fails").outcomes(60)
+    assert "invalid literal" in outcomes[1][1][0]
+    for rank in (0, 2):
+        assert outcomes[rank][1][0].startswith("rank 1 failed: ValueError: invalid literal"), outcomes[rank]
+
+
+def meet(rank):
+    try:
+        _mezzo.ProcessGroup(TIMEOUT)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return "no error"
+
+
+def test_ranks_that_do_not_come_are_named():
+    outcomes = ranks.Ranks(4, meet, start=[0, 2]).outcomes(60)
+    for rank in (0, 2):
+        assert outcomes[rank][1].startswith("ranks 1, 3 of 4 did not come within 4 s"), outcomes
+
+
+def test_a_store_that_is_not_there_is_named():
+    message = ranks.Ranks(2, meet, start=[1]).outcomes(60)[1][1]
+    assert message.startswith("rank 1 could not reach the store where ranks meet, at 127.0.0.1:"), message
+    assert "is rank 0 running" in message
+
+
+def test_a_port_in_use_is_named():
+    import socket
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        outcomes = ranks.Ranks(2, meet, start=[0], variables=lambda rank: {"MASTER_PORT": str(port)}).outcomes(60)
+    message = outcomes[0][1]
+    assert message.startswith(f"rank 0 cannot open the store where ranks meet at 127.0.0.1:{port}"), message
+    assert "set MASTER_PORT" in message
+
+
+def disagree(rank):
+    group = _mezzo.ProcessGroup()
+    group.check_same("the model", "a BERT")
+    errors = []
+    for work in (lambda: group.check_same("the seed", "7" if rank < 2 else "8"),
+                 lambda: group.all_or_none(lambda: int("1" if rank != 1 else "one"))):
+        try:
+            work()
+        except (RuntimeError, ValueError) as error:
+            errors.append(str(error).splitlines()[0])
+    group.shutdown()
+    return errors
+
+
+def test_disagreements_are_found_on_every_rank():
+    results = ranks.run(3, disagree)
+    for rank, (same, work) in enumerate(results):
+        assert same == "the seed differs between ranks: '7' on rank 0, '8' on rank 2; start all ranks alike"
+        assert work.startswith("invalid literal" if rank == 1 else "rank 1 failed: ValueError: invalid literal")
+
+
+TORCHRUN = dict(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2", MASTER_ADDR="host", MASTER_PORT="1234")
+OPEN_MPI = dict(OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_LOCAL_RANK="1",
+                OMPI_COMM_WORLD_LOCAL_SIZE="2", MASTER_ADDR="host", MASTER_PORT="1234")
+MPICH = dict(PMI_RANK="3", PMI_SIZE="4", MPI_LOCALRANKID="1", MPI_LOCALNRANKS="2", MASTER_ADDR="host", MASTER_PORT="1234")
+SLURM = dict(SLURM_PROCID="3", SLURM_STEP_NUM_TASKS="4", SLURM_LOCALID="1", SLURM_NODEID="1", SLURM_JOB_ID="77",
+             SLURM_STEP_TASKS_PER_NODE="2(x2)", SLURM_LAUNCH_NODE_IPADDR="host", MASTER_PORT="1234")
+
+
+@pytest.mark.parametrize("variables", [TORCHRUN, OPEN_MPI, MPICH, SLURM])
+def test_launchers_are_understood(variables):
+    found = _mezzo.RankEnvironment.detect(variables)
+    assert (found.rank, found.world_size, found.local_rank, found.local_world_size) == (3, 4, 1, 2)
+    assert (found.master_addr, found.master_port, found.restart_count) == ("host", 1234, 0)
+
+
+def without(variables, *names, **changed):
+    return {name: value for name, value in {**variables, **changed}.items() if name not in names}
+
+
+def test_a_meeting_point_is_found_where_there_is_one():
+    one_host = without(OPEN_MPI, "MASTER_ADDR", "MASTER_PORT", OMPI_COMM_WORLD_LOCAL_SIZE="4")
+    found = _mezzo.RankEnvironment.detect(one_host)
+    assert found.master_addr == "127.0.0.1" and found.master_port > 1024
+    assert found.master_port == _mezzo.RankEnvironment.detect(one_host).master_port
+    assert _mezzo.RankEnvironment.detect(without(SLURM, "MASTER_PORT")).master_port == 20077
+    uneven = without(SLURM, SLURM_STEP_TASKS_PER_NODE="1,3", SLURM_LOCALID="2")
+    assert _mezzo.RankEnvironment.detect(uneven).local_world_size == 3
+    kubernetes = _mezzo.RankEnvironment.detect(without(TORCHRUN, "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    assert (kubernetes.local_rank, kubernetes.local_world_size) == (0, 1)
+
+
+@pytest.mark.parametrize("variables", [{}, dict(WORLD_SIZE="1", RANK="0"), dict(PMI_SIZE="2"), dict(SLURM_JOB_ID="1"),
+                                       dict(SLURM_PROCID="0", SLURM_NTASKS="4")])
+def test_one_process_is_no_group(variables):
+    assert _mezzo.RankEnvironment.detect(variables) is None
+
+
+@pytest.mark.parametrize("variables, message", [
+    (without(TORCHRUN, "MASTER_PORT"), "MASTER_PORT is not set"),
+    (without(TORCHRUN, "MASTER_ADDR"), "set MASTER_ADDR"),
+    (without(TORCHRUN, "LOCAL_RANK"), "LOCAL_RANK is not set"),
+    (without(TORCHRUN, RANK="4"), "RANK is '4', not a whole number from 0 to 3"),
+    (without(TORCHRUN, WORLD_SIZE="many"), "WORLD_SIZE is 'many'"),
+    (without(TORCHRUN, MASTER_PORT="99999"), "MASTER_PORT is '99999'"),
+    (without(OPEN_MPI, "MASTER_ADDR"), "Open MPI started ranks on several hosts"),
+    (without(OPEN_MPI, "MASTER_PORT"), "MASTER_PORT is not set"),
+    (without(SLURM, SLURM_STEP_TASKS_PER_NODE="4"), "says nothing of node 1"),
+])
+def test_what_is_wrong_in_the_environment_is_named(variables, message):
+    with pytest.raises(ValueError, match=message):
+        _mezzo.RankEnvironment.detect(variables)
