@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 /// The commands of the program `mezzo`: each adds its flags to `app` and
 /// returns what to do once they are parsed. That returns the exit status.
@@ -20,5 +22,10 @@ Run add_eval(CLI::App& app);
 Run add_predict(CLI::App& app);
 Run add_tokenize(CLI::App& app);
 Run add_ops(CLI::App& app);
+Run add_launch(CLI::App& app);
+
+/// Takes the `--` between the options of `mezzo launch` and the command it runs out of `arguments`: CLI11 would end
+/// the options of every command there.
+void drop_launch_separator(std::vector<std::string>& arguments, const CLI::App& app);
 
 }  // namespace mezzo::app

@@ -7,6 +7,7 @@
 #include "mezzo/text/dataset.h"
 #include "mezzo/text/metrics.h"
 #include "model_session.h"
+#include "ranks.h"
 
 namespace mezzo::app {
 namespace {
@@ -17,13 +18,16 @@ struct Flags {
   bool json = false;
 };
 
-int run_eval(const Flags& flags) {
-  ModelSession session(flags.model);
+int run_eval(const Flags& flags, distributed::ProcessGroup* group) {
+  ModelSession session(flags.model, group);
   const auto labels = text::LabelMap::from_names(session.label_names());
   const auto data = text::to_dataset(text::load_rows(flags.data), labels);
   const auto logits = session.logits(data.texts);
   const double loss = text::mean_cross_entropy(logits, data.labels);
   const auto report = text::classification_report(data.labels, text::predicted_labels(logits), session.label_names());
+  if (!is_main(group)) {
+    return 0;
+  }
   if (flags.json) {
     const nlohmann::ordered_json json = {{"texts", data.texts.size()},
                                          {"loss", loss},
@@ -45,7 +49,9 @@ Run add_eval(CLI::App& app) {
   flags->model.add_to(app);
   app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv or .tsv")->required();
   app.add_flag("--json", flags->json, "one JSON object instead of the report");
-  return [flags] { return run_eval(*flags); };
+  return [flags] {
+    return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_eval(*flags, group); });
+  };
 }
 
 }  // namespace mezzo::app

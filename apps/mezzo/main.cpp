@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
@@ -37,6 +38,7 @@ int run(int argc, char** argv) {
       command("eval", "Measure a model on labelled texts", mezzo::app::add_eval),
       command("predict", "Label texts", mezzo::app::add_predict),
       command("tokenize", "Show the token ids of texts", mezzo::app::add_tokenize),
+      command("launch", "Start a command in several processes that train together", mezzo::app::add_launch),
       command("ops", "Show which op runs in which precision under autocast", mezzo::app::add_ops),
   };
 
@@ -46,6 +48,7 @@ int run(int argc, char** argv) {
   }
   try {
     std::vector<std::string> arguments(argv + 1, argv + argc);
+    mezzo::app::drop_launch_separator(arguments, app);
     mezzo::app::expand_config_file(arguments, app);
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(std::move(arguments));
@@ -81,6 +84,10 @@ struct WarningHandler : c10::WarningHandler {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // c10d tells of every socket that breaks, with a backtrace. What broke is said by the error that follows.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  }
   WarningHandler warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   return run(argc, argv);

@@ -40,8 +40,9 @@ void ModelFlags::add_to(CLI::App& app) {
       ->check(CLI::NonNegativeNumber);
 }
 
-ModelSession::ModelSession(const ModelFlags& flags)
-    : device_(text::parse_device(flags.device)),
+ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group)
+    : group_(group),
+      device_(text::parse_device(flags.device)),
       precision_(text::parse_precision(flags.precision, device_)),
       tokenizer_(text::BertTokenizer::from_pretrained(flags.model)),
       model_(load_model(flags.model)),
@@ -65,10 +66,16 @@ at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
     truncated += encoding.truncated ? 1 : 0;
     tokenized.ids.push_back(std::move(encoding.input_ids));
   }
-  if (truncated > 0) {
+  if (truncated > 0 && (group_ == nullptr || group_->rank() == 0)) {
     fmt::print(stderr, "{} of {} texts cut to {} tokens\n", truncated, texts.size(), max_length_);
   }
-  return text::predict_logits(*model_, tokenized, precision_);
+  if (group_ == nullptr) {
+    return text::predict_logits(*model_, tokenized, precision_);
+  }
+  auto logits =
+      text::predict_logits(*model_, tokenized, precision_, {}, {.rank = group_->rank(), .of = group_->size()});
+  group_->all_reduce_sum(logits);
+  return logits;
 }
 
 }  // namespace mezzo::app

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mezzo/amp/cpu_half_compute.h"
+#include "mezzo/distributed/process_group.h"
 #include "mezzo/text/bert.h"
 #include "mezzo/text/bert_tokenizer.h"
 #include "mezzo/text/inference.h"
@@ -29,14 +30,16 @@ struct ModelFlags {
 /// A trained classifier, loaded and ready to label texts.
 class ModelSession {
  public:
+  /// @param group  the ranks that share the work, each with the same texts; nullptr: this process alone.
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
-  explicit ModelSession(const ModelFlags& flags);
+  ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
   /// [texts, labels] float32 logits. `texts` must not be empty. Says on stderr how many were cut.
   at::Tensor logits(const std::vector<std::string>& texts);
   const std::vector<std::string>& label_names() const { return model_->config().label_names; }
 
  private:
+  distributed::ProcessGroup* group_;
   CpuHalfCompute fast_half_compute_;
   c10::Device device_;
   text::Precision precision_;

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "mezzo/text/atomic_file.h"
 #include "model_session.h"
+#include "ranks.h"
 #include "text_source.h"
 
 namespace mezzo::app {
@@ -41,17 +42,20 @@ std::string prediction(const std::string& text,
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-int run_predict(const Flags& flags) {
-  if (flags.text && !flags.data.empty()) {
-    throw UsageError("pass --text or --data, not both");
+int run_predict(const Flags& flags, distributed::ProcessGroup* group) {
+  if (group != nullptr && !flags.text && flags.data.empty()) {
+    throw UsageError("several ranks cannot share the texts of stdin; pass them as --data FILE");
   }
-  ModelSession session(flags.model);
+  ModelSession session(flags.model, group);
   std::optional<text::AtomicFile> file;
-  if (!flags.output.empty()) {
+  if (!flags.output.empty() && is_main(group)) {
     file.emplace(flags.output);
   }
   const auto predict = [&](const std::vector<std::string>& texts) {
     const auto logits = session.logits(texts), scores = at::softmax(logits, 1);
+    if (!is_main(group)) {
+      return;
+    }
     for (size_t i = 0; i < texts.size(); ++i) {
       const auto row = static_cast<int64_t>(i);
       const auto line = prediction(texts[i], session.label_names(), logits[row], scores[row], flags.logits);
@@ -79,7 +83,12 @@ Run add_predict(CLI::App& app) {
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line");
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");
-  return [flags] { return run_predict(*flags); };
+  return [flags] {
+    if (flags->text && !flags->data.empty()) {
+      throw UsageError("pass --text or --data, not both");
+    }
+    return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_predict(*flags, group); });
+  };
 }
 
 }  // namespace mezzo::app

@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <chrono>
+#include <csignal>
 #include <memory>
 #include <string>
 
 #include "commands.h"
 #include "mezzo/text/train_config.h"
 #include "mezzo/text/trainer.h"
+#include "ranks.h"
 #include "stop_signal.h"
 
 namespace mezzo::app {
@@ -117,6 +120,26 @@ void add_recipe(CLI::App& app, TrainConfig& config) {
       ->capture_default_str();
 }
 
+void add_ranks(CLI::App& app, TrainConfig& config) {
+  app.add_option("--balance", config.balance, "what all ranks get as much of in a batch: rows or tokens")
+      ->group("Several ranks")
+      ->capture_default_str();
+  app.add_option("--gradient-compression", config.gradient_compression, "of gradients sent: none, fp16 or bf16")
+      ->group("Several ranks")
+      ->capture_default_str();
+  app.add_option(
+         "--all-reduce", config.all_reduce,
+         "of gradients: auto, through shared memory where all ranks are on one host; or backend, by Gloo or NCCL")
+      ->group("Several ranks")
+      ->capture_default_str();
+  app.add_option("--zero-stage", config.zero_stage, "1: each rank keeps a share of the optimizer's state; 0: all of it")
+      ->group("Several ranks")
+      ->capture_default_str();
+  app.add_option("--timeout", config.timeout, "seconds that ranks wait for each other before they give up")
+      ->group("Several ranks")
+      ->capture_default_str();
+}
+
 void add_running(CLI::App& app, Flags& flags) {
   TrainConfig& config = flags.config;
   app.add_option("--config", flags.config_file, "TOML file with any of these settings; flags win")->group("Run");
@@ -157,8 +180,13 @@ int run_train(Flags& flags) {
     throw UsageError(error.what_without_backtrace());
   }
   catch_stop_signals();
-  const auto result = text::train(flags.config, [] { return stop_signal() != 0; });
-  return result.finished ? 0 : 128 + stop_signal();
+  const auto timeout = std::chrono::seconds(flags.config.timeout);
+  return with_ranks(flags.config.device, timeout, [&](distributed::ProcessGroup* group) {
+    const auto result = text::train(
+        flags.config, [] { return stop_signal() != 0; }, group);
+    // The signal may have come to another rank.
+    return result.finished ? 0 : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+  });
 }
 
 }  // namespace
@@ -168,6 +196,7 @@ Run add_train(CLI::App& app) {
   add_sources(app, flags->config);
   add_recipe(app, flags->config);
   add_precision(app, *flags);
+  add_ranks(app, flags->config);
   add_running(app, *flags);
   return [flags] { return run_train(*flags); };
 }

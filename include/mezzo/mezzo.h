@@ -4,6 +4,7 @@
 
 #include "mezzo/amp/amp_optimizer.h"
 #include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/autocast_state.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/custom_function.h"
@@ -24,4 +25,6 @@
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
+#include "mezzo/parallel/data_parallel.h"
+#include "mezzo/parallel/visit_tensors.h"
 #include "mezzo/version.h"

@@ -254,12 +254,28 @@ bool GradScaler::scale_may_be_below_one() const {
   return options_.min_scale() < 1.0;
 }
 
+/// The verdict of all processes, where this one came to `found_inf`. Undefined if none has gradients.
+at::Tensor GradScaler::agreed(const at::Tensor& found_inf) const {
+  if (!options_.agree()) {
+    return found_inf;
+  }
+  const c10::NoGradGuard no_grad;
+  const bool has_gradients = found_inf.defined();
+  const auto no = at::zeros({}, scale_.options());
+  auto flags = has_gradients ? at::stack({found_inf, at::ones({}, scale_.options())}) : at::stack({no, no});
+  options_.agree()(flags);
+  if (!has_gradients && flags[1].item<float>() == 0.0f) {  // waits for the device in this rare case alone
+    return {};
+  }
+  return flags[0];
+}
+
 /// Checks, and on request unscales, all gradients. Undefined if there are none.
 at::Tensor GradScaler::check_gradients(AmpOptimizer& optimizer, Unscale unscale) const {
   const c10::NoGradGuard no_grad;
   auto groups = collect_gradients(optimizer, unscale == Unscale::kNo || optimizer.allows_half_gradients());
   if (groups.empty()) {
-    return {};
+    return agreed({});
   }
   const auto inv_scale = inverse_of(scale_);
   DeviceCopies one(at::ones({}, scale_.options()));
@@ -286,7 +302,7 @@ at::Tensor GradScaler::check_gradients(AmpOptimizer& optimizer, Unscale unscale)
       }
     }
   }
-  return found_inf.maximum();  // not the sum: fused kernels skip on exactly 1
+  return agreed(found_inf.maximum());  // not the sum: fused kernels skip on exactly 1
 }
 
 void GradScaler::check_scale_exists(const char* function) const {
@@ -343,7 +359,7 @@ StepResult GradScaler::step_on_device(AmpOptimizer& optimizer, OptimizerState st
   std::optional<at::Tensor> grad_scale;
   if (state.stage == Stage::kReady) {
     const auto checked = options_.reproduce_pytorch() ? std::nullopt : optimizer.check_gradients(scale_);
-    state.found_inf = checked ? *checked : check_gradients(optimizer, Unscale::kNo);
+    state.found_inf = checked ? agreed(*checked) : check_gradients(optimizer, Unscale::kNo);
     grad_scale = scale_;
   }
   check_has_gradients(optimizer, state.found_inf);
@@ -518,7 +534,9 @@ void GradScaler::check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& foun
     return;
   }
   const auto report = overflow_report(optimizer);
-  const char* cause = report.empty()     ? "No gradient is inf or NaN as it stands: unscaling made it so, or the scale "
+  const char* cause = report.empty() && options_.agree()
+                          ? "No gradient of this process is inf or NaN as it stands: look at the others."
+                      : report.empty()   ? "No gradient is inf or NaN as it stands: unscaling made it so, or the scale "
                                            "itself has no finite reciprocal. Raise min_scale."
                       : report.has_nan() ? "NaN stays NaN at any scale: find its source with FiniteTracer."
                                          : "Should inf remain at a scale of 1, lower the learning rate, or find its "

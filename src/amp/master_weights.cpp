@@ -65,14 +65,25 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
       masters_.push_back({name, tensor});
       continue;
     }
-    masters_.push_back({name, tensor.detach().clone().requires_grad_(tensor.requires_grad()), tensor});
+    if (!options.keeps() || options.keeps()(model[i])) {
+      masters_.push_back({name, tensor.detach().clone().requires_grad_(tensor.requires_grad()), tensor});
+    } else {
+      masters_.push_back({name, tensor});
+    }
     tensor.set_data(halves[i]);
   }
+}
+
+bool MasterWeights::is_elsewhere(const NamedParameter& master) const {
+  return !master.shadow.defined() && master.tensor.scalar_type() == dtype_;
 }
 
 void MasterWeights::accumulate_gradients() {
   const at::NoGradGuard no_grad;
   for (NamedParameter& master : masters_) {
+    if (is_elsewhere(master)) {
+      master.tensor.mutable_grad().reset();
+    }
     if (!master.shadow.defined() || !master.shadow.grad().defined()) {
       continue;
     }
@@ -97,6 +108,10 @@ void MasterWeights::copy_to_model() {
 }
 
 void MasterWeights::to_float32() {
+  for (const NamedParameter& master : masters_) {
+    TORCH_CHECK(!is_elsewhere(master), "MasterWeights: to_float32() needs all masters, but that of ", master.name,
+                " is in another process; collect them, and load them into a float32 model");
+  }
   for (NamedParameter& master : masters_) {
     if (master.shadow.defined()) {
       master.shadow.mutable_grad().reset();
@@ -109,7 +124,9 @@ void MasterWeights::to_float32() {
 std::map<std::string, at::Tensor> MasterWeights::state_dict() const {
   std::map<std::string, at::Tensor> state;
   for (const NamedParameter& master : masters_) {
-    state[master.name] = master.tensor.detach();
+    if (!is_elsewhere(master)) {
+      state[master.name] = master.tensor.detach();
+    }
   }
   return state;
 }
@@ -124,7 +141,7 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
                       "MasterWeights: entry ", master.name, " of the state to load is ", values.scalar_type(),
                       " of shape ", values.sizes(), ", expected Float of shape ", master.tensor.sizes(),
                       "; load a state saved from masters, or a float32 model");
-    if (master.shadow.defined()) {
+    if (master.shadow.defined() || is_elsewhere(master)) {
       rounded(master.name, values, dtype_);
     }
   }

@@ -177,6 +177,10 @@ const PolicyRegion* PolicyRegion::current(c10::DeviceType device_type) {
   return regions.innermost[static_cast<size_t>(device_type)];
 }
 
+std::vector<c10::DeviceType> PolicyRegion::open_device_types() {
+  return {regions.device_types.begin(), regions.device_types.end()};
+}
+
 PolicyRegionGuard::PolicyRegionGuard(c10::DeviceType device_type, PolicyRegion region)
     : device_type_(device_type), region_(std::move(region)), outer_(PolicyRegion::current(device_type)) {
   register_kernel_once();

@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <memory>
+#include <vector>
 
 #include "amp/op_policy_table.h"
 
@@ -18,6 +19,8 @@ struct PolicyRegion {
 
   /// This thread's innermost for a device type; nullptr outside of any.
   static const PolicyRegion* current(c10::DeviceType device_type);
+  /// The device types for which this thread has one, in the order in which they were opened.
+  static std::vector<c10::DeviceType> open_device_types();
 };
 
 /// Puts a PolicyRegion in force on this thread while it lives. Guards end in the reverse order of their start.

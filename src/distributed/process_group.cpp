@@ -12,6 +12,7 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <typeinfo>
 #include <utility>
 
 #include "distributed/backends.h"
@@ -47,12 +48,42 @@ std::string this_process() {
   return fmt::format("process {} on {}", getpid(), host);
 }
 
-/// Whether an error came from a collective and not from this rank's own doing. Gloo's are plain exceptions that begin
-/// with the place in its source.
+/// Whether an error came from a collective and not from this rank's own doing. Gloo's classes are not LibTorch's to
+/// show, and c10d rethrows some of their errors as its own.
 bool is_communication_error(const std::exception& error) {
-  const std::string_view text = error.what();
-  return dynamic_cast<const c10::DistError*>(&error) != nullptr || text.find("gloo") != std::string_view::npos ||
-         text.find("Gloo") != std::string_view::npos || text.find("NCCL") != std::string_view::npos;
+  const std::string_view type = typeid(error).name(), text = error.what();
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr || type.find("gloo") != std::string_view::npos ||
+         text.find("gloo") != std::string_view::npos || text.find("NCCL") != std::string_view::npos;
+}
+
+using Named = std::map<std::string, std::string>;
+
+/// What check_same() put together.
+Named split(const std::string& text) {
+  Named values;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t middle = text.find('\0', begin), end = text.find('\0', middle + 1);
+    values[text.substr(begin, middle - begin)] = text.substr(middle + 1, end - middle - 1);
+    begin = end + 1;
+  }
+  return values;
+}
+
+struct Difference {
+  std::string name, here, there;
+};
+
+Difference first_difference(Named here, Named there) {
+  for (const auto& [name, value] : there) {
+    here.try_emplace(name, "nothing");
+  }
+  for (const auto& [name, value] : here) {
+    const std::string other = there.contains(name) ? there[name] : "nothing";
+    if (other != value) {
+      return {name, value, other};
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -141,7 +172,7 @@ void ProcessGroup::meet() {
 
 ProcessGroup::~ProcessGroup() {
   group_.reset();  // closes its connections, which the others notice
-  if (has_failed_) {
+  if (others_may_ask_) {
     keep_store_for_others();
   }
 }
@@ -214,13 +245,19 @@ bool ProcessGroup::any(bool here) {
   return flag.const_data_ptr<int32_t>()[0] != 0;
 }
 
-void ProcessGroup::check_same(const std::string& what, const std::string& value) {
-  const auto values = all_gather(value);
+void ProcessGroup::check_same(const std::map<std::string, std::string>& values) {
+  const std::string separator(1, '\0');
+  std::string all;
+  for (const auto& [name, value] : values) {
+    all += name + separator + value + separator;
+  }
+  const auto gathered = all_gather(all);
   for (int other = 1; other < size(); ++other) {
-    if (values[other] != values[0]) {
-      has_failed_ = true;
+    if (gathered[other] != gathered[0]) {
+      all_know_ = true;
+      const auto [name, here, there] = first_difference(split(gathered[0]), split(gathered[other]));
       throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank 0, '{}' on rank {}; start all ranks alike",
-                                     what, values[0], values[other], other));
+                                     name, here, there, other));
     }
   }
 }
@@ -236,7 +273,7 @@ void ProcessGroup::all_or_none(const std::function<void()>& work) {
   }
   const auto messages = all_gather(message);
   const auto first = std::find_if(messages.begin(), messages.end(), [](const auto& text) { return !text.empty(); });
-  has_failed_ = has_failed_ || first != messages.end();
+  all_know_ = first != messages.end();
   if (mine) {
     std::rethrow_exception(mine);
   }
@@ -251,11 +288,11 @@ void ProcessGroup::guard(const std::function<void()>& work) {
   } catch (const BlamingError&) {
     throw;
   } catch (const std::exception& error) {
-    const bool has_told = std::exchange(has_failed_, true);
     if (is_communication_error(error)) {
       throw_blaming(first_line(error));
     }
-    if (!has_told) {
+    if (!all_know_ && !others_may_ask_) {
+      others_may_ask_ = true;
       heartbeat_->announce_failure(first_line(error));
     }
     throw;
@@ -264,14 +301,16 @@ void ProcessGroup::guard(const std::function<void()>& work) {
 
 /// `error`: what the collective said, which knows addresses at most.
 void ProcessGroup::throw_blaming(const std::string& error) {
+  others_may_ask_ = true;
   const auto census = heartbeat_->take_census();
   std::string message;
   if (!census.store_answers) {
+    const bool by_launcher = environment_.launcher_hosts_store;
     message = fmt::format(
-        "the store where ranks met, {} at {}:{}, does not answer any more: {} was killed or stopped, or "
-        "its host cannot be reached",
-        environment_.launcher_hosts_store ? "kept by the launcher" : "kept by rank 0", environment_.master_addr,
-        environment_.master_port, environment_.launcher_hosts_store ? "it" : "rank 0");
+        "the store where ranks met, kept by {} at {}:{}, does not answer any more: {}, or its host "
+        "cannot be reached",
+        by_launcher ? "the launcher" : "rank 0", environment_.master_addr, environment_.master_port,
+        by_launcher ? "the launcher has ended" : "rank 0 was killed or stopped");
   } else if (!census.failed.empty()) {
     const auto& [other, reason] = *census.failed.begin();
     message = fmt::format("rank {} failed: {}", other, reason);

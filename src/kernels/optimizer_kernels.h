@@ -36,10 +36,11 @@ struct LambSettings {
 /// As `adam`. Norms of parameters and directions are summed in double.
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
 
-/// 0-dim float32 tensors on the gradients' device.
+/// 0-dim tensors on the gradients' device.
 struct GradientSummary {
-  at::Tensor norm;       ///< total L2 norm of the gradients times inv_scale; summed in double
-  at::Tensor found_inf;  ///< 1 if that norm is inf or NaN, as it is where any gradient is; else 0
+  at::Tensor norm;            ///< total L2 norm of the gradients times inv_scale, float32; summed in double
+  at::Tensor found_inf;       ///< 1 if that norm is inf or NaN, as it is where any gradient is; else 0; float32
+  at::Tensor sum_of_squares;  ///< of the gradients times inv_scale, float64: to go on adding
 };
 
 /// Reads each gradient once. `gradients`: dense, floating, of one device, at least one; `inv_scale`: undefined means 1.

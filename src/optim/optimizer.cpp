@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -74,6 +75,26 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const StepOptions& options)
   TORCH_CHECK_VALUE(!names.empty(), "Optimizer: no parameters to train");
 }
 
+void Optimizer::set_share(OptimizerShare share) {
+  TORCH_CHECK_VALUE(share.add_up && share.hand_out, "Optimizer: a share needs both functions, add_up and hand_out");
+  TORCH_CHECK_VALUE(state_.empty(),
+                    "Optimizer: set_share() was called when there was state already; call it right "
+                    "after construction");
+  std::set<std::string> unknown = share.parameters;
+  for (const ParamGroup& group : groups_) {
+    for (const NamedParameter& parameter : group.params) {
+      unknown.erase(parameter.name);
+    }
+  }
+  TORCH_CHECK_VALUE(unknown.empty(), "Optimizer: the share has a parameter ", *unknown.begin(),
+                    ", which this optimizer has not");
+  share_ = std::move(share);
+}
+
+bool Optimizer::owns(const NamedParameter& parameter) const {
+  return !share_ || share_->parameters.contains(parameter.name);
+}
+
 void Optimizer::zero_grad() {
   for (ParamGroup& group : groups_) {
     for (NamedParameter& parameter : group.params) {
@@ -99,7 +120,7 @@ at::Tensor Optimizer::step(const Closure& closure) {
 std::optional<at::Tensor> Optimizer::check_gradients(const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   const auto inv_scale = inverse_of(scale);
-  Summary summary = summarize(inv_scale);
+  Summary summary = summarize(inv_scale, /*found_inf=*/{});
   if (!summary.norm.defined()) {
     return at::Tensor();
   }
@@ -128,7 +149,7 @@ void Optimizer::visit_parameters(const ParameterVisitor& visit) {
 bool Optimizer::allows_half_gradients() const {
   for (const ParamGroup& group : groups_) {
     for (const NamedParameter& parameter : group.params) {
-      if (parameter.tensor.scalar_type() == at::kHalf) {
+      if (owns(parameter) && parameter.tensor.scalar_type() == at::kHalf) {
         return false;
       }
     }
@@ -146,7 +167,7 @@ std::string Optimizer::parameter_name(size_t index) const {
   TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
 }
 
-/// Of all parameters with gradients; makes the state of those that have none yet.
+/// Of all its parameters with gradients; makes the state of those that have none yet.
 std::vector<ParameterUpdate> Optimizer::collect_updates() {
   std::vector<ParameterUpdate> updates;
   const bool has_step = all_slot_names().size() > slot_names().size();
@@ -162,7 +183,7 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
                              .weight_decay = group.weight_decay,
                              .index = index++,
                              .rounding_seed = options_.stochastic_rounding_seed};
-      if (!update.gradient.defined()) {
+      if (!update.gradient.defined() || !owns(parameter)) {
         continue;
       }
       TORCH_CHECK_VALUE(update.gradient.layout() == at::kStrided, "Optimizer: the gradient of parameter ",
@@ -181,35 +202,72 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
   return updates;
 }
 
-/// Of all gradients there are, on the device of `inv_scale`, if defined, or else of the first gradient; undefined
-/// tensors if there is none.
-Optimizer::Summary Optimizer::summarize(const at::Tensor& inv_scale) {
+/// Of all gradients there are, on the device of `inv_scale`, if defined, or else of the first gradient; an undefined
+/// norm if there is none. `found_inf`, if defined, is another verdict that all shares are to agree on.
+Optimizer::Summary Optimizer::summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf) {
+  const Summary own = summarize_own(inv_scale);
+  return share_ ? total_of_shares(own, found_inf) : own;
+}
+
+Optimizer::Summary Optimizer::total_of_shares(const Summary& own, const at::Tensor& found_inf) const {
+  const bool has_gradients = own.norm.defined();
+  const auto device = has_gradients ? own.norm.device() : found_inf.defined() ? found_inf.device() : first_device();
+  const auto number = at::TensorOptions(device).dtype(at::kDouble);
+  const auto zero = at::zeros({}, number);
+  const auto verdict = either(own.found_inf, found_inf);
+  auto values =
+      at::stack({has_gradients ? own.sum_of_squares : zero, verdict.defined() ? verdict.to(at::kDouble) : zero,
+                 has_gradients ? at::ones({}, number) : zero});
+  share_->add_up(values);
+  const auto norm = values[0].sqrt().to(at::kFloat);
+  const auto found = values[1].gt(0).logical_or(norm.isfinite().logical_not()).to(at::kFloat);
+  // Waits for the device only where this share had no gradient.
+  const bool any_gradients = has_gradients || values[2].item<double>() > 0;
+  return any_gradients ? Summary{norm, found, values[0]} : Summary{{}, found, {}};
+}
+
+at::Device Optimizer::first_device() const {
+  const auto group =
+      std::find_if(groups_.begin(), groups_.end(), [](const auto& each) { return !each.params.empty(); });
+  return group->params.front().tensor.device();
+}
+
+/// `found_inf`, or that of any other share.
+at::Tensor Optimizer::agreed(const at::Tensor& found_inf) const {
+  auto values = found_inf.to(at::kDouble).reshape({1});
+  share_->add_up(values);
+  return values[0].gt(0).to(at::kFloat);
+}
+
+Optimizer::Summary Optimizer::summarize_own(const at::Tensor& inv_scale) {
   std::map<std::string, std::vector<at::Tensor>> gradients;  // by device
   std::optional<at::Device> device = inv_scale.defined() ? std::optional(inv_scale.device()) : std::nullopt;
   for (const ParameterUpdate& update : collect_updates()) {
     device = device.value_or(update.gradient.device());
     gradients[update.gradient.device().str()].push_back(update.gradient);
   }
-  std::vector<at::Tensor> norms;
+  std::vector<at::Tensor> norms, sums;
   at::Tensor found_inf;
   for (const auto& [name, tensors] : gradients) {
     const auto summary = kernels::summarize_gradients(tensors, on_device(inv_scale, tensors.front().device()));
     norms.push_back(on_device(summary.norm, *device));
+    sums.push_back(on_device(summary.sum_of_squares, *device));
     found_inf = either(found_inf, on_device(summary.found_inf, *device));
   }
   if (norms.size() > 1) {
     norms = {at::linalg_vector_norm(at::stack(norms))};
   }
-  return norms.empty() ? Summary{} : Summary{norms.front(), found_inf};
+  return norms.empty() ? Summary{} : Summary{norms.front(), found_inf, at::stack(sums).sum()};
 }
 
 /// `summary`: of these gradients, if it is known already.
 void Optimizer::apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, const std::optional<Summary>& summary) {
   const at::NoGradGuard no_grad;
   const bool measure = options_.max_grad_norm > 0 && !summary;
-  const Summary known = measure ? summarize(inv_scale) : summary.value_or(Summary{});
+  const Summary known = measure ? summarize(inv_scale, found_inf) : summary.value_or(Summary{});
+  const bool is_agreed = !share_ || measure || summary || !found_inf.defined();
   grad_norm_ = known.norm;
-  found_inf_ = either(found_inf, known.found_inf);
+  found_inf_ = either(is_agreed ? found_inf : agreed(found_inf), known.found_inf);
   at::Tensor clip;
   if (known.norm.defined() && options_.max_grad_norm > 0) {
     const auto wanted = (known.norm + 1e-6).reciprocal() * options_.max_grad_norm;  // as clip_grad_norm_
@@ -222,6 +280,9 @@ void Optimizer::apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, 
   for (const auto& [name, updates] : by_device) {
     const at::Device device = updates.front().param.device();
     update(updates, {on_device(inv_scale, device), on_device(clip, device), on_device(found_inf_, device)});
+  }
+  if (share_) {
+    share_->hand_out(found_inf_);
   }
 }
 

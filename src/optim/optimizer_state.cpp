@@ -51,7 +51,8 @@ void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries
   size_t used = 0;
   for (const ParamGroup& group : groups_) {
     for (const NamedParameter& parameter : group.params) {
-      auto state = initial_state(parameter.tensor);
+      const bool keep = owns(parameter);
+      auto state = keep ? initial_state(parameter.tensor) : std::vector<at::Tensor>();
       size_t found = 0;
       for (size_t slot = 0; slot < names.size(); ++slot) {
         const std::string key = std::string(names[slot]) + "/" + parameter.name;
@@ -60,14 +61,16 @@ void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries
           TORCH_CHECK_VALUE(found == 0, "Optimizer: the state to load has no entry ", key);
           continue;
         }
-        TORCH_CHECK_VALUE(entry->second.sizes() == state[slot].sizes() && found == slot, "Optimizer: state entry ", key,
-                          " is ", entry->second.sizes(), ", expected ", state[slot].sizes(),
-                          " and every slot of the parameter");
-        state[slot].copy_(entry->second);
+        const auto expected = names[slot] == kStep ? at::IntArrayRef() : parameter.tensor.sizes();
+        TORCH_CHECK_VALUE(entry->second.sizes() == expected && found == slot, "Optimizer: state entry ", key, " is ",
+                          entry->second.sizes(), ", expected ", expected, " and every slot of the parameter");
+        if (keep) {
+          state[slot].copy_(entry->second);
+        }
         ++found;
       }
       used += found;
-      if (found > 0) {
+      if (found > 0 && keep) {
         loaded[parameter.name] = std::move(state);
       }
     }

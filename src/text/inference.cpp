@@ -31,7 +31,8 @@ class EvalModeGuard {
 at::Tensor predict_logits(BertForSequenceClassification& model,
                           const TokenizedTexts& texts,
                           Precision precision,
-                          const InferenceProgress& progress) {
+                          const InferenceProgress& progress,
+                          const InferenceShare& share) {
   TORCH_CHECK_VALUE(!texts.ids.empty(), "predict_logits: no texts");
   const EvalModeGuard eval_mode(model);
   const at::NoGradGuard no_grad;
@@ -39,9 +40,12 @@ at::Tensor predict_logits(BertForSequenceClassification& model,
   const auto dtype = autocast_dtype(precision);
   const mezzo::AutocastGuard autocast(device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
 
-  auto logits = at::empty({static_cast<int64_t>(texts.ids.size()), model.num_labels()}, at::kFloat);
-  int64_t done = 0;
+  auto logits = at::zeros({static_cast<int64_t>(texts.ids.size()), model.num_labels()}, at::kFloat);
+  int64_t done = 0, number = 0;
   for (const auto& indices : length_sorted_batches(texts, kBatchSize)) {
+    if (number++ % share.of != share.rank) {
+      continue;
+    }
     const auto batch = collate(texts, indices, Batching::kPacked, /*max_length=*/0, model.config().pad_token_id);
     const auto rows = model.forward(batch.to(device)).to(at::kCPU, at::kFloat);
     logits.index_copy_(0, at::tensor(indices), rows);

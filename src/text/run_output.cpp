@@ -111,9 +111,11 @@ RunOutput::RunOutput(const TrainConfig& config,
   for (const std::string& line : setup.notes) {
     note(line);
   }
-  note(fmt::format("{} steps of {} texts in {} on {}, {} threads", plan.total_steps,
-                   config.batch_size * config.grad_accumulation, to_string(setup.precision), setup.device.str(),
-                   at::get_num_threads()));
+  note(fmt::format(
+      "{} steps of {} texts in {} on {}, {} threads", plan.total_steps, plan.batch_size * plan.grad_accumulation,
+      to_string(setup.precision),
+      plan.ranks > 1 ? fmt::format("{} ranks, each on {}", plan.ranks, setup.device.str()) : setup.device.str(),
+      at::get_num_threads()));
   if (resumed_step) {
     note(fmt::format("resumed after step {}", *resumed_step));
   }
@@ -156,6 +158,24 @@ void RunOutput::diagnose(const DiagnoseRecord& record) {
   for (std::string line; std::getline(lines, line);) {
     note("  " + line);
   }
+}
+
+void RunOutput::communication(const CommunicationRecord& record) {
+  metrics_->append(record);
+  const double steps = static_cast<double>(std::max<int64_t>(record.steps, 1));
+  const auto megabytes = [&](int64_t bytes) { return static_cast<double>(bytes) / 1e6 / steps; };
+  std::string text = record.gradient_bytes > 0
+                         ? fmt::format("{:.1f} MB of gradients a step in {:.0f} buckets",
+                                       megabytes(record.gradient_bytes), static_cast<double>(record.buckets) / steps)
+                         : "gradients through shared memory";
+  if (record.weight_bytes > 0) {
+    text += fmt::format(", {:.1f} MB of weights", megabytes(record.weight_bytes));
+  }
+  if (record.seconds > 0) {
+    text += fmt::format("; {:.0f} ms a step, {:.0f} % of it while backward computed", 1000 * record.seconds / steps,
+                        100 * (1 - record.exposed_seconds / record.seconds));
+  }
+  note(fmt::format("{} ranks: {}", record.ranks, text));
 }
 
 void RunOutput::save_model(const BertForSequenceClassification& model,

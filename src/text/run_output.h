@@ -27,6 +27,7 @@ class RunOutput {
   void eval(const EvalRecord& record);
   /// Prints the text of the record, too.
   void diagnose(const DiagnoseRecord& record);
+  void communication(const CommunicationRecord& record);
   /// Saves the weights as the run's model.
   void save_model(const BertForSequenceClassification& model,
                   const std::vector<std::pair<std::string, at::Tensor>>& weights);

@@ -60,6 +60,19 @@ void visit_fields(Record& record, Visit&& visit) {
 }
 
 template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, CommunicationRecord>
+void visit_fields(Record& record, Visit&& visit) {
+  visit("step", record.step);
+  visit("ranks", record.ranks);
+  visit("steps", record.steps);
+  visit("gradient_bytes", record.gradient_bytes);
+  visit("weight_bytes", record.weight_bytes);
+  visit("buckets", record.buckets);
+  visit("seconds", record.seconds);
+  visit("exposed_seconds", record.exposed_seconds);
+}
+
+template <class Record, class Visit>
   requires std::is_same_v<std::remove_const_t<Record>, EndRecord>
 void visit_fields(Record& record, Visit&& visit) {
   visit("steps", record.steps);
@@ -211,6 +224,9 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
   if (event == "diagnose") {
     return records.diagnoses.emplace_back(read_record<DiagnoseRecord>(place, json)).step;
   }
+  if (event == "communication") {
+    return records.communications.emplace_back(read_record<CommunicationRecord>(place, json)).step;
+  }
   if (event == "end") {
     records.end = read_record<EndRecord>(place, json);
     return std::numeric_limits<int64_t>::max();
@@ -276,6 +292,7 @@ void replace_file(const std::filesystem::path& path, const std::string& content)
 std::string to_json(const StepRecord& record) { return json_line("step", record); }
 std::string to_json(const EvalRecord& record) { return json_line("eval", record); }
 std::string to_json(const DiagnoseRecord& record) { return json_line("diagnose", record); }
+std::string to_json(const CommunicationRecord& record) { return json_line("communication", record); }
 std::string to_json(const EndRecord& record) { return json_line("end", record); }
 
 RunRecords read_run_records(const std::filesystem::path& path) {
@@ -320,6 +337,7 @@ void MetricsLog::append_line(std::string line) {
 void MetricsLog::append(const StepRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const EvalRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const DiagnoseRecord& record) { append_line(to_json(record)); }
+void MetricsLog::append(const CommunicationRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const EndRecord& record) { append_line(to_json(record)); }
 
 }  // namespace mezzo::text

@@ -86,6 +86,11 @@ void check_recipe(const TrainConfig& config) {
   check_range("growth-factor", config.growth_factor, 1 + 1e-6, kHuge);
   check_range("backoff-factor", config.backoff_factor, 1e-6, 1 - 1e-6);
   check_at_least("growth-interval", config.growth_interval, 1);
+  check_one_of("balance", config.balance, {"rows", "tokens"});
+  check_one_of("gradient-compression", config.gradient_compression, {"none", "fp16", "bf16"});
+  check_one_of("all-reduce", config.all_reduce, {"auto", "backend"});
+  check_range("zero-stage", static_cast<double>(config.zero_stage), 0, 1);
+  check_at_least("timeout", config.timeout, 1);
   check_at_least("eval-every", config.eval_every, 0);
   check_at_least("save-every", config.save_every, 0);
   check_at_least("keep", config.keep, 1);
@@ -139,6 +144,11 @@ std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {
       {"growth-interval", fmt::format("{}", growth_interval)},
       {"growth-factor", fmt::format("{}", growth_factor)},
       {"backoff-factor", fmt::format("{}", backoff_factor)},
+      {"balance", balance},
+      {"gradient-compression", gradient_compression},
+      {"all-reduce", all_reduce},
+      {"zero-stage", fmt::format("{}", zero_stage)},
+      {"timeout", fmt::format("{}", timeout)},
       {"eval-every", fmt::format("{}", eval_every)},
       {"save-every", fmt::format("{}", save_every)},
       {"keep", fmt::format("{}", keep)},

@@ -14,17 +14,17 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/finite_tracer.h"
 #include "mezzo/amp/grad_scaler.h"
-#include "mezzo/amp/master_weights.h"
 #include "mezzo/amp/overflow_report.h"
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/optim/metric_schedule.h"
-#include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint.h"
 #include "mezzo/text/inference.h"
 #include "mezzo/text/pretrained.h"
 #include "text/diagnosis.h"
+#include "text/ranks.h"
 #include "text/run_output.h"
 #include "text/run_setup.h"
+#include "text/training_model.h"
 #include "text/training_parts.h"
 
 namespace mezzo::text {
@@ -38,69 +38,77 @@ constexpr int64_t kMaxSkipsInARow = 50;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+/// What `make` returns, on every rank or on none.
+template <class Make>
+auto together(const Ranks& ranks, const Make& make) {
+  std::optional<decltype(make())> made;
+  ranks.all_or_none([&] { made.emplace(make()); });
+  return *std::move(made);
+}
+
+std::string name_of(const std::optional<Checkpoint>& checkpoint) {
+  return checkpoint ? fmt::format("step {}", checkpoint->step) : "none";
+}
+
 class Trainer {
  public:
-  Trainer(const TrainConfig& config, const std::function<bool()>& stop_requested)
+  Trainer(const TrainConfig& config, const std::function<bool()>& stop_requested, distributed::ProcessGroup* group)
       : config_(config),
         stop_requested_(stop_requested),
-        setup_(set_up_run(config)),
-        plan_(plan_run(config, static_cast<int64_t>(setup_.train.ids.size()))),
-        identity_(result_settings(config, setup_)),
-        resumed_(find_checkpoint(config, identity_)),
-        output_(config, setup_, plan_, resumed_ ? std::optional(resumed_->step) : std::nullopt),
-        parameters_(named_parameters(*setup_.model)),
+        ranks_(group),
+        setup_(together(ranks_, [&] { return set_up_run(config); })),
+        plan_(plan_run(config, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
+        identity_(result_settings(config, setup_, ranks_)),
         metric_schedule_(make_metric_schedule(config)),
         scaler_(scaler_options(config, setup_.precision)) {
-    if (resumed_) {
-      load_weights(*resumed_, parameters_);
-    }
-    if (config.master_weights) {
-      masters_.emplace(parameters_, autocast_dtype(setup_.precision).value(),
-                       MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32));
-      parameters_ = masters_->masters();
-    }
-    optimizer_ = make_optimizer(config, parameters_, setup_.model->config().num_hidden_layers);
-    if (resumed_) {
-      restore(*resumed_);
-      resumed_.reset();  // unmaps the files
+    ranks_.check_same(identity_);
+    const auto resumed = together(ranks_, [&] { return find_checkpoint(config, identity_); });
+    ranks_.check_same({{"the checkpoint to resume from, which all hosts must see,", name_of(resumed)}});
+    ranks_.all_or_none([&] {
+      if (ranks_.is_main()) {
+        output_.emplace(config, setup_, plan_, resumed ? std::optional(resumed->step) : std::nullopt);
+      }
+    });
+    model_.emplace(config, setup_, ranks_, resumed ? &*resumed : nullptr);
+    if (resumed) {
+      restore(*resumed);
     }
   }
 
   TrainResult run() {
-    started_ = Clock::now();
-    setup_.model->train();
-    bool stopped = eval_is_due() && !evaluate_dev();  // when stopped between a step and its evaluation
-    while (!stopped && counters_.step < plan_.total_steps) {
-      train_step();
-      stopped = stop_requested_();
-      if (!stopped && eval_is_due()) {
-        stopped = !evaluate_dev();
-      }
-      const bool save_is_due = config_.save_every > 0 && counters_.step % config_.save_every == 0;
-      if (stopped || save_is_due) {
-        save();
-      }
-    }
-    if (stopped) {
-      output_.stopped(counters_.step);
-      return {.finished = false, .steps = counters_.step, .report = std::nullopt};
-    }
-    return finish();
+    TrainResult result;
+    ranks_.guard([&] { result = run_steps(); });
+    return result;
   }
 
  private:
-  /// One optimizer step over `grad_accumulation` micro-batches.
-  void train_step() {
+  TrainResult run_steps() {
+    started_ = Clock::now();
+    setup_.model->train();
+    bool stop = eval_is_due() && !evaluate_dev();  // when stopped between a step and its evaluation
+    while (!stop && counters_.step < plan_.total_steps) {
+      stop = train_step();
+      if (!stop && eval_is_due()) {
+        stop = !evaluate_dev();
+      }
+      const bool save_is_due = config_.save_every > 0 && counters_.step % config_.save_every == 0;
+      if (stop || save_is_due) {
+        save();
+      }
+    }
+    return stop ? stopped() : finish();
+  }
+
+  /// One optimizer step over `grad_accumulation` micro-batches. Returns whether to stop, which any rank may ask for.
+  bool train_step() {
     const auto begin = Clock::now();
     StepRecord record{.step = counters_.step + 1};
     record.lr = metric_schedule_ ? metric_schedule_->lr()
                                  : config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
-    optimizer_->set_lr(record.lr);
+    model_->optimizer().set_lr(record.lr);
 
+    record.samples = plan_.samples(setup_.train, counters_.step);
     const auto micro_batches = plan_.micro_batches(setup_.train, counters_.step);
-    for (const auto& micro : micro_batches) {
-      record.samples += static_cast<int64_t>(micro.indices.size());
-    }
     std::optional<FiniteTracer> tracer;
     if (config_.diagnose && diagnosis_.is_first_steps()) {
       tracer.emplace();
@@ -118,17 +126,38 @@ class Trainer {
     record.grad_norm = value[1];
     record.skipped = value[2] != 0;
     record.loss_scale = loss_scale_;
+    const bool stop = add_up(record);
     count_step(record, seconds_since(begin));
     record.epoch = plan_.epochs_after(counters_.step);
-    output_.step(record);
+    if (output_) {
+      output_->step(record);
+    }
     if (config_.diagnose) {
-      diagnose(record, first_op || !record.skipped ? first_op : retrace(micro_batches, record));
+      if (!first_op && record.skipped) {
+        first_op = retrace(micro_batches, record);
+      }
+      diagnose(record, first_op);
     }
     check_not_stuck(record);
     loss_scale_ = scaler_.get_scale();
+    return stop;
   }
 
-  /// Forward and backward of each micro-batch, from its share of the loss as `scale` returns it. Returns the mean loss.
+  /// Loss and tokens of this rank become those of all. Returns whether any was asked to stop.
+  bool add_up(StepRecord& record) const {
+    auto totals = at::empty({3}, at::kDouble);
+    auto total = totals.accessor<double, 1>();
+    total[0] = record.loss;
+    total[1] = static_cast<double>(record.tokens);
+    total[2] = stop_requested_() ? 1 : 0;
+    ranks_.sum(totals);
+    record.loss = total[0];
+    record.tokens = static_cast<int64_t>(total[1]);
+    return total[2] != 0;
+  }
+
+  /// Forward and backward of each micro-batch, from its share of the loss as `scale` returns it. Returns the sum of
+  /// this rank's shares; over all ranks, that is the mean loss.
   at::Tensor accumulate_gradients(const std::vector<MicroBatch>& micro_batches,
                                   StepRecord& record,
                                   const std::function<at::Tensor(const at::Tensor&)>& scale) {
@@ -136,41 +165,56 @@ class Trainer {
     for (const auto& micro : micro_batches) {
       const auto batch =
           collate(setup_.train, micro.indices, plan_.batching, config_.max_length, setup_.model->config().pad_token_id);
-      // Each text weighs the same, however texts fall into micro-batches.
-      const auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
+      const bool is_last = &micro == &micro_batches.back();
+      // Gradients that are summed in float32, outside the model, have to be exchanged before.
+      const auto no_sync = !is_last && !model_->has_masters() ? model_->no_sync() : nullptr;
+      // Each text weighs the same, however texts fall into micro-batches and to ranks.
+      auto share = summed_loss(batch.to(setup_.device), micro.number) / record.samples;
+      if (micro.is_stand_in) {
+        share = share * 0;
+      }
       scale(share).backward();
-      if (masters_ && micro_batches.size() > 1) {
-        masters_->accumulate_gradients();  // sums in float32
+      if (model_->has_masters() && micro_batches.size() > 1) {
+        model_->accumulate_in_masters();
       }
       loss += share.detach();
-      record.tokens += batch.num_tokens;
+      record.tokens += micro.is_stand_in ? 0 : batch.num_tokens;
     }
     return loss;
   }
 
-  /// Repeats a skipped step under the tracer: same weights, texts, dropout and scale, so the same overflow.
+  /// Repeats a skipped step under the tracer: same weights, texts, dropout and scale, so the same overflow. Each rank
+  /// by itself.
   std::optional<NonFiniteOp> retrace(const std::vector<MicroBatch>& micro_batches, StepRecord record) {
+    const auto no_sync = model_->no_sync();
     const FiniteTracer tracer;
     accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return share * record.loss_scale; });
-    optimizer_->zero_grad();
+    model_->optimizer().zero_grad();
     return tracer.first();
   }
 
   void diagnose(const StepRecord& record, const std::optional<NonFiniteOp>& first_op) {
-    if (overflow_ && !overflow_->empty()) {
-      output_.diagnose(describe(*overflow_, record.step, record.loss_scale));
+    const auto first_ops = ranks_.all_gather(first_op ? first_op->to_string() : "");
+    if (!output_) {
+      return;
     }
-    if (first_op) {
-      DiagnoseRecord found;
-      found.step = record.step;
-      found.kind = "first_op";
-      found.loss_scale = record.loss_scale;
-      found.text = first_op->to_string();
-      output_.diagnose(found);
+    if (overflow_ && !overflow_->empty()) {
+      output_->diagnose(describe(*overflow_, record.step, record.loss_scale));
+    }
+    for (size_t rank = 0; rank < first_ops.size(); ++rank) {
+      if (!first_ops[rank].empty()) {
+        DiagnoseRecord found;
+        found.step = record.step;
+        found.kind = "first_op";
+        found.loss_scale = record.loss_scale;
+        found.text = (first_ops.size() > 1 ? fmt::format("on rank {}: ", rank) : "") + first_ops[rank];
+        output_->diagnose(found);
+        break;
+      }
     }
     if (diagnosis_.gradients_are_due()) {
       if (const auto gradients = diagnosis_.take_gradients(record.step, record.loss_scale)) {
-        output_.diagnose(*gradients);
+        output_->diagnose(*gradients);
       }
     }
   }
@@ -178,7 +222,8 @@ class Trainer {
   at::Tensor summed_loss(const PackedBatch& batch, uint32_t micro_batch) {
     const auto dtype = autocast_dtype(setup_.precision);
     const AutocastGuard autocast(setup_.device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
-    const auto logits = setup_.model->forward(batch, {config_.seed, micro_batch});
+    const DropoutSeed random{config_.seed, micro_batch};
+    const auto logits = model_->forward(batch, random);
     return at::cross_entropy_loss(logits.to(at::kFloat), batch.labels, /*weight=*/{}, at::Reduction::Sum);
   }
 
@@ -186,23 +231,23 @@ class Trainer {
   std::pair<at::Tensor, at::Tensor> update_weights() {
     look_at_gradients();
     if (scaler_.is_enabled()) {
-      scaler_.step(*optimizer_);
+      scaler_.step(model_->optimizer());
       scaler_.update();
     } else {
-      optimizer_->step();
+      model_->optimizer().step();
     }
-    optimizer_->zero_grad();
-    return {optimizer_->grad_norm(), optimizer_->found_inf()};
+    model_->optimizer().zero_grad();
+    return {model_->optimizer().grad_norm(), model_->optimizer().found_inf()};
   }
 
   /// Waits for the device, so only where asked to, and in the step that may turn out to be one skip too many.
   void look_at_gradients() {
     overflow_.reset();
     if (config_.diagnose || skips_in_a_row_ + 1 >= kMaxSkipsInARow) {
-      overflow_ = overflow_report(*optimizer_);
+      overflow_ = overflow_report(model_->optimizer());
     }
     if (config_.diagnose) {
-      diagnosis_.look_at(*optimizer_, loss_scale_, *overflow_);
+      diagnosis_.look_at(model_->optimizer(), loss_scale_, *overflow_);
     }
   }
 
@@ -244,7 +289,7 @@ class Trainer {
     }
     if (!counters_.best_accuracy || evaluation->report.accuracy > *counters_.best_accuracy) {
       counters_.best_accuracy = evaluation->report.accuracy;
-      output_.save_model(*setup_.model, weights());
+      save_model();
     }
     return true;
   }
@@ -257,63 +302,89 @@ class Trainer {
   /// Returns nullopt when it was stopped.
   std::optional<Evaluation> evaluate(const std::string& split, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
-    const auto logits =
-        predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); });
-    if (!logits.defined()) {
+    auto logits = predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
+                                 {.rank = ranks_.rank(), .of = ranks_.size()});
+    if (ranks_.any(!logits.defined())) {
       return std::nullopt;
     }
+    ranks_.sum(logits);
     auto report = classification_report(texts.labels, predicted_labels(logits), setup_.model->config().label_names);
     const double loss = mean_cross_entropy(logits, texts.labels);
-    output_.eval({.step = counters_.step,
-                  .split = split,
-                  .loss = loss,
-                  .accuracy = report.accuracy,
-                  .macro_f1 = report.macro_avg.f1,
-                  .seconds = seconds_since(begin)});
+    if (output_) {
+      output_->eval({.step = counters_.step,
+                     .split = split,
+                     .loss = loss,
+                     .accuracy = report.accuracy,
+                     .macro_f1 = report.macro_avg.f1,
+                     .seconds = seconds_since(begin)});
+    }
     return Evaluation{std::move(report), loss};
   }
 
   TrainResult finish() {
     const double train_seconds = total_seconds();
-    output_.training_done();
-    if (const auto gradients = diagnosis_.take_gradients(counters_.step, loss_scale_)) {
-      output_.diagnose(*gradients);
-    }
-    if (counters_.best_accuracy) {
-      load_pretrained(*setup_.model, config_.output, config_.seed);  // the best, for the report
-    } else {
-      output_.save_model(*setup_.model, weights());
-    }
-    TrainResult result{.finished = true, .steps = counters_.step, .report = std::nullopt};
+    end_training();
     const bool has_test = !setup_.test.ids.empty();
+    std::optional<Evaluation> evaluation;
     if (has_test || !setup_.dev.ids.empty()) {
-      auto evaluation = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
+      evaluation = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
       if (!evaluation) {
         save();
-        output_.stopped(counters_.step);
-        return {.finished = false, .steps = counters_.step, .report = std::nullopt};
+        return stopped();
       }
+    }
+    TrainResult result{.finished = true, .steps = counters_.step, .report = std::nullopt};
+    if (evaluation) {
       result.report = std::move(evaluation->report);
     }
-    output_.end({.steps = counters_.step,
-                 .minutes = train_seconds / 60,
-                 .samples_per_second = static_cast<double>(counters_.samples) / counters_.step_seconds,
-                 .tokens_per_second = static_cast<double>(counters_.tokens) / counters_.step_seconds,
-                 .peak_memory_bytes = peak_memory_bytes()},
-                result.report, has_test ? "test" : "dev");
+    if (output_) {
+      output_->end({.steps = counters_.step,
+                    .minutes = train_seconds / 60,
+                    .samples_per_second = static_cast<double>(counters_.samples) / counters_.step_seconds,
+                    .tokens_per_second = static_cast<double>(counters_.tokens) / counters_.step_seconds,
+                    .peak_memory_bytes = peak_memory_bytes()},
+                   result.report, has_test ? "test" : "dev");
+    }
     return result;
   }
 
-  double total_seconds() const { return counters_.seconds + seconds_since(started_); }
-
-  /// The float32 weights: the masters, where the model itself is rounded.
-  std::vector<std::pair<std::string, at::Tensor>> weights() const {
-    std::vector<std::pair<std::string, at::Tensor>> tensors;
-    for (const NamedParameter& parameter : parameters_) {
-      tensors.emplace_back(parameter.name, parameter.tensor.detach());
+  /// Leaves the best weights in the model, for the report.
+  void end_training() {
+    if (output_) {
+      output_->training_done();
+      if (auto communication = model_->communication()) {
+        communication->step = counters_.step;
+        output_->communication(*communication);
+      }
+      if (const auto gradients = diagnosis_.take_gradients(counters_.step, loss_scale_)) {
+        output_->diagnose(*gradients);
+      }
     }
-    return tensors;
+    if (!counters_.best_accuracy) {
+      save_model();
+      return;
+    }
+    if (ranks_.is_main()) {
+      load_pretrained(*setup_.model, config_.output, config_.seed);
+    }
+    ranks_.broadcast(setup_.model->parameters());
   }
+
+  TrainResult stopped() {
+    if (output_) {
+      output_->stopped(counters_.step);
+    }
+    return {.finished = false, .steps = counters_.step, .report = std::nullopt};
+  }
+
+  void save_model() {
+    const auto tensors = model_->weights();
+    if (output_) {
+      output_->save_model(*setup_.model, tensors);
+    }
+  }
+
+  double total_seconds() const { return counters_.seconds + seconds_since(started_); }
 
   void save() {
     Checkpoint checkpoint = counters_;
@@ -323,15 +394,16 @@ class Trainer {
       checkpoint.scaler[key] = value.toDouble();
     }
     checkpoint.schedule = metric_schedule_ ? metric_schedule_->state_dict() : std::map<std::string, double>();
-    checkpoint.weights = weights();
-    for (const auto& entry : optimizer_->state_dict()) {
+    checkpoint.weights = model_->weights();
+    for (const auto& entry : model_->optimizer_state()) {
       checkpoint.optimizer.push_back(entry);
     }
-    save_checkpoint(checkpoint, config_.output / "checkpoints", config_.keep);
+    if (ranks_.is_main()) {
+      save_checkpoint(checkpoint, config_.output / "checkpoints", config_.keep);
+    }
   }
 
   void restore(const Checkpoint& checkpoint) {
-    optimizer_->load_state_dict({checkpoint.optimizer.begin(), checkpoint.optimizer.end()});
     if (scaler_.is_enabled()) {
       scaler_.load_state_dict(scaler_state(checkpoint));
       loss_scale_ = scaler_.get_scale();
@@ -347,14 +419,12 @@ class Trainer {
   const CpuHalfCompute fast_half_compute_;
   const TrainConfig& config_;
   const std::function<bool()>& stop_requested_;
+  const Ranks ranks_;
   RunSetup setup_;
   const RunPlan plan_;
   const std::map<std::string, std::string> identity_;
-  std::optional<Checkpoint> resumed_;
-  RunOutput output_;
-  std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
-  std::optional<MasterWeights> masters_;
-  std::unique_ptr<Optimizer> optimizer_;
+  std::optional<RunOutput> output_;  // of the main rank
+  std::optional<TrainingModel> model_;
   std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;
   double loss_scale_ = scaler_.get_scale();
@@ -367,12 +437,14 @@ class Trainer {
 
 }  // namespace
 
-TrainResult train(const TrainConfig& config, const std::function<bool()>& stop_requested) {
+TrainResult train(const TrainConfig& config,
+                  const std::function<bool()>& stop_requested,
+                  distributed::ProcessGroup* group) {
   config.validate();
   if (config.threads > 0) {
     at::set_num_threads(static_cast<int>(config.threads));
   }
-  return Trainer(config, stop_requested).run();
+  return Trainer(config, stop_requested, group).run();
 }
 
 }  // namespace mezzo::text

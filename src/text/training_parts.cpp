@@ -9,6 +9,8 @@
 #include <limits>
 #include <set>
 
+#include "mezzo/distributed/balance.h"
+#include "mezzo/distributed/shared_memory_all_reduce.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/param_groups.h"
@@ -25,7 +27,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// Where results go, how they are shown, and what a longer life of the same run may change.
 const std::set<std::string, std::less<>> kFreeSettings = {"output", "resume",  "save-every", "keep",  "eval-every",
                                                           "device", "threads", "diagnose",   "model", "model-config",
-                                                          "vocab",  "train",   "dev",        "test"};
+                                                          "vocab",  "train",   "dev",        "test",  "timeout"};
 
 std::string hash_of_texts(const TokenizedTexts& texts) {
   uint64_t hash = 0;
@@ -38,27 +40,67 @@ std::string hash_of_texts(const TokenizedTexts& texts) {
 
 }  // namespace
 
-std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int64_t step) const {
+std::span<const std::vector<int64_t>> RunPlan::batches_of(const TokenizedTexts& texts, int64_t step) const {
   const int64_t epoch = step / steps_per_epoch;
   if (epoch != cached_epoch_) {
     cached_batches_ = epoch_batches(texts, batch_size, batching, seed, epoch);
     cached_epoch_ = epoch;
   }
-  std::vector<MicroBatch> result;
   const int64_t first = step % steps_per_epoch * grad_accumulation;
-  for (int64_t i = first; i < std::min(first + grad_accumulation, batches_per_epoch); ++i) {
-    result.push_back({cached_batches_[i], static_cast<uint32_t>(epoch * batches_per_epoch + i)});
+  return std::span(cached_batches_).subspan(first, std::min(grad_accumulation, batches_per_epoch - first));
+}
+
+int64_t RunPlan::samples(const TokenizedTexts& texts, int64_t step) const {
+  int64_t count = 0;
+  for (const auto& batch : batches_of(texts, step)) {
+    count += static_cast<int64_t>(batch.size());
+  }
+  return count;
+}
+
+/// By rows, every `ranks`-th text, as torch's DistributedSampler deals them.
+std::vector<int64_t> RunPlan::share_of(const std::vector<int64_t>& batch, const TokenizedTexts& texts) const {
+  std::vector<int64_t> share;
+  if (balance == Balance::kTokens) {
+    std::vector<int64_t> lengths;
+    for (int64_t index : batch) {
+      lengths.push_back(static_cast<int64_t>(texts.ids[index].size()));
+    }
+    const auto parts = distributed::balance_by_tokens(lengths, ranks);
+    for (int64_t place : parts[rank]) {
+      share.push_back(batch[place]);
+    }
+  } else {
+    for (size_t place = rank; place < batch.size(); place += ranks) {
+      share.push_back(batch[place]);
+    }
+  }
+  return share;
+}
+
+std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int64_t step) const {
+  std::vector<MicroBatch> result;
+  const int64_t epoch = step / steps_per_epoch;
+  int64_t number = epoch * batches_per_epoch + step % steps_per_epoch * grad_accumulation;
+  for (const auto& batch : batches_of(texts, step)) {
+    auto share = share_of(batch, texts);
+    const bool is_empty = share.empty();
+    result.push_back({is_empty ? std::vector{batch.front()} : std::move(share), is_empty,
+                      static_cast<uint32_t>(number++ * ranks + rank)});
   }
   return result;
 }
 
-RunPlan plan_run(const TrainConfig& config, int64_t num_texts) {
+RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks) {
   RunPlan plan{};
   plan.batching = parse_batching(config.batching);
-  plan.batch_size = config.batch_size;
+  plan.batch_size = config.batch_size * ranks.size();
   plan.grad_accumulation = config.grad_accumulation;
   plan.seed = config.seed;
-  plan.batches_per_epoch = ceil_div(num_texts, config.batch_size);
+  plan.rank = ranks.rank();
+  plan.ranks = ranks.size();
+  plan.balance = config.balance == "tokens" ? Balance::kTokens : Balance::kRows;
+  plan.batches_per_epoch = ceil_div(num_texts, plan.batch_size);
   plan.steps_per_epoch = ceil_div(plan.batches_per_epoch, config.grad_accumulation);
   const double steps = config.epochs * static_cast<double>(plan.steps_per_epoch);
   plan.total_steps = config.max_steps.value_or(static_cast<int64_t>(std::ceil(steps)));
@@ -75,13 +117,16 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts) {
   return plan;
 }
 
-std::map<std::string, std::string> result_settings(const TrainConfig& config, const RunSetup& setup) {
+std::map<std::string, std::string> result_settings(const TrainConfig& config,
+                                                   const RunSetup& setup,
+                                                   const Ranks& ranks) {
   std::map<std::string, std::string> settings;
   for (const auto& [name, value] : config.settings()) {
     if (!kFreeSettings.contains(name)) {
       settings[name] = value;
     }
   }
+  settings["ranks"] = std::to_string(ranks.size());
   settings["precision"] = to_string(setup.precision);
   settings["training data"] = hash_of_texts(setup.train);
   settings["dev data"] = hash_of_texts(setup.dev);
@@ -144,14 +189,17 @@ int64_t bert_layer(const std::string& name, int64_t num_layers) {
   return name.find("embeddings.") != std::string::npos ? 0 : num_layers + 1;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config,
-                                          const std::vector<NamedParameter>& parameters,
-                                          int64_t num_layers) {
-  auto groups = make_param_groups(
-      parameters, {.weight_decay = config.weight_decay,
-                   .decays = usually_decays,
-                   .layer_lr_decay = config.layer_lr_decay,
-                   .layer = [&](const NamedParameter& parameter) { return bert_layer(parameter.name, num_layers); }});
+std::vector<ParamGroup> make_groups(const TrainConfig& config,
+                                    const std::vector<NamedParameter>& parameters,
+                                    const BertConfig& model) {
+  const auto layer = [&](const NamedParameter& p) { return bert_layer(p.name, model.num_hidden_layers); };
+  return make_param_groups(parameters, {.weight_decay = config.weight_decay,
+                                        .decays = usually_decays,
+                                        .layer_lr_decay = config.layer_lr_decay,
+                                        .layer = layer});
+}
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups) {
   // Without clipping the norm is measured all the same, for the records, and where it is not finite the step is
   // skipped.
   const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
@@ -172,6 +220,18 @@ std::optional<MetricSchedule> make_metric_schedule(const TrainConfig& config) {
   options.patience(config.lr_patience).eps(0).max_lr(config.learning_rate);
   options.min_lr(config.learning_rate * config.min_lr_ratio);
   return MetricSchedule(kind, config.learning_rate, options);
+}
+
+distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::ProcessGroup& group) {
+  using namespace distributed;
+  if (config.gradient_compression == "fp16") return sum_wrapper(fp16_compress_hook);
+  if (config.gradient_compression == "bf16") return sum_wrapper(bf16_compress_hook);
+  if (config.all_reduce == "auto" && group.options().device().is_cpu()) {
+    if (auto shared_memory = SharedMemoryAllReduce::create(group)) {
+      return shared_memory_hook(std::move(shared_memory));
+    }
+  }
+  return allreduce_sum_hook;
 }
 
 GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {

@@ -4,46 +4,63 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "mezzo/amp/grad_scaler.h"
+#include "mezzo/distributed/distributed_data_parallel.h"
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/optim/metric_schedule.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint.h"
+#include "text/ranks.h"
 #include "text/run_setup.h"
 
 /// What Trainer is put together from. Each is a pure function of the settings.
 namespace mezzo::text {
 
-/// Some texts of the training set, and their number among the run's micro-batches, which keys dropout.
+/// What one rank takes of some texts of the training set.
 struct MicroBatch {
   std::vector<int64_t> indices;
-  uint32_t number;
+  bool is_stand_in;  ///< there was no text left for this rank: it has another's, which is not to count
+  uint32_t number;   ///< among the micro-batches of all ranks of the run; keys dropout
 };
+
+/// How texts are shared out among ranks.
+enum class Balance { kRows, kTokens };
 
 /// How many steps a run takes, and of what.
 struct RunPlan {
   int64_t batches_per_epoch, steps_per_epoch, total_steps;
   LrSchedule schedule;
   Batching batching;
-  int64_t batch_size, grad_accumulation;
+  int64_t batch_size;  ///< of a micro-batch of all ranks together
+  int64_t grad_accumulation;
   uint64_t seed;
+  int rank, ranks;
+  Balance balance;
 
-  /// The micro-batches of step `step`, counted from 0.
+  /// Texts of all ranks in step `step`, counted from 0.
+  int64_t samples(const TokenizedTexts& texts, int64_t step) const;
+  /// This rank's micro-batches of that step.
   std::vector<MicroBatch> micro_batches(const TokenizedTexts& texts, int64_t step) const;
   double epochs_after(int64_t steps) const { return static_cast<double>(steps) / static_cast<double>(steps_per_epoch); }
 
  private:
+  std::span<const std::vector<int64_t>> batches_of(const TokenizedTexts& texts, int64_t step) const;
+  std::vector<int64_t> share_of(const std::vector<int64_t>& batch, const TokenizedTexts& texts) const;
+
   mutable int64_t cached_epoch_ = -1;  // whose batches `cached_batches_` holds
   mutable std::vector<std::vector<int64_t>> cached_batches_;
 };
 
-RunPlan plan_run(const TrainConfig& config, int64_t num_texts);
+RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks);
 
 /// The settings that decide a run's numbers, and hashes of its data: what a checkpoint must agree with to go on.
-std::map<std::string, std::string> result_settings(const TrainConfig& config, const RunSetup& setup);
+std::map<std::string, std::string> result_settings(const TrainConfig& config,
+                                                   const RunSetup& setup,
+                                                   const Ranks& ranks);
 
 /// The checkpoint that `config.resume` asks for.
 /// @throws c10::ValueError  where it belongs to another run, naming the first setting that differs.
@@ -58,13 +75,18 @@ void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& par
 /// The layer of a parameter of BERT, by its name: the embeddings are 0, pooler and classifier `num_layers + 1`.
 int64_t bert_layer(const std::string& name, int64_t num_layers);
 
-/// Groups without weight decay for biases and norms, and by layer where the learning rate decays with depth.
-std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config,
-                                          const std::vector<NamedParameter>& parameters,
-                                          int64_t num_layers);
+/// Without weight decay for biases and norms, and by layer where the learning rate decays with depth.
+std::vector<ParamGroup> make_groups(const TrainConfig& config,
+                                    const std::vector<NamedParameter>& parameters,
+                                    const BertConfig& model);
+
+std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups);
 
 /// Of the schedules that follow the loss on dev; nullopt for the others. --learning-rate is the largest it may reach.
 std::optional<MetricSchedule> make_metric_schedule(const TrainConfig& config);
+
+/// How the ranks' gradients are added up. Collective.
+distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::ProcessGroup& group);
 
 /// Enabled in fp16 alone.
 GradScalerOptions scaler_options(const TrainConfig& config, Precision precision);

@@ -7,8 +7,8 @@ foreach(command IN ITEMS
     "${CMAKE_COMMAND};-G;Ninja;-S;${SOURCE_DIR};-B;${WORK_DIR}/build;-DCMAKE_PREFIX_PATH=${prefix}\\;${TORCH_ROOT}"
     "${CMAKE_COMMAND};--build;${WORK_DIR}/build"
     "${CMAKE_COMMAND};-G;Ninja;-S;${SOURCE_DIR}/../../examples;-B;${WORK_DIR}/examples;-DCMAKE_PREFIX_PATH=${prefix}\\;${TORCH_ROOT}"
-    "${CMAKE_COMMAND};--build;${WORK_DIR}/examples;--target;example_basic"
-    "${WORK_DIR}/examples/example_basic"
+    "${CMAKE_COMMAND};--build;${WORK_DIR}/examples;--target;example_distributed_data_parallel"
+    "${WORK_DIR}/examples/example_distributed_data_parallel"
     "${WORK_DIR}/build/consumer"
     "${WORK_DIR}/build/text_consumer;${VOCAB}"
     "${prefix}/bin/mezzo;--version")

@@ -1,5 +1,6 @@
 #include "bindings.h"
 #include "mezzo/distributed/process_group.h"
+#include "mezzo/distributed/shared_memory_all_reduce.h"
 
 namespace {
 
@@ -46,4 +47,13 @@ void bind_distributed(py::module_& m) {
       .def("all_or_none", &ProcessGroup::all_or_none, NoGil())
       .def("guard", &ProcessGroup::guard, NoGil())
       .def("shutdown", &ProcessGroup::shutdown, NoGil());
+
+  py::class_<SharedMemoryAllReduce>(m, "SharedMemoryAllReduce")
+      .def_static("create", &SharedMemoryAllReduce::create, NoGil())
+      .def(
+          "sum",
+          [](SharedMemoryAllReduce& self, ProcessGroup& group, at::Tensor& tensor) {
+            group.guard([&] { self.sum(tensor); });
+          },
+          NoGil());
 }

@@ -7,8 +7,10 @@
 
 namespace py = pybind11;
 
+void bind_agreement(py::module_& m);
 void bind_amp(py::module_& m);
 void bind_custom_function(py::module_& m);
+void bind_ddp(py::module_& m);
 void bind_distributed(py::module_& m);
 void bind_files(py::module_& m);
 void bind_finite(py::module_& m);
@@ -17,4 +19,6 @@ void bind_half_compute(py::module_& m);
 void bind_model(py::module_& m);
 void bind_optim(py::module_& m);
 void bind_report(py::module_& m);
+void bind_sampler(py::module_& m);
 void bind_text_tokenizer(py::module_& m);
+void bind_zero(py::module_& m);

@@ -1,8 +1,10 @@
 #include "bindings.h"
 
 PYBIND11_MODULE(_mezzo, m) {
+  bind_agreement(m);
   bind_amp(m);
   bind_custom_function(m);
+  bind_ddp(m);
   bind_distributed(m);
   bind_files(m);
   bind_grad_scaler(m);
@@ -11,5 +13,7 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_model(m);
   bind_optim(m);
   bind_report(m);
+  bind_sampler(m);
   bind_text_tokenizer(m);
+  bind_zero(m);
 }

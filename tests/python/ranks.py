@@ -42,20 +42,21 @@ class Ranks:
             self.processes[rank] = context.Process(target=_work, args=(function, arguments, env, rank, self.results))
             self.processes[rank].start()
 
-    def outcomes(self, timeout=180):
+    def outcomes(self, timeout=180, without=()):
         """{rank: ("result", value) or ("error", text)}, of the ranks that ended by themselves within the timeout (in
-        seconds); the others are killed."""
+        seconds); the others are killed, those of `without` as soon as all others have ended."""
         outcomes = {}
         end = time.monotonic() + timeout
         try:
-            while time.monotonic() < end and any(r not in outcomes and p.is_alive() for r, p in self.processes.items()):
+            while time.monotonic() < end and any(r not in outcomes and r not in without and p.is_alive() for r, p in self.processes.items()):
                 try:
                     rank, kind, value = self.results.get(timeout=0.2)
                     outcomes[rank] = (kind, value)
                 except queue.Empty:
                     pass
-            for process in self.processes.values():
-                process.join(max(0.0, min(10.0, end - time.monotonic())))
+            for rank, process in self.processes.items():
+                if rank not in without:
+                    process.join(max(0.0, min(10.0, end - time.monotonic())))
             while True:
                 try:
                     rank, kind, value = self.results.get(timeout=0.2)

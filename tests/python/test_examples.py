@@ -11,6 +11,7 @@ from pathlib import Path
 import _mezzo
 import numpy
 import pytest
+import ranks
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
@@ -70,6 +71,29 @@ def test_reproduces_the_curves_of_the_same_program_in_python(name, kernels):
     precision = "bf16" if name == "op_policy" else "fp16"
     absolute = 0 if kernels == "mezzo" or name == "static_scale" else OTHER_KERNELS[precision]
     compare(program(name), twin(name, kernels=kernels), relative, absolute, COMPARED_STEPS.get(name))
+
+
+def distributed_twin(rank):
+    torch.distributed.init_process_group("gloo")
+    curves = twin("distributed_data_parallel", kernels="mezzo")
+    torch.distributed.destroy_process_group()
+    return curves
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ranks_reproduce_the_curves_of_pytorchs(world_size):
+    port = ranks.free_port()
+    started = [subprocess.Popen([Path(os.environ["MEZZO_EXAMPLES"]) / "example_distributed_data_parallel"], text=True,
+                                stdout=subprocess.PIPE, env={**os.environ, **ranks.environment(rank, world_size, port)})
+               for rank in range(world_size)]
+    printed = [process.communicate(timeout=120)[0] for process in started]
+    assert all(process.returncode == 0 for process in started)
+    rows = [line.split()[1:] for line in printed[0].splitlines() if line.startswith("RESULT ")]
+    mezzo = {name: numpy.array(values, dtype=float) for name, *values in rows}
+    assert mezzo["losses"][-1] < 0.8 * mezzo["losses"][0]
+    # As gradient_accumulation's twin does, with one kernel for both.
+    for curves in ranks.run(world_size, distributed_twin):
+        compare(mezzo, curves, 1e-6, 0)
 
 
 @pytest.mark.parametrize("precision, kernels", [("fp16", "mezzo"), ("bf16", "mezzo"), ("fp32", "mezzo"), ("fp16", "libtorch")])

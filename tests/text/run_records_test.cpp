@@ -92,6 +92,17 @@ TEST_F(RunRecordsTest, ReadsBackWhatADiagnosisCounted) {
   EXPECT_THAT(to_json(record), HasSubstr("\"first_exponent\":0,\"counts\":[]"));
 }
 
+TEST_F(RunRecordsTest, ReadsBackWhatRanksExchanged) {
+  CommunicationRecord record;
+  record.step = 7;
+  record.gradient_bytes = int64_t{1} << 50;
+  record.exposed_seconds = 0.1;
+  MetricsLog(path_).append(record);
+  const auto read = read_run_records(path_);
+  EXPECT_EQ(to_json(read.communications.at(0)), to_json(record));
+  EXPECT_EQ(read.unknown_events, 0);
+}
+
 TEST_F(RunRecordsTest, RefusesCountsBeyondTheExponentsOfFloat32) {
   const std::string start =
       R"({"event":"diagnose","step":1,"kind":"gradients","loss_scale":1,"recommended_scale":1,"text":"","groups":)"
@@ -109,6 +120,16 @@ TEST_F(RunRecordsTest, WritesTheLinesThatAreDocumented) {
             R"("skipped":false,"samples":32,"tokens":623,"seconds":0.98})");
   EXPECT_EQ(to_json(eval_record(50)),
             R"({"event":"eval","step":50,"split":"dev","loss":1.2,"accuracy":0.51,"macro_f1":0.44,"seconds":3.1})");
+  const CommunicationRecord sent{.step = 288,
+                                 .ranks = 2,
+                                 .steps = 280,
+                                 .gradient_bytes = 1000,
+                                 .weight_bytes = 0,
+                                 .buckets = 560,
+                                 .seconds = 1.5,
+                                 .exposed_seconds = 0.25};
+  EXPECT_EQ(to_json(sent), R"({"event":"communication","step":288,"ranks":2,"steps":280,"gradient_bytes":1000,)"
+                           R"("weight_bytes":0,"buckets":560,"seconds":1.5,"exposed_seconds":0.25})");
   EXPECT_EQ(to_json(end_record()),
             R"({"event":"end","steps":288,"minutes":4.9,"samples_per_second":31.2,"tokens_per_second":607.0,)"
             R"("peak_memory_bytes":2400000000})");

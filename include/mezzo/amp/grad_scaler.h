@@ -51,6 +51,14 @@ struct GradScalerOptions {
   /// NaN then reach the parameters; a gradient that overflows by being unscaled is not found; a growth interval set
   /// below the count of good steps stops all growth. Sets min_scale and max_scale aside; hysteresis must be 1.
   TORCH_ARG(bool, reproduce_pytorch) = false;
+  using agree_t = std::function<void(at::Tensor& flags)>;
+  /// For training in several processes: makes every check of gradients one that all take part in, so that all skip the
+  /// same steps and have the same scale. Called with a float32 vector of zeros and ones on the device of the scale, to
+  /// replace it, in place, by its maximum over all processes (`mezzo::distributed::agree_on_found_inf`). `unscale_`,
+  /// `step` and each evaluation of a closure call it once, also where this process has no gradient: whether an
+  /// optimizer has any is judged by all together, too. So each process must make the same of these calls in the same
+  /// order. None: this process decides alone.
+  TORCH_ARG(agree_t, agree);
 };
 
 /// What became of one `GradScaler::step`. Cheap to make: it asks the device
@@ -106,6 +114,11 @@ class StepResult {
 /// be sparse (COO), and have any floating dtype; float16 only for optimizers
 /// that allow it. Not thread-safe: call from one thread at a time.
 ///
+/// In several processes, each has a scaler of its own. Where gradients have been
+/// averaged over the processes, all find the same, and scales stay equal by
+/// themselves. Else set GradScalerOptions' `agree`: `unscale_` and `step` wait
+/// for the other processes then, also where they are said never to sync.
+///
 /// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict.
 /// Differs: no `device` argument; arguments are checked; closures are supported;
 /// `step` says whether it stepped; an overflow caused by unscaling, or a scale
@@ -141,7 +154,8 @@ class GradScaler {
 
   /// Unscales if `unscale_` has not, then steps unless an inf or NaN was found.
   /// Waits for the device, to decide, except for an optimizer that
-  /// `applies_scale_itself`, which decides there.
+  /// `applies_scale_itself`, which decides there. With `agree`, steps an optimizer without gradients as well, if that
+  /// of another process has some.
   /// @throws c10::Error  before the first `scale`; twice; or if no parameter has
   ///     a gradient, in which case the optimizer's stage is as it was; or for the
   ///     `max_consecutive_skips`-th skip in a row: parameters, optimizer and scale
@@ -234,6 +248,7 @@ class GradScaler {
   at::Tensor evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Closure& closure);
   OptimizerState state_of(const AmpOptimizer& optimizer) const;
   at::Tensor check_gradients(AmpOptimizer& optimizer, Unscale unscale) const;
+  at::Tensor agreed(const at::Tensor& found_inf) const;
   void check_has_gradients(AmpOptimizer& optimizer, const at::Tensor& found_inf) const;
   void check_scale_exists(const char* function) const;
   void check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const;

@@ -23,6 +23,9 @@ struct MasterWeightsOptions {
   TORCH_ARG(bool, keep_norms_fp32) = false;
   /// Tells norms from other parameters.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
+  /// Tells the parameters whose masters this process keeps, where others update the rest and hand it out (as
+  /// `mezzo::distributed::ZeroRedundancyOptimizer` does). None: all.
+  TORCH_ARG(std::function<bool(const NamedParameter&)>, keeps);
 };
 
 /// Float32 master copies of a model kept in half precision: the classic recipe
@@ -55,10 +58,12 @@ class MasterWeights {
   MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
 
   /// What to train: float32 tensors, whose `shadow` is the model's parameter. A
-  /// norm kept in float32 is the model's own tensor, without shadow.
+  /// norm kept in float32 is the model's own tensor, without shadow; so is, in
+  /// half precision, a parameter whose master another process keeps.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
-  /// Adds the model's gradients to the masters' in float32 and drops the model's.
+  /// Adds the model's gradients to the masters' in float32 and drops the model's,
+  /// also where the master is in another process.
   void accumulate_gradients();
 
   /// Rounds the masters into the model.
@@ -67,19 +72,23 @@ class MasterWeights {
   /// Makes the model float32 again, with the values of the masters, whose memory
   /// it shares from then on; gradients are dropped. Ends the mode: for more
   /// training, make a new optimizer.
+  /// @throws c10::Error  where other processes keep some of the masters.
   void to_float32();
 
-  /// The masters by name, sharing memory: the model in full precision.
+  /// The masters by name, sharing memory: the model in full precision, or what
+  /// of it this process keeps.
   std::map<std::string, at::Tensor> state_dict() const;
 
   /// Takes over what `state_dict` gave, or the weights of a float32 model, and
-  /// rounds them into the model.
+  /// rounds them into the model. Wants all weights, whoever keeps the masters.
   /// @throws c10::ValueError  for an entry too many or missing, of another
   ///     shape, of a dtype other than float32 (half weights have lost what
   ///     masters keep), or with a value that overflows; nothing has changed then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:
+  bool is_elsewhere(const NamedParameter& master) const;
+
   c10::ScalarType dtype_;
   std::vector<NamedParameter> masters_;
 };

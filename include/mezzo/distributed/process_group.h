@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -61,9 +62,9 @@ class ProcessGroup {
   /// Whether `here` holds on any rank.
   bool any(bool here);
 
-  /// Throws on all ranks where they do not give the same `value`: "WHAT differs between ranks: …", naming the first
-  /// rank that differs from rank 0, and both values.
-  void check_same(const std::string& what, const std::string& value);
+  /// Throws on all ranks where they do not give the same values by name: "NAME differs between ranks: …", naming the
+  /// first rank that differs from rank 0, and both values.
+  void check_same(const std::map<std::string, std::string>& values);
 
   /// Runs `work` on every rank, and throws on all of them where it threw on one: there its own error, on the others
   /// one that names the rank and repeats the message. For work that calls no collectives, such as reading files.
@@ -89,7 +90,8 @@ class ProcessGroup {
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::unique_ptr<class Heartbeat> heartbeat_;
-  bool has_failed_ = false;  // and said why
+  bool all_know_ = false;        // that the run fails, and why
+  bool others_may_ask_ = false;  // why this rank does not answer any more
 };
 
 }  // namespace mezzo::distributed

@@ -9,15 +9,15 @@ namespace mezzo::distributed {
 
 /// Where this process stands among those that were started together.
 struct RankEnvironment {
-  int rank = 0;                       ///< in [0, world_size)
-  int world_size = 1;                 ///< processes in all
-  int local_rank = 0;                 ///< in [0, local_world_size)
-  int local_world_size = 1;           ///< processes on this host
-  std::string master_addr;            ///< host of the store where ranks meet
-  uint16_t master_port = 0;           ///< its port
-  bool launcher_hosts_store = false;  ///< else rank 0 does
-  int restart_count = 0;              ///< how often the launcher has started all ranks again
-  std::string launcher;               ///< for messages: "torchrun", "Slurm", "Open MPI", "MPICH"
+  int rank = 0;                           ///< in [0, world_size)
+  int world_size = 1;                     ///< processes in all
+  int local_rank = 0;                     ///< in [0, local_world_size)
+  int local_world_size = 1;               ///< processes on this host
+  std::string master_addr = "127.0.0.1";  ///< host of the store where ranks meet
+  uint16_t master_port = 0;               ///< its port; 0, for one rank: any that is free
+  bool launcher_hosts_store = false;      ///< else rank 0 does
+  int restart_count = 0;                  ///< how often the launcher has started all ranks again
+  std::string launcher;                   ///< for messages: "torchrun", "Slurm", "Open MPI", "MPICH"
 
   /// Reads a variable; nullopt where it is not set.
   using Lookup = std::function<std::optional<std::string>(const char* name)>;

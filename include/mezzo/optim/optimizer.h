@@ -12,6 +12,7 @@
 
 #include "mezzo/amp/amp_optimizer.h"
 #include "mezzo/optim/named_parameter.h"
+#include "mezzo/optim/optimizer_share.h"
 #include "mezzo/optim/parameter_update.h"
 #include "mezzo/optim/torch_state.h"
 
@@ -54,6 +55,13 @@ class Optimizer : public AmpOptimizer {
   double lr() const { return options_.lr; }
   void set_lr(double lr) { options_.lr = lr; }
 
+  /// From now on updates, and keeps state of, the parameters of `share` alone. `grad_norm` and `found_inf` are those of
+  /// all shares together, and so are clipping and the verdict of `check_gradients`: that, and every step, wait for the
+  /// other processes then. Each process looks at the gradients of its share alone.
+  /// @throws c10::ValueError  for a name that is not this optimizer's, a function missing, or where there is state
+  ///     already.
+  void set_share(OptimizerShare share);
+
   /// Drops all gradients, so that backward writes fresh ones.
   void zero_grad();
 
@@ -81,7 +89,7 @@ class Optimizer : public AmpOptimizer {
   /// optimizer. Parameters that never had a gradient have none.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// Takes over what `state_dict` gave.
+  /// Takes over what `state_dict` gave; with a share, of all parameters or of any, and keeps its own.
   /// @throws c10::ValueError  for an entry that does not belong here; nothing has changed then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
@@ -110,17 +118,23 @@ class Optimizer : public AmpOptimizer {
 
  private:
   struct Summary {
-    at::Tensor norm, found_inf;
+    at::Tensor norm, found_inf, sum_of_squares;
   };
 
   std::vector<std::string_view> all_slot_names() const;
   std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
   std::vector<ParameterUpdate> collect_updates();
-  Summary summarize(const at::Tensor& inv_scale);
+  bool owns(const NamedParameter& parameter) const;
+  Summary summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf);
+  Summary summarize_own(const at::Tensor& inv_scale);
+  Summary total_of_shares(const Summary& own, const at::Tensor& found_inf) const;
+  at::Tensor agreed(const at::Tensor& found_inf) const;
+  at::Device first_device() const;
   void apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, const std::optional<Summary>& summary);
 
   std::vector<ParamGroup> groups_;
   StepOptions options_;
+  std::optional<OptimizerShare> share_;
   std::map<std::string, std::vector<at::Tensor>> state_;  // parameter name -> the step count, if any, and its slots
   std::optional<Summary> checked_;                        // by check_gradients, for the step that follows
   at::Tensor grad_norm_, found_inf_;

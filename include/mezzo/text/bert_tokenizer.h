@@ -22,7 +22,8 @@ struct BertTokenizerOptions {
   TORCH_ARG(bool, tokenize_chinese_chars) = true;
   /// Removes control characters and turns all kinds of white space into spaces.
   TORCH_ARG(bool, clean_text) = true;
-  /// Most ids the model reads, `[CLS]` and `[SEP]` included; 0: unknown. Kept with the files, never applied by `encode`.
+  /// Most ids the model reads, `[CLS]` and `[SEP]` included; 0: unknown. Kept with the files, never applied by
+  /// `encode`.
   TORCH_ARG(int64_t, model_max_length) = 0;
 };
 

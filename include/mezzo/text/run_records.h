@@ -48,6 +48,18 @@ struct DiagnoseRecord {
   std::vector<GradientExponents> groups;  ///< of "gradients", by part of the model
 };
 
+/// What the main rank of several exchanged with the others, up to `step`.
+struct CommunicationRecord {
+  int64_t step = 0;
+  int64_t ranks = 0;
+  int64_t steps = 0;           ///< that the amounts were gathered over: those since the run was started or resumed
+  int64_t gradient_bytes = 0;  ///< handed to collectives; 0 through shared memory
+  int64_t weight_bytes = 0;    ///< sent and received by a sharded optimizer
+  int64_t buckets = 0;         ///< of gradients
+  double seconds = 0;          ///< that exchanges of gradients were under way
+  double exposed_seconds = 0;  ///< of them, those in which backward had nothing left to compute
+};
+
 /// The last line of a run that came to its end.
 struct EndRecord {
   int64_t steps = 0;
@@ -62,6 +74,7 @@ struct RunRecords {
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
   std::vector<DiagnoseRecord> diagnoses;
+  std::vector<CommunicationRecord> communications;
   std::optional<EndRecord> end;  ///< the last one, when a file holds several
   int64_t unknown_events = 0;    ///< lines with an `event` this version does not know; they are passed over
 };
@@ -72,6 +85,7 @@ struct RunRecords {
 std::string to_json(const StepRecord& record);
 std::string to_json(const EvalRecord& record);
 std::string to_json(const DiagnoseRecord& record);
+std::string to_json(const CommunicationRecord& record);
 std::string to_json(const EndRecord& record);
 
 /// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are
@@ -107,6 +121,7 @@ class MetricsLog {
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
   void append(const DiagnoseRecord& record);
+  void append(const CommunicationRecord& record);
   void append(const EndRecord& record);
 
  private:

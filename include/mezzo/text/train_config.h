@@ -54,6 +54,13 @@ struct TrainConfig {
   double growth_factor = 2;
   double backoff_factor = 0.5;
 
+  // With several ranks, `batch_size` is each rank's.
+  std::string balance = "rows";               ///< what ranks get the same number of: rows, tokens
+  std::string gradient_compression = "none";  ///< of what ranks send each other: none, fp16, bf16
+  std::string all_reduce = "auto";            ///< of gradients: auto (shared memory on one host), backend
+  int64_t zero_stage = 0;                     ///< 1: optimizer states are sharded among the ranks
+  int64_t timeout = 600;                      ///< seconds that ranks wait for each other
+
   int64_t eval_every = 50;  ///< optimizer steps; 0: only at the end
   int64_t save_every = 0;   ///< optimizer steps between checkpoints; 0: only when stopped by a signal
   int64_t keep = 2;         ///< checkpoints kept

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "mezzo/distributed/process_group.h"
 #include "mezzo/text/metrics.h"
 #include "mezzo/text/train_config.h"
 
@@ -24,10 +25,17 @@ struct TrainResult {
 /// The same config gives the same weights on the same machine, also when the
 /// run was stopped and resumed in between.
 ///
+/// Called on every rank of `group` with the same config, each batch is `batch_size` texts of each rank, gradients are
+/// averaged over all texts, and every rank ends with the same weights. Rank 0 writes and prints. Several hosts resume
+/// from an `output` that all of them see.
+///
 /// @param stop_requested  asked after every step, and during evaluation; once
-///     true, a checkpoint is saved and the run ends.
+///     true, on any rank, a checkpoint is saved and the run ends.
+/// @param group  nullptr: one process.
 /// @throws c10::ValueError  for settings or files that are wrong, before
 ///     anything is written; c10::Error when the run fails.
-TrainResult train(const TrainConfig& config, const std::function<bool()>& stop_requested);
+TrainResult train(const TrainConfig& config,
+                  const std::function<bool()>& stop_requested,
+                  distributed::ProcessGroup* group = nullptr);
 
 }  // namespace mezzo::text

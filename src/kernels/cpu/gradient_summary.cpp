@@ -51,7 +51,8 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
   }
   const double factor = inv_scale.defined() ? double{*inv_scale.const_data_ptr<float>()} : 1.0;
   const auto norm = static_cast<float>(std::sqrt(total) * factor);
-  return {at::scalar_tensor(norm, at::kFloat), at::scalar_tensor(std::isfinite(norm) ? 0.0f : 1.0f, at::kFloat)};
+  return {at::scalar_tensor(norm, at::kFloat), at::scalar_tensor(std::isfinite(norm) ? 0.0f : 1.0f, at::kFloat),
+          at::scalar_tensor(total * factor * factor, at::kDouble)};
 }
 
 }  // namespace mezzo::kernels::cpu

@@ -147,8 +147,8 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
   if (inv_scale.defined()) {
     norm = norm * inv_scale.to(at::kDouble);
   }
-  norm = norm.to(at::kFloat);
-  return {norm, norm.isfinite().logical_not().to(at::kFloat)};
+  const auto rounded = norm.to(at::kFloat);
+  return {rounded, rounded.isfinite().logical_not().to(at::kFloat), norm.square()};
 }
 
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site) {

@@ -1,0 +1,155 @@
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "commands.h"
+#include "config_file.h"
+#include "mezzo/distributed/launcher.h"
+
+namespace mezzo::app {
+namespace {
+
+using distributed::LaunchOptions;
+using Arguments = std::vector<std::string>;
+
+struct Flags {
+  std::optional<int64_t> nproc;
+  int64_t nnodes = 1, node_rank = 0, max_restarts = 0;
+  std::string master;
+  double grace_time = 30;
+};
+
+/// HOST:PORT, or [HOST]:PORT for an IPv6 address.
+std::pair<std::string, int64_t> parse_master(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  std::string host = text.substr(0, std::min(colon, text.size()));
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string::npos) {
+    host.clear();
+  }
+  int64_t port = 0;
+  const char* end = text.data() + text.size();
+  const char* begin = colon == std::string::npos ? end : text.data() + colon + 1;
+  const auto [rest, error] = std::from_chars(begin, end, port);
+  if (host.empty() || error != std::errc() || rest != end || port < 1 || port > 65535) {
+    throw UsageError(fmt::format("--master '{}' is not HOST:PORT, such as node0:29500", text));
+  }
+  return {host, port};
+}
+
+/// Whether `argument` sets `flag`.
+bool is_flag(const std::string& argument, const std::string& flag) {
+  return argument == flag || argument.starts_with(flag + "=");
+}
+
+/// The command that goes on with a training run: it resumes, and replaces nothing. Settings of a `--config` file
+/// are written out, since the file itself may say `overwrite`.
+Arguments command_to_resume(Arguments command, const CLI::App& app) {
+  expand_config_file(command, app);
+  Arguments result;
+  bool resumes = false;
+  for (size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == "--config") {
+      ++i;
+    } else if (!is_flag(command[i], "--overwrite") && !is_flag(command[i], "--config")) {
+      resumes = resumes || is_flag(command[i], "--resume");
+      result.push_back(command[i]);
+    }
+  }
+  if (!resumes) {
+    result.insert(result.end(), {"--resume", "auto"});
+  }
+  return result;
+}
+
+void check_command(const Arguments& command, const CLI::App& app) {
+  if (command.empty()) {
+    throw UsageError("there is no command to launch, such as: mezzo launch --nproc 2 -- train …");
+  }
+  const std::string& name = command.front();
+  if (name.starts_with('-')) {
+    throw UsageError(fmt::format("'{}' is no option of mezzo launch; see mezzo launch --help", name));
+  }
+  if (find_command(app, name) == nullptr || name == "launch") {
+    throw UsageError(fmt::format("'{}' is no command to launch; see mezzo --help", name));
+  }
+}
+
+Arguments with_program(const std::string& program, const Arguments& command) {
+  Arguments result = {program};
+  result.insert(result.end(), command.begin(), command.end());
+  return result;
+}
+
+int run_launch(const Flags& flags, const CLI::App& launch_app) {
+  const CLI::App& app = *launch_app.get_parent();
+  const Arguments command = launch_app.remaining();
+  check_command(command, app);
+  if (!flags.nproc) {  // not left to CLI11, which would not see that a wrong option was meant
+    throw UsageError("--nproc is required: the ranks on this node");
+  }
+  if (flags.nnodes > 1 && flags.master.empty()) {
+    throw UsageError(
+        "--nnodes needs --master HOST:PORT: where every node can reach node 0, and a port that is free there");
+  }
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  LaunchOptions options(with_program(program, command));
+  if (command.front() == "train") {
+    options.restart_command(with_program(program, command_to_resume(command, app)));
+  }
+  options.name("mezzo launch")
+      .nproc(*flags.nproc)
+      .nnodes(flags.nnodes)
+      .node_rank(flags.node_rank)
+      .max_restarts(flags.max_restarts)
+      .grace_seconds(flags.grace_time);
+  if (!flags.master.empty()) {
+    const auto [host, port] = parse_master(flags.master);
+    options.master_addr(host).master_port(port);
+  }
+  try {
+    return distributed::launch(options);
+  } catch (const c10::ValueError& error) {
+    throw UsageError(error.what_without_backtrace());
+  }
+}
+
+}  // namespace
+
+void drop_launch_separator(std::vector<std::string>& arguments, const CLI::App& app) {
+  const auto separator = std::find(arguments.begin(), arguments.end(), "--");
+  const bool is_launch = separator != arguments.end() && arguments.front() == "launch";
+  if (is_launch && std::none_of(std::next(arguments.begin()), separator,
+                                [&](const std::string& argument) { return find_command(app, argument) != nullptr; })) {
+    arguments.erase(separator);
+  }
+}
+
+Run add_launch(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  app.add_option("--nproc", flags->nproc, "ranks on this node");
+  app.add_option("--nnodes", flags->nnodes, "nodes, each with a mezzo launch of its own and as many ranks")
+      ->capture_default_str();
+  app.add_option("--node-rank", flags->node_rank, "this node, counted from 0")->capture_default_str();
+  app.add_option("--master", flags->master,
+                 "HOST:PORT of node 0 where ranks meet, for several nodes; a free port of this machine for one");
+  app.add_option("--max-restarts", flags->max_restarts,
+                 "how often all ranks start again after one failed; training goes on from its last checkpoint")
+      ->capture_default_str();
+  app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
+      ->capture_default_str();
+  app.footer("What follows is the command that each rank runs:\n  mezzo launch --nproc 2 -- train --model DIR …");
+  app.prefix_command();  // everything from the command on is its own
+  return [flags, &app] { return run_launch(*flags, app); };
+}
+
+}  // namespace mezzo::app

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mezzo/amp/module_scope.h"
+#include "mezzo/amp/op_policy.h"
+
+namespace mezzo {
+
+class CastLog;
+class PolicyRegionGuard;
+
+/// What the AutocastGuards of a thread (or Python's `torch.autocast`) have set: for each device type whether autocast
+/// is on, its dtype, op policy and log; whether casts are cached; and the ModuleScope path. Take it on one thread, and
+/// hand it to an AutocastStateGuard on another.
+///
+/// @code
+/// const auto state = mezzo::AutocastState::current();
+/// std::thread worker([&] {
+///   const mezzo::AutocastStateGuard autocast(state);
+///   output = model->forward(input);  // as it would run on the thread that started this one
+/// });
+/// @endcode
+class AutocastState {
+ public:
+  /// This thread's.
+  static AutocastState current();
+
+ private:
+  friend class AutocastStateGuard;
+  struct Device {
+    c10::DeviceType type;
+    bool enabled;
+    c10::ScalarType dtype;
+  };
+  struct Policy {
+    c10::DeviceType type;
+    std::shared_ptr<const OpPolicyTable> table;
+    CastLog* log;
+  };
+
+  void set() const;
+
+  std::vector<Device> devices_;
+  std::vector<Policy> policies_;  // outermost first
+  bool cache_enabled_ = true;
+  bool in_region_ = false;  // so that another thread's region is not the outermost, and leaves the cache alone
+  std::string module_path_;
+};
+
+/// Puts an AutocastState in force on this thread while it lives; restores what it found. Guards nest, also with
+/// AutocastGuard.
+///
+/// Where the state is that of an autocast region, keep that region open for as long as the guard lives: PyTorch's cache
+/// of cast weights belongs to all threads, and is cleared when the region ends, not when this guard does. A log in the
+/// state must outlive the guard.
+class AutocastStateGuard {
+ public:
+  explicit AutocastStateGuard(AutocastState state);
+  ~AutocastStateGuard();
+  AutocastStateGuard(const AutocastStateGuard&) = delete;
+  AutocastStateGuard& operator=(const AutocastStateGuard&) = delete;
+
+ private:
+  AutocastState state_, previous_;
+  std::vector<std::unique_ptr<PolicyRegionGuard>> policies_;
+  std::optional<ModuleScope> scope_;
+};
+
+}  // namespace mezzo

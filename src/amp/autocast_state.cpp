@@ -1,0 +1,67 @@
+#include "mezzo/amp/autocast_state.h"
+
+#include <ATen/autocast_mode.h>
+
+#include <algorithm>
+
+#include "amp/policy_region.h"
+
+namespace mezzo {
+
+AutocastState AutocastState::current() {
+  AutocastState state;
+  for (const auto type : at::autocast::_AUTOCAST_SUPPORTED_DEVICES) {
+    state.devices_.push_back({type, at::autocast::is_autocast_enabled(type), at::autocast::get_autocast_dtype(type)});
+  }
+  for (const auto type : PolicyRegion::open_device_types()) {
+    const PolicyRegion* region = PolicyRegion::current(type);
+    state.policies_.push_back({type, region->policy, region->log});
+  }
+  state.cache_enabled_ = at::autocast::is_autocast_cache_enabled();
+  at::autocast::increment_nesting();
+  state.in_region_ = at::autocast::decrement_nesting() > 0;
+  state.module_path_ = ModuleScope::current_path();
+  return state;
+}
+
+void AutocastState::set() const {
+  for (const Device& device : devices_) {
+    at::autocast::set_autocast_enabled(device.type, device.enabled);
+    at::autocast::set_autocast_dtype(device.type, device.dtype);
+  }
+  at::autocast::set_autocast_cache_enabled(cache_enabled_);
+}
+
+AutocastStateGuard::AutocastStateGuard(AutocastState state)
+    : state_(std::move(state)), previous_(AutocastState::current()) {
+  state_.set();
+  if (state_.in_region_) {
+    at::autocast::increment_nesting();
+  }
+  // Where only this thread has a policy, PyTorch's own list takes its place.
+  for (const auto& mine : previous_.policies_) {
+    const auto same = [&](const auto& policy) { return policy.type == mine.type; };
+    if (std::none_of(state_.policies_.begin(), state_.policies_.end(), same)) {
+      policies_.push_back(std::make_unique<PolicyRegionGuard>(
+          mine.type, PolicyRegion{OpPolicy::built_in(mine.type).table(), /*log=*/nullptr}));
+    }
+  }
+  for (const auto& policy : state_.policies_) {
+    policies_.push_back(std::make_unique<PolicyRegionGuard>(policy.type, PolicyRegion{policy.table, policy.log}));
+  }
+  if (!state_.module_path_.empty()) {
+    scope_.emplace(state_.module_path_);
+  }
+}
+
+AutocastStateGuard::~AutocastStateGuard() {
+  while (!policies_.empty()) {
+    policies_.pop_back();  // in the reverse order of their start
+  }
+  if (state_.in_region_) {
+    at::autocast::decrement_nesting();
+  }
+  previous_.set();
+}
+
+}  // namespace mezzo

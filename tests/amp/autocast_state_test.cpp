@@ -1,0 +1,71 @@
+#include "mezzo/amp/autocast_state.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/cast_log.h"
+
+namespace mezzo {
+namespace {
+
+at::ScalarType dtype_of_product() {
+  const auto x = at::ones({2, 2});
+  return at::matmul(x, x).scalar_type();
+}
+
+/// On a thread of its own, under `state`; afterwards that thread is as it was.
+at::ScalarType dtype_on_another_thread(const AutocastState& state) {
+  return std::async(std::launch::async,
+                    [&] {
+                      at::ScalarType inside;
+                      {
+                        const AutocastStateGuard guard(state);
+                        inside = dtype_of_product();
+                      }
+                      EXPECT_EQ(dtype_of_product(), at::kFloat);
+                      EXPECT_EQ(at::autocast::increment_nesting(), 1);
+                      at::autocast::decrement_nesting();
+                      return inside;
+                    })
+      .get();
+}
+
+TEST(AutocastStateTest, CarriesDtypeAndPolicyToAnotherThread) {
+  EXPECT_EQ(dtype_on_another_thread(AutocastState::current()), at::kFloat);
+  const AutocastGuard bf16(at::kCPU, at::kBFloat16);
+  EXPECT_EQ(dtype_on_another_thread(AutocastState::current()), at::kBFloat16);
+  {
+    const AutocastGuard half(at::kCPU, at::kHalf);
+    EXPECT_EQ(dtype_on_another_thread(AutocastState::current()), at::kHalf);
+    const AutocastGuard off(at::kCPU, at::kHalf, /*enabled=*/false);
+    EXPECT_EQ(dtype_on_another_thread(AutocastState::current()), at::kFloat);
+  }
+  OpPolicy policy = OpPolicy::built_in(at::kCPU);
+  policy.set("matmul", CastPolicy::kFloat32);
+  CastLog log;
+  const AutocastGuard with_policy(at::kCPU, at::kBFloat16, AutocastOptions().policy(policy).log(&log));
+  EXPECT_EQ(dtype_on_another_thread(AutocastState::current()), at::kFloat);
+}
+
+TEST(AutocastStateTest, ReplacesWhatTheThreadHas) {
+  const auto plain = AutocastState::current();
+  OpPolicy policy = OpPolicy::built_in(at::kCPU);
+  policy.set("matmul", CastPolicy::kFloat32);
+  const AutocastGuard autocast(at::kCPU, at::kHalf, AutocastOptions().policy(policy));
+  {
+    const AutocastStateGuard off(plain);
+    EXPECT_EQ(dtype_of_product(), at::kFloat);
+    const AutocastGuard bf16(at::kCPU, at::kBFloat16);  // PyTorch's own list, since `plain` has no other
+    EXPECT_EQ(dtype_of_product(), at::kBFloat16);
+  }
+  EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kHalf);
+  EXPECT_EQ(dtype_of_product(), at::kFloat);
+}
+
+}  // namespace
+}  // namespace mezzo

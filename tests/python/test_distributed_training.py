@@ -1,0 +1,280 @@
+"""`mezzo train` on several ranks, under every launcher, against one process with the same texts in a step."""
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import environment, free_port
+from safetensors.torch import load_file
+from support import MINILM, PROGRAM, mezzo, random_bert, records
+from transformers import AutoTokenizer
+
+TEXTS, STEPS, LIMIT = 300, 20, 120  # the last: seconds after which a hang is one
+WORDS = "the of war market moon river code proof queen bread engine cat light vote song price stone dream law rain".split()
+
+
+def write_texts(path, count, seed):
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        label = rng.randrange(3)
+        words = rng.choices(WORDS, weights=[5 if i % 3 == label else 1 for i in range(len(WORDS))], k=rng.randint(1, 20))
+        rows.append((" ".join(words), label))
+    path.write_text(json.dumps(rows))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_texts(folder / "train.json", TEXTS, 0)
+    write_texts(folder / "dev.json", 101, 1)
+    random_bert(folder / "model", labels=3, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                intermediate_size=64)
+    AutoTokenizer.from_pretrained(MINILM).save_pretrained(folder / "model")
+    return folder
+
+
+def flags(data, output, *more):
+    return list(map(str, [
+        "train", "--model", data / "model", "--train", data / "train.json", "--dev", data / "dev.json", "--output", output,
+        "--precision", "fp32", "--dropout", 0, "--learning-rate", 1e-3, "--max-grad-norm", 1, "--eval-every", 10,
+        "--epochs", 2, "--threads", 1, *more]))
+
+
+def launch(nproc, arguments, *options, check=True, **popen):
+    command = [PROGRAM, "launch", "--nproc", str(nproc), *map(str, options), "--", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, **popen)
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def weights(output):
+    return load_file(Path(output) / "model.safetensors")
+
+
+def difference(a, b):
+    """The largest difference between two runs' losses, and between their weights."""
+    losses = [[record["loss"] for record in records(output, "step")] for output in (a, b)]
+    assert len(losses[0]) == len(losses[1]) == STEPS
+    mine, theirs = weights(a), weights(b)
+    return (max(abs(x - y) for x, y in zip(*losses)), max((mine[name] - theirs[name]).abs().max().item() for name in mine))
+
+
+@pytest.fixture(scope="module")
+def one(data, tmp_path_factory):
+    """One process, 32 texts a step; an epoch's last has 12."""
+    output = tmp_path_factory.mktemp("one") / "out"
+    mezzo(*flags(data, output, "--batch-size", 32))
+    return output
+
+
+@pytest.mark.parametrize("nproc, more", [
+    (2, ["--batch-size", 16]),
+    (2, ["--batch-size", 16, "--all-reduce", "backend"]),
+    (4, ["--batch-size", 8]),
+    (2, ["--batch-size", 8, "--grad-accumulation", 2]),
+    (2, ["--batch-size", 16, "--balance", "tokens"]),
+    (2, ["--batch-size", 16, "--zero-stage", 1]),
+    (2, ["--batch-size", 8, "--grad-accumulation", 2, "--zero-stage", 1, "--balance", "tokens"]),
+], ids=lambda value: "-".join(map(str, value)) if isinstance(value, list) else str(value))
+def test_ranks_follow_one_process(data, one, tmp_path, nproc, more):
+    launch(nproc, flags(data, tmp_path / "out", *more))
+    losses, tensors = difference(tmp_path / "out", one)
+    # Sums of 32 texts' gradients in another order, and what twenty steps of Adam make of it.
+    assert losses < 1e-5 and tensors < 1e-4, (losses, tensors)
+    for mine, theirs in zip(records(tmp_path / "out", "step"), records(one, "step"), strict=True):
+        assert mine["samples"] == theirs["samples"] and mine["tokens"] == theirs["tokens"]
+    for mine, theirs in zip(records(tmp_path / "out", "eval"), records(one, "eval"), strict=True):
+        # Each text once: a text more, or twice, of 101 would change the accuracy by more.
+        assert mine["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-9) and mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("compression, bound", [("fp16", 2**-11), ("bf16", 2**-8)])
+def test_compressed_gradients_come_close(data, one, tmp_path, compression, bound):
+    launch(2, flags(data, tmp_path / "out", "--batch-size", 16, "--gradient-compression", compression))
+    losses, _ = difference(tmp_path / "out", one)
+    # Each gradient is rounded twice a step, by `bound` at most; Adam keeps its sign, which is most of its update.
+    assert 0 < losses < 20 * bound, losses
+
+
+def test_half_weights_on_ranks_follow_those_of_one_process(data, tmp_path):
+    more = ["--precision", "bf16", "--master-weights"]
+    mezzo(*flags(data, tmp_path / "one", "--batch-size", 32, *more))
+    for name, extra in ("ddp", []), ("zero", ["--zero-stage", 1]):
+        launch(2, flags(data, tmp_path / name, "--batch-size", 16, *more, *extra))
+        losses, _ = difference(tmp_path / name, tmp_path / "one")
+        assert losses < 8 * 2**-8, "a few roundings of a logit near 1"
+    assert digest(tmp_path / "zero") == digest(tmp_path / "ddp"), "who updates a weight does not matter"
+
+
+def test_overflows_are_skipped_by_all_ranks_alike(data, tmp_path):
+    """One process sums all texts' gradients in float16, each rank those of its own, so they overflow at other scales;
+    but whatever happens on one rank, happens to all."""
+    scaling = ["--precision", "fp16", "--init-scale", 2**24, "--growth-interval", 5, "--batch-size", 16]
+    runs = {}
+    for name, extra in ("ddp", []), ("zero", ["--zero-stage", 1]):
+        launch(2, flags(data, tmp_path / name, *scaling, *extra))
+        runs[name] = [(r["skipped"], r["loss_scale"], r["loss"]) for r in records(tmp_path / name, "step")]
+    assert runs["ddp"] == runs["zero"] and digest(tmp_path / "ddp") == digest(tmp_path / "zero")
+    assert {skipped for skipped, _, _ in runs["ddp"]} == {True, False}
+    for (skipped, scale, _), (_, after, _) in zip(runs["ddp"], runs["ddp"][1:]):
+        assert after == scale / 2 if skipped else after in (scale, 2 * scale)
+
+
+def digest(output):
+    return hashlib.sha256((Path(output) / "model.safetensors").read_bytes()).hexdigest()
+
+
+def without_ranks():
+    return {name: value for name, value in os.environ.items() if name not in environment(0, 1, 1)}
+
+
+def test_torchrun_mpirun_and_mezzo_launch_give_the_same_run(data, tmp_path):
+    arguments = flags(data, "OUTPUT", "--batch-size", 16)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2", "--master-port",
+                str(free_port()), PROGRAM]
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", "-x", f"MASTER_PORT={free_port()}", PROGRAM]
+    digests = set()
+    for name, command in ("mezzo", [PROGRAM, "launch", "--nproc", "2", "--"]), ("torchrun", torchrun), ("mpirun", mpirun):
+        output = tmp_path / name
+        done = subprocess.run([*command, *(str(output) if word == "OUTPUT" else word for word in arguments)],
+                              capture_output=True, text=True, timeout=LIMIT, env=without_ranks())
+        assert done.returncode == 0, done.stderr
+        assert "on 2 ranks" in done.stderr
+        digests.add(digest(output))
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_a_stopped_run_resumes_to_the_bit(data, tmp_path, zero_stage):
+    more = ["--batch-size", 8, "--dropout", 0.1, "--epochs", 6, "--zero-stage", zero_stage]
+    launch(2, flags(data, tmp_path / "whole", *more))
+    command = [PROGRAM, "launch", "--nproc", "2", "--", *flags(data, tmp_path / "cut", *more)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    wait_for_step(tmp_path / "cut", 5)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=LIMIT)
+    assert process.returncode == 143, stderr
+    assert re.search(r"stopped after step \d+; go on with --resume auto", stderr), stderr
+    launch(2, flags(data, tmp_path / "cut", *more, "--resume", "auto"))
+    assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
+    done = launch(3, flags(data, tmp_path / "cut", *more, "--resume", "auto"), check=False)
+    assert done.returncode == 1 and "of another run: ranks was '2', is now '3'" in done.stderr
+
+
+def wait_for_step(output, step):
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        if (output / "metrics.jsonl").exists() and len(records(output, "step")) >= step:
+            return
+        time.sleep(0.02)
+    pytest.fail("no progress")
+
+
+def rank_processes(output):
+    """The ranks' process ids, by rank, of the run that writes to `output`."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode().split("\0")
+            variables = dict(v.split("=", 1) for v in (folder / "environ").read_bytes().decode().split("\0") if "=" in v)
+        except (OSError, UnicodeDecodeError):
+            continue
+        if str(output) in command and "launch" not in command and "RANK" in variables:
+            found[int(variables["RANK"])] = int(folder.name)
+    return found
+
+
+def test_a_killed_rank_is_named_and_the_run_restarts_to_the_same_end(data, tmp_path):
+    more = ["--batch-size", 8, "--epochs", 6, "--save-every", 5]
+    launch(2, flags(data, tmp_path / "whole", *more))
+    command = [PROGRAM, "launch", "--nproc", "2", "--max-restarts", "1", "--", *flags(data, tmp_path / "cut", *more)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    wait_for_step(tmp_path / "cut", 7)
+    os.kill(rank_processes(tmp_path / "cut")[1], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, stderr
+    assert re.search(r"rank 1 \(pid \d+\) was killed by signal 9", stderr), stderr
+    assert "resumed after step" in stderr
+    assert digest(tmp_path / "cut") == digest(tmp_path / "whole")
+
+
+class Started:
+    """`mezzo train` on two ranks without a launcher that would end the others."""
+
+    def __init__(self, commands, **variables):
+        port = free_port()
+        self.processes = [
+            subprocess.Popen([PROGRAM, *map(str, command)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+                             env={**without_ranks(), **environment(rank, len(commands), port), **variables})
+            for rank, command in enumerate(commands)]
+
+    def ends(self):
+        """[(exit status, last line of stderr)]"""
+        ends = []
+        for process in self.processes:
+            try:
+                _, stderr = process.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            ends.append((process.returncode, (stderr.splitlines() or [""])[-1]))
+        return ends
+
+
+@pytest.mark.parametrize("all_reduce", ["auto", "backend"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_rank_lost_in_mid_epoch_is_named(data, tmp_path, how, lost, all_reduce):
+    arguments = flags(data, tmp_path / "out", "--batch-size", 8, "--epochs", 100, "--timeout", 5, "--all-reduce", all_reduce)
+    started = Started([arguments, arguments])
+    wait_for_step(tmp_path / "out", 3)
+    os.kill(started.processes[lost].pid, how)
+    survivor = started.processes[1 - lost]
+    _, stderr = survivor.communicate(timeout=LIMIT)
+    started.processes[lost].kill()
+    started.processes[lost].communicate()
+    message = stderr.splitlines()[-1]
+    assert survivor.returncode == 1
+    assert ("lost rank 1 (process" if lost == 1 else "kept by rank 0") in message and "stopped" in message, message
+
+
+def test_a_rank_that_does_not_come_is_named(data, tmp_path):
+    arguments = flags(data, tmp_path / "out", "--batch-size", 8, "--timeout", 3)
+    started = Started([arguments, ["--version"]])
+    (status, message), _ = started.ends()
+    assert status == 1 and "rank 1 of 2 did not come within 3 s" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_ranks_that_differ_are_found_at_start(data, tmp_path):
+    write_texts(tmp_path / "other.json", TEXTS, 5)
+    base = flags(data, tmp_path / "out", "--batch-size", 8)
+    for other, message in [(["--seed", 8], "seed differs between ranks: '123' on rank 0, '8' on rank 1"),
+                           (["--train", tmp_path / "other.json"], "training data differs between ranks"),
+                           (["--learning-rate", 1e-4], "learning-rate differs between ranks: '0.001' on rank 0, '0.0001' on rank 1")]:
+        for status, last in Started([base, [*base, *other]]).ends():
+            assert status == 1 and message in last, last
+    (tmp_path / "broken.json").write_text("[")
+    (status, first), (_, second) = Started([base, [*base, "--train", tmp_path / "broken.json"]]).ends()
+    assert status == 1 and "rank 1 failed: " in first and "broken.json" in first and "broken.json" in second
+    assert not (tmp_path / "out").exists(), "nothing written"
+
+
+def test_eval_and_predict_share_the_texts(data, one):
+    for arguments in (["eval", "--model", one, "--data", data / "dev.json", "--json"],
+                      ["predict", "--model", one, "--data", data / "dev.json", "--logits"]):
+        alone = mezzo(*arguments, "--precision", "fp32").stdout
+        shared = launch(3, [*map(str, arguments), "--precision", "fp32"]).stdout
+        assert "".join(line.removeprefix("[rank 0] ") for line in shared.splitlines(True)) == alone
+    done = launch(2, ["predict", "--model", str(one)], check=False, input="a text\n")
+    assert done.returncode == 2 and "pass them as --data FILE" in done.stderr
