@@ -180,9 +180,13 @@ ProcessGroup::~ProcessGroup() {
 void ProcessGroup::shutdown() {
   barrier();
   heartbeat_.reset();
+  if (environment_.launcher_hosts_store) {
+    return;  // and may take it away from now on
+  }
   const std::string key = "left";
   store_->add(key, 1);
-  while (hosts_store() && store_->add(key, 0) < size()) {
+  const auto deadline = std::chrono::steady_clock::now() + options_.timeout();
+  while (hosts_store() && store_->add(key, 0) < size() && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(milliseconds(5));
   }
 }
