@@ -27,8 +27,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const at::Tensor& ids,
                                 const at::Tensor& positions,
                                 const LayerNormParams& norm,
-                                double dropout,
-                                const RandomKey& random);
+                                const DropoutSite& dropout);
 
 /// activation(x weight^T + bias). `x` [T, H], `weight` [F, H], `bias` [F]; returns [T, F].
 at::Tensor linear_activation(const at::Tensor& x,
@@ -40,7 +39,6 @@ at::Tensor linear_activation(const at::Tensor& x,
 at::Tensor residual_layer_norm(const at::Tensor& x,
                                const at::Tensor& residual,
                                const LayerNormParams& norm,
-                               double dropout,
-                               const RandomKey& random);
+                               const DropoutSite& dropout);
 
 }  // namespace mezzo::kernels

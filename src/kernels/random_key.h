@@ -12,4 +12,10 @@ struct RandomKey {
   uint32_t site = 0;  ///< place in the model that draws, e.g. the dropout after layer 3's attention
 };
 
+/// A dropout: its probability, 0 for none, and what keys its masks.
+struct DropoutSite {
+  double p = 0;
+  RandomKey key;
+};
+
 }  // namespace mezzo::kernels

@@ -9,6 +9,7 @@
 
 #include "kernels/bert_blocks.h"
 #include "kernels/dropout.h"
+#include "kernels/fused_blocks.h"
 #include "kernels/packed_attention.h"
 #include "mezzo/amp/module_scope.h"
 
@@ -16,6 +17,7 @@
 
 namespace mezzo::text {
 
+using kernels::DropoutSite;
 using kernels::LayerNormParams;
 using kernels::RandomKey;
 using kernels::SequenceLayout;
@@ -27,6 +29,7 @@ class Dense : public torch::nn::Module {
       : weight(register_parameter("weight", at::empty({out, in}))),
         bias(register_parameter("bias", at::empty({out}))) {}
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+  kernels::fused::LinearParams params() const { return {weight, bias}; }
   at::Tensor weight, bias;
 };
 
@@ -72,10 +75,14 @@ class BertEmbeddings : public torch::nn::Module {
         dropout_(config.hidden_dropout_prob) {}
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
+    const DropoutSite dropout{is_training() ? dropout_ : 0, site(random, kEmbeddingSite)};
+    if (kernels::fused::can_run(word_->weight)) {
+      return kernels::fused::embeddings(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
+                                        batch.positions, norm_->params(), dropout);
+    }
     const ModuleScope scope("embeddings");
     return kernels::embedding_layer_norm(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
-                                         batch.positions, norm_->params(), is_training() ? dropout_ : 0,
-                                         site(random, kEmbeddingSite));
+                                         batch.positions, norm_->params(), dropout);
   }
 
  private:
@@ -96,8 +103,14 @@ class BertSelfAttention : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x, const SequenceLayout& layout, const RandomKey& random) const {
     const ModuleScope scope("self");
     return kernels::packed_attention(query_->forward(x), key_->forward(x), value_->forward(x), num_heads_, layout,
-                                     is_training() ? dropout_ : 0, random);
+                                     dropout(random));
   }
+
+  const Dense& query() const { return *query_; }
+  const Dense& key() const { return *key_; }
+  const Dense& value() const { return *value_; }
+  int64_t num_heads() const { return num_heads_; }
+  DropoutSite dropout(const RandomKey& random) const { return {is_training() ? dropout_ : 0, random}; }
 
  private:
   std::shared_ptr<Dense> query_, key_, value_;
@@ -115,9 +128,12 @@ class BertOutput : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const RandomKey& random) const {
     const ModuleScope scope("output");
-    return kernels::residual_layer_norm(dense_->forward(x), residual, norm_->params(), is_training() ? dropout_ : 0,
-                                        random);
+    return kernels::residual_layer_norm(dense_->forward(x), residual, norm_->params(), dropout(random));
   }
+
+  const Dense& dense() const { return *dense_; }
+  LayerNormParams norm() const { return norm_->params(); }
+  DropoutSite dropout(const RandomKey& random) const { return {is_training() ? dropout_ : 0, random}; }
 
  private:
   std::shared_ptr<Dense> dense_;
@@ -140,12 +156,30 @@ class BertAttention : public torch::nn::Module {
     return output_->forward(context, x, site(random, layer, LayerSite::kAttentionOutput));
   }
 
+  at::Tensor forward_fused(const at::Tensor& x,
+                           const SequenceLayout& layout,
+                           const DropoutSeed& random,
+                           int64_t layer,
+                           bool only_first_rows) const {
+    return kernels::fused::attention(
+        x,
+        {.query = self_->query().params(),
+         .key = self_->key().params(),
+         .value = self_->value().params(),
+         .output = output_->dense().params(),
+         .norm = output_->norm(),
+         .num_heads = self_->num_heads(),
+         .weights_dropout = self_->dropout(site(random, layer, LayerSite::kAttentionWeights)),
+         .output_dropout = output_->dropout(site(random, layer, LayerSite::kAttentionOutput))},
+        layout, only_first_rows);
+  }
+
  private:
   std::shared_ptr<BertSelfAttention> self_;
   std::shared_ptr<BertOutput> output_;
 };
 
-kernels::Activation activation(const std::string& name) {
+kernels::Activation parse_activation(const std::string& name) {
   return name == "gelu"   ? kernels::Activation::kGelu
          : name == "relu" ? kernels::Activation::kRelu
                           : kernels::Activation::kGeluTanh;
@@ -155,11 +189,14 @@ class BertIntermediate : public torch::nn::Module {
  public:
   explicit BertIntermediate(const BertConfig& config)
       : dense_(register_module("dense", std::make_shared<Dense>(config.hidden_size, config.intermediate_size))),
-        activation_(activation(config.hidden_act)) {}
+        activation_(parse_activation(config.hidden_act)) {}
   at::Tensor forward(const at::Tensor& x) const {  // [T, H] -> [T, F]
     const ModuleScope scope("intermediate");
     return kernels::linear_activation(x, dense_->weight, dense_->bias, activation_);
   }
+
+  const Dense& dense() const { return *dense_; }
+  kernels::Activation activation() const { return activation_; }
 
  private:
   std::shared_ptr<Dense> dense_;
@@ -173,13 +210,28 @@ class BertLayer : public torch::nn::Module {
         intermediate_(register_module("intermediate", std::make_shared<BertIntermediate>(config))),
         output_(register_module("output", std::make_shared<BertOutput>(config, config.intermediate_size))) {}
 
+  /// @param only_first_rows  whether no row but each sequence's first is needed
+  /// @return [B, H] with `only_first_rows`, else [T, H]
   at::Tensor forward(const at::Tensor& x,
                      const SequenceLayout& layout,
                      const DropoutSeed& random,
-                     int64_t layer) const {
+                     int64_t layer,
+                     bool only_first_rows) const {
+    const auto dropout = site(random, layer, LayerSite::kOutput);
+    if (kernels::fused::can_run(x)) {
+      const auto attended = attention_->forward_fused(x, layout, random, layer, only_first_rows);
+      return kernels::fused::feed_forward(attended,
+                                          {.intermediate = intermediate_->dense().params(),
+                                           .output = output_->dense().params(),
+                                           .activation = intermediate_->activation(),
+                                           .norm = output_->norm(),
+                                           .dropout = output_->dropout(dropout)},
+                                          only_first_rows ? layout.first_rows() : at::Tensor());
+    }
     const ModuleScope scope("layer", layer);
     const auto attended = attention_->forward(x, layout, random, layer);
-    return output_->forward(intermediate_->forward(attended), attended, site(random, layer, LayerSite::kOutput));
+    const auto output = output_->forward(intermediate_->forward(attended), attended, dropout);
+    return only_first_rows ? output.index_select(0, layout.first_rows()) : output;
   }
 
  private:
@@ -198,10 +250,11 @@ class BertEncoder : public torch::nn::Module {
     }
   }
 
+  /// @return [B, H]: the last layer's first row of each sequence
   at::Tensor forward(at::Tensor x, const SequenceLayout& layout, const DropoutSeed& random) const {
     const ModuleScope scope("encoder");
     for (size_t i = 0; i < layers_.size(); ++i) {
-      x = layers_[i]->forward(x, layout, random, static_cast<int64_t>(i));
+      x = layers_[i]->forward(x, layout, random, static_cast<int64_t>(i), /*only_first_rows=*/i + 1 == layers_.size());
     }
     return x;
   }
@@ -235,8 +288,7 @@ class BertModel : public torch::nn::Module {
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [B, H]
     const ModuleScope scope("bert");
     const SequenceLayout layout(batch.cu_seqlens, batch.seqlens, batch.input_ids.size(0), batch.input_ids.device());
-    const auto hidden = encoder_->forward(embeddings_->forward(batch, random), layout, random);
-    return pooler_->forward(hidden.index_select(0, layout.first_rows));
+    return pooler_->forward(encoder_->forward(embeddings_->forward(batch, random), layout, random));
   }
 
  private:

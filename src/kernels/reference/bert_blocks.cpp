@@ -19,10 +19,9 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const at::Tensor& ids,
                                 const at::Tensor& positions,
                                 const LayerNormParams& norm,
-                                double dropout_p,
-                                const RandomKey& random) {
+                                const DropoutSite& site) {
   const auto sum = at::embedding(word, ids) + token_type.select(0, 0) + at::embedding(position, positions);
-  return dropout(layer_norm(sum, norm), dropout_p, random);
+  return dropout(layer_norm(sum, norm), site.p, site.key);
 }
 
 at::Tensor linear_activation(const at::Tensor& x,
@@ -41,9 +40,8 @@ at::Tensor linear_activation(const at::Tensor& x,
 at::Tensor residual_layer_norm(const at::Tensor& x,
                                const at::Tensor& residual,
                                const LayerNormParams& norm,
-                               double dropout_p,
-                               const RandomKey& random) {
-  return layer_norm(dropout(x, dropout_p, random) + residual, norm);
+                               const DropoutSite& site) {
+  return layer_norm(dropout(x, site.p, site.key) + residual, norm);
 }
 
 }  // namespace mezzo::kernels

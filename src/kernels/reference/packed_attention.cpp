@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/dropout.h"
+#include "kernels/reference/random_words.h"
 
 namespace mezzo::kernels {
 namespace {
@@ -17,13 +17,14 @@ namespace {
 constexpr double kLeastFill = 0.75;
 
 /// The sequences by length, longest first, cut into groups of similar length.
-std::vector<std::vector<int64_t>> group_by_length(const at::TensorAccessor<int32_t, 1>& seqlens) {
-  std::vector<int64_t> order(seqlens.size(0));
+std::vector<std::vector<int64_t>> group_by_length(const std::vector<Sequence>& sequences) {
+  std::vector<int64_t> order(sequences.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return seqlens[a] > seqlens[b]; });
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
   std::vector<std::vector<int64_t>> groups;
   for (const int64_t sequence : order) {
-    if (groups.empty() || seqlens[sequence] < kLeastFill * seqlens[groups.back().front()]) {
+    const double longest = groups.empty() ? 0 : static_cast<double>(sequences[groups.back().front()].num_tokens);
+    if (groups.empty() || static_cast<double>(sequences[sequence].num_tokens) < kLeastFill * longest) {
       groups.emplace_back();
     }
     groups.back().push_back(sequence);
@@ -31,19 +32,34 @@ std::vector<std::vector<int64_t>> group_by_length(const at::TensorAccessor<int32
   return groups;
 }
 
+/// [G, heads, L, L]: which weights are kept.
+at::Tensor keep_mask(const SequenceLayout::Group& group, int64_t num_heads, const DropoutSite& dropout) {
+  const auto options = group.pad_index.options();
+  const int64_t blocks = (group.max_seqlen + 3) / 4;
+  const auto rows = group.pad_index.view({group.size, 1, group.max_seqlen, 1});
+  const auto number = rows * num_heads + at::arange(num_heads, options).view({1, num_heads, 1, 1});
+  const auto words = reference::random_words(at::arange(blocks, options), number, at::full({}, int64_t{dropout.key.step}, options),
+                                  dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
+  return words.flatten(3).narrow(3, 0, group.max_seqlen).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
+}
+
 /// Of queries, keys and values padded to [G, heads, L, head_size].
 at::Tensor attend(const at::Tensor& q,
                   const at::Tensor& k,
                   const at::Tensor& v,
-                  const at::Tensor& key_mask,
-                  double dropout_p,
-                  const RandomKey& random) {
-  if (dropout_p == 0 && !q.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
-    return at::scaled_dot_product_attention(q, k, v, key_mask);
+                  const SequenceLayout::Group& group,
+                  const DropoutSite& dropout) {
+  if (dropout.p == 0 && !q.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
+    return at::scaled_dot_product_attention(q, k, v, group.key_mask);
   }
   const auto scores = at::matmul(q * (1 / std::sqrt(static_cast<double>(q.size(3)))), k.transpose(2, 3));
-  const auto weights = scores.masked_fill(key_mask.logical_not(), -std::numeric_limits<double>::infinity()).softmax(-1);
-  return at::matmul(dropout(weights, dropout_p, random), v);
+  const auto masked = scores.masked_fill(group.key_mask.logical_not(), -std::numeric_limits<double>::infinity());
+  auto weights = masked.softmax(-1);
+  if (dropout.p > 0) {
+    weights = at::where(keep_mask(group, q.size(1), dropout), weights * (1 / (1 - dropout.p)),
+                        at::zeros({}, weights.options()));
+  }
+  return at::matmul(weights, v);
 }
 
 }  // namespace
@@ -52,27 +68,41 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
                                const at::Tensor& seqlens,
                                int64_t num_rows,
                                const at::Device& device)
-    : first_rows(cu_seqlens.narrow(0, 0, seqlens.size(0)).to(device, at::kLong)) {
-  const auto first = cu_seqlens.accessor<int32_t, 1>();
-  const auto counts = seqlens.accessor<int32_t, 1>();
-  std::vector<int64_t> unpad(num_rows, 0);
+    : num_rows_(num_rows), first_rows_(cu_seqlens.narrow(0, 0, seqlens.size(0)).to(device, at::kLong)) {
+  const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
+  for (int64_t b = 0; b < counts.size(0); ++b) {
+    TORCH_CHECK_VALUE(first[b] >= 0 && counts[b] > 0 && first[b] + counts[b] <= num_rows, "SequenceLayout: sequence ", b,
+                      " has ", counts[b], " tokens from row ", first[b], " on, of ", num_rows,
+                      " rows; it needs one at least, and rows for all");
+    sequences_.push_back({first[b], counts[b]});
+  }
+}
+
+const SequenceLayout::Padding& SequenceLayout::padding() const {
+  if (padding_) {
+    return *padding_;
+  }
+  padding_.emplace();
+  const auto device = first_rows_.device();
+  std::vector<int64_t> unpad(num_rows_, 0);
   int64_t padded_rows = 0;
-  for (const auto& members : group_by_length(counts)) {
-    const auto size = static_cast<int64_t>(members.size()), longest = int64_t{counts[members.front()]};
+  for (const auto& members : group_by_length(sequences_)) {
+    const auto size = static_cast<int64_t>(members.size()), longest = sequences_[members.front()].num_tokens;
     std::vector<int64_t> pad(size * longest, 0);
     auto key_mask = at::zeros({size, 1, 1, longest}, at::kBool);
     for (int64_t g = 0; g < size; ++g) {
-      const int64_t begin = first[members[g]], count = counts[members[g]];
+      const auto [begin, count] = sequences_[members[g]];
       for (int64_t i = 0; i < count; ++i) {
         pad[g * longest + i] = begin + i;
         unpad[begin + i] = padded_rows + g * longest + i;
       }
       key_mask.select(0, g).narrow(2, 0, count).fill_(true);
     }
-    groups.push_back({size, longest, at::tensor(pad, at::kLong).to(device), key_mask.to(device)});
+    padding_->groups.push_back({size, longest, at::tensor(pad, at::kLong).to(device), key_mask.to(device)});
     padded_rows += size * longest;
   }
-  unpad_index = at::tensor(unpad, at::kLong).to(device);
+  padding_->unpad_index = at::tensor(unpad, at::kLong).to(device);
+  return *padding_;
 }
 
 at::Tensor packed_attention(const at::Tensor& query,
@@ -80,23 +110,19 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& value,
                             int64_t num_heads,
                             const SequenceLayout& layout,
-                            double dropout_p,
-                            const RandomKey& random) {
+                            const DropoutSite& dropout) {
   const int64_t hidden = query.size(1);
   std::vector<at::Tensor> contexts;
-  for (size_t number = 0; number < layout.groups.size(); ++number) {
-    const auto& group = layout.groups[number];
+  for (const auto& group : layout.padding().groups) {
     const auto pad = [&](const at::Tensor& rows) {  // [T, H] -> [G, heads, L, head_size]
       return rows.index_select(0, group.pad_index)
           .view({group.size, group.max_seqlen, num_heads, hidden / num_heads})
           .transpose(1, 2);
     };
-    RandomKey group_random = random;  // each group draws a mask of its own
-    group_random.site |= static_cast<uint32_t>(number) << 16;
-    const auto context = attend(pad(query), pad(key), pad(value), group.key_mask, dropout_p, group_random);
+    const auto context = attend(pad(query), pad(key), pad(value), group, dropout);
     contexts.push_back(context.transpose(1, 2).reshape({group.size * group.max_seqlen, hidden}));
   }
-  return at::cat(contexts).index_select(0, layout.unpad_index);
+  return at::cat(contexts).index_select(0, layout.padding().unpad_index);
 }
 
 }  // namespace mezzo::kernels

@@ -28,12 +28,15 @@ std::array<at::Tensor, 4> philox(std::array<at::Tensor, 4> counter, uint64_t key
 
 }  // namespace
 
+at::Tensor random_words(
+    const at::Tensor& low, const at::Tensor& high, const at::Tensor& step, uint64_t seed, uint32_t site) {
+  const auto counter = at::broadcast_tensors({low, high, step.to(at::kLong)});
+  return at::stack(philox({counter[0], counter[1], counter[2], at::full_like(counter[0], int64_t{site})}, seed), -1);
+}
+
 at::Tensor random_words(int64_t blocks, const at::Tensor& step, uint64_t seed, uint32_t site) {
   const auto block = at::arange(blocks, at::TensorOptions(at::kLong).device(step.device()));
-  const auto words = philox({block.bitwise_and(kWordMask), block.bitwise_right_shift(32),
-                             step.to(at::kLong).expand_as(block), at::full_like(block, int64_t{site})},
-                            seed);
-  return at::stack(words, /*dim=*/1).flatten();
+  return random_words(block.bitwise_and(kWordMask), block.bitwise_right_shift(32), step, seed, site).flatten();
 }
 
 }  // namespace mezzo::kernels::reference

@@ -1,0 +1,301 @@
+#include <cstddef>
+
+#include "kernels/cpu/simd/convert.h"
+#include "kernels/cpu/simd/table.h"
+
+namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace {
+
+/// Queries computed at a time.
+constexpr int64_t kQueryBlock = 32;
+
+int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+/// A matrix in scratch, its rows a whole number of vectors apart.
+struct Matrix {
+  float* data;
+  int64_t stride;
+  float* row(int64_t i) const { return data + i * stride; }
+};
+
+/// How a matrix is read: element (i, k) lies at data[i * row + k * column].
+struct Strided {
+  const float* data;
+  int64_t row, column;
+};
+
+Strided plain(const Matrix& a) { return {a.data, a.stride, 1}; }
+Strided transposed(const Matrix& a) { return {a.data, 1, a.stride}; }
+
+/// kRows rows and kVectors vectors of c, from `depth` columns of a and rows of b; held in registers meanwhile.
+template <int kRows, int kVectors, bool kAdd>
+inline void product_tile(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t b_row, int64_t depth, float* c, int64_t c_row) {
+  Floats sums[kRows][kVectors];
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      sums[i][v] = kAdd ? load(c + i * c_row + v * kWidth) : Floats{};
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    Floats right[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      right[v] = load(b + k * b_row + v * kWidth);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      const float left = a[i * a_row + k * a_column];
+      for (int v = 0; v < kVectors; ++v) {
+        sums[i][v] += left * right[v];
+      }
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      store(c + i * c_row + v * kWidth, sums[i][v]);
+    }
+  }
+}
+
+template <int kVectors, bool kAdd>
+void product_columns(const Strided& a, const float* b, int64_t b_row, int64_t rows, int64_t depth, float* c, int64_t c_row) {
+  constexpr int kRows = 6;  // 12 sums, 2 vectors of b and one of a: the 16 registers of AVX2
+  int64_t i = 0;
+  for (; i + kRows <= rows; i += kRows) {
+    product_tile<kRows, kVectors, kAdd>(a.data + i * a.row, a.row, a.column, b, b_row, depth, c + i * c_row, c_row);
+  }
+  for (; i + 2 <= rows; i += 2) {
+    product_tile<2, kVectors, kAdd>(a.data + i * a.row, a.row, a.column, b, b_row, depth, c + i * c_row, c_row);
+  }
+  for (; i < rows; ++i) {
+    product_tile<1, kVectors, kAdd>(a.data + i * a.row, a.row, a.column, b, b_row, depth, c + i * c_row, c_row);
+  }
+}
+
+/// c = a b, or c += a b: [rows, depth] times [depth, columns]. Columns up to the next multiple of kWidth are computed too.
+template <bool kAdd>
+void product(const Strided& a, const Matrix& b, int64_t rows, int64_t depth, int64_t columns, const Matrix& c) {
+  int64_t j = 0;
+  for (; j + kWidth < columns; j += 2 * kWidth) {
+    product_columns<2, kAdd>(a, b.data + j, b.stride, rows, depth, c.data + j, c.stride);
+  }
+  if (j < columns) {
+    product_columns<1, kAdd>(a, b.data + j, b.stride, rows, depth, c.data + j, c.stride);
+  }
+}
+
+/// Takes what it is asked for from one piece of memory.
+class Arena {
+ public:
+  explicit Arena(float* memory) : next_(memory) {}
+  float* take(int64_t count) {
+    float* taken = next_;
+    next_ += round_up(count, 16);
+    return taken;
+  }
+  Matrix matrix(int64_t rows, int64_t columns) {
+    const int64_t stride = round_up(columns, kMaskRun);
+    return {take(rows * stride), stride};
+  }
+
+ private:
+  float* next_;
+};
+
+/// Rows `first` ... of one head, with the bias, times `scale`; zeros in the columns up to the next whole vector.
+void copy_in(ConstSpan from, int64_t stride, const float* bias, float scale, int64_t first, int64_t rows, int64_t head_size, const Matrix& to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    float* out = to.row(i);
+    const float* in = read(from, (first + i) * stride, head_size, out);
+    for_each_vector(head_size, [&](int64_t d, auto get, auto) {
+      const Floats x = bias != nullptr ? get(in + d) + get(bias + d) : get(in + d);
+      store(out + d, x * scale);  // lanes beyond head_size are zero
+    });
+  }
+}
+
+void transpose(const Matrix& from, int64_t rows, int64_t columns, const Matrix& to) {
+  for (int64_t j = 0; j < columns; ++j) {
+    float* out = to.row(j);
+    for (int64_t i = 0; i < rows; ++i) {
+      out[i] = from.data[i * from.stride + j];
+    }
+    for (int64_t i = rows; i < round_up(rows, kWidth); ++i) {
+      out[i] = 0;
+    }
+  }
+}
+
+void copy_out(const Matrix& from, int64_t first, int64_t rows, int64_t head_size, Span to, int64_t stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = (first + i) * stride;
+    if (float* out = place(to, at, from.row(i)); out != from.row(i)) {
+      for_each_vector(head_size, [&](int64_t d, auto get, auto put) { put(out + d, get(from.row(i) + d)); });
+    }
+    write(from.row(i), to, at, head_size);
+  }
+}
+
+void add_rows(const Matrix& from, int64_t rows, int64_t columns, float* sums) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for_each_vector(columns, [&](int64_t d, auto get, auto put) { put(sums + d, get(sums + d) + get(from.row(i) + d)); });
+  }
+}
+
+void fill_zero(const Matrix& matrix, int64_t rows) {
+  __builtin_memset(matrix.data, 0, static_cast<std::size_t>(rows * matrix.stride) * sizeof(float));
+}
+
+void set_zero(float* values, int64_t count) { __builtin_memset(values, 0, static_cast<std::size_t>(count) * sizeof(float)); }
+
+
+/// In place: e^(score - shift). Returns the sum.
+float exponentials(float* scores, int64_t count, float shift) {
+  Floats total{};
+  float rest = 0;
+  for_vectors(
+      count,
+      [&](int64_t j) {
+        const Floats e = exp(load(scores + j) - shift);
+        total += e;
+        store(scores + j, e);
+      },
+      [&](int64_t j, int64_t left) {
+        const Floats e = exp(load_part(scores + j, left) - shift);
+        for (int64_t lane = 0; lane < left; ++lane) {
+          rest += e[lane];
+        }
+        store_part(scores + j, e, left);
+      });
+  return sum(total) + rest;
+}
+
+float largest(const float* scores, int64_t count) {
+  float most = scores[0];
+  for_vectors(
+      count, [&](int64_t j) { const float m = max(load(scores + j)); most = m > most ? m : most; },
+      [&](int64_t j, int64_t left) {
+        for (int64_t lane = 0; lane < left; ++lane) {
+          most = scores[j + lane] > most ? scores[j + lane] : most;
+        }
+      });
+  return most;
+}
+
+void multiply(float* row, const float* by, int64_t count) {
+  for_each_vector(count, [&](int64_t j, auto get, auto put) { put(row + j, get(row + j) * get(by + j)); });
+}
+
+void scale_row(float* row, float by, int64_t count) {
+  for_each_vector(count, [&](int64_t j, auto get, auto put) { put(row + j, get(row + j) * by); });
+}
+
+/// The factors of dropout for one query's weights.
+void mask_row(const AttentionTile& tile, int64_t query, float* factors) {
+  const auto number = tile.first_query_number + static_cast<uint32_t>(query) * tile.query_number_step;
+  for (int64_t j = 0; j < tile.num_keys; j += kMaskRun) {
+    dropout_factors(static_cast<uint32_t>(j / 4), number, tile.dropout, factors + j);
+  }
+}
+
+int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+}  // namespace
+
+int64_t attention_scratch(int64_t num_keys, int64_t head_size) {
+  const int64_t keys = round_up(num_keys, kMaskRun) + 16, columns = round_up(head_size, kMaskRun) + 16;
+  return 4 * keys * columns + 2 * columns * keys + 6 * kQueryBlock * (keys + columns) + 1024;
+}
+
+void attention(const AttentionTile& tile, float* scratch) {
+  const int64_t keys = tile.num_keys, columns = tile.head_size;
+  Arena arena(scratch);
+  const auto key = arena.matrix(keys, columns), value = arena.matrix(keys, columns);
+  const auto key_columns = arena.matrix(columns, keys);
+  const auto query = arena.matrix(kQueryBlock, columns), output = arena.matrix(kQueryBlock, columns);
+  const auto weights = arena.matrix(kQueryBlock, keys);
+  float* factors = arena.take(keys + kMaskRun);
+
+  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
+  copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, value);
+  transpose(key, keys, columns, key_columns);
+  for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
+    const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
+    copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
+    product<false>(plain(query), key_columns, rows, columns, keys, weights);
+    for (int64_t i = 0; i < rows; ++i) {
+      float* row = weights.row(i);
+      const float most = largest(row, keys);
+      const float total = exponentials(row, keys, most);
+      scale_row(row, 1 / total, keys);
+      if (tile.log_sum_exp != nullptr) {
+        tile.log_sum_exp[(first + i) * tile.query_number_step] = most + __builtin_logf(total);
+      }
+      if (tile.dropout.is_on) {
+        mask_row(tile, first + i, factors);
+        multiply(row, factors, keys);
+      }
+    }
+    product<false>(plain(weights), value, rows, keys, columns, output);
+    copy_out(output, first, rows, columns, tile.output, tile.output_stride);
+  }
+}
+
+void attention_backward(const AttentionTileBackward& op, float* scratch) {
+  const AttentionTile& tile = op.forward;
+  const int64_t keys = tile.num_keys, columns = tile.head_size;
+  Arena arena(scratch);
+  const auto key = arena.matrix(keys, columns), value = arena.matrix(keys, columns);
+  const auto key_columns = arena.matrix(columns, keys), value_columns = arena.matrix(columns, keys);
+  const auto grad_key = arena.matrix(keys, columns), grad_value = arena.matrix(keys, columns);
+  const auto query = arena.matrix(kQueryBlock, columns), grad_output = arena.matrix(kQueryBlock, columns);
+  const auto weights = arena.matrix(kQueryBlock, keys), grad_weights = arena.matrix(kQueryBlock, keys);
+  const auto factors = arena.matrix(kQueryBlock, keys);
+  float *query_sum = op.sums, *key_sum = op.sums + op.sum_stride, *value_sum = op.sums + 2 * op.sum_stride;
+
+  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
+  copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, value);
+  transpose(key, keys, columns, key_columns);
+  transpose(value, keys, columns, value_columns);
+  fill_zero(grad_key, keys);
+  fill_zero(grad_value, keys);
+  for (float* sums : {query_sum, key_sum, value_sum}) {
+    set_zero(sums, columns);
+  }
+  for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
+    const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
+    copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
+    copy_in(op.grad_output, tile.output_stride, nullptr, 1, first, rows, columns, grad_output);
+    product<false>(plain(query), key_columns, rows, columns, keys, weights);
+    product<false>(plain(grad_output), value_columns, rows, columns, keys, grad_weights);
+    for (int64_t i = 0; i < rows; ++i) {
+      float *weight = weights.row(i), *grad = grad_weights.row(i), *factor = factors.row(i);
+      exponentials(weight, keys, tile.log_sum_exp[(first + i) * tile.query_number_step]);
+      if (tile.dropout.is_on) {
+        mask_row(tile, first + i, factor);
+        multiply(grad, factor, keys);
+      }
+      Floats products{};
+      for_each_vector(keys, [&](int64_t j, auto get, auto) { products += get(weight + j) * get(grad + j); });
+      const float mean = sum(products);
+      // Now the gradient of the scores, and the weights as they met the values.
+      for_each_vector(keys, [&](int64_t j, auto get, auto put) {
+        const Floats w = get(weight + j);
+        put(grad + j, w * (get(grad + j) - mean));
+        put(weight + j, tile.dropout.is_on ? w * get(factor + j) : w);
+      });
+    }
+    product<true>(transposed(weights), grad_output, keys, rows, columns, grad_value);
+    product<true>(transposed(grad_weights), query, keys, rows, columns, grad_key);
+    product<false>(plain(grad_weights), key, rows, keys, columns, query);
+    for (int64_t i = 0; i < rows; ++i) {
+      scale_row(query.row(i), tile.scale, columns);
+    }
+    add_rows(query, rows, columns, query_sum);
+    copy_out(query, first, rows, columns, op.grad_query, tile.query_stride);
+  }
+  add_rows(grad_key, keys, columns, key_sum);
+  add_rows(grad_value, keys, columns, value_sum);
+  copy_out(grad_key, 0, keys, columns, op.grad_key, tile.key_stride);
+  copy_out(grad_value, 0, keys, columns, op.grad_value, tile.value_stride);
+}
+
+}  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -1,0 +1,153 @@
+#include <ATen/ops/index_add.h>
+#include <ATen/ops/index_select.h>
+
+#include "kernels/cpu/attention_ops.h"
+#include "kernels/fused/block.h"
+
+namespace mezzo::kernels::fused {
+namespace {
+
+struct Settings {
+  int64_t num_heads;
+  double eps;
+  DropoutSite weights_dropout, output_dropout;
+  std::vector<Sequence> sequences;
+  at::Tensor first_rows;  // undefined where all rows are computed
+  bool is_differentiable;
+};
+
+/// The rows whose outputs are computed.
+at::Tensor chosen(const at::Tensor& rows, const Settings& settings) {
+  return settings.first_rows.defined() ? rows.index_select(0, settings.first_rows) : rows;
+}
+
+struct Attention : torch::autograd::Function<Attention> {
+  enum Input {
+    kX,
+    kQueryWeight,
+    kQueryBias,
+    kKeyWeight,
+    kKeyBias,
+    kValueWeight,
+    kValueBias,
+    kOutputWeight,
+    kOutputBias,
+    kNormWeight,
+    kNormBias,
+    kInputs
+  };
+
+  /// Inputs as in the enumeration; weights in the dtype to compute in.
+  static at::Tensor forward(AutogradContext* ctx,
+                            const at::Tensor& x,
+                            const at::Tensor& query_weight,
+                            const at::Tensor& query_bias,
+                            const at::Tensor& key_weight,
+                            const at::Tensor& key_bias,
+                            const at::Tensor& value_weight,
+                            const at::Tensor& value_bias,
+                            const at::Tensor& output_weight,
+                            const at::Tensor& output_bias,
+                            const at::Tensor& norm_weight,
+                            const at::Tensor& norm_bias,
+                            const Settings& settings) {
+    const NoAutocast no_autocast;
+    const auto dtype = query_weight.scalar_type();
+    const auto input = x.to(dtype), query_input = chosen(input, settings);
+    const cpu::PackedAttention attention{
+        linear_product(query_input, query_weight),
+        linear_product(input, key_weight),
+        linear_product(input, value_weight),
+        {rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)},
+        settings.num_heads,
+        settings.sequences,
+        settings.weights_dropout};
+    at::Tensor log_sum_exp;
+    const auto context = cpu::packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
+    cpu::Normalised normalised;
+    auto output = cpu::residual_layer_norm(linear_product(context, output_weight), rounded(output_bias, dtype),
+                                           chosen(x, settings), {norm_weight, norm_bias, settings.eps},
+                                           settings.output_dropout, settings.first_rows,
+                                           settings.is_differentiable ? &normalised : nullptr);
+    if (settings.is_differentiable) {
+      ctx->save_for_backward({input, query_weight, query_bias, key_weight, key_bias, value_weight, value_bias,
+                              output_weight, output_bias, norm_weight, norm_bias, attention.query, attention.key,
+                              attention.value, log_sum_exp, context, normalised.rows, normalised.rstd});
+      ctx->saved_data["x_dtype"] = x.scalar_type();
+      keep(ctx, settings);
+    }
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    check_once_differentiable("attention block");
+    const NoAutocast no_autocast;
+    const auto saved = ctx->get_saved_variables();
+    const auto holder = kept<Settings>(ctx);
+    const Settings& settings = holder->settings;
+    const auto& input = saved[kX];
+    const auto &query = saved[kInputs], &key = saved[kInputs + 1], &value = saved[kInputs + 2],
+               &log_sum_exp = saved[kInputs + 3], &context = saved[kInputs + 4];
+    const auto dtype = input.scalar_type();
+
+    const auto outer = cpu::residual_layer_norm_backward(
+        grads[0].contiguous(), {saved[kInputs + 5], saved[kInputs + 6]}, saved[kNormWeight], settings.output_dropout,
+        settings.first_rows, dtype, ctx->saved_data["x_dtype"].toScalarType());
+    const cpu::PackedAttention attention{
+        query,
+        key,
+        value,
+        {rounded(saved[kQueryBias], dtype), rounded(saved[kKeyBias], dtype), rounded(saved[kValueBias], dtype)},
+        settings.num_heads,
+        settings.sequences,
+        settings.weights_dropout};
+    const auto inner =
+        cpu::packed_attention_backward(attention, log_sum_exp, at::mm(outer.product, saved[kOutputWeight]));
+
+    variable_list result(kInputs + 1);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, context);
+    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, inner.query, chosen(input, settings));
+    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, inner.key, input);
+    result[kValueWeight] = grad_weight(ctx, kValueWeight, inner.value, input);
+    result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
+    result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);
+    result[kValueBias] = grad_vector(inner.biases.value, saved[kValueBias]);
+    result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
+    result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);
+    result[kNormBias] = grad_vector(outer.norm.bias, saved[kNormBias]);
+    result[kX] = grad_input(outer.residual, inner, saved, settings);
+    return result;
+  }
+
+  static at::Tensor grad_input(const at::Tensor& residual,
+                               const cpu::AttentionGradients& inner,
+                               const variable_list& saved,
+                               const Settings& settings) {
+    auto of_chosen = add_grad_input(residual, inner.query, saved[kQueryWeight]);
+    if (!settings.first_rows.defined()) {
+      return add_grad_input(add_grad_input(of_chosen, inner.key, saved[kKeyWeight]), inner.value, saved[kValueWeight]);
+    }
+    auto total = add_grad_input(at::mm(inner.key, saved[kKeyWeight]).to(residual.scalar_type()), inner.value,
+                                saved[kValueWeight]);
+    return total.index_add_(0, settings.first_rows, of_chosen);
+  }
+};
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& x,
+                     const AttentionParams& params,
+                     const SequenceLayout& layout,
+                     bool only_first_rows) {
+  const auto dtype = compute_dtype(x);
+  return Attention::apply(x, compute_weight(params.query.weight, dtype), params.query.bias,
+                          compute_weight(params.key.weight, dtype), params.key.bias,
+                          compute_weight(params.value.weight, dtype), params.value.bias,
+                          compute_weight(params.output.weight, dtype), params.output.bias, params.norm.weight,
+                          params.norm.bias,
+                          Settings{params.num_heads, params.norm.eps, params.weights_dropout,
+                                   params.output_dropout, layout.sequences(),
+                                   only_first_rows ? layout.first_rows() : at::Tensor(), at::GradMode::is_enabled()});
+}
+
+}  // namespace mezzo::kernels::fused

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <utility>
+
+#include "kernels/cpu/row_ops.h"
+#include "kernels/fused_blocks.h"
+
+/// What the blocks share.
+namespace mezzo::kernels::fused {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// While it lives, autocast casts nothing: the block has cast what it should.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+/// What a matrix product of `x` is computed in: autocast's dtype, or that of `x`.
+inline at::ScalarType compute_dtype(const at::Tensor& x) {
+  return at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
+}
+
+/// A weight in that dtype, cast once in an autocast region.
+inline at::Tensor compute_weight(const at::Tensor& weight, at::ScalarType dtype) {
+  return weight.scalar_type() == dtype ? weight : at::autocast::cached_cast(dtype, weight, at::kCPU);
+}
+
+/// A bias as the product's dtype holds it.
+inline at::Tensor rounded(const at::Tensor& bias, at::ScalarType dtype) { return bias.to(dtype); }
+
+inline at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight) { return at::mm(x, weight.t()); }
+
+/// total + grad weight: what comes back through a linear layer, in the dtype of `total`, which may be overwritten.
+inline at::Tensor add_grad_input(at::Tensor total, const at::Tensor& grad, const at::Tensor& weight) {
+  return total.scalar_type() == grad.scalar_type() ? total.addmm_(grad, weight) : total.add_(at::mm(grad, weight));
+}
+
+/// The gradient of a linear layer's weight, if it is wanted.
+inline at::Tensor grad_weight(const AutogradContext* ctx, size_t input, const at::Tensor& grad, const at::Tensor& x) {
+  return ctx->needs_input_grad(input) ? at::mm(grad.t(), x) : at::Tensor();
+}
+
+/// A vector of sums as the gradient of `param`, with memory of its own.
+inline at::Tensor grad_vector(const at::Tensor& sums, const at::Tensor& param) {
+  return sums.to(param.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+/// A node's settings, kept for backward beside its tensors.
+template <class Settings>
+struct Kept : torch::CustomClassHolder {
+  explicit Kept(Settings given) : settings(std::move(given)) {}
+  Settings settings;
+};
+
+template <class Settings>
+void keep(AutogradContext* ctx, Settings settings) {
+  ctx->saved_data["settings"] = at::IValue::make_capsule(c10::make_intrusive<Kept<Settings>>(std::move(settings)));
+}
+
+template <class Settings>
+c10::intrusive_ptr<Kept<Settings>> kept(const AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Kept<Settings>>(ctx->saved_data.at("settings").toCapsule());
+}
+
+/// Blocks have no second derivative; asking for one must not give a wrong first.
+inline void check_once_differentiable(const char* block) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(), "mezzo: the fused ", block,
+                              " of BERT is differentiable once; create_graph cannot pass through it");
+}
+
+}  // namespace mezzo::kernels::fused

@@ -1,0 +1,84 @@
+#include "kernels/fused/block.h"
+
+namespace mezzo::kernels::fused {
+namespace {
+
+struct Settings {
+  Activation activation;
+  double eps;
+  DropoutSite dropout;
+  at::Tensor row_numbers;
+  bool is_differentiable;
+};
+
+struct FeedForward : torch::autograd::Function<FeedForward> {
+  enum Input { kX, kIntermediateWeight, kIntermediateBias, kOutputWeight, kOutputBias, kNormWeight, kNormBias, kInputs };
+
+  /// `weights` are in the dtype to compute in.
+  static at::Tensor forward(AutogradContext* ctx,
+                            const at::Tensor& x,
+                            const at::Tensor& intermediate_weight,
+                            const at::Tensor& intermediate_bias,
+                            const at::Tensor& output_weight,
+                            const at::Tensor& output_bias,
+                            const at::Tensor& norm_weight,
+                            const at::Tensor& norm_bias,
+                            const Settings& settings) {
+    const NoAutocast no_autocast;
+    const auto dtype = intermediate_weight.scalar_type();
+    const auto input = x.to(dtype);
+    const auto inner = linear_product(input, intermediate_weight);  // [T, F]
+    const auto product =
+        linear_product(cpu::bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight);
+    cpu::Normalised normalised;
+    auto output = cpu::residual_layer_norm(product, rounded(output_bias, dtype), x,
+                                           {norm_weight, norm_bias, settings.eps}, settings.dropout,
+                                           settings.row_numbers, settings.is_differentiable ? &normalised : nullptr);
+    if (settings.is_differentiable) {
+      ctx->save_for_backward({input, intermediate_weight, intermediate_bias, output_weight, output_bias, norm_weight,
+                              norm_bias, inner, normalised.rows, normalised.rstd});
+      ctx->saved_data["x_dtype"] = x.scalar_type();
+      keep(ctx, settings);
+    }
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    check_once_differentiable("feed-forward block");
+    const NoAutocast no_autocast;
+    const auto saved = ctx->get_saved_variables();
+    const auto &input = saved[0], &intermediate_weight = saved[1], &intermediate_bias = saved[2],
+               &output_weight = saved[3], &output_bias = saved[4], &norm_weight = saved[5], &norm_bias = saved[6],
+               &inner = saved[7];
+    const auto settings = kept<Settings>(ctx);
+    const auto& [activation, eps, dropout, row_numbers, is_differentiable] = settings->settings;
+    const auto dtype = input.scalar_type();
+
+    auto outer = cpu::residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
+                                                   row_numbers, dtype, ctx->saved_data["x_dtype"].toScalarType());
+    const auto middle = cpu::bias_activation_backward(at::mm(outer.product, output_weight), inner,
+                                                      rounded(intermediate_bias, dtype), activation);
+    variable_list result(kInputs + 1);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, middle.output);
+    result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, middle.product, input);
+    result[kX] = add_grad_input(outer.residual, middle.product, intermediate_weight);
+    result[kIntermediateBias] = grad_vector(middle.bias, intermediate_bias);
+    result[kOutputBias] = grad_vector(outer.bias, output_bias);
+    result[kNormWeight] = grad_vector(outer.norm.weight, norm_weight);
+    result[kNormBias] = grad_vector(outer.norm.bias, norm_bias);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
+  const auto dtype = compute_dtype(x);
+  return FeedForward::apply(
+      x, compute_weight(params.intermediate.weight, dtype), params.intermediate.bias,
+      compute_weight(params.output.weight, dtype), params.output.bias, params.norm.weight, params.norm.bias,
+      Settings{params.activation, params.norm.eps, params.dropout, row_numbers,
+               at::GradMode::is_enabled()});
+}
+
+}  // namespace mezzo::kernels::fused
