@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "distributed/backends.h"
+#include "distributed/compare_ranks.h"
 #include "distributed/heartbeat.h"
 
 namespace mezzo::distributed {
@@ -56,34 +57,21 @@ bool is_communication_error(const std::exception& error) {
          text.find("gloo") != std::string_view::npos || text.find("NCCL") != std::string_view::npos;
 }
 
-using Named = std::map<std::string, std::string>;
-
-/// What check_same() put together.
-Named split(const std::string& text) {
-  Named values;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t middle = text.find('\0', begin), end = text.find('\0', middle + 1);
-    values[text.substr(begin, middle - begin)] = text.substr(middle + 1, end - middle - 1);
-    begin = end + 1;
-  }
-  return values;
-}
+/// Of a line of check_same(): NAME, zero, VALUE.
+std::string name_of(const std::string& line) { return line.substr(0, line.find('\0')); }
 
 struct Difference {
   std::string name, here, there;
 };
 
-Difference first_difference(Named here, Named there) {
-  for (const auto& [name, value] : there) {
-    here.try_emplace(name, "nothing");
-  }
-  for (const auto& [name, value] : here) {
-    const std::string other = there.contains(name) ? there[name] : "nothing";
-    if (other != value) {
-      return {name, value, other};
-    }
-  }
-  return {};
+/// Lines stand in the order of names, so the lesser of two names is the one that the other rank lacks.
+Difference by_name(const RankDifference& lines) {
+  const bool from_here = !lines.there || (lines.here && name_of(*lines.here) < name_of(*lines.there));
+  const std::string name = name_of(from_here ? *lines.here : *lines.there);
+  const auto value = [&](const std::optional<std::string>& line) {
+    return line && name_of(*line) == name ? line->substr(name.size() + 1) : "nothing";
+  };
+  return {name, value(lines.here), value(lines.there)};
 }
 
 }  // namespace
@@ -250,19 +238,15 @@ bool ProcessGroup::any(bool here) {
 }
 
 void ProcessGroup::check_same(const std::map<std::string, std::string>& values) {
-  const std::string separator(1, '\0');
-  std::string all;
+  std::vector<std::string> lines;
   for (const auto& [name, value] : values) {
-    all += name + separator + value + separator;
+    lines.push_back(name + '\0' + value);
   }
-  const auto gathered = all_gather(all);
-  for (int other = 1; other < size(); ++other) {
-    if (gathered[other] != gathered[0]) {
-      all_know_ = true;
-      const auto [name, here, there] = first_difference(split(gathered[0]), split(gathered[other]));
-      throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank 0, '{}' on rank {}; start all ranks alike",
-                                     name, here, there, other));
-    }
+  if (const auto difference = compare_ranks(*this, lines)) {
+    all_know_ = true;
+    const auto [name, here, there] = by_name(*difference);
+    throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank 0, '{}' on rank {}; start all ranks alike",
+                                   name, here, there, difference->rank));
   }
 }
 

@@ -77,22 +77,38 @@ std::optional<int64_t> job_on_one_host(const RankEnvironment& environment) {
   return environment.local_world_size == environment.world_size ? std::optional<int64_t>(getppid()) : std::nullopt;
 }
 
-/// "4(x2),3" has 4 tasks on nodes 0 and 1 and 3 on node 2.
-int64_t slurm_tasks_on_node(const std::string& counts, int64_t node) {
-  const char* const end = counts.data() + counts.size();
-  for (const char* at = counts.data(); at < end;) {
-    int64_t tasks = 0, repeats = 1;
-    at = std::from_chars(at, end, tasks).ptr;
-    if (at < end && *at == '(') {
-      at = std::from_chars(at + 2, end, repeats).ptr + 1;
+/// Takes a number above 0 off the front of `text`.
+std::optional<int64_t> take_number(std::string_view& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || value < 1) {
+    return std::nullopt;
+  }
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
+bool take(std::string_view& text, std::string_view word) {
+  const bool found = text.starts_with(word);
+  text.remove_prefix(found ? word.size() : 0);
+  return found;
+}
+
+/// "4(x2),3" has 4 tasks on nodes 0 and 1 and 3 on node 2. nullopt where that cannot be read, or ends before `node`.
+std::optional<int64_t> slurm_tasks_on_node(std::string_view counts, int64_t node) {
+  do {
+    const auto tasks = take_number(counts);
+    const bool repeated = tasks && take(counts, "(x");
+    const auto repeats = repeated ? take_number(counts) : 1;
+    if (!tasks || !repeats || (repeated && !take(counts, ")"))) {
+      return std::nullopt;
     }
-    if (node < repeats) {
+    if (node < *repeats) {
       return tasks;
     }
-    node -= repeats;
-    ++at;
-  }
-  return 0;
+    node -= *repeats;
+  } while (take(counts, ","));
+  return std::nullopt;
 }
 
 /// One process a host where nothing is said of local ranks, as on Kubernetes.
@@ -123,9 +139,12 @@ RankEnvironment from_slurm(const Lookup& lookup) {
   environment.rank = static_cast<int>(number(lookup, "SLURM_PROCID", 0, environment.world_size - 1));
   const int64_t node = number(lookup, "SLURM_NODEID", 0, kMostRanks);
   const auto counts = lookup("SLURM_STEP_TASKS_PER_NODE").value_or(std::to_string(environment.world_size));
-  environment.local_world_size = static_cast<int>(slurm_tasks_on_node(counts, node));
-  TORCH_CHECK_VALUE(environment.local_world_size > 0, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
+  const auto tasks = slurm_tasks_on_node(counts, node);
+  TORCH_CHECK_VALUE(tasks, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
                     "', which says nothing of node ", node);
+  TORCH_CHECK_VALUE(*tasks <= environment.world_size, "environment variable SLURM_STEP_TASKS_PER_NODE is '", counts,
+                    "', more tasks on node ", node, " than the ", environment.world_size, " of SLURM_STEP_NUM_TASKS");
+  environment.local_world_size = static_cast<int>(*tasks);
   environment.local_rank = static_cast<int>(number(lookup, "SLURM_LOCALID", 0, environment.local_world_size - 1));
   const int64_t job = number(lookup, "SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max());
   choose_meeting_point(lookup, environment, lookup("SLURM_LAUNCH_NODE_IPADDR"), job);

@@ -193,6 +193,9 @@ CommHook shared_memory_hook(std::unique_ptr<SharedMemoryAllReduce> all_reduce) {
   const auto pending = std::make_shared<std::vector<Pending>>();
   return [shared, pending](const c10::intrusive_ptr<c10d::ProcessGroup>&, c10d::GradBucket& bucket) {
     auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+    if (bucket.getIndex() == 0) {
+      pending->clear();  // what a backward left that threw; other ranks may have come further in it
+    }
     pending->push_back({bucket.getBuffer(), future});
     if (bucket.isLast()) {
       for (auto& [buffer, promised] : std::exchange(*pending, {})) {

@@ -2,7 +2,14 @@
 
 #include <c10/core/GradMode.h>
 
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
 namespace mezzo::text {
+namespace {
+
+constexpr size_t kBroadcastBucketBytes = 250 << 20;  // as PyTorch's DistributedDataParallel
+
+}  // namespace
 
 void Ranks::sum(at::Tensor& tensor) const {
   if (group_ != nullptr) {
@@ -29,9 +36,7 @@ void Ranks::guard(const std::function<void()>& work) const { group_ != nullptr ?
 void Ranks::broadcast(const std::vector<at::Tensor>& tensors) const {
   if (group_ != nullptr) {
     const at::NoGradGuard no_grad;
-    for (at::Tensor tensor : tensors) {
-      group_->broadcast(tensor);
-    }
+    group_->guard([&] { c10d::broadcast_coalesced(group_->c10d(), tensors, kBroadcastBucketBytes); });
   }
 }
 

@@ -1,4 +1,5 @@
 """Runs a function on several ranks, each a process of its own, as torchrun would start them."""
+import functools
 import multiprocessing
 import os
 import queue
@@ -28,12 +29,20 @@ def _work(function, arguments, variables, rank, results):
         results.put((rank, "error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
 
 
+@functools.cache
+def _server():
+    """Forks ranks off a process that has loaded the libraries, which takes seconds, and done nothing else."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "_mezzo", "pytest"])
+    return context
+
+
 class Ranks:
     """`world_size` processes that run `function(rank, *arguments)`, which must stand at the top of its file. Arguments
     and results are pickled."""
 
     def __init__(self, world_size, function, *arguments, variables=lambda rank: {}, start=None):
-        context = multiprocessing.get_context("spawn")
+        context = _server()
         self.results = context.Queue()
         port = free_port()
         self.processes = {}

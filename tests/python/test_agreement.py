@@ -6,6 +6,7 @@ import _mezzo
 import pytest
 import ranks
 import torch
+from scaled_optimizers import PyTorchFused, Shim
 
 INF, NAN = float("inf"), float("nan")
 PROGRAMS = 100
@@ -41,25 +42,6 @@ def random_program(seed, world_size):
         iterations.append((calls, rng.choice([None, None, None, None, 8.0])))
     return dict(optimizers=optimizers, iterations=iterations, allow_no_gradients=rng.random() < 0.5,
                 options=dict(init_scale=rng.choice([1.0, 1024.0, 65536.0]), growth_interval=rng.randint(1, 3)))
-
-
-class Shim:
-    """What torch.amp.GradScaler needs of an optimizer, around one in C++."""
-
-    def __init__(self, optimizer, parameters):
-        self.optimizer = optimizer
-        self.param_groups = [{"params": parameters}]
-
-    def step(self):
-        self.optimizer.step()
-        return True
-
-
-class PyTorchFused(torch.optim.SGD):
-    def step(self):
-        found_inf = self.found_inf
-        super().step()
-        return not found_inf
 
 
 def make_optimizer(kind, parameters, is_mezzo):

@@ -16,6 +16,7 @@ import random
 import _mezzo
 import pytest
 import torch
+from scaled_optimizers import PyTorchFused, Shim
 from torch.amp.grad_scaler import OptState
 
 INF, NAN = float("inf"), float("nan")
@@ -54,25 +55,6 @@ class DocumentedGradScaler(torch.amp.GradScaler):
         if self._enabled and self._scale < MIN_SCALE:
             self.differences.update(D1_min_scale=1)
             self._scale.clamp_(min=MIN_SCALE)
-
-
-class Shim:
-    """What torch.amp.GradScaler needs of an optimizer, around one of LibTorch's."""
-
-    def __init__(self, optimizer, parameters):
-        self.optimizer = optimizer
-        self.param_groups = [{"params": parameters}]
-
-    def step(self):
-        self.optimizer.step()
-        return True
-
-
-class PyTorchFused(torch.optim.SGD):
-    def step(self):
-        found_inf = getattr(self, "found_inf", None)
-        super().step()
-        return found_inf is None or not found_inf
 
 
 def bits(tensor):

@@ -72,24 +72,24 @@ def test_a_rank_that_fails_by_itself_is_quoted():
         assert outcomes[rank][1][0].startswith("rank 1 failed: ValueError: invalid literal"), outcomes[rank]
 
 
-def meet(rank):
+def meet(rank, timeout):
     try:
-        _mezzo.ProcessGroup(TIMEOUT)
+        _mezzo.ProcessGroup(timeout)
     except RuntimeError as error:
         return str(error).splitlines()[0]
     return "no error"
 
 
 def test_ranks_that_do_not_come_are_named():
-    outcomes = ranks.Ranks(4, meet, start=[0, 2]).outcomes(60)
+    outcomes = ranks.Ranks(4, meet, 2.0, start=[0, 2]).outcomes(60)
     # A rank that started later may find that rank 0, which keeps the store, has given up already.
     came_late = "went away while rank 2 waited"
-    assert outcomes[0][1].startswith("ranks 1, 3 of 4 did not come within 4 s"), outcomes
-    assert outcomes[2][1].startswith("ranks 1, 3 of 4 did not come within 4 s") or came_late in outcomes[2][1], outcomes
+    assert outcomes[0][1].startswith("ranks 1, 3 of 4 did not come within 2 s"), outcomes
+    assert outcomes[2][1].startswith("ranks 1, 3 of 4 did not come within 2 s") or came_late in outcomes[2][1], outcomes
 
 
 def test_a_store_that_is_not_there_is_named():
-    message = ranks.Ranks(2, meet, start=[1]).outcomes(60)[1][1]
+    message = ranks.Ranks(2, meet, 1.0, start=[1]).outcomes(60)[1][1]
     assert message.startswith("rank 1 could not reach the store where ranks meet, at 127.0.0.1:"), message
     assert "is rank 0 running" in message
 
@@ -100,7 +100,7 @@ def test_a_port_in_use_is_named():
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        outcomes = ranks.Ranks(2, meet, start=[0], variables=lambda rank: {"MASTER_PORT": str(port)}).outcomes(60)
+        outcomes = ranks.Ranks(2, meet, 1.0, start=[0], variables=lambda rank: {"MASTER_PORT": str(port)}).outcomes(60)
     message = outcomes[0][1]
     assert message.startswith(f"rank 0 cannot open the store where ranks meet at 127.0.0.1:{port}"), message
     assert "set MASTER_PORT" in message
