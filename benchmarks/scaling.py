@@ -1,21 +1,13 @@
 """Trains BERT-base on this machine's processors as one process with all threads and as one rank a processor, and writes
 benchmarks/results/scaling.md. All take the same texts in a step. Needs emotion's train.json and bert-base-chinese's
 vocab.txt."""
-import argparse
-import json
 import os
 import statistics
-import subprocess
 import tempfile
-from datetime import date
 from pathlib import Path
 
-from emotion import processor
+import support
 
-ROOT = Path(__file__).resolve().parent.parent
-MODEL = dict(model_type="bert", vocab_size=21128, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
-             intermediate_size=3072)
-PROGRAM = ROOT / "build/release/bin/mezzo"
 CASES = {
     "one process": [],
     "ranks, shared memory": [],
@@ -30,14 +22,13 @@ def train(case, folder, options):
     ranks = 1 if case == "one process" else os.cpu_count()
     threads = os.cpu_count() // ranks
     out = folder / "out"
-    command = ["train", "--model-config", folder / "config.json", "--vocab", options.vocab, "--train", options.train,
-               "--limit", "4000", "--dev-ratio", "0", "--eval-every", "0", "--output", out, "--overwrite", "--quiet",
-               "--precision", "fp32", "--max-steps", options.steps + options.warmup, "--batch-size",
-               options.batch // ranks, "--threads", threads, *CASES[case]]
-    start = [PROGRAM] if ranks == 1 else [PROGRAM, "launch", "--nproc", ranks, "--"]
-    subprocess.run(list(map(str, start + command)), check=True, stdout=subprocess.DEVNULL,
-                   env={**os.environ, "OMP_NUM_THREADS": str(threads)})
-    records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    command = ["train", "--model-config", support.write_config(folder, options.model), "--vocab", options.vocab, "--train",
+               options.train, "--limit", 4000, "--dev-ratio", 0, "--eval-every", 0, "--output", out, "--overwrite", "--quiet",
+               "--precision", "fp32", "--max-steps", options.steps + options.warmup, "--batch-size", options.batch // ranks,
+               "--threads", threads, *CASES[case]]
+    start = [support.PROGRAM] if ranks == 1 else [support.PROGRAM, "launch", "--nproc", ranks, "--"]
+    support.run(*start, *command, env={"OMP_NUM_THREADS": str(threads)})
+    records = support.records(out)
     steps = [r for r in records if r["event"] == "step"]
     timed = steps[options.warmup:]
     result = dict(rate=sum(r["samples"] for r in timed) / sum(r["seconds"] for r in timed), losses=[r["loss"] for r in steps],
@@ -49,18 +40,18 @@ def train(case, folder, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("train", help="emotion's train.json")
-    parser.add_argument("vocab", help="bert-base-chinese's vocab.txt")
+    parser = support.parser(__doc__)
     parser.add_argument("--batch", type=int, default=64, help="texts of a step, on all ranks together")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    options.model = support.BASE
+    if options.quick:
+        options.model, options.steps, options.warmup, options.repeats = support.TINY, 2, 1, 1
     runs = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.json").write_text(json.dumps(MODEL))
         for repeat in range(options.repeats):  # case by case, so that a slow minute hits all of them
             for case in CASES:
                 runs[case].append(train(case, folder, options))
@@ -70,26 +61,22 @@ def main():
 
 def write(runs, options):
     base = statistics.median(run["rate"] for run in runs["one process"])
-    lines = [
-        f"# BERT-base on {os.cpu_count()} processors: one process or one rank each", "",
-        f"`python benchmarks/scaling.py TRAIN VOCAB`, {date.today()}, {processor()}, {os.cpu_count()} cores. Fresh BERT-base,"
-        f" AdamW, float32 unless said otherwise, packed batches of {options.batch} texts of the emotion data set on all ranks"
-        f" together, dropout 0.1; {options.steps} steps after {options.warmup} of warm-up, {options.repeats} runs of each, in"
-        " turn. One process has all threads, a rank has one.", "",
-        "| | samples/s, median (least to most) | of one process | gradients sent a step, MB | weights, MB |"
-        " exchange, ms a step | of it beside backward | memory of a process, GB |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for case, results in runs.items():
         rates = [run["rate"] for run in results]
         first = results[0]
         sent = [f"{first[key] / 1e6:.1f}" if key in first else "" for key in ("gradient_bytes", "weight_bytes")]
         seconds = statistics.median(run["seconds"] for run in results) if "seconds" in first else 0
         exposed = statistics.median(run["exposed_seconds"] for run in results) if "seconds" in first else 0
-        lines.append(f"| {case} | {statistics.median(rates):.2f} ({min(rates):.2f} to {max(rates):.2f}) |"
-                     f" {statistics.median(rates) / base:.3f} | {' | '.join(sent)} |"
-                     f" {1000 * seconds:.0f} | {f'{1 - exposed / seconds:.0%}' if seconds else ''} | {first['memory'] / 1e9:.2f} |")
-    (ROOT / "benchmarks/results/scaling.md").write_text("\n".join(lines) + "\n")
+        rows.append([case, support.spread(rates), f"{statistics.median(rates) / base:.3f}", *sent, f"{1000 * seconds:.0f}",
+                     f"{1 - exposed / seconds:.0%}" if seconds else "", f"{first['memory'] / 1e9:.2f}"])
+    about = (f"Fresh BERT-base, AdamW, float32 unless said otherwise, packed batches of {options.batch} texts of the emotion data set"
+             f" on all ranks together, dropout 0.1; {options.steps} steps after {options.warmup} of warm-up, {options.repeats} runs"
+             " of each, in turn. One process has all threads, a rank has one.")
+    heads = ["", "samples/s, median (least to most)", "of one process", "gradients sent a step, MB", "weights, MB",
+             "exchange, ms a step", "of it beside backward", "memory of a process, GB"]
+    support.page(options, "scaling", f"BERT-base on {os.cpu_count()} processors: one process or one rank each", about,
+                 support.table(heads, rows))
 
 
 if __name__ == "__main__":

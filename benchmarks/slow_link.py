@@ -1,12 +1,10 @@
 """Trains on two hosts that are network namespaces of this machine, joined by a link with delay, loss and little bandwidth,
 and writes benchmarks/results/slow_link.md. The link is made here, packet by packet between two TUN devices, since not
 every kernel has netem. Needs root, emotion's train.json and bert-base-chinese's vocab.txt."""
-import argparse
 import ctypes
 import fcntl
 import hashlib
 import heapq
-import json
 import os
 import random
 import select
@@ -16,15 +14,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from datetime import date
 from pathlib import Path
 
-from emotion import processor
+import support
 
-ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "build/release/bin/mezzo"
-MODEL = dict(model_type="bert", vocab_size=21128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
-             intermediate_size=256)
 HOSTS = {"mezzo-a": "10.77.0.1", "mezzo-b": "10.77.0.2"}
 CLONE_NEWNET, TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x40000000, 0x400454CA, 0x0001, 0x1000
 
@@ -99,15 +92,11 @@ class Hosts:
 
     def start(self, out, *flags):
         port = "29511"
-        return [subprocess.Popen(["ip", "netns", "exec", host, PROGRAM, "launch", "--nproc", "1", "--nnodes", "2",
+        return [subprocess.Popen(["ip", "netns", "exec", host, support.PROGRAM, "launch", "--nproc", "1", "--nnodes", "2",
                                   "--node-rank", str(rank), "--master", f"{HOSTS['mezzo-a']}:{port}", "--", *flags,
                                   "--output", out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                  env={**os.environ, "OMP_NUM_THREADS": "1"})
                 for rank, host in enumerate(HOSTS)]
-
-
-def records(out, event):
-    return [r for r in map(json.loads, (Path(out) / "metrics.jsonl").read_text().splitlines()) if r["event"] == event]
 
 
 def digest(out):
@@ -115,7 +104,7 @@ def digest(out):
 
 
 def measure(out, link):
-    steps, sent = records(out, "step"), records(out, "communication")[0]
+    steps, sent = support.records(out, "step"), support.records(out, "communication")[0]
     return dict(milliseconds=1000 * statistics.median(r["seconds"] for r in steps[2:]), loss=steps[-1]["loss"],
                 exchange=1000 * sent["seconds"] / sent["steps"], megabytes=sent["gradient_bytes"] / sent["steps"] / 1e6,
                 lost=link.lost if link else 0, digest=digest(out))
@@ -136,7 +125,7 @@ CASES = {
 
 def run_case(link, flags, out):
     if link is None:
-        subprocess.run([PROGRAM, "launch", "--nproc", "2", "--", *flags, "--output", out],
+        subprocess.run([support.PROGRAM, "launch", "--nproc", "2", "--", *flags, "--output", out],
                        check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
         return measure(out, None)
     with Hosts(**link) as hosts:
@@ -150,7 +139,7 @@ def cut_the_link(flags, out):
     """What the two hosts say when the link goes down in mid-run, and how many seconds later."""
     with Hosts(delay=0.001) as hosts:
         processes = hosts.start(out, *flags, "--epochs", "1000", "--timeout", "10")
-        while not (Path(out) / "metrics.jsonl").exists() or len(records(out, "step")) < 5:
+        while not (Path(out) / "metrics.jsonl").exists() or len(support.records(out, "step")) < 5:
             time.sleep(0.05)
         hosts.link.is_cut = True
         begin, said = time.monotonic(), []
@@ -162,41 +151,36 @@ def cut_the_link(flags, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("train", help="emotion's train.json")
-    parser.add_argument("vocab", help="bert-base-chinese's vocab.txt")
-    options = parser.parse_args()
+    options = support.parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.json").write_text(json.dumps(MODEL))
-        flags = ["train", "--model-config", folder / "config.json", "--vocab", options.vocab, "--train", options.train,
-                 "--limit", "2000", "--dev-ratio", "0", "--eval-every", "0", "--precision", "fp32", "--overwrite",
+        flags = ["train", "--model-config", support.write_config(folder, support.TINY), "--vocab", options.vocab,
+                 "--train", options.train, "--limit", "2000", "--dev-ratio", "0", "--eval-every", "0", "--precision", "fp32", "--overwrite",
                  "--batch-size", "16", "--learning-rate", "1e-3", "--threads", "1", "--max-steps", "20", "--quiet", "--all-reduce", "backend"]
         results = {}
-        for case, (link, more) in CASES.items():
+        cases = dict(list(CASES.items())[:3]) if options.quick else CASES
+        for case, (link, more) in cases.items():
             results[case] = run_case(link, [*flags, *more], folder / "out")
             print(case, {key: value for key, value in results[case].items() if key != "digest"}, flush=True)
         said = cut_the_link([flag for flag in flags if flag not in ("--max-steps", "20")], folder / "cut")
-    write(results, said)
+    write(results, said, options)
 
 
-def write(results, said):
+def write(results, said, options):
     plain = results["one host, no link"]
-    lines = [
-        "# Two hosts and a slow link between them", "",
-        f"`python benchmarks/slow_link.py TRAIN VOCAB`, {date.today()}, {processor()}. Two network namespaces with one rank"
-        " each, joined by a link of two TUN devices that delays, drops and throttles packets; 20 steps of a fresh 2 x 64 BERT"
-        " in float32 on the emotion data set, 32 texts a step, gradients by Gloo. The last column says whether the trained"
-        " weights are, bit for bit, those of the same two ranks on one host.", "",
-        "| link | step, ms (median) | exchange, ms a step | gradients sent a step, MB | packets lost | last loss | same weights |",
-        "|---|---|---|---|---|---|---|"]
+    rows = []
     for case, r in results.items():
         same = "yes" if r["digest"] == plain["digest"] else "no: other arithmetic" if "the same," in case else "NO"
-        lines.append(f"| {case} | {r['milliseconds']:.0f} | {r['exchange']:.0f} | {r['megabytes']:.2f} | {r['lost']} |"
-                     f" {r['loss']:.4f} | {same} |")
-    lines += ["", "The link goes down in mid-run, with `--timeout 10`:", ""]
-    lines += [f"- host {host} ends after {seconds:.0f} s: `{message}`" for host, (seconds, message) in zip("ab", said)]
-    (ROOT / "benchmarks/results/slow_link.md").write_text("\n".join(lines) + "\n")
+        rows.append([case, f"{r['milliseconds']:.0f}", f"{r['exchange']:.0f}", f"{r['megabytes']:.2f}", r["lost"], f"{r['loss']:.4f}",
+                     same])
+    about = ("Two network namespaces with one rank each, joined by a link of two TUN devices that delays, drops and throttles packets;"
+             " 20 steps of a fresh 2 x 64 BERT in float32 on the emotion data set, 32 texts a step, gradients by Gloo. The last"
+             " column says whether the trained weights are, bit for bit, those of the same two ranks on one host.")
+    heads = ["link", "step, ms (median)", "exchange, ms a step", "gradients sent a step, MB", "packets lost", "last loss",
+             "same weights"]
+    ends = [f"- host {host} ends after {seconds:.0f} s: `{message}`" for host, (seconds, message) in zip("ab", said)]
+    support.page(options, "slow_link", "Two hosts and a slow link between them", about, support.table(heads, rows),
+                 "The link goes down in mid-run, with `--timeout 10`:", "\n".join(ends))
 
 
 if __name__ == "__main__":

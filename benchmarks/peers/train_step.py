@@ -1,0 +1,133 @@
+"""Training steps in Python, as the peer of `mezzo train`. Prints one line of JSON.
+
+--recipe p1 is the common recipe: every text padded to --max-length, the tokenizer called for every batch, AdamW as it comes.
+--recipe p2 is the fastest that Python was found to do: texts tokenized once, batches of similar length padded to their longest,
+fused AdamW; --compile adds torch.compile.
+
+The batches of p2 differ in length, so few of them say little about all. The measured ones lie evenly between the longest and the
+shortest, in random order; the first warm-up step takes the longest, which sets the peak of memory as it does in a whole epoch.
+"""
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+
+import recipe
+import torch
+
+MEGA_BATCH = 50  # batches that are sorted by length together, as transformers does
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__)
+    recipe.add_flags(parser)
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=10, help="measured")
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--learning-rate", type=float, default=3e-5)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    options = parser.parse_args()
+    recipe.check(parser, options)
+    return options
+
+
+def reference_batches(texts, labels, tokenizer, options):
+    """p1: texts in random order, tokenized when their batch is due."""
+
+    def collate(indices):
+        batch = tokenizer([texts[i] for i in indices], padding="max_length", truncation=True, max_length=options.max_length,
+                          return_tensors="pt")
+        return dict(batch) | dict(labels=torch.tensor([labels[i] for i in indices]))
+
+    loader = torch.utils.data.DataLoader(range(len(texts)), batch_size=options.batch_size, shuffle=True, drop_last=True,
+                                         collate_fn=collate)
+    while True:
+        yield from loader
+
+
+def grouped_indices(lengths, options):
+    """An epoch of batches of similar length."""
+    order = torch.randperm(len(lengths)).tolist()
+    size = MEGA_BATCH * options.batch_size
+    order = [i for begin in range(0, len(order), size)
+             for i in sorted(order[begin : begin + size], key=lambda i: lengths[i], reverse=True)]
+    batches = [order[begin : begin + options.batch_size] for begin in range(0, len(order), options.batch_size)]
+    return [batch for batch in batches if len(batch) == options.batch_size]
+
+
+def grouped_batches(texts, labels, tokenizer, options):
+    """p2: tokenized before the first step, grouped by length."""
+    ids = tokenizer(texts, truncation=True, max_length=options.max_length)["input_ids"]
+    lengths = list(map(len, ids))
+    batches = sorted(grouped_indices(lengths, options), key=lambda batch: lengths[batch[0]], reverse=True)
+    warmup = [batches[0], *recipe.evenly(batches, options.warmup)][: options.warmup]
+    measured = recipe.evenly(batches, options.steps)
+    random.Random(options.seed).shuffle(measured)
+    for batch in warmup + measured:
+        yield recipe.pad([ids[i] for i in batch], [labels[i] for i in batch])
+
+
+def no_decay_groups(model):
+    plain = ("bias", "LayerNorm.weight")
+    named = list(model.named_parameters())
+    return [
+        dict(params=[p for name, p in named if not name.endswith(plain)], weight_decay=0.01),
+        dict(params=[p for name, p in named if name.endswith(plain)], weight_decay=0.0),
+    ]
+
+
+class Step:
+    """One optimizer step: loss under autocast, backward, AdamW; in fp16 through a GradScaler."""
+
+    def __init__(self, model, options):
+        self.model, self.options = model, options
+        fused = dict(fused=True) if options.recipe == "p2" else {}
+        self.optimizer = torch.optim.AdamW(no_decay_groups(model), lr=options.learning_rate, **fused)
+        self.scaler = torch.amp.GradScaler("cpu", enabled=options.precision == "fp16")
+
+    def __call__(self, batch):
+        labels = batch.pop("labels")
+        with recipe.autocast(self.options):
+            logits = self.model(**batch).logits
+            loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.item()
+
+
+def main():
+    options = parse()
+    texts, labels = recipe.load_rows(options.train, options.limit)
+    if len(texts) < options.batch_size:
+        raise SystemExit(f"train_step: {len(texts)} texts do not make a batch of {options.batch_size}")
+    model = recipe.load_model(options, max(labels) + 1, options.dropout).train()
+    step = Step(model, options)
+    make = reference_batches if options.recipe == "p1" else grouped_batches
+    batches = make(texts, labels, recipe.load_tokenizer(options), options)
+    if options.recipe == "p2":
+        batches = iter(list(batches))  # to tokenize all texts is set-up
+
+    seconds, losses, rows = [], [], []
+    measured = 0.0
+    for _ in range(options.warmup + options.steps):
+        begin = time.perf_counter()
+        batch = next(batches)
+        rows.append(batch["input_ids"].numel())
+        losses.append(step(batch))
+        seconds.append(time.perf_counter() - begin)
+        measured += seconds[-1] if len(seconds) > options.warmup else 0
+        if measured > options.budget:
+            break
+    timed = seconds[options.warmup :]
+    print(json.dumps(dict(samples_per_second=options.batch_size * len(timed) / sum(timed), seconds=timed,
+                          warmup_seconds=seconds[: options.warmup], rows=rows[options.warmup :], losses=losses,
+                          peak_memory_bytes=recipe.peak_memory_bytes(), threads=torch.get_num_threads(),
+                          batch_size=options.batch_size)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Bare matrix products: those of a BERT training step, alone, by the library that mezzo and PyTorch share."""
+import statistics
+import time
+
+import torch
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def seconds_of(work, repeats=5):
+    work()
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+class Product:
+    """y = x w^T of `rows` rows, and the two products of its backward, into memory that is there already."""
+
+    def __init__(self, rows, columns_in, columns_out, dtype):
+        self.x, self.w = torch.randn(rows, columns_in).to(dtype), torch.randn(columns_out, columns_in).to(dtype)
+        self.y, self.dx, self.dw = torch.randn(rows, columns_out).to(dtype), torch.empty_like(self.x), torch.empty_like(self.w)
+        self.flops = 2 * rows * columns_in * columns_out
+
+    def forward(self):
+        torch.mm(self.x, self.w.t(), out=self.y)
+
+    def backward(self):
+        torch.mm(self.y, self.w, out=self.dx)
+        torch.mm(self.y.t(), self.x, out=self.dw)
+
+
+def of_model(model, rows, texts, dtype, fused):
+    """Of one step with `rows` tokens in `texts` texts, in the order of forward. The last layer has but the first token of
+    each text after K and V. `fused`: queries, keys and values of a layer are one product, where all rows take part."""
+    hidden, inner = model["hidden_size"], model["intermediate_size"]
+    shapes = []
+    for layer in range(model["num_hidden_layers"]):
+        last = layer + 1 == model["num_hidden_layers"]
+        queries = texts if last else rows
+        if fused:
+            shapes += [(rows, hidden, 2 * hidden), (texts, hidden, hidden)] if last else [(rows, hidden, 3 * hidden)]
+        else:
+            shapes += [(queries, hidden, hidden), (rows, hidden, hidden), (rows, hidden, hidden)]
+        shapes += [(queries, hidden, hidden), (queries, hidden, inner), (queries, inner, hidden)]
+    shapes.append((texts, hidden, hidden))  # the pooler
+    return [Product(*shape, dtype) for shape in shapes]
+
+
+def flops_of_step(model, rows, texts):
+    return 3 * sum(product.flops for product in of_model(model, rows, texts, torch.float32, fused=False))
+
+
+@torch.no_grad()
+def seconds_of_step(model, rows, texts, dtype, repeats=5):
+    """Of all products of a training step; queries, keys and values together or apart, whichever is faster."""
+    found = []
+    for fused in (False, True):
+        products = of_model(model, rows, texts, dtype, fused)
+
+        def step():
+            for product in products:
+                product.forward()
+            for product in reversed(products):
+                product.backward()
+
+        found.append(seconds_of(step, repeats))
+    return min(found)
+
+
+@torch.no_grad()
+def rate(precision, rows=64, size=768):
+    """Floating-point operations a second, forward and backward."""
+    product = Product(rows, size, size, DTYPES[precision])
+
+    def step():
+        product.forward()
+        product.backward()
+
+    return 3 * product.flops / seconds_of(step, repeats=1 if precision != "fp32" else 9)
+
+
+def is_emulated(precision):
+    """Whether this machine's LibTorch multiplies numbers of this precision one by one."""
+    return precision != "fp32" and rate(precision) < rate("fp32") / 4

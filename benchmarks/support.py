@@ -1,0 +1,137 @@
+"""What the benchmarks share: where things are, models, how mezzo is run, and how a page of results looks."""
+import argparse
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = ROOT / "build/release/bin/mezzo"
+PEERS = ROOT / "benchmarks/peers"
+SHARED = ROOT.parent / "shared/data"
+
+BASE = dict(model_type="bert", vocab_size=21128, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
+            intermediate_size=3072)
+MINILM = dict(BASE, hidden_size=384, num_hidden_layers=6, intermediate_size=1536)
+TINY = dict(BASE, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
+
+
+def parser(description):
+    """Flags that every benchmark takes; add its own to them."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--train", type=Path, default=SHARED / "emotion/train.json", help="emotion's train.json")
+    made.add_argument("--vocab", type=Path, default=SHARED / "bert-base-chinese/vocab.txt", help="bert-base-chinese's vocab.txt")
+    made.add_argument("--results", type=Path, default=ROOT / "benchmarks/results", help="folder of the page it writes")
+    made.add_argument("--quick", action="store_true", help="tiny models and few steps: whether it runs, not how fast")
+    return made
+
+
+def write_config(folder, model):
+    path = Path(folder) / f"config-{model['num_hidden_layers']}x{model['hidden_size']}.json"
+    path.write_text(json.dumps(model))
+    return path
+
+
+def fresh_model(folder, model, vocab, labels=6, seed=0):
+    """A Hugging Face folder with fresh weights, for programs that shall start from the same ones."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    folder = Path(folder) / f"fresh-{model['num_hidden_layers']}x{model['hidden_size']}"
+    if not folder.exists():
+        torch.manual_seed(seed)
+        sizes = {key: value for key, value in model.items() if key != "model_type"}
+        BertForSequenceClassification(BertConfig(num_labels=labels, **sizes)).save_pretrained(folder)
+        (folder / "vocab.txt").write_bytes(Path(vocab).read_bytes())
+    return folder
+
+
+def run(*command, timeout=None, check=True, env=None):
+    """Runs a command and returns what it did, its output as text. Its errors are shown where it fails."""
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          timeout=timeout, env={**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})})
+    if check and done.returncode != 0:
+        sys.exit(f"{shlex.join(map(str, command))}\n{done.stderr}\nended with status {done.returncode}")
+    return done
+
+
+def train(out, *flags, env=None):
+    """A `mezzo train` that does nothing but steps. Returns the records of its metrics.jsonl."""
+    run(PROGRAM, "train", "--output", out, "--overwrite", "--quiet", "--dev-ratio", "0", "--eval-every", "0", *flags, env=env)
+    return records(out)
+
+
+def records(out, event=None):
+    lines = map(json.loads, (Path(out) / "metrics.jsonl").read_text().splitlines())
+    return [line for line in lines if event in (None, line["event"])]
+
+
+def peer(script, *flags, timeout=None):
+    """Runs a script of benchmarks/peers and returns the JSON of its last line."""
+    return json.loads(run(sys.executable, PEERS / script, *flags, timeout=timeout).stdout.splitlines()[-1])
+
+
+def spread(values, digits=2):
+    """The median, and the least and the most."""
+    values = list(values)
+    if not values:
+        return ""
+    median = f"{statistics.median(values):.{digits}f}"
+    return median if len(values) == 1 else f"{median} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def table(heads, rows):
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def cpu_flags():
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("flags"):
+            return set(line.split(":")[1].split())
+    return set()
+
+
+def processor():
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.split(":")[1].strip()
+    return platform.processor()
+
+
+def machine():
+    names = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
+    widest = next((name for flag, name in names.items() if flag in cpu_flags()), platform.machine())
+    return f"{processor()} ({widest}), {len(os.sched_getaffinity(0))} cores"
+
+
+def versions():
+    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True, text=True)
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers"))
+    return f"mezzo {commit.stdout.strip() or 'without git'}, {packages}"
+
+
+def command():
+    """The command line of this benchmark, as one types it in the root of the repository."""
+    script = Path(sys.argv[0]).resolve()
+    name = str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name
+    return shlex.join(["python", name, *sys.argv[1:]])
+
+
+def page(options, name, title, about, *parts, made_by=None):
+    """Writes a page of results: how it was made, what it shows, then its tables."""
+    made = f"`{made_by or command()}`, {date.today()}, {machine()}; {versions()}."
+    options.results.mkdir(parents=True, exist_ok=True)
+    text = "\n\n".join([f"# {title}", f"{made}\n\n{about}" if about else made, *parts]) + "\n"
+    (options.results / f"{name}.md").write_text(text)
+    print(text)

@@ -1,0 +1,76 @@
+"""The Python programs that mezzo is measured against do what they are taken for, on a model too small to measure."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import PROGRAM, SHARED, random_bert
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+TRAIN, VOCAB = SHARED / "data/emotion/train.json", SHARED / "data/bert-base-chinese/vocab.txt"
+SIZES = dict(vocab_size=21128, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+
+sys.path.append(str(BENCHMARKS))
+import profile_step  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    made, folder = random_bert(tmp_path_factory.mktemp("model"), labels=6, **SIZES)
+    for parameter in made.parameters():
+        parameter.data *= 6 if parameter.dim() > 1 else 1  # or all texts get one label
+    made.save_pretrained(folder)
+    (folder / "vocab.txt").write_bytes(VOCAB.read_bytes())
+    return folder
+
+
+def run(*command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def peer(script, *flags):
+    return json.loads(run(sys.executable, BENCHMARKS / "peers" / script, "--threads", 1, *flags).splitlines()[-1])
+
+
+def test_predictions_are_those_of_mezzo(model, tmp_path):
+    data, out = tmp_path / "rows.json", tmp_path / "out.jsonl"
+    data.write_text(json.dumps(json.loads(TRAIN.read_text())[:100]))
+    run(PROGRAM, "predict", "--model", model, "--data", data, "--output", out, "--precision", "fp32")
+    expected = [int(json.loads(line)["label"].removeprefix("LABEL_")) for line in out.read_text().splitlines()]
+    assert len(set(expected)) > 1
+    for recipe in ("p1", "p2"):
+        assert peer("predict_texts.py", "--recipe", recipe, "--model", model, "--data", data)["labels"] == expected
+
+
+def test_recipes_train_on_the_batches_they_say(model):
+    flags = ["--model", model, "--train", TRAIN, "--limit", 300, "--batch-size", 16, "--steps", 4, "--warmup", 1,
+             "--learning-rate", "1e-3"]
+    padded = peer("train_step.py", "--recipe", "p1", "--precision", "fp32", *flags)
+    assert padded["rows"] == [16 * 128] * 4
+    grouped = peer("train_step.py", "--recipe", "p2", "--precision", "fp32", *flags)
+    assert len(set(grouped["rows"])) == 4 and max(grouped["rows"]) < 16 * 128
+    for run_ in (padded, grouped):
+        assert len(run_["losses"]) == 5 and len(run_["seconds"]) == 4
+        assert all(0.5 < loss < 4 for loss in run_["losses"])  # ln 6 = 1.8 for six classes
+
+
+def test_a_page_names_machine_versions_and_command(tmp_path):
+    run(sys.executable, BENCHMARKS / "flat.py", "--quick", "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)
+    page = (tmp_path / "flat.md").read_text()
+    for part in ("benchmarks/flat.py --quick", "cores", "torch 2.", "| 1,000 |"):
+        assert part in page
+
+
+@pytest.mark.parametrize("place, category", [
+    ("mkl_blas_avx2_sgemm_kernel_0 (/x/libtorch_cpu.so)", "matrix products"),
+    ("[unknown] (/tmp/perf-17.map)", "matrix products"),  # oneDNN's, made at run time
+    ("mezzo::kernels::cpu::(anonymous namespace)::update_block (/x/mezzo)", "optimizer"),
+    ("at::native::AVX2::vectorized_loop<at::native::add_kernel(…)::{lambda()#1}&> (/x/libtorch_cpu.so)", "other element-wise kernels"),
+    ("clear_page_erms ([kernel.kallsyms])", "kernel: page faults, copies, scheduling"),
+    ("gomp_team_barrier_wait_end (/x/libgomp.so.1)", "waiting for other threads"),
+])
+def test_profiles_sort_places(place, category):
+    assert profile_step.category(place) == category
