@@ -12,6 +12,7 @@
 
 #include "commands.h"
 #include "config_file.h"
+#include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/version.h"
 
 namespace {
@@ -90,5 +91,6 @@ int main(int argc, char** argv) {
   }
   WarningHandler warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  mezzo::use_cpu_memory_pool();
   return run(argc, argv);
 }

@@ -17,6 +17,7 @@
 #include "mezzo/amp/op_policy.h"
 #include "mezzo/amp/overflow_report.h"
 #include "mezzo/amp/scale_advice.h"
+#include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lamb.h"

@@ -1,0 +1,186 @@
+/// The parts of a BERT layer, forward and backward on the rows of 32 texts: the fused blocks, the same of ATen operations,
+/// and the bare matrix products in both, in the same process and in turn. Prints tables in Markdown.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+#include "kernels/bert_blocks.h"
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/fused_blocks.h"
+#include "mezzo/memory/cpu_memory_pool.h"
+
+namespace {
+
+using namespace mezzo::kernels;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr int kWarmups = 3, kRuns = 21;
+
+struct Timing {
+  std::vector<double> milliseconds;
+  double median() {
+    std::sort(milliseconds.begin(), milliseconds.end());
+    return milliseconds[milliseconds.size() / 2];
+  }
+};
+
+/// Medians of the candidates, run in turn.
+std::vector<double> medians_of(const std::vector<std::function<void()>>& candidates) {
+  std::vector<Timing> timings(candidates.size());
+  for (int run = -kWarmups; run < kRuns; ++run) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      candidates[i]();
+      const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begin;
+      if (run >= 0) {
+        timings[i].milliseconds.push_back(passed.count());
+      }
+    }
+  }
+  std::vector<double> medians;
+  for (Timing& timing : timings) {
+    medians.push_back(timing.median());
+  }
+  return medians;
+}
+
+/// Lengths like those of short messages, about 19.5 tokens each, and rows filled up to a multiple of 32.
+SequenceLayout layout_of_32_texts(int64_t& rows) {
+  auto cu_seqlens = at::zeros({33}, at::kInt), seqlens = at::empty({32}, at::kInt);
+  int32_t total = 0;
+  for (int b = 0; b < 32; ++b) {
+    const int32_t length = 8 + (b * 7) % 24;
+    seqlens[b] = length;
+    cu_seqlens[b + 1] = total += length;
+  }
+  rows = (total + 31) / 32 * 32;
+  return {cu_seqlens, seqlens, rows, at::kCPU};
+}
+
+struct Shape {
+  const char* name;
+  int64_t hidden, heads;
+};
+
+at::Tensor parameter(at::IntArrayRef sizes) { return at::randn(sizes).mul_(0.02).requires_grad_(); }
+
+/// Runs forward, then backward from fixed gradients of the result to all `inputs`.
+void step(const std::function<at::Tensor()>& forward, const Tensors& inputs, const at::Tensor& grad) {
+  forward().backward(grad);
+  for (const at::Tensor& input : inputs) {
+    input.mutable_grad().reset();
+  }
+}
+
+/// The three products of a linear layer's step.
+void products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& grad) {
+  at::mm(x, weight.t());
+  at::mm(grad, weight);
+  at::mm(grad.t(), x);
+}
+
+void print_row(const char* what, const Shape& shape, const std::vector<double>& ms) {
+  std::printf("| %s | %s | %.2f | %.2f | %.2f |", what, shape.name, ms[0], ms[1], ms[1] / ms[0]);
+  if (ms.size() > 2) {
+    std::printf(" %.2f | %.0f %% |\n", ms[2], 100 * ms[2] / ms[0]);
+  } else {
+    std::printf(" | |\n");
+  }
+}
+
+void run(const Shape& shape, double p) {
+  int64_t rows = 0;
+  const auto layout = layout_of_32_texts(rows);
+  const int64_t h = shape.hidden, f = 4 * shape.hidden;
+  const auto x = at::randn({rows, h}).requires_grad_(), grad = at::randn({rows, h}), wide = at::randn({rows, f});
+  const auto grad_wide = at::randn({rows, f});
+  const Tensors square{parameter({h, h}), parameter({h, h}), parameter({h, h}), parameter({h, h})};
+  const Tensors bias{parameter({h}), parameter({h}), parameter({h}), parameter({h}), parameter({f}), parameter({h})};
+  const auto up = parameter({f, h}), down = parameter({h, f});
+  const auto norm_weight = at::ones({h}).requires_grad_(), norm_bias = parameter({h});
+  const LayerNormParams norm{norm_weight, norm_bias, 1e-12};
+  const DropoutSite site{p, {1, 2, 3}};
+  Tensors all{x, up, down, norm_weight, norm_bias};
+  all.insert(all.end(), square.begin(), square.end());
+  all.insert(all.end(), bias.begin(), bias.end());
+
+  const auto attention = [&] {
+    return fused::attention(x,
+                            {.query = {square[0], bias[0]},
+                             .key = {square[1], bias[1]},
+                             .value = {square[2], bias[2]},
+                             .output = {square[3], bias[3]},
+                             .norm = norm,
+                             .num_heads = shape.heads,
+                             .weights_dropout = site,
+                             .output_dropout = site},
+                            layout, /*only_first_rows=*/false);
+  };
+  const auto attention_of_aten = [&] {
+    const auto context = packed_attention(at::linear(x, square[0], bias[0]), at::linear(x, square[1], bias[1]),
+                                          at::linear(x, square[2], bias[2]), shape.heads, layout, site);
+    return residual_layer_norm(at::linear(context, square[3], bias[3]), x, norm, site);
+  };
+  print_row("attention block", shape, medians_of({[&] { step(attention, all, grad); },
+                                                  [&] { step(attention_of_aten, all, grad); },
+                                                  [&] {
+                                                    const at::NoGradGuard no_grad;
+                                                    for (const auto& weight : square) {
+                                                      products(x, weight, grad);
+                                                    }
+                                                  }}));
+
+  const auto feed_forward = [&] {
+    return fused::feed_forward(x,
+                               {.intermediate = {up, bias[4]},
+                                .output = {down, bias[5]},
+                                .activation = Activation::kGelu,
+                                .norm = norm,
+                                .dropout = site},
+                               {});
+  };
+  const auto feed_forward_of_aten = [&] {
+    return residual_layer_norm(at::linear(linear_activation(x, up, bias[4], Activation::kGelu), down, bias[5]), x, norm,
+                               site);
+  };
+  print_row("feed-forward block", shape, medians_of({[&] { step(feed_forward, all, grad); },
+                                                     [&] { step(feed_forward_of_aten, all, grad); },
+                                                     [&] {
+                                                       const at::NoGradGuard no_grad;
+                                                       products(x, up, grad_wide);
+                                                       products(wide, down, grad);
+                                                     }}));
+
+  const auto word = parameter({21128, h}), position = parameter({512, h}), type = parameter({2, h});
+  const auto ids = at::randint(21128, {rows}, at::kLong), positions = at::arange(rows).remainder(32);
+  const Tensors tables{word, position, type, norm_weight, norm_bias};
+  print_row("embeddings", shape,
+            medians_of({[&] {
+                          step([&] { return fused::embeddings(word, position, type, ids, positions, norm, site); },
+                               tables, grad);
+                        },
+                        [&] {
+                          step([&] { return embedding_layer_norm(word, position, type, ids, positions, norm, site); },
+                               tables, grad);
+                        }}));
+}
+
+}  // namespace
+
+int main() {
+  mezzo::use_cpu_memory_pool();
+  std::printf("%d threads, kernels for %s, float32, dropout 0.1, median of %d runs\n\n", at::get_num_threads(),
+              cpu::simd_kernels().name, kRuns);
+  std::printf("| forward and backward | model | fused, ms | ATen, ms | times | bare products, ms | share |\n");
+  std::printf("|---|---|---|---|---|---|---|\n");
+  for (const Shape& shape : {Shape{"MiniLM", 384, 12}, Shape{"BERT-base", 768, 12}}) {
+    run(shape, 0.1);
+  }
+}

@@ -1,0 +1,353 @@
+#include "kernels/fused_blocks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "kernels/cpu/attention_ops.h"
+#include "kernels/cpu/row_ops.h"
+#include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/cpu_half_compute.h"
+#include "mezzo/amp/finite_tracer.h"
+
+namespace mezzo::kernels {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// A packed batch: rows of texts, with padding behind some and filler at the end.
+struct Rows {
+  Rows(const std::vector<int32_t>& lengths, int32_t padding, int64_t filler) {
+    auto cu_seqlens = at::zeros({static_cast<int64_t>(lengths.size()) + 1}, at::kInt);
+    int32_t total = 0;
+    for (size_t b = 0; b < lengths.size(); ++b) {
+      cu_seqlens[static_cast<int64_t>(b) + 1] = total += lengths[b] + static_cast<int32_t>(b % 2) * padding;
+    }
+    count = total + filler;
+    layout.emplace(cu_seqlens, at::tensor(lengths, at::kInt), count, at::kCPU);
+  }
+
+  /// 1 for rows of tokens, 0 for the others, whose values have no meaning.
+  at::Tensor token_mask() const {
+    auto mask = at::zeros({count, 1});
+    for (const auto& [first, tokens] : layout->sequences()) {
+      mask.narrow(0, first, tokens).fill_(1);
+    }
+    return mask;
+  }
+
+  int64_t count = 0;
+  std::optional<SequenceLayout> layout;
+};
+
+struct Shape {
+  std::string name;
+  std::vector<int32_t> lengths;
+  int32_t padding;
+  int64_t filler, heads, head_size;
+};
+
+std::vector<Shape> shapes() {
+  std::vector<Shape> result = {{"OneToken", {1}, 0, 0, 1, 8},
+                               {"OddSizes", {3, 1, 17, 2}, 3, 5, 3, 5},
+                               {"WholeVectors", {32, 8, 16}, 0, 8, 2, 64},
+                               {"Longest", {512, 1, 33}, 0, 0, 2, 32}};
+  std::mt19937 random(7);
+  for (int i = 0; i < 4; ++i) {
+    const auto draw = [&](int32_t most) { return std::uniform_int_distribution<int32_t>(1, most)(random); };
+    Shape shape{"Random" + std::to_string(i), {}, draw(4) - 1, draw(40) - 1, draw(4), draw(70)};
+    shape.lengths.resize(draw(9));
+    std::generate(shape.lengths.begin(), shape.lengths.end(), [&] { return draw(70); });
+    result.push_back(shape);
+  }
+  return result;
+}
+
+/// A part of a layer: its parameters, and what it computes of x and them, fused and as a composition of ATen operations.
+struct Block {
+  Tensors params;
+  std::function<at::Tensor(const at::Tensor& x, const Tensors& params)> fused, composed;
+};
+
+Tensors random_params(const std::vector<std::vector<int64_t>>& sizes) {
+  Tensors params;
+  for (const auto& size : sizes) {
+    params.push_back(at::randn(size).mul_(size.size() == 2 ? 1 / std::sqrt(static_cast<double>(size[1])) : 0.5));
+  }
+  return params;
+}
+
+Block attention_block(const Shape& shape, const Rows& rows, double p, bool only_first_rows) {
+  const int64_t h = shape.heads * shape.head_size;
+  const DropoutSite weights{p, {11, 2, 5}}, output{p, {11, 2, 6}};
+  return {random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}}),
+          [=, &rows](const at::Tensor& x, const Tensors& w) {
+            return fused::attention(x,
+                                    {.query = {w[0], w[1]},
+                                     .key = {w[2], w[3]},
+                                     .value = {w[4], w[5]},
+                                     .output = {w[6], w[7]},
+                                     .norm = {w[8], w[9], 1e-5},
+                                     .num_heads = shape.heads,
+                                     .weights_dropout = weights,
+                                     .output_dropout = output},
+                                    *rows.layout, only_first_rows);
+          },
+          [=, &rows](const at::Tensor& x, const Tensors& w) {
+            const auto context = packed_attention(at::linear(x, w[0], w[1]), at::linear(x, w[2], w[3]),
+                                                  at::linear(x, w[4], w[5]), shape.heads, *rows.layout, weights);
+            const auto result = residual_layer_norm(at::linear(context, w[6], w[7]), x, {w[8], w[9], 1e-5}, output);
+            return only_first_rows ? result.index_select(0, rows.layout->first_rows()) : result;
+          }};
+}
+
+Block feed_forward_block(const Shape& shape, Activation activation, double p) {
+  const int64_t h = shape.heads * shape.head_size, f = 3 * h + 1;
+  const DropoutSite site{p, {11, 2, 7}};
+  return {random_params({{f, h}, {f}, {h, f}, {h}, {h}, {h}}),
+          [=](const at::Tensor& x, const Tensors& w) {
+            return fused::feed_forward(x,
+                                       {.intermediate = {w[0], w[1]},
+                                        .output = {w[2], w[3]},
+                                        .activation = activation,
+                                        .norm = {w[4], w[5], 1e-5},
+                                        .dropout = site},
+                                       {});
+          },
+          [=](const at::Tensor& x, const Tensors& w) {
+            return residual_layer_norm(at::linear(linear_activation(x, w[0], w[1], activation), w[2], w[3]), x,
+                                       {w[4], w[5], 1e-5}, site);
+          }};
+}
+
+Block embeddings_block(const Shape& shape, const Rows& rows, double p) {
+  const int64_t h = shape.heads * shape.head_size;
+  const DropoutSite site{p, {11, 2, 8}};
+  const auto ids = at::randint(13, {rows.count}, at::kLong), positions = at::randint(9, {rows.count}, at::kLong);
+  return {random_params({{13, h}, {9, h}, {2, h}, {h}, {h}}),
+          [=](const at::Tensor&, const Tensors& w) {
+            return fused::embeddings(w[0], w[1], w[2], ids, positions, {w[3], w[4], 1e-5}, site);
+          },
+          [=](const at::Tensor&, const Tensors& w) {
+            return embedding_layer_norm(w[0], w[1], w[2], ids, positions, {w[3], w[4], 1e-5}, site);
+          }};
+}
+
+enum class Precision { kFloat32, kBFloat16, kHalf };
+
+/// Value and gradients: the output times fixed weights, by x and the parameters.
+Tensors value_and_gradients(const std::function<at::Tensor(const at::Tensor&, const Tensors&)>& forward,
+                            const at::Tensor& x,
+                            const Tensors& params,
+                            const at::Tensor& grad,
+                            at::ScalarType dtype,
+                            std::optional<at::ScalarType> autocast) {
+  const auto leaf = [&](const at::Tensor& t) { return t.to(dtype, false, /*copy=*/true).requires_grad_(); };
+  Tensors inputs{leaf(x)};
+  for (const auto& param : params) {
+    inputs.push_back(leaf(param));
+  }
+  at::Tensor output;
+  {
+    const AutocastGuard guard(at::kCPU, autocast.value_or(at::kBFloat16), autocast.has_value());
+    output = forward(inputs[0], {inputs.begin() + 1, inputs.end()});
+  }
+  auto result = torch::autograd::grad({output}, inputs, {grad.to(output.scalar_type())}, {}, false, /*allow_unused=*/true);
+  result.insert(result.begin(), output.detach());
+  return result;
+}
+
+/// Differences relative to the largest element of what is right, which sums over many terms are of.
+void expect_close(const Tensors& mine, const Tensors& right, double tolerance, const at::Tensor& output_mask) {
+  ASSERT_EQ(mine.size(), right.size());
+  for (size_t i = 0; i < mine.size(); ++i) {
+    ASSERT_EQ(mine[i].defined(), right[i].defined()) << i;
+    if (!mine[i].defined()) {
+      continue;
+    }
+    ASSERT_EQ(mine[i].sizes(), right[i].sizes()) << i;
+    auto difference = (mine[i].to(at::kDouble) - right[i].to(at::kDouble)).abs();
+    if (i == 0) {
+      difference = difference * output_mask;
+    }
+    // The bias of the keys shifts all scores of a query alike, so its true gradient is zero: what is left is rounding of
+    // terms as large as those of x.
+    const bool is_key_bias = mine.size() == 12 && i == 6;
+    const auto& measure = is_key_bias ? right[1] : right[i];
+    const double scale = std::max(1e-3, measure.to(at::kDouble).abs().max().item<double>());
+    EXPECT_LE(difference.max().item<double>(), tolerance * scale) << "tensor " << i << " (0 is the output, 1 of x, then of parameters)";
+  }
+}
+
+struct Case {
+  Shape shape;
+  Precision precision;
+};
+
+class FusedBlocksTest : public testing::TestWithParam<Case> {
+ protected:
+  /// float32 against the composition in float64; the half types against the composition under the same autocast.
+  void check(const Block& block, const Rows& rows, bool only_first_rows = false) {
+    const int64_t h = GetParam().shape.heads * GetParam().shape.head_size;
+    const auto x = at::randn({rows.count, h});
+    const auto mask = only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1})
+                                      : rows.token_mask();
+    const auto grad = at::randn({mask.size(0), h}) * mask;
+    switch (GetParam().precision) {
+      case Precision::kFloat32: {
+        // Some 50 roundings on the way, each of 6e-8, mostly averaging out.
+        const auto right = value_and_gradients(block.composed, x, block.params, grad, at::kDouble, std::nullopt);
+        expect_close(value_and_gradients(block.fused, x, block.params, grad, at::kFloat, std::nullopt), right, 5e-6, mask);
+        break;
+      }
+      // The composition rounds in more places: a few units in the last place of 2^-8 and 2^-11.
+      case Precision::kBFloat16: check_half(block, x, grad, mask, at::kBFloat16, 6 * 0x1p-8); break;
+      case Precision::kHalf: check_half(block, x, grad, mask, at::kHalf, 6 * 0x1p-11); break;
+    }
+  }
+
+ private:
+  static void check_half(const Block& block, const at::Tensor& x, const at::Tensor& grad, const at::Tensor& mask, at::ScalarType dtype, double tolerance) {
+    const CpuHalfCompute half_compute;
+    const auto right = value_and_gradients(block.composed, x, block.params, grad, at::kFloat, dtype);
+    const auto mine = value_and_gradients(block.fused, x, block.params, grad, at::kFloat, dtype);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      ASSERT_EQ(mine[i].defined(), right[i].defined());
+      EXPECT_TRUE(!mine[i].defined() || mine[i].scalar_type() == right[i].scalar_type()) << i;
+    }
+    expect_close(mine, right, tolerance, mask);
+    // A model that is all half, as master weights leave it.
+    const auto all_half = value_and_gradients(block.fused, x, block.params, grad, dtype, dtype);
+    expect_close(all_half, value_and_gradients(block.composed, x, block.params, grad, dtype, dtype), 2 * tolerance, mask);
+    EXPECT_EQ(all_half[0].scalar_type(), dtype);
+  }
+};
+
+TEST_P(FusedBlocksTest, AttentionEqualsItsComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    for (const bool only_first_rows : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", only first rows " << only_first_rows);
+      check(attention_block(shape, rows, p, only_first_rows), rows, only_first_rows);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, FeedForwardEqualsItsComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    for (const auto activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+      if (activation == Activation::kRelu && GetParam().precision != Precision::kFloat32) {
+        continue;  // rounding moves values across its kink
+      }
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", activation " << static_cast<int>(activation));
+      check(feed_forward_block(shape, activation, p), rows);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, EmbeddingsEqualTheirComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    SCOPED_TRACE(p);
+    check(embeddings_block(shape, rows, p), rows);
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const auto& shape : shapes()) {
+    for (const auto precision : {Precision::kFloat32, Precision::kBFloat16, Precision::kHalf}) {
+      result.push_back({shape, precision});
+    }
+  }
+  return result;
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& test) {
+  constexpr const char* kPrecisions[] = {"Float32", "BFloat16", "Half"};
+  return test.param.shape.name + kPrecisions[static_cast<int>(test.param.precision)];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FusedBlocksTest, testing::ValuesIn(cases()), name_of);
+
+TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
+  const Rows rows({20, 3, 41, 7, 100}, 0, 5);
+  const int64_t heads = 4, h = 96;
+  const auto make = [&] { return at::randn({rows.count, h}); };
+  const auto query = make(), key = make(), value = make(), grad = make(), residual = make(), product = make();
+  const auto vector = at::randn({h});
+  const DropoutSite site{0.1, {1, 2, 3}};
+  const auto compute = [&] {
+    at::Tensor log_sum_exp;
+    const cpu::PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout->sequences(), site};
+    Tensors results{cpu::packed_attention(attention, &log_sum_exp)};
+    const auto of_attention = cpu::packed_attention_backward(attention, log_sum_exp, grad);
+    cpu::Normalised normalised;
+    results.push_back(cpu::residual_layer_norm(product.clone(), vector, residual, {vector, vector, 1e-5}, site, {}, &normalised));
+    const auto of_norm = cpu::residual_layer_norm_backward(grad, normalised, vector, site, {}, at::kFloat, at::kFloat);
+    const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);
+    for (const auto& tensor : {of_attention.query, of_attention.key, of_attention.value, of_attention.biases.query,
+                               of_attention.biases.key, of_attention.biases.value, of_norm.product, of_norm.residual,
+                               of_norm.bias, of_norm.norm.weight, of_norm.norm.bias, of_activation.product,
+                               of_activation.output, of_activation.bias}) {
+      results.push_back(tensor);
+    }
+    return results;
+  };
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  const auto many = compute();
+  at::set_num_threads(1);
+  const auto one = compute();
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_TRUE(at::equal(many[i], one[i])) << i;
+  }
+}
+
+TEST(FusedBlocks, RefuseIdsThatTheModelDoesNotHave) {
+  const auto table = at::randn({5, 8}), norm = at::ones({8});
+  const auto run = [&](int64_t id, int64_t position) {
+    fused::embeddings(table, table, table, at::tensor({id}), at::tensor({position}), {norm, norm, 1e-5}, {});
+  };
+  EXPECT_THROW(run(5, 0), c10::IndexError);
+  EXPECT_THROW(run(-1, 0), c10::IndexError);
+  EXPECT_THROW(run(0, 5), c10::IndexError);
+  run(4, 4);
+}
+
+TEST(FusedBlocks, RefuseASecondDerivative) {
+  const Shape shape{"", {4}, 0, 0, 1, 8};
+  const auto block = feed_forward_block(shape, Activation::kGelu, 0);
+  Tensors params = block.params;
+  const auto x = at::randn({4, 8}).requires_grad_();
+  const auto output = block.fused(x, params);
+  EXPECT_THROW(torch::autograd::grad({output.sum()}, {x}, {}, true, /*create_graph=*/true), c10::NotImplementedError);
+}
+
+TEST(FusedBlocks, LetAnObserverSeeEveryOperation) {
+  const auto x = at::randn({4, 8});
+  EXPECT_TRUE(fused::can_run(x));
+  {
+    const FiniteTracer tracer;
+    EXPECT_FALSE(fused::can_run(x));
+  }
+  {
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    EXPECT_TRUE(fused::can_run(x));
+  }
+  EXPECT_FALSE(fused::can_run(x.to(at::kDouble)));
+}
+
+}  // namespace
+}  // namespace mezzo::kernels
