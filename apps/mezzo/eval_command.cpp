@@ -23,6 +23,7 @@ int run_eval(const Flags& flags, distributed::ProcessGroup* group) {
   const auto labels = text::LabelMap::from_names(session.label_names());
   const auto data = text::to_dataset(text::load_rows(flags.data), labels);
   const auto logits = session.logits(data.texts);
+  session.report_cut_texts();
   const double loss = text::mean_cross_entropy(logits, data.labels);
   const auto report = text::classification_report(data.labels, text::predicted_labels(logits), session.label_names());
   if (!is_main(group)) {

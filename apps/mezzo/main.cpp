@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,5 +94,9 @@ int main(int argc, char** argv) {
   WarningHandler warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   mezzo::use_cpu_memory_pool();
-  return run(argc, argv);
+  const int status = run(argc, argv);
+  std::cout.flush();
+  std::fflush(nullptr);
+  // What LibTorch registered with itself at its start it would now take back piece by piece.
+  std::quick_exit(status);
 }

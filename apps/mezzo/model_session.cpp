@@ -14,7 +14,7 @@ namespace {
 std::shared_ptr<text::BertForSequenceClassification> load_model(const std::filesystem::path& folder) {
   const auto config = text::BertConfig::from_file(folder / "config.json");
   auto model = std::make_shared<text::BertForSequenceClassification>(config);
-  const auto loaded = text::load_pretrained(*model, folder, /*seed=*/0);
+  const auto loaded = text::map_pretrained(*model, folder);
   TORCH_CHECK_VALUE(loaded.initialised.empty(), (folder / "model.safetensors").string(), ": has no ",
                     loaded.initialised.front(), ", so it is no trained classifier; mezzo train makes one of it");
   return model;
@@ -60,15 +60,12 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
 
 at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
   text::TokenizedTexts tokenized;
-  int64_t truncated = 0;
   for (const std::string& one : texts) {
     auto encoding = tokenizer_.encode(one, max_length_);
-    truncated += encoding.truncated ? 1 : 0;
+    num_cut_ += encoding.truncated ? 1 : 0;
     tokenized.ids.push_back(std::move(encoding.input_ids));
   }
-  if (truncated > 0 && (group_ == nullptr || group_->rank() == 0)) {
-    fmt::print(stderr, "{} of {} texts cut to {} tokens\n", truncated, texts.size(), max_length_);
-  }
+  num_texts_ += static_cast<int64_t>(texts.size());
   if (group_ == nullptr) {
     return text::predict_logits(*model_, tokenized, precision_);
   }
@@ -76,6 +73,12 @@ at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
       text::predict_logits(*model_, tokenized, precision_, {}, {.rank = group_->rank(), .of = group_->size()});
   group_->all_reduce_sum(logits);
   return logits;
+}
+
+void ModelSession::report_cut_texts() const {
+  if (num_cut_ > 0 && (group_ == nullptr || group_->rank() == 0)) {
+    fmt::print(stderr, "{} of {} texts cut to {} tokens\n", num_cut_, num_texts_, max_length_);
+  }
 }
 
 }  // namespace mezzo::app

@@ -34,8 +34,10 @@ class ModelSession {
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
   ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
-  /// [texts, labels] float32 logits. `texts` must not be empty. Says on stderr how many were cut.
+  /// [texts, labels] float32 logits. `texts` must not be empty.
   at::Tensor logits(const std::vector<std::string>& texts);
+  /// Says on stderr how many of all texts so far were cut, if any.
+  void report_cut_texts() const;
   const std::vector<std::string>& label_names() const { return model_->config().label_names; }
 
  private:
@@ -46,6 +48,7 @@ class ModelSession {
   text::BertTokenizer tokenizer_;
   std::shared_ptr<text::BertForSequenceClassification> model_;
   int64_t max_length_;
+  int64_t num_texts_ = 0, num_cut_ = 0;
 };
 
 }  // namespace mezzo::app

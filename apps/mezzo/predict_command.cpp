@@ -68,6 +68,7 @@ int run_predict(const Flags& flags, distributed::ProcessGroup* group) {
   } else {
     for_each_chunk(flags.data, predict);
   }
+  session.report_cut_texts();
   if (file) {
     file->commit();
   }

@@ -1,7 +1,8 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <cstdio>
 #include <memory>
+#include <string_view>
 
 #include "commands.h"
 #include "mezzo/text/bert_tokenizer.h"
@@ -15,6 +16,21 @@ struct Flags {
   int64_t max_length = 0;
 };
 
+constexpr size_t kWriteAt = size_t{1} << 16;  // bytes
+
+void append_line(const std::vector<int32_t>& ids, fmt::memory_buffer& out) {
+  constexpr std::string_view kBegin = "{\"input_ids\":[", kEnd = "]}\n";
+  out.append(kBegin);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) {
+      out.push_back(',');
+    }
+    const fmt::format_int digits(ids[i]);
+    out.append(digits.data(), digits.data() + digits.size());
+  }
+  out.append(kEnd);
+}
+
 int run_tokenize(const Flags& flags) {
   if (flags.model.empty() == flags.vocab.empty()) {
     throw UsageError("pass either --model DIR or --vocab FILE");
@@ -22,9 +38,15 @@ int run_tokenize(const Flags& flags) {
   const auto tokenizer = flags.model.empty() ? text::BertTokenizer::from_vocab(flags.vocab)
                                              : text::BertTokenizer::from_pretrained(flags.model);
   for_each_chunk(flags.data, [&](const std::vector<std::string>& texts) {
+    fmt::memory_buffer lines;
     for (const std::string& one : texts) {
-      fmt::print("{{\"input_ids\":[{}]}}\n", fmt::join(tokenizer.encode(one, flags.max_length).input_ids, ","));
+      append_line(tokenizer.encode(one, flags.max_length).input_ids, lines);
+      if (lines.size() >= kWriteAt) {
+        std::fwrite(lines.data(), 1, lines.size(), stdout);
+        lines.clear();
+      }
     }
+    std::fwrite(lines.data(), 1, lines.size(), stdout);
     std::fflush(stdout);
   });
   return 0;

@@ -21,6 +21,7 @@ struct Flags {
   TrainConfig config;
   std::string config_file;
   std::string loss_scale = "dynamic";
+  std::string batch_size = "32";
 };
 
 void add_sources(CLI::App& app, TrainConfig& config) {
@@ -88,8 +89,11 @@ void add_schedule_details(CLI::App& app, TrainConfig& config) {
       ->capture_default_str();
 }
 
-void add_recipe(CLI::App& app, TrainConfig& config) {
-  app.add_option("--batch-size", config.batch_size, "texts per micro-batch")->group("Recipe")->capture_default_str();
+void add_recipe(CLI::App& app, Flags& flags) {
+  TrainConfig& config = flags.config;
+  app.add_option("--batch-size", flags.batch_size, "texts per micro-batch, or auto: as many as fit the memory")
+      ->group("Recipe")
+      ->capture_default_str();
   app.add_option("--grad-accumulation", config.grad_accumulation, "micro-batches per step")
       ->group("Recipe")
       ->capture_default_str();
@@ -100,6 +104,9 @@ void add_recipe(CLI::App& app, TrainConfig& config) {
       ->group("Recipe")
       ->capture_default_str();
   app.add_option("--dropout", config.dropout, "replaces the model's dropout probabilities")->group("Recipe");
+  app.add_flag("--gradient-checkpointing", config.gradient_checkpointing,
+               "compute layers again in backward: the same numbers in less memory")
+      ->group("Recipe");
   app.add_option("--optimizer", config.optimizer, "adamw, adam, sgd or lamb")->group("Recipe")->capture_default_str();
   app.add_option("--learning-rate", config.learning_rate, "peak learning rate")->group("Recipe")->capture_default_str();
   app.add_option("--weight-decay", config.weight_decay, "of all but biases and layer norms")
@@ -157,23 +164,44 @@ void add_running(CLI::App& app, Flags& flags) {
   app.add_flag("--diagnose", config.diagnose,
                "say where inf and NaN begin, which gradients overflow, and which loss scale suits them")
       ->group("Run");
+  app.add_flag("--dry-run", config.dry_run, "show the plan and the memory it takes; train and write nothing")
+      ->group("Run");
   app.add_flag("--quiet", config.quiet, "print nothing but errors")->group("Run");
+}
+
+/// All of `text` as a number.
+template <class Number>
+std::optional<Number> parse_number(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
 std::optional<double> parse_loss_scale(const std::string& text) {
   if (text == "dynamic") {
     return std::nullopt;
   }
-  double scale = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), scale);
-  if (error != std::errc() || end != text.data() + text.size() || !(scale > 0)) {
+  const auto scale = parse_number<double>(text);
+  if (!scale || !(*scale > 0)) {
     throw UsageError(fmt::format("--loss-scale '{}' is neither 'dynamic' nor a number above 0", text));
   }
   return scale;
 }
 
+std::optional<int64_t> parse_batch_size(const std::string& text) {
+  if (text == "auto") {
+    return std::nullopt;
+  }
+  const auto size = parse_number<int64_t>(text);
+  if (!size) {
+    throw UsageError(fmt::format("--batch-size '{}' is neither 'auto' nor a whole number", text));
+  }
+  return size;
+}
+
 int run_train(Flags& flags) {
   flags.config.loss_scale = parse_loss_scale(flags.loss_scale);
+  flags.config.batch_size = parse_batch_size(flags.batch_size);
   try {
     flags.config.validate();
   } catch (const c10::ValueError& error) {
@@ -185,7 +213,7 @@ int run_train(Flags& flags) {
     const auto result = text::train(
         flags.config, [] { return stop_signal() != 0; }, group);
     // The signal may have come to another rank.
-    return result.finished ? 0 : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+    return result.finished || flags.config.dry_run ? 0 : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
   });
 }
 
@@ -194,7 +222,7 @@ int run_train(Flags& flags) {
 Run add_train(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   add_sources(app, flags->config);
-  add_recipe(app, flags->config);
+  add_recipe(app, *flags);
   add_precision(app, *flags);
   add_ranks(app, flags->config);
   add_running(app, *flags);

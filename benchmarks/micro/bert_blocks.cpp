@@ -1,5 +1,7 @@
-/// The parts of a BERT layer, forward and backward on the rows of 32 texts: the fused blocks, the same of ATen operations,
-/// and the bare matrix products in both, in the same process and in turn. Prints tables in Markdown.
+/// The parts of a BERT layer, forward and backward on the rows of 32 texts: the fused blocks, the same of ATen
+/// operations, and the bare matrix products in both, in the same process and in turn. Prints tables in Markdown.
+
+#include "kernels/bert_blocks.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -11,7 +13,6 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/bert_blocks.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/fused_blocks.h"
 #include "mezzo/memory/cpu_memory_pool.h"
@@ -128,14 +129,14 @@ void run(const Shape& shape, double p) {
                                           at::linear(x, square[2], bias[2]), shape.heads, layout, site);
     return residual_layer_norm(at::linear(context, square[3], bias[3]), x, norm, site);
   };
-  print_row("attention block", shape, medians_of({[&] { step(attention, all, grad); },
-                                                  [&] { step(attention_of_aten, all, grad); },
-                                                  [&] {
-                                                    const at::NoGradGuard no_grad;
-                                                    for (const auto& weight : square) {
-                                                      products(x, weight, grad);
-                                                    }
-                                                  }}));
+  print_row("attention block", shape,
+            medians_of({[&] { step(attention, all, grad); }, [&] { step(attention_of_aten, all, grad); },
+                        [&] {
+                          const at::NoGradGuard no_grad;
+                          for (const auto& weight : square) {
+                            products(x, weight, grad);
+                          }
+                        }}));
 
   const auto feed_forward = [&] {
     return fused::feed_forward(x,
@@ -150,13 +151,13 @@ void run(const Shape& shape, double p) {
     return residual_layer_norm(at::linear(linear_activation(x, up, bias[4], Activation::kGelu), down, bias[5]), x, norm,
                                site);
   };
-  print_row("feed-forward block", shape, medians_of({[&] { step(feed_forward, all, grad); },
-                                                     [&] { step(feed_forward_of_aten, all, grad); },
-                                                     [&] {
-                                                       const at::NoGradGuard no_grad;
-                                                       products(x, up, grad_wide);
-                                                       products(wide, down, grad);
-                                                     }}));
+  print_row("feed-forward block", shape,
+            medians_of({[&] { step(feed_forward, all, grad); }, [&] { step(feed_forward_of_aten, all, grad); },
+                        [&] {
+                          const at::NoGradGuard no_grad;
+                          products(x, up, grad_wide);
+                          products(wide, down, grad);
+                        }}));
 
   const auto word = parameter({21128, h}), position = parameter({512, h}), type = parameter({2, h});
   const auto ids = at::randint(21128, {rows}, at::kLong), positions = at::arange(rows).remainder(32);

@@ -24,6 +24,14 @@ AutocastState AutocastState::current() {
   return state;
 }
 
+AutocastState AutocastState::without_log() const {
+  AutocastState state = *this;
+  for (Policy& policy : state.policies_) {
+    policy.log = nullptr;
+  }
+  return state;
+}
+
 void AutocastState::set() const {
   for (const Device& device : devices_) {
     at::autocast::set_autocast_enabled(device.type, device.enabled);

@@ -9,7 +9,8 @@
 /// Whole parts of a BERT layer, each one node of the graph with its backward written by hand: matrix products by ATen,
 /// all between them by kernels of our own. Same results as the compositions of ATen operations named at each, up to
 /// rounding, with the same dropout masks. Biases are added, and their gradients summed, in passes that are made anyway;
-/// activations that are cheap to compute again are not kept. Follow autocast as those operations do. Once differentiable.
+/// activations that are cheap to compute again are not kept. Follow autocast as those operations do. Once
+/// differentiable.
 namespace mezzo::kernels::fused {
 
 /// Whether these blocks can take `x`, T rows, as things are: on a CPU, float32, bfloat16 or float16, and nobody wants
@@ -44,7 +45,10 @@ struct AttentionParams {
 /// @param only_first_rows  compute nothing that the sequences' first rows do not need: keys and values of all rows, the
 ///     rest of those rows alone.
 /// @return [T, H]; [B, H] with `only_first_rows`
-at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayout& layout, bool only_first_rows);
+at::Tensor attention(const at::Tensor& x,
+                     const AttentionParams& params,
+                     const SequenceLayout& layout,
+                     bool only_first_rows);
 
 struct FeedForwardParams {
   LinearParams intermediate, output;

@@ -56,7 +56,8 @@ class SequenceLayout {
 /// @param dropout  probability on the attention weights; 0 outside training. The weight that head h gives key j of its
 ///     sequence at row t is dropped when word j % 4 of the Philox block {j / 4, t * num_heads + h, step, site}, key
 ///     seed, is below dropout * 2^32.
-/// @return [T, num_heads * head_size], of ATen operations, so differentiable to any order. Rows of filler and padding hold
+/// @return [T, num_heads * head_size], of ATen operations, so differentiable to any order. Rows of filler and padding
+/// hold
 ///     finite values without meaning.
 at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& key,

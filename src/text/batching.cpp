@@ -56,11 +56,42 @@ std::vector<std::vector<int64_t>> epoch_batches(
   return chunks(order, batch_size);
 }
 
-std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t batch_size) {
+std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t max_tokens) {
   std::vector<int64_t> order(texts.ids.size());
   std::iota(order.begin(), order.end(), 0);
   sort_longest_first(texts, order.begin(), order.end());
-  return chunks(order, batch_size);
+  std::vector<std::vector<int64_t>> batches;
+  int64_t tokens = max_tokens;  // of the last batch
+  for (const int64_t index : order) {
+    const auto length = static_cast<int64_t>(texts.ids[index].size());
+    if (batches.empty() || tokens + length > max_tokens) {
+      batches.emplace_back();
+      tokens = 0;
+    }
+    batches.back().push_back(index);
+    tokens += length;
+  }
+  return batches;
+}
+
+int64_t count_rows(const TokenizedTexts& texts,
+                   std::span<const int64_t> indices,
+                   Batching batching,
+                   int64_t max_length) {
+  int64_t tokens = 0, longest = 0;
+  for (const int64_t index : indices) {
+    const auto length = static_cast<int64_t>(texts.ids[index].size());
+    tokens += length;
+    longest = std::max(longest, length);
+  }
+  const auto count = static_cast<int64_t>(indices.size());
+  switch (batching) {
+    case Batching::kPacked: return (tokens + kRoundPackedRowsTo - 1) / kRoundPackedRowsTo * kRoundPackedRowsTo;
+    case Batching::kGrouped:
+    case Batching::kDynamic: return count * longest;
+    case Batching::kPadded: return count * max_length;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown batching");
 }
 
 PackedBatch collate(const TokenizedTexts& texts,

@@ -12,6 +12,7 @@
 #include "kernels/fused_blocks.h"
 #include "kernels/packed_attention.h"
 #include "mezzo/amp/module_scope.h"
+#include "text/checkpointed.h"
 
 // Shapes below: T rows (tokens of all texts), B texts, H hidden size, F intermediate size, C labels.
 
@@ -254,13 +255,20 @@ class BertEncoder : public torch::nn::Module {
   at::Tensor forward(at::Tensor x, const SequenceLayout& layout, const DropoutSeed& random) const {
     const ModuleScope scope("encoder");
     for (size_t i = 0; i < layers_.size(); ++i) {
-      x = layers_[i]->forward(x, layout, random, static_cast<int64_t>(i), /*only_first_rows=*/i + 1 == layers_.size());
+      const auto run = [=, this, layer = layers_[i]](const std::vector<at::Tensor>& inputs) {
+        return layer->forward(inputs[0], layout, random, static_cast<int64_t>(i),
+                              /*only_first_rows=*/i + 1 == layers_.size());
+      };
+      x = checkpointing_ && is_training() ? checkpointed(run, {x}, layers_[i]->parameters()) : run({x});
     }
     return x;
   }
 
+  void set_gradient_checkpointing(bool on) { checkpointing_ = on; }
+
  private:
   std::vector<std::shared_ptr<BertLayer>> layers_;
+  bool checkpointing_ = false;
 };
 
 class BertPooler : public torch::nn::Module {
@@ -290,6 +298,8 @@ class BertModel : public torch::nn::Module {
     const SequenceLayout layout(batch.cu_seqlens, batch.seqlens, batch.input_ids.size(0), batch.input_ids.device());
     return pooler_->forward(encoder_->forward(embeddings_->forward(batch, random), layout, random));
   }
+
+  void set_gradient_checkpointing(bool on) { encoder_->set_gradient_checkpointing(on); }
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
@@ -329,6 +339,8 @@ void BertForSequenceClassification::init_weights(uint64_t seed,
 void BertForSequenceClassification::init_weights(uint64_t seed) {
   init_weights(seed, [](const std::string&) { return true; });
 }
+
+void BertForSequenceClassification::set_gradient_checkpointing(bool on) { bert_->set_gradient_checkpointing(on); }
 
 at::Tensor BertForSequenceClassification::forward(const PackedBatch& batch, const DropoutSeed& random) {
   const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;

@@ -9,7 +9,9 @@
 namespace mezzo::text {
 namespace {
 
-constexpr int64_t kBatchSize = 64;
+/// A thousand rows multiply at full speed; 2,048 of BERT-base's intermediate units, 25 MB in float32, fit a last-level
+/// cache.
+constexpr int64_t kMaxTokens = 2048;
 
 /// Puts a module in eval mode for a scope.
 class EvalModeGuard {
@@ -42,7 +44,7 @@ at::Tensor predict_logits(BertForSequenceClassification& model,
 
   auto logits = at::zeros({static_cast<int64_t>(texts.ids.size()), model.num_labels()}, at::kFloat);
   int64_t done = 0, number = 0;
-  for (const auto& indices : length_sorted_batches(texts, kBatchSize)) {
+  for (const auto& indices : length_sorted_batches(texts, kMaxTokens)) {
     if (number++ % share.of != share.rank) {
       continue;
     }

@@ -52,9 +52,13 @@ bool has_classifier(const std::filesystem::path& folder) {
   return SafetensorsReader(weights_path(folder)).contains("classifier.weight");
 }
 
-LoadedWeights load_pretrained(BertForSequenceClassification& model,
-                              const std::filesystem::path& folder,
-                              uint64_t seed) {
+namespace {
+
+/// @param take  puts a tensor of the file in a parameter's place.
+LoadedWeights load(BertForSequenceClassification& model,
+                   const std::filesystem::path& folder,
+                   uint64_t seed,
+                   void (*take)(at::Tensor& parameter, const at::Tensor& tensor)) {
   const auto path = weights_path(folder);
   const SafetensorsReader file(path);
   std::map<std::string, std::string> stored;  // parameter -> name in the file
@@ -79,7 +83,7 @@ LoadedWeights load_pretrained(BertForSequenceClassification& model,
                       ": ", found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
                       item.value().sizes(),
                       item.key().starts_with("classifier.") ? " (one row a label of the data)" : " by config.json");
-    item.value().copy_(tensor);
+    take(item.value(), tensor);
     stored.erase(found);
   }
   model.init_weights(seed, [&](const std::string& name) {
@@ -89,6 +93,24 @@ LoadedWeights load_pretrained(BertForSequenceClassification& model,
     loaded.unused.push_back(name);
   }
   return loaded;
+}
+
+}  // namespace
+
+LoadedWeights load_pretrained(BertForSequenceClassification& model,
+                              const std::filesystem::path& folder,
+                              uint64_t seed) {
+  return load(model, folder, seed, [](at::Tensor& parameter, const at::Tensor& tensor) { parameter.copy_(tensor); });
+}
+
+LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder) {
+  return load(model, folder, /*seed=*/0, [](at::Tensor& parameter, const at::Tensor& tensor) {
+    if (tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu()) {
+      parameter.set_data(tensor);
+    } else {
+      parameter.copy_(tensor);
+    }
+  });
 }
 
 void save_pretrained(const BertConfig& config,

@@ -44,7 +44,7 @@ void check_sources(const TrainConfig& config) {
   TORCH_CHECK_VALUE(config.model_config.empty() == config.vocab.empty(),
                     "--model-config and --vocab belong together: fresh weights need both");
   TORCH_CHECK_VALUE(!config.train.empty(), "pass --train FILE, the texts and labels to learn from");
-  TORCH_CHECK_VALUE(!config.output.empty(), "pass --output DIR, the folder for the results");
+  TORCH_CHECK_VALUE(!config.output.empty() || config.dry_run, "pass --output DIR, the folder for the results");
   check_range("dev-ratio", config.dev_ratio, 0, 0.999);
   TORCH_CHECK_VALUE(!config.keep_norms_fp32 || config.master_weights,
                     "--keep-norms-fp32 belongs to --master-weights; without, all weights are float32");
@@ -71,7 +71,7 @@ void check_recipe(const TrainConfig& config) {
   check_one_of("optimizer", config.optimizer, {"adamw", "adam", "sgd", "lamb"});
   parse_batching(config.batching);
   check_schedule(config);
-  check_at_least("batch-size", config.batch_size, 1);
+  check_at_least("batch-size", config.batch_size.value_or(1), 1);
   check_at_least("grad-accumulation", config.grad_accumulation, 1);
   check_at_least("max-length", config.max_length, 2);
   check_range("epochs", config.epochs, 1e-6, 1e6);
@@ -119,13 +119,14 @@ std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {
       {"device", device},
       {"master-weights", master_weights ? "true" : "false"},
       {"keep-norms-fp32", keep_norms_fp32 ? "true" : "false"},
-      {"batch-size", fmt::format("{}", batch_size)},
+      {"batch-size", or_none(batch_size, "auto")},
       {"grad-accumulation", fmt::format("{}", grad_accumulation)},
       {"max-length", fmt::format("{}", max_length)},
       {"epochs", fmt::format("{}", epochs)},
       {"max-steps", or_none(max_steps, "")},
       {"batching", batching},
       {"dropout", or_none(dropout, "as the model says")},
+      {"gradient-checkpointing", gradient_checkpointing ? "true" : "false"},
       {"optimizer", optimizer},
       {"learning-rate", fmt::format("{}", learning_rate)},
       {"weight-decay", fmt::format("{}", weight_decay)},

@@ -20,7 +20,9 @@
 #include "mezzo/text/checkpoint.h"
 #include "mezzo/text/inference.h"
 #include "mezzo/text/pretrained.h"
+#include "text/batch_size.h"
 #include "text/diagnosis.h"
+#include "text/dry_run.h"
 #include "text/ranks.h"
 #include "text/run_output.h"
 #include "text/run_setup.h"
@@ -53,30 +55,46 @@ std::string name_of(const std::optional<Checkpoint>& checkpoint) {
 class Trainer {
  public:
   Trainer(const TrainConfig& config, const std::function<bool()>& stop_requested, distributed::ProcessGroup* group)
-      : config_(config),
-        stop_requested_(stop_requested),
+      : stop_requested_(stop_requested),
         ranks_(group),
         setup_(together(ranks_, [&] { return set_up_run(config); })),
-        plan_(plan_run(config, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
-        identity_(result_settings(config, setup_, ranks_)),
-        metric_schedule_(make_metric_schedule(config)),
-        scaler_(scaler_options(config, setup_.precision)) {
+        resumed_(together(ranks_, [&] { return find_checkpoint(config); })),
+        config_(with_batch_size(config, setup_, ranks_, resumed_ ? resumed_->settings["batch-size"] : "")),
+        plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
+        identity_(result_settings(config_, setup_, ranks_)),
+        metric_schedule_(make_metric_schedule(config_)),
+        scaler_(scaler_options(config_, setup_.precision)) {
     ranks_.check_same(identity_);
-    const auto resumed = together(ranks_, [&] { return find_checkpoint(config, identity_); });
-    ranks_.check_same({{"the checkpoint to resume from, which all hosts must see,", name_of(resumed)}});
     ranks_.all_or_none([&] {
-      if (ranks_.is_main()) {
-        output_.emplace(config, setup_, plan_, resumed ? std::optional(resumed->step) : std::nullopt);
+      if (resumed_) {
+        check_same_run(*resumed_, identity_);
       }
     });
-    model_.emplace(config, setup_, ranks_, resumed ? &*resumed : nullptr);
-    if (resumed) {
-      restore(*resumed);
+    ranks_.check_same({{"the checkpoint to resume from, which all hosts must see,", name_of(resumed_)}});
+    if (config_.dry_run) {
+      return;
+    }
+    ranks_.all_or_none([&] {
+      if (ranks_.is_main()) {
+        output_.emplace(config_, setup_, plan_, resumed_ ? std::optional(resumed_->step) : std::nullopt);
+      }
+    });
+    setup_.model->set_gradient_checkpointing(config_.gradient_checkpointing);
+    model_.emplace(config_, setup_, ranks_, resumed_ ? &*resumed_ : nullptr);
+    if (resumed_) {
+      restore(*resumed_);
+      resumed_.reset();
     }
   }
 
   TrainResult run() {
     TrainResult result;
+    if (config_.dry_run) {
+      if (ranks_.is_main()) {
+        print_dry_run(config_, setup_, plan_);
+      }
+      return result;
+    }
     ranks_.guard([&] { result = run_steps(); });
     return result;
   }
@@ -417,10 +435,11 @@ class Trainer {
   }
 
   const CpuHalfCompute fast_half_compute_;
-  const TrainConfig& config_;
   const std::function<bool()>& stop_requested_;
   const Ranks ranks_;
   RunSetup setup_;
+  std::optional<Checkpoint> resumed_;  // until its tensors are taken over
+  const TrainConfig config_;           // with a number for a batch size
   const RunPlan plan_;
   const std::map<std::string, std::string> identity_;
   std::optional<RunOutput> output_;  // of the main rank

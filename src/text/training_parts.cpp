@@ -25,9 +25,9 @@ namespace {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Where results go, how they are shown, and what a longer life of the same run may change.
-const std::set<std::string, std::less<>> kFreeSettings = {"output", "resume",  "save-every", "keep",  "eval-every",
-                                                          "device", "threads", "diagnose",   "model", "model-config",
-                                                          "vocab",  "train",   "dev",        "test",  "timeout"};
+const std::set<std::string, std::less<>> kFreeSettings = {
+    "output", "resume",       "save-every", "keep",  "eval-every", "device", "threads", "diagnose",
+    "model",  "model-config", "vocab",      "train", "dev",        "test",   "timeout", "gradient-checkpointing"};
 
 std::string hash_of_texts(const TokenizedTexts& texts) {
   uint64_t hash = 0;
@@ -94,7 +94,7 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks) {
   RunPlan plan{};
   plan.batching = parse_batching(config.batching);
-  plan.batch_size = config.batch_size * ranks.size();
+  plan.batch_size = config.batch_size.value() * ranks.size();
   plan.grad_accumulation = config.grad_accumulation;
   plan.seed = config.seed;
   plan.rank = ranks.rank();
@@ -133,31 +133,29 @@ std::map<std::string, std::string> result_settings(const TrainConfig& config,
   return settings;
 }
 
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config,
-                                          const std::map<std::string, std::string>& identity) {
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config) {
   if (config.resume.empty()) {
     return std::nullopt;
   }
-  std::optional<Checkpoint> checkpoint;
-  if (config.resume == "auto") {
-    std::vector<std::string> problems;
-    checkpoint = load_newest_checkpoint(config.output / "checkpoints", problems);
-    for (const std::string& problem : problems) {
-      TORCH_WARN("checkpoint passed over: ", problem);
-    }
-  } else {
-    checkpoint = load_checkpoint(config.resume);
+  if (config.resume != "auto") {
+    return load_checkpoint(config.resume);
   }
-  if (checkpoint) {
-    for (const auto& [name, value] : identity) {
-      const auto saved = checkpoint->settings.find(name);
-      const std::string was = saved == checkpoint->settings.end() ? "not there" : "'" + saved->second + "'";
-      TORCH_CHECK_VALUE(saved != checkpoint->settings.end() && saved->second == value,
-                        "--resume: the checkpoint is of another run: ", name, " was ", was, ", is now '", value,
-                        "'; resume with the same settings, or start afresh in another --output");
-    }
+  std::vector<std::string> problems;
+  auto checkpoint = load_newest_checkpoint(config.output / "checkpoints", problems);
+  for (const std::string& problem : problems) {
+    TORCH_WARN("checkpoint passed over: ", problem);
   }
   return checkpoint;
+}
+
+void check_same_run(const Checkpoint& checkpoint, const std::map<std::string, std::string>& identity) {
+  for (const auto& [name, value] : identity) {
+    const auto saved = checkpoint.settings.find(name);
+    const std::string was = saved == checkpoint.settings.end() ? "not there" : "'" + saved->second + "'";
+    TORCH_CHECK_VALUE(saved != checkpoint.settings.end() && saved->second == value,
+                      "--resume: the checkpoint is of another run: ", name, " was ", was, ", is now '", value,
+                      "'; resume with the same settings, or start afresh in another --output");
+  }
 }
 
 std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model) {

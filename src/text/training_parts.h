@@ -55,6 +55,7 @@ struct RunPlan {
   mutable std::vector<std::vector<int64_t>> cached_batches_;
 };
 
+/// @param config  whose batch size is a number.
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks);
 
 /// The settings that decide a run's numbers, and hashes of its data: what a checkpoint must agree with to go on.
@@ -63,9 +64,10 @@ std::map<std::string, std::string> result_settings(const TrainConfig& config,
                                                    const Ranks& ranks);
 
 /// The checkpoint that `config.resume` asks for.
-/// @throws c10::ValueError  where it belongs to another run, naming the first setting that differs.
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config,
-                                          const std::map<std::string, std::string>& identity);
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config);
+
+/// @throws c10::ValueError  where the checkpoint belongs to another run, naming the first setting that differs.
+void check_same_run(const Checkpoint& checkpoint, const std::map<std::string, std::string>& identity);
 
 std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model);
 

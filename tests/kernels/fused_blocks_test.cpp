@@ -69,7 +69,8 @@ std::vector<Shape> shapes() {
   return result;
 }
 
-/// A part of a layer: its parameters, and what it computes of x and them, fused and as a composition of ATen operations.
+/// A part of a layer: its parameters, and what it computes of x and them, fused and as a composition of ATen
+/// operations.
 struct Block {
   Tensors params;
   std::function<at::Tensor(const at::Tensor& x, const Tensors& params)> fused, composed;
@@ -158,7 +159,8 @@ Tensors value_and_gradients(const std::function<at::Tensor(const at::Tensor&, co
     const AutocastGuard guard(at::kCPU, autocast.value_or(at::kBFloat16), autocast.has_value());
     output = forward(inputs[0], {inputs.begin() + 1, inputs.end()});
   }
-  auto result = torch::autograd::grad({output}, inputs, {grad.to(output.scalar_type())}, {}, false, /*allow_unused=*/true);
+  auto result =
+      torch::autograd::grad({output}, inputs, {grad.to(output.scalar_type())}, {}, false, /*allow_unused=*/true);
   result.insert(result.begin(), output.detach());
   return result;
 }
@@ -176,12 +178,13 @@ void expect_close(const Tensors& mine, const Tensors& right, double tolerance, c
     if (i == 0) {
       difference = difference * output_mask;
     }
-    // The bias of the keys shifts all scores of a query alike, so its true gradient is zero: what is left is rounding of
-    // terms as large as those of x.
+    // The bias of the keys shifts all scores of a query alike, so its true gradient is zero: what is left is rounding
+    // of terms as large as those of x.
     const bool is_key_bias = mine.size() == 12 && i == 6;
     const auto& measure = is_key_bias ? right[1] : right[i];
     const double scale = std::max(1e-3, measure.to(at::kDouble).abs().max().item<double>());
-    EXPECT_LE(difference.max().item<double>(), tolerance * scale) << "tensor " << i << " (0 is the output, 1 of x, then of parameters)";
+    EXPECT_LE(difference.max().item<double>(), tolerance * scale)
+        << "tensor " << i << " (0 is the output, 1 of x, then of parameters)";
   }
 }
 
@@ -196,14 +199,15 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
   void check(const Block& block, const Rows& rows, bool only_first_rows = false) {
     const int64_t h = GetParam().shape.heads * GetParam().shape.head_size;
     const auto x = at::randn({rows.count, h});
-    const auto mask = only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1})
-                                      : rows.token_mask();
+    const auto mask =
+        only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
     const auto grad = at::randn({mask.size(0), h}) * mask;
     switch (GetParam().precision) {
       case Precision::kFloat32: {
         // Some 50 roundings on the way, each of 6e-8, mostly averaging out.
         const auto right = value_and_gradients(block.composed, x, block.params, grad, at::kDouble, std::nullopt);
-        expect_close(value_and_gradients(block.fused, x, block.params, grad, at::kFloat, std::nullopt), right, 5e-6, mask);
+        expect_close(value_and_gradients(block.fused, x, block.params, grad, at::kFloat, std::nullopt), right, 5e-6,
+                     mask);
         break;
       }
       // The composition rounds in more places: a few units in the last place of 2^-8 and 2^-11.
@@ -213,7 +217,12 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
   }
 
  private:
-  static void check_half(const Block& block, const at::Tensor& x, const at::Tensor& grad, const at::Tensor& mask, at::ScalarType dtype, double tolerance) {
+  static void check_half(const Block& block,
+                         const at::Tensor& x,
+                         const at::Tensor& grad,
+                         const at::Tensor& mask,
+                         at::ScalarType dtype,
+                         double tolerance) {
     const CpuHalfCompute half_compute;
     const auto right = value_and_gradients(block.composed, x, block.params, grad, at::kFloat, dtype);
     const auto mine = value_and_gradients(block.fused, x, block.params, grad, at::kFloat, dtype);
@@ -224,7 +233,8 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
     expect_close(mine, right, tolerance, mask);
     // A model that is all half, as master weights leave it.
     const auto all_half = value_and_gradients(block.fused, x, block.params, grad, dtype, dtype);
-    expect_close(all_half, value_and_gradients(block.composed, x, block.params, grad, dtype, dtype), 2 * tolerance, mask);
+    expect_close(all_half, value_and_gradients(block.composed, x, block.params, grad, dtype, dtype), 2 * tolerance,
+                 mask);
     EXPECT_EQ(all_half[0].scalar_type(), dtype);
   }
 };
@@ -289,17 +299,19 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   const DropoutSite site{0.1, {1, 2, 3}};
   const auto compute = [&] {
     at::Tensor log_sum_exp;
-    const cpu::PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout->sequences(), site};
+    const cpu::PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout->sequences(),
+                                         site};
     Tensors results{cpu::packed_attention(attention, &log_sum_exp)};
     const auto of_attention = cpu::packed_attention_backward(attention, log_sum_exp, grad);
     cpu::Normalised normalised;
-    results.push_back(cpu::residual_layer_norm(product.clone(), vector, residual, {vector, vector, 1e-5}, site, {}, &normalised));
+    results.push_back(
+        cpu::residual_layer_norm(product.clone(), vector, residual, {vector, vector, 1e-5}, site, {}, &normalised));
     const auto of_norm = cpu::residual_layer_norm_backward(grad, normalised, vector, site, {}, at::kFloat, at::kFloat);
     const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);
-    for (const auto& tensor : {of_attention.query, of_attention.key, of_attention.value, of_attention.biases.query,
-                               of_attention.biases.key, of_attention.biases.value, of_norm.product, of_norm.residual,
-                               of_norm.bias, of_norm.norm.weight, of_norm.norm.bias, of_activation.product,
-                               of_activation.output, of_activation.bias}) {
+    for (const auto& tensor :
+         {of_attention.query, of_attention.key, of_attention.value, of_attention.biases.query, of_attention.biases.key,
+          of_attention.biases.value, of_norm.product, of_norm.residual, of_norm.bias, of_norm.norm.weight,
+          of_norm.norm.bias, of_activation.product, of_activation.output, of_activation.bias}) {
       results.push_back(tensor);
     }
     return results;

@@ -52,7 +52,8 @@ TEST(PackedAttentionTest, DropsAttentionWeightsInTraining) {
   const SequenceLayout layout(cu_seqlens, seqlens, 50, at::kCPU);
   const auto zeros = at::zeros({50, kHidden}), ones = at::ones({50, kHidden});
   // Equal scores: every weight is 1 / 50, so an output says how many of the 50 keys were kept, times 1 / 0.8.
-  const auto out = packed_attention(zeros, zeros, ones, kHeads, layout, {.p = 0.2, .key = {.seed = 1, .step = 1, .site = 1}});
+  const auto out =
+      packed_attention(zeros, zeros, ones, kHeads, layout, {.p = 0.2, .key = {.seed = 1, .step = 1, .site = 1}});
   const auto kept = out * 50 * 0.8;
   EXPECT_TRUE(at::allclose(kept, kept.round(), 0, 1e-4));
   EXPECT_NEAR(kept.mean().item<double>(), 40, 1.5) << "100 draws of 50: 3.7 standard deviations";

@@ -37,6 +37,7 @@ class Bert {
   }
 
   void train(bool on) { model_->train(on); }
+  void set_gradient_checkpointing(bool on) { model_->set_gradient_checkpointing(on); }
   const LoadedWeights& loaded() const { return loaded_; }
 
  private:
@@ -53,6 +54,7 @@ void bind_model(py::module_& m) {
       .def("forward", &Bert::forward, py::arg("ids"), py::arg("batching") = "packed", py::arg("max_length") = 128,
            py::arg("seed") = 0, py::arg("step") = 0)
       .def("train", &Bert::train)
+      .def("set_gradient_checkpointing", &Bert::set_gradient_checkpointing)
       .def_property_readonly("initialised", [](const Bert& self) { return self.loaded().initialised; })
       .def_property_readonly("unused", [](const Bert& self) { return self.loaded().unused; });
 }

@@ -16,6 +16,7 @@ void bind_files(py::module_& m);
 void bind_finite(py::module_& m);
 void bind_grad_scaler(py::module_& m);
 void bind_half_compute(py::module_& m);
+void bind_memory(py::module_& m);
 void bind_model(py::module_& m);
 void bind_optim(py::module_& m);
 void bind_report(py::module_& m);

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_grad_scaler(m);
   bind_finite(m);
   bind_half_compute(m);
+  bind_memory(m);
   bind_model(m);
   bind_optim(m);
   bind_report(m);

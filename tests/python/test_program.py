@@ -241,7 +241,9 @@ def one_line(done, status):
 
 @pytest.mark.parametrize("change, status, message", [
     (["--batch-size", "0"], 2, "mezzo train: --batch-size is 0, expected at least 1"),
-    (["--batch-size", "many"], 2, "mezzo train: Could not convert: --batch-size = many; see mezzo train --help"),
+    (["--batch-size", "many"], 2, "mezzo train: --batch-size 'many' is neither 'auto' nor a whole number"),
+    (["--batch-size", "auto8"], 2, "mezzo train: --batch-size 'auto8' is neither 'auto' nor a whole number"),
+    (["--dry-run=maybe"], 2, "mezzo train: "),
     (["--precision", "fp8"], 2, "mezzo train: --precision 'fp8' is not known: fp32, bf16, fp16, auto"),
     (["--optimizer", "adagrad"], 2, "mezzo train: --optimizer 'adagrad' is not known: adamw, adam, sgd, lamb"),
     (["--schedule", "step"], 2, "mezzo train: learning rate schedule 'step' is not known: linear, cosine, cosine_with_restarts, polynomial"),

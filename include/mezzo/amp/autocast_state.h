@@ -32,6 +32,9 @@ class AutocastState {
   /// This thread's.
   static AutocastState current();
 
+  /// The same without the CastLogs, for a guard that may outlive them.
+  AutocastState without_log() const;
+
  private:
   friend class AutocastStateGuard;
   struct Device {

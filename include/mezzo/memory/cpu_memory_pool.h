@@ -4,13 +4,13 @@
 
 namespace mezzo {
 
-/// Makes LibTorch take the memory of CPU tensors from a pool, for the rest of the program. (Tensors of less than 16 KiB take
-/// it from malloc.)
+/// Makes LibTorch take the memory of CPU tensors from a pool, for the rest of the program. (Tensors of less than 16 KiB
+/// take it from malloc.)
 ///
 /// A training step frees megabytes of activations and gradients, and the next one asks for them again. LibTorch's
 /// default allocator hands them back to the operating system, which then clears every page anew: a tenth of the time of
-/// a small model's step. The pool keeps freed memory, joined with its free neighbours, gives out the smallest piece that
-/// fits, and asks for huge pages. It never shrinks.
+/// a small model's step. The pool keeps freed memory, joined with its free neighbours, gives out the smallest piece
+/// that fits, and asks for huge pages. It never shrinks.
 ///
 /// Call it at the start of `main`. Tensors made before keep their memory; calls after the first change nothing.
 /// Thread-safe, as are allocations. Does nothing but on Linux, and

@@ -32,8 +32,15 @@ struct TokenizedTexts {
 std::vector<std::vector<int64_t>> epoch_batches(
     const TokenizedTexts& texts, int64_t batch_size, Batching batching, uint64_t seed, int64_t epoch);
 
-/// Batches for evaluation: texts sorted by length, longest first.
-std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t batch_size);
+/// Batches for evaluation: texts sorted by length, longest first, each batch of as many as have at most `max_tokens`
+/// tokens together, or of one that has more.
+std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t max_tokens);
+
+/// How many rows `collate` makes of such a batch, padding and filler included.
+int64_t count_rows(const TokenizedTexts& texts,
+                   std::span<const int64_t> indices,
+                   Batching batching,
+                   int64_t max_length);
 
 /// The rows of one batch.
 /// @param max_length  what kPadded pads to.

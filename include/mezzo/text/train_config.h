@@ -22,17 +22,18 @@ struct TrainConfig {
   std::filesystem::path output;        ///< folder for the results
   bool overwrite = false;              ///< replace a run that `output` holds
 
-  std::string precision = "auto";  ///< fp32, bf16, fp16, auto
-  std::string device = "auto";     ///< cpu, cuda, cuda:N, auto
-  bool master_weights = false;     ///< model in bf16 or fp16, float32 masters in the optimizer
-  bool keep_norms_fp32 = false;    ///< with `master_weights`: layer norms stay in float32
-  int64_t batch_size = 32;         ///< texts per micro-batch
-  int64_t grad_accumulation = 1;   ///< micro-batches per optimizer step
-  int64_t max_length = 128;        ///< tokens a text is cut to, [CLS] and [SEP] included
+  std::string precision = "auto";          ///< fp32, bf16, fp16, auto
+  std::string device = "auto";             ///< cpu, cuda, cuda:N, auto
+  bool master_weights = false;             ///< model in bf16 or fp16, float32 masters in the optimizer
+  bool keep_norms_fp32 = false;            ///< with `master_weights`: layer norms stay in float32
+  std::optional<int64_t> batch_size = 32;  ///< texts per micro-batch; nullopt: as many as fit the memory
+  int64_t grad_accumulation = 1;           ///< micro-batches per optimizer step
+  int64_t max_length = 128;                ///< tokens a text is cut to, [CLS] and [SEP] included
   double epochs = 1;
-  std::optional<int64_t> max_steps;  ///< optimizer steps; wins over `epochs`
-  std::string batching = "packed";   ///< packed, grouped, dynamic, padded
-  std::optional<double> dropout;     ///< replaces all of the model's probabilities
+  std::optional<int64_t> max_steps;     ///< optimizer steps; wins over `epochs`
+  std::string batching = "packed";      ///< packed, grouped, dynamic, padded
+  std::optional<double> dropout;        ///< replaces all of the model's probabilities
+  bool gradient_checkpointing = false;  ///< layers are computed again in backward, to save memory
 
   std::string optimizer = "adamw";  ///< adamw, adam, sgd, lamb
   double learning_rate = 3e-5;
@@ -70,6 +71,7 @@ struct TrainConfig {
   int64_t limit = 0;      ///< read only so many rows of the training file; 0: all
   bool diagnose = false;  ///< trace the first steps and every skipped one, and count the exponents of gradients
   bool quiet = false;
+  bool dry_run = false;  ///< print the plan and the memory it takes, train nothing, write nothing
 
   /// @throws c10::ValueError  naming the flag, what it was and what it may be.
   void validate() const;

@@ -2,8 +2,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <atomic>
@@ -68,12 +68,12 @@ class Tiles {
             .query_number_step = static_cast<uint32_t>(heads),
             .output = output.defined() ? from(write_span(output), queries) : Span{},
             .output_stride = hidden_,
-            .log_sum_exp = log_sum_exp.defined()
-                               ? log_sum_exp.mutable_data_ptr<float>() + query_row(b) * heads + head
-                               : nullptr};
+            .log_sum_exp =
+                log_sum_exp.defined() ? log_sum_exp.mutable_data_ptr<float>() + query_row(b) * heads + head : nullptr};
   }
 
-  /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first; who is done takes the next.
+  /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first; who is done takes the
+  /// next.
   template <class Task>
   void for_each(const Task& task) const {
     const int64_t count = static_cast<int64_t>(order_.size()) * attention_.num_heads;
@@ -118,8 +118,8 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                                              const at::Tensor& grad) {
   const Tiles tiles(attention);
   const int64_t hidden = tiles.hidden();
-  AttentionGradients result{at::zeros_like(attention.query), at::zeros_like(attention.key),
-                            at::zeros_like(attention.value), {}};
+  AttentionGradients result{
+      at::zeros_like(attention.query), at::zeros_like(attention.key), at::zeros_like(attention.value), {}};
   const auto sums = at::empty({static_cast<int64_t>(attention.sequences.size()), 3, hidden}, at::kFloat);
   tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
     const int64_t column = head * tiles.head_size();

@@ -26,7 +26,8 @@ struct PackedAttention {
   DropoutSite dropout;  ///< weight of query row t and key j of head h: see packed_attention.h
 };
 
-/// @param log_sum_exp  set to float32 [rows of query, num_heads], which backward needs; nullptr if it will not be called
+/// @param log_sum_exp  set to float32 [rows of query, num_heads], which backward needs; nullptr if it will not be
+/// called
 /// @return shape and dtype of `query`. Rows of padding and filler are zero.
 at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp);
 

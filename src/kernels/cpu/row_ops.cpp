@@ -3,8 +3,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/result_type.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <vector>

@@ -65,10 +65,10 @@ struct Attention : torch::autograd::Function<Attention> {
     at::Tensor log_sum_exp;
     const auto context = cpu::packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
     cpu::Normalised normalised;
-    auto output = cpu::residual_layer_norm(linear_product(context, output_weight), rounded(output_bias, dtype),
-                                           chosen(x, settings), {norm_weight, norm_bias, settings.eps},
-                                           settings.output_dropout, settings.first_rows,
-                                           settings.is_differentiable ? &normalised : nullptr);
+    auto output =
+        cpu::residual_layer_norm(linear_product(context, output_weight), rounded(output_bias, dtype),
+                                 chosen(x, settings), {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
+                                 settings.first_rows, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {
       ctx->save_for_backward({input, query_weight, query_bias, key_weight, key_bias, value_weight, value_bias,
                               output_weight, output_bias, norm_weight, norm_bias, attention.query, attention.key,
@@ -140,14 +140,12 @@ at::Tensor attention(const at::Tensor& x,
                      const SequenceLayout& layout,
                      bool only_first_rows) {
   const auto dtype = compute_dtype(x);
-  return Attention::apply(x, compute_weight(params.query.weight, dtype), params.query.bias,
-                          compute_weight(params.key.weight, dtype), params.key.bias,
-                          compute_weight(params.value.weight, dtype), params.value.bias,
-                          compute_weight(params.output.weight, dtype), params.output.bias, params.norm.weight,
-                          params.norm.bias,
-                          Settings{params.num_heads, params.norm.eps, params.weights_dropout,
-                                   params.output_dropout, layout.sequences(),
-                                   only_first_rows ? layout.first_rows() : at::Tensor(), at::GradMode::is_enabled()});
+  return Attention::apply(
+      x, compute_weight(params.query.weight, dtype), params.query.bias, compute_weight(params.key.weight, dtype),
+      params.key.bias, compute_weight(params.value.weight, dtype), params.value.bias,
+      compute_weight(params.output.weight, dtype), params.output.bias, params.norm.weight, params.norm.bias,
+      Settings{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout, layout.sequences(),
+               only_first_rows ? layout.first_rows() : at::Tensor(), at::GradMode::is_enabled()});
 }
 
 }  // namespace mezzo::kernels::fused

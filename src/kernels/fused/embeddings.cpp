@@ -5,7 +5,6 @@
 namespace mezzo::kernels::fused {
 namespace {
 
-
 /// The gradient of an embedding table from that of its rows, as they were looked up.
 at::Tensor grad_table(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& rows) {
   auto grad = at::zeros(table.sizes(), table.options().dtype(at::kFloat));
@@ -27,9 +26,9 @@ struct Embeddings : torch::autograd::Function<Embeddings> {
                             bool is_differentiable) {
     const NoAutocast no_autocast;
     cpu::Normalised normalised;
-    auto output = cpu::embedding_layer_norm(word, position, token_type.select(0, 0), ids, positions,
-                                            {norm_weight, norm_bias, eps}, dropout,
-                                            is_differentiable ? &normalised : nullptr);
+    auto output =
+        cpu::embedding_layer_norm(word, position, token_type.select(0, 0), ids, positions,
+                                  {norm_weight, norm_bias, eps}, dropout, is_differentiable ? &normalised : nullptr);
     ctx->save_for_backward(
         {word, position, token_type, norm_weight, norm_bias, ids, positions, normalised.rows, normalised.rstd});
     keep(ctx, dropout);
@@ -70,8 +69,8 @@ at::Tensor embeddings(const at::Tensor& word,
                       const at::Tensor& positions,
                       const LayerNormParams& norm,
                       const DropoutSite& dropout) {
-  return Embeddings::apply(word, position, token_type, norm.weight, norm.bias, norm.eps, ids, positions,
-                           dropout, at::GradMode::is_enabled());
+  return Embeddings::apply(word, position, token_type, norm.weight, norm.bias, norm.eps, ids, positions, dropout,
+                           at::GradMode::is_enabled());
 }
 
 }  // namespace mezzo::kernels::fused

@@ -12,7 +12,16 @@ struct Settings {
 };
 
 struct FeedForward : torch::autograd::Function<FeedForward> {
-  enum Input { kX, kIntermediateWeight, kIntermediateBias, kOutputWeight, kOutputBias, kNormWeight, kNormBias, kInputs };
+  enum Input {
+    kX,
+    kIntermediateWeight,
+    kIntermediateBias,
+    kOutputWeight,
+    kOutputBias,
+    kNormWeight,
+    kNormBias,
+    kInputs
+  };
 
   /// `weights` are in the dtype to compute in.
   static at::Tensor forward(AutogradContext* ctx,
@@ -28,8 +37,8 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
     const auto dtype = intermediate_weight.scalar_type();
     const auto input = x.to(dtype);
     const auto inner = linear_product(input, intermediate_weight);  // [T, F]
-    const auto product =
-        linear_product(cpu::bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight);
+    const auto product = linear_product(
+        cpu::bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight);
     cpu::Normalised normalised;
     auto output = cpu::residual_layer_norm(product, rounded(output_bias, dtype), x,
                                            {norm_weight, norm_bias, settings.eps}, settings.dropout,
@@ -77,8 +86,7 @@ at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, co
   return FeedForward::apply(
       x, compute_weight(params.intermediate.weight, dtype), params.intermediate.bias,
       compute_weight(params.output.weight, dtype), params.output.bias, params.norm.weight, params.norm.bias,
-      Settings{params.activation, params.norm.eps, params.dropout, row_numbers,
-               at::GradMode::is_enabled()});
+      Settings{params.activation, params.norm.eps, params.dropout, row_numbers, at::GradMode::is_enabled()});
 }
 
 }  // namespace mezzo::kernels::fused

@@ -20,7 +20,8 @@ constexpr double kLeastFill = 0.75;
 std::vector<std::vector<int64_t>> group_by_length(const std::vector<Sequence>& sequences) {
   std::vector<int64_t> order(sequences.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
   std::vector<std::vector<int64_t>> groups;
   for (const int64_t sequence : order) {
     const double longest = groups.empty() ? 0 : static_cast<double>(sequences[groups.back().front()].num_tokens);
@@ -38,8 +39,9 @@ at::Tensor keep_mask(const SequenceLayout::Group& group, int64_t num_heads, cons
   const int64_t blocks = (group.max_seqlen + 3) / 4;
   const auto rows = group.pad_index.view({group.size, 1, group.max_seqlen, 1});
   const auto number = rows * num_heads + at::arange(num_heads, options).view({1, num_heads, 1, 1});
-  const auto words = reference::random_words(at::arange(blocks, options), number, at::full({}, int64_t{dropout.key.step}, options),
-                                  dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
+  const auto words =
+      reference::random_words(at::arange(blocks, options), number, at::full({}, int64_t{dropout.key.step}, options),
+                              dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
   return words.flatten(3).narrow(3, 0, group.max_seqlen).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
 }
 
@@ -71,8 +73,8 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
     : num_rows_(num_rows), first_rows_(cu_seqlens.narrow(0, 0, seqlens.size(0)).to(device, at::kLong)) {
   const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
   for (int64_t b = 0; b < counts.size(0); ++b) {
-    TORCH_CHECK_VALUE(first[b] >= 0 && counts[b] > 0 && first[b] + counts[b] <= num_rows, "SequenceLayout: sequence ", b,
-                      " has ", counts[b], " tokens from row ", first[b], " on, of ", num_rows,
+    TORCH_CHECK_VALUE(first[b] >= 0 && counts[b] > 0 && first[b] + counts[b] <= num_rows, "SequenceLayout: sequence ",
+                      b, " has ", counts[b], " tokens from row ", first[b], " on, of ", num_rows,
                       " rows; it needs one at least, and rows for all");
     sequences_.push_back({first[b], counts[b]});
   }

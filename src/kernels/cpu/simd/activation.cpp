@@ -27,9 +27,7 @@ struct GeluTanh {
 };
 
 struct Relu {
-  static ValueAndSlope at(Floats x) {
-    return {x <= 0.0f ? Floats{} : x, x > 0.0f ? broadcast(1) : Floats{}};
-  }
+  static ValueAndSlope at(Floats x) { return {x <= 0.0f ? Floats{} : x, x > 0.0f ? broadcast(1) : Floats{}}; }
 };
 
 template <class Activation>

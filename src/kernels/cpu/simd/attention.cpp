@@ -29,7 +29,14 @@ Strided transposed(const Matrix& a) { return {a.data, 1, a.stride}; }
 
 /// kRows rows and kVectors vectors of c, from `depth` columns of a and rows of b; held in registers meanwhile.
 template <int kRows, int kVectors, bool kAdd>
-inline void product_tile(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t b_row, int64_t depth, float* c, int64_t c_row) {
+inline void product_tile(const float* a,
+                         int64_t a_row,
+                         int64_t a_column,
+                         const float* b,
+                         int64_t b_row,
+                         int64_t depth,
+                         float* c,
+                         int64_t c_row) {
   Floats sums[kRows][kVectors];
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kVectors; ++v) {
@@ -56,7 +63,8 @@ inline void product_tile(const float* a, int64_t a_row, int64_t a_column, const 
 }
 
 template <int kVectors, bool kAdd>
-void product_columns(const Strided& a, const float* b, int64_t b_row, int64_t rows, int64_t depth, float* c, int64_t c_row) {
+void product_columns(
+    const Strided& a, const float* b, int64_t b_row, int64_t rows, int64_t depth, float* c, int64_t c_row) {
   constexpr int kRows = 6;  // 12 sums, 2 vectors of b and one of a: the 16 registers of AVX2
   int64_t i = 0;
   for (; i + kRows <= rows; i += kRows) {
@@ -70,7 +78,8 @@ void product_columns(const Strided& a, const float* b, int64_t b_row, int64_t ro
   }
 }
 
-/// c = a b, or c += a b: [rows, depth] times [depth, columns]. Columns up to the next multiple of kWidth are computed too.
+/// c = a b, or c += a b: [rows, depth] times [depth, columns]. Columns up to the next multiple of kWidth are computed
+/// too.
 template <bool kAdd>
 void product(const Strided& a, const Matrix& b, int64_t rows, int64_t depth, int64_t columns, const Matrix& c) {
   int64_t j = 0;
@@ -101,7 +110,14 @@ class Arena {
 };
 
 /// Rows `first` ... of one head, with the bias, times `scale`; zeros in the columns up to the next whole vector.
-void copy_in(ConstSpan from, int64_t stride, const float* bias, float scale, int64_t first, int64_t rows, int64_t head_size, const Matrix& to) {
+void copy_in(ConstSpan from,
+             int64_t stride,
+             const float* bias,
+             float scale,
+             int64_t first,
+             int64_t rows,
+             int64_t head_size,
+             const Matrix& to) {
   for (int64_t i = 0; i < rows; ++i) {
     float* out = to.row(i);
     const float* in = read(from, (first + i) * stride, head_size, out);
@@ -136,7 +152,8 @@ void copy_out(const Matrix& from, int64_t first, int64_t rows, int64_t head_size
 
 void add_rows(const Matrix& from, int64_t rows, int64_t columns, float* sums) {
   for (int64_t i = 0; i < rows; ++i) {
-    for_each_vector(columns, [&](int64_t d, auto get, auto put) { put(sums + d, get(sums + d) + get(from.row(i) + d)); });
+    for_each_vector(columns,
+                    [&](int64_t d, auto get, auto put) { put(sums + d, get(sums + d) + get(from.row(i) + d)); });
   }
 }
 
@@ -144,8 +161,9 @@ void fill_zero(const Matrix& matrix, int64_t rows) {
   __builtin_memset(matrix.data, 0, static_cast<std::size_t>(rows * matrix.stride) * sizeof(float));
 }
 
-void set_zero(float* values, int64_t count) { __builtin_memset(values, 0, static_cast<std::size_t>(count) * sizeof(float)); }
-
+void set_zero(float* values, int64_t count) {
+  __builtin_memset(values, 0, static_cast<std::size_t>(count) * sizeof(float));
+}
 
 /// In place: e^(score - shift). Returns the sum.
 float exponentials(float* scores, int64_t count, float shift) {
@@ -171,7 +189,11 @@ float exponentials(float* scores, int64_t count, float shift) {
 float largest(const float* scores, int64_t count) {
   float most = scores[0];
   for_vectors(
-      count, [&](int64_t j) { const float m = max(load(scores + j)); most = m > most ? m : most; },
+      count,
+      [&](int64_t j) {
+        const float m = max(load(scores + j));
+        most = m > most ? m : most;
+      },
       [&](int64_t j, int64_t left) {
         for (int64_t lane = 0; lane < left; ++lane) {
           most = scores[j + lane] > most ? scores[j + lane] : most;

@@ -18,8 +18,8 @@ struct Norm {
   float eps;
 };
 
-/// output = layer_norm(dropout(product + bias) + residual). Row t is dropped as row `row_numbers[t]` of a tensor would be,
-/// or as row t where that is nullptr.
+/// output = layer_norm(dropout(product + bias) + residual). Row t is dropped as row `row_numbers[t]` of a tensor would
+/// be, or as row t where that is nullptr.
 struct ResidualLayerNorm {
   ConstSpan product;  ///< [T, H]; may be the memory of `normalised`
   const float* bias;
@@ -88,8 +88,8 @@ struct BiasActivationBackward {
   Span output;            ///< [T, F]: of the forward pass, once more; may be the memory of `product`
 };
 
-/// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride` elements apart. Query i draws the
-/// blocks {key / 4, first_query_number + i * query_number_step, step, site}, word key % 4.
+/// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride` elements apart. Query i draws
+/// the blocks {key / 4, first_query_number + i * query_number_step, step, site}, word key % 4.
 struct AttentionTile {
   ConstSpan query, key, value;
   int64_t query_stride, key_stride, value_stride;
@@ -105,14 +105,15 @@ struct AttentionTile {
 
 /// sums: three of [D], for the biases of query, key and value, `sum_stride` apart; overwritten.
 struct AttentionTileBackward {
-  AttentionTile forward;    ///< output is not read
-  ConstSpan grad_output;    ///< strides as output
+  AttentionTile forward;                  ///< output is not read
+  ConstSpan grad_output;                  ///< strides as output
   Span grad_query, grad_key, grad_value;  ///< strides as query, key, value
   float* sums;
   int64_t sum_stride;
 };
 
-/// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the function beside it tells.
+/// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the function beside it
+/// tells.
 struct SimdKernels {
   const char* name;
 
@@ -132,7 +133,7 @@ struct SimdKernels {
   void (*attention_backward)(const AttentionTileBackward&, float* scratch);
 };
 
-/// Those for the best instruction set that this machine has; an environment variable, MEZZO_CPU_CAPABILITY, chooses 
+/// Those for the best instruction set that this machine has; an environment variable, MEZZO_CPU_CAPABILITY, chooses
 /// lesser one: baseline, avx2, avx512. @throws c10::ValueError  for another
 const SimdKernels& simd_kernels();
 

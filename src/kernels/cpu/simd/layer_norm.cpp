@@ -156,8 +156,7 @@ void embedding_layer_norm(const EmbeddingLayerNorm& op, int64_t begin, int64_t e
     }
     scale_and_shift(normalised, op.norm, columns, output);
     if (op.dropout.is_on) {
-      multiply_in_place(output, dropped_row(nullptr, row, op.dropout, scratch),
-                        columns);
+      multiply_in_place(output, dropped_row(nullptr, row, op.dropout, scratch), columns);
     }
     write(output, op.output, first, columns);
   }

@@ -30,7 +30,8 @@ inline void multiply(__m256i x, __m256i multiplier, __m256i& high, __m256i& low)
   high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
 }
 
-/// factors[i] is `scale`, or 0 where element 4 * block + i is dropped: words of the blocks {block + lane, high, step, site}.
+/// factors[i] is `scale`, or 0 where element 4 * block + i is dropped: words of the blocks {block + lane, high, step,
+/// site}.
 inline void dropout_factors(uint32_t block, uint32_t high, const Dropout& dropout, float* factors) {
   const auto& key = dropout.key;
   __m256i c0 = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(block)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

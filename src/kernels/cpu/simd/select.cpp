@@ -40,7 +40,8 @@ const SimdKernels& simd_kernels() {
         return *list.kernels[i];
       }
     }
-    TORCH_CHECK_VALUE(false, "MEZZO_CPU_CAPABILITY is '", wanted, "', which this machine cannot run or mezzo does not know: "
+    TORCH_CHECK_VALUE(false, "MEZZO_CPU_CAPABILITY is '", wanted,
+                      "', which this machine cannot run or mezzo does not know: "
                       "baseline, avx2, avx512; leave it unset for the best");
   }();
   return chosen;

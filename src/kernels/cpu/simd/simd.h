@@ -6,8 +6,9 @@
 #include <immintrin.h>
 #endif
 
-// The files of this folder are compiled once per instruction set, into a namespace that MEZZO_SIMD names (baseline, avx2,
-// avx512). They include no header with inline functions of others, whose copies the linker could hand to slower machines.
+// The files of this folder are compiled once per instruction set, into a namespace that MEZZO_SIMD names (baseline,
+// avx2, avx512). They include no header with inline functions of others, whose copies the linker could hand to slower
+// machines.
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
@@ -83,15 +84,18 @@ template <class Body>
 inline void for_each_vector(int64_t count, const Body& body) {
   int64_t i = 0;
   for (; i + kWidth <= count; i += kWidth) {
-    body(i, [](const float* from) { return load(from); }, [](float* to, Floats x) { store(to, x); });
+    body(
+        i, [](const float* from) { return load(from); }, [](float* to, Floats x) { store(to, x); });
   }
   if (const int64_t left = count - i; left > 0) {
-    body(i, [left](const float* from) { return load_part(from, left); },
-         [left](float* to, Floats x) { store_part(to, x, left); });
+    body(
+        i, [left](const float* from) { return load_part(from, left); },
+        [left](float* to, Floats x) { store_part(to, x, left); });
   }
 }
 
-/// e^x within 2 units in the last place; 0 below -87, NaN stays NaN. 2^n 2^f with |f| <= 1/2, 2^f by a minimax polynomial.
+/// e^x within 2 units in the last place; 0 below -87, NaN stays NaN. 2^n 2^f with |f| <= 1/2, 2^f by a minimax
+/// polynomial.
 inline Floats exp(Floats x) {
   constexpr float kLog2e = 1.44269502f, kLog2eLow = 1.92596300e-08f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
@@ -114,8 +118,8 @@ struct Normal {
   Floats cumulative, density;
 };
 
-/// Φ(-a) = φ(a) √(π/2) erfcx(a/√2) for a >= 0, and erfcx(z) by a polynomial in 1 / (1 + 0.3 z), fitted for least relative
-/// error (2e-8 in exact arithmetic up to z = 10; φ underflows before). Within 5e-7, relatively, in both tails.
+/// Φ(-a) = φ(a) √(π/2) erfcx(a/√2) for a >= 0, and erfcx(z) by a polynomial in 1 / (1 + 0.3 z), fitted for least
+/// relative error (2e-8 in exact arithmetic up to z = 10; φ underflows before). Within 5e-7, relatively, in both tails.
 inline Normal normal(Floats x) {
   const Floats a = x < 0.0f ? -x : x;
   const Floats t = 1.0f / (a * 0.212132037f + 1.0f);

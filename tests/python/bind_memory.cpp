@@ -1,0 +1,107 @@
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include "bindings.h"
+#include "mezzo/text/trainer.h"
+#include "text/checkpointed.h"
+#include "text/machine_memory.h"
+#include "text/memory_estimate.h"
+
+namespace {
+
+using namespace mezzo::text;
+using py::literals::operator""_a;
+
+/// Counts the bytes of CPU tensors that this thread, and autograd for it, makes while it lives.
+class LiveBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    const std::lock_guard lock(mutex_);
+    live_ += size;
+    peak_ = std::max(peak_, live_);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t live() const { return live_; }
+  int64_t peak() const { return peak_; }
+
+ private:
+  std::mutex mutex_;
+  int64_t live_ = 0, peak_ = 0;
+};
+
+class LiveBytesContext {
+ public:
+  void enter() { guard_ = std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, counter_); }
+  void exit() { guard_.reset(); }
+  const LiveBytes& counter() const { return *counter_; }
+
+ private:
+  std::shared_ptr<LiveBytes> counter_ = std::make_shared<LiveBytes>();
+  std::unique_ptr<c10::DebugInfoGuard> guard_;
+};
+
+/// The settings that a test of memory needs.
+TrainConfig to_config(const py::dict& settings) {
+  TrainConfig config;
+  config.quiet = true;
+  config.eval_every = 0;
+  config.dev_ratio = 0;
+  for (const auto& [key, value] : settings) {
+    const auto name = key.cast<std::string>();
+    const auto is = [&](const char* other) { return name == other; };
+    if (is("model_config")) config.model_config = value.cast<std::string>();
+    if (is("vocab")) config.vocab = value.cast<std::string>();
+    if (is("train")) config.train = value.cast<std::string>();
+    if (is("output")) config.output = value.cast<std::string>();
+    if (is("precision")) config.precision = value.cast<std::string>();
+    if (is("optimizer")) config.optimizer = value.cast<std::string>();
+    if (is("master_weights")) config.master_weights = value.cast<bool>();
+    if (is("gradient_checkpointing")) config.gradient_checkpointing = value.cast<bool>();
+    if (is("batch_size")) config.batch_size = value.cast<int64_t>();
+    if (is("grad_accumulation")) config.grad_accumulation = value.cast<int64_t>();
+    if (is("max_length")) config.max_length = value.cast<int64_t>();
+    if (is("max_steps")) config.max_steps = value.cast<int64_t>();
+    if (is("zero_stage")) config.zero_stage = value.cast<int64_t>();
+  }
+  return config;
+}
+
+}  // namespace
+
+void bind_memory(py::module_& m) {
+  py::class_<LiveBytesContext>(m, "LiveBytes")
+      .def(py::init<>())
+      .def("__enter__", [](LiveBytesContext& self) -> LiveBytesContext& { return self.enter(), self; })
+      .def("__exit__", [](LiveBytesContext& self, const py::args&) { self.exit(); })
+      .def_property_readonly("live", [](const LiveBytesContext& self) { return self.counter().live(); })
+      .def_property_readonly("peak", [](const LiveBytesContext& self) { return self.counter().peak(); });
+  m.def("checkpointed", &checkpointed, py::arg("segment"), py::arg("inputs"), py::arg("parameters"));
+  m.def(
+      "train",
+      [](const py::dict& settings) {
+        const TrainConfig config = to_config(settings);
+        const py::gil_scoped_release no_gil;
+        train(config, [] { return false; });
+      },
+      py::arg("settings"));
+  m.def(
+      "estimate_memory",
+      [](const py::dict& settings, int ranks, int64_t rows, int64_t longest, int64_t labels) {
+        const TrainConfig config = to_config(settings);
+        auto model = BertConfig::from_file(config.model_config);
+        model.label_names.resize(labels);
+        const auto estimate = estimate_memory(model, parse_precision(config.precision, at::kCPU), config, ranks,
+                                              {.rows = rows, .longest = longest});
+        return py::dict("weights"_a = estimate.weights, "optimizer"_a = estimate.optimizer,
+                        "gradients"_a = estimate.gradients, "activations"_a = estimate.activations,
+                        "total"_a = estimate.total);
+      },
+      py::arg("settings"), py::arg("ranks"), py::arg("rows"), py::arg("longest"), py::arg("labels") = 2);
+  m.def(
+      "machine_memory",
+      [](const std::string& root) {
+        const auto memory = machine_memory(at::kCPU, root);
+        return std::make_tuple(memory.total, memory.available, memory.source);
+      },
+      py::arg("root") = "/");
+}

@@ -1,0 +1,162 @@
+"""The memory estimate against what is measured, what the machine has, and the flags that use them."""
+import json
+import random
+import re
+import shutil
+
+import _mezzo
+import pytest
+from support import MINILM, mezzo, random_bert, records
+from test_program import sha, start, wait_for_steps
+from transformers import AutoTokenizer
+
+SIZES = {"wide": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024),
+         "narrow": dict(hidden_size=96, num_hidden_layers=6, num_attention_heads=6, intermediate_size=192)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("memory")
+    for name, sizes in SIZES.items():
+        (folder / f"{name}.json").write_text(json.dumps(dict(model_type="bert", vocab_size=30522, **sizes)))
+    return folder
+
+
+def write_texts(path, length, count, seed=0):
+    """Texts of `length` tokens, [CLS] and [SEP] included."""
+    rng = random.Random(seed)
+    path.write_text(json.dumps([[" ".join(rng.choices(["goal", "team", "law", "vote"], k=length - 2)), i % 2] for i in range(count)]))
+
+
+@pytest.mark.parametrize("size, length, batch, more", [
+    ("wide", 32, 64, {}),
+    ("wide", 256, 8, dict(precision="bf16")),
+    ("wide", 256, 8, dict(precision="bf16", master_weights=True)),
+    ("wide", 128, 32, dict(gradient_checkpointing=True)),
+    ("wide", 128, 16, dict(grad_accumulation=2)),
+    ("wide", 8, 4, {}),  # gradients outweigh activations
+    ("narrow", 512, 4, dict(optimizer="sgd")),
+    ("narrow", 32, 128, dict(precision="fp16", optimizer="lamb")),
+])
+def test_the_estimate_is_within_15_percent_of_the_peak_of_live_tensors(folder, tmp_path, size, length, batch, more):
+    write_texts(tmp_path / "train.json", length, batch * more.get("grad_accumulation", 1))
+    settings = dict(model_config=str(folder / f"{size}.json"), vocab=str(MINILM / "vocab.txt"), train=str(tmp_path / "train.json"),
+                    output=str(tmp_path / "out"), batch_size=batch, max_length=512, max_steps=2) | dict(precision="fp32") | more
+    with _mezzo.LiveBytes() as memory:
+        _mezzo.train(settings)
+    estimate = _mezzo.estimate_memory(settings, ranks=1, rows=batch * length, longest=length)
+    assert abs(estimate["total"] / memory.peak - 1) < 0.15, (estimate, memory.peak)
+
+
+def machine(root, meminfo=(8000, 4000), cgroup="", files=None):
+    """A tree that looks like /proc and /sys; kibibytes."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(f"MemTotal: {meminfo[0]} kB\nMemFree: 1 kB\nMemAvailable: {meminfo[1]} kB\n")
+    (root / "proc/self/cgroup").write_text(cgroup)
+    for name, text in (files or {}).items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(text))
+    return _mezzo.machine_memory(str(root))
+
+
+K = 1024
+
+
+@pytest.mark.parametrize("cgroup, files, expected", [
+    ("", {}, (8000 * K, 4000 * K, "the machine")),
+    ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/b/memory.current": 5}, (8000 * K, 4000 * K, "the machine")),
+    ("0::/a/b\n", {"a/b/memory.max": 3000 * K, "a/b/memory.current": 1000 * K}, (3000 * K, 2000 * K, "the control group")),
+    ("0::/a/b\n", {"a/b/memory.max": "max", "a/b/memory.current": 0, "a/memory.max": 3000 * K, "a/memory.current": 2900 * K,
+                   "a/memory.stat": f"anon 5\ninactive_file {400 * K}\n"}, (3000 * K, 500 * K, "the control group")),
+    ("0::/\n", {"memory.max": 100 * K, "memory.current": 200 * K}, (100 * K, 0, "the control group")),
+    ("4:cpu,memory:/job\n0::/\n", {"memory/job/memory.limit_in_bytes": 2000 * K, "memory/job/memory.usage_in_bytes": 1500 * K,
+                                   "memory/job/memory.stat": f"total_inactive_file {100 * K}\n"}, (2000 * K, 600 * K, "the control group")),
+    ("4:memory:/\n", {"memory/memory.limit_in_bytes": 2**63 - 4096, "memory/memory.usage_in_bytes": 5}, (8000 * K, 4000 * K, "the machine")),
+])
+def test_memory_is_what_the_machine_or_its_control_groups_leave(tmp_path, cgroup, files, expected):
+    assert machine(tmp_path, cgroup=cgroup, files=files) == expected
+
+
+def test_a_machine_that_does_not_tell_is_an_error(tmp_path):
+    with pytest.raises(RuntimeError, match="does not say how much memory is available; pass --batch-size a number"):
+        _mezzo.machine_memory(str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    rng = random.Random(1)
+    rows = [[" ".join(rng.choices("goal team law vote rain storm".split(), k=rng.randint(1, 90))), rng.randrange(3)] for _ in range(700)]
+    (folder / "train.json").write_text(json.dumps(rows))
+    random_bert(folder / "model", labels=3, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
+    AutoTokenizer.from_pretrained(MINILM).save_pretrained(folder / "model")
+    return folder, [min(len(text.split()) + 2, 128) for text, _ in rows]
+
+
+def flags(data, output, *more):
+    return ["train", "--model", data[0] / "model", "--train", data[0] / "train.json", "--dev-ratio", 0, "--output", output,
+            "--precision", "fp32", "--eval-every", 0, "--learning-rate", "1e-3", *more]
+
+
+def test_a_dry_run_shows_memory_and_plan_and_writes_nothing(data, tmp_path):
+    output = tmp_path / "out"
+    done = mezzo(*flags(data, output, "--dry-run", "--epochs", 2, "--batch-size", 16))
+    assert not output.exists()
+    mezzo(*flags(data, output, "--epochs", 2, "--batch-size", 16))
+    tokens = sorted(record["tokens"] for record in records(output, "step"))
+    assert f"{len(tokens)} steps of 16 texts in 1 micro-batches on 1 rank in fp32\n" in done.stdout
+    assert f"tokens a step: {tokens[0]} at least, {tokens[len(tokens) // 2]} in the middle, {tokens[-1]} at most\n" in done.stdout
+    sizes = dict(re.findall(r"^(\S.*?) +([\d.]+) GB", done.stdout, re.M))
+    assert list(sizes) == ["weights", "optimizer state", "gradients", "activations of the largest batch", "most at one time", "available"]
+    assert float(sizes["weights"]) == pytest.approx(4e-9 * (30522 + 512 + 2) * 32, rel=0.05)
+    rows = int(re.search(r"(\d+) rows", done.stdout)[1])
+    assert rows == (tokens[-1] + 31) // 32 * 32
+    before = sha(output)
+    mezzo(*flags(data, output, "--dry-run"))
+    assert sha(output) == before and mezzo(*flags(data, output, "--dry-run", "--quiet")).stderr == ""
+
+
+def chosen(stderr):
+    return int(re.search(r"batch size auto: (\d+) texts", stderr)[1])
+
+
+def test_auto_takes_as_many_texts_as_have_8192_tokens(data, tmp_path):
+    done = mezzo(*flags(data, tmp_path / "out", "--batch-size", "auto", "--max-steps", 3))
+    assert chosen(done.stderr) == int(8192 / (sum(data[1]) / len(data[1])))
+    assert "more would be no faster" in done.stderr
+    assert records(tmp_path / "out", "step")[0]["samples"] == chosen(done.stderr)
+    assert json.loads((tmp_path / "out/run.json").read_text())["settings"]["batch-size"] == str(chosen(done.stderr))
+    same = mezzo(*flags(data, tmp_path / "same", "--batch-size", chosen(done.stderr), "--max-steps", 3))
+    assert sha(tmp_path / "same") == sha(tmp_path / "out") and "auto" not in same.stderr
+
+
+def test_auto_resumes_with_the_number_of_the_checkpoint(data, tmp_path):
+    """Also where a new measurement would come to another, as here where the run began with a given number."""
+    more = ["--max-steps", 60, "--save-every", 20]
+    mezzo(*flags(data, tmp_path / "whole", "--batch-size", 24, *more))
+    process = start(flags(data, tmp_path / "cut", "--batch-size", 24, *more))
+    wait_for_steps(tmp_path / "cut", 25)
+    process.terminate()
+    process.communicate()
+    done = mezzo(*flags(data, tmp_path / "cut", "--batch-size", "auto", "--resume", "auto", *more))
+    assert "batch size auto: 24 texts, as before" in done.stderr
+    assert sha(tmp_path / "cut") == sha(tmp_path / "whole")
+
+
+def test_ranks_agree_on_the_number(data, tmp_path):
+    done = mezzo("launch", "--nproc", 2, "--", *flags(data, tmp_path / "out", "--batch-size", "auto", "--max-steps", 2, "--threads", 1))
+    whole = int(8192 / (sum(data[1]) / len(data[1])))
+    assert chosen(done.stderr) == whole // 2
+    assert records(tmp_path / "out", "step")[0]["samples"] == whole // 2 * 2
+
+
+def test_checkpointing_changes_no_number_and_may_be_switched_on_when_resuming(data, tmp_path):
+    more = ["--max-steps", 12, "--save-every", 5, "--keep", 9]
+    mezzo(*flags(data, tmp_path / "plain", *more))
+    mezzo(*flags(data, tmp_path / "thrifty", "--gradient-checkpointing", *more))
+    assert sha(tmp_path / "plain") == sha(tmp_path / "thrifty")
+    shutil.copytree(tmp_path / "plain", tmp_path / "resumed")
+    mezzo(*flags(data, tmp_path / "resumed", "--gradient-checkpointing", "--resume",
+                 tmp_path / "resumed/checkpoints/step-5", *more))
+    assert sha(tmp_path / "plain") == sha(tmp_path / "resumed")
