@@ -22,6 +22,9 @@ bool can_run(const at::Tensor& x);
 struct LinearParams {
   const at::Tensor& weight;
   const at::Tensor& bias;
+  /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not; undefined if there is
+  /// none.
+  at::Tensor shadow = {};
 };
 
 /// embedding_layer_norm of bert_blocks.h.

@@ -39,6 +39,8 @@ class SequenceLayout {
   };
   const Padding& padding() const;
 
+  /// Whether the sequences lie side by side from row 0 on, without padding.
+  bool is_gapless() const;
   const std::vector<Sequence>& sequences() const { return sequences_; }
   const at::Tensor& first_rows() const { return first_rows_; }  ///< [B] int64: the row of each sequence's first token
 
@@ -65,5 +67,15 @@ at::Tensor packed_attention(const at::Tensor& query,
                             int64_t num_heads,
                             const SequenceLayout& layout,
                             const DropoutSite& dropout);
+
+namespace reference {
+/// In ATen operations, for any device and dtype; differentiable to any order.
+at::Tensor packed_attention(const at::Tensor& query,
+                            const at::Tensor& key,
+                            const at::Tensor& value,
+                            int64_t num_heads,
+                            const SequenceLayout& layout,
+                            const DropoutSite& dropout);
+}  // namespace reference
 
 }  // namespace mezzo::kernels

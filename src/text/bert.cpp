@@ -30,8 +30,30 @@ class Dense : public torch::nn::Module {
       : weight(register_parameter("weight", at::empty({out, in}))),
         bias(register_parameter("bias", at::empty({out}))) {}
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
-  kernels::fused::LinearParams params() const { return {weight, bias}; }
+
+  /// Keeps a copy of the weight in `dtype` from now on, which an optimizer may refresh when it updates the weight.
+  at::Tensor make_shadow(at::ScalarType dtype) {
+    shadow_ = weight.detach().to(dtype);
+    lead_ = lead();
+    return shadow_;
+  }
+
+  kernels::fused::LinearParams params() {
+    if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
+      shadow_.copy_(weight.detach());
+      lead_ = lead();
+    }
+    return {weight, bias, shadow_};
+  }
+
   at::Tensor weight, bias;
+
+ private:
+  /// By how many changes the weight is ahead. What updates both in step leaves it as it is.
+  int64_t lead() const { return static_cast<int64_t>(weight._version()) - static_cast<int64_t>(shadow_._version()); }
+
+  at::Tensor shadow_;
+  int64_t lead_ = 0;
 };
 
 namespace {
@@ -107,9 +129,9 @@ class BertSelfAttention : public torch::nn::Module {
                                      dropout(random));
   }
 
-  const Dense& query() const { return *query_; }
-  const Dense& key() const { return *key_; }
-  const Dense& value() const { return *value_; }
+  Dense& query() const { return *query_; }
+  Dense& key() const { return *key_; }
+  Dense& value() const { return *value_; }
   int64_t num_heads() const { return num_heads_; }
   DropoutSite dropout(const RandomKey& random) const { return {is_training() ? dropout_ : 0, random}; }
 
@@ -132,7 +154,7 @@ class BertOutput : public torch::nn::Module {
     return kernels::residual_layer_norm(dense_->forward(x), residual, norm_->params(), dropout(random));
   }
 
-  const Dense& dense() const { return *dense_; }
+  Dense& dense() const { return *dense_; }
   LayerNormParams norm() const { return norm_->params(); }
   DropoutSite dropout(const RandomKey& random) const { return {is_training() ? dropout_ : 0, random}; }
 
@@ -196,7 +218,7 @@ class BertIntermediate : public torch::nn::Module {
     return kernels::linear_activation(x, dense_->weight, dense_->bias, activation_);
   }
 
-  const Dense& dense() const { return *dense_; }
+  Dense& dense() const { return *dense_; }
   kernels::Activation activation() const { return activation_; }
 
  private:
@@ -341,6 +363,19 @@ void BertForSequenceClassification::init_weights(uint64_t seed) {
 }
 
 void BertForSequenceClassification::set_gradient_checkpointing(bool on) { bert_->set_gradient_checkpointing(on); }
+
+std::map<std::string, at::Tensor> BertForSequenceClassification::make_shadows(at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
+                    "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
+  std::map<std::string, at::Tensor> shadows;
+  for (const auto& item : named_modules()) {
+    auto* dense = item.value()->as<Dense>();
+    if (dense != nullptr && item.key().find("encoder.layer.") != std::string::npos) {
+      shadows[item.key() + ".weight"] = dense->make_shadow(dtype);
+    }
+  }
+  return shadows;
+}
 
 at::Tensor BertForSequenceClassification::forward(const PackedBatch& batch, const DropoutSeed& random) {
   const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;

@@ -21,37 +21,38 @@ int64_t count_parameters(const BertConfig& model) {
   return tables + model.num_hidden_layers * layer_parameters(model) + head;
 }
 
-double layer_bytes_per_row(const BertConfig& model, Precision precision, int64_t longest) {
+double layer_bytes_per_row(const BertConfig& model, Precision precision) {
   const auto hidden = static_cast<double>(model.hidden_size), inner = static_cast<double>(model.intermediate_size);
-  const auto weights = static_cast<double>(model.num_attention_heads * longest);
-  if (precision == Precision::kFloat32) {
-    // Input, scaled queries, keys, values, context, both norms' inputs and the first's output; before and after the
-    // activation; attention weights before and after dropout.
-    return 4 * (8 * hidden + 2 * inner + 2 * weights);
-  }
-  // In half precision the same, but that the norms' inputs and outputs are float32, and have copies in half.
-  return 24 * hidden + 4 * inner + 4 * weights;
+  const auto heads = static_cast<double>(model.num_attention_heads);
+  // Its input, queries, keys, values and context; the first norm, and its output; the inner product; the second norm;
+  // and of each head the logarithm of its softmax's sum. In half precision all but the norms and those have two bytes.
+  return precision == Precision::kFloat32 ? 4 * (8 * hidden + inner + heads) : 20 * hidden + 2 * inner + 4 * heads;
 }
 
 namespace {
 
-/// What the micro-batch keeps, and the work space at the end of forward, where backward begins.
+/// What the micro-batch keeps, and the work space of the first layer that backward comes to.
 int64_t activation_bytes(const BertConfig& model,
                          Precision precision,
                          const TrainConfig& config,
                          const BatchShape& batch) {
   const auto rows = static_cast<double>(batch.rows), hidden = static_cast<double>(model.hidden_size);
+  const auto inner = static_cast<double>(model.intermediate_size);
   const auto layers = static_cast<double>(model.num_hidden_layers);
-  const double layer = rows * layer_bytes_per_row(model, precision, batch.longest);
-  const double work = rows * kFloatBytes * (static_cast<double>(model.intermediate_size) + 2 * hidden);
-  const double embeddings = rows * kFloatBytes * 2 * hidden;
+  const double layer = rows * layer_bytes_per_row(model, precision);
+  // Gradients of the layer's output, of its second half's two inputs, of the inner rows, and the activations once more.
+  const double work =
+      rows * (precision == Precision::kFloat32 ? 4 * (3 * hidden + 2 * inner) : 10 * hidden + 4 * inner);
+  const double embeddings = rows * kFloatBytes * hidden;
   if (config.gradient_checkpointing) {  // the inputs of all layers, and one layer
     return static_cast<int64_t>(embeddings + rows * kFloatBytes * hidden * layers + layer + work);
   }
   // Float32 weights have copies in half until backward has used them.
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
   const double copies = has_copies ? 2 * layers * static_cast<double>(layer_parameters(model)) : 0;
-  return static_cast<int64_t>(embeddings + layers * layer + work + copies);
+  // The last layer has keys and values of all rows, and little else.
+  const double last = rows * (precision == Precision::kFloat32 ? 4 : 2) * 3 * hidden;
+  return static_cast<int64_t>(embeddings + (layers - 1) * layer + std::max(last, work) + copies);
 }
 
 }  // namespace

@@ -33,10 +33,9 @@ struct BatchShape {
 MemoryEstimate estimate_memory(
     const BertConfig& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
 
-/// Bytes that one encoder layer keeps for backward of each row, where the longest text of a batch has `longest`
-/// tokens: rows of hidden and intermediate units, and the attention weights. **The one place to fit again when the
-/// layers change**; tests/python/test_memory.py compares with what is measured.
-double layer_bytes_per_row(const BertConfig& model, Precision precision, int64_t longest);
+/// Bytes that an encoder layer other than the last keeps for backward of each row, on a CPU: fused/attention.cpp and
+/// fused/feed_forward.cpp. tests/python/test_memory.py compares with what is measured.
+double layer_bytes_per_row(const BertConfig& model, Precision precision);
 
 /// Parameters of the model with `labels` classes.
 int64_t count_parameters(const BertConfig& model);

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string_view>
 
@@ -54,11 +55,13 @@ bool has_classifier(const std::filesystem::path& folder) {
 
 namespace {
 
-/// @param take  puts a tensor of the file in a parameter's place.
+/// @param take  puts a tensor of the file in a parameter's place, and may call `release` when it is done with it.
 LoadedWeights load(BertForSequenceClassification& model,
                    const std::filesystem::path& folder,
                    uint64_t seed,
-                   void (*take)(at::Tensor& parameter, const at::Tensor& tensor)) {
+                   void (*take)(at::Tensor& parameter,
+                                const at::Tensor& tensor,
+                                const std::function<void()>& release)) {
   const auto path = weights_path(folder);
   const SafetensorsReader file(path);
   std::map<std::string, std::string> stored;  // parameter -> name in the file
@@ -83,7 +86,7 @@ LoadedWeights load(BertForSequenceClassification& model,
                       ": ", found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
                       item.value().sizes(),
                       item.key().starts_with("classifier.") ? " (one row a label of the data)" : " by config.json");
-    take(item.value(), tensor);
+    take(item.value(), tensor, [&] { file.release(found->second); });
     stored.erase(found);
   }
   model.init_weights(seed, [&](const std::string& name) {
@@ -100,15 +103,19 @@ LoadedWeights load(BertForSequenceClassification& model,
 LoadedWeights load_pretrained(BertForSequenceClassification& model,
                               const std::filesystem::path& folder,
                               uint64_t seed) {
-  return load(model, folder, seed, [](at::Tensor& parameter, const at::Tensor& tensor) { parameter.copy_(tensor); });
+  return load(model, folder, seed, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
+    parameter.copy_(tensor);
+    release();
+  });
 }
 
 LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder) {
-  return load(model, folder, /*seed=*/0, [](at::Tensor& parameter, const at::Tensor& tensor) {
+  return load(model, folder, /*seed=*/0, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
     if (tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu()) {
       parameter.set_data(tensor);
     } else {
       parameter.copy_(tensor);
+      release();
     }
   });
 }

@@ -103,6 +103,13 @@ class Mapping {
   std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
   char* at(uint64_t offset) const { return static_cast<char*>(data_) + offset; }
 
+  /// Drops the whole pages between two offsets.
+  void drop(uint64_t begin, uint64_t end) const {
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const uint64_t first = (begin + page - 1) / page * page, last = end / page * page;
+    if (first < last) madvise(at(first), last - first, MADV_DONTNEED);
+  }
+
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
@@ -270,6 +277,13 @@ struct SafetensorsReader::File {
     for (size_t i = 0; i < tensors.size(); ++i) index.emplace(tensors[i].name, i);
   }
 
+  const TensorInfo& find(std::string_view tensor) const {
+    const auto found = index.find(tensor);
+    TORCH_CHECK_VALUE(found != index.end(), name, ": no tensor '", tensor, "' among its ", tensors.size(),
+                      " tensors. Is it the right model?");
+    return tensors[found->second];
+  }
+
   std::string name;
   std::shared_ptr<const Mapping> mapping;
   size_t data_offset = 0;
@@ -290,11 +304,13 @@ bool SafetensorsReader::contains(std::string_view name) const { return file_->in
 
 const std::map<std::string, std::string>& SafetensorsReader::metadata() const { return file_->metadata; }
 
+void SafetensorsReader::release(std::string_view name) const {
+  const TensorInfo& info = file_->find(name);
+  file_->mapping->drop(file_->data_offset + info.begin, file_->data_offset + info.end);
+}
+
 at::Tensor SafetensorsReader::tensor(std::string_view name) const {
-  const auto found = file_->index.find(name);
-  TORCH_CHECK_VALUE(found != file_->index.end(), file_->name, ": no tensor '", name, "' among its ",
-                    file_->tensors.size(), " tensors. Is it the right model?");
-  const TensorInfo& info = file_->tensors[found->second];
+  const TensorInfo& info = file_->find(name);
   const at::ScalarType dtype = info.dtype->torch_dtype;
   TORCH_CHECK_VALUE(dtype != at::ScalarType::Undefined, file_->name, ": tensor '", name, "' is ", info.dtype->name,
                     ", which torch has no dtype for. Convert the file to another dtype.");

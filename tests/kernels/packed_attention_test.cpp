@@ -60,5 +60,29 @@ TEST(PackedAttentionTest, DropsAttentionWeightsInTraining) {
   EXPECT_GT(kept.std().item<double>(), 1);
 }
 
+TEST(PackedAttentionTest, OnCudaEqualsTheReferenceAndRepeatsItsMasks) {
+  if (!at::hasCUDA()) {
+    GTEST_SKIP() << "no CUDA device";
+  }
+  const auto cu_seqlens = at::tensor({0, 4, 5, 38}, at::kInt), seqlens = at::tensor({4, 1, 33}, at::kInt);
+  const SequenceLayout layout(cu_seqlens, seqlens, 40, at::kCUDA);
+  const auto options = at::TensorOptions(at::kCUDA).dtype(at::kHalf);
+  const auto make = [&] { return at::randn({40, 128}, options).requires_grad_(); };
+  const auto q = make(), k = make(), v = make();
+  const auto run = [&](auto attention, double p) {
+    const auto out = attention(q, k, v, 2, layout, DropoutSite{p, {1, 2, 3}}).narrow(0, 0, 38);
+    auto result = torch::autograd::grad({out.to(at::kFloat).pow(2).sum()}, {q, k, v});
+    result.push_back(out.detach());
+    return result;
+  };
+  const auto mine = run(packed_attention, 0), right = run(reference::packed_attention, 0);
+  for (size_t i = 0; i < mine.size(); ++i) {
+    EXPECT_TRUE(at::allclose(mine[i], right[i], 1e-2, 1e-2)) << i << ": ten units in the last place of 2^-11";
+  }
+  const auto first = run(packed_attention, 0.5), second = run(packed_attention, 0.5);
+  EXPECT_TRUE(at::equal(first.back(), second.back()));
+  EXPECT_FALSE(at::equal(first.back(), mine.back()));
+}
+
 }  // namespace
 }  // namespace mezzo::kernels

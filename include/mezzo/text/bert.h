@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -44,6 +45,14 @@ class BertForSequenceClassification : public torch::nn::Module {
   /// a third more time. Off unless switched on.
   /// @see PreTrainedModel.gradient_checkpointing_enable (transformers).
   void set_gradient_checkpointing(bool on);
+
+  /// Keeps copies in half precision of the encoder's weight matrices, so that autocast to `dtype` on a CPU casts none of
+  /// them. Make each the `shadow` of its parameter in one of mezzo's optimizers, which then refreshes it in the pass
+  /// that updates the weight. A copy whose weight was changed otherwise is made anew when it is next used.
+  /// @param dtype  kHalf or kBFloat16
+  /// @return by the parameter's name
+  /// @throws c10::ValueError  for another dtype
+  std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
 
   const BertConfig& config() const { return config_; }
   int64_t num_labels() const { return static_cast<int64_t>(config_.label_names.size()); }

@@ -14,6 +14,7 @@ struct Settings {
   std::vector<Sequence> sequences;
   at::Tensor first_rows;  // undefined where all rows are computed
   bool is_differentiable;
+  at::ScalarType x_dtype, weight_dtype;
 };
 
 /// The rows whose outputs are computed.
@@ -37,20 +38,24 @@ struct Attention : torch::autograd::Function<Attention> {
     kInputs
   };
 
-  /// Inputs as in the enumeration; weights in the dtype to compute in.
+  /// Inputs as in the enumeration, where gradients go; then the weights to compute with.
   static at::Tensor forward(AutogradContext* ctx,
                             const at::Tensor& x,
-                            const at::Tensor& query_weight,
+                            const at::Tensor& /*query_weight*/,
                             const at::Tensor& query_bias,
-                            const at::Tensor& key_weight,
+                            const at::Tensor& /*key_weight*/,
                             const at::Tensor& key_bias,
-                            const at::Tensor& value_weight,
+                            const at::Tensor& /*value_weight*/,
                             const at::Tensor& value_bias,
-                            const at::Tensor& output_weight,
+                            const at::Tensor& /*output_weight*/,
                             const at::Tensor& output_bias,
                             const at::Tensor& norm_weight,
                             const at::Tensor& norm_bias,
-                            const Settings& settings) {
+                            const Settings& settings,
+                            const at::Tensor& query_weight,
+                            const at::Tensor& key_weight,
+                            const at::Tensor& value_weight,
+                            const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const auto dtype = query_weight.scalar_type();
     const auto input = x.to(dtype), query_input = chosen(input, settings);
@@ -73,7 +78,6 @@ struct Attention : torch::autograd::Function<Attention> {
       ctx->save_for_backward({input, query_weight, query_bias, key_weight, key_bias, value_weight, value_bias,
                               output_weight, output_bias, norm_weight, norm_bias, attention.query, attention.key,
                               attention.value, log_sum_exp, context, normalised.rows, normalised.rstd});
-      ctx->saved_data["x_dtype"] = x.scalar_type();
       keep(ctx, settings);
     }
     return output;
@@ -92,7 +96,7 @@ struct Attention : torch::autograd::Function<Attention> {
 
     const auto outer = cpu::residual_layer_norm_backward(
         grads[0].contiguous(), {saved[kInputs + 5], saved[kInputs + 6]}, saved[kNormWeight], settings.output_dropout,
-        settings.first_rows, dtype, ctx->saved_data["x_dtype"].toScalarType());
+        settings.first_rows, dtype, settings.x_dtype);
     const cpu::PackedAttention attention{
         query,
         key,
@@ -104,11 +108,11 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto inner =
         cpu::packed_attention_backward(attention, log_sum_exp, at::mm(outer.product, saved[kOutputWeight]));
 
-    variable_list result(kInputs + 1);
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, context);
-    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, inner.query, chosen(input, settings));
-    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, inner.key, input);
-    result[kValueWeight] = grad_weight(ctx, kValueWeight, inner.value, input);
+    variable_list result(kInputs + 5);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, context, settings.weight_dtype);
+    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, inner.query, chosen(input, settings), settings.weight_dtype);
+    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, inner.key, input, settings.weight_dtype);
+    result[kValueWeight] = grad_weight(ctx, kValueWeight, inner.value, input, settings.weight_dtype);
     result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
     result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);
     result[kValueBias] = grad_vector(inner.biases.value, saved[kValueBias]);
@@ -140,12 +144,14 @@ at::Tensor attention(const at::Tensor& x,
                      const SequenceLayout& layout,
                      bool only_first_rows) {
   const auto dtype = compute_dtype(x);
-  return Attention::apply(
-      x, compute_weight(params.query.weight, dtype), params.query.bias, compute_weight(params.key.weight, dtype),
-      params.key.bias, compute_weight(params.value.weight, dtype), params.value.bias,
-      compute_weight(params.output.weight, dtype), params.output.bias, params.norm.weight, params.norm.bias,
-      Settings{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout, layout.sequences(),
-               only_first_rows ? layout.first_rows() : at::Tensor(), at::GradMode::is_enabled()});
+  const Weight query(params.query, dtype), key(params.key, dtype), value(params.value, dtype),
+      output(params.output, dtype);
+  return Attention::apply(x, query.leaf, params.query.bias, key.leaf, params.key.bias, value.leaf, params.value.bias,
+                          output.leaf, params.output.bias, params.norm.weight, params.norm.bias,
+                          Settings{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout,
+                                   layout.sequences(), only_first_rows ? layout.first_rows() : at::Tensor(),
+                                   at::GradMode::is_enabled(), x.scalar_type(), query.leaf.scalar_type()},
+                          query.value, key.value, value.value, output.value);
 }
 
 }  // namespace mezzo::kernels::fused

@@ -27,10 +27,17 @@ inline at::ScalarType compute_dtype(const at::Tensor& x) {
   return at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
 }
 
-/// A weight in that dtype, cast once in an autocast region.
-inline at::Tensor compute_weight(const at::Tensor& weight, at::ScalarType dtype) {
-  return weight.scalar_type() == dtype ? weight : at::autocast::cached_cast(dtype, weight, at::kCPU);
-}
+/// A weight to compute with, and the tensor that its gradient goes to.
+struct Weight {
+  Weight(const LinearParams& params, at::ScalarType dtype) {
+    const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype;
+    const bool fits = params.weight.scalar_type() == dtype;
+    // Where autocast casts, it casts once a region.
+    leaf = fits || has_shadow ? params.weight : at::autocast::cached_cast(dtype, params.weight, at::kCPU);
+    value = !fits && has_shadow ? params.shadow : leaf.detach();
+  }
+  at::Tensor leaf, value;
+};
 
 /// A bias as the product's dtype holds it.
 inline at::Tensor rounded(const at::Tensor& bias, at::ScalarType dtype) { return bias.to(dtype); }
@@ -43,8 +50,9 @@ inline at::Tensor add_grad_input(at::Tensor total, const at::Tensor& grad, const
 }
 
 /// The gradient of a linear layer's weight, if it is wanted.
-inline at::Tensor grad_weight(const AutogradContext* ctx, size_t input, const at::Tensor& grad, const at::Tensor& x) {
-  return ctx->needs_input_grad(input) ? at::mm(grad.t(), x) : at::Tensor();
+inline at::Tensor grad_weight(
+    const AutogradContext* ctx, size_t input, const at::Tensor& grad, const at::Tensor& x, at::ScalarType dtype) {
+  return ctx->needs_input_grad(input) ? at::mm(grad.t(), x).to(dtype) : at::Tensor();
 }
 
 /// A vector of sums as the gradient of `param`, with memory of its own.

@@ -9,6 +9,7 @@ struct Settings {
   DropoutSite dropout;
   at::Tensor row_numbers;
   bool is_differentiable;
+  at::ScalarType x_dtype, weight_dtype;
 };
 
 struct FeedForward : torch::autograd::Function<FeedForward> {
@@ -23,16 +24,18 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
     kInputs
   };
 
-  /// `weights` are in the dtype to compute in.
+  /// Weights twice: where their gradients go, and at the end what to compute with.
   static at::Tensor forward(AutogradContext* ctx,
                             const at::Tensor& x,
-                            const at::Tensor& intermediate_weight,
+                            const at::Tensor& /*intermediate_weight*/,
                             const at::Tensor& intermediate_bias,
-                            const at::Tensor& output_weight,
+                            const at::Tensor& /*output_weight*/,
                             const at::Tensor& output_bias,
                             const at::Tensor& norm_weight,
                             const at::Tensor& norm_bias,
-                            const Settings& settings) {
+                            const Settings& settings,
+                            const at::Tensor& intermediate_weight,
+                            const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const auto dtype = intermediate_weight.scalar_type();
     const auto input = x.to(dtype);
@@ -46,7 +49,6 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
     if (settings.is_differentiable) {
       ctx->save_for_backward({input, intermediate_weight, intermediate_bias, output_weight, output_bias, norm_weight,
                               norm_bias, inner, normalised.rows, normalised.rstd});
-      ctx->saved_data["x_dtype"] = x.scalar_type();
       keep(ctx, settings);
     }
     return output;
@@ -60,16 +62,16 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
                &output_weight = saved[3], &output_bias = saved[4], &norm_weight = saved[5], &norm_bias = saved[6],
                &inner = saved[7];
     const auto settings = kept<Settings>(ctx);
-    const auto& [activation, eps, dropout, row_numbers, is_differentiable] = settings->settings;
+    const auto& [activation, eps, dropout, row_numbers, is_differentiable, x_dtype, weight_dtype] = settings->settings;
     const auto dtype = input.scalar_type();
 
     auto outer = cpu::residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
-                                                   row_numbers, dtype, ctx->saved_data["x_dtype"].toScalarType());
+                                                   row_numbers, dtype, x_dtype);
     const auto middle = cpu::bias_activation_backward(at::mm(outer.product, output_weight), inner,
                                                       rounded(intermediate_bias, dtype), activation);
-    variable_list result(kInputs + 1);
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, middle.output);
-    result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, middle.product, input);
+    variable_list result(kInputs + 3);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, middle.output, weight_dtype);
+    result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, middle.product, input, weight_dtype);
     result[kX] = add_grad_input(outer.residual, middle.product, intermediate_weight);
     result[kIntermediateBias] = grad_vector(middle.bias, intermediate_bias);
     result[kOutputBias] = grad_vector(outer.bias, output_bias);
@@ -83,10 +85,12 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
 
 at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
   const auto dtype = compute_dtype(x);
-  return FeedForward::apply(
-      x, compute_weight(params.intermediate.weight, dtype), params.intermediate.bias,
-      compute_weight(params.output.weight, dtype), params.output.bias, params.norm.weight, params.norm.bias,
-      Settings{params.activation, params.norm.eps, params.dropout, row_numbers, at::GradMode::is_enabled()});
+  const Weight intermediate(params.intermediate, dtype), output(params.output, dtype);
+  return FeedForward::apply(x, intermediate.leaf, params.intermediate.bias, output.leaf, params.output.bias,
+                            params.norm.weight, params.norm.bias,
+                            Settings{params.activation, params.norm.eps, params.dropout, row_numbers,
+                                     at::GradMode::is_enabled(), x.scalar_type(), intermediate.leaf.scalar_type()},
+                            intermediate.value, output.value);
 }
 
 }  // namespace mezzo::kernels::fused

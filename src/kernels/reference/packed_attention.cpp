@@ -66,20 +66,6 @@ at::Tensor attend(const at::Tensor& q,
 
 }  // namespace
 
-SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
-                               const at::Tensor& seqlens,
-                               int64_t num_rows,
-                               const at::Device& device)
-    : num_rows_(num_rows), first_rows_(cu_seqlens.narrow(0, 0, seqlens.size(0)).to(device, at::kLong)) {
-  const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
-  for (int64_t b = 0; b < counts.size(0); ++b) {
-    TORCH_CHECK_VALUE(first[b] >= 0 && counts[b] > 0 && first[b] + counts[b] <= num_rows, "SequenceLayout: sequence ",
-                      b, " has ", counts[b], " tokens from row ", first[b], " on, of ", num_rows,
-                      " rows; it needs one at least, and rows for all");
-    sequences_.push_back({first[b], counts[b]});
-  }
-}
-
 const SequenceLayout::Padding& SequenceLayout::padding() const {
   if (padding_) {
     return *padding_;
@@ -107,12 +93,12 @@ const SequenceLayout::Padding& SequenceLayout::padding() const {
   return *padding_;
 }
 
-at::Tensor packed_attention(const at::Tensor& query,
-                            const at::Tensor& key,
-                            const at::Tensor& value,
-                            int64_t num_heads,
-                            const SequenceLayout& layout,
-                            const DropoutSite& dropout) {
+at::Tensor reference::packed_attention(const at::Tensor& query,
+                                       const at::Tensor& key,
+                                       const at::Tensor& value,
+                                       int64_t num_heads,
+                                       const SequenceLayout& layout,
+                                       const DropoutSite& dropout) {
   const int64_t hidden = query.size(1);
   std::vector<at::Tensor> contexts;
   for (const auto& group : layout.padding().groups) {
