@@ -8,10 +8,13 @@ import support
 
 PROGRAMS = support.PROGRAM.parent
 APART = {"autocast_overhead"}  # has a script that runs Python beside it
-QUICK = {"finite_tracer", "optimizer_step"}
+QUICK = {"bert_blocks", "finite_tracer", "optimizer_step"}
 PEERS = {"optimizer_step": "optimizer_step.py"}  # prints more rows for the table
 
 PAGES = {
+    "bert_blocks": ("The fused parts of a BERT layer",
+                    "Forward and backward over the rows of 32 texts of 8 to 31 tokens. ATen: the same of LibTorch's operations, with the"
+                    " same dropout masks. Bare products: the block's matrix products alone, repeated on the same memory."),
     "finite_tracer": ("What FiniteTracer costs",
                       "One thread. Forward and backward of eight layers of 512 units, batches of 256, float32."),
     "half_compute": ("Half precision on a CPU without instructions for it",

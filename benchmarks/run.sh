@@ -4,7 +4,7 @@
 # NAME...: only these, e.g. bash benchmarks/run.sh training roofline
 set -euo pipefail
 cd "$(dirname "$0")/.."
-all=(micro autocast_overhead training roofline flat emotion scaling slow_link)
+all=(micro autocast_overhead tokenizer startup training roofline flat emotion scaling slow_link)
 flags=() names=()
 for argument in "$@"; do
   case $argument in

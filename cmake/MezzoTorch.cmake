@@ -46,3 +46,7 @@ else()
   find_package(Torch REQUIRED CONFIG PATHS "${_mezzo_torch_dir}" NO_DEFAULT_PATH)
   target_link_libraries(mezzo::torch INTERFACE ${TORCH_LIBRARIES})
 endif()
+
+# LibTorch's parallel_for is a template: in code compiled without OpenMP it runs on one thread.
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+target_link_libraries(mezzo::torch INTERFACE OpenMP::OpenMP_CXX)

@@ -374,6 +374,8 @@ FiniteTracer::~FiniteTracer() {
   registry.traces.erase(handle_);
 }
 
+bool FiniteTracer::is_active() { return TracerCallbacks::current() != nullptr; }
+
 std::optional<NonFiniteOp> FiniteTracer::first() const { return trace_->first(); }
 
 std::vector<FiniteTracer::Count> FiniteTracer::counts() const { return trace_->counts(); }

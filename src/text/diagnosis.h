@@ -19,9 +19,6 @@ class Diagnosis {
   /// The part of the model that a parameter is counted with: "embeddings", "layer 3", "pooler", "classifier".
   static std::string part_of(const std::string& parameter);
 
-  /// The first steps are traced as they run.
-  bool is_first_steps() const { return steps_ < kFirstSteps; }
-
   /// Called once a step, before it is taken, on gradients that are still multiplied by `scale`. Syncs.
   void look_at(Optimizer& optimizer, double scale, const OverflowReport& overflow);
 

@@ -127,14 +127,8 @@ class Trainer {
 
     record.samples = plan_.samples(setup_.train, counters_.step);
     const auto micro_batches = plan_.micro_batches(setup_.train, counters_.step);
-    std::optional<FiniteTracer> tracer;
-    if (config_.diagnose && diagnosis_.is_first_steps()) {
-      tracer.emplace();
-    }
     const auto loss =
         accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return scaler_.scale(share); });
-    auto first_op = tracer ? tracer->first() : std::nullopt;
-    tracer.reset();
     const auto [grad_norm, found_inf] = update_weights();
 
     // The one time a step waits for the device: whether it was skipped decides the next learning rate.
@@ -151,10 +145,7 @@ class Trainer {
       output_->step(record);
     }
     if (config_.diagnose) {
-      if (!first_op && record.skipped) {
-        first_op = retrace(micro_batches, record);
-      }
-      diagnose(record, first_op);
+      diagnose(record, record.skipped ? retrace(micro_batches, record) : std::nullopt);
     }
     check_not_stuck(record);
     loss_scale_ = scaler_.get_scale();
@@ -201,7 +192,8 @@ class Trainer {
     return loss;
   }
 
-  /// Repeats a skipped step under the tracer: same weights, texts, dropout and scale, so the same overflow. Each rank
+  /// Repeats a skipped step under the tracer: same weights, texts, dropout and scale, so the same overflow, but for what
+  /// the rounding of single operations, which it sees in place of the fused blocks, may change. Each rank
   /// by itself.
   std::optional<NonFiniteOp> retrace(const std::vector<MicroBatch>& micro_batches, StepRecord record) {
     const auto no_sync = model_->no_sync();

@@ -97,6 +97,9 @@ class FiniteTracer {
   FiniteTracer(const FiniteTracer&) = delete;
   FiniteTracer& operator=(const FiniteTracer&) = delete;
 
+  /// Whether one traces this thread: for code that fuses operations which a tracer should see.
+  static bool is_active();
+
   /// The first op found so far; kFirst only. Never syncs.
   std::optional<NonFiniteOp> first() const;
 

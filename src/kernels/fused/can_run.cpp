@@ -1,7 +1,6 @@
-#include <ATen/record_function.h>
-
 #include "amp/policy_region.h"
 #include "kernels/fused_blocks.h"
+#include "mezzo/amp/finite_tracer.h"
 
 namespace mezzo::kernels::fused {
 
@@ -10,7 +9,7 @@ bool can_run(const at::Tensor& x) {
   const bool has_kernels = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters are good for so many
   return x.is_cpu() && has_kernels && x.numel() < kMaxElements && PolicyRegion::current(at::kCPU) == nullptr &&
-         !at::hasCallbacks();
+         !FiniteTracer::is_active();
 }
 
 }  // namespace mezzo::kernels::fused

@@ -165,49 +165,58 @@ void set_zero(float* values, int64_t count) {
   __builtin_memset(values, 0, static_cast<std::size_t>(count) * sizeof(float));
 }
 
+// Rows of scores and weights are computed in whole vectors: `padded` is a multiple of kWidth, and what lies behind the
+// keys is a score of -inf, then a weight of zero.
+
+constexpr float kMinusInf = -__builtin_inff();
+
+void pad_scores(float* scores, int64_t keys, int64_t padded) {
+  for (int64_t j = keys; j < padded; ++j) {
+    scores[j] = kMinusInf;
+  }
+}
+
 /// In place: e^(score - shift). Returns the sum.
-float exponentials(float* scores, int64_t count, float shift) {
+float exponentials(float* scores, int64_t padded, float shift) {
   Floats total{};
-  float rest = 0;
-  for_vectors(
-      count,
-      [&](int64_t j) {
-        const Floats e = exp(load(scores + j) - shift);
-        total += e;
-        store(scores + j, e);
-      },
-      [&](int64_t j, int64_t left) {
-        const Floats e = exp(load_part(scores + j, left) - shift);
-        for (int64_t lane = 0; lane < left; ++lane) {
-          rest += e[lane];
-        }
-        store_part(scores + j, e, left);
-      });
-  return sum(total) + rest;
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    const Floats e = exp(load(scores + j) - shift);
+    total += e;
+    store(scores + j, e);
+  }
+  return sum(total);
 }
 
-float largest(const float* scores, int64_t count) {
-  float most = scores[0];
-  for_vectors(
-      count,
-      [&](int64_t j) {
-        const float m = max(load(scores + j));
-        most = m > most ? m : most;
-      },
-      [&](int64_t j, int64_t left) {
-        for (int64_t lane = 0; lane < left; ++lane) {
-          most = scores[j + lane] > most ? scores[j + lane] : most;
-        }
-      });
-  return most;
+float largest(const float* scores, int64_t padded) {
+  Floats most = load(scores);
+  for (int64_t j = kWidth; j < padded; j += kWidth) {
+    most = max(most, load(scores + j));
+  }
+  return max(most);
 }
 
-void multiply(float* row, const float* by, int64_t count) {
-  for_each_vector(count, [&](int64_t j, auto get, auto put) { put(row + j, get(row + j) * get(by + j)); });
+void multiply(float* row, const float* by, int64_t padded) {
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(row + j, load(row + j) * load(by + j));
+  }
 }
 
-void scale_row(float* row, float by, int64_t count) {
-  for_each_vector(count, [&](int64_t j, auto get, auto put) { put(row + j, get(row + j) * by); });
+void scale_row(float* row, float by, int64_t padded) {
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(row + j, load(row + j) * by);
+  }
+}
+
+/// From the gradient of a query's weights, before dropout, to that of its scores, in place.
+void softmax_backward(const float* weights, float* grad, int64_t padded) {
+  Floats products{};
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    products += load(weights + j) * load(grad + j);
+  }
+  const float mean = sum(products);
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(grad + j, load(weights + j) * (load(grad + j) - mean));
+  }
 }
 
 /// The factors of dropout for one query's weights.
@@ -228,7 +237,7 @@ int64_t attention_scratch(int64_t num_keys, int64_t head_size) {
 }
 
 void attention(const AttentionTile& tile, float* scratch) {
-  const int64_t keys = tile.num_keys, columns = tile.head_size;
+  const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
   Arena arena(scratch);
   const auto key = arena.matrix(keys, columns), value = arena.matrix(keys, columns);
   const auto key_columns = arena.matrix(columns, keys);
@@ -245,15 +254,16 @@ void attention(const AttentionTile& tile, float* scratch) {
     product<false>(plain(query), key_columns, rows, columns, keys, weights);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = weights.row(i);
-      const float most = largest(row, keys);
-      const float total = exponentials(row, keys, most);
-      scale_row(row, 1 / total, keys);
+      pad_scores(row, keys, padded);
+      const float most = largest(row, padded);
+      const float total = exponentials(row, padded, most);
+      scale_row(row, 1 / total, padded);
       if (tile.log_sum_exp != nullptr) {
         tile.log_sum_exp[(first + i) * tile.query_number_step] = most + __builtin_logf(total);
       }
       if (tile.dropout.is_on) {
         mask_row(tile, first + i, factors);
-        multiply(row, factors, keys);
+        multiply(row, factors, padded);
       }
     }
     product<false>(plain(weights), value, rows, keys, columns, output);
@@ -263,7 +273,7 @@ void attention(const AttentionTile& tile, float* scratch) {
 
 void attention_backward(const AttentionTileBackward& op, float* scratch) {
   const AttentionTile& tile = op.forward;
-  const int64_t keys = tile.num_keys, columns = tile.head_size;
+  const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
   Arena arena(scratch);
   const auto key = arena.matrix(keys, columns), value = arena.matrix(keys, columns);
   const auto key_columns = arena.matrix(columns, keys), value_columns = arena.matrix(columns, keys);
@@ -290,26 +300,22 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     product<false>(plain(grad_output), value_columns, rows, columns, keys, grad_weights);
     for (int64_t i = 0; i < rows; ++i) {
       float *weight = weights.row(i), *grad = grad_weights.row(i), *factor = factors.row(i);
-      exponentials(weight, keys, tile.log_sum_exp[(first + i) * tile.query_number_step]);
+      pad_scores(weight, keys, padded);
+      exponentials(weight, padded, tile.log_sum_exp[(first + i) * tile.query_number_step]);
       if (tile.dropout.is_on) {
         mask_row(tile, first + i, factor);
-        multiply(grad, factor, keys);
+        multiply(grad, factor, padded);
       }
-      Floats products{};
-      for_each_vector(keys, [&](int64_t j, auto get, auto) { products += get(weight + j) * get(grad + j); });
-      const float mean = sum(products);
-      // Now the gradient of the scores, and the weights as they met the values.
-      for_each_vector(keys, [&](int64_t j, auto get, auto put) {
-        const Floats w = get(weight + j);
-        put(grad + j, w * (get(grad + j) - mean));
-        put(weight + j, tile.dropout.is_on ? w * get(factor + j) : w);
-      });
+      softmax_backward(weight, grad, padded);
+      if (tile.dropout.is_on) {  // as they met the values
+        multiply(weight, factor, padded);
+      }
     }
     product<true>(transposed(weights), grad_output, keys, rows, columns, grad_value);
     product<true>(transposed(grad_weights), query, keys, rows, columns, grad_key);
     product<false>(plain(grad_weights), key, rows, keys, columns, query);
     for (int64_t i = 0; i < rows; ++i) {
-      scale_row(query.row(i), tile.scale, columns);
+      scale_row(query.row(i), tile.scale, round_up(columns, kWidth));
     }
     add_rows(query, rows, columns, query_sum);
     copy_out(query, first, rows, columns, op.grad_query, tile.query_stride);
