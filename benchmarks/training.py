@@ -149,31 +149,40 @@ def threads(options):
 
 
 def measure(workloads, folder, options):
-    """All programs in turn, round after round, so that a slow minute hits all of them."""
+    """All programs in turn, round after round, so that a slow minute hits all of them. A peer that is of several workloads runs
+    once a round."""
     peers = {w.name: peers_of(w, options) for w in workloads}
     results = {w.name: {name: Runs() for name in ["mezzo", *(peer.name for peer in peers[w.name])]} for w in workloads}
     for round_ in range(options.rounds):
+        done = {}
         for workload in workloads:
             with_mezzo, with_peer = ((train_with_mezzo, train_with_peer) if workload.task == "train"
                                      else (predict_with_mezzo, predict_with_peer))
-            add(results, workload, "mezzo", lambda: with_mezzo(workload, folder, options))
+            add(results, workload, "mezzo", attempt(lambda: with_mezzo(workload, folder, options)))
             for peer in peers[workload.name]:
                 if peer.texts is None or round_ == 0:
-                    add(results, workload, peer.name, lambda: with_peer(workload, peer, folder, options))
+                    program = workload.task, tuple(workload.model.items()), peer.recipe, peer.precision, peer.compiled
+                    if program not in done:
+                        done[program] = attempt(lambda: with_peer(workload, peer, folder, options))
+                    add(results, workload, peer.name, done[program])
     return results
 
 
-def add(results, workload, name, run):
-    runs = results[workload.name][name]
+def attempt(run):
     try:
-        found = run()
+        return run()
     except subprocess.TimeoutExpired as error:
-        runs.measured = f"nothing within {error.timeout:.0f} s"
+        return dict(measured=f"nothing within {error.timeout:.0f} s")
+
+
+def add(results, workload, name, found):
+    runs = results[workload.name][name]
+    runs.measured = found["measured"]
+    if "samples_per_second" not in found:
         return
     runs.rates.append(found["samples_per_second"])
     if "peak_memory_bytes" in found:
         runs.memory.append(found["peak_memory_bytes"])
-    runs.measured = found["measured"]
     print(workload.name, name, f"{found['samples_per_second']:.3g} texts/s, {found['measured']}", file=sys.stderr, flush=True)
 
 

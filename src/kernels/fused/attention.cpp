@@ -1,5 +1,6 @@
 #include <ATen/ops/index_add.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
 
 #include "kernels/cpu/attention_ops.h"
 #include "kernels/fused/block.h"
@@ -59,14 +60,16 @@ struct Attention : torch::autograd::Function<Attention> {
     const NoAutocast no_autocast;
     const auto dtype = query_weight.scalar_type();
     const auto input = x.to(dtype), query_input = chosen(input, settings);
+    cpu::Products products;
     const cpu::PackedAttention attention{
-        linear_product(query_input, query_weight),
-        linear_product(input, key_weight),
-        linear_product(input, value_weight),
+        products.add(query_input, query_weight.t()),
+        products.add(input, key_weight.t()),
+        products.add(input, value_weight.t()),
         {rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)},
         settings.num_heads,
         settings.sequences,
         settings.weights_dropout};
+    products.compute();
     at::Tensor log_sum_exp;
     const auto context = cpu::packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
     cpu::Normalised normalised;
@@ -105,35 +108,35 @@ struct Attention : torch::autograd::Function<Attention> {
         settings.num_heads,
         settings.sequences,
         settings.weights_dropout};
-    const auto inner =
-        cpu::packed_attention_backward(attention, log_sum_exp, at::mm(outer.product, saved[kOutputWeight]));
-
     variable_list result(kInputs + 5);
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, context, settings.weight_dtype);
-    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, inner.query, chosen(input, settings), settings.weight_dtype);
-    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, inner.key, input, settings.weight_dtype);
-    result[kValueWeight] = grad_weight(ctx, kValueWeight, inner.value, input, settings.weight_dtype);
+    cpu::Products of_output;
+    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context);
+    of_output.compute();
+    const auto inner = cpu::packed_attention_backward(attention, log_sum_exp, grad_context);
+
+    cpu::Products products;
+    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, products, inner.query, chosen(input, settings));
+    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, products, inner.key, input);
+    result[kValueWeight] = grad_weight(ctx, kValueWeight, products, inner.value, input);
+    // Where not all rows are computed, the others have no gradient through the residual and the queries.
+    const bool is_whole = !settings.first_rows.defined();
+    result[kX] = is_whole ? outer.residual : at::zeros(input.sizes(), outer.residual.options());
+    products.add_to(outer.residual, inner.query, saved[kQueryWeight]);
+    products.add_to(result[kX], inner.key, saved[kKeyWeight]);
+    products.add_to(result[kX], inner.value, saved[kValueWeight]);
+    products.compute();
+    if (!is_whole) {
+      result[kX].index_add_(0, settings.first_rows, outer.residual);
+    }
+    convert_weights(result, {kQueryWeight, kKeyWeight, kValueWeight, kOutputWeight}, settings.weight_dtype);
     result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
     result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);
     result[kValueBias] = grad_vector(inner.biases.value, saved[kValueBias]);
     result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
     result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);
     result[kNormBias] = grad_vector(outer.norm.bias, saved[kNormBias]);
-    result[kX] = grad_input(outer.residual, inner, saved, settings);
     return result;
-  }
-
-  static at::Tensor grad_input(const at::Tensor& residual,
-                               const cpu::AttentionGradients& inner,
-                               const variable_list& saved,
-                               const Settings& settings) {
-    auto of_chosen = add_grad_input(residual, inner.query, saved[kQueryWeight]);
-    if (!settings.first_rows.defined()) {
-      return add_grad_input(add_grad_input(of_chosen, inner.key, saved[kKeyWeight]), inner.value, saved[kValueWeight]);
-    }
-    auto total = add_grad_input(at::mm(inner.key, saved[kKeyWeight]).to(residual.scalar_type()), inner.value,
-                                saved[kValueWeight]);
-    return total.index_add_(0, settings.first_rows, of_chosen);
   }
 };
 

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/addmm.h>
-#include <ATen/ops/mm.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <initializer_list>
 #include <utility>
 
+#include "kernels/cpu/products.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/fused_blocks.h"
 
@@ -42,17 +42,24 @@ struct Weight {
 /// A bias as the product's dtype holds it.
 inline at::Tensor rounded(const at::Tensor& bias, at::ScalarType dtype) { return bias.to(dtype); }
 
-inline at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight) { return at::mm(x, weight.t()); }
-
-/// total + grad weight: what comes back through a linear layer, in the dtype of `total`, which may be overwritten.
-inline at::Tensor add_grad_input(at::Tensor total, const at::Tensor& grad, const at::Tensor& weight) {
-  return total.scalar_type() == grad.scalar_type() ? total.addmm_(grad, weight) : total.add_(at::mm(grad, weight));
+inline at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight) {
+  cpu::Products products;
+  const auto result = products.add(x, weight.t());
+  products.compute();
+  return result;
 }
 
-/// The gradient of a linear layer's weight, if it is wanted.
+/// The gradient of a linear layer's weight, once `products` are computed; if it is wanted.
 inline at::Tensor grad_weight(
-    const AutogradContext* ctx, size_t input, const at::Tensor& grad, const at::Tensor& x, at::ScalarType dtype) {
-  return ctx->needs_input_grad(input) ? at::mm(grad.t(), x).to(dtype) : at::Tensor();
+    const AutogradContext* ctx, size_t input, cpu::Products& products, const at::Tensor& grad, const at::Tensor& x) {
+  return ctx->needs_input_grad(input) ? products.add(grad.t(), x) : at::Tensor();
+}
+
+/// Gradients of weights in the dtype of those.
+inline void convert_weights(variable_list& grads, std::initializer_list<size_t> inputs, at::ScalarType dtype) {
+  for (const size_t input : inputs) {
+    grads[input] = grads[input].defined() ? grads[input].to(dtype) : grads[input];
+  }
 }
 
 /// A vector of sums as the gradient of `param`, with memory of its own.

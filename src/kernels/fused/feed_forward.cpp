@@ -67,12 +67,16 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
 
     auto outer = cpu::residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
                                                    row_numbers, dtype, x_dtype);
-    const auto middle = cpu::bias_activation_backward(at::mm(outer.product, output_weight), inner,
+    const auto middle = cpu::bias_activation_backward(linear_product(outer.product, output_weight.t()), inner,
                                                       rounded(intermediate_bias, dtype), activation);
     variable_list result(kInputs + 3);
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, outer.product, middle.output, weight_dtype);
-    result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, middle.product, input, weight_dtype);
-    result[kX] = add_grad_input(outer.residual, middle.product, intermediate_weight);
+    cpu::Products products;
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, products, outer.product, middle.output);
+    result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, products, middle.product, input);
+    products.add_to(outer.residual, middle.product, intermediate_weight);
+    products.compute();
+    convert_weights(result, {kOutputWeight, kIntermediateWeight}, weight_dtype);
+    result[kX] = outer.residual;
     result[kIntermediateBias] = grad_vector(middle.bias, intermediate_bias);
     result[kOutputBias] = grad_vector(outer.bias, output_bias);
     result[kNormWeight] = grad_vector(outer.norm.weight, norm_weight);

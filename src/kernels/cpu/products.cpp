@@ -1,0 +1,108 @@
+#include "kernels/cpu/products.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+namespace mezzo::kernels::cpu {
+namespace {
+
+constexpr int64_t kShortestPiece = 128;  // shorter ones spend their time on rearranging what all pieces share
+constexpr int64_t kAlignment = 16;       // of the places where outputs are split
+
+}  // namespace
+
+at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b) {
+  sums_.push_back({at::empty({a.size(0), b.size(1)}, a.options()), {{a, b}}, false});
+  return sums_.back().output;
+}
+
+void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b) {
+  if (total.scalar_type() != a.scalar_type()) {
+    rounded_.emplace_back(total, add(a, b));
+    return;
+  }
+  const auto same = std::find_if(sums_.begin(), sums_.end(), [&](const Sum& sum) { return sum.output.is_same(total); });
+  if (same != sums_.end()) {
+    same->terms.emplace_back(a, b);
+  } else {
+    sums_.push_back({total, {{a, b}}, true});
+  }
+}
+
+double Products::Sum::operations() const {
+  double depth = 0;
+  for (const auto& term : terms) {
+    depth += static_cast<double>(term.first.size(1));
+  }
+  return depth * static_cast<double>(output.numel());
+}
+
+void Products::Sum::compute(int64_t i, int64_t count) const {
+  const int64_t dim = output.size(1) > output.size(0) ? 1 : 0, size = output.size(dim);
+  const auto edge = [&](int64_t piece) {
+    return std::min(size, (size * piece / count + kAlignment - 1) / kAlignment * kAlignment);
+  };
+  const int64_t begin = edge(i), length = (i + 1 == count ? size : edge(i + 1)) - begin;
+  auto part = output.narrow(dim, begin, length);
+  bool is_empty = !adds;
+  for (const auto& [a, b] : terms) {
+    const auto left = dim == 0 ? a.narrow(0, begin, length) : a, right = dim == 1 ? b.narrow(1, begin, length) : b;
+    if (is_empty) {
+      at::mm_out(part, left, right);
+    } else {
+      at::addmm_out(part, part, left, right);
+    }
+    is_empty = false;
+  }
+}
+
+/// One where whole products keep all threads equally busy, else as many as there are threads; 0 where that is too many.
+int64_t Products::pieces_of_each(int64_t threads) const {
+  // Largest first, as they are in sums_; each to the thread that is done first.
+  std::vector<double> busy(threads);
+  for (const auto& sum : sums_) {
+    *std::min_element(busy.begin(), busy.end()) += sum.operations();
+  }
+  const double all = std::accumulate(busy.begin(), busy.end(), 0.0),
+               slowest = *std::max_element(busy.begin(), busy.end());
+  if (slowest * static_cast<double>(threads) <= 1.1 * all) {
+    return 1;
+  }
+  const bool can_split = std::all_of(sums_.begin(), sums_.end(), [&](const Sum& sum) {
+    return std::max(sum.output.size(0), sum.output.size(1)) >= threads * kShortestPiece;
+  });
+  return can_split ? threads : 0;
+}
+
+void Products::compute() {
+  const at::AutoDispatchBelowADInplaceOrView without_autograd;
+  std::stable_sort(sums_.begin(), sums_.end(),
+                   [](const Sum& a, const Sum& b) { return a.operations() > b.operations(); });
+  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads(), pieces = pieces_of_each(threads);
+  if (threads == 1 || pieces == 0) {
+    for (const auto& sum : sums_) {
+      sum.compute(0, 1);
+    }
+  } else {
+    const int64_t count = static_cast<int64_t>(sums_.size()) * pieces;
+    std::atomic<int64_t> next = 0;
+    at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+      const at::AutoDispatchBelowADInplaceOrView on_this_thread;
+      for (int64_t i = next++; i < count; i = next++) {
+        sums_[i / pieces].compute(i % pieces, pieces);
+      }
+    });
+  }
+  for (auto& [total, product] : rounded_) {
+    total.add_(product);
+  }
+}
+
+}  // namespace mezzo::kernels::cpu
