@@ -1,4 +1,5 @@
 """Bare matrix products: those of a BERT training step, alone, by the library that mezzo and PyTorch share."""
+import math
 import statistics
 import time
 
@@ -23,7 +24,6 @@ class Product:
     def __init__(self, rows, columns_in, columns_out, dtype):
         self.x, self.w = torch.randn(rows, columns_in).to(dtype), torch.randn(columns_out, columns_in).to(dtype)
         self.y, self.dx, self.dw = torch.randn(rows, columns_out).to(dtype), torch.empty_like(self.x), torch.empty_like(self.w)
-        self.flops = 2 * rows * columns_in * columns_out
 
     def forward(self):
         torch.mm(self.x, self.w.t(), out=self.y)
@@ -33,25 +33,25 @@ class Product:
         torch.mm(self.y.t(), self.x, out=self.dw)
 
 
-def of_model(model, rows, texts, dtype, fused):
-    """Of one step with `rows` tokens in `texts` texts, in the order of forward. The last layer has but the first token of
-    each text after K and V. `fused`: queries, keys and values of a layer are one product, where all rows take part."""
+def shapes(model, rows, texts, fused):
+    """(rows, columns in, columns out) of the products of forward, in order: `rows` tokens in `texts` texts; the last layer has
+    but the first token of each text after K and V. `fused`: queries, keys and values of a layer are one product, where all
+    rows take part."""
     hidden, inner = model["hidden_size"], model["intermediate_size"]
-    shapes = []
+    found = []
     for layer in range(model["num_hidden_layers"]):
         last = layer + 1 == model["num_hidden_layers"]
         queries = texts if last else rows
         if fused:
-            shapes += [(rows, hidden, 2 * hidden), (texts, hidden, hidden)] if last else [(rows, hidden, 3 * hidden)]
+            found += [(rows, hidden, 2 * hidden), (texts, hidden, hidden)] if last else [(rows, hidden, 3 * hidden)]
         else:
-            shapes += [(queries, hidden, hidden), (rows, hidden, hidden), (rows, hidden, hidden)]
-        shapes += [(queries, hidden, hidden), (queries, hidden, inner), (queries, inner, hidden)]
-    shapes.append((texts, hidden, hidden))  # the pooler
-    return [Product(*shape, dtype) for shape in shapes]
+            found += [(queries, hidden, hidden), (rows, hidden, hidden), (rows, hidden, hidden)]
+        found += [(queries, hidden, hidden), (queries, hidden, inner), (queries, inner, hidden)]
+    return [*found, (texts, hidden, hidden)]  # the pooler
 
 
 def flops_of_step(model, rows, texts):
-    return 3 * sum(product.flops for product in of_model(model, rows, texts, torch.float32, fused=False))
+    return 3 * sum(2 * math.prod(shape) for shape in shapes(model, rows, texts, fused=False))
 
 
 @torch.no_grad()
@@ -59,7 +59,7 @@ def seconds_of_step(model, rows, texts, dtype, repeats=5):
     """Of all products of a training step; queries, keys and values together or apart, whichever is faster."""
     found = []
     for fused in (False, True):
-        products = of_model(model, rows, texts, dtype, fused)
+        products = [Product(*shape, dtype) for shape in shapes(model, rows, texts, fused)]
 
         def step():
             for product in products:
@@ -80,7 +80,7 @@ def rate(precision, rows=64, size=768):
         product.forward()
         product.backward()
 
-    return 3 * product.flops / seconds_of(step, repeats=1 if precision != "fp32" else 9)
+    return 6 * rows * size * size / seconds_of(step, repeats=1 if precision != "fp32" else 9)
 
 
 def is_emulated(precision):

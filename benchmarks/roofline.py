@@ -7,6 +7,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import products
 import profile_step
 import support
@@ -60,17 +61,15 @@ def limit_rows(folder, model, precision, options):
     # Where products of a precision would run in plain loops, mezzo multiplies in float32.
     computed = "fp32" if products.is_emulated(precision) else precision
     steps, bare, flops = [], [], []
-    known = {}
     for _ in range(options.rounds):  # steps and bare products in turn
         batch = measured_steps(folder, model, precision, options)
-        known.clear()
-        for step in batch:
-            rows = rounded(step["tokens"])
-            if rows not in known:
-                known[rows] = products.seconds_of_step(model, rows, BATCH, products.DTYPES[computed])
-            steps.append(step["seconds"])
-            bare.append(known[rows])
-            flops.append(products.flops_of_step(model, rows, BATCH))
+        rows = [rounded(step["tokens"]) for step in batch]
+        # Of the smallest, the median and the largest batch; between them, the time is as good as linear.
+        places = sorted({min(rows), rounded(statistics.median(rows)), max(rows)})
+        times = [products.seconds_of_step(model, place, BATCH, products.DTYPES[computed], repeats=3) for place in places]
+        steps += [step["seconds"] for step in batch]
+        bare += np.interp(rows, places, times).tolist()
+        flops += [products.flops_of_step(model, count, BATCH) for count in rows]
     a_step, a_bare = statistics.mean(steps), statistics.mean(bare)
     rate = statistics.mean(flops) / a_bare
     # Forward has two products of L x L x H a text and layer, backward five with the one that it repeats; the last layer has
@@ -118,7 +117,7 @@ def main():
     about = (
         f"Emotion data set, packed batches of {BATCH} texts, {options.rounds} × {options.steps} steps after {options.warmup} of"
         f" warm-up; {torch.get_num_threads()} threads. Bare products: all products of forward and backward with the row counts of"
-        " the measured batches, one after the other into memory that is there already; queries, keys and values together or"
+        " the measured batches (interpolated between the smallest, the median and the largest), one after the other into memory that is there already; queries, keys and values together or"
         " apart, whichever is faster; the last layer after K and V with the first token of each text only. Attention: its"
         " operations (14 L² H a text and layer but the last) at the rate of the products. Optimizer: weights and two moments read and written,"
         " gradients read, a half-precision copy written where there is one, at the speed of a copy. The rest of a step is what"

@@ -166,6 +166,28 @@ Tensors value_and_gradients(const std::function<at::Tensor(const at::Tensor&, co
   return result;
 }
 
+/// The derivative of <output, grad> along `directions` (of x, then of the parameters) by a central difference in
+/// float64.
+double finite_difference(const std::function<at::Tensor(const at::Tensor&, const Tensors&)>& forward,
+                         const at::Tensor& x,
+                         const Tensors& params,
+                         const at::Tensor& grad,
+                         const Tensors& directions) {
+  // So short that hardly a value crosses the kink of ReLU; the sums' rounding, 1e-16 of them, stays far below
+  // float32's.
+  constexpr double kStep = 1e-7;
+  const auto value_at = [&](double step) {
+    const auto moved = [&](const at::Tensor& t, size_t i) { return t.to(at::kDouble) + step * directions[i]; };
+    Tensors weights;
+    for (size_t i = 0; i < params.size(); ++i) {
+      weights.push_back(moved(params[i], i + 1));
+    }
+    return (forward(moved(x, 0), weights) * grad.to(at::kDouble)).sum().item<double>();
+  };
+  const at::NoGradGuard no_grad;
+  return (value_at(kStep) - value_at(-kStep)) / (2 * kStep);
+}
+
 /// How far tensor `i` of `values` is from the right one: the norm of the difference.
 double error(const Tensors& values, const Tensors& right, size_t i, const at::Tensor& output_mask) {
   auto difference = values[i].to(at::kDouble) - right[i].to(at::kDouble);
@@ -206,6 +228,7 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
           // Some 50 roundings on the way, each of 6e-8, mostly averaging out.
           EXPECT_LE(error(mine, right, i, mask), 2e-6 * magnitude(right, i)) << kWhich << i;
         }
+        expect_slope(block, x, grad, mine);
         break;
       }
       case Precision::kBFloat16: check_half(block, x, grad, mask, right, at::kBFloat16, 0x1p-8); break;
@@ -214,6 +237,22 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
   }
 
  private:
+  /// `mine`: the output, then gradients of x, where there is one, and of the parameters.
+  static void expect_slope(const Block& block, const at::Tensor& x, const at::Tensor& grad, const Tensors& mine) {
+    const size_t first = mine.size() - 1 - block.params.size();  // 1 where x has a gradient
+    Tensors directions{at::randn(x.sizes(), at::kDouble) * static_cast<double>(first)};
+    double slope = first == 0 ? 0 : (mine[1].to(at::kDouble) * directions[0]).sum().item<double>();
+    double size = first == 0 ? 0 : mine[1].norm().item<double>();
+    for (size_t i = 0; i < block.params.size(); ++i) {
+      const auto gradient = mine[1 + first + i].to(at::kDouble);
+      directions.push_back(at::randn(gradient.sizes(), at::kDouble));
+      slope += (gradient * directions.back()).sum().item<double>();
+      size = std::hypot(size, gradient.norm().item<double>());
+    }
+    // A random direction's share of an error is about the error's norm; twice, for chance, and again for many tensors.
+    EXPECT_NEAR(slope, finite_difference(block.composed, x, block.params, grad, directions), 8e-6 * size);
+  }
+
   static constexpr const char* kWhich = "0 is the output, 1 the gradient of x, then of parameters: ";
 
   static void check_half(const Block& block,
