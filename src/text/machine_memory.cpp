@@ -2,6 +2,7 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
@@ -101,6 +102,15 @@ MachineMemory machine_memory(const c10::Device& device, const fs::path& root) {
     TORCH_CHECK_VALUE(false, "LibTorch cannot tell how much memory ", device.str(),
                       " has free; pass --batch-size a number");
   }
+}
+
+int64_t peak_memory_bytes() {
+  if (const auto high_water = read_field("/proc/self/status", "VmHWM:")) {
+    return *high_water * 1024;
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
 }
 
 }  // namespace mezzo::text

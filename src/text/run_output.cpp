@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
 
@@ -246,12 +245,6 @@ void RunOutput::write_run_json(bool finished) const {
       {"texts",
        {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
   write_file_atomically(config_.output / "run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
-int64_t peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
 }
 
 }  // namespace mezzo::text

@@ -49,7 +49,4 @@ class RunOutput {
   double smoothed_rate_ = 0;  // samples per second, over the last steps
 };
 
-/// The most memory the process has held, in bytes.
-int64_t peak_memory_bytes();
-
 }  // namespace mezzo::text

@@ -23,6 +23,7 @@
 #include "text/batch_size.h"
 #include "text/diagnosis.h"
 #include "text/dry_run.h"
+#include "text/machine_memory.h"
 #include "text/ranks.h"
 #include "text/run_output.h"
 #include "text/run_setup.h"

@@ -117,6 +117,14 @@ def test_a_dry_run_shows_memory_and_plan_and_writes_nothing(data, tmp_path):
     assert sha(output) == before and mezzo(*flags(data, output, "--dry-run", "--quiet")).stderr == ""
 
 
+def test_the_peak_of_a_run_is_its_own(data, tmp_path):
+    """Not that of the large process that starts it."""
+    held = bytearray(b"x") * (1 << 30)
+    mezzo(*flags(data, tmp_path / "out", "--max-steps", 1))
+    (end,) = records(tmp_path / "out", "end")
+    assert end["peak_memory_bytes"] < len(held)
+
+
 def chosen(stderr):
     return int(re.search(r"batch size auto: (\d+) texts", stderr)[1])
 
