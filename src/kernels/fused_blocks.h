@@ -14,8 +14,7 @@
 namespace mezzo::kernels::fused {
 
 /// Whether these blocks can take `x`, T rows, as things are: on a CPU, float32, bfloat16 or float16, and nobody wants
-/// to see the operations one by one (an op policy, a cast log, a FiniteTracer). Where not, use the
-/// compositions.
+/// to see the operations one by one (an op policy, a cast log, a FiniteTracer). Where not, use the compositions.
 bool can_run(const at::Tensor& x);
 
 /// A linear layer: `weight` [out, in], `bias` [out].

@@ -193,9 +193,8 @@ class Trainer {
     return loss;
   }
 
-  /// Repeats a skipped step under the tracer: same weights, texts, dropout and scale, so the same overflow, but for what
-  /// the rounding of single operations, which it sees in place of the fused blocks, may change. Each rank
-  /// by itself.
+  /// Repeats a skipped step under the tracer: same weights, texts, dropout and scale, so the same overflow; but op by
+  /// op in place of fused blocks, which rounds otherwise. Each rank by itself.
   std::optional<NonFiniteOp> retrace(const std::vector<MicroBatch>& micro_batches, StepRecord record) {
     const auto no_sync = model_->no_sync();
     const FiniteTracer tracer;

@@ -69,7 +69,7 @@ struct TrainConfig {
   uint64_t seed = 123;
   int64_t threads = 0;    ///< 0: as many as LibTorch chooses
   int64_t limit = 0;      ///< read only so many rows of the training file; 0: all
-  bool diagnose = false;  ///< trace the first steps and every skipped one, and count the exponents of gradients
+  bool diagnose = false;  ///< trace every skipped step again, and count the exponents of gradients
   bool quiet = false;
   bool dry_run = false;  ///< print the plan and the memory it takes, train nothing, write nothing
 

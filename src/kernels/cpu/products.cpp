@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kShortestPiece = 128;  // shorter ones spend their time on rearranging what all pieces share
 constexpr int64_t kAlignment = 16;       // of the places where outputs are split
+constexpr double kBalanced = 1.1;        // pieces cost more than a thread that works a tenth longer than the mean
 
 }  // namespace
 
@@ -72,7 +73,7 @@ int64_t Products::pieces_of_each(int64_t threads) const {
   }
   const double all = std::accumulate(busy.begin(), busy.end(), 0.0),
                slowest = *std::max_element(busy.begin(), busy.end());
-  if (slowest * static_cast<double>(threads) <= 1.1 * all) {
+  if (slowest * static_cast<double>(threads) <= kBalanced * all) {
     return 1;
   }
   const bool can_split = std::all_of(sums_.begin(), sums_.end(), [&](const Sum& sum) {

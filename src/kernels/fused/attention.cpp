@@ -74,7 +74,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto context = cpu::packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
     cpu::Normalised normalised;
     auto output =
-        cpu::residual_layer_norm(linear_product(context, output_weight), rounded(output_bias, dtype),
+        cpu::residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype),
                                  chosen(x, settings), {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
                                  settings.first_rows, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {

@@ -42,9 +42,10 @@ struct Weight {
 /// A bias as the product's dtype holds it.
 inline at::Tensor rounded(const at::Tensor& bias, at::ScalarType dtype) { return bias.to(dtype); }
 
-inline at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight) {
+/// a b, where nothing else can be computed meanwhile.
+inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
   cpu::Products products;
-  const auto result = products.add(x, weight.t());
+  const auto result = products.add(a, b);
   products.compute();
   return result;
 }

@@ -39,9 +39,9 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
     const NoAutocast no_autocast;
     const auto dtype = intermediate_weight.scalar_type();
     const auto input = x.to(dtype);
-    const auto inner = linear_product(input, intermediate_weight);  // [T, F]
-    const auto product = linear_product(
-        cpu::bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight);
+    const auto inner = matrix_product(input, intermediate_weight.t());  // [T, F]
+    const auto product = matrix_product(
+        cpu::bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight.t());
     cpu::Normalised normalised;
     auto output = cpu::residual_layer_norm(product, rounded(output_bias, dtype), x,
                                            {norm_weight, norm_bias, settings.eps}, settings.dropout,
@@ -67,7 +67,7 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
 
     auto outer = cpu::residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
                                                    row_numbers, dtype, x_dtype);
-    const auto middle = cpu::bias_activation_backward(linear_product(outer.product, output_weight.t()), inner,
+    const auto middle = cpu::bias_activation_backward(matrix_product(outer.product, output_weight), inner,
                                                       rounded(intermediate_bias, dtype), activation);
     variable_list result(kInputs + 3);
     cpu::Products products;
