@@ -1,16 +1,16 @@
 #include "kernels/cpu/attention_ops.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/sum.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
 
 namespace mezzo::kernels::cpu {
@@ -23,6 +23,9 @@ AnySpan from(AnySpan span, int64_t first) {
   using Byte = std::conditional_t<std::is_same_v<AnySpan, Span>, char, const char>;
   return {static_cast<Byte*>(span.data) + first * size, span.element};
 }
+
+/// Tasks for each thread, at least, so that they end at about the same time.
+constexpr int64_t kTurnsOfAThread = 16;
 
 /// What all tiles of an attention share, and how they differ.
 class Tiles {
@@ -72,19 +75,42 @@ class Tiles {
                 log_sum_exp.defined() ? log_sum_exp.mutable_data_ptr<float>() + query_row(b) * heads + head : nullptr};
   }
 
-  /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first; who is done takes the
-  /// next.
+  /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first. A thread takes
+  /// neighbouring heads, as many as leave enough for the others, so that one can read ahead for the next.
   template <class Task>
   void for_each(const Task& task) const {
-    const int64_t count = static_cast<int64_t>(order_.size()) * attention_.num_heads;
+    const int64_t count = static_cast<int64_t>(order_.size()), heads = attention_.num_heads;
+    const int64_t parts = std::clamp<int64_t>(kTurnsOfAThread * at::get_num_threads() / count, 1, heads);
     const int64_t longest = attention_.sequences[order_.front()].num_tokens;
-    std::atomic<int64_t> next = 0;
-    at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t, int64_t) {
+    share_out(count * parts, [&](const auto& next) {
       std::vector<float> scratch(simd_kernels().attention_scratch(longest, head_size_));
-      for (int64_t i = next++; i < count; i = next++) {
-        task(order_[i / attention_.num_heads], i % attention_.num_heads, scratch.data());
+      for (int64_t i = next(); i >= 0; i = next()) {
+        for (int64_t part = i % parts, head = heads * part / parts; head < heads * (part + 1) / parts; ++head) {
+          task(order_[i / parts], head, scratch.data());
+        }
       }
     });
+  }
+
+  /// Room for rows that tasks write, shaped as the queries, or as the keys and values. Rows of no sequence, which they
+  /// leave alone, are zero.
+  at::Tensor room(const at::Tensor& like) const {
+    auto rows = at::empty_like(like);
+    if (like.size(0) != attention_.key.size(0)) {
+      return rows;  // the first tokens of all sequences
+    }
+    const int64_t row_size = static_cast<int64_t>(rows.nbytes()) / std::max<int64_t>(rows.size(0), 1);
+    int64_t end = 0;  // of the sequences so far
+    const auto clear_until = [&](int64_t row) {
+      std::memset(static_cast<char*>(rows.mutable_data_ptr()) + end * row_size, 0,
+                  static_cast<size_t>((row - end) * row_size));
+    };
+    for (const Sequence& sequence : attention_.sequences) {
+      clear_until(sequence.first_row);
+      end = sequence.first_row + sequence.num_tokens;
+    }
+    clear_until(rows.size(0));
+    return rows;
   }
 
   int64_t hidden() const { return hidden_; }
@@ -102,7 +128,7 @@ class Tiles {
 
 at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp) {
   const Tiles tiles(attention);
-  const auto output = at::zeros_like(attention.query);
+  const auto output = tiles.room(attention.query);
   at::Tensor sums;
   if (log_sum_exp != nullptr) {
     sums = *log_sum_exp = at::empty({attention.query.size(0), attention.num_heads}, at::kFloat);
@@ -118,8 +144,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                                              const at::Tensor& grad) {
   const Tiles tiles(attention);
   const int64_t hidden = tiles.hidden();
-  AttentionGradients result{
-      at::zeros_like(attention.query), at::zeros_like(attention.key), at::zeros_like(attention.value), {}};
+  AttentionGradients result{tiles.room(attention.query), tiles.room(attention.key), tiles.room(attention.value), {}};
   const auto sums = at::empty({static_cast<int64_t>(attention.sequences.size()), 3, hidden}, at::kFloat);
   tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
     const int64_t column = head * tiles.head_size();

@@ -1,14 +1,14 @@
 #include "kernels/cpu/products.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
+
+#include "kernels/cpu/share_out.h"
 
 namespace mezzo::kernels::cpu {
 namespace {
@@ -92,11 +92,9 @@ void Products::compute() {
       sum.compute(0, 1);
     }
   } else {
-    const int64_t count = static_cast<int64_t>(sums_.size()) * pieces;
-    std::atomic<int64_t> next = 0;
-    at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    share_out(static_cast<int64_t>(sums_.size()) * pieces, [&](const auto& next) {
       const at::AutoDispatchBelowADInplaceOrView on_this_thread;
-      for (int64_t i = next++; i < count; i = next++) {
+      for (int64_t i = next(); i >= 0; i = next()) {
         sums_[i / pieces].compute(i % pieces, pieces);
       }
     });

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
 
 namespace mezzo::kernels::cpu {
@@ -22,9 +23,9 @@ int64_t num_tasks(int64_t rows) { return (rows + kRows - 1) / kRows; }
 /// Calls `compute(begin, end, scratch)` for all rows, in parallel.
 template <class Compute>
 void for_rows(int64_t rows, int64_t columns, const Compute& compute) {
-  at::parallel_for(0, num_tasks(rows), 1, [&](int64_t first, int64_t last) {
+  share_out(num_tasks(rows), [&](const auto& next) {
     std::vector<float> scratch(simd_kernels().row_scratch(columns));
-    for (int64_t task = first; task < last; ++task) {
+    for (int64_t task = next(); task >= 0; task = next()) {
       compute(task * kRows, std::min(rows, (task + 1) * kRows), scratch.data());
     }
   });

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/share_out.h"
 #include "kernels/optimizer_kernels.h"
 
 namespace mezzo::kernels::cpu {
@@ -60,9 +60,8 @@ inline std::vector<Chunk> chunks_of(const ParameterUpdates& updates) {
 /// Calls `task(i)` for every chunk i, in parallel.
 template <class Task>
 void for_each_chunk(const std::vector<Chunk>& chunks, Task&& task) {
-  constexpr int64_t kGrain = 4;  // chunks of small tensors are small
-  at::parallel_for(0, static_cast<int64_t>(chunks.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
+  share_out(static_cast<int64_t>(chunks.size()), [&](const auto& next) {
+    for (int64_t i = next(); i >= 0; i = next()) {
       task(static_cast<size_t>(i));
     }
   });
