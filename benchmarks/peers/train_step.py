@@ -5,11 +5,13 @@
 fused AdamW; --compile adds torch.compile.
 
 The batches of p2 differ in length, so few of them say little about all. The measured ones lie evenly between the longest and the
-shortest, in random order; the first warm-up step takes the longest, which sets the peak of memory as it does in a whole epoch.
+shortest, in random order; the rate is that of a whole epoch, from the time that a row more takes. The first warm-up step takes the
+longest, which sets the peak of memory as it does in a whole epoch.
 """
 import argparse
 import json
 import random
+import statistics
 import time
 from pathlib import Path
 
@@ -58,15 +60,23 @@ def grouped_indices(lengths, options):
 
 
 def grouped_batches(texts, labels, tokenizer, options):
-    """p2: tokenized before the first step, grouped by length."""
+    """p2: tokenized before the first step, grouped by length. Returns warm-up and measured batches, and the mean rows of all."""
     ids = tokenizer(texts, truncation=True, max_length=options.max_length)["input_ids"]
     lengths = list(map(len, ids))
     batches = sorted(grouped_indices(lengths, options), key=lambda batch: lengths[batch[0]], reverse=True)
     warmup = [batches[0], *recipe.evenly(batches, options.warmup)][: options.warmup]
     measured = recipe.evenly(batches, options.steps)
     random.Random(options.seed).shuffle(measured)
-    for batch in warmup + measured:
-        yield recipe.pad([ids[i] for i in batch], [labels[i] for i in batch])
+    mean_rows = statistics.mean(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+    return [recipe.pad([ids[i] for i in batch], [labels[i] for i in batch]) for batch in warmup + measured], mean_rows
+
+
+def mean_seconds(seconds, rows, mean_rows):
+    """Of all batches, whose mean rows are known, from the measured ones: the regression estimator of survey sampling."""
+    if len(set(rows)) < 2:
+        return statistics.mean(seconds)
+    slope = statistics.linear_regression(rows, seconds).slope
+    return statistics.mean(seconds) + slope * (mean_rows - statistics.mean(rows))
 
 
 def no_decay_groups(model):
@@ -106,10 +116,12 @@ def main():
         raise SystemExit(f"train_step: {len(texts)} texts do not make a batch of {options.batch_size}")
     model = recipe.load_model(options, max(labels) + 1, options.dropout).train()
     step = Step(model, options)
-    make = reference_batches if options.recipe == "p1" else grouped_batches
-    batches = make(texts, labels, recipe.load_tokenizer(options), options)
-    if options.recipe == "p2":
-        batches = iter(list(batches))  # to tokenize all texts is set-up
+    tokenizer, mean_rows = recipe.load_tokenizer(options), options.batch_size * options.max_length
+    if options.recipe == "p1":
+        batches = reference_batches(texts, labels, tokenizer, options)
+    else:
+        batches, mean_rows = grouped_batches(texts, labels, tokenizer, options)
+        batches = iter(batches)  # to tokenize all texts is set-up
 
     seconds, losses, rows = [], [], []
     measured = 0.0
@@ -123,8 +135,9 @@ def main():
         if measured > options.budget:
             break
     timed = seconds[options.warmup :]
-    print(json.dumps(dict(samples_per_second=options.batch_size * len(timed) / sum(timed), seconds=timed,
-                          warmup_seconds=seconds[: options.warmup], rows=rows[options.warmup :], losses=losses,
+    rate = options.batch_size / mean_seconds(timed, rows[options.warmup :], mean_rows)
+    print(json.dumps(dict(samples_per_second=rate, seconds=timed, warmup_seconds=seconds[: options.warmup],
+                          rows=rows[options.warmup :], mean_rows=mean_rows, losses=losses,
                           peak_memory_bytes=recipe.peak_memory_bytes(), threads=torch.get_num_threads(),
                           batch_size=options.batch_size)))
 
