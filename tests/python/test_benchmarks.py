@@ -1,5 +1,6 @@
 """The Python programs that mezzo is measured against do what they are taken for, on a model too small to measure."""
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TRAIN, VOCAB = SHARED / "data/emotion/train.json", SHARED / "data/bert-base-chinese/vocab.txt"
 SIZES = dict(vocab_size=21128, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
 
-sys.path.append(str(BENCHMARKS))
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / "peers")]
 import profile_step  # noqa: E402
+import train_step  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +54,22 @@ def test_recipes_train_on_the_batches_they_say(model):
     assert padded["rows"] == [16 * 128] * 4
     grouped = peer("train_step.py", "--recipe", "p2", "--precision", "fp32", *flags)
     assert len(set(grouped["rows"])) == 4 and max(grouped["rows"]) < 16 * 128
+    whole = peer("train_step.py", "--recipe", "p2", "--precision", "fp32", *flags, "--steps", 300 // 16)
+    assert statistics.mean(whole["rows"]) == whole["mean_rows"] == grouped["mean_rows"]
     for run_ in (padded, grouped):
         assert len(run_["losses"]) == 5 and len(run_["seconds"]) == 4
         assert all(0.5 < loss < 4 for loss in run_["losses"])  # ln 6 = 1.8 for six classes
+
+
+@pytest.mark.parametrize("measured", [[40, 900], [100, 200, 300], [700, 20, 20, 60]])
+def test_few_batches_give_the_rate_of_an_epoch(measured):
+    def seconds(rows):
+        return 0.05 + 2e-4 * rows
+
+    epoch = [40, 100, 200, 300, 900]
+    found = train_step.mean_seconds([seconds(rows) for rows in measured], measured, statistics.mean(epoch))
+    assert found == pytest.approx(statistics.mean(map(seconds, epoch)))
+    assert train_step.mean_seconds([1.0, 3.0], [64, 64], 64) == 2
 
 
 def test_a_page_names_machine_versions_and_command(tmp_path):
