@@ -297,8 +297,8 @@ def main():
     about = (
         f"Emotion data set, batches of {BATCH} texts of at most 128 tokens, dropout 0.1, AdamW at 3e-5, the whole step with data"
         f" loading. P1: transformers, every text padded to 128 and tokenized in its step, AdamW as it comes. P2: tokenized"
-        f" once, batches of similar length, fused AdamW, the rate of a whole epoch; of its runs with and without torch.compile the faster one counts, and"
-        f" compiling is not in its time. mezzo's prediction is the time of many texts less that of few, start taken off. Medians"
+        f" once, batches of similar length, fused AdamW, the rate of a whole epoch; of its runs with and without torch.compile"
+        f" the faster one counts, and compiling is not in its time. mezzo's prediction is the time of many texts less that of few, start taken off. Medians"
         f" (least to most) of {options.rounds} runs of each program in turn; programs on fewer texts ran once. Peak memory is the"
         f" kernel's high-water mark of a process, libraries included. Where LibTorch has no products for a precision, its own"
         f" loops decide a peer's speed, and P2 in fp32 is the best Python there.")

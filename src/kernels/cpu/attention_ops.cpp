@@ -24,7 +24,7 @@ AnySpan from(AnySpan span, int64_t first) {
   return {static_cast<Byte*>(span.data) + first * size, span.element};
 }
 
-/// Tasks for each thread, at least, so that they end at about the same time.
+/// Tasks for each thread, roughly, so that all end at about the same time.
 constexpr int64_t kTurnsOfAThread = 16;
 
 /// What all tiles of an attention share, and how they differ.
