@@ -71,9 +71,12 @@ TEST_F(ProductsTest, AreRoundedToTheirOwnDtypeBeforeTheyAreAddedToAnother) {
     at::set_num_threads(threads);
     total.copy_(start);
     Products products;
+    const auto rounded = products.add(a, b);
     products.add_to(total, a, b);
     products.compute();
-    EXPECT_TRUE(at::equal(total, start + at::mm(a, b))) << threads;
+    EXPECT_TRUE(at::equal(total, start + rounded)) << threads;
+    EXPECT_LE(at::abs(rounded.to(at::kDouble) - at::mm(a.to(at::kDouble), b.to(at::kDouble))).max().item<double>(),
+              20 * 0x1p-8);
   }
 }
 

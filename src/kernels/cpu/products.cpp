@@ -17,6 +17,61 @@ constexpr int64_t kShortestPiece = 128;  // shorter ones spend their time on rea
 constexpr int64_t kAlignment = 16;       // of the places where outputs are split
 constexpr double kBalanced = 1.1;        // pieces cost more than a thread that works a tenth longer than the mean
 
+/// Piece `i` of `count`, split along the longer side of the output.
+void compute_piece(const ProductSum& sum, int64_t i, int64_t count) {
+  const at::Tensor& output = sum.output;
+  const int64_t dim = output.size(1) > output.size(0) ? 1 : 0, size = output.size(dim);
+  const auto edge = [&](int64_t piece) {
+    return std::min(size, (size * piece / count + kAlignment - 1) / kAlignment * kAlignment);
+  };
+  const int64_t begin = edge(i), length = (i + 1 == count ? size : edge(i + 1)) - begin;
+  auto part = output.narrow(dim, begin, length);
+  bool is_empty = !sum.adds;
+  for (const auto& [a, b] : sum.terms) {
+    const auto left = dim == 0 ? a.narrow(0, begin, length) : a, right = dim == 1 ? b.narrow(1, begin, length) : b;
+    if (is_empty) {
+      at::mm_out(part, left, right);
+    } else {
+      at::addmm_out(part, part, left, right);
+    }
+    is_empty = false;
+  }
+}
+
+/// One where whole products keep all threads equally busy, else as many as there are threads; 0 where that is too many.
+int64_t pieces_of_each(const std::vector<ProductSum>& sums, int64_t threads) {
+  // Largest first, as they are in `sums`; each to the thread that is done first.
+  std::vector<double> busy(threads);
+  for (const auto& sum : sums) {
+    *std::min_element(busy.begin(), busy.end()) += sum.operations();
+  }
+  const double all = std::accumulate(busy.begin(), busy.end(), 0.0),
+               slowest = *std::max_element(busy.begin(), busy.end());
+  if (slowest * static_cast<double>(threads) <= kBalanced * all) {
+    return 1;
+  }
+  const bool can_split = std::all_of(sums.begin(), sums.end(), [&](const ProductSum& sum) {
+    return std::max(sum.output.size(0), sum.output.size(1)) >= threads * kShortestPiece;
+  });
+  return can_split ? threads : 0;
+}
+
+void compute_with_libtorch(const std::vector<ProductSum>& sums) {
+  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads(), pieces = pieces_of_each(sums, threads);
+  if (threads == 1 || pieces == 0) {
+    for (const auto& sum : sums) {
+      compute_piece(sum, 0, 1);
+    }
+  } else {
+    share_out(static_cast<int64_t>(sums.size()) * pieces, [&](const auto& next) {
+      const at::AutoDispatchBelowADInplaceOrView on_this_thread;
+      for (int64_t i = next(); i >= 0; i = next()) {
+        compute_piece(sums[i / pieces], i % pieces, pieces);
+      }
+    });
+  }
+}
+
 }  // namespace
 
 at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b) {
@@ -29,7 +84,8 @@ void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Te
     rounded_.emplace_back(total, add(a, b));
     return;
   }
-  const auto same = std::find_if(sums_.begin(), sums_.end(), [&](const Sum& sum) { return sum.output.is_same(total); });
+  const auto same =
+      std::find_if(sums_.begin(), sums_.end(), [&](const ProductSum& sum) { return sum.output.is_same(total); });
   if (same != sums_.end()) {
     same->terms.emplace_back(a, b);
   } else {
@@ -37,67 +93,14 @@ void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Te
   }
 }
 
-double Products::Sum::operations() const {
-  double depth = 0;
-  for (const auto& term : terms) {
-    depth += static_cast<double>(term.first.size(1));
-  }
-  return depth * static_cast<double>(output.numel());
-}
-
-void Products::Sum::compute(int64_t i, int64_t count) const {
-  const int64_t dim = output.size(1) > output.size(0) ? 1 : 0, size = output.size(dim);
-  const auto edge = [&](int64_t piece) {
-    return std::min(size, (size * piece / count + kAlignment - 1) / kAlignment * kAlignment);
-  };
-  const int64_t begin = edge(i), length = (i + 1 == count ? size : edge(i + 1)) - begin;
-  auto part = output.narrow(dim, begin, length);
-  bool is_empty = !adds;
-  for (const auto& [a, b] : terms) {
-    const auto left = dim == 0 ? a.narrow(0, begin, length) : a, right = dim == 1 ? b.narrow(1, begin, length) : b;
-    if (is_empty) {
-      at::mm_out(part, left, right);
-    } else {
-      at::addmm_out(part, part, left, right);
-    }
-    is_empty = false;
-  }
-}
-
-/// One where whole products keep all threads equally busy, else as many as there are threads; 0 where that is too many.
-int64_t Products::pieces_of_each(int64_t threads) const {
-  // Largest first, as they are in sums_; each to the thread that is done first.
-  std::vector<double> busy(threads);
-  for (const auto& sum : sums_) {
-    *std::min_element(busy.begin(), busy.end()) += sum.operations();
-  }
-  const double all = std::accumulate(busy.begin(), busy.end(), 0.0),
-               slowest = *std::max_element(busy.begin(), busy.end());
-  if (slowest * static_cast<double>(threads) <= kBalanced * all) {
-    return 1;
-  }
-  const bool can_split = std::all_of(sums_.begin(), sums_.end(), [&](const Sum& sum) {
-    return std::max(sum.output.size(0), sum.output.size(1)) >= threads * kShortestPiece;
-  });
-  return can_split ? threads : 0;
-}
-
 void Products::compute() {
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   std::stable_sort(sums_.begin(), sums_.end(),
-                   [](const Sum& a, const Sum& b) { return a.operations() > b.operations(); });
-  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads(), pieces = pieces_of_each(threads);
-  if (threads == 1 || pieces == 0) {
-    for (const auto& sum : sums_) {
-      sum.compute(0, 1);
-    }
+                   [](const ProductSum& a, const ProductSum& b) { return a.operations() > b.operations(); });
+  if (can_be_packed(sums_)) {
+    compute_packed(sums_);
   } else {
-    share_out(static_cast<int64_t>(sums_.size()) * pieces, [&](const auto& next) {
-      const at::AutoDispatchBelowADInplaceOrView on_this_thread;
-      for (int64_t i = next(); i >= 0; i = next()) {
-        sums_[i / pieces].compute(i % pieces, pieces);
-      }
-    });
+    compute_with_libtorch(sums_);
   }
   for (auto& [total, product] : rounded_) {
     total.add_(product);

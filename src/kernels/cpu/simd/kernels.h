@@ -112,6 +112,44 @@ struct AttentionTileBackward {
   int64_t sum_stride;
 };
 
+/// Element (i, j) lies i * row + j * column elements behind the first; one of the two is 1.
+struct MatrixView {
+  ConstSpan elements;
+  int64_t row, column;
+};
+
+/// Rows of `ProductRows` that are computed at a time, at most.
+constexpr int64_t kLargestRowBlock = 96;
+
+/// a b: [M, depth] times [depth, N]. Of b, panels of `panel_columns` columns, each [depth, panel_columns].
+struct ProductTerm {
+  MatrixView a;
+  const float* packed;
+  int64_t depth;
+};
+
+/// output = [output +] the sum of the terms, [M, N], rounded once. An element's value depends on its row and column
+/// alone, not on the rows that are computed with it.
+struct ProductRows {
+  const ProductTerm* terms;
+  int64_t num_terms;
+  int64_t columns;  ///< N
+  Span output;      ///< contiguous
+  bool adds;
+};
+
+/// One instruction set's matrix products. Panels are `panel_columns` columns of a matrix [depth, N], side by side.
+struct ProductKernels {
+  int64_t tile_rows;  ///< of which tasks should have a multiple
+  int64_t panel_columns;
+  /// `columns` of b from `first_column` on, a multiple of panel_columns; zeros behind the last one. `packed` has room
+  /// for whole panels.
+  void (*pack_panels)(const MatrixView& b, int64_t first_column, int64_t columns, int64_t depth, float* packed);
+  int64_t (*scratch)(int64_t columns);  ///< floats for `rows`
+  /// Rows `begin` to `end` - 1, at most kLargestRowBlock of them.
+  void (*rows)(const ProductRows&, int64_t begin, int64_t end, float* scratch);
+};
+
 /// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the function beside it
 /// tells.
 struct SimdKernels {
@@ -131,6 +169,8 @@ struct SimdKernels {
   int64_t (*attention_scratch)(int64_t num_keys, int64_t head_size);  ///< floats, for forward and backward
   void (*attention)(const AttentionTile&, float* scratch);
   void (*attention_backward)(const AttentionTileBackward&, float* scratch);
+
+  const ProductKernels* products;  ///< null where LibTorch's are as good
 };
 
 /// Those for the best instruction set that this machine has; an environment variable, MEZZO_CPU_CAPABILITY, chooses

@@ -15,6 +15,12 @@ const SimdKernels table = {.name = MEZZO_EXPANDED_STRING(MEZZO_SIMD),
                            .bias_activation_backward = bias_activation_backward,
                            .attention_scratch = attention_scratch,
                            .attention = attention,
-                           .attention_backward = attention_backward};
+                           .attention_backward = attention_backward,
+#ifdef MEZZO_MATRIX_PRODUCTS
+                           .products = &product_kernels
+#else
+                           .products = nullptr
+#endif
+};
 
 }  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -21,6 +21,10 @@ int64_t attention_scratch(int64_t num_keys, int64_t head_size);
 void attention(const AttentionTile& tile, float* scratch);
 void attention_backward(const AttentionTileBackward& tile, float* scratch);
 
+#ifdef MEZZO_MATRIX_PRODUCTS
+extern const ProductKernels product_kernels;
+#endif
+
 extern const SimdKernels table;
 
 }  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+namespace mezzo::kernels::cpu {
+
+/// output = [output +] the sum of the products of its terms.
+struct ProductSum {
+  at::Tensor output;                                     ///< [M, N]
+  std::vector<std::pair<at::Tensor, at::Tensor>> terms;  ///< [M, K] and [K, N], of the output's dtype
+  bool adds;
+  double operations() const;
+};
+
+/// Whether `compute_packed` takes all of them and LibTorch's products are the slower ones.
+bool can_be_packed(const std::vector<ProductSum>& sums);
+
+/// With matrix products of our own: what stands on the right is rearranged once for all threads, which LibTorch's do
+/// for each, and threads end together, as tasks get smaller towards the end. Results do not depend on the number of
+/// threads; a sum is rounded once.
+void compute_packed(const std::vector<ProductSum>& sums);
+
+}  // namespace mezzo::kernels::cpu
