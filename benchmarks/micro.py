@@ -8,7 +8,7 @@ import support
 
 PROGRAMS = support.PROGRAM.parent
 APART = {"autocast_overhead"}  # has a script that runs Python beside it
-QUICK = {"bert_blocks", "finite_tracer", "optimizer_step"}
+QUICK = {"bert_blocks", "finite_tracer", "matrix_products", "optimizer_step"}
 PEERS = {"optimizer_step": "optimizer_step.py"}  # prints more rows for the table
 
 PAGES = {
@@ -21,6 +21,10 @@ PAGES = {
                      "One thread, milliseconds. With `CpuHalfCompute` half precision takes what float32 takes, conversions aside:"
                      " that is the bound. How much faster than LibTorch that is depends on which of LibTorch's fallbacks an op"
                      " meets: a plain loop, or one that is vectorised in part."),
+    "matrix_products": ("Matrix products of a BERT layer",
+                        "640 rows. mezzo: products that do not wait for each other together. LibTorch: one after the other, half"
+                        " precision with `CpuHalfCompute`, without which it takes many times as long where the processor has no"
+                        " instructions for it."),
     "optimizer_step": ("An optimizer step on BERT-base",
                        "Parameters in BERT-base's shapes; non-finite check, unscale, clipping by the norm, AdamW, and a bfloat16 copy"
                        " of the weights."),

@@ -1,4 +1,4 @@
-"""Bare matrix products: those of a BERT training step, alone, by the library that mezzo and PyTorch share."""
+"""Bare matrix products: those of a BERT training step, alone, by the LibTorch that mezzo and PyTorch share."""
 import math
 import statistics
 import time

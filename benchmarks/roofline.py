@@ -1,6 +1,6 @@
 """How near a training step comes to the machine's limit, and where the rest goes. Writes benchmarks/results/roofline.md.
 
-The limit is the time of the step's bare matrix products: the same shapes in the same order, alone, by the same library.
+The limit is the time of the step's bare matrix products: the same shapes in the same order, alone, by LibTorch.
 """
 import math
 import statistics
@@ -116,13 +116,13 @@ def main():
                     sections += [f"## {title}", *profile_step.tables(places, milliseconds, torch.get_num_threads())]
     about = (
         f"Emotion data set, packed batches of {BATCH} texts, {options.rounds} × {options.steps} steps after {options.warmup} of"
-        f" warm-up; {torch.get_num_threads()} threads. Bare products: all products of forward and backward with the row counts of"
+        f" warm-up; {torch.get_num_threads()} threads. Bare products: all products of forward and backward by LibTorch, with the row counts of"
         " the measured batches (interpolated between the smallest, the median and the largest), one after the other into memory"
         " that is there already; queries, keys and values together or apart, whichever is faster; the last layer after K and V"
         " with the first token of each text only. Attention: its operations (14 L² H a text and layer but the last) at the rate"
         " of the products. Optimizer: weights and two moments read and written, gradients read, a half-precision copy written"
         " where there is one, at the speed of a copy. The rest of a step is what no one of these limits explains. Multiplied in:"
-        " where LibTorch has no products for a precision, mezzo takes float32's.")
+        " where LibTorch has no products for a precision, its float32 ones. On AVX2, mezzo's products are its own.")
     heads = ["", "bare products ÷ step", "step, ms", "bare products, ms", "attention at that rate, ms",
              "optimizer at copy speed, ms", "rest, ms", "GFLOP of products a step", "GFLOP/s of bare products",
              "step, ms: median (least to most)", "multiplied in"]

@@ -7,50 +7,19 @@
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <vector>
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/fused_blocks.h"
+#include "medians.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 
 namespace {
 
 using namespace mezzo::kernels;
 using Tensors = std::vector<at::Tensor>;
-
-constexpr int kWarmups = 3, kRuns = 21;
-
-struct Timing {
-  std::vector<double> milliseconds;
-  double median() {
-    std::sort(milliseconds.begin(), milliseconds.end());
-    return milliseconds[milliseconds.size() / 2];
-  }
-};
-
-/// Medians of the candidates, run in turn.
-std::vector<double> medians_of(const std::vector<std::function<void()>>& candidates) {
-  std::vector<Timing> timings(candidates.size());
-  for (int run = -kWarmups; run < kRuns; ++run) {
-    for (size_t i = 0; i < candidates.size(); ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      candidates[i]();
-      const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begin;
-      if (run >= 0) {
-        timings[i].milliseconds.push_back(passed.count());
-      }
-    }
-  }
-  std::vector<double> medians;
-  for (Timing& timing : timings) {
-    medians.push_back(timing.median());
-  }
-  return medians;
-}
 
 /// Lengths like those of short messages, about 19.5 tokens each, and rows filled up to a multiple of 32.
 SequenceLayout layout_of_32_texts(int64_t& rows) {

@@ -1,0 +1,84 @@
+/// The matrix products of a BERT layer as mezzo computes them, those that do not wait for each other together, and as
+/// LibTorch does, one after the other, in the same process and in turn. Prints a table in Markdown.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "kernels/cpu/products.h"
+#include "kernels/cpu/simd/kernels.h"
+#include "medians.h"
+#include "mezzo/amp/cpu_half_compute.h"
+#include "mezzo/memory/cpu_memory_pool.h"
+
+namespace {
+
+using mezzo::kernels::cpu::Products;
+
+constexpr int64_t kRows = 640;  // of 32 short texts
+
+struct Pair {
+  at::Tensor left, right;
+};
+
+double gflop(const std::vector<Pair>& pairs) {
+  double sum = 0;
+  for (const auto& [left, right] : pairs) {
+    sum += 2e-9 * static_cast<double>(left.numel() * right.size(1));
+  }
+  return sum;
+}
+
+void print_row(const char* what, const char* model, at::ScalarType dtype, const std::vector<Pair>& pairs) {
+  const auto ms = medians_of({[&] {
+                                Products products;
+                                for (const auto& [left, right] : pairs) {
+                                  products.add(left, right);
+                                }
+                                products.compute();
+                              },
+                              [&] {
+                                for (const auto& [left, right] : pairs) {
+                                  at::mm(left, right);
+                                }
+                              }});
+  std::printf("| %s | %s | %s | %.2f | %.2f | %.2f | %.0f |\n", what, model, at::toString(dtype), ms[0], ms[1],
+              ms[1] / ms[0], 1000 * gflop(pairs) / ms[0]);
+}
+
+void run(const char* model, int64_t hidden, at::ScalarType dtype) {
+  const auto matrix = [&](int64_t rows, int64_t columns) { return at::randn({rows, columns}).to(dtype); };
+  const int64_t wide = 4 * hidden;
+  const auto x = matrix(kRows, hidden), y = matrix(kRows, wide), up = matrix(wide, hidden), down = matrix(hidden, wide);
+  const std::vector<at::Tensor> grads{matrix(kRows, hidden), matrix(kRows, hidden), matrix(kRows, hidden)},
+      weights{matrix(hidden, hidden), matrix(hidden, hidden), matrix(hidden, hidden)};
+  std::vector<Pair> forward, backward;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    forward.push_back({x, weights[i].t()});
+    backward.push_back({grads[i], weights[i]});
+    backward.push_back({grads[i].t(), x});
+  }
+  print_row("queries, keys, values", model, dtype, forward);
+  print_row("their backward", model, dtype, backward);
+  print_row("into the feed-forward layer", model, dtype, {{x, up.t()}});
+  print_row("out of it", model, dtype, {{y, down.t()}});
+  print_row("its backward", model, dtype, {{grads[0].t(), y}, {y.t(), x}, {y, up}});
+}
+
+}  // namespace
+
+int main() {
+  const at::NoGradGuard no_grad;
+  mezzo::use_cpu_memory_pool();
+  const mezzo::CpuHalfCompute half_compute;
+  std::printf("%d threads, kernels for %s, median of %d runs\n\n", at::get_num_threads(),
+              mezzo::kernels::cpu::simd_kernels().name, kRuns);
+  std::printf("| products | model | dtype | mezzo, ms | LibTorch, ms | times | mezzo, GFLOP/s |\n");
+  std::printf("|---|---|---|---|---|---|---|\n");
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    run("MiniLM", 384, dtype);
+    run("BERT-base", 768, dtype);
+  }
+}
