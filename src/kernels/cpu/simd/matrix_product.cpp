@@ -4,9 +4,8 @@
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 namespace {
 
-// So many rows of a panel of b stay in the L2 cache while the rows of a pass by, which lie there too. From L2 both come
-// in time; half the depth, for which L1 has room, makes more passes over the output and takes 2 % longer.
-constexpr int64_t kDepth = 768;
+// A panel of b, kDepth rows of it, stays in the L1 cache while the rows of a pass by, which lie in L2.
+constexpr int64_t kDepth = 384;
 
 // A tile of the output: with AVX2's 16 registers, 12 sums, 2 vectors of b and one value of a.
 constexpr int kRows = 6;
@@ -53,7 +52,7 @@ template <int kCount, bool kAdd>
   const float *first = a.data, *second = a.data + 3 * row;  // few pointers, so that all stay in registers
   int64_t k = 0;
   for (; k + kLineSteps <= depth; k += kLineSteps) {
-    __builtin_prefetch(ahead, 0, 2);  // into L2
+    __builtin_prefetch(ahead);
     ahead += kLine;
     _Pragma("GCC unroll 4") for (int j = 0; j < kLineSteps; ++j) {
       add_column<kCount>(first, second, row, b, sums);
