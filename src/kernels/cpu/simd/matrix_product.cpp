@@ -5,6 +5,7 @@ namespace mezzo::kernels::cpu::MEZZO_SIMD {
 namespace {
 
 // A panel of b, kDepth rows of it, stays in the L1 cache while the rows of a pass by, which lie in L2.
+// Twice that makes fewer passes over the output and is 2 % faster, but longer sums are less accurate.
 constexpr int64_t kDepth = 384;
 
 // A tile of the output: with AVX2's 16 registers, 12 sums, 2 vectors of b and one value of a.
