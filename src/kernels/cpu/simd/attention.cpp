@@ -109,17 +109,6 @@ class Arena {
   float* next_;
 };
 
-/// Asks for the columns of the next head, which lie behind those of this one. Without, tiles wait for memory: the rows
-/// of a head are too far apart for processors to guess.
-void read_ahead(ConstSpan from, int64_t first, int64_t head_size) {
-  constexpr int64_t kLine = 64;
-  const int64_t size = from.element == Element::kFloat ? 4 : 2;
-  const auto* next = static_cast<const char*>(from.data) + (first + head_size) * size;
-  for (int64_t at = 0; at < head_size * size; at += kLine) {
-    __builtin_prefetch(next + at);
-  }
-}
-
 /// Rows `first` ... of one head, with the bias, times `scale`; zeros in the columns up to the next whole vector.
 void copy_in(ConstSpan from,
              int64_t stride,
@@ -132,7 +121,7 @@ void copy_in(ConstSpan from,
   for (int64_t i = 0; i < rows; ++i) {
     float* out = to.row(i);
     const float* in = read(from, (first + i) * stride, head_size, out);
-    read_ahead(from, (first + i) * stride, head_size);
+    read_ahead(tail(from, (first + i) * stride + head_size), head_size);  // of the next head, whose turn comes next
     for_each_vector(head_size, [&](int64_t d, auto get, auto) {
       const Floats x = bias != nullptr ? get(in + d) + get(bias + d) : get(in + d);
       store(out + d, x * scale);  // lanes beyond head_size are zero
@@ -238,8 +227,6 @@ void mask_row(const AttentionTile& tile, int64_t query, float* factors) {
     dropout_factors(static_cast<uint32_t>(j / 4), number, tile.dropout, factors + j);
   }
 }
-
-int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
 }  // namespace
 

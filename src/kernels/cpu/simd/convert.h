@@ -50,6 +50,21 @@ inline uint16_t float_to_half(float x) {
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13));
 }
 
+inline int64_t size_of(Element element) { return element == Element::kFloat ? 4 : 2; }
+
+/// What begins at element `first`.
+inline ConstSpan tail(ConstSpan span, int64_t first) {
+  return {static_cast<const char*>(span.data) + first * size_of(span.element), span.element};
+}
+
+/// Asks for `count` elements, which processors do not guess where rows lie far apart.
+inline void read_ahead(ConstSpan span, int64_t count) {
+  const auto* data = static_cast<const char*>(span.data);
+  for (int64_t i = 0; i < count * size_of(span.element); i += 64) {
+    __builtin_prefetch(data + i);
+  }
+}
+
 /// `count` elements of `from`, from element `first` on, as float32: in place, or converted into `scratch`.
 inline const float* read(ConstSpan from, int64_t first, int64_t count, float* scratch) {
   if (from.element == Element::kFloat) {

@@ -89,22 +89,6 @@ void tile_of(
   }
 }
 
-int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-
-int64_t size_of(Element element) { return element == Element::kFloat ? 4 : 2; }
-
-ConstSpan from(ConstSpan span, int64_t first) {
-  return {static_cast<const char*>(span.data) + first * size_of(span.element), span.element};
-}
-
-/// Asks for `count` elements.
-void read_ahead(ConstSpan span, int64_t count) {
-  const auto* data = static_cast<const char*>(span.data);
-  for (int64_t i = 0; i < count * size_of(span.element); i += 64) {
-    __builtin_prefetch(data + i);
-  }
-}
-
 /// to[j * stride + i] = from[i * row + j], 8 of each.
 void transpose_8x8(const float* from, int64_t row, float* to, int64_t stride) {
   __m256 r[8], s[8];
@@ -129,7 +113,7 @@ void transpose_8x8(const float* from, int64_t row, float* to, int64_t stride) {
 
 /// Rows `begin` ... of a, columns `k` ...: in place if they can be read so, else in `packed`.
 Rows rows_of(const MatrixView& a, int64_t begin, int64_t count, int64_t k, int64_t depth, float* packed) {
-  const auto span = from(a.elements, begin * a.row + k * a.column);
+  const auto span = tail(a.elements, begin * a.row + k * a.column);
   if (a.column == 1) {
     if (span.element == Element::kFloat) {
       return {static_cast<const float*>(span.data), a.row, 1};
@@ -143,7 +127,7 @@ Rows rows_of(const MatrixView& a, int64_t begin, int64_t count, int64_t k, int64
   // comes later; the last column has none.
   float column[kLargestRowBlock + 8];
   for (int64_t j = 0; j < depth; ++j) {
-    read_ahead(from(span, (j + kRowsAhead) * a.column), count);
+    read_ahead(tail(span, (j + kRowsAhead) * a.column), count);
     const float* values = read(span, j * a.column, count, column);
     float* to = packed + j * kRows;
     int64_t i = 0;
@@ -165,7 +149,7 @@ Rows rows_of(const MatrixView& a, int64_t begin, int64_t count, int64_t k, int64
 void pack_rows(ConstSpan b, int64_t stride, int64_t columns, int64_t depth, float* packed) {
   float converted[kPanelsATime * kColumns];
   for (int64_t k = 0; k < depth; ++k) {
-    read_ahead(from(b, (k + kRowsAhead) * stride), columns);
+    read_ahead(tail(b, (k + kRowsAhead) * stride), columns);
     const float* row = read(b, k * stride, columns, converted);
     float* to = packed + k * kColumns;
     int64_t j = 0;
@@ -219,14 +203,14 @@ void pack_columns(ConstSpan b, int64_t stride, int64_t columns, int64_t depth, f
 }
 
 void pack_panels(const MatrixView& b, int64_t first_column, int64_t columns, int64_t depth, float* packed) {
-  const auto span = from(b.elements, first_column * b.column);
+  const auto span = tail(b.elements, first_column * b.column);
   const int64_t width = b.column == 1 ? kPanelsATime * kColumns : kColumns;
   for (int64_t first = 0; first < columns; first += width, packed += width * depth) {
     const auto columns_now = at_most(width, columns - first);
     if (b.column == 1) {
-      pack_rows(from(span, first), b.row, columns_now, depth, packed);
+      pack_rows(tail(span, first), b.row, columns_now, depth, packed);
     } else {
-      pack_columns(from(span, first * b.column), b.column, columns_now, depth, packed);
+      pack_columns(tail(span, first * b.column), b.column, columns_now, depth, packed);
     }
   }
 }

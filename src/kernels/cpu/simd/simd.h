@@ -24,6 +24,8 @@ constexpr int64_t kWidth = 4;
 using Floats = float __attribute__((vector_size(kWidth * sizeof(float)), may_alias));
 using Ints = int32_t __attribute__((vector_size(kWidth * sizeof(int32_t)), may_alias));
 
+inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
 inline Floats load(const float* from) {
   Floats x;
   __builtin_memcpy(&x, from, sizeof x);
