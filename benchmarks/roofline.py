@@ -122,7 +122,7 @@ def main():
         " with the first token of each text only. Attention: its operations (14 L² H a text and layer but the last) at the rate"
         " of the products. Optimizer: weights and two moments read and written, gradients read, a half-precision copy written"
         " where there is one, at the speed of a copy. The rest of a step is what no one of these limits explains. Multiplied in:"
-        " where LibTorch has no products for a precision, its float32 ones. On AVX2, mezzo's products are its own.")
+        " where LibTorch has no products for a precision, its float32 ones. On AMD's processors, mezzo's products are its own.")
     heads = ["", "bare products ÷ step", "step, ms", "bare products, ms", "attention at that rate, ms",
              "optimizer at copy speed, ms", "rest, ms", "GFLOP of products a step", "GFLOP/s of bare products",
              "step, ms: median (least to most)", "multiplied in"]

@@ -15,10 +15,11 @@ constexpr int64_t kPanelsATime = 8;         // packed by one task
 constexpr int64_t kSmallestRowBlock = 24;   // smaller ones read panels from afar more often than they work on them
 constexpr double kTasksOfWhatIsLeft = 2.0;  // for each thread
 
-/// MKL multiplies float32 best on the processors of its maker.
+/// MKL and oneDNN multiply best on the processors of their maker what those have instructions for.
 bool is_fast_in_libtorch(at::ScalarType dtype) {
 #ifdef __x86_64__
-  return dtype == at::kFloat && __builtin_cpu_is("intel");
+  return __builtin_cpu_is("intel") &&
+         (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16")));
 #else
   return true;
 #endif
@@ -46,8 +47,8 @@ class PackedMatrices {
     for (int64_t begin = 0; begin < columns; begin += kPanelsATime * width_) {
       tasks_.push_back({matrices_.size(), begin, std::min(columns, begin + kPanelsATime * width_)});
     }
-    matrices_.push_back({matrix, size_});
-    size_ += (columns + width_ - 1) / width_ * width_ * matrix.size(0);
+    matrices_.push_back({matrix, size_, kernels_.panel_rows(read_span(matrix).element, matrix.size(0))});
+    size_ += (columns + width_ - 1) / width_ * width_ * matrices_.back().panel_rows;
     return matrices_.size() - 1;
   }
 
@@ -57,10 +58,9 @@ class PackedMatrices {
     share_out(static_cast<int64_t>(tasks_.size()), [&](const auto& next) {
       for (int64_t i = next(); i >= 0; i = next()) {
         const auto& [number, begin, end] = tasks_[i];
-        const auto& [tensor, place] = matrices_[number];
-        const int64_t depth = tensor.size(0);
-        kernels_.pack_panels(view(tensor), begin, end - begin, depth,
-                             memory_.mutable_data_ptr<float>() + place + begin * depth);
+        const auto& [tensor, place, panel_rows] = matrices_[number];
+        kernels_.pack_panels(view(tensor), begin, end - begin, tensor.size(0),
+                             memory_.mutable_data_ptr<float>() + place + begin * panel_rows);
       }
     });
   }
@@ -71,6 +71,7 @@ class PackedMatrices {
   struct Matrix {
     at::Tensor tensor;
     int64_t place;  // of its panels in memory_
+    int64_t panel_rows;
   };
   struct Columns {
     size_t number;
@@ -91,7 +92,7 @@ struct Rows {
 };
 
 /// Large tasks first, and ever smaller ones towards the end, where threads should be done together.
-std::vector<Rows> row_tasks(const std::vector<ProductSum>& sums, int64_t tile_rows) {
+std::vector<Rows> row_tasks(std::span<const ProductSum> sums, int64_t tile_rows) {
   double left = 0;
   for (const auto& sum : sums) {
     left += sum.operations();
@@ -122,17 +123,15 @@ double ProductSum::operations() const {
   return depth * static_cast<double>(output.numel());
 }
 
-bool can_be_packed(const std::vector<ProductSum>& sums) {
-  return simd_kernels().products != nullptr && std::all_of(sums.begin(), sums.end(), [&](const ProductSum& sum) {
-           const auto dtype = sum.output.scalar_type();
-           return (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) &&
-                  !is_fast_in_libtorch(dtype) && sum.output.size(0) >= kFewestRows && sum.output.is_contiguous() &&
-                  std::all_of(sum.terms.begin(), sum.terms.end(),
-                              [&](const auto& term) { return is_readable(term.first) && is_readable(term.second); });
-         });
+bool can_be_packed(const ProductSum& sum) {
+  const auto dtype = sum.output.scalar_type();
+  return simd_kernels().products != nullptr && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) &&
+         !is_fast_in_libtorch(dtype) && sum.output.size(0) >= kFewestRows && sum.output.is_contiguous() &&
+         std::all_of(sum.terms.begin(), sum.terms.end(),
+                     [](const auto& term) { return is_readable(term.first) && is_readable(term.second); });
 }
 
-void compute_packed(const std::vector<ProductSum>& sums) {
+void compute_packed(std::span<const ProductSum> sums) {
   const ProductKernels& kernels = *simd_kernels().products;
   PackedMatrices packed(kernels);
   std::vector<std::vector<size_t>> numbers;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,12 +16,12 @@ struct ProductSum {
   double operations() const;
 };
 
-/// Whether `compute_packed` takes all of them and LibTorch's products are the slower ones.
-bool can_be_packed(const std::vector<ProductSum>& sums);
+/// Whether `compute_packed` takes it and LibTorch's products are the slower ones.
+bool can_be_packed(const ProductSum& sum);
 
 /// With matrix products of our own: what stands on the right is rearranged once for all threads, which LibTorch's do
 /// for each, and threads end together, as tasks get smaller towards the end. Results do not depend on the number of
 /// threads; a sum is rounded once.
-void compute_packed(const std::vector<ProductSum>& sums);
+void compute_packed(std::span<const ProductSum> sums);
 
 }  // namespace mezzo::kernels::cpu

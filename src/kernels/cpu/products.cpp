@@ -39,7 +39,7 @@ void compute_piece(const ProductSum& sum, int64_t i, int64_t count) {
 }
 
 /// One where whole products keep all threads equally busy, else as many as there are threads; 0 where that is too many.
-int64_t pieces_of_each(const std::vector<ProductSum>& sums, int64_t threads) {
+int64_t pieces_of_each(std::span<const ProductSum> sums, int64_t threads) {
   // Largest first, as they are in `sums`; each to the thread that is done first.
   std::vector<double> busy(threads);
   for (const auto& sum : sums) {
@@ -56,7 +56,7 @@ int64_t pieces_of_each(const std::vector<ProductSum>& sums, int64_t threads) {
   return can_split ? threads : 0;
 }
 
-void compute_with_libtorch(const std::vector<ProductSum>& sums) {
+void compute_with_libtorch(std::span<const ProductSum> sums) {
   const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads(), pieces = pieces_of_each(sums, threads);
   if (threads == 1 || pieces == 0) {
     for (const auto& sum : sums) {
@@ -97,10 +97,12 @@ void Products::compute() {
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   std::stable_sort(sums_.begin(), sums_.end(),
                    [](const ProductSum& a, const ProductSum& b) { return a.operations() > b.operations(); });
-  if (can_be_packed(sums_)) {
-    compute_packed(sums_);
-  } else {
-    compute_with_libtorch(sums_);
+  const auto others = std::stable_partition(sums_.begin(), sums_.end(), can_be_packed);
+  if (others != sums_.begin()) {
+    compute_packed({sums_.begin(), others});
+  }
+  if (others != sums_.end()) {
+    compute_with_libtorch({others, sums_.end()});
   }
   for (auto& [total, product] : rounded_) {
     total.add_(product);

@@ -121,7 +121,7 @@ struct MatrixView {
 /// Rows of `ProductRows` that are computed at a time, at most.
 constexpr int64_t kLargestRowBlock = 96;
 
-/// a b: [M, depth] times [depth, N]. Of b, panels of `panel_columns` columns, each [depth, panel_columns].
+/// a b: [M, depth] times [depth, N]. Of b, panels of `panel_columns` columns.
 struct ProductTerm {
   MatrixView a;
   const float* packed;
@@ -138,10 +138,12 @@ struct ProductRows {
   bool adds;
 };
 
-/// One instruction set's matrix products. Panels are `panel_columns` columns of a matrix [depth, N], side by side.
+/// One instruction set's matrix products. Panels are `panel_columns` columns of a matrix [depth, N], in `panel_rows`
+/// rows of words of a float's size: float32 values, or pairs of bfloat16.
 struct ProductKernels {
   int64_t tile_rows;  ///< of which tasks should have a multiple
   int64_t panel_columns;
+  int64_t (*panel_rows)(Element element, int64_t depth);
   /// `columns` of b from `first_column` on, a multiple of panel_columns; zeros behind the last one. `packed` has room
   /// for whole panels.
   void (*pack_panels)(const MatrixView& b, int64_t first_column, int64_t columns, int64_t depth, float* packed);
@@ -174,12 +176,12 @@ struct SimdKernels {
 };
 
 /// Those for the best instruction set that this machine has; an environment variable, MEZZO_CPU_CAPABILITY, chooses
-/// lesser one: baseline, avx2, avx512. @throws c10::ValueError  for another
+/// lesser one: baseline, avx2, avx512, avx512_bf16. @throws c10::ValueError  for another
 const SimdKernels& simd_kernels();
 
 /// All that this machine can run, the least first.
 struct SimdKernelList {
-  const SimdKernels* kernels[3];
+  const SimdKernels* kernels[4];
   int count;
 };
 SimdKernelList all_simd_kernels();

@@ -17,6 +17,9 @@ extern const SimdKernels table;
 namespace avx512 {
 extern const SimdKernels table;
 }
+namespace avx512_bf16 {
+extern const SimdKernels table;
+}
 #endif
 
 SimdKernelList all_simd_kernels() {
@@ -24,6 +27,7 @@ SimdKernelList all_simd_kernels() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("x86-64-v3")) list.kernels[list.count++] = &avx2::table;
   if (__builtin_cpu_supports("x86-64-v4")) list.kernels[list.count++] = &avx512::table;
+  if (list.count == 3 && __builtin_cpu_supports("avx512bf16")) list.kernels[list.count++] = &avx512_bf16::table;
 #endif
   return list;
 }
@@ -42,7 +46,7 @@ const SimdKernels& simd_kernels() {
     }
     TORCH_CHECK_VALUE(false, "MEZZO_CPU_CAPABILITY is '", wanted,
                       "', which this machine cannot run or mezzo does not know: "
-                      "baseline, avx2, avx512; leave it unset for the best");
+                      "baseline, avx2, avx512, avx512_bf16; leave it unset for the best");
   }();
   return chosen;
 }
