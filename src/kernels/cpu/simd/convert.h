@@ -102,7 +102,7 @@ inline void write(const float* values, Span to, int64_t first, int64_t count) {
   auto* out = static_cast<uint16_t*>(to.data) + first;
   int64_t i = 0;
   if (to.element == Element::kBFloat16) {
-#ifdef __AVX512BF16__
+#ifdef __AVX512BF16__  // whose instructions take subnormal numbers for zeros
     for (; i + 32 <= count; i += 32) {
       const auto rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(values + i + 16), _mm512_loadu_ps(values + i));
       __builtin_memcpy(out + i, &rounded, sizeof rounded);
