@@ -103,6 +103,11 @@ def largest_difference(a, b):
     return max(abs(x - y) for x, y in zip(a, b))
 
 
+def root_mean_square_difference(a, b):
+    assert len(a) == len(b)
+    return (sum((x - y) ** 2 for x, y in zip(a, b)) / len(a)) ** 0.5
+
+
 @pytest.mark.parametrize("batching", ["packed", "padded"])
 def test_fifty_float32_steps_follow_pytorch(minilm, texts, tmp_path, batching):
     losses, _ = train(minilm, texts, tmp_path / "out", "--precision", "fp32", "--batching", batching, "--max-grad-norm", 1)
@@ -130,10 +135,11 @@ def test_bfloat16_stays_within_the_spread_of_pytorchs_own(small, texts, tmp_path
     flags = ["--precision", "bf16", "--learning-rate", 1e-3]
     losses, _ = train(small, texts, tmp_path / "out", *flags)
     exact, _, _ = reference_losses(small, texts[1], lr=1e-3)
-    spread = max(largest_difference(exact, reference_losses(small, texts[1], dtype=torch.bfloat16, lr=1e-3, attention=a)[0])
+    spread = max(root_mean_square_difference(exact, reference_losses(small, texts[1], dtype=torch.bfloat16, lr=1e-3, attention=a)[0])
                  for a in ("sdpa", "eager"))
     assert exact[-1] < 0.85 * exact[0]
-    assert 0 < largest_difference(losses, exact) <= 1.5 * spread, "two draws of one spread; 1.5 for the luck of the draw"
+    # Draws of one spread; 1.5 for the luck of the draw: the kernels of four instruction sets gave 1.0 to 1.35 with three sets of texts.
+    assert 0 < root_mean_square_difference(losses, exact) <= 1.5 * spread
 
 
 def test_float16_with_dynamic_scaling_stays_within_the_spread_of_pytorchs_own(small, texts, tmp_path):
