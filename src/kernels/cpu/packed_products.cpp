@@ -11,7 +11,7 @@ namespace mezzo::kernels::cpu {
 namespace {
 
 constexpr int64_t kFewestRows = 64;         // fewer do not pay for packing what they are multiplied by
-constexpr int64_t kPanelsATime = 8;         // packed by one task
+constexpr int64_t kPanelsATime = 4;         // packed by one task
 constexpr int64_t kSmallestRowBlock = 24;   // smaller ones read panels from afar more often than they work on them
 constexpr double kTasksOfWhatIsLeft = 2.0;  // for each thread
 
