@@ -64,20 +64,27 @@ TEST_F(ProductsTest, AreThoseOfFloat64ForAnyNumberOfShapesAndThreads) {
   }
 }
 
-TEST_F(ProductsTest, AreRoundedToTheirOwnDtypeBeforeTheyAreAddedToAnother) {
-  const auto a = at::randn({300, 20}).to(at::kBFloat16), b = at::randn({20, 280}).to(at::kBFloat16);
-  const auto start = at::randn({300, 280}), total = start.clone();
-  for (const int threads : {1, 2}) {
-    at::set_num_threads(threads);
-    total.copy_(start);
-    Products products;
-    const auto rounded = products.add(a, b);
-    products.add_to(total, a, b);
-    products.compute();
-    EXPECT_TRUE(at::equal(total, start + rounded)) << threads;
-    // bfloat16's unit roundoff, and float32's for 20 terms of order 1.
-    const auto right = at::mm(a.to(at::kDouble), b.to(at::kDouble));
-    EXPECT_LE(((rounded.to(at::kDouble) - right).abs() - right.abs() * 0x1p-8).max().item<double>(), 20e-6) << threads;
+TEST_F(ProductsTest, OfHalfTypesAreWrittenAndAddedToFloat32) {
+  for (const int64_t rows : {40, 300}) {  // left to LibTorch, which rounds a product to its own dtype, and not
+    for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+      const auto a = at::randn({rows, 20}).to(dtype), b = at::randn({20, 280}).to(dtype);
+      const auto right = at::mm(a.to(at::kDouble), b.to(at::kDouble));
+      const bool is_packed = can_be_packed({at::empty({rows, 280}), {{a, b}}, false});
+      const double unit_roundoff = is_packed ? 0 : dtype == at::kHalf ? 0x1p-11 : 0x1p-8;
+      for (const int threads : {1, 2}) {
+        SCOPED_TRACE(testing::Message() << rows << " rows of " << dtype << ", " << threads << " threads");
+        at::set_num_threads(threads);
+        const auto start = at::randn({rows, 280}), total = start.clone();
+        Products products;
+        const auto product = products.add(a, b, at::kFloat);
+        products.add_to(total, a, b);
+        products.compute();
+        ASSERT_EQ(product.scalar_type(), at::kFloat);
+        const auto bound = right.abs() * unit_roundoff + 20e-6;  // float32's rounding of 20 terms of order 1
+        EXPECT_TRUE(((product - right).abs() <= bound).all().item<bool>());
+        EXPECT_TRUE(((total - (start + right)).abs() <= bound).all().item<bool>());
+      }
+    }
   }
 }
 

@@ -124,7 +124,7 @@ double ProductSum::operations() const {
 }
 
 bool can_be_packed(const ProductSum& sum) {
-  const auto dtype = sum.output.scalar_type();
+  const auto dtype = sum.terms.front().first.scalar_type();
   return simd_kernels().products != nullptr && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) &&
          !is_fast_in_libtorch(dtype) && sum.output.size(0) >= kFewestRows && sum.output.is_contiguous() &&
          std::all_of(sum.terms.begin(), sum.terms.end(),

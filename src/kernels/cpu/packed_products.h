@@ -10,8 +10,8 @@ namespace mezzo::kernels::cpu {
 
 /// output = [output +] the sum of the products of its terms.
 struct ProductSum {
-  at::Tensor output;                                     ///< [M, N]
-  std::vector<std::pair<at::Tensor, at::Tensor>> terms;  ///< [M, K] and [K, N], of the output's dtype
+  at::Tensor output;                                     ///< [M, N]; of the terms' dtype, or float32
+  std::vector<std::pair<at::Tensor, at::Tensor>> terms;  ///< [M, K] and [K, N]; one or more, of one dtype
   bool adds;
   double operations() const;
 };

@@ -29,7 +29,10 @@ void compute_piece(const ProductSum& sum, int64_t i, int64_t count) {
   bool is_empty = !sum.adds;
   for (const auto& [a, b] : sum.terms) {
     const auto left = dim == 0 ? a.narrow(0, begin, length) : a, right = dim == 1 ? b.narrow(1, begin, length) : b;
-    if (is_empty) {
+    if (part.scalar_type() != left.scalar_type()) {
+      const auto product = at::mm(left, right);
+      is_empty ? part.copy_(product) : part.add_(product);
+    } else if (is_empty) {
       at::mm_out(part, left, right);
     } else {
       at::addmm_out(part, part, left, right);
@@ -74,16 +77,13 @@ void compute_with_libtorch(std::span<const ProductSum> sums) {
 
 }  // namespace
 
-at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b) {
-  sums_.push_back({at::empty({a.size(0), b.size(1)}, a.options()), {{a, b}}, false});
+at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype) {
+  sums_.push_back(
+      {at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype.value_or(a.scalar_type()))), {{a, b}}, false});
   return sums_.back().output;
 }
 
 void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b) {
-  if (total.scalar_type() != a.scalar_type()) {
-    rounded_.emplace_back(total, add(a, b));
-    return;
-  }
   const auto same =
       std::find_if(sums_.begin(), sums_.end(), [&](const ProductSum& sum) { return sum.output.is_same(total); });
   if (same != sums_.end()) {
@@ -103,9 +103,6 @@ void Products::compute() {
   }
   if (others != sums_.end()) {
     compute_with_libtorch({others, sums_.end()});
-  }
-  for (auto& [total, product] : rounded_) {
-    total.add_(product);
   }
 }
 

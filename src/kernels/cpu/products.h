@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "kernels/cpu/packed_products.h"
@@ -19,10 +19,10 @@ namespace mezzo::kernels::cpu {
 class Products {
  public:
   /// The product a b, to be read after `compute`. [M, K] times [K, N].
-  at::Tensor add(const at::Tensor& a, const at::Tensor& b);
+  /// @param dtype  of the product: that of a and b, or float32; nullopt: that of a and b
+  at::Tensor add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype = {});
 
-  /// total += a b in `compute`, in the order of the calls. A product of another dtype than the total's is rounded to
-  /// its own first.
+  /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are not.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 
   /// Once, after all of them.
@@ -30,7 +30,6 @@ class Products {
 
  private:
   std::vector<ProductSum> sums_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> rounded_;  // totals, and what is to be added to them
 };
 
 }  // namespace mezzo::kernels::cpu

@@ -111,14 +111,15 @@ struct Attention : torch::autograd::Function<Attention> {
     variable_list result(kInputs + 5);
     cpu::Products of_output;
     const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context, settings.weight_dtype);
     of_output.compute();
     const auto inner = cpu::packed_attention_backward(attention, log_sum_exp, grad_context);
 
     cpu::Products products;
-    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, products, inner.query, chosen(input, settings));
-    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, products, inner.key, input);
-    result[kValueWeight] = grad_weight(ctx, kValueWeight, products, inner.value, input);
+    result[kQueryWeight] =
+        grad_weight(ctx, kQueryWeight, products, inner.query, chosen(input, settings), settings.weight_dtype);
+    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, products, inner.key, input, settings.weight_dtype);
+    result[kValueWeight] = grad_weight(ctx, kValueWeight, products, inner.value, input, settings.weight_dtype);
     // Where not all rows are computed, the others have no gradient through the residual and the queries.
     const bool is_whole = !settings.first_rows.defined();
     result[kX] = is_whole ? outer.residual : at::zeros(input.sizes(), outer.residual.options());
@@ -129,7 +130,6 @@ struct Attention : torch::autograd::Function<Attention> {
     if (!is_whole) {
       result[kX].index_add_(0, settings.first_rows, outer.residual);
     }
-    convert_weights(result, {kQueryWeight, kKeyWeight, kValueWeight, kOutputWeight}, settings.weight_dtype);
     result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
     result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);
     result[kValueBias] = grad_vector(inner.biases.value, saved[kValueBias]);

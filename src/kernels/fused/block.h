@@ -4,7 +4,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <initializer_list>
 #include <utility>
 
 #include "kernels/cpu/products.h"
@@ -50,17 +49,14 @@ inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
   return result;
 }
 
-/// The gradient of a linear layer's weight, once `products` are computed; if it is wanted.
-inline at::Tensor grad_weight(
-    const AutogradContext* ctx, size_t input, cpu::Products& products, const at::Tensor& grad, const at::Tensor& x) {
-  return ctx->needs_input_grad(input) ? products.add(grad.t(), x) : at::Tensor();
-}
-
-/// Gradients of weights in the dtype of those.
-inline void convert_weights(variable_list& grads, std::initializer_list<size_t> inputs, at::ScalarType dtype) {
-  for (const size_t input : inputs) {
-    grads[input] = grads[input].defined() ? grads[input].to(dtype) : grads[input];
-  }
+/// The gradient of a linear layer's weight, of `dtype`, once `products` are computed; if it is wanted.
+inline at::Tensor grad_weight(const AutogradContext* ctx,
+                              size_t input,
+                              cpu::Products& products,
+                              const at::Tensor& grad,
+                              const at::Tensor& x,
+                              at::ScalarType dtype) {
+  return ctx->needs_input_grad(input) ? products.add(grad.t(), x, dtype) : at::Tensor();
 }
 
 /// A vector of sums as the gradient of `param`, with memory of its own.

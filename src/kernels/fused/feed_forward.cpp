@@ -71,11 +71,10 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
                                                       rounded(intermediate_bias, dtype), activation);
     variable_list result(kInputs + 3);
     cpu::Products products;
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, products, outer.product, middle.output);
-    result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, products, middle.product, input);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, products, outer.product, middle.output, weight_dtype);
+    result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, products, middle.product, input, weight_dtype);
     products.add_to(outer.residual, middle.product, intermediate_weight);
     products.compute();
-    convert_weights(result, {kOutputWeight, kIntermediateWeight}, weight_dtype);
     result[kX] = outer.residual;
     result[kIntermediateBias] = grad_vector(middle.bias, intermediate_bias);
     result[kOutputBias] = grad_vector(outer.bias, output_bias);

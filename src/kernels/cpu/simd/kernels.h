@@ -121,7 +121,7 @@ struct MatrixView {
 /// Rows of `ProductRows` that are computed at a time, at most.
 constexpr int64_t kLargestRowBlock = 96;
 
-/// a b: [M, depth] times [depth, N]. Of b, panels of `panel_columns` columns.
+/// a b: [M, depth] times [depth, N], of the same elements. Of b, panels of `panel_columns` columns.
 struct ProductTerm {
   MatrixView a;
   const float* packed;

@@ -140,7 +140,8 @@ template <class Words, int kCount>
 /// c = a b or c += a b, kCount rows and one panel; b [depth, kColumns] words. Asks for a cache line from `ahead` on
 /// every kLineSteps steps.
 template <class Words, int kCount, bool kAdd>
-[[gnu::noinline]] void tile(Rows a, const float* b, int64_t depth, float* c, int64_t stride, const float* ahead) {
+[[gnu::noinline]] void tile(
+    const Rows& a, const float* b, int64_t depth, float* c, int64_t stride, const float* ahead) {
   Floats sums[kCount][kVectors];
   MEZZO_UNROLL for (int i = 0; i < kCount; ++i) {
     __builtin_prefetch(c + i * stride, 1);
@@ -376,9 +377,9 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
   if (adds) {
     read(op.output, first, size, output);
   }
-  with_words(op.output.element, [&]<class Words>(Words) {
-    for (int64_t t = 0; t < op.num_terms; ++t) {
-      const ProductTerm& term = op.terms[t];
+  for (int64_t t = 0; t < op.num_terms; ++t) {
+    const ProductTerm& term = op.terms[t];
+    with_words(term.a.elements.element, [&]<class Words>(Words) {
       const int64_t words = words_of<Words>(term.depth), blocks = (words + kDepth - 1) / kDepth;
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t k = words * block / blocks, block_end = words * (block + 1) / blocks;
@@ -387,8 +388,8 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
                         output, edge);
         adds = true;
       }
-    }
-  });
+    });
+  }
   if (!adds) {  // no terms, or none with depth
     __builtin_memset(output, 0, static_cast<std::size_t>(size) * sizeof(float));
   }
