@@ -34,19 +34,16 @@ class Product:
 
 
 def shapes(model, rows, texts, fused):
-    """(rows, columns in, columns out) of the products of forward, in order: `rows` tokens in `texts` texts; the last layer has
-    but the first token of each text after K and V. `fused`: queries, keys and values of a layer are one product, where all
-    rows take part."""
+    """(rows, columns in, columns out) of the products of forward, in order: `rows` tokens in `texts` texts; in the last layer
+    but one row a text, keys and values included, which are taken on the side of queries and outputs. `fused`: queries, keys
+    and values of another layer are one product."""
     hidden, inner = model["hidden_size"], model["intermediate_size"]
     found = []
     for layer in range(model["num_hidden_layers"]):
         last = layer + 1 == model["num_hidden_layers"]
-        queries = texts if last else rows
-        if fused:
-            found += [(rows, hidden, 2 * hidden), (texts, hidden, hidden)] if last else [(rows, hidden, 3 * hidden)]
-        else:
-            found += [(queries, hidden, hidden), (rows, hidden, hidden), (rows, hidden, hidden)]
-        found += [(queries, hidden, hidden), (queries, hidden, inner), (queries, inner, hidden)]
+        count = texts if last else rows
+        found += [(count, hidden, 3 * hidden)] if fused and not last else 3 * [(count, hidden, hidden)]
+        found += [(count, hidden, hidden), (count, hidden, inner), (count, inner, hidden)]
     return [*found, (texts, hidden, hidden)]  # the pooler
 
 

@@ -118,8 +118,8 @@ def main():
         f"Emotion data set, packed batches of {BATCH} texts, {options.rounds} × {options.steps} steps after {options.warmup} of"
         f" warm-up; {torch.get_num_threads()} threads. Bare products: all products of forward and backward by LibTorch, with the row counts of"
         " the measured batches (interpolated between the smallest, the median and the largest), one after the other into memory"
-        " that is there already; queries, keys and values together or apart, whichever is faster; the last layer after K and V"
-        " with the first token of each text only. Attention: its operations (14 L² H a text and layer but the last) at the rate"
+        " that is there already; queries, keys and values together or apart, whichever is faster; the last layer"
+        " with one row a text only. Attention: its operations (14 L² H a text and layer but the last) at the rate"
         " of the products. Optimizer: weights and two moments read and written, gradients read, a half-precision copy written"
         " where there is one, at the speed of a copy. The rest of a step is what no one of these limits explains. Multiplied in:"
         " where LibTorch has no products for a precision, its float32 ones. On AMD's processors, mezzo's products are its own.")

@@ -91,7 +91,7 @@ void run(const Shape& shape, double p) {
                              .num_heads = shape.heads,
                              .weights_dropout = site,
                              .output_dropout = site},
-                            layout, /*only_first_rows=*/false);
+                            layout);
   };
   const auto attention_of_aten = [&] {
     const auto context = packed_attention(at::linear(x, square[0], bias[0]), at::linear(x, square[1], bias[1]),

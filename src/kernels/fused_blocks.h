@@ -44,13 +44,14 @@ struct AttentionParams {
 
 /// residual_layer_norm(linear(packed_attention(linear(x), linear(x), linear(x))), x).
 /// @param x  [T, H]
-/// @param only_first_rows  compute nothing that the sequences' first rows do not need: keys and values of all rows, the
-///     rest of those rows alone.
-/// @return [T, H]; [B, H] with `only_first_rows`
-at::Tensor attention(const at::Tensor& x,
-                     const AttentionParams& params,
-                     const SequenceLayout& layout,
-                     bool only_first_rows);
+/// @return [T, H]
+at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayout& layout);
+
+/// The rows of `attention` that are the sequences' first, and nothing that they do not need: not even keys and values,
+/// whose linear functions are taken on the side of the queries and of the outputs instead. The gradient of the keys'
+/// bias, which changes no output, is exactly zero.
+/// @return [B, H]
+at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayout& layout);
 
 struct FeedForwardParams {
   LinearParams intermediate, output;

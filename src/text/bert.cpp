@@ -184,17 +184,17 @@ class BertAttention : public torch::nn::Module {
                            const DropoutSeed& random,
                            int64_t layer,
                            bool only_first_rows) const {
-    return kernels::fused::attention(
-        x,
-        {.query = self_->query().params(),
-         .key = self_->key().params(),
-         .value = self_->value().params(),
-         .output = output_->dense().params(),
-         .norm = output_->norm(),
-         .num_heads = self_->num_heads(),
-         .weights_dropout = self_->dropout(site(random, layer, LayerSite::kAttentionWeights)),
-         .output_dropout = output_->dropout(site(random, layer, LayerSite::kAttentionOutput))},
-        layout, only_first_rows);
+    const kernels::fused::AttentionParams params{
+        .query = self_->query().params(),
+        .key = self_->key().params(),
+        .value = self_->value().params(),
+        .output = output_->dense().params(),
+        .norm = output_->norm(),
+        .num_heads = self_->num_heads(),
+        .weights_dropout = self_->dropout(site(random, layer, LayerSite::kAttentionWeights)),
+        .output_dropout = output_->dropout(site(random, layer, LayerSite::kAttentionOutput))};
+    return only_first_rows ? kernels::fused::first_token_attention(x, params, layout)
+                           : kernels::fused::attention(x, params, layout);
   }
 
  private:

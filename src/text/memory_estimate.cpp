@@ -50,9 +50,8 @@ int64_t activation_bytes(const BertConfig& model,
   // Float32 weights have copies in half until backward has used them.
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
   const double copies = has_copies ? 2 * layers * static_cast<double>(layer_parameters(model)) : 0;
-  // The last layer has keys and values of all rows, and little else.
-  const double last = rows * (precision == Precision::kFloat32 ? 4 : 2) * 3 * hidden;
-  return static_cast<int64_t>(embeddings + (layers - 1) * layer + std::max(last, work) + copies);
+  // The last layer keeps little: one row a text.
+  return static_cast<int64_t>(embeddings + (layers - 1) * layer + work + copies);
 }
 
 }  // namespace

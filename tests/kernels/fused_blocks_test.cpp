@@ -89,16 +89,17 @@ Block attention_block(const Shape& shape, const Rows& rows, double p, bool only_
   const DropoutSite weights{p, {11, 2, 5}}, output{p, {11, 2, 6}};
   return {random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}}),
           [=, &rows](const at::Tensor& x, const Tensors& w) {
-            return fused::attention(x,
-                                    {.query = {w[0], w[1]},
-                                     .key = {w[2], w[3]},
-                                     .value = {w[4], w[5]},
-                                     .output = {w[6], w[7]},
-                                     .norm = {w[8], w[9], 1e-5},
-                                     .num_heads = shape.heads,
-                                     .weights_dropout = weights,
-                                     .output_dropout = output},
-                                    *rows.layout, only_first_rows);
+            const auto block = only_first_rows ? fused::first_token_attention : fused::attention;
+            return block(x,
+                         {.query = {w[0], w[1]},
+                          .key = {w[2], w[3]},
+                          .value = {w[4], w[5]},
+                          .output = {w[6], w[7]},
+                          .norm = {w[8], w[9], 1e-5},
+                          .num_heads = shape.heads,
+                          .weights_dropout = weights,
+                          .output_dropout = output},
+                         *rows.layout);
           },
           [=, &rows](const at::Tensor& x, const Tensors& w) {
             const auto context = packed_attention(at::linear(x, w[0], w[1]), at::linear(x, w[2], w[3]),
@@ -346,11 +347,16 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
     results.push_back(
         cpu::residual_layer_norm(product.clone(), vector, residual, {vector, vector, 1e-5}, site, {}, &normalised));
     const auto of_norm = cpu::residual_layer_norm_backward(grad, normalised, vector, site, {}, at::kFloat, at::kFloat);
+    const cpu::FirstTokenAttention first_token{at::stack({query.narrow(0, 0, 5), key.narrow(0, 0, 5)}), value, 0.1F,
+                                               rows.layout->sequences(), site};
+    const auto weighted = cpu::first_token_attention(first_token, &log_sum_exp);
+    const auto of_first_token = cpu::first_token_attention_backward(first_token, log_sum_exp, weighted, at::kBFloat16);
     const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);
     for (const auto& tensor :
          {of_attention.query, of_attention.key, of_attention.value, of_attention.biases.query, of_attention.biases.key,
           of_attention.biases.value, of_norm.product, of_norm.residual, of_norm.bias, of_norm.norm.weight,
-          of_norm.norm.bias, of_activation.product, of_activation.output, of_activation.bias}) {
+          of_norm.norm.bias, weighted.rows, weighted.weight_sums, of_first_token.query, of_first_token.rows,
+          of_activation.product, of_activation.output, of_activation.bias}) {
       results.push_back(tensor);
     }
     return results;

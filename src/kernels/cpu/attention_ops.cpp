@@ -24,6 +24,36 @@ AnySpan from(AnySpan span, int64_t first) {
   return {static_cast<Byte*>(span.data) + first * size, span.element};
 }
 
+/// Places of the sequences, in the order in which threads should take them.
+std::vector<int64_t> longest_first(const std::vector<Sequence>& sequences) {
+  std::vector<int64_t> order(sequences.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
+  return order;
+}
+
+/// Room for rows of sequences, to be written. Those of none are zero.
+at::Tensor room(const std::vector<Sequence>& sequences, at::IntArrayRef sizes, at::ScalarType dtype) {
+  auto rows = at::empty(sizes, dtype);
+  const int64_t row_size = static_cast<int64_t>(rows.nbytes()) / std::max<int64_t>(rows.size(0), 1);
+  int64_t end = 0;  // of the sequences so far
+  const auto clear_until = [&](int64_t row) {
+    std::memset(static_cast<char*>(rows.mutable_data_ptr()) + end * row_size, 0,
+                static_cast<size_t>((row - end) * row_size));
+  };
+  for (const Sequence& sequence : sequences) {
+    clear_until(sequence.first_row);
+    end = sequence.first_row + sequence.num_tokens;
+  }
+  clear_until(rows.size(0));
+  return rows;
+}
+
+float* part_of(const at::Tensor& vector, int64_t first) {
+  return vector.defined() ? vector.mutable_data_ptr<float>() + first : nullptr;
+}
+
 /// Tasks for each thread, roughly, so that all end at about the same time.
 constexpr int64_t kTurnsOfAThread = 16;
 
@@ -34,45 +64,37 @@ class Tiles {
       : attention_(attention),
         hidden_(attention.key.size(1)),
         head_size_(hidden_ / attention.num_heads),
-        only_first_(attention.query.size(0) != attention.key.size(0)),
         query_bias_(as_float(attention.biases.query)),
         key_bias_(as_float(attention.biases.key)),
-        value_bias_(as_float(attention.biases.value)) {
-    order_.resize(attention.sequences.size());
-    std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
-      return attention.sequences[a].num_tokens > attention.sequences[b].num_tokens;
-    });
-  }
-
-  /// First row of sequence `b` among the queries.
-  int64_t query_row(int64_t b) const { return only_first_ ? b : attention_.sequences[b].first_row; }
+        value_bias_(as_float(attention.biases.value)),
+        order_(longest_first(attention.sequences)) {}
 
   /// `log_sum_exp` and `output` may be undefined.
   AttentionTile tile(int64_t b, int64_t head, const at::Tensor& log_sum_exp, const at::Tensor& output) const {
     const Sequence& sequence = attention_.sequences[b];
     const int64_t column = head * head_size_, heads = attention_.num_heads;
-    const int64_t queries = query_row(b) * hidden_ + column, keys = sequence.first_row * hidden_ + column;
-    return {.query = from(read_span(attention_.query), queries),
-            .key = from(read_span(attention_.key), keys),
-            .value = from(read_span(attention_.value), keys),
+    const int64_t first = sequence.first_row * hidden_ + column;
+    return {.query = from(read_span(attention_.query), first),
+            .key = from(read_span(attention_.key), first),
+            .value = from(read_span(attention_.value), first),
+            .values_are_keys = false,
             .query_stride = hidden_,
             .key_stride = hidden_,
             .value_stride = hidden_,
             .query_bias = query_bias_.const_data_ptr<float>() + column,
             .key_bias = key_bias_.const_data_ptr<float>() + column,
             .value_bias = value_bias_.const_data_ptr<float>() + column,
-            .num_queries = only_first_ ? 1 : sequence.num_tokens,
+            .num_queries = sequence.num_tokens,
             .num_keys = sequence.num_tokens,
             .head_size = head_size_,
             .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size_))),
             .dropout = dropout_of(attention_.dropout),
             .first_query_number = static_cast<uint32_t>(sequence.first_row * heads + head),
             .query_number_step = static_cast<uint32_t>(heads),
-            .output = output.defined() ? from(write_span(output), queries) : Span{},
+            .output = output.defined() ? from(write_span(output), first) : Span{},
             .output_stride = hidden_,
-            .log_sum_exp =
-                log_sum_exp.defined() ? log_sum_exp.mutable_data_ptr<float>() + query_row(b) * heads + head : nullptr};
+            .log_sum_exp = part_of(log_sum_exp, sequence.first_row * heads + head),
+            .weight_sums = nullptr};
   }
 
   /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first. A thread takes
@@ -83,34 +105,17 @@ class Tiles {
     const int64_t parts = std::clamp<int64_t>(kTurnsOfAThread * at::get_num_threads() / count, 1, heads);
     const int64_t longest = attention_.sequences[order_.front()].num_tokens;
     share_out(count * parts, [&](const auto& next) {
-      std::vector<float> scratch(simd_kernels().attention_scratch(longest, head_size_));
+      const at::Tensor scratch = at::empty({simd_kernels().attention_scratch(longest, head_size_)}, at::kFloat);
       for (int64_t i = next(); i >= 0; i = next()) {
         for (int64_t part = i % parts, head = heads * part / parts; head < heads * (part + 1) / parts; ++head) {
-          task(order_[i / parts], head, scratch.data());
+          task(order_[i / parts], head, scratch.mutable_data_ptr<float>());
         }
       }
     });
   }
 
-  /// Room for rows that tasks write, shaped as the queries, or as the keys and values. Rows of no sequence, which they
-  /// leave alone, are zero.
-  at::Tensor room(const at::Tensor& like) const {
-    auto rows = at::empty_like(like);
-    if (like.size(0) != attention_.key.size(0)) {
-      return rows;  // the first tokens of all sequences
-    }
-    const int64_t row_size = static_cast<int64_t>(rows.nbytes()) / std::max<int64_t>(rows.size(0), 1);
-    int64_t end = 0;  // of the sequences so far
-    const auto clear_until = [&](int64_t row) {
-      std::memset(static_cast<char*>(rows.mutable_data_ptr()) + end * row_size, 0,
-                  static_cast<size_t>((row - end) * row_size));
-    };
-    for (const Sequence& sequence : attention_.sequences) {
-      clear_until(sequence.first_row);
-      end = sequence.first_row + sequence.num_tokens;
-    }
-    clear_until(rows.size(0));
-    return rows;
+  at::Tensor room() const {
+    return cpu::room(attention_.sequences, attention_.query.sizes(), attention_.query.scalar_type());
   }
 
   int64_t hidden() const { return hidden_; }
@@ -119,7 +124,6 @@ class Tiles {
  private:
   const PackedAttention& attention_;
   int64_t hidden_, head_size_;
-  bool only_first_;
   at::Tensor query_bias_, key_bias_, value_bias_;
   std::vector<int64_t> order_;
 };
@@ -128,7 +132,7 @@ class Tiles {
 
 at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp) {
   const Tiles tiles(attention);
-  const auto output = tiles.room(attention.query);
+  const auto output = tiles.room();
   at::Tensor sums;
   if (log_sum_exp != nullptr) {
     sums = *log_sum_exp = at::empty({attention.query.size(0), attention.num_heads}, at::kFloat);
@@ -144,23 +148,104 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                                              const at::Tensor& grad) {
   const Tiles tiles(attention);
   const int64_t hidden = tiles.hidden();
-  AttentionGradients result{tiles.room(attention.query), tiles.room(attention.key), tiles.room(attention.value), {}};
+  AttentionGradients result{tiles.room(), tiles.room(), tiles.room(), {}};
   const auto sums = at::empty({static_cast<int64_t>(attention.sequences.size()), 3, hidden}, at::kFloat);
   tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
-    const int64_t column = head * tiles.head_size();
-    const int64_t queries = tiles.query_row(b) * hidden + column;
-    const int64_t keys = attention.sequences[b].first_row * hidden + column;
+    const int64_t column = head * tiles.head_size(), first = attention.sequences[b].first_row * hidden + column;
     const AttentionTileBackward op{.forward = tiles.tile(b, head, log_sum_exp, {}),
-                                   .grad_output = from(read_span(grad), queries),
-                                   .grad_query = from(write_span(result.query), queries),
-                                   .grad_key = from(write_span(result.key), keys),
-                                   .grad_value = from(write_span(result.value), keys),
+                                   .grad_output = from(read_span(grad), first),
+                                   .grad_weight_sums = nullptr,
+                                   .grad_query = from(write_span(result.query), first),
+                                   .grad_key = from(write_span(result.key), first),
+                                   .grad_value = from(write_span(result.value), first),
                                    .sums = sums.mutable_data_ptr<float>() + b * 3 * hidden + column,
                                    .sum_stride = hidden};
     simd_kernels().attention_backward(op, scratch);
   });
   const auto totals = sums.sum(0);
   result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
+  return result;
+}
+
+namespace {
+
+/// The tile of sequence `b`, whose queries are the heads'. What is undefined of the tensors is nullptr in it.
+AttentionTile first_token_tile(const FirstTokenAttention& attention,
+                               int64_t b,
+                               const at::Tensor& log_sum_exp,
+                               const WeightedRows& output) {
+  const Sequence& sequence = attention.sequences[b];
+  const int64_t heads = attention.query.size(0), hidden = attention.rows.size(1), of_head = attention.query.stride(0);
+  return {.query = from(read_span(attention.query), b * hidden),
+          .key = from(read_span(attention.rows), sequence.first_row * hidden),
+          .value = {},
+          .values_are_keys = true,
+          .query_stride = of_head,
+          .key_stride = hidden,
+          .value_stride = 0,
+          .query_bias = nullptr,
+          .key_bias = nullptr,
+          .value_bias = nullptr,
+          .num_queries = heads,
+          .num_keys = sequence.num_tokens,
+          .head_size = hidden,
+          .scale = attention.scale,
+          .dropout = dropout_of(attention.dropout),
+          .first_query_number = static_cast<uint32_t>(sequence.first_row * heads),
+          .query_number_step = 1,
+          .output = output.rows.defined() ? from(write_span(output.rows), b * hidden) : Span{},
+          .output_stride = of_head,
+          .log_sum_exp = part_of(log_sum_exp, b * heads),
+          .weight_sums = part_of(output.weight_sums, b * heads)};
+}
+
+/// Calls `task(b, scratch)` for every sequence.
+template <class Task>
+void for_each_sequence(const FirstTokenAttention& attention, const Task& task) {
+  const auto order = longest_first(attention.sequences);
+  const int64_t longest = attention.sequences[order.front()].num_tokens;
+  share_out(static_cast<int64_t>(order.size()), [&](const auto& next) {
+    const at::Tensor scratch =
+        at::empty({simd_kernels().attention_scratch(longest, attention.rows.size(1))}, at::kFloat);
+    for (int64_t i = next(); i >= 0; i = next()) {
+      task(order[i], scratch.mutable_data_ptr<float>());
+    }
+  });
+}
+
+}  // namespace
+
+WeightedRows first_token_attention(const FirstTokenAttention& attention, at::Tensor* log_sum_exp) {
+  const int64_t heads = attention.query.size(0), sequences = attention.query.size(1);
+  const WeightedRows output{at::empty_like(attention.query), at::empty({sequences, heads}, at::kFloat)};
+  at::Tensor sums;
+  if (log_sum_exp != nullptr) {
+    sums = *log_sum_exp = at::empty({sequences, heads}, at::kFloat);
+  }
+  for_each_sequence(attention, [&](int64_t b, float* scratch) {
+    simd_kernels().attention(first_token_tile(attention, b, sums, output), scratch);
+  });
+  return output;
+}
+
+FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& attention,
+                                                   const at::Tensor& log_sum_exp,
+                                                   const WeightedRows& grad,
+                                                   at::ScalarType rows_dtype) {
+  const int64_t heads = attention.query.size(0), hidden = attention.rows.size(1);
+  const FirstTokenGradients result{at::empty_like(attention.query),
+                                   room(attention.sequences, attention.rows.sizes(), rows_dtype)};
+  for_each_sequence(attention, [&](int64_t b, float* scratch) {
+    const AttentionTileBackward op{.forward = first_token_tile(attention, b, log_sum_exp, {}),
+                                   .grad_output = from(read_span(grad.rows), b * hidden),
+                                   .grad_weight_sums = part_of(grad.weight_sums, b * heads),
+                                   .grad_query = from(write_span(result.query), b * hidden),
+                                   .grad_key = from(write_span(result.rows), attention.sequences[b].first_row * hidden),
+                                   .grad_value = {},
+                                   .sums = nullptr,
+                                   .sum_stride = 0};
+    simd_kernels().attention_backward(op, scratch);
+  });
   return result;
 }
 

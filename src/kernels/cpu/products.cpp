@@ -83,6 +83,10 @@ at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b, std::optional
   return sums_.back().output;
 }
 
+void Products::assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b) {
+  sums_.push_back({output, {{a, b}}, false});
+}
+
 void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b) {
   const auto same =
       std::find_if(sums_.begin(), sums_.end(), [&](const ProductSum& sum) { return sum.output.is_same(total); });

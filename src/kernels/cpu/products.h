@@ -22,6 +22,9 @@ class Products {
   /// @param dtype  of the product: that of a and b, or float32; nullopt: that of a and b
   at::Tensor add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype = {});
 
+  /// output = a b in `compute`; dtypes as above.
+  void assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
+
   /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are not.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 

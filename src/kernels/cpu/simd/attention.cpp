@@ -220,6 +220,20 @@ void softmax_backward(const float* weights, float* grad, int64_t padded) {
   }
 }
 
+float total(const float* row, int64_t padded) {
+  Floats totals{};
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    totals += load(row + j);
+  }
+  return sum(totals);
+}
+
+void add_to_row(float* row, float term, int64_t padded) {
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(row + j, load(row + j) + term);
+  }
+}
+
 /// The factors of dropout for one query's weights.
 void mask_row(const AttentionTile& tile, int64_t query, float* factors) {
   const auto number = tile.first_query_number + static_cast<uint32_t>(query) * tile.query_number_step;
@@ -238,14 +252,17 @@ int64_t attention_scratch(int64_t num_keys, int64_t head_size) {
 void attention(const AttentionTile& tile, float* scratch) {
   const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
   Arena arena(scratch);
-  const auto key = arena.matrix(keys, columns), value = arena.matrix(keys, columns);
+  const bool is_one = tile.values_are_keys;
+  const auto key = arena.matrix(keys, columns), value = is_one ? key : arena.matrix(keys, columns);
   const auto key_columns = arena.matrix(columns, keys);
   const auto query = arena.matrix(kQueryBlock, columns), output = arena.matrix(kQueryBlock, columns);
   const auto weights = arena.matrix(kQueryBlock, keys);
   float* factors = arena.take(keys + kMaskRun);
 
   copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
-  copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, value);
+  if (!is_one) {
+    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, value);
+  }
   transpose(key, keys, columns, key_columns);
   for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
     const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
@@ -255,14 +272,18 @@ void attention(const AttentionTile& tile, float* scratch) {
       float* row = weights.row(i);
       pad_scores(row, keys, padded);
       const float most = largest(row, padded);
-      const float total = exponentials(row, padded, most);
-      scale_row(row, 1 / total, padded);
+      const float exponential_sum = exponentials(row, padded, most);
+      scale_row(row, 1 / exponential_sum, padded);
+      const int64_t number = (first + i) * tile.query_number_step;
       if (tile.log_sum_exp != nullptr) {
-        tile.log_sum_exp[(first + i) * tile.query_number_step] = most + __builtin_logf(total);
+        tile.log_sum_exp[number] = most + __builtin_logf(exponential_sum);
       }
       if (tile.dropout.is_on) {
         mask_row(tile, first + i, factors);
         multiply(row, factors, padded);
+      }
+      if (tile.weight_sums != nullptr) {
+        tile.weight_sums[number] = total(row, padded);
       }
     }
     product<false>(plain(weights), value, rows, keys, columns, output);
@@ -274,22 +295,29 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
   const AttentionTile& tile = op.forward;
   const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
   Arena arena(scratch);
-  const auto key = arena.matrix(keys, columns), value = arena.matrix(keys, columns);
-  const auto key_columns = arena.matrix(columns, keys), value_columns = arena.matrix(columns, keys);
-  const auto grad_key = arena.matrix(keys, columns), grad_value = arena.matrix(keys, columns);
+  const bool is_one = tile.values_are_keys;
+  const auto key = arena.matrix(keys, columns), key_columns = arena.matrix(columns, keys);
+  const auto value_columns = is_one ? key_columns : arena.matrix(columns, keys);
+  const auto grad_key = arena.matrix(keys, columns), grad_value = is_one ? grad_key : arena.matrix(keys, columns);
   const auto query = arena.matrix(kQueryBlock, columns), grad_output = arena.matrix(kQueryBlock, columns);
   const auto weights = arena.matrix(kQueryBlock, keys), grad_weights = arena.matrix(kQueryBlock, keys);
   const auto factors = arena.matrix(kQueryBlock, keys);
-  float *query_sum = op.sums, *key_sum = op.sums + op.sum_stride, *value_sum = op.sums + 2 * op.sum_stride;
 
+  if (!is_one) {  // then grad_key, not used yet, holds the values
+    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, grad_key);
+    transpose(grad_key, keys, columns, value_columns);
+    fill_zero(grad_value, keys);
+  }
   copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
-  copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, value);
   transpose(key, keys, columns, key_columns);
-  transpose(value, keys, columns, value_columns);
   fill_zero(grad_key, keys);
-  fill_zero(grad_value, keys);
-  for (float* sums : {query_sum, key_sum, value_sum}) {
-    set_zero(sums, columns);
+  const auto add_to_sum = [&](int64_t i, const Matrix& rows, int64_t count) {
+    if (op.sums != nullptr) {
+      add_rows(rows, count, columns, op.sums + i * op.sum_stride);
+    }
+  };
+  for (int64_t i = 0; i < 3 && op.sums != nullptr; ++i) {
+    set_zero(op.sums + i * op.sum_stride, columns);
   }
   for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
     const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
@@ -299,8 +327,12 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     product<false>(plain(grad_output), value_columns, rows, columns, keys, grad_weights);
     for (int64_t i = 0; i < rows; ++i) {
       float *weight = weights.row(i), *grad = grad_weights.row(i), *factor = factors.row(i);
+      const int64_t number = (first + i) * tile.query_number_step;
       pad_scores(weight, keys, padded);
-      exponentials(weight, padded, tile.log_sum_exp[(first + i) * tile.query_number_step]);
+      exponentials(weight, padded, tile.log_sum_exp[number]);
+      if (op.grad_weight_sums != nullptr) {
+        add_to_row(grad, op.grad_weight_sums[number], padded);
+      }
       if (tile.dropout.is_on) {
         mask_row(tile, first + i, factor);
         multiply(grad, factor, padded);
@@ -316,13 +348,15 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     for (int64_t i = 0; i < rows; ++i) {
       scale_row(query.row(i), tile.scale, round_up(columns, kWidth));
     }
-    add_rows(query, rows, columns, query_sum);
+    add_to_sum(0, query, rows);
     copy_out(query, first, rows, columns, op.grad_query, tile.query_stride);
   }
-  add_rows(grad_key, keys, columns, key_sum);
-  add_rows(grad_value, keys, columns, value_sum);
+  add_to_sum(1, grad_key, keys);
   copy_out(grad_key, 0, keys, columns, op.grad_key, tile.key_stride);
-  copy_out(grad_value, 0, keys, columns, op.grad_value, tile.value_stride);
+  if (!is_one) {
+    add_to_sum(2, grad_value, keys);
+    copy_out(grad_value, 0, keys, columns, op.grad_value, tile.value_stride);
+  }
 }
 
 }  // namespace mezzo::kernels::cpu::MEZZO_SIMD

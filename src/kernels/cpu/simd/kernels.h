@@ -92,8 +92,9 @@ struct BiasActivationBackward {
 /// the blocks {key / 4, first_query_number + i * query_number_step, step, site}, word key % 4.
 struct AttentionTile {
   ConstSpan query, key, value;
+  bool values_are_keys;  ///< then what is said of values is not looked at
   int64_t query_stride, key_stride, value_stride;
-  const float *query_bias, *key_bias, *value_bias;  ///< [D], added to each row
+  const float *query_bias, *key_bias, *value_bias;  ///< [D], added to each row; or nullptr
   int64_t num_queries, num_keys, head_size;
   float scale;  ///< of the scores
   Dropout dropout;
@@ -101,13 +102,15 @@ struct AttentionTile {
   Span output;  ///< [num_queries, D]
   int64_t output_stride;
   float* log_sum_exp;  ///< [num_queries], `query_number_step` apart; nullptr if backward will not be called
+  float* weight_sums;  ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
 };
 
-/// sums: three of [D], for the biases of query, key and value, `sum_stride` apart; overwritten.
+/// sums: three of [D], for the biases of query, key and value, `sum_stride` apart, overwritten; or nullptr.
 struct AttentionTileBackward {
-  AttentionTile forward;                  ///< output is not read
+  AttentionTile forward;                  ///< output and weight_sums are not touched
   ConstSpan grad_output;                  ///< strides as output
-  Span grad_query, grad_key, grad_value;  ///< strides as query, key, value
+  const float* grad_weight_sums;          ///< as weight_sums; nullptr for zeros
+  Span grad_query, grad_key, grad_value;  ///< strides as query, key, value; grad_key of both where values are keys
   float* sums;
   int64_t sum_stride;
 };
