@@ -6,10 +6,10 @@
 #include "kernels/packed_attention.h"
 #include "kernels/random_key.h"
 
-/// Whole parts of a BERT layer, each one node of the graph with its backward written by hand: matrix products by ATen,
-/// all between them by kernels of our own. Same results as the compositions of ATen operations named at each, up to
-/// rounding, with the same dropout masks. Biases are added, and their gradients summed, in passes that are made anyway;
-/// activations that are cheap to compute again are not kept. Follow autocast as those operations do. Once
+/// Whole parts of a BERT layer, each one node of the graph with its backward written by hand: matrix products by
+/// cpu::Products, all between them by kernels of our own. Same results as the compositions of ATen operations named at
+/// each, up to rounding, with the same dropout masks. Biases are added, and their gradients summed, in passes that are
+/// made anyway; activations that are cheap to compute again are not kept. Follow autocast as those operations do. Once
 /// differentiable.
 namespace mezzo::kernels::fused {
 

@@ -18,7 +18,7 @@ class PackedProductsTest : public testing::Test {
  protected:
   void SetUp() override {
     if (simd_kernels().products == nullptr) {
-      GTEST_SKIP() << "LibTorch's products are as good on " << simd_kernels().name;
+      GTEST_SKIP() << "no products of our own for " << simd_kernels().name;
     }
     at::manual_seed(0);
   }

@@ -11,7 +11,7 @@ namespace mezzo::kernels::cpu {
 namespace {
 
 constexpr int64_t kFewestRows = 64;         // fewer do not pay for packing what they are multiplied by
-constexpr int64_t kPanelsATime = 4;         // packed by one task
+constexpr int64_t kPanelsOfATask = 4;       // packed by one task
 constexpr int64_t kSmallestRowBlock = 24;   // smaller ones read panels from afar more often than they work on them
 constexpr double kTasksOfWhatIsLeft = 2.0;  // for each thread
 
@@ -44,8 +44,8 @@ class PackedMatrices {
       return same - matrices_.begin();
     }
     const int64_t columns = matrix.size(1);
-    for (int64_t begin = 0; begin < columns; begin += kPanelsATime * width_) {
-      tasks_.push_back({matrices_.size(), begin, std::min(columns, begin + kPanelsATime * width_)});
+    for (int64_t begin = 0; begin < columns; begin += kPanelsOfATask * width_) {
+      tasks_.push_back({matrices_.size(), begin, std::min(columns, begin + kPanelsOfATask * width_)});
     }
     matrices_.push_back({matrix, size_, kernels_.panel_rows(read_span(matrix).element, matrix.size(0))});
     size_ += (columns + width_ - 1) / width_ * width_ * matrices_.back().panel_rows;

@@ -175,11 +175,11 @@ struct SimdKernels {
   void (*attention)(const AttentionTile&, float* scratch);
   void (*attention_backward)(const AttentionTileBackward&, float* scratch);
 
-  const ProductKernels* products;  ///< null where LibTorch's are as good
+  const ProductKernels* products;  ///< null for baseline, where LibTorch's are the faster ones
 };
 
 /// Those for the best instruction set that this machine has; an environment variable, MEZZO_CPU_CAPABILITY, chooses
-/// lesser one: baseline, avx2, avx512, avx512_bf16. @throws c10::ValueError  for another
+/// a lesser one: baseline, avx2, avx512, avx512_bf16. @throws c10::ValueError  for another
 const SimdKernels& simd_kernels();
 
 /// All that this machine can run, the least first.

@@ -273,7 +273,7 @@ void pack_rows(ConstSpan b, int64_t stride, int64_t columns, int64_t depth, floa
 /// One panel of b, whose columns lie in memory as rows do.
 template <class Words>
 void pack_columns(ConstSpan b, int64_t stride, int64_t columns, int64_t depth, float* packed) {
-  constexpr int64_t kRun = 64;
+  constexpr int64_t kRun = 64, kBytes = sizeof(float);
   float run[8 * kRun];
   const int64_t words = words_of<Words>(depth);
   for (int64_t j = 0; j < kColumns; j += 8) {
@@ -281,7 +281,7 @@ void pack_columns(ConstSpan b, int64_t stride, int64_t columns, int64_t depth, f
       const int64_t length = at_most(kRun, words - k), first = k * Words::kValues;
       const int64_t values = at_most(length * Words::kValues, depth - first);
       const char* rows = reinterpret_cast<const char*>(run);
-      int64_t row = kRun * static_cast<int64_t>(sizeof(float));
+      int64_t row = kRun * kBytes;
       if (Words::are(b.element) && j + 8 <= columns && values == length * Words::kValues) {
         rows = static_cast<const char*>(tail(b, j * stride + first).data);
         row = stride * size_of(b.element);
@@ -297,11 +297,11 @@ void pack_columns(ConstSpan b, int64_t stride, int64_t columns, int64_t depth, f
       float* to = packed + k * kColumns + j;
       int64_t d = 0;
       for (; d + 8 <= length; d += 8) {
-        transpose_8x8(rows + d * 4, row, to + d * kColumns, kColumns);
+        transpose_8x8(rows + d * kBytes, row, to + d * kColumns, kColumns);
       }
       for (; d < length; ++d) {
         for (int64_t i = 0; i < 8; ++i) {
-          __builtin_memcpy(to + d * kColumns + i, rows + i * row + d * 4, sizeof(float));
+          __builtin_memcpy(to + d * kColumns + i, rows + i * row + d * kBytes, sizeof(float));
         }
       }
     }
