@@ -383,6 +383,31 @@ TEST(FusedBlocks, RefuseIdsThatTheModelDoesNotHave) {
   run(4, 4);
 }
 
+TEST(FusedBlocks, GiveAWeightTheSameGradientWithAShadowAndWithout) {
+  const int64_t rows = 100, h = 64, f = 200;
+  const auto x = at::randn({rows, h}), vector = at::randn({h}), inner_bias = at::randn({f});
+  const auto inner = at::randn({f, h}).requires_grad_(), outer = at::randn({h, f}).requires_grad_();
+  const auto gradients = [&](bool has_shadow) {
+    const auto shadow = [&](const at::Tensor& weight) {
+      return has_shadow ? weight.detach().to(at::kBFloat16) : at::Tensor();
+    };
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    const auto output = fused::feed_forward(x,
+                                            {.intermediate = {inner, inner_bias, shadow(inner)},
+                                             .output = {outer, vector, shadow(outer)},
+                                             .activation = Activation::kGelu,
+                                             .norm = {vector, vector, 1e-5},
+                                             .dropout = {}},
+                                            {});
+    return torch::autograd::grad({output.pow(2).sum()}, {inner, outer});
+  };
+  const auto with = gradients(true), without = gradients(false);
+  for (size_t i = 0; i < with.size(); ++i) {
+    EXPECT_EQ(with[i].scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(with[i], without[i])) << i;
+  }
+}
+
 TEST(FusedBlocks, RefuseASecondDerivative) {
   const Shape shape{"", {4}, 0, 0, 1, 8};
   const auto block = feed_forward_block(shape, Activation::kGelu, 0);

@@ -26,14 +26,20 @@ inline at::ScalarType compute_dtype(const at::Tensor& x) {
   return at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
 }
 
-/// A weight to compute with, and the tensor that its gradient goes to.
+/// A weight to compute with, and the tensor that its gradient goes to: a float32 weight gets it in float32, cast or
+/// not.
 struct Weight {
-  Weight(const LinearParams& params, at::ScalarType dtype) {
+  Weight(const LinearParams& params, at::ScalarType dtype) : leaf(params.weight) {
     const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype;
-    const bool fits = params.weight.scalar_type() == dtype;
-    // Where autocast casts, it casts once a region.
-    leaf = fits || has_shadow ? params.weight : at::autocast::cached_cast(dtype, params.weight, at::kCPU);
-    value = !fits && has_shadow ? params.shadow : leaf.detach();
+    if (leaf.scalar_type() == dtype) {
+      value = leaf.detach();
+    } else if (has_shadow && leaf.scalar_type() == at::kFloat) {
+      value = params.shadow;
+    } else {
+      const auto cast = at::autocast::cached_cast(dtype, leaf, at::kCPU);  // once in a region of autocast
+      leaf = leaf.scalar_type() == at::kFloat ? leaf : cast;
+      value = cast.detach();
+    }
   }
   at::Tensor leaf, value;
 };
