@@ -15,7 +15,7 @@ FREQUENCY = 499
 CATEGORIES = [
     ("kernel: page faults, copies, scheduling", r"\(\[kernel|\(\[guest\.kernel"),
     ("waiting for other threads", r"libgomp|libomp|libiomp|sched_yield|pthread_cond|futex"),
-    ("matrix products", r"avx\w*::.*(\btile<|\bpack_|\brows_of|product_rows)|compute_packed"),
+    ("matrix products", r"avx\w*::.*(\btile<|\bpack_|\brows_of|product_rows|transpose_8x8)|compute_packed"),
     ("embeddings: sum, layer norm, dropout", r"embedding|add_rows_at"),
     ("attention", r"attention|softmax|sdpa|Sleef_(finz_)?exp|(baseline|avx\w*)::.*(product_|copy_in|copy_out|transpose|mask_row)"),
     ("layer norm, with bias, dropout and residual", r"layer_?norm|rowwise_moments"),
