@@ -206,8 +206,8 @@ at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Ac
                           .bias = bias_values.const_data_ptr<float>(),
                           .kind = kind_of(activation),
                           .output = write_span(output)};
-  for_rows(product.size(0), product.size(1), [&](int64_t begin, int64_t end, float* scratch) {
-    simd_kernels().bias_activation(op, begin, end, product.size(1), scratch);
+  for_rows(product.size(0), product.size(1), [&](int64_t begin, int64_t end, float*) {
+    simd_kernels().bias_activation(op, begin, end, product.size(1));
   });
   return output;
 }
@@ -216,6 +216,7 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
                                              const at::Tensor& product,
                                              const at::Tensor& bias,
                                              Activation activation) {
+  TORCH_INTERNAL_ASSERT(grad.scalar_type() == product.scalar_type());
   const auto bias_values = as_float(bias), output = at::empty_like(product);
   const BiasActivationBackward op{.product = read_span(product),
                                   .bias = bias_values.const_data_ptr<float>(),
@@ -223,9 +224,9 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
                                   .grad_output = read_span(grad),
                                   .grad_product = write_span(grad),
                                   .output = write_span(output)};
-  const auto sums = for_rows_with_sums(
-      product.size(0), product.size(1), 1, [&](int64_t begin, int64_t end, float* partial, float* scratch) {
-        simd_kernels().bias_activation_backward(op, begin, end, product.size(1), partial, scratch);
+  const auto sums =
+      for_rows_with_sums(product.size(0), product.size(1), 1, [&](int64_t begin, int64_t end, float* partial, float*) {
+        simd_kernels().bias_activation_backward(op, begin, end, product.size(1), partial);
       });
   return {grad, output, sums.select(0, 0)};
 }

@@ -1,23 +1,13 @@
 #include "kernels/cpu/simd/convert.h"
+#include "kernels/cpu/simd/gelu.h"
 #include "kernels/cpu/simd/table.h"
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 namespace {
 
-struct ValueAndSlope {
-  Floats value, slope;
-};
-
-struct Gelu {
-  static ValueAndSlope at(Floats x) {
-    const Normal n = normal(x);
-    return {x * n.cumulative, n.cumulative + x * n.density};
-  }
-};
-
 /// x / (1 + e^(-2 g)) with g = sqrt(2 / pi) (x + 0.044715 x^3), which is the tanh form written with one exponential.
 struct GeluTanh {
-  static ValueAndSlope at(Floats x) {
+  ValueAndSlope operator()(Floats x) const {
     constexpr float kTwice = 1.59576912f, kCubic = 0.044715f;
     const Floats square = x * x;
     const Floats share = 1.0f / (1.0f + exp(x * (square * kCubic + 1.0f) * -kTwice));
@@ -27,60 +17,85 @@ struct GeluTanh {
 };
 
 struct Relu {
-  static ValueAndSlope at(Floats x) { return {x <= 0.0f ? Floats{} : x, x > 0.0f ? broadcast(1) : Floats{}}; }
+  ValueAndSlope operator()(Floats x) const { return {x <= 0.0f ? Floats{} : x, x > 0.0f ? broadcast(1) : Floats{}}; }
 };
 
-template <class Activation>
-void forward(const BiasActivation& op, int64_t begin, int64_t end, int64_t columns, float* scratch) {
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t first = row * columns;
-    const float* product = read(op.product, first, columns, scratch);
-    float* output = place(op.output, first, scratch + columns);
-    for_each_vector(columns, [&](int64_t i, auto get, auto put) {
-      put(output + i, Activation::at(get(product + i) + get(op.bias + i)).value);
-    });
-    write(output, op.output, first, columns);
+using Bias = Elements<Element::kFloat>;
+
+struct Forward {
+  template <Element kElement, class Activation>
+  void run(const Activation activation) const {
+    using Row = Elements<kElement>;
+    const void* product = op.product.data;
+    const float* bias = op.bias;
+    void* output = op.output.data;
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = row * columns;
+      for_elements(columns, [&](int64_t i, auto part) {
+        const Floats x = Row::load(product, first + i, part) + Bias::load(bias, i, part);
+        Row::store(output, first + i, part, activation(x).value);
+      });
+    }
+  }
+
+  const BiasActivation& op;
+  int64_t begin, end, columns;
+};
+
+struct Backward {
+  template <Element kElement, class Activation>
+  void run(const Activation activation) const {
+    using Row = Elements<kElement>;
+    const void *product = op.product.data, *grad_output = op.grad_output.data;
+    const float* bias = op.bias;
+    void *output = op.output.data, *grad_product = op.grad_product.data;
+    float* bias_sums = sums;
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = row * columns;
+      for_elements(columns, [&](int64_t i, auto part) {
+        const Floats x = Row::load(product, first + i, part) + Bias::load(bias, i, part);
+        const auto [value, slope] = activation(x);
+        const Floats grad = Row::load(grad_output, first + i, part) * slope;
+        Row::store(output, first + i, part, value);
+        Row::store(grad_product, first + i, part, grad);
+        Bias::store(bias_sums, i, part, Bias::load(bias_sums, i, part) + grad);
+      });
+    }
+  }
+
+  const BiasActivationBackward& op;
+  int64_t begin, end, columns;
+  float* sums;
+};
+
+template <Element kElement, class Pass>
+void run(ActivationKind kind, const Pass& pass) {
+  static const Gelu<kElement> gelu;
+  switch (kind) {
+    case ActivationKind::kGelu: return pass.template run<kElement>(gelu);
+    case ActivationKind::kGeluTanh: return pass.template run<kElement>(GeluTanh{});
+    case ActivationKind::kRelu: return pass.template run<kElement>(Relu{});
   }
 }
 
-template <class Activation>
-void backward(
-    const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch) {
-  for (int64_t row = begin; row < end; ++row) {
-    const int64_t first = row * columns;
-    const float* product = read(op.product, first, columns, scratch);
-    const float* grad = read(op.grad_output, first, columns, scratch + columns);
-    float* output = place(op.output, first, scratch + 2 * columns);
-    float* grad_product = place(op.grad_product, first, scratch + 3 * columns);
-    for_each_vector(columns, [&](int64_t i, auto get, auto put) {
-      const auto [value, slope] = Activation::at(get(product + i) + get(op.bias + i));
-      const Floats g = get(grad + i) * slope;
-      put(output + i, value);
-      put(grad_product + i, g);
-      put(sums + i, get(sums + i) + g);
-    });
-    write(output, op.output, first, columns);
-    write(grad_product, op.grad_product, first, columns);
+template <class Pass>
+void run(Element element, ActivationKind kind, const Pass& pass) {
+  switch (element) {
+    case Element::kFloat: return run<Element::kFloat>(kind, pass);
+    case Element::kBFloat16: return run<Element::kBFloat16>(kind, pass);
+    case Element::kHalf: return run<Element::kHalf>(kind, pass);
   }
 }
 
 }  // namespace
 
-void bias_activation(const BiasActivation& op, int64_t begin, int64_t end, int64_t columns, float* scratch) {
-  switch (op.kind) {
-    case ActivationKind::kGelu: return forward<Gelu>(op, begin, end, columns, scratch);
-    case ActivationKind::kGeluTanh: return forward<GeluTanh>(op, begin, end, columns, scratch);
-    case ActivationKind::kRelu: return forward<Relu>(op, begin, end, columns, scratch);
-  }
+void bias_activation(const BiasActivation& op, int64_t begin, int64_t end, int64_t columns) {
+  run(op.product.element, op.kind, Forward{op, begin, end, columns});
 }
 
 void bias_activation_backward(
-    const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch) {
-  switch (op.kind) {
-    case ActivationKind::kGelu: return backward<Gelu>(op, begin, end, columns, sums, scratch);
-    case ActivationKind::kGeluTanh: return backward<GeluTanh>(op, begin, end, columns, sums, scratch);
-    case ActivationKind::kRelu: return backward<Relu>(op, begin, end, columns, sums, scratch);
-  }
+    const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums) {
+  run(op.product.element, op.kind, Backward{op, begin, end, columns, sums});
 }
 
 }  // namespace mezzo::kernels::cpu::MEZZO_SIMD

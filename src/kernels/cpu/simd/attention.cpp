@@ -234,12 +234,17 @@ void add_to_row(float* row, float term, int64_t padded) {
   }
 }
 
-/// The factors of dropout for one query's weights.
-void mask_row(const AttentionTile& tile, int64_t query, float* factors) {
-  const auto number = tile.first_query_number + static_cast<uint32_t>(query) * tile.query_number_step;
-  for (int64_t j = 0; j < tile.num_keys; j += kMaskRun) {
-    dropout_factors(static_cast<uint32_t>(j / 4), number, tile.dropout, factors + j);
+/// The factors of dropout for the weights of queries `first` ..., if there is one.
+void mask_rows(const AttentionTile& tile, int64_t first, int64_t rows, const Matrix& factors) {
+  if (!tile.dropout.is_on) {
+    return;
   }
+  const int64_t runs = (tile.num_keys + kMaskRun - 1) / kMaskRun;
+  all_dropout_factors(rows * runs, tile.dropout, [&](int64_t i) {
+    const int64_t row = i / runs, key = i % runs * kMaskRun;
+    const auto number = tile.first_query_number + static_cast<uint32_t>(first + row) * tile.query_number_step;
+    return MaskRun{static_cast<uint32_t>(key / 4), number, factors.row(row) + key};
+  });
 }
 
 }  // namespace
@@ -256,8 +261,7 @@ void attention(const AttentionTile& tile, float* scratch) {
   const auto key = arena.matrix(keys, columns), value = is_one ? key : arena.matrix(keys, columns);
   const auto key_columns = arena.matrix(columns, keys);
   const auto query = arena.matrix(kQueryBlock, columns), output = arena.matrix(kQueryBlock, columns);
-  const auto weights = arena.matrix(kQueryBlock, keys);
-  float* factors = arena.take(keys + kMaskRun);
+  const auto weights = arena.matrix(kQueryBlock, keys), factors = arena.matrix(kQueryBlock, keys);
 
   copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
   if (!is_one) {
@@ -268,6 +272,7 @@ void attention(const AttentionTile& tile, float* scratch) {
     const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
     copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
     product<false>(plain(query), key_columns, rows, columns, keys, weights);
+    mask_rows(tile, first, rows, factors);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = weights.row(i);
       pad_scores(row, keys, padded);
@@ -279,8 +284,7 @@ void attention(const AttentionTile& tile, float* scratch) {
         tile.log_sum_exp[number] = most + __builtin_logf(exponential_sum);
       }
       if (tile.dropout.is_on) {
-        mask_row(tile, first + i, factors);
-        multiply(row, factors, padded);
+        multiply(row, factors.row(i), padded);
       }
       if (tile.weight_sums != nullptr) {
         tile.weight_sums[number] = total(row, padded);
@@ -325,6 +329,7 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     copy_in(op.grad_output, tile.output_stride, nullptr, 1, first, rows, columns, grad_output);
     product<false>(plain(query), key_columns, rows, columns, keys, weights);
     product<false>(plain(grad_output), value_columns, rows, columns, keys, grad_weights);
+    mask_rows(tile, first, rows, factors);
     for (int64_t i = 0; i < rows; ++i) {
       float *weight = weights.row(i), *grad = grad_weights.row(i), *factor = factors.row(i);
       const int64_t number = (first + i) * tile.query_number_step;
@@ -334,7 +339,6 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
         add_to_row(grad, op.grad_weight_sums[number], padded);
       }
       if (tile.dropout.is_on) {
-        mask_row(tile, first + i, factor);
         multiply(grad, factor, padded);
       }
       softmax_backward(weight, grad, padded);

@@ -65,6 +65,114 @@ inline void read_ahead(ConstSpan span, int64_t count) {
   }
 }
 
+/// All elements of a vector, or the first ones.
+struct All {};
+struct First {
+  int64_t count;
+};
+
+/// Elements i, i + 1, ... of an array that go through a register alone: loads run ahead of what is computed, which the
+/// conversion of whole rows, below, waits for.
+template <Element kElement>
+struct Elements {
+  static constexpr int64_t kBytes = kElement == Element::kFloat ? 4 : 2;
+
+  static Floats load(const void* array, int64_t i, All) {
+    const char* from = static_cast<const char*>(array) + i * kBytes;
+    if constexpr (kElement == Element::kFloat) {
+      return MEZZO_SIMD::load(reinterpret_cast<const float*>(from));
+    } else {
+      Halves halves;
+      __builtin_memcpy(&halves, from, sizeof halves);
+      return widened(halves);
+    }
+  }
+
+  static void store(void* array, int64_t i, All, Floats x) {
+    char* to = static_cast<char*>(array) + i * kBytes;
+    if constexpr (kElement == Element::kFloat) {
+      MEZZO_SIMD::store(reinterpret_cast<float*>(to), x);
+    } else {
+      const Halves halves = rounded(x);
+      __builtin_memcpy(to, &halves, sizeof halves);
+    }
+  }
+
+  /// Zeros behind them.
+  static Floats load(const void* array, int64_t i, First part) {
+    char copy[kWidth * kBytes] = {};
+    __builtin_memcpy(copy, static_cast<const char*>(array) + i * kBytes, static_cast<std::size_t>(part.count * kBytes));
+    return load(copy, 0, All{});
+  }
+
+  static void store(void* array, int64_t i, First part, Floats x) {
+    char copy[kWidth * kBytes];
+    store(copy, 0, All{}, x);
+    __builtin_memcpy(static_cast<char*>(array) + i * kBytes, copy, static_cast<std::size_t>(part.count * kBytes));
+  }
+
+ private:
+  using Halves = uint16_t __attribute__((vector_size(kWidth * sizeof(uint16_t)), may_alias));
+  using Words = uint32_t __attribute__((vector_size(kWidth * sizeof(uint32_t)), may_alias));
+
+  static Floats widened(Halves halves) {
+    if constexpr (kElement == Element::kBFloat16) {
+#ifdef __AVX512F__
+      return (Floats)((Words)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)halves) << 16);
+#else
+      return (Floats)(__builtin_convertvector(halves, Words) << 16);
+#endif
+    }
+#if defined(__AVX512F__)
+    return (Floats)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)halves);
+#elif defined(__F16C__)
+    return (Floats)_mm256_cvtph_ps((__m128i)halves);
+#else
+    Floats x;
+    for (int64_t i = 0; i < kWidth; ++i) {
+      x[i] = half_to_float(halves[i]);
+    }
+    return x;
+#endif
+  }
+
+  static Halves rounded(Floats x) {
+    if constexpr (kElement == Element::kBFloat16) {
+#ifdef __AVX512BF16__  // whose instructions take subnormal numbers for zeros
+      return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+      const auto bits = (Words)x;
+      const Words quiet = bits | 0x400000, nearest = bits + 0x7FFF + ((bits >> 16) & 1);
+      const Words words = ((Ints)bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : nearest;
+#if defined(__AVX2__) && !defined(__AVX512F__)  // the compiler packs them one by one
+      const auto high = (__m256i)(words >> 16);
+      return (Halves)_mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+#else
+      return __builtin_convertvector(words >> 16, Halves);
+#endif
+#endif
+    }
+#if defined(__AVX512F__)
+    return (Halves)_mm512_maskz_cvtps_ph(0xFFFF, (__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+    return (Halves)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    Halves halves;
+    for (int64_t i = 0; i < kWidth; ++i) {
+      halves[i] = float_to_half(x[i]);
+    }
+    return halves;
+#endif
+  }
+};
+
+/// Calls `body(i, All{})` at every full vector of `count` elements and `body(i, First{left})` for what is left.
+template <class Body>
+inline void for_elements(int64_t count, const Body& body) {
+  for_vectors(
+      count, [&](int64_t i) { body(i, All{}); }, [&](int64_t i, int64_t left) { body(i, First{left}); });
+}
+
 /// `count` elements of `from`, from element `first` on, as float32: in place, or converted into `scratch`.
 inline const float* read(ConstSpan from, int64_t first, int64_t count, float* scratch) {
   if (from.element == Element::kFloat) {

@@ -72,7 +72,7 @@ enum class ActivationKind { kGelu, kGeluTanh, kRelu };
 
 /// output = activation(product + bias).
 struct BiasActivation {
-  ConstSpan product;  ///< [T, F]
+  ConstSpan product;  ///< [T, F]; all spans hold the same elements
   const float* bias;
   ActivationKind kind;
   Span output;  ///< [T, F]
@@ -80,7 +80,7 @@ struct BiasActivation {
 
 /// sums [1, F]: of grad_product, which is grad_bias.
 struct BiasActivationBackward {
-  ConstSpan product;
+  ConstSpan product;  ///< [T, F]; all spans hold the same elements
   const float* bias;
   ActivationKind kind;
   ConstSpan grad_output;  ///< [T, F]
@@ -167,9 +167,9 @@ struct SimdKernels {
   void (*embedding_layer_norm)(const EmbeddingLayerNorm&, int64_t begin, int64_t end, int64_t columns, float* scratch);
   void (*embedding_layer_norm_backward)(
       const EmbeddingLayerNormBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
-  void (*bias_activation)(const BiasActivation&, int64_t begin, int64_t end, int64_t columns, float* scratch);
+  void (*bias_activation)(const BiasActivation&, int64_t begin, int64_t end, int64_t columns);
   void (*bias_activation_backward)(
-      const BiasActivationBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+      const BiasActivationBackward&, int64_t begin, int64_t end, int64_t columns, float* sums);
 
   int64_t (*attention_scratch)(int64_t num_keys, int64_t head_size);  ///< floats, for forward and backward
   void (*attention)(const AttentionTile&, float* scratch);

@@ -118,37 +118,4 @@ inline Floats exp(Floats x) {
   return x < -87.0f ? Floats{} : x != x ? x : e;
 }
 
-/// 1 / x within 1 unit in the last place, for x whose reciprocal is neither huge nor tiny.
-inline Floats reciprocal(Floats x) {
-#ifdef __AVX512F__
-  const auto guess = (Floats)_mm512_maskz_rcp14_ps(0xFFFF, (__m512)x);  // GCC 12 warns of the one without a mask
-  return guess * (2.0f - x * guess);                                    // twice the digits
-#else
-  return 1.0f / x;
-#endif
-}
-
-/// Φ(x), the normal distribution function, and φ(x), its density.
-struct Normal {
-  Floats cumulative, density;
-};
-
-/// Φ(-a) = φ(a) √(π/2) erfcx(a/√2) for a >= 0, and erfcx(z) by a polynomial in 1 / (1 + 0.3 z), fitted for least
-/// relative error (2e-8 in exact arithmetic up to z = 10; φ underflows before). Within 5e-7, relatively, in both tails.
-inline Normal normal(Floats x) {
-  const Floats size = x < 0.0f ? -x : x, a = size > 13.0f ? broadcast(13.0f) : size;  // φ(13) is 8e-38
-  const Floats t = reciprocal(a * 0.212132037f + 1.0f);
-  Floats p = t * -1.29521608e-01f + 4.85556900e-01f;
-  p = p * t + -5.12265027e-01f;
-  p = p * t + 5.47704995e-01f;
-  p = p * t + -9.46401656e-02f;
-  p = p * t + 2.14921445e-01f;
-  p = p * t + 1.48340389e-01f;
-  p = p * t + 1.70715049e-01f;
-  p = p * t + 1.69188023e-01f;
-  const Floats e = exp_in_range(a * a * -0.5f);
-  const Floats tail = p * t * e * 0.5f;
-  return {x < 0.0f ? tail : 1.0f - tail, e * 0.398942280f};
-}
-
 }  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -13,9 +13,9 @@ void residual_layer_norm_backward(
 void embedding_layer_norm(const EmbeddingLayerNorm& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
 void embedding_layer_norm_backward(
     const EmbeddingLayerNormBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
-void bias_activation(const BiasActivation& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
+void bias_activation(const BiasActivation& op, int64_t begin, int64_t end, int64_t columns);
 void bias_activation_backward(
-    const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+    const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums);
 
 int64_t attention_scratch(int64_t num_keys, int64_t head_size);
 void attention(const AttentionTile& tile, float* scratch);
