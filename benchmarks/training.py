@@ -93,6 +93,15 @@ def peers_of(workload, options):
     return peers + [Peer("P2 in fp32, torch.compile", "p2", "fp32", compiled=True)] * options.compile
 
 
+def tokens_of_a_text(options):
+    """On average over an epoch: few random batches have some percent more or less."""
+    with tempfile.TemporaryDirectory() as name:
+        found = support.train(Path(name) / "out", "--model-config", support.write_config(name, support.TINY), "--vocab",
+                              options.vocab, "--train", options.train, "--limit", options.limit, "--epochs", 1)
+    steps = [r for r in found if r["event"] == "step"]
+    return sum(r["tokens"] for r in steps) / sum(r["samples"] for r in steps)
+
+
 def train_with_mezzo(workload, folder, options):
     steps, warmup = options.mezzo_steps, options.warmup
     records = support.train(folder / "out", "--model-config", support.write_config(folder, workload.model), "--vocab",
@@ -100,7 +109,8 @@ def train_with_mezzo(workload, folder, options):
                             workload.precision, "--max-steps", warmup + steps, *threads(options))
     timed = [r for r in records if r["event"] == "step"][warmup:]
     end = next(r for r in records if r["event"] == "end")
-    return dict(samples_per_second=sum(r["samples"] for r in timed) / sum(r["seconds"] for r in timed),
+    tokens_per_second = sum(r["tokens"] for r in timed) / sum(r["seconds"] for r in timed)
+    return dict(samples_per_second=tokens_per_second / options.tokens_of_a_text,
                 peak_memory_bytes=end["peak_memory_bytes"], measured=f"{len(timed)} steps of {BATCH}")
 
 
@@ -291,14 +301,16 @@ def main():
     workloads = [w for w in WORKLOADS if w.name in options.workloads]
     if options.quick:
         workloads = [Workload(w.name, support.TINY, w.precision, w.task) for w in workloads]
+    options.tokens_of_a_text = tokens_of_a_text(options)
     with tempfile.TemporaryDirectory() as name:
         results = measure(workloads, Path(name), options)
         losses = curves(Path(name), options) if options.curve_steps else None
     about = (
         f"Emotion data set, batches of {BATCH} texts of at most 128 tokens, dropout 0.1, AdamW at 3e-5, the whole step with data"
         f" loading. P1: transformers, every text padded to 128 and tokenized in its step, AdamW as it comes. P2: tokenized"
-        f" once, batches of similar length, fused AdamW, the rate of a whole epoch; of its runs with and without torch.compile"
-        f" the faster one counts, and compiling is not in its time. mezzo's prediction is the time of many texts less that of few, start taken off. Medians"
+        f" once, batches of similar length, fused AdamW; of its runs with and without torch.compile the faster one counts, and"
+        f" compiling is not in its time. Rates of P2 and mezzo are those of a whole epoch: what few batches have more or less to"
+        f" do than the mean one is taken into account. mezzo's prediction is the time of many texts less that of few, start taken off. Medians"
         f" (least to most) of {options.rounds} runs of each program in turn; programs on fewer texts ran once. Peak memory is the"
         f" kernel's high-water mark of a process, libraries included. Where LibTorch has no products for a precision, its own"
         f" loops decide a peer's speed, and P2 in fp32 is the best Python there.")
