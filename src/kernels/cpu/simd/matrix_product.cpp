@@ -31,6 +31,11 @@ constexpr int64_t kLineSteps = 16;  // a panel is read ahead while the rows of a
 
 struct FloatWords {
   static constexpr int64_t kValues = 1;  ///< of a word
+#ifdef __AVX512BF16__
+  static constexpr Element kRounded = Element::kHalf;  ///< what tiles round their sums into themselves
+#else
+  static constexpr Element kRounded = Element::kBFloat16;
+#endif
 
   static Floats add_product(Floats sum, const char* left, Floats right) {
     float value;
@@ -61,6 +66,7 @@ struct FloatWords {
 /// Subnormal numbers count as zeros, as in LibTorch's products with the same instructions.
 struct BFloat16Pairs {
   static constexpr int64_t kValues = 2;
+  static constexpr Element kRounded = Element::kBFloat16;
 
   static Floats add_product(Floats sum, const char* left, Floats right) {
     int32_t pair;
@@ -137,14 +143,25 @@ template <class Words, int kCount>
   }
 }
 
-/// c = a b or c += a b, kCount rows and one panel; b [depth, kColumns] words. Asks for a cache line from `ahead` on
-/// every kLineSteps steps.
-template <class Words, int kCount, bool kAdd>
-[[gnu::noinline]] void tile(
-    const Rows& a, const float* b, int64_t depth, float* c, int64_t stride, const float* ahead) {
+/// Where a tile belongs: rows of sums so far, which are added to or overwritten, and where the total is rounded into,
+/// if it is.
+struct Place {
+  float* sums;
+  char* rounded;
+  int64_t stride;  ///< in elements of either
+};
+
+/// a b or sums + a b, kCount rows and one panel; b [depth, kColumns] words. The result goes to the sums, or rounded to
+/// its place where kResult is not float32. Asks for a cache line from `ahead` on every kLineSteps steps.
+template <class Words, bool kAdd, Element kResult, int kCount>
+[[gnu::noinline]] void tile(const Rows& a, const float* b, int64_t depth, const Place& c, const float* ahead) {
+  constexpr bool kRounds = kResult != Element::kFloat;
+  constexpr int64_t kBytes = Elements<kResult>::kBytes;
+  const int64_t stride = c.stride;
+  char* result = kRounds ? c.rounded : reinterpret_cast<char*>(c.sums);
   Floats sums[kCount][kVectors];
   MEZZO_UNROLL for (int i = 0; i < kCount; ++i) {
-    __builtin_prefetch(c + i * stride, 1);
+    __builtin_prefetch(result + i * stride * kBytes, 1);
     MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) { sums[i][v] = Floats{}; }
   }
   const int64_t row = a.row, step = a.step;
@@ -167,21 +184,20 @@ template <class Words, int kCount, bool kAdd>
   }
   MEZZO_UNROLL for (int i = 0; i < kCount; ++i) {
     MEZZO_UNROLL for (int v = 0; v < kVectors; ++v) {
-      float* place = c + i * stride + v * kWidth;
-      store(place, kAdd ? load(place) + sums[i][v] : sums[i][v]);
+      const Floats total = kAdd ? load(c.sums + i * stride + v * kWidth) + sums[i][v] : sums[i][v];
+      Elements<kResult>::store(result, i * stride + v * kWidth, All{}, total);
     }
   }
 }
 
-template <class Words, bool kAdd, int kCount = kRows>
-void tile_of(
-    int64_t count, const Rows& a, const float* b, int64_t depth, float* c, int64_t stride, const float* ahead) {
+template <class Words, bool kAdd, Element kResult = Element::kFloat, int kCount = kRows>
+void tile_of(int64_t count, const Rows& a, const float* b, int64_t depth, const Place& c, const float* ahead) {
   if constexpr (kCount > 1) {
     if (count < kCount) {
-      return tile_of<Words, kAdd, kCount - 1>(count, a, b, depth, c, stride, ahead);
+      return tile_of<Words, kAdd, kResult, kCount - 1>(count, a, b, depth, c, ahead);
     }
   }
-  tile<Words, kCount, kAdd>(a, b, depth, c, stride, ahead);
+  tile<Words, kAdd, kResult, kCount>(a, b, depth, c, ahead);
 }
 
 /// to[j * stride + i] = word j of row i of `from`, 8 of each; rows lie `row` bytes apart.
@@ -333,49 +349,67 @@ int64_t product_scratch(int64_t columns) {
   return kLargestRowBlock * kDepth + kRows * kColumns + kLargestRowBlock * columns;
 }
 
-/// output [count, columns] = or += rows of a times panels of b [depth, kColumns], `panel_size` from one to the next;
-/// `edge` [kRows, kColumns].
-template <class Words>
-void multiply(const Rows& rows,
-              int64_t count,
-              const float* panel,
-              int64_t panel_size,
-              int64_t depth,
-              int64_t columns,
-              bool adds,
-              float* output,
-              float* edge) {
+/// Rows of the output, and panels of b from `columns` columns on.
+struct Target {
+  float* sums;  ///< [count, columns]
+  Span output;  ///< the same rows: where the sums are, or what they are rounded into
+  int64_t count, columns;
+  float* edge;  ///< [kRows, kColumns]
+};
+
+/// sums = or += rows of a times panels of b [depth, kColumns], `panel_size` from one to the next. Where kResult is not
+/// float32, sums are complete and go to the output.
+template <class Words, Element kResult>
+void multiply(
+    const Rows& rows, const float* panel, int64_t panel_size, int64_t depth, bool adds, const Target& target) {
+  const auto& [sums, output, count, columns, edge] = target;
   const int64_t next_rows = rows.step == sizeof(float) ? kRows * rows.row : depth * rows.step;
   for (int64_t column = 0; column < columns; column += kColumns, panel += panel_size) {
     const float* ahead = panel + panel_size;
     const int64_t width = at_most(kColumns, columns - column);
     Rows group = rows;
     for (int64_t i = 0; i < count; i += kRows, group.data += next_rows, ahead += depth / kLineSteps * kLine) {
-      const int64_t height = at_most(kRows, count - i);
-      float* c = output + i * columns + column;
+      const int64_t height = at_most(kRows, count - i), first = i * columns + column;
       if (width == kColumns) {
-        adds ? tile_of<Words, true>(height, group, panel, depth, c, columns, ahead)
-             : tile_of<Words, false>(height, group, panel, depth, c, columns, ahead);
+        const Place c{sums + first, static_cast<char*>(output.data) + first * Elements<kResult>::kBytes, columns};
+        adds ? tile_of<Words, true, kResult>(height, group, panel, depth, c, ahead)
+             : tile_of<Words, false, kResult>(height, group, panel, depth, c, ahead);
         continue;
       }
-      tile_of<Words, false>(height, group, panel, depth, edge, kColumns, ahead);
+      tile_of<Words, false>(height, group, panel, depth, {edge, nullptr, kColumns}, ahead);
       for (int64_t r = 0; r < height; ++r) {
+        float* c = sums + first + r * columns;
         for (int64_t j = 0; j < width; ++j) {
           const float sum = edge[r * kColumns + j];
-          c[r * columns + j] = adds ? c[r * columns + j] + sum : sum;
+          c[j] = adds ? c[j] + sum : sum;
+        }
+        if constexpr (kResult != Element::kFloat) {
+          write(c, output, first + r * columns, width);
         }
       }
     }
   }
 }
 
+/// Calls body with the elements that such words are rounded into at once, if `element` is one of them, or with float32.
+template <class Words, class Body>
+void with_result(Element element, const Body& body) {
+  if (element == Words::kRounded) {
+    body.template operator()<Words::kRounded>();
+  } else {
+    body.template operator()<Element::kFloat>();
+  }
+}
+
 void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scratch) {
   const int64_t count = end - begin, first = begin * op.columns, size = count * op.columns;
   float *packed = scratch, *edge = packed + kLargestRowBlock * kDepth;
-  float* output = place(op.output, first, edge + kRows * kColumns);
-  bool adds = op.adds;
+  float* sums = place(op.output, first, edge + kRows * kColumns);
+  const Span output{static_cast<char*>(op.output.data) + first * size_of(op.output.element), op.output.element};
+  const Target target{sums, output, count, op.columns, edge};
+  bool adds = op.adds, is_written = output.element == Element::kFloat;
   if (adds) {
-    read(op.output, first, size, output);
+    read(output, 0, size, sums);
   }
   for (int64_t t = 0; t < op.num_terms; ++t) {
     const ProductTerm& term = op.terms[t];
@@ -384,16 +418,21 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t k = words * block / blocks, block_end = words * (block + 1) / blocks;
         const Rows rows = rows_of<Words>(term.a, term.depth, begin, count, k, block_end, packed);
-        multiply<Words>(rows, count, term.packed + k * kColumns, words * kColumns, block_end - k, op.columns, adds,
-                        output, edge);
+        const bool is_last = t + 1 == op.num_terms && block + 1 == blocks;
+        with_result<Words>(is_last ? output.element : Element::kFloat, [&]<Element kResult> {
+          multiply<Words, kResult>(rows, term.packed + k * kColumns, words * kColumns, block_end - k, adds, target);
+          is_written |= kResult != Element::kFloat;
+        });
         adds = true;
       }
     });
   }
   if (!adds) {  // no terms, or none with depth
-    __builtin_memset(output, 0, static_cast<std::size_t>(size) * sizeof(float));
+    __builtin_memset(sums, 0, static_cast<std::size_t>(size) * sizeof(float));
   }
-  write(output, op.output, first, size);
+  if (!is_written) {
+    write(sums, output, 0, size);
+  }
 }
 
 }  // namespace
