@@ -113,14 +113,13 @@ struct Elements {
 
  private:
   using Halves = uint16_t __attribute__((vector_size(kWidth * sizeof(uint16_t)), may_alias));
-  using Words = uint32_t __attribute__((vector_size(kWidth * sizeof(uint32_t)), may_alias));
 
   static Floats widened(Halves halves) {
     if constexpr (kElement == Element::kBFloat16) {
 #ifdef __AVX512F__
-      return (Floats)((Words)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)halves) << 16);
+      return (Floats)((Bits)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)halves) << 16);
 #else
-      return (Floats)(__builtin_convertvector(halves, Words) << 16);
+      return (Floats)(__builtin_convertvector(halves, Bits) << 16);
 #endif
     }
 #if defined(__AVX512F__)
@@ -141,9 +140,9 @@ struct Elements {
 #ifdef __AVX512BF16__  // whose instructions take subnormal numbers for zeros
       return (Halves)_mm512_cvtneps_pbh((__m512)x);
 #else
-      const auto bits = (Words)x;
-      const Words quiet = bits | 0x400000, nearest = bits + 0x7FFF + ((bits >> 16) & 1);
-      const Words words = ((Ints)bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : nearest;
+      const auto bits = (Bits)x;
+      const Bits quiet = bits | 0x400000, nearest = bits + 0x7FFF + ((bits >> 16) & 1);
+      const Bits words = ((Ints)bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : nearest;
 #if defined(__AVX2__) && !defined(__AVX512F__)  // the compiler packs them one by one
       const auto high = (__m256i)(words >> 16);
       return (Halves)_mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));

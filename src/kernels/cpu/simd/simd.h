@@ -23,6 +23,7 @@ constexpr int64_t kWidth = 4;
 /// kWidth floats, and words of the same size: compilers turn operators on them into instructions.
 using Floats = float __attribute__((vector_size(kWidth * sizeof(float)), may_alias));
 using Ints = int32_t __attribute__((vector_size(kWidth * sizeof(int32_t)), may_alias));
+using Bits = uint32_t __attribute__((vector_size(kWidth * sizeof(uint32_t)), may_alias));
 
 inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -109,7 +110,7 @@ inline Floats exp_in_range(Floats x) {
   p = p * f + 2.40226469e-01f;
   p = p * f + 6.93147206e-01f;
   p = p * f + 1.0f;
-  return (Floats)((Ints)p + ((Ints)rounded << 23));  // adds n to the exponent
+  return (Floats)((Bits)p + ((Bits)rounded << 23));  // adds n to the exponent
 }
 
 /// The same for any x: 0 below -87, NaN stays NaN.
