@@ -1,6 +1,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <string>
+
 #include "kernels/cpu/row_ops.h"
 
 namespace mezzo::kernels::cpu {

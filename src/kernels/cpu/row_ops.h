@@ -81,7 +81,7 @@ struct ActivationGradients {
   at::Tensor bias;     ///< [F] float32
 };
 
-/// `grad` is overwritten, and becomes the gradient of `product`.
+/// `grad`, of the dtype of `product`, is overwritten and becomes its gradient.
 ActivationGradients bias_activation_backward(const at::Tensor& grad,
                                              const at::Tensor& product,
                                              const at::Tensor& bias,

@@ -22,6 +22,9 @@ struct Relu {
 
 using Bias = Elements<Element::kFloat>;
 
+// Passes hold what they use in variables of their own: a store through a pointer could change any other place, and it
+// would be read anew for every vector.
+
 struct Forward {
   template <Element kElement, class Activation>
   void run(const Activation activation) const {

@@ -407,7 +407,7 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
   float* sums = place(op.output, first, edge + kRows * kColumns);
   const Span output{static_cast<char*>(op.output.data) + first * size_of(op.output.element), op.output.element};
   const Target target{sums, output, count, op.columns, edge};
-  bool adds = op.adds, is_written = output.element == Element::kFloat;
+  bool adds = op.adds, is_rounded = false;
   if (adds) {
     read(output, 0, size, sums);
   }
@@ -421,7 +421,7 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
         const bool is_last = t + 1 == op.num_terms && block + 1 == blocks;
         with_result<Words>(is_last ? output.element : Element::kFloat, [&]<Element kResult> {
           multiply<Words, kResult>(rows, term.packed + k * kColumns, words * kColumns, block_end - k, adds, target);
-          is_written |= kResult != Element::kFloat;
+          is_rounded = kResult != Element::kFloat;
         });
         adds = true;
       }
@@ -430,7 +430,7 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
   if (!adds) {  // no terms, or none with depth
     __builtin_memset(sums, 0, static_cast<std::size_t>(size) * sizeof(float));
   }
-  if (!is_written) {
+  if (!is_rounded) {
     write(sums, output, 0, size);
   }
 }

@@ -160,8 +160,12 @@ inline void dropout_factors(const MaskRun& first, const MaskRun* second, const D
 template <class Run>
 inline void all_dropout_factors(int64_t count, const Dropout& dropout, const Run& run) {
   for (int64_t i = 0; i < count; i += 2) {
-    const MaskRun first = run(i), second = i + 1 < count ? run(i + 1) : first;
-    dropout_factors(first, i + 1 < count ? &second : nullptr, dropout);
+    if (i + 1 < count) {
+      const MaskRun second = run(i + 1);
+      dropout_factors(run(i), &second, dropout);
+    } else {
+      dropout_factors(run(i), nullptr, dropout);
+    }
   }
 }
 
