@@ -24,13 +24,34 @@ AnySpan from(AnySpan span, int64_t first) {
   return {static_cast<Byte*>(span.data) + first * size, span.element};
 }
 
-/// Places of the sequences, in the order in which threads should take them.
-std::vector<int64_t> longest_first(const std::vector<Sequence>& sequences) {
-  std::vector<int64_t> order(sequences.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
+/// Places of the sequences, thread by thread, in the order in which each should take its own.
+struct Order {
+  std::vector<int64_t> places, ends;  ///< ends: of each thread's
+};
+
+/// The longest of a thread's first. Its own are those that begin in its part of the rows.
+Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
+  Order order;
+  const int64_t threads = at::get_num_threads();
+  order.places.resize(sequences.size());
+  std::iota(order.places.begin(), order.places.end(), 0);
+  auto begin = order.places.begin();
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    const int64_t last_row = share_begin(rows, thread + 1, threads);
+    const auto end =
+        std::partition_point(begin, order.places.end(), [&](int64_t b) { return sequences[b].first_row < last_row; });
+    std::stable_sort(begin, end,
+                     [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
+    order.ends.push_back(end - order.places.begin());
+    begin = end;
+  }
   return order;
+}
+
+int64_t longest(const std::vector<Sequence>& sequences) {
+  return std::max_element(sequences.begin(), sequences.end(),
+                          [](const Sequence& a, const Sequence& b) { return a.num_tokens < b.num_tokens; })
+      ->num_tokens;
 }
 
 /// Room for rows of sequences, to be written. Those of none are zero.
@@ -67,7 +88,7 @@ class Tiles {
         query_bias_(as_float(attention.biases.query)),
         key_bias_(as_float(attention.biases.key)),
         value_bias_(as_float(attention.biases.value)),
-        order_(longest_first(attention.sequences)) {}
+        order_(longest_first(attention.sequences, attention.key.size(0))) {}
 
   /// `log_sum_exp` and `output` may be undefined.
   AttentionTile tile(int64_t b, int64_t head, const at::Tensor& log_sum_exp, const at::Tensor& output) const {
@@ -101,14 +122,18 @@ class Tiles {
   /// neighbouring heads, as many as leave enough for the others, so that one can read ahead for the next.
   template <class Task>
   void for_each(const Task& task) const {
-    const int64_t count = static_cast<int64_t>(order_.size()), heads = attention_.num_heads;
+    const int64_t count = static_cast<int64_t>(order_.places.size()), heads = attention_.num_heads;
     const int64_t parts = std::clamp<int64_t>(kTurnsOfAThread * at::get_num_threads() / count, 1, heads);
-    const int64_t longest = attention_.sequences[order_.front()].num_tokens;
-    share_out(count * parts, [&](const auto& next) {
-      const at::Tensor scratch = at::empty({simd_kernels().attention_scratch(longest, head_size_)}, at::kFloat);
+    auto ends = order_.ends;
+    for (int64_t& end : ends) {
+      end *= parts;
+    }
+    share_out(ends, [&](const auto& next) {
+      const at::Tensor scratch =
+          at::empty({simd_kernels().attention_scratch(longest(attention_.sequences), head_size_)}, at::kFloat);
       for (int64_t i = next(); i >= 0; i = next()) {
         for (int64_t part = i % parts, head = heads * part / parts; head < heads * (part + 1) / parts; ++head) {
-          task(order_[i / parts], head, scratch.mutable_data_ptr<float>());
+          task(order_.places[i / parts], head, scratch.mutable_data_ptr<float>());
         }
       }
     });
@@ -125,7 +150,7 @@ class Tiles {
   const PackedAttention& attention_;
   int64_t hidden_, head_size_;
   at::Tensor query_bias_, key_bias_, value_bias_;
-  std::vector<int64_t> order_;
+  Order order_;
 };
 
 }  // namespace
@@ -202,13 +227,12 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
 /// Calls `task(b, scratch)` for every sequence.
 template <class Task>
 void for_each_sequence(const FirstTokenAttention& attention, const Task& task) {
-  const auto order = longest_first(attention.sequences);
-  const int64_t longest = attention.sequences[order.front()].num_tokens;
-  share_out(static_cast<int64_t>(order.size()), [&](const auto& next) {
+  const auto order = longest_first(attention.sequences, attention.rows.size(0));
+  share_out(order.ends, [&](const auto& next) {
     const at::Tensor scratch =
-        at::empty({simd_kernels().attention_scratch(longest, attention.rows.size(1))}, at::kFloat);
+        at::empty({simd_kernels().attention_scratch(longest(attention.sequences), attention.rows.size(1))}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {
-      task(order[i], scratch.mutable_data_ptr<float>());
+      task(order.places[i], scratch.mutable_data_ptr<float>());
     }
   });
 }
