@@ -24,8 +24,10 @@ constexpr int64_t kRowsAhead = 8;       // rows are read ahead while others are 
 constexpr int64_t kPanelsATime = 4;     // filled by neighbouring cache lines of each row
 constexpr int64_t kStripe = 4 * kRows;  // rows packed at a time: more would compete for the same places in the cache
 
-constexpr int64_t kLine = 16;       // words of a cache line
-constexpr int64_t kLineSteps = 16;  // a panel is read ahead while the rows of a block pass by, 1 / 16 of it a tile
+constexpr int64_t kLine = 16;  // words of a cache line
+// A line is read ahead every so many steps: a panel while the rows of a whole block pass by.
+constexpr int64_t kLineSteps = kLargestRowBlock / kRows / (kColumns / kLine);
+static_assert(kLineSteps % 4 == 0, "steps are unrolled by 4");
 
 #define MEZZO_UNROLL _Pragma("GCC unroll 16")
 
