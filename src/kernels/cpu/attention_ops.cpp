@@ -37,9 +37,11 @@ Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   std::iota(order.places.begin(), order.places.end(), 0);
   auto begin = order.places.begin();
   for (int64_t thread = 0; thread < threads; ++thread) {
-    const int64_t last_row = share_begin(rows, thread + 1, threads);
-    const auto end =
-        std::partition_point(begin, order.places.end(), [&](int64_t b) { return sequences[b].first_row < last_row; });
+    const int64_t rows_end = share_begin(rows, thread + 1, threads);
+    const auto end = thread + 1 == threads  // with those of no rows at the end
+                         ? order.places.end()
+                         : std::partition_point(begin, order.places.end(),
+                                                [&](int64_t b) { return sequences[b].first_row < rows_end; });
     std::stable_sort(begin, end,
                      [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
     order.ends.push_back(end - order.places.begin());
@@ -128,9 +130,9 @@ class Tiles {
     for (int64_t& end : ends) {
       end *= parts;
     }
+    const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention_.sequences), head_size_);
     share_out(ends, [&](const auto& next) {
-      const at::Tensor scratch =
-          at::empty({simd_kernels().attention_scratch(longest(attention_.sequences), head_size_)}, at::kFloat);
+      const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
       for (int64_t i = next(); i >= 0; i = next()) {
         for (int64_t part = i % parts, head = heads * part / parts; head < heads * (part + 1) / parts; ++head) {
           task(order_.places[i / parts], head, scratch.mutable_data_ptr<float>());
@@ -228,9 +230,9 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
 template <class Task>
 void for_each_sequence(const FirstTokenAttention& attention, const Task& task) {
   const auto order = longest_first(attention.sequences, attention.rows.size(0));
+  const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention.sequences), attention.rows.size(1));
   share_out(order.ends, [&](const auto& next) {
-    const at::Tensor scratch =
-        at::empty({simd_kernels().attention_scratch(longest(attention.sequences), attention.rows.size(1))}, at::kFloat);
+    const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {
       task(order.places[i], scratch.mutable_data_ptr<float>());
     }
