@@ -7,6 +7,8 @@
 
 #include <cmath>
 
+#include "kernels/cpu/attention_ops.h"
+
 namespace mezzo::kernels {
 namespace {
 
@@ -82,6 +84,20 @@ TEST(PackedAttentionTest, OnCudaEqualsTheReferenceAndRepeatsItsMasks) {
   const auto first = run(packed_attention, 0.5), second = run(packed_attention, 0.5);
   EXPECT_TRUE(at::equal(first.back(), second.back()));
   EXPECT_FALSE(at::equal(first.back(), mine.back()));
+}
+
+TEST(PackedAttentionTest, ASequenceWithoutTokensAtTheEndChangesNoGradient) {
+  const auto make = [] { return at::randn({4, kHidden}); };
+  const auto q = make(), k = make(), v = make(), grad = make(), none = at::zeros({kHidden});
+  const auto gradients = [&](const std::vector<Sequence>& sequences) {
+    const cpu::PackedAttention attention{q, k, v, {none, none, none}, kHeads, sequences, {}};
+    at::Tensor log_sum_exp;
+    cpu::packed_attention(attention, &log_sum_exp);
+    at::full({static_cast<int64_t>(sequences.size()), 3, kHidden}, NAN);  // left in memory that is given out next
+    const auto result = cpu::packed_attention_backward(attention, log_sum_exp, grad);
+    return at::cat({result.biases.query, result.biases.key, result.biases.value, result.query.flatten()});
+  };
+  EXPECT_TRUE(at::equal(gradients({{0, 4}, {4, 0}}), gradients({{0, 4}})));
 }
 
 }  // namespace
