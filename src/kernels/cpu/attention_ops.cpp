@@ -29,7 +29,8 @@ struct Order {
   std::vector<int64_t> places, ends;  ///< ends: of each thread's
 };
 
-/// The longest of a thread's first. Its own are those that begin in its part of the rows.
+/// The longest of a thread's first. Its own are those that begin in its part of the rows; the last row's owner has
+/// those, too, that are empty and begin behind it.
 Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   Order order;
   const int64_t threads = at::get_num_threads();
@@ -38,10 +39,8 @@ Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   auto begin = order.places.begin();
   for (int64_t thread = 0; thread < threads; ++thread) {
     const int64_t rows_end = share_begin(rows, thread + 1, threads);
-    const auto end = thread + 1 == threads  // with those of no rows at the end
-                         ? order.places.end()
-                         : std::partition_point(begin, order.places.end(),
-                                                [&](int64_t b) { return sequences[b].first_row < rows_end; });
+    const auto end = std::partition_point(
+        begin, order.places.end(), [&](int64_t b) { return std::min(sequences[b].first_row, rows - 1) < rows_end; });
     std::stable_sort(begin, end,
                      [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
     order.ends.push_back(end - order.places.begin());
