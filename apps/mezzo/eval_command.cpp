@@ -12,13 +12,13 @@
 namespace mezzo::app {
 namespace {
 
-struct Flags {
+struct EvalFlags {
   ModelFlags model;
   std::filesystem::path data;
   bool json = false;
 };
 
-int run_eval(const Flags& flags, distributed::ProcessGroup* group) {
+int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   ModelSession session(flags.model, group);
   const auto labels = text::LabelMap::from_names(session.label_names());
   const auto data = text::to_dataset(text::load_rows(flags.data), labels);
@@ -46,7 +46,7 @@ int run_eval(const Flags& flags, distributed::ProcessGroup* group) {
 }  // namespace
 
 Run add_eval(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<EvalFlags>();
   flags->model.add_to(app);
   app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv or .tsv")->required();
   app.add_flag("--json", flags->json, "one JSON object instead of the report");

@@ -20,7 +20,7 @@ namespace {
 using distributed::LaunchOptions;
 using Arguments = std::vector<std::string>;
 
-struct Flags {
+struct LaunchFlags {
   std::optional<int64_t> nproc;
   int64_t nnodes = 1, node_rank = 0, max_restarts = 0;
   std::string master;
@@ -90,7 +90,7 @@ Arguments with_program(const std::string& program, const Arguments& command) {
   return result;
 }
 
-int run_launch(const Flags& flags, const CLI::App& launch_app) {
+int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
   const CLI::App& app = *launch_app.get_parent();
   const Arguments command = launch_app.remaining();
   check_command(command, app);
@@ -135,7 +135,7 @@ void drop_launch_separator(std::vector<std::string>& arguments, const CLI::App& 
 }
 
 Run add_launch(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<LaunchFlags>();
   app.add_option("--nproc", flags->nproc, "ranks on this node");
   app.add_option("--nnodes", flags->nnodes, "nodes, each with a mezzo launch of its own and as many ranks")
       ->capture_default_str();

@@ -10,12 +10,12 @@
 namespace mezzo::app {
 namespace {
 
-struct Flags {
+struct OpsFlags {
   std::string policy = "cuda";
   bool json = false;
 };
 
-int run_ops(const Flags& flags) {
+int run_ops(const OpsFlags& flags) {
   auto json = nlohmann::ordered_json::array();
   for (const auto& [op, policy] : text::parse_op_policy(flags.policy).lines()) {
     if (flags.json) {
@@ -33,7 +33,7 @@ int run_ops(const Flags& flags) {
 }  // namespace
 
 Run add_ops(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<OpsFlags>();
   app.add_option("--policy", flags->policy, "op list: cuda, cpu, cuda_2020, norms_stay_low, or a TOML file")
       ->capture_default_str();
   app.add_flag("--json", flags->json, "an array of objects instead of lines");

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Flags {
+struct PredictFlags {
   ModelFlags model;
   std::optional<std::string> text;
   std::filesystem::path data, output;
@@ -42,7 +42,7 @@ std::string prediction(const std::string& text,
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-int run_predict(const Flags& flags, distributed::ProcessGroup* group) {
+int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   if (group != nullptr && !flags.text && flags.data.empty()) {
     throw UsageError("several ranks cannot share the texts of stdin; pass them as --data FILE");
   }
@@ -78,7 +78,7 @@ int run_predict(const Flags& flags, distributed::ProcessGroup* group) {
 }  // namespace
 
 Run add_predict(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<PredictFlags>();
   flags->model.add_to(app);
   app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line");

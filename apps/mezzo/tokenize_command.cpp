@@ -11,7 +11,7 @@
 namespace mezzo::app {
 namespace {
 
-struct Flags {
+struct TokenizeFlags {
   std::filesystem::path model, vocab, data;
   int64_t max_length = 0;
 };
@@ -31,7 +31,7 @@ void append_line(const std::vector<int32_t>& ids, fmt::memory_buffer& out) {
   out.append(kEnd);
 }
 
-int run_tokenize(const Flags& flags) {
+int run_tokenize(const TokenizeFlags& flags) {
   if (flags.model.empty() == flags.vocab.empty()) {
     throw UsageError("pass either --model DIR or --vocab FILE");
   }
@@ -55,7 +55,7 @@ int run_tokenize(const Flags& flags) {
 }  // namespace
 
 Run add_tokenize(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TokenizeFlags>();
   app.add_option("--model", flags->model, "Hugging Face folder");
   app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model");
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line; stdin without it");

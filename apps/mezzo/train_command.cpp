@@ -17,7 +17,7 @@ namespace {
 
 using text::TrainConfig;
 
-struct Flags {
+struct TrainFlags {
   TrainConfig config;
   std::string config_file;
   std::string loss_scale = "dynamic";
@@ -41,7 +41,7 @@ void add_sources(CLI::App& app, TrainConfig& config) {
   app.add_flag("--overwrite", config.overwrite, "replace a run that the folder holds")->group("Data");
 }
 
-void add_precision(CLI::App& app, Flags& flags) {
+void add_precision(CLI::App& app, TrainFlags& flags) {
   TrainConfig& config = flags.config;
   app.add_option("--precision", config.precision, "fp32, bf16, fp16 or auto")
       ->group("Precision")
@@ -89,7 +89,7 @@ void add_schedule_details(CLI::App& app, TrainConfig& config) {
       ->capture_default_str();
 }
 
-void add_recipe(CLI::App& app, Flags& flags) {
+void add_recipe(CLI::App& app, TrainFlags& flags) {
   TrainConfig& config = flags.config;
   app.add_option("--batch-size", flags.batch_size, "texts per micro-batch, or auto: as many as fit the memory")
       ->group("Recipe")
@@ -147,7 +147,7 @@ void add_ranks(CLI::App& app, TrainConfig& config) {
       ->capture_default_str();
 }
 
-void add_running(CLI::App& app, Flags& flags) {
+void add_running(CLI::App& app, TrainFlags& flags) {
   TrainConfig& config = flags.config;
   app.add_option("--config", flags.config_file, "TOML file with any of these settings; flags win")->group("Run");
   app.add_option("--eval-every", config.eval_every, "steps between evaluations on dev; 0: only at the end")
@@ -199,7 +199,7 @@ std::optional<int64_t> parse_batch_size(const std::string& text) {
   return size;
 }
 
-int run_train(Flags& flags) {
+int run_train(TrainFlags& flags) {
   flags.config.loss_scale = parse_loss_scale(flags.loss_scale);
   flags.config.batch_size = parse_batch_size(flags.batch_size);
   try {
@@ -220,7 +220,7 @@ int run_train(Flags& flags) {
 }  // namespace
 
 Run add_train(CLI::App& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TrainFlags>();
   add_sources(app, flags->config);
   add_recipe(app, *flags);
   add_precision(app, *flags);

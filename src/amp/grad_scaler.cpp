@@ -17,6 +17,7 @@
 
 #include "amp/gradient_groups.h"
 #include "mezzo/amp/overflow_report.h"
+#include "optim/inverse_of.h"
 
 namespace mezzo {
 namespace {
@@ -52,11 +53,6 @@ class DeviceCopies {
  private:
   std::vector<at::Tensor> copies_;
 };
-
-/// 1 / scale, rounded once: float32 division is inexact under some compilers' fast modes.
-at::Tensor inverse_of(const at::Tensor& scale) {
-  return scale.device().is_mps() ? scale.reciprocal() : scale.to(at::kDouble).reciprocal().to(at::kFloat);
-}
 
 void check_gradient(const AmpOptimizer& optimizer, size_t index, const at::Tensor& gradient, bool half_allowed) {
   const auto dtype = gradient.scalar_type();

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <sstream>
 
 #include "amp/dtype_name.h"
@@ -6,8 +7,6 @@
 
 namespace mezzo {
 namespace {
-
-constexpr double kLargestHalf = 65504;
 
 void write_place(std::ostream& out, const NonFiniteOp& op) {
   out << (op.in_backward ? " in backward" : " in forward");
@@ -64,7 +63,7 @@ std::string NonFiniteOp::to_string() const {
                                  return tensor.dtype == at::kHalf && tensor.num_nan == 0;
                                });
   if (half_overflowed) {
-    out << "  float16 holds at most " << kLargestHalf << '\n';
+    out << "  float16 holds at most " << std::numeric_limits<at::Half>::max() << '\n';
   }
   return out.str();
 }

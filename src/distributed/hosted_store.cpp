@@ -14,8 +14,6 @@
 namespace mezzo::distributed {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
-
 /// A listening socket on an address of `family`; nothing where the kernel has no such family. Ranks of many nodes may
 /// come at once, so the backlog is as long as the kernel allows.
 UniqueFd listen_on(const sockaddr* address, socklen_t size, int64_t port) {

@@ -7,6 +7,8 @@
 
 namespace mezzo::distributed {
 
+inline constexpr const char* kLoopback = "127.0.0.1";
+
 /// A c10d::TCPStore that this process serves, until it is let go.
 struct HostedStore {
   c10::intrusive_ptr<c10d::Store> store;

@@ -16,7 +16,6 @@
 namespace mezzo::distributed {
 namespace {
 
-constexpr const char* kLoopback = "127.0.0.1";
 constexpr int64_t kMostPorts = std::numeric_limits<uint16_t>::max();
 
 void check_at_least(const char* name, int64_t value, int64_t least) {

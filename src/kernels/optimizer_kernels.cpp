@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/is_half.h"
+
 namespace mezzo::kernels {
 namespace {
 
@@ -15,8 +17,7 @@ bool has_cpu_kernel(at::ScalarType dtype) {
 bool has_cpu_kernel(const ParameterUpdate& update) {
   const at::Tensor& shadow = update.shadow;
   const bool shadow_fits =
-      !shadow.defined() || (shadow.is_cpu() && shadow.is_contiguous() &&
-                            (shadow.scalar_type() == at::kHalf || shadow.scalar_type() == at::kBFloat16));
+      !shadow.defined() || (shadow.is_cpu() && shadow.is_contiguous() && is_half(shadow.scalar_type()));
   return update.param.is_cpu() && update.param.is_contiguous() && has_cpu_kernel(update.param.scalar_type()) &&
          has_cpu_kernel(update.gradient.scalar_type()) && shadow_fits;
 }

@@ -8,22 +8,17 @@
 #include <set>
 #include <utility>
 
+#include "kernels/is_half.h"
 #include "kernels/optimizer_kernels.h"
+#include "optim/inverse_of.h"
 
 namespace mezzo {
 namespace {
-
-bool is_half(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
-}
 
 /// Waits only for what the CPU is to read.
 at::Tensor on_device(const at::Tensor& tensor, const at::Device& device) {
   return tensor.defined() ? tensor.to(device, tensor.scalar_type(), /*non_blocking=*/!device.is_cpu()) : tensor;
 }
-
-/// 1 / scale, rounded once.
-at::Tensor inverse_of(const at::Tensor& scale) { return scale.to(at::kDouble).reciprocal().to(at::kFloat); }
 
 /// The larger of two verdicts, on the device of the first that is there.
 at::Tensor either(const at::Tensor& a, const at::Tensor& b) {
@@ -49,7 +44,7 @@ void check_parameter(const NamedParameter& parameter, bool stochastic) {
                     " cannot be trained: it must be a leaf tensor that requires a gradient");
   TORCH_CHECK_VALUE(!stochastic || tensor.scalar_type() != at::kHalf, "Optimizer: parameter ", name,
                     " is float16, which is not rounded stochastically; use bfloat16, or float32 master weights");
-  TORCH_CHECK_VALUE(!shadow.defined() || (tensor.scalar_type() == at::kFloat && is_half(shadow) &&
+  TORCH_CHECK_VALUE(!shadow.defined() || (tensor.scalar_type() == at::kFloat && is_half(shadow.scalar_type()) &&
                                           shadow.sizes() == tensor.sizes() && shadow.device() == tensor.device()),
                     "Optimizer: the shadow of parameter ", name,
                     " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");

@@ -3,16 +3,13 @@
 
 #include <utility>
 
+#include "kernels/is_half.h"
 #include "mezzo/optim/optimizer.h"
 
 namespace mezzo {
 namespace {
 
 constexpr std::string_view kStep = "step";
-
-bool is_half(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
-}
 
 }  // namespace
 
@@ -28,7 +25,7 @@ std::vector<at::Tensor> Optimizer::initial_state(const at::Tensor& param) const 
   std::vector<at::Tensor> state;
   for (const std::string_view name : all_slot_names()) {
     const auto options = at::TensorOptions(param.device()).dtype(at::kFloat);
-    const auto moment_dtype = is_half(param) ? at::kFloat : param.scalar_type();
+    const auto moment_dtype = is_half(param.scalar_type()) ? at::kFloat : param.scalar_type();
     state.push_back(name == kStep ? at::zeros({}, options) : at::zeros(param.sizes(), options.dtype(moment_dtype)));
   }
   return state;

@@ -12,22 +12,14 @@
 #include <system_error>
 #include <utility>
 
+#include "text/sync_folder.h"
+
 namespace mezzo::text {
 namespace {
 
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   static std::atomic<uint64_t> count{0};
   return path.parent_path() / fmt::format(".{}.{}.{}.tmp", path.filename().string(), getpid(), count++);
-}
-
-/// The folder holds the name: without this a power cut could undo the rename.
-int sync_folder(const std::filesystem::path& folder) {
-  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return errno;
-  int error = fsync(descriptor) == 0 ? 0 : errno;
-  if (error == EINVAL) error = 0;  // some network file systems cannot, and need not
-  close(descriptor);
-  return error;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "mezzo/text/atomic_file.h"
 #include "mezzo/text/safetensors.h"
 #include "text/json_file.h"
+#include "text/sync_folder.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -46,14 +47,9 @@ std::string hash_of_file(const fs::path& path) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
-void sync_folder(const fs::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && ::fsync(fd) == 0;
-  const int error = errno;
-  if (fd >= 0) {
-    ::close(fd);
-  }
-  TORCH_CHECK_VALUE(synced, folder.string(), ": cannot be flushed to the disk: ", std::strerror(error));
+void flush(const fs::path& folder) {
+  const int error = sync_folder(folder);
+  TORCH_CHECK_VALUE(error == 0, folder.string(), ": cannot be flushed to the disk: ", std::strerror(error));
 }
 
 /// Checkpoints of `folder`, newest first.
@@ -136,11 +132,11 @@ void save_checkpoint(const Checkpoint& checkpoint, const fs::path& folder, int64
     manifest[name] = hash_of_file(aside / name);
   }
   write_file_atomically(aside / kManifest, manifest.dump(2) + "\n");
-  sync_folder(aside);
+  flush(aside);
 
   fs::remove_all(target);  // of an earlier life of the same run
   fs::rename(aside, target);
-  sync_folder(folder);
+  flush(folder);
   const auto all = list_checkpoints(folder);
   for (size_t i = static_cast<size_t>(keep); i < all.size(); ++i) {
     fs::remove_all(all[i].second);

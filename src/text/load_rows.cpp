@@ -5,15 +5,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <charconv>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 
 #include "mezzo/text/dataset.h"
 #include "text/csv_reader.h"
 #include "text/json_reader.h"
+#include "text/read_file.h"
 #include "text/utf8.h"
 
 namespace mezzo::text {
@@ -21,17 +18,6 @@ namespace {
 
 /// Each label costs a row of the classifier; a larger integer is no label but somebody's identifier.
 constexpr int64_t kMaxIntegerLabel = 999'999;
-
-std::string read_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  errno = std::filesystem::is_directory(path, ignored) ? EISDIR : 0;
-  std::ifstream stream;
-  if (errno == 0) stream.open(path, std::ios::binary);
-  TORCH_CHECK_VALUE(stream.is_open(), path.string(), ": cannot be read: ", std::generic_category().message(errno), ".");
-  std::string bytes{std::istreambuf_iterator<char>(stream), {}};
-  TORCH_CHECK_VALUE(!stream.bad(), path.string(), ": cannot be read to its end.");
-  return bytes;
-}
 
 /// The file's text: what follows a byte order mark.
 std::string_view text_of(std::string_view bytes, const std::string& file) {

@@ -29,7 +29,7 @@ void add(std::string& out, fmt::format_string<Args...> format, Args&&... args) {
   fmt::format_to(std::back_inserter(out), format, std::forward<Args>(args)...);
 }
 
-struct Range {
+struct ValueRange {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
 
@@ -42,8 +42,8 @@ struct Range {
   }
 };
 
-Range range_of_x(const Chart& chart) {
-  Range range;
+ValueRange range_of_x(const Chart& chart) {
+  ValueRange range;
   if (chart.x_range) {
     range.include(chart.x_range->first);
     range.include(chart.x_range->second);
@@ -55,15 +55,15 @@ Range range_of_x(const Chart& chart) {
   return range;
 }
 
-Range range_of_y(const Chart& chart) {
-  Range range;
+ValueRange range_of_y(const Chart& chart) {
+  ValueRange range;
   for (const ChartSeries& series : chart.series) {
     std::for_each(series.y.begin(), series.y.end(), [&](double y) { range.include(y); });
   }
   return range;
 }
 
-ChartAxis make_y_axis(const Chart& chart, Range range) {
+ChartAxis make_y_axis(const Chart& chart, ValueRange range) {
   if (range.low > 0 && chart.scale == Chart::Scale::kLog2) {
     return ChartAxis::containing(range.low, range.high, AxisScale::kLog2);
   }
@@ -261,8 +261,8 @@ std::string render_caption(const Chart& chart, const std::optional<Frame>& frame
 }  // namespace
 
 std::string render_chart(const Chart& chart) {
-  const Range x = range_of_x(chart);
-  const Range y = range_of_y(chart);
+  const ValueRange x = range_of_x(chart);
+  const ValueRange y = range_of_y(chart);
   std::optional<Frame> frame;
   if (!x.empty() && !y.empty()) {
     frame = Frame{ChartAxis::whole_numbers(x.low, x.high), make_y_axis(chart, y)};

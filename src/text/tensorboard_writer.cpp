@@ -18,7 +18,7 @@
 namespace mezzo::text {
 namespace {
 
-constexpr const char* kWho = "TensorBoardWriter";
+constexpr const char* kWriter = "TensorBoardWriter";
 
 // Field numbers of the messages.
 constexpr uint32_t kEventWallTime = 1;
@@ -161,13 +161,13 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder) : Tens
 
 TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, const Options& options)
     : flush_every_(options.flush_every) {
-  TORCH_CHECK_VALUE(flush_every_ > 0, kWho, ": flush_every must be 1 or more, got ", flush_every_, ".");
+  TORCH_CHECK_VALUE(flush_every_ > 0, kWriter, ": flush_every must be 1 or more, got ", flush_every_, ".");
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  TORCH_CHECK(!error, kWho, ": cannot make the folder ", folder.string(), ": ", error.message());
+  TORCH_CHECK(!error, kWriter, ": cannot make the folder ", folder.string(), ": ", error.message());
   const double wall_time = now();
   path_ = folder / file_name(wall_time);
-  fd_ = open_for_writing(kWho, path_, O_EXCL | O_APPEND);
+  fd_ = open_for_writing(kWriter, path_, O_EXCL | O_APPEND);
   buffer_ += framed_record(file_version_event(wall_time));
   if (options.purge_step) {
     buffer_ += framed_record(session_start_event(wall_time, *options.purge_step));
@@ -203,7 +203,7 @@ void TensorBoardWriter::add_event(std::string_view event) {
 void TensorBoardWriter::flush() {
   buffered_records_ = 0;
   const std::string bytes = std::exchange(buffer_, {});
-  write_all(kWho, path_, fd_, bytes);
+  write_all(kWriter, path_, fd_, bytes);
 }
 
 }  // namespace mezzo::text

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include <unordered_map>
 
 #include "mezzo/text/atomic_file.h"
+#include "text/read_file.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
 
@@ -22,21 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;  // far above any vocabulary
-
-std::string read_file(const fs::path& path) {
-  std::error_code error;
-  TORCH_CHECK_VALUE(fs::is_regular_file(path, error), path.string(), ": no such file; check the path");
-  const uintmax_t size = fs::file_size(path, error);
-  TORCH_CHECK_VALUE(!error && size <= kMaxFileBytes, path.string(), ": larger than ", kMaxFileBytes,
-                    " bytes, so not a tokenizer's file; check the path");
-  std::string bytes(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(bytes.data(), static_cast<std::streamsize>(size));
-  TORCH_CHECK_VALUE(file && static_cast<uintmax_t>(file.gcount()) == size, path.string(),
-                    ": cannot be read; check its permissions");
-  return bytes;
-}
+constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;  // far above any vocabulary
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -97,7 +83,7 @@ class Field {
 };
 
 json parse_json(const fs::path& path) {
-  const std::string bytes = read_file(path);
+  const std::string bytes = read_file(path, kMaxFileBytes);
   try {
     return json::parse(bytes);
   } catch (const json::exception& error) {
@@ -423,7 +409,7 @@ std::string_view trim_end(std::string_view line) {
 TokenizerSpec read_vocab_txt(const fs::path& path) {
   TokenizerSpec spec;
   spec.source = path.string();
-  const std::string bytes = read_file(path);
+  const std::string bytes = read_file(path, kMaxFileBytes);
   std::unordered_map<std::string_view, int32_t> ids;
   int32_t line_number = 0;
   for (size_t begin = 0; begin < bytes.size(); ++line_number) {

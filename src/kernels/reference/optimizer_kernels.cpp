@@ -5,12 +5,11 @@
 #include <map>
 #include <tuple>
 
+#include "kernels/is_half.h"
 #include "kernels/reference/random_words.h"
 
 namespace mezzo::kernels::reference {
 namespace {
-
-bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
 at::ScalarType compute_dtype(const ParameterUpdate& update) {
   const auto dtype = update.param.scalar_type();
