@@ -14,12 +14,14 @@
 #include <sstream>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "amp/finite_counts.h"
 #include "amp/forward_ops.h"
 #include "amp/recorded_inputs.h"
 #include "amp/traced_op.h"
 #include "amp/traced_tensor.h"
+#include "amp/value_origins.h"
 #include "mezzo/amp/module_scope.h"
 
 namespace mezzo {
@@ -52,7 +54,11 @@ struct Call : at::ObserverContext {
   std::vector<at::IValue> inputs;
   std::vector<TracedTensor> overwritten;  // the arguments changed in place, as they were before
   std::optional<BackwardNode> node;       // in place of an op
+  const Call* outer = nullptr;            // the op that this one runs within, if any
 };
+
+/// The innermost op that this thread runs and whose end is of interest.
+thread_local const Call* running_op = nullptr;
 
 struct Findings {
   bool inf = false;  // +inf or -inf
@@ -88,6 +94,16 @@ void visit_results(const Call& call, const std::vector<at::IValue>& outputs, Vis
       visit_values(call.inputs[i], [&](const at::Tensor& values) { visit("output", values); });
     }
   }
+}
+
+/// What a copy copies.
+at::Tensor copied_tensor(const Call& call) {
+  for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
+    if (!call.op->arguments[i].is_written && call.inputs[i].isTensor()) {
+      return call.inputs[i].toTensor();
+    }
+  }
+  return {};
 }
 
 std::vector<TracedTensor> describe_inputs(const Call& call) {
@@ -126,13 +142,20 @@ class FiniteTracer::Trace {
   void begin_node(Call& call, const at::RecordFunction& function);
   bool begin_op(Call& call, const at::RecordFunction& function);
   void judge(const Call& call, std::vector<TracedTensor> outputs);
-  void found(bool produced, std::string name, std::vector<TracedTensor> inputs, std::vector<TracedTensor> outputs);
+  void found(bool produced,
+             std::string name,
+             std::vector<TracedTensor> inputs,
+             std::vector<TracedTensor> outputs,
+             std::string source = "");
+  std::string source_of(const Call& call);
+  void note_origin(const Call& call, const at::Tensor& values);
   void place(NonFiniteOp& op) const;
 
   const FiniteTracerOptions options_;
   TracedOps ops_;
   mutable std::mutex mutex_;  // of all below
   ForwardOps forward_ops_;
+  ValueOrigins origins_;
   FiniteCounts counts_;
   std::optional<NonFiniteOp> first_;
   std::atomic<bool> origin_is_known_ = true;  // false once non-finite values were asked for, or came from an ignored op
@@ -200,6 +223,7 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
       }
     }
   }
+  call.outer = std::exchange(running_op, &call);  // last, as nothing may fail between here and the end of the call
   return true;
 }
 
@@ -212,6 +236,7 @@ void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
     }
     return;
   }
+  running_op = call.outer;
   if (is_done_) {
     return;
   }
@@ -226,11 +251,38 @@ void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
     return;
   }
   std::vector<TracedTensor> outputs;
-  visit_results(call, function.outputs(),
-                [&](const char* name, const at::Tensor& values) { outputs.push_back(describe(name, values)); });
+  visit_results(call, function.outputs(), [&](const char* name, const at::Tensor& values) {
+    outputs.push_back(describe(name, values));
+    note_origin(call, values);
+  });
   if (const auto made = look_at(outputs); made.inf || made.nan) {
     judge(call, std::move(outputs));
   }
+}
+
+void FiniteTracer::Trace::note_origin(const Call& call, const at::Tensor& values) {
+  const std::lock_guard lock(mutex_);
+  if (const auto copied = call.op->is_copy ? copied_tensor(call) : at::Tensor(); copied.defined()) {
+    origins_.copied(copied, values);
+  } else {
+    origins_.wrote(call.op->name, values);
+  }
+}
+
+/// The op that computed what `call` copies; else the one within which it is copied, whose kernel may have computed it
+/// out of sight.
+std::string FiniteTracer::Trace::source_of(const Call& call) {
+  if (const auto copied = copied_tensor(call); copied.defined()) {
+    const std::lock_guard lock(mutex_);
+    if (auto op = origins_.of(copied); !op.empty()) {
+      return op;
+    }
+  }
+  const Call* outer = call.outer;
+  while (outer != nullptr && outer->op->is_copy) {
+    outer = outer->outer;
+  }
+  return outer != nullptr ? outer->op->name : "";
 }
 
 /// Decides whether inf or NaN in `outputs` began here.
@@ -248,7 +300,8 @@ void FiniteTracer::Trace::judge(const Call& call, std::vector<TracedTensor> outp
   }
   // An input of -inf alone is taken for a mask.
   if (produced || (origin_is_known_ && (received.nan || received.plus_inf))) {
-    found(produced, call.op->name, std::move(inputs), std::move(outputs));
+    auto source = call.op->is_copy ? source_of(call) : "";
+    found(produced, call.op->name, std::move(inputs), std::move(outputs), std::move(source));
   }
 }
 
@@ -256,7 +309,8 @@ void FiniteTracer::Trace::judge(const Call& call, std::vector<TracedTensor> outp
 void FiniteTracer::Trace::found(bool produced,
                                 std::string name,
                                 std::vector<TracedTensor> inputs,
-                                std::vector<TracedTensor> outputs) {
+                                std::vector<TracedTensor> outputs,
+                                std::string source) {
   if (is_done_.exchange(true)) {
     return;
   }
@@ -265,6 +319,7 @@ void FiniteTracer::Trace::found(bool produced,
   op.op = std::move(name);
   op.inputs = std::move(inputs);
   op.outputs = std::move(outputs);
+  op.source = std::move(source);
   {
     const std::lock_guard lock(mutex_);
     place(op);

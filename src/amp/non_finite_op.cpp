@@ -22,6 +22,21 @@ void write_place(std::ostream& out, const NonFiniteOp& op) {
   out << '\n';
 }
 
+/// A cast is named by what it does and to whose result: its op, aten::copy_, tells neither.
+std::string subject(const NonFiniteOp& op) {
+  const bool is_cast = op.produced_here && (op.op == "aten::copy_" || op.op == "aten::_to_copy") &&
+                       op.inputs.size() == 1 && op.outputs.size() == 1 && op.inputs[0].dtype != op.outputs[0].dtype;
+  if (!is_cast) {
+    return op.op;
+  }
+  std::ostringstream out;
+  out << "a cast from " << dtype_name(op.inputs[0].dtype) << " to " << dtype_name(op.outputs[0].dtype);
+  if (!op.source.empty()) {
+    out << " of the result of " << op.source;
+  }
+  return out.str();
+}
+
 void write_count(std::ostream& out, int64_t count, const char* what) {
   if (count > 0) {
     out << ", " << count << " " << what;
@@ -46,7 +61,8 @@ void write_tensor(std::ostream& out, const TracedTensor& tensor, size_t name_wid
 
 std::string NonFiniteOp::to_string() const {
   std::ostringstream out;
-  out << op << (produced_here ? " produced inf or NaN" : " received inf or NaN, which no traced op had produced,");
+  out << subject(*this)
+      << (produced_here ? " produced inf or NaN" : " received inf or NaN, which no traced op had produced,");
   write_place(out, *this);
   size_t width = 0;
   for (const auto* tensors : {&inputs, &outputs}) {

@@ -17,6 +17,7 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
 namespace mezzo {
 namespace {
@@ -27,6 +28,7 @@ constexpr int kHalfSubnormal = -15;  // the last exponent below float16's normal
 constexpr int kHeadroom = 2;         // doublings left above the largest gradient
 constexpr int kMostDoublings = 24;
 constexpr double kTolerableLoss = 1e-3;
+constexpr size_t kMostObjections = 4;
 
 // The bins of the device's histogram: zeros, the exponents, non-finite values.
 constexpr int64_t kDeviceBins = static_cast<int64_t>(GradientExponents::kBins) + 2;
@@ -86,6 +88,13 @@ double share_between(const GradientExponents& exponents, int low, int high, doub
   return all > 0 ? static_cast<double>(count) / static_cast<double>(all) : 0;
 }
 
+/// Powers of two to the last digit, others as people write them.
+std::string scale_text(double scale) {
+  std::ostringstream out;
+  out << std::setprecision(scale == std::floor(scale) ? 10 : 6) << scale;
+  return out.str();
+}
+
 std::string percent(double share) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(2) << 100 * share << " %";
@@ -98,6 +107,11 @@ int64_t GradientExponents::nonzero() const { return std::accumulate(counts.begin
 
 double GradientExponents::share_lost(double scale) const {
   return share_between(*this, /*low=*/-10000, kHalfLost, scale);
+}
+
+double GradientExponents::share_underflowed(double scale) const {
+  const int64_t all = nonzero();
+  return underflowed > 0 && all > 0 ? static_cast<double>(underflowed) / static_cast<double>(all) : share_lost(scale);
 }
 
 double GradientExponents::share_subnormal(double scale) const {
@@ -149,7 +163,39 @@ ScaleAdvice advise_scale(std::vector<GradientExponents> groups, double current_s
   return advice;
 }
 
+std::string ScaleAdvice::objection() const {
+  std::vector<std::pair<double, std::string>> losses;
+  std::string zeros;
+  double least_headroom = std::numeric_limits<double>::infinity();
+  for (const auto& group : groups) {
+    const double lost = group.share_underflowed(scale);
+    if (lost > std::max(kTolerableLoss, 2 * group.share_lost(recommended_scale))) {
+      losses.emplace_back(lost, group.name);
+    }
+    if (group.nonzero() == 0 && group.zeros > 0) {
+      zeros += (zeros.empty() ? "" : ", ") + group.name;
+    }
+    least_headroom = std::min(least_headroom, group.headroom(scale));
+  }
+  std::stable_sort(losses.begin(), losses.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ostringstream out;
+  for (size_t i = 0; i < std::min(kMostObjections, losses.size()); ++i) {
+    out << (i == 0 ? "the scale is too small for float16: of gradients that are not 0, it loses " : ", ")
+        << percent(losses[i].first) << " of " << losses[i].second;
+  }
+  if (losses.size() > kMostObjections) {
+    out << ", …";
+  }
+  if (losses.empty() && least_headroom < 0) {
+    out << "the scale is too large for float16: the largest gradient times it exceeds " << kLargestHalf;
+  } else if (losses.empty() && !zeros.empty()) {
+    out << "all gradients are 0 of " << zeros << ": the scale may be too small for them";
+  }
+  return out.str();
+}
+
 std::string ScaleAdvice::to_string() const {
+  const std::string against = objection();
   size_t width = 9;
   for (const auto& group : groups) {
     width = std::max(width, group.name.size());
@@ -163,13 +209,13 @@ std::string ScaleAdvice::to_string() const {
     out << std::left << std::setw(static_cast<int>(width)) << group.name << std::right << std::setprecision(3)
         << std::setw(12) << group.largest << std::setw(11)
         << percent(all > 0 ? static_cast<double>(group.zeros) / all : 0) << std::setw(12)
-        << percent(group.share_lost(1)) << std::setw(14) << percent(group.share_lost(scale)) << std::setw(12)
+        << percent(group.share_lost(1)) << std::setw(14) << percent(group.share_underflowed(scale)) << std::setw(12)
         << percent(group.share_subnormal(scale)) << std::setw(20) << std::fixed << std::setprecision(1)
         << group.headroom(scale) << std::defaultfloat << '\n';
   }
-  out << "scale " << std::setprecision(10) << scale << "; recommended for float16: " << recommended_scale
-      << (needs_scale ? "" : " (these gradients would hardly need one)") << '\n';
-  return out.str();
+  out << "scale " << scale_text(scale) << "; recommended for float16: " << scale_text(recommended_scale)
+      << (needs_scale || !against.empty() ? "" : " (these gradients would hardly need one)") << '\n';
+  return against.empty() ? out.str() : out.str() + against + '\n';
 }
 
 }  // namespace mezzo

@@ -14,6 +14,8 @@ const std::set<std::string_view> kAllocations = {"aten::empty",          "aten::
                                                  "aten::empty_permuted", "aten::new_empty",  "aten::new_empty_strided",
                                                  "aten::resize_",        "aten::resize_as_", "aten::empty_quantized"};
 
+const std::set<std::string_view> kCopies = {"aten::copy_", "aten::_to_copy", "aten::clone"};
+
 /// Change an argument without reading it, which may thus be uninitialised.
 const std::set<std::string_view> kOverwrites = {
     "aten::copy_",      "aten::fill_",       "aten::zero_",   "aten::_foreach_copy_", "aten::_foreach_zero_",
@@ -47,6 +49,7 @@ std::unique_ptr<TracedOp> TracedOps::read(const c10::OperatorName& name) const {
   for (const auto& result : handle->schema().returns()) {
     op->returns_view.push_back(result.alias_info() != nullptr && !result.alias_info()->isWrite());
   }
+  op->is_copy = kCopies.contains(name.name);
   // LibTorch's own composite ops are made of ops that are traced themselves; anybody else's may not be.
   const bool is_composite =
       name.name.starts_with("aten::") && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);

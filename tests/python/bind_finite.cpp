@@ -95,6 +95,7 @@ void bind_reports(py::module_& m) {
   py::class_<mezzo::ScaleAdvice>(m, "ScaleAdvice")
       .def_readonly("recommended_scale", &mezzo::ScaleAdvice::recommended_scale)
       .def_readonly("needs_scale", &mezzo::ScaleAdvice::needs_scale)
+      .def("objection", &mezzo::ScaleAdvice::objection)
       .def("__str__", &mezzo::ScaleAdvice::to_string);
   m.def("advise_scale", &mezzo::advise_scale);
 }
@@ -132,6 +133,7 @@ void bind_tracer(py::module_& m) {
       .def_readonly("module", &NonFiniteOp::module)
       .def_readonly("backward_node", &NonFiniteOp::backward_node)
       .def_readonly("forward_op", &NonFiniteOp::forward_op)
+      .def_readonly("source", &NonFiniteOp::source)
       .def_readonly("inputs", &NonFiniteOp::inputs)
       .def_readonly("outputs", &NonFiniteOp::outputs)
       .def("__str__", &NonFiniteOp::to_string);

@@ -84,6 +84,15 @@ def test_a_float16_overflow_says_what_fits():
     assert str(trace(lambda: (torch.full((2,), 60000.0).half() * 2))).endswith("  float16 holds at most 65504\n")
 
 
+def test_a_cast_that_overflows_is_named_with_the_op_that_computed_the_values():
+    first = trace(lambda: torch.full((4, 4), 300.0).mm(torch.full((4, 4), 300.0)).t()[1:].contiguous().half())
+    assert (first.op, first.source) == ("aten::copy_", "aten::mm")
+    assert str(first).splitlines()[0] == "a cast from float32 to float16 of the result of aten::mm produced inf or NaN in forward"
+    weight = torch.tensor([1e5])
+    first = trace(lambda: [torch.ones(9).exp() for _ in range(9)] and weight.half())
+    assert first.source == "" and str(first).startswith("a cast from float32 to float16 produced inf or NaN in forward")
+
+
 def test_what_came_in_bad_is_said_to_be_received():
     for bad in (NAN, INF):
         x = torch.tensor([1.0, bad])

@@ -76,9 +76,25 @@ def test_the_recommended_scale_leaves_two_doublings_and_no_more_than_three(low, 
 
 
 def test_advice_without_gradients_keeps_the_scale():
-    advice = _mezzo.advise_scale(count([torch.zeros(3)]), 1024.0)
+    advice = _mezzo.advise_scale(count([]), 1024.0)
     assert advice.recommended_scale == 1024 and not advice.needs_scale
     assert "scale 1024; recommended for float16: 1024 (these gradients would hardly need one)" in str(advice)
+
+
+def test_zeros_alone_are_no_sign_that_no_scale_is_needed():
+    for groups in [[torch.zeros(3)]], [[torch.ones(3)], [torch.zeros(3)]]:
+        advice = _mezzo.advise_scale(count(*groups), 1e-4)
+        assert "hardly need one" not in str(advice)
+        assert f"all gradients are 0 of g{len(groups) - 1}: the scale may be too small for them" in str(advice)
+
+
+def test_a_scale_that_does_not_suit_the_gradients_is_objected_to():
+    values = spread(5000, -20, 0)
+    objections = {scale: _mezzo.advise_scale(count([values]), scale).objection() for scale in (1e-4, 4096.0, 1e12)}
+    lost = (values * 2.0**-14).half().eq(0).double().mean().item()  # 1e-4, rounded down to a power of two
+    assert objections[1e-4] == f"the scale is too small for float16: of gradients that are not 0, it loses {100 * lost:.2f} % of g0"
+    assert objections[4096.0] == ""
+    assert objections[1e12] == "the scale is too large for float16: the largest gradient times it exceeds 65504"
 
 
 def test_a_bin_above_what_float32_can_count():

@@ -37,6 +37,7 @@ struct NonFiniteOp {
   std::string module;         ///< path of ModuleScopes; in backward, of the forward op. Empty outside of any
   std::string backward_node;  ///< "LogBackward0"; empty in forward
   std::string forward_op;     ///< in backward: the op whose gradient this is, where it can be told
+  std::string source;         ///< of a copy or cast: the op that computed what was copied. Empty where none was seen
   std::vector<TracedTensor> inputs;
   std::vector<TracedTensor> outputs;
 

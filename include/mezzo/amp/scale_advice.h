@@ -26,7 +26,8 @@ struct GradientExponents {
   std::array<int64_t, kBins> counts{};  ///< [e - kLowest]: how many have 2^e <= |g| < 2^(e+1)
   int64_t zeros = 0;
   int64_t non_finite = 0;
-  double largest = 0;  ///< the largest finite magnitude
+  double largest = 0;       ///< the largest finite magnitude
+  int64_t underflowed = 0;  ///< of those counted, how many are 0 at the scale in use, where somebody has compared
 
   int64_t count(int exponent) const { return counts[static_cast<size_t>(exponent - kLowest)]; }
   /// Finite values that are not 0: what the shares are shares of.
@@ -35,6 +36,8 @@ struct GradientExponents {
   /// The share of them that float16 rounds to 0 when multiplied by `scale`: magnitudes below 2^-25. 0 where there are
   /// none. Exact for a power of two; another scale is rounded down to one.
   double share_lost(double scale) const;
+  /// The share of them that is lost at the scale in use: what was compared, else `share_lost(scale)`.
+  double share_underflowed(double scale) const;
   /// The share that float16 keeps with fewer than its 11 bits: below 2^-14, and not lost.
   double share_subnormal(double scale) const;
   /// How often the scale could double before the largest exceeds 65504; negative where it does so already, infinite
@@ -55,7 +58,11 @@ struct ScaleAdvice {
   double recommended_scale = 1;  ///< a power of two
   bool needs_scale = false;      ///< float16 would lose more than one in a thousand at scale 1, in some group
 
-  /// A table: one line a group, and the recommendation; ends with a line feed.
+  /// What speaks against the current scale, in one line: too small, with the groups that lose the most, or too large;
+  /// or that it cannot be told where all gradients of a group are 0. Empty where nothing does.
+  std::string objection() const;
+
+  /// A table: one line a group, the recommendation and any objection; ends with a line feed.
   std::string to_string() const;
 };
 
