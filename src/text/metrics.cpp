@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "text/printable.h"
+
 namespace mezzo::text {
 namespace {
 
@@ -55,6 +57,16 @@ ClassScores average(const std::vector<ClassScores>& classes, int64_t support, We
 
 size_t count_code_points(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+/// A name in one cell of a table: of one line, and cut where it would push all columns off the screen.
+std::string as_cell(std::string_view name) {
+  constexpr size_t kMostColumns = 40;
+  std::string cell = printable(name);
+  if (display_width(cell) > kMostColumns) {
+    cell = std::string(truncate_to_width(cell, kMostColumns - 1)) + "…";
+  }
+  return cell;
 }
 
 /// fmt would count columns, of which a Chinese character takes two.
@@ -107,7 +119,11 @@ std::string ClassificationReport::to_text(int digits) const {
   TORCH_CHECK_VALUE(digits >= 0 && digits <= 100, "classification_report: digits must be from 0 to 100, got ", digits,
                     ".");
   size_t width = std::max<size_t>(std::string_view("weighted avg").size(), digits);
-  for (const std::string& name : names) width = std::max(width, count_code_points(name));
+  std::vector<std::string> cells;
+  for (const std::string& name : names) {
+    cells.push_back(as_cell(name));
+    width = std::max(width, count_code_points(cells.back()));
+  }
 
   const auto line = [&](std::string_view name, const ClassScores& scores) {
     return fmt::format("{}  {:>9.{}f} {:>9.{}f} {:>9.{}f} {:>9}\n", align_right(name, width), scores.precision, digits,
@@ -115,7 +131,7 @@ std::string ClassificationReport::to_text(int digits) const {
   };
   std::string text =
       fmt::format("{:>{}}  {:>9} {:>9} {:>9} {:>9}\n\n", "", width, "precision", "recall", "f1-score", "support");
-  for (size_t i = 0; i < names.size(); ++i) text += line(names[i], classes[i]);
+  for (size_t i = 0; i < names.size(); ++i) text += line(cells[i], classes[i]);
   text += fmt::format("\n{}  {:>9} {:>9} {:>9.{}f} {:>9}\n", align_right("accuracy", width), "", "", accuracy, digits,
                       macro_avg.support);
   return text + line("macro avg", macro_avg) + line("weighted avg", weighted_avg);

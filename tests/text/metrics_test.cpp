@@ -45,6 +45,14 @@ TEST(ClassificationReportTest, MeasuresNamesInCodePoints) {
   EXPECT_THAT(text, testing::HasSubstr("\n            é          0 "));
 }
 
+TEST(ClassificationReportTest, KeepsItsTableWhateverClassesAreCalled) {
+  const std::string longest(200, 'x');
+  const std::string text = classification_report(Ids{0, 1}, Ids{0, 1}, {"two\nlines\x1b[31m", longest}).to_text();
+  EXPECT_THAT(text, testing::HasSubstr("\n" + std::string(27, ' ') + "two lines[31m       1.00      1.00"));
+  EXPECT_THAT(text, testing::HasSubstr("\n" + std::string(39, 'x') + "…       1.00"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8);
+}
+
 TEST(ClassificationReportTest, RefusesWhatItCannotCount) {
   const ScratchFolder none;
   const auto error = [&](const Ids& y_true, const Ids& y_pred) {
