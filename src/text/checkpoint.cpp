@@ -76,6 +76,7 @@ Json state_to_json(const Checkpoint& checkpoint) {
           {"step_seconds", checkpoint.step_seconds},
           {"last_eval_step", checkpoint.last_eval_step},
           {"best_accuracy", checkpoint.best_accuracy ? Json(*checkpoint.best_accuracy) : Json()},
+          {"best_step", checkpoint.best_step},
           {"scaler", checkpoint.scaler},
           {"schedule", checkpoint.schedule},
           {"settings", checkpoint.settings}};
@@ -92,6 +93,7 @@ void state_from_json(const Json& json, Checkpoint& checkpoint) {
   if (!json.at("best_accuracy").is_null()) {
     checkpoint.best_accuracy = json.at("best_accuracy").get<double>();
   }
+  checkpoint.best_step = json.at("best_step").get<int64_t>();
   checkpoint.scaler = json.at("scaler").get<std::map<std::string, double>>();
   checkpoint.schedule = json.at("schedule").get<std::map<std::string, double>>();
   checkpoint.settings = json.at("settings").get<std::map<std::string, std::string>>();

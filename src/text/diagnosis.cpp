@@ -1,11 +1,15 @@
 #include "text/diagnosis.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mezzo::text {
 namespace {
 
-constexpr size_t kMostGradients = 8;  // once one overflows, most do
+constexpr size_t kMostGradients = 8;   // once one overflows, most do
+constexpr double kUsualScale = 65536;  // GradScaler's first
+
+std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
 void add(GradientExponents& total, const GradientExponents& counted) {
   for (size_t i = 0; i < total.counts.size(); ++i) {
@@ -13,6 +17,7 @@ void add(GradientExponents& total, const GradientExponents& counted) {
   }
   total.zeros += counted.zeros;
   total.non_finite += counted.non_finite;
+  total.underflowed += counted.underflowed;
   total.largest = std::max(total.largest, counted.largest);
 }
 
@@ -35,11 +40,40 @@ std::string Diagnosis::part_of(const std::string& parameter) {
 void Diagnosis::look_at(Optimizer& optimizer, double scale, const OverflowReport& overflow) {
   ++steps_;
   if (overflow.empty() && (counted_ < kFirstSteps || steps_ % kCountEvery == 0)) {
-    count(optimizer, scale);
+    latest_ = count(optimizer, scale);
+    ++counted_;
   }
 }
 
-void Diagnosis::count(Optimizer& optimizer, double scale) {
+std::optional<double> Diagnosis::better_scale(double scale) const {
+  if (latest_.empty()) {
+    return std::nullopt;
+  }
+  const bool any = std::any_of(latest_.begin(), latest_.end(), [](const auto& group) { return group.nonzero() > 0; });
+  const double better = any ? advise_scale(latest_, scale).recommended_scale : kUsualScale;
+  return better > 2 * scale ? std::optional(better) : std::nullopt;
+}
+
+void Diagnosis::found_underflow(const std::vector<GradientExponents>& at_scale,
+                                std::vector<GradientExponents> true_ones) {
+  latest_ = std::move(true_ones);
+  for (size_t i = 0; i < latest_.size(); ++i) {
+    latest_[i].underflowed = std::max<int64_t>(0, at_scale[i].zeros - latest_[i].zeros);
+  }
+}
+
+void Diagnosis::end_step() {
+  if (exponents_.empty()) {
+    exponents_ = latest_;
+  } else {
+    for (size_t i = 0; i < latest_.size(); ++i) {
+      add(exponents_[i], latest_[i]);
+    }
+  }
+  latest_.clear();
+}
+
+std::vector<GradientExponents> Diagnosis::count(Optimizer& optimizer, double scale) {
   std::vector<NamedGradients> groups;
   size_t index = 0;
   optimizer.visit_parameters([&](const at::Tensor& parameter) {
@@ -50,15 +84,7 @@ void Diagnosis::count(Optimizer& optimizer, double scale) {
     }
     group->gradients.push_back(parameter.grad());
   });
-  auto counted = count_gradient_exponents(groups, scale);
-  ++counted_;
-  if (exponents_.empty()) {
-    exponents_ = std::move(counted);
-    return;
-  }
-  for (size_t i = 0; i < exponents_.size(); ++i) {
-    add(exponents_[i], counted[i]);
-  }
+  return count_gradient_exponents(groups, scale);
 }
 
 std::optional<DiagnoseRecord> Diagnosis::take_gradients(int64_t step, double loss_scale) {
@@ -73,6 +99,36 @@ std::optional<DiagnoseRecord> Diagnosis::take_gradients(int64_t step, double los
                         .recommended_scale = advice.recommended_scale,
                         .text = advice.to_string(),
                         .groups = std::move(advice.groups)};
+}
+
+Finding::Finding(DiagnoseRecord record)
+    : first(std::move(record)), last_step(first.step), last_scale(first.loss_scale) {}
+
+bool Finding::take_in(const DiagnoseRecord& next) {
+  // Which gradients overflow, and by how much, changes from step to step; where that began hardly does.
+  const bool is_alike = next.kind == first.kind && next.step == last_step + 1 &&
+                        (next.kind != "first_op" || first_line(next.text) == first_line(first.text));
+  if (is_alike) {
+    last_step = next.step;
+    last_scale = next.loss_scale;
+  }
+  return is_alike;
+}
+
+std::vector<Finding> findings_of(const std::vector<DiagnoseRecord>& diagnoses) {
+  std::vector<Finding> findings;
+  std::map<std::string, size_t> latest;  // by kind
+  for (const DiagnoseRecord& record : diagnoses) {
+    if (record.kind == "gradients") {
+      continue;
+    }
+    const auto found = latest.find(record.kind);
+    if (found == latest.end() || !findings[found->second].take_in(record)) {
+      latest[record.kind] = findings.size();
+      findings.emplace_back(record);
+    }
+  }
+  return findings;
 }
 
 DiagnoseRecord describe(const OverflowReport& overflow, int64_t step, double loss_scale) {

@@ -19,8 +19,19 @@ class Diagnosis {
   /// The part of the model that a parameter is counted with: "embeddings", "layer 3", "pooler", "classifier".
   static std::string part_of(const std::string& parameter);
 
+  /// Counts the optimizer's gradients, which are still multiplied by `scale`, by part of the model. Syncs.
+  static std::vector<GradientExponents> count(Optimizer& optimizer, double scale);
+
   /// Called once a step, before it is taken, on gradients that are still multiplied by `scale`. Syncs.
   void look_at(Optimizer& optimizer, double scale, const OverflowReport& overflow);
+
+  /// Where the step's gradients were counted and may be 0 because `scale` is too small for float16: a scale at which to
+  /// count them again.
+  std::optional<double> better_scale(double scale) const;
+
+  /// Puts `true_ones` in the place of the step's gradients as they were counted; of the same step both, `at_scale` with
+  /// the scale in use and `true_ones` with a better one.
+  void found_underflow(const std::vector<GradientExponents>& at_scale, std::vector<GradientExponents> true_ones);
 
   /// How the gradients so far are spread; nullopt where none were counted since the last time.
   std::optional<DiagnoseRecord> take_gradients(int64_t step, double loss_scale);
@@ -28,17 +39,34 @@ class Diagnosis {
   /// Whether enough were counted to tell for the first time; the end of the run is the second.
   bool gradients_are_due() const { return taken_ == 0 && counted_ >= kFirstSteps; }
 
+  /// The step is over: its gradients, if they were counted, join those of earlier ones.
+  void end_step();
+
  private:
   static constexpr int64_t kFirstSteps = 3;
   static constexpr int64_t kCountEvery = 50;
-
-  void count(Optimizer& optimizer, double scale);
 
   int64_t steps_ = 0;    // looked at
   int64_t counted_ = 0;  // of them, those whose gradients were counted: the first without overflow, then some
   int64_t taken_ = 0;    // of them, those that take_gradients() has told of
   std::vector<GradientExponents> exponents_;
+  std::vector<GradientExponents> latest_;  // of this step; empty where they were not counted
 };
+
+/// What was found at a step, and found alike at the steps right after it.
+struct Finding {
+  DiagnoseRecord first;
+  int64_t last_step;
+  double last_scale;
+
+  explicit Finding(DiagnoseRecord record);
+  int64_t steps() const { return last_step - first.step + 1; }
+  /// Whether `next` says the same of the next step; takes it in, then.
+  bool take_in(const DiagnoseRecord& next);
+};
+
+/// All but those of kind "gradients".
+std::vector<Finding> findings_of(const std::vector<DiagnoseRecord>& diagnoses);
 
 DiagnoseRecord describe(const OverflowReport& overflow, int64_t step, double loss_scale);
 

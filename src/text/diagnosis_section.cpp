@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "text/chart_axis.h"
+#include "text/diagnosis.h"
 #include "text/html.h"
 #include "text/svg_chart.h"
 
@@ -93,12 +95,24 @@ std::string percent(double share) {
   return share > 0 && share < 1e-4 ? "< 0.01 %" : fmt::format("{:.2f} %", 100 * share);
 }
 
+/// A sentence of what speaks against the scale, if anything.
+std::string objection_to(const DiagnoseRecord& gradients) {
+  const bool is_scale = std::isfinite(gradients.loss_scale) && gradients.loss_scale > 0;
+  std::string text = is_scale ? advise_scale(gradients.groups, gradients.loss_scale).objection() : "";
+  if (!text.empty()) {
+    text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+    text = " <b>" + escape_html(text) + (text.ends_with("…") ? "" : ".") + "</b>";
+  }
+  return text;
+}
+
 std::string render_groups(const DiagnoseRecord& gradients) {
+  const std::string objection = objection_to(gradients);
   std::string out = fmt::format(
-      "<div class=\"card scroll\"><p class=\"unit\">Loss scale {}; recommended for float16: {}.</p>"
+      "<div class=\"card scroll\"><p class=\"unit\">Loss scale {}; recommended for float16: {}.{}</p>"
       "<table class=\"pairs\"><thead><tr><th>gradients of</th><th>largest</th><th>zero</th><th>lost unscaled</th>"
       "<th>lost at this scale</th><th>subnormal</th><th>doublings to 65504</th></tr></thead><tbody>\n",
-      format_number(gradients.loss_scale), format_number(gradients.recommended_scale));
+      format_number(gradients.loss_scale), format_number(gradients.recommended_scale), objection);
   for (const GradientExponents& group : gradients.groups) {
     const auto all = static_cast<double>(group.nonzero() + group.zeros + group.non_finite);
     const double scale = gradients.loss_scale > 0 ? gradients.loss_scale : 1;
@@ -106,16 +120,14 @@ std::string render_groups(const DiagnoseRecord& gradients) {
     out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
                        escape_html(group.name), format_number(group.largest),
                        percent(all > 0 ? static_cast<double>(group.zeros) / all : 0), percent(group.share_lost(1)),
-                       percent(group.share_lost(scale)), percent(group.share_subnormal(scale)),
+                       percent(group.share_underflowed(scale)), percent(group.share_subnormal(scale)),
                        std::isfinite(headroom) ? fmt::format("{:.1f}", headroom) : "–");
   }
   return out + "</tbody></table></div>\n";
 }
 
 std::string render_findings(const Diagnoses& diagnoses) {
-  Diagnoses findings;
-  std::copy_if(diagnoses.begin(), diagnoses.end(), std::back_inserter(findings),
-               [](const auto& record) { return record.kind != "gradients"; });
+  const auto findings = findings_of(diagnoses);
   if (findings.empty()) {
     return "<div class=\"card\">No step was skipped, and no inf or NaN was found where steps were traced.</div>\n";
   }
@@ -125,10 +137,17 @@ std::string render_findings(const Diagnoses& diagnoses) {
     out += fmt::format("<p class=\"unit\">The last {} of {} findings.</p>", kMostFindings, findings.size());
   }
   for (size_t i = first; i < findings.size(); ++i) {
-    out += fmt::format("<p class=\"unit\">step {}, loss scale {}: {}</p><pre>{}</pre>\n",
-                       format_count(findings[i].step), format_number(findings[i].loss_scale),
-                       findings[i].kind == "first_op" ? "where it began" : "what overflowed",
-                       escape_html(findings[i].text));
+    const DiagnoseRecord& record = findings[i].first;
+    const std::string alike = findings[i].steps() == 1 ? ""
+                                                       : fmt::format(", and alike up to step {}, loss scale {}",
+                                                                     format_count(findings[i].last_step),
+                                                                     format_number(findings[i].last_scale));
+    out += fmt::format("<p class=\"unit\">step {}, loss scale {}{}: {}</p><pre>{}</pre>\n", format_count(record.step),
+                       format_number(record.loss_scale), alike,
+                       record.kind == "first_op" ? "where it began"
+                       : record.kind == "cause"  ? "why"
+                                                 : "what overflowed",
+                       escape_html(record.text));
   }
   return out + "</div>\n";
 }

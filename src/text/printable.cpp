@@ -1,7 +1,10 @@
 #include "text/printable.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 #include "text/utf8.h"
@@ -55,6 +58,10 @@ std::string printable(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string fixed(double value, int digits) {
+  return std::isnan(value) ? "NaN" : fmt::format("{:.{}f}", value, digits);
 }
 
 size_t display_width(std::string_view text) {

@@ -10,6 +10,9 @@ namespace mezzo::text {
 /// line nor steer a terminal; invalid UTF-8 becomes U+FFFD.
 std::string printable(std::string_view text);
 
+/// `value` with so many digits behind the point; NaN as "NaN", whatever its sign.
+std::string fixed(double value, int digits);
+
 /// The columns of a terminal that `text` fills: two for East Asian wide characters, none for combining marks.
 size_t display_width(std::string_view text);
 

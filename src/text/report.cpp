@@ -45,7 +45,7 @@ ChartSeries eval_series(const std::vector<EvalRecord>& evals,
                         int color) {
   ChartSeries series{.name = std::move(name), .look = Look::kPoints, .color = color, .x = {}, .y = {}};
   for (const EvalRecord& eval : evals) {
-    if (eval.split == split) {
+    if (eval.split == split && !eval.is_final) {
       series.x.push_back(static_cast<double>(eval.step));
       series.y.push_back(eval.*value);
     }
@@ -108,6 +108,14 @@ Chart loss_chart(const ReportInput& input) {
   return chart;
 }
 
+/// The evaluation on dev that the best model was chosen by, or null.
+const EvalRecord* best_eval(const ReportInput& input) {
+  const auto found = std::find_if(input.evals.rbegin(), input.evals.rend(), [&](const EvalRecord& eval) {
+    return eval.split == "dev" && !eval.is_final && eval.step == input.best_step;
+  });
+  return found == input.evals.rend() ? nullptr : &*found;
+}
+
 Chart accuracy_chart(const ReportInput& input) {
   Chart chart;
   chart.title = "Dev accuracy";
@@ -117,6 +125,13 @@ Chart accuracy_chart(const ReportInput& input) {
   }
   chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::accuracy, "accuracy", 2));
   chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::macro_f1, "macro F1", 3));
+  if (const EvalRecord* best = best_eval(input)) {
+    chart.series.push_back({.name = "best model",
+                            .look = Look::kPoints,
+                            .color = 1,
+                            .x = {static_cast<double>(best->step)},
+                            .y = {best->accuracy}});
+  }
   return chart;
 }
 
@@ -152,22 +167,24 @@ std::string render_curves(const ReportInput& input) {
   if (steps.empty() && input.evals.empty()) {
     return "";
   }
-  const Chart charts[] = {
-      loss_chart(input),
-      accuracy_chart(input),
+  std::vector<Chart> charts = {
+      loss_chart(input), accuracy_chart(input),
       single_chart("Learning rate", "",
                    {step_series("learning rate", Look::kLine, steps, [](const StepRecord& step) { return step.lr; })}),
-      grad_norm_chart(steps),
-      loss_scale_chart(steps),
-      single_chart("Time per step", "seconds",
-                   noisy_series("seconds", steps, [](const StepRecord& step) { return step.seconds; })),
-      single_chart("Samples per second", "",
-                   noisy_series("samples/s", steps,
-                                [](const StepRecord& step) { return rate(static_cast<double>(step.samples), step); })),
-      single_chart("Tokens per second", "without padding",
-                   noisy_series("tokens/s", steps,
-                                [](const StepRecord& step) { return rate(static_cast<double>(step.tokens), step); })),
-  };
+      grad_norm_chart(steps)};
+  const bool scales = std::any_of(steps.begin(), steps.end(), [](const auto& step) { return step.loss_scale != 1; });
+  if (scales) {
+    charts.push_back(loss_scale_chart(steps));
+  }
+  charts.push_back(single_chart("Time per step", "seconds",
+                                noisy_series("seconds", steps, [](const StepRecord& step) { return step.seconds; })));
+  charts.push_back(single_chart("Samples per second", "", noisy_series("samples/s", steps, [](const StepRecord& step) {
+                                  return rate(static_cast<double>(step.samples), step);
+                                })));
+  charts.push_back(
+      single_chart("Tokens per second", "without padding", noisy_series("tokens/s", steps, [](const StepRecord& step) {
+                     return rate(static_cast<double>(step.tokens), step);
+                   })));
   std::string out = "<section><h2>Training</h2><div class=\"charts\">\n";
   for (const Chart& chart : charts) {
     out += render_chart(chart);
@@ -210,26 +227,36 @@ double total_of(const Steps& steps, Value StepRecord::*value) {
                          [=](double sum, const StepRecord& step) { return sum + static_cast<double>(step.*value); });
 }
 
-/// The last evaluation of `split`, or null.
-const EvalRecord* last_eval(const std::vector<EvalRecord>& evals, std::string_view split) {
-  const auto found = std::find_if(evals.rbegin(), evals.rend(), [=](const auto& eval) { return eval.split == split; });
-  return found == evals.rend() ? nullptr : &*found;
+/// What tells most of the model that the run leaves: the final evaluation, else the best so far, else the last.
+const EvalRecord* telling_eval(const ReportInput& input) {
+  const auto final = std::find_if(input.evals.rbegin(), input.evals.rend(), [](const auto& e) { return e.is_final; });
+  if (final != input.evals.rend()) {
+    return &*final;
+  }
+  const EvalRecord* best = best_eval(input);
+  return best != nullptr || input.evals.empty() ? best : &input.evals.back();
 }
 
-void add_quality(std::vector<Number>& numbers, const std::vector<EvalRecord>& evals) {
-  const EvalRecord* test = last_eval(evals, "test");
-  const EvalRecord* eval = test != nullptr ? test : last_eval(evals, "dev");
-  const std::string split = test == nullptr && eval != nullptr ? "Dev" : "Test";
+void add_quality(std::vector<Number>& numbers, const ReportInput& input) {
+  const EvalRecord* eval = telling_eval(input);
   if (eval == nullptr) {
-    numbers.push_back({"Test accuracy", "–", "not evaluated"});
+    numbers.push_back({"Accuracy", "–", "not evaluated"});
     numbers.push_back({"Macro F1", "–", "not evaluated"});
     return;
   }
-  numbers.push_back({split + " accuracy", format_share(eval->accuracy), "after step " + format_count(eval->step)});
+  const std::string split = eval->split == "test" ? "Test" : eval->split == "dev" ? "Dev" : eval->split;
+  numbers.push_back({split + " accuracy", format_share(eval->accuracy), "model of step " + format_count(eval->step)});
   numbers.push_back({split + " macro F1", format_share(eval->macro_f1), "loss " + format_number(eval->loss)});
+  if (input.best_step) {
+    const EvalRecord* best = best_eval(input);
+    numbers.push_back({input.end ? "Best step" : "Best step so far", format_count(*input.best_step),
+                       best != nullptr ? "dev accuracy " + format_share(best->accuracy) : "by dev accuracy"});
+  }
 }
 
-void add_speed(std::vector<Number>& numbers, const Steps& steps, const std::optional<EndRecord>& end) {
+void add_speed(std::vector<Number>& numbers, const ReportInput& input) {
+  const Steps& steps = input.steps;
+  const auto& end = input.end;
   const double seconds = total_of(steps, &StepRecord::seconds);
   const auto per_second = [&](double amount) { return seconds > 0 ? amount / seconds : kNan; };
   const EndRecord run = end.value_or(EndRecord{.steps = static_cast<int64_t>(steps.size()),
@@ -237,12 +264,14 @@ void add_speed(std::vector<Number>& numbers, const Steps& steps, const std::opti
                                                .samples_per_second = per_second(total_of(steps, &StepRecord::samples)),
                                                .tokens_per_second = per_second(total_of(steps, &StepRecord::tokens)),
                                                .peak_memory_bytes = 0});
-  const std::string so_far = end ? "" : " so far";
+  const bool goes_on = !end && input.notice.empty();
+  const std::string so_far = goes_on ? " so far" : "";
   numbers.push_back({"Training time", format_minutes(run.minutes),
                      format_count(run.steps) + (run.steps == 1 ? " step" : " steps") + so_far});
   numbers.push_back(
       {"Samples per second", format_rate(run.samples_per_second), format_rate(run.tokens_per_second) + " tokens/s"});
-  numbers.push_back({"Peak memory", end ? format_bytes(run.peak_memory_bytes) : "–", end ? "" : "run has not ended"});
+  const std::string missing = goes_on ? "run has not ended" : "not recorded";
+  numbers.push_back({"Peak memory", end ? format_bytes(run.peak_memory_bytes) : "–", end ? "" : missing});
 }
 
 void add_skipped(std::vector<Number>& numbers, const Steps& steps) {
@@ -258,8 +287,8 @@ void add_skipped(std::vector<Number>& numbers, const Steps& steps) {
 
 std::string render_headline(const ReportInput& input) {
   std::vector<Number> numbers;
-  add_quality(numbers, input.evals);
-  add_speed(numbers, input.steps, input.end);
+  add_quality(numbers, input);
+  add_speed(numbers, input);
   add_skipped(numbers, input.steps);
   for (const auto& [name, value] : input.headline) {
     numbers.push_back({name, value, ""});
@@ -285,7 +314,8 @@ std::string render_pairs(const std::string& heading, const ReportInput::Pairs& p
   return out + "</tbody></table></div></section>\n";
 }
 
-std::string render_evaluations(const std::vector<EvalRecord>& evals) {
+std::string render_evaluations(const ReportInput& input) {
+  const auto& evals = input.evals;
   if (evals.empty()) {
     return "";
   }
@@ -297,33 +327,39 @@ std::string render_evaluations(const std::vector<EvalRecord>& evals) {
   out +=
       "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th><th>accuracy</th><th>macro F1</th>"
       "<th>seconds</th></tr></thead><tbody>\n";
+  const EvalRecord* best = best_eval(input);
   for (size_t i = first; i < evals.size(); ++i) {
     const EvalRecord& eval = evals[i];
-    out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                       format_count(eval.step), escape_html(eval.split), format_number(eval.loss),
-                       format_share(eval.accuracy), format_share(eval.macro_f1), format_rate(eval.seconds));
+    out +=
+        fmt::format("<tr{}><td>{}{}</td><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                    &eval == best ? " class=\"best\"" : "", format_count(eval.step), &eval == best ? ", the best" : "",
+                    escape_html(eval.split), eval.is_final ? ", final" : "", format_number(eval.loss),
+                    format_share(eval.accuracy), format_share(eval.macro_f1), format_rate(eval.seconds));
   }
   return out + "</tbody></table></div></section>\n";
 }
 
 std::string render_quality(const ReportInput& input) {
+  const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
   std::string out = "<div class=\"quality\">\n";  // side by side where both fit
   if (!input.confusion_matrix.empty()) {
-    out += "<section><h2>Confusion matrix</h2><div class=\"card\">" +
+    out += "<section><h2>Confusion matrix" + of + "</h2><div class=\"card\">" +
            render_confusion(input.confusion_matrix, input.label_names) + "</div></section>\n";
   }
   if (!input.classification_report.empty()) {
-    out += "<section><h2>Classification report</h2><div class=\"card\"><pre>" +
+    out += "<section><h2>Classification report" + of + "</h2><div class=\"card\"><pre>" +
            escape_html(input.classification_report) + "</pre></div></section>\n";
   }
   return out + "</div>\n";
 }
 
-std::string subtitle(const Steps& steps) {
+std::string subtitle(const ReportInput& input) {
+  const Steps& steps = input.steps;
+  const std::string when = input.when.empty() ? "" : escape_html(input.when) + " · ";
   if (steps.empty()) {
-    return "no steps recorded";
+    return when + "no steps recorded";
   }
-  return fmt::format("{} step{} · {} samples · {} tokens · {} epoch{}",
+  return fmt::format("{}{} step{} · {} samples · {} tokens · {} epoch{}", when,
                      format_number(static_cast<double>(steps.size())), steps.size() == 1 ? "" : "s",
                      format_number(total_of(steps, &StepRecord::samples)),
                      format_number(total_of(steps, &StepRecord::tokens)), format_number(steps.back().epoch),
@@ -343,16 +379,18 @@ void check(const ReportInput& input) {
 std::string render_report(const ReportInput& input) {
   check(input);
   const std::string title = escape_html(input.title);
+  const std::string notice =
+      input.notice.empty() ? "" : "<p class=\"card notice\">" + escape_html(input.notice) + "</p>\n";
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
          // Nothing may run or load, whatever a label is called: the second line of defence behind the escaping.
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
          "<title>" +
-         title + "</title>\n<style>" + kReportStyle + "</style>\n</head>\n<body>\n<main>\n<h1>" + title +
-         "</h1>\n<p class=\"sub\">" + subtitle(input.steps) + "</p>\n" + render_headline(input) + render_curves(input) +
-         render_diagnoses(input.diagnoses) + render_quality(input) + render_evaluations(input.evals) +
-         "<div class=\"columns\">\n" + render_pairs("Settings", input.settings) +
-         render_pairs("Environment", input.environment) +
+         title + (input.when.empty() ? "" : ", " + escape_html(input.when)) + "</title>\n<style>" + kReportStyle +
+         "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" +
+         notice + render_headline(input) + render_curves(input) + render_diagnoses(input.diagnoses) +
+         render_quality(input) + render_evaluations(input) + "<div class=\"columns\">\n" +
+         render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
          "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its "
          "values.</footer>\n</main>\n</body>\n</html>\n";
 }

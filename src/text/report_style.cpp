@@ -25,7 +25,7 @@ h1 { font-size: 28px; line-height: 1.25; letter-spacing: -.01em; margin: 0; }
 h2 { font-size: 18px; margin: 36px 0 12px; }
 .sub, .unit, footer { color: var(--muted); }
 .sub { margin: 4px 0 24px; }
-.headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(158px, 1fr)); gap: 14px; }
+.headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px; }
 .number, figure, .card { background: var(--card); border: 1px solid var(--line); border-radius: 12px; }
 .number { padding: 14px 16px; }
 .number .name, .number .detail { color: var(--muted); font-size: 13px; }
@@ -61,12 +61,13 @@ svg .h circle { fill: currentColor; stroke: var(--card); stroke-width: 1.5; opac
 svg .h:hover circle { opacity: 1; }
 .card { padding: 16px 18px; margin-bottom: 14px; break-inside: avoid; }
 .scroll { overflow-x: auto; }
+.notice { margin: 0 0 14px; border-left: 4px solid var(--bad); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { font-weight: 600; text-align: left; }
 .confusion { border-collapse: separate; border-spacing: 2px; font-size: 14px; overflow-wrap: normal; }
 .confusion th, .confusion td { padding: 7px 10px; white-space: nowrap; }
 .confusion td { text-align: right; border-radius: 5px; min-width: 44px; }
-.confusion thead th { text-align: right; vertical-align: bottom; }
+.confusion thead th { max-width: 96px; text-align: right; vertical-align: bottom; }
 .confusion th { max-width: 180px; overflow: hidden; text-overflow: ellipsis; }
 .confusion tbody th { position: sticky; left: 0; background: var(--card); text-align: right; }
 .confusion .corner { font-size: 12px; color: var(--muted); vertical-align: bottom; }

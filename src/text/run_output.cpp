@@ -8,6 +8,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "mezzo/text/report.h"
 #include "mezzo/version.h"
 #include "text/json_file.h"
+#include "text/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -78,6 +80,35 @@ Json to_json_object(const ReportInput::Pairs& pairs) {
   return object;
 }
 
+/// The last part of a path, and with `parents` those before it: "train.json" alone says little.
+std::string tail_of(const fs::path& path, int parents) {
+  fs::path whole = fs::absolute(path).lexically_normal();
+  if (!whole.has_filename()) {  // "model/"
+    whole = whole.parent_path();
+  }
+  fs::path tail = whole.filename();
+  for (; parents > 0 && whole.parent_path().has_filename(); --parents) {
+    whole = whole.parent_path();
+    tail = whole.filename() / tail;
+  }
+  return tail.string();
+}
+
+/// What is trained on what.
+std::string title_of(const TrainConfig& config) {
+  const std::string model = config.model.empty() ? "Fresh weights of " + tail_of(config.model_config, /*parents=*/1)
+                                                 : tail_of(config.model, /*parents=*/0);
+  return model + " trained on " + tail_of(config.train, /*parents=*/1);
+}
+
+/// "2026-11-22 23:58 to 2026-11-23 00:04 UTC"
+std::string period(std::time_t begin, std::time_t end) {
+  const std::string first_day = fmt::format("{:%Y-%m-%d}", fmt::gmtime(begin));
+  const std::string last_day = fmt::format("{:%Y-%m-%d}", fmt::gmtime(end));
+  return fmt::format("{} {:%H:%M} to {}{:%H:%M} UTC", first_day, fmt::gmtime(begin),
+                     first_day == last_day ? "" : last_day + " ", fmt::gmtime(end));
+}
+
 ProgressBar::Options progress_options(const TrainConfig& config, const RunPlan& plan, int64_t resumed_step) {
   ProgressBar::Options options{.label = "train", .total = plan.total_steps, .initial = resumed_step};
   options.style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto;
@@ -90,7 +121,7 @@ RunOutput::RunOutput(const TrainConfig& config,
                      const RunSetup& setup,
                      const RunPlan& plan,
                      std::optional<int64_t> resumed_step)
-    : config_(config), setup_(setup) {
+    : config_(config), setup_(setup), total_steps_(plan.total_steps) {
   if (resumed_step) {
     fs::create_directories(config.output);
     metrics_ = MetricsLog::resume(config.output / "metrics.jsonl", *resumed_step);
@@ -105,7 +136,7 @@ RunOutput::RunOutput(const TrainConfig& config,
   board_.emplace(config.output / "tensorboard", board_options);
   setup.tokenizer.save(config.output, config.max_length);
   setup.model->config().save(config.output / "config.json");
-  write_run_json(/*finished=*/false);
+  write_run_json("running", resumed_step.value_or(0));
 
   for (const std::string& line : setup.notes) {
     note(line);
@@ -122,6 +153,9 @@ RunOutput::RunOutput(const TrainConfig& config,
 }
 
 void RunOutput::step(const StepRecord& record) {
+  if (!record.skipped) {
+    tell_of_repeats();
+  }
   metrics_->append(record);
   board_->add_scalar("train/loss", record.loss, record.step);
   board_->add_scalar("train/lr", record.lr, record.step);
@@ -131,7 +165,7 @@ void RunOutput::step(const StepRecord& record) {
 
   const double rate = static_cast<double>(record.samples) / record.seconds;
   smoothed_rate_ = smoothed_rate_ == 0 ? rate : 0.9 * smoothed_rate_ + 0.1 * rate;
-  std::string text = fmt::format("loss {:.3f}  {:.1f} samples/s", record.loss, smoothed_rate_);
+  std::string text = fmt::format("loss {}  {:.1f} samples/s", fixed(record.loss, 3), smoothed_rate_);
   if (setup_.precision == Precision::kFloat16) {
     text += fmt::format("  scale {:g}", record.loss_scale);
   }
@@ -143,20 +177,41 @@ void RunOutput::step(const StepRecord& record) {
 
 void RunOutput::eval(const EvalRecord& record) {
   metrics_->append(record);
-  board_->add_scalar(record.split + "/loss", record.loss, record.step);
-  board_->add_scalar(record.split + "/accuracy", record.accuracy, record.step);
-  board_->add_scalar(record.split + "/macro_f1", record.macro_f1, record.step);
-  note(fmt::format("step {}: {} loss {:.4f}, accuracy {:.4f}, macro F1 {:.4f}", record.step, record.split, record.loss,
-                   record.accuracy, record.macro_f1));
+  const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
+  board_->add_scalar(tag + "/loss", record.loss, record.step);
+  board_->add_scalar(tag + "/accuracy", record.accuracy, record.step);
+  board_->add_scalar(tag + "/macro_f1", record.macro_f1, record.step);
+  const std::string of = fmt::format("{}step {}: {} loss {}", record.is_final ? "model of " : "", record.step,
+                                     record.split, fixed(record.loss, 4));
+  note(std::isfinite(record.loss)
+           ? fmt::format("{}, accuracy {:.4f}, macro F1 {:.4f}", of, record.accuracy, record.macro_f1)
+           : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
 }
+
+void RunOutput::best(int64_t step, double accuracy) { best_ = Best{step, accuracy}; }
 
 void RunOutput::diagnose(const DiagnoseRecord& record) {
   metrics_->append(record);
+  if (const auto last = findings_.find(record.kind); last != findings_.end() && last->second.take_in(record)) {
+    return;
+  }
+  if (record.kind != "gradients") {
+    findings_.insert_or_assign(record.kind, Finding(record));
+  }
   note(fmt::format("diagnosis of step {}, loss scale {:g}:", record.step, record.loss_scale));
   std::istringstream lines(record.text);
   for (std::string line; std::getline(lines, line);) {
     note("  " + line);
   }
+}
+
+void RunOutput::tell_of_repeats() {
+  if (const auto found = findings_.find("overflow"); found != findings_.end() && found->second.steps() > 1) {
+    const Finding& skips = found->second;
+    note(fmt::format("skipped alike: {} more steps, up to step {}, loss scale {:g}", skips.steps() - 1, skips.last_step,
+                     skips.last_scale));
+  }
+  findings_.clear();
 }
 
 void RunOutput::communication(const CommunicationRecord& record) {
@@ -183,6 +238,7 @@ void RunOutput::save_model(const BertForSequenceClassification& model,
 }
 
 void RunOutput::training_done() {
+  tell_of_repeats();
   if (progress_) {
     progress_->finish();
     progress_.reset();
@@ -192,33 +248,45 @@ void RunOutput::training_done() {
 void RunOutput::stopped(int64_t step) {
   training_done();
   note(fmt::format("stopped after step {}; go on with --resume auto", step));
+  write_report(
+      fmt::format("This run was stopped after step {} of {}; the same command with --resume auto goes on with it.",
+                  step, total_steps_),
+      std::nullopt, "");
+  write_run_json("stopped", step);
+}
+
+void RunOutput::failed(int64_t step, const std::string& error) noexcept {
+  const auto attempt = [&](const char* what, const auto& work) {
+    try {
+      work();
+    } catch (const c10::Error& second) {
+      note(fmt::format("{}: {}", what, second.what_without_backtrace()));
+    } catch (const std::exception& second) {
+      note(fmt::format("{}: {}", what, second.what()));
+    }
+  };
+  try {
+    training_done();
+    attempt("report.html could not be written", [&] {
+      write_report(fmt::format("This run failed after step {} of {}: {}", step, total_steps_, error), std::nullopt, "");
+    });
+    attempt("run.json could not be written", [&] { write_run_json("failed", step, error); });
+  } catch (...) {  // not even told of
+  }
 }
 
 void RunOutput::end(const EndRecord& record,
                     const std::optional<ClassificationReport>& report,
                     const std::string& split) {
   metrics_->append(record);
-  const RunRecords records = read_run_records(config_.output / "metrics.jsonl");
-  ReportInput input;
-  input.title = config_.output.filename().string();
-  input.steps = records.steps;
-  input.evals = records.evals;
-  input.diagnoses = records.diagnoses;
-  input.end = records.end;
-  input.label_names = setup_.model->config().label_names;
-  if (report) {
-    input.confusion_matrix = report->confusion;
-    input.classification_report = report->to_text();
-  }
-  input.settings = config_.settings();
-  input.environment = environment(setup_);
-  write_file_atomically(config_.output / "report.html", render_report(input));
-  write_run_json(/*finished=*/true);
+  const std::string evaluated = split + ", " + kept_model(record.steps);
+  write_report(/*notice=*/"", report, evaluated);
+  write_run_json("finished", record.steps);
   if (config_.quiet) {
     return;
   }
   if (report) {
-    fmt::print("{}:\n{}\n", split, report->to_text());
+    fmt::print("{}:\n{}\n", evaluated, report->to_text());
   }
   fmt::print("{:.4f} minutes, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n",
              record.minutes, record.samples_per_second, record.tokens_per_second,
@@ -236,14 +304,52 @@ void RunOutput::note(const std::string& line) {
   }
 }
 
-void RunOutput::write_run_json(bool finished) const {
-  const Json json = {
-      {"finished", finished},
+std::string RunOutput::kept_model(int64_t last_step) const {
+  return best_ ? fmt::format("model of step {}, the best on dev with accuracy {:.4f}", best_->step, best_->accuracy)
+               : fmt::format("model of the last step, {}", last_step);
+}
+
+void RunOutput::write_report(const std::string& notice,
+                             const std::optional<ClassificationReport>& report,
+                             const std::string& evaluated) const {
+  RunRecords records = read_run_records(config_.output / "metrics.jsonl");
+  ReportInput input;
+  input.title = title_of(config_);
+  input.when = period(started_, std::time(nullptr));
+  input.notice = notice;
+  input.steps = std::move(records.steps);
+  input.evals = std::move(records.evals);
+  input.diagnoses = std::move(records.diagnoses);
+  input.end = records.end;
+  if (best_) {
+    input.best_step = best_->step;
+  }
+  input.label_names = setup_.model->config().label_names;
+  if (report) {
+    input.evaluated = evaluated;
+    input.confusion_matrix = report->confusion;
+    input.classification_report = report->to_text();
+  }
+  input.settings = config_.settings();
+  input.environment = environment(setup_);
+  write_file_atomically(config_.output / "report.html", render_report(input));
+}
+
+void RunOutput::write_run_json(const std::string& status, int64_t steps, const std::string& error) const {
+  Json json = {
+      {"finished", status == "finished"},
+      {"status", status},
+      {"steps", steps},
+      {"best_step", best_ ? Json(best_->step) : Json()},
+      {"best_accuracy", best_ ? Json(best_->accuracy) : Json()},
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
       {"settings", to_json_object(config_.settings())},
       {"environment", to_json_object(environment(setup_))},
       {"texts",
        {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
+  if (!error.empty()) {
+    json["error"] = error;
+  }
   write_file_atomically(config_.output / "run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ctime>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,13 +12,15 @@
 #include "mezzo/text/progress_bar.h"
 #include "mezzo/text/run_records.h"
 #include "mezzo/text/tensorboard_writer.h"
+#include "text/diagnosis.h"
 #include "text/run_setup.h"
 #include "text/training_parts.h"
 
 namespace mezzo::text {
 
 /// Everything a run shows and leaves behind, checkpoints apart: metrics.jsonl,
-/// tensorboard/, progress, the model's folder, run.json, report.html.
+/// tensorboard/, progress, the model's folder, run.json, report.html. However a run ends, short of being killed, the
+/// last two say so.
 class RunOutput {
  public:
   /// Makes the folder, after checking that no other run lies in it.
@@ -25,7 +29,9 @@ class RunOutput {
 
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
-  /// Prints the text of the record, too.
+  /// The weights of `step` are the best so far, of that accuracy on dev.
+  void best(int64_t step, double accuracy);
+  /// Prints the text of the record, too, unless it says what that of the step before said: such steps are counted.
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
   /// Saves the weights as the run's model.
@@ -33,16 +39,37 @@ class RunOutput {
                   const std::vector<std::pair<std::string, at::Tensor>>& weights);
   /// No more steps come: ends the progress bar.
   void training_done();
+
+  // One of these at last. Each writes run.json and report.html.
   void stopped(int64_t step);
-  /// Writes the report, of `split` where there is one.
+  /// Never throws: what it cannot write it only tells of, since `error` is what matters.
+  void failed(int64_t step, const std::string& error) noexcept;
+  /// @param report  of `split`; none where nothing was evaluated, or inf or NaN came out.
   void end(const EndRecord& record, const std::optional<ClassificationReport>& report, const std::string& split);
 
  private:
+  struct Best {
+    int64_t step;
+    double accuracy;
+  };
+
   void note(const std::string& line);
-  void write_run_json(bool finished) const;
+  /// The skipped steps that were only counted.
+  void tell_of_repeats();
+  /// "model of step 150"
+  std::string kept_model(int64_t last_step) const;
+  void write_report(const std::string& notice,
+                    const std::optional<ClassificationReport>& report,
+                    const std::string& evaluated) const;
+  /// @param status  running, finished, stopped or failed.
+  void write_run_json(const std::string& status, int64_t steps, const std::string& error = "") const;
 
   const TrainConfig& config_;
   const RunSetup& setup_;
+  const int64_t total_steps_;
+  const std::time_t started_ = std::time(nullptr);
+  std::optional<Best> best_;
+  std::map<std::string, Finding> findings_;  // the last ones printed, by kind
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardWriter> board_;
   std::optional<ProgressBar> progress_;

@@ -23,7 +23,7 @@ constexpr size_t kMaxLineBytes = 1 << 20;  // a record has some 200; a file that
 
 /// The keys of each record, once for writing and reading both.
 template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, StepRecord>
+requires std::is_same_v<std::remove_const_t<Record>, StepRecord>
 void visit_fields(Record& record, Visit&& visit) {
   visit("step", record.step);
   visit("epoch", record.epoch);
@@ -38,7 +38,7 @@ void visit_fields(Record& record, Visit&& visit) {
 }
 
 template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, EvalRecord>
+requires std::is_same_v<std::remove_const_t<Record>, EvalRecord>
 void visit_fields(Record& record, Visit&& visit) {
   visit("step", record.step);
   visit("split", record.split);
@@ -49,7 +49,7 @@ void visit_fields(Record& record, Visit&& visit) {
 }
 
 template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, DiagnoseRecord>
+requires std::is_same_v<std::remove_const_t<Record>, DiagnoseRecord>
 void visit_fields(Record& record, Visit&& visit) {
   visit("step", record.step);
   visit("kind", record.kind);
@@ -60,7 +60,7 @@ void visit_fields(Record& record, Visit&& visit) {
 }
 
 template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, CommunicationRecord>
+requires std::is_same_v<std::remove_const_t<Record>, CommunicationRecord>
 void visit_fields(Record& record, Visit&& visit) {
   visit("step", record.step);
   visit("ranks", record.ranks);
@@ -73,13 +73,14 @@ void visit_fields(Record& record, Visit&& visit) {
 }
 
 template <class Record, class Visit>
-  requires std::is_same_v<std::remove_const_t<Record>, EndRecord>
+requires std::is_same_v<std::remove_const_t<Record>, EndRecord>
 void visit_fields(Record& record, Visit&& visit) {
   visit("steps", record.steps);
   visit("minutes", record.minutes);
   visit("samples_per_second", record.samples_per_second);
   visit("tokens_per_second", record.tokens_per_second);
   visit("peak_memory_bytes", record.peak_memory_bytes);
+  visit("best_step", record.best_step);
 }
 
 /// Counts from the first exponent that occurs to the last; none where all values are 0.
@@ -92,6 +93,7 @@ Json to_json_value(const GradientExponents& group) {
       {"zeros", group.zeros},
       {"non_finite", group.non_finite},
       {"largest", group.largest},
+      {"underflowed", group.underflowed},
       {"first_exponent", first == group.counts.end() ? 0 : GradientExponents::kLowest + (first - group.counts.begin())},
       {"counts", first == group.counts.end() ? std::vector<int64_t>() : std::vector<int64_t>(first, last)}};
 }
@@ -104,16 +106,22 @@ Json to_json_value(const std::vector<GradientExponents>& groups) {
   return array;
 }
 
+Json to_json_value(const std::optional<int64_t>& value) { return value ? Json(*value) : Json(); }
+
 template <class Value>
 const Value& to_json_value(const Value& value) {
   return value;
 }
 
 template <class Record>
-std::string json_line(const char* event, const Record& record) {
+Json to_json_object(const char* event, const Record& record) {
   Json json;
   json["event"] = event;
   visit_fields(record, [&](const char* key, const auto& value) { json[key] = to_json_value(value); });
+  return json;
+}
+
+std::string to_line(const Json& json) {
   return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
@@ -171,6 +179,9 @@ void read_value(const Place& place, const char* key, const Json& json, std::vect
     read_member(place, element, "non_finite", group.non_finite);
     read_member(place, element, "largest", group.largest);
     read_member(place, element, "counts", counts);
+    if (element.contains("underflowed")) {  // files of earlier versions lack it
+      read_member(place, element, "underflowed", group.underflowed);
+    }
     const auto first = element.find("first_exponent");
     const bool fits = first != element.end() && first->is_number_integer() && *first >= GradientExponents::kLowest &&
                       *first <= GradientExponents::kHighest &&
@@ -187,6 +198,13 @@ void read_member(const Place& place, const Json& object, const char* key, Value&
   const auto found = object.find(key);
   TORCH_CHECK_VALUE(found != object.end(), place, "the record lacks \"", key, "\".");
   read_value(place, key, *found, value);
+}
+
+/// Files of earlier versions lack it.
+void read_member(const Place& place, const Json& object, const char* key, std::optional<int64_t>& value) {
+  if (const auto found = object.find(key); found != object.end() && !found->is_null()) {
+    read_value(place, key, *found, value.emplace());
+  }
 }
 
 template <class Record>
@@ -211,7 +229,10 @@ Json parse_line(const Place& place, const std::string& line) {
   return json;
 }
 
-/// Adds the line to `records`. Returns the step it belongs to; for an end record, one no run is resumed at.
+/// Of a record that only a run at its end writes: no run is resumed at that step.
+constexpr int64_t kAfterAllSteps = std::numeric_limits<int64_t>::max();
+
+/// Adds the line to `records`. Returns the step it belongs to.
 int64_t read_line(const Place& place, const std::string& line, RunRecords& records) {
   const Json json = parse_line(place, line);
   const std::string& event = json["event"].get_ref<const std::string&>();
@@ -219,7 +240,11 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
     return records.steps.emplace_back(read_record<StepRecord>(place, json)).step;
   }
   if (event == "eval") {
-    return records.evals.emplace_back(read_record<EvalRecord>(place, json)).step;
+    EvalRecord& record = records.evals.emplace_back(read_record<EvalRecord>(place, json));
+    if (json.contains("final")) {
+      read_member(place, json, "final", record.is_final);
+    }
+    return record.is_final ? kAfterAllSteps : record.step;
   }
   if (event == "diagnose") {
     return records.diagnoses.emplace_back(read_record<DiagnoseRecord>(place, json)).step;
@@ -229,7 +254,7 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
   }
   if (event == "end") {
     records.end = read_record<EndRecord>(place, json);
-    return std::numeric_limits<int64_t>::max();
+    return kAfterAllSteps;
   }
   ++records.unknown_events;
   int64_t step = 0;
@@ -289,11 +314,17 @@ void replace_file(const std::filesystem::path& path, const std::string& content)
 
 }  // namespace
 
-std::string to_json(const StepRecord& record) { return json_line("step", record); }
-std::string to_json(const EvalRecord& record) { return json_line("eval", record); }
-std::string to_json(const DiagnoseRecord& record) { return json_line("diagnose", record); }
-std::string to_json(const CommunicationRecord& record) { return json_line("communication", record); }
-std::string to_json(const EndRecord& record) { return json_line("end", record); }
+std::string to_json(const StepRecord& record) { return to_line(to_json_object("step", record)); }
+std::string to_json(const EvalRecord& record) {
+  Json json = to_json_object("eval", record);
+  if (record.is_final) {  // the others stay as they have always been
+    json["final"] = true;
+  }
+  return to_line(json);
+}
+std::string to_json(const DiagnoseRecord& record) { return to_line(to_json_object("diagnose", record)); }
+std::string to_json(const CommunicationRecord& record) { return to_line(to_json_object("communication", record)); }
+std::string to_json(const EndRecord& record) { return to_line(to_json_object("end", record)); }
 
 RunRecords read_run_records(const std::filesystem::path& path) {
   RunRecords records;

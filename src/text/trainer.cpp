@@ -5,8 +5,10 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -24,6 +26,7 @@
 #include "text/diagnosis.h"
 #include "text/dry_run.h"
 #include "text/machine_memory.h"
+#include "text/printable.h"
 #include "text/ranks.h"
 #include "text/run_output.h"
 #include "text/run_setup.h"
@@ -96,11 +99,25 @@ class Trainer {
       }
       return result;
     }
-    ranks_.guard([&] { result = run_steps(); });
+    try {
+      ranks_.guard([&] { result = run_steps(); });
+    } catch (const c10::Error& error) {
+      failed(error.what_without_backtrace());
+      throw;
+    } catch (const std::exception& error) {
+      failed(error.what());
+      throw;
+    }
     return result;
   }
 
  private:
+  void failed(const std::string& error) {
+    if (output_) {
+      output_->failed(counters_.step, error);
+    }
+  }
+
   TrainResult run_steps() {
     started_ = Clock::now();
     setup_.model->train();
@@ -146,9 +163,9 @@ class Trainer {
       output_->step(record);
     }
     if (config_.diagnose) {
-      diagnose(record, record.skipped ? retrace(micro_batches, record) : std::nullopt);
+      diagnose(record, micro_batches);
     }
-    check_not_stuck(record);
+    check_not_stuck(record, micro_batches);
     loss_scale_ = scaler_.get_scale();
     return stop;
   }
@@ -203,8 +220,88 @@ class Trainer {
     return tracer.first();
   }
 
-  void diagnose(const StepRecord& record, const std::optional<NonFiniteOp>& first_op) {
+  /// This rank's gradients of a step at a scale of one's own, by exponent. Leaves none behind.
+  std::vector<GradientExponents> gradients_at(double scale,
+                                              const std::vector<MicroBatch>& micro_batches,
+                                              StepRecord record) {
+    const auto no_sync = model_->no_sync();
+    accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return share * scale; });
+    auto counted = Diagnosis::count(model_->optimizer(), scale);
+    model_->optimizer().zero_grad();
+    return counted;
+  }
+
+  static bool are_finite(const std::vector<GradientExponents>& groups) {
+    return std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.non_finite == 0; });
+  }
+
+  /// Counts gradients that may have become 0 again, with the scale they had and with one that suits them. By now the
+  /// weights have moved by a step, for both. Collective: what the main rank suspects, all look for.
+  void look_for_underflow(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
+    if (!scaler_.is_enabled()) {
+      return;
+    }
+    const double suspected = diagnosis_.better_scale(record.loss_scale).value_or(0);
+    constexpr double kLess = 16;  // where gradients of activations overflow, that those of weights do not tell of
+    for (double scale = std::stod(ranks_.all_gather(fmt::format("{}", suspected)).front());
+         scale > 2 * record.loss_scale; scale /= kLess) {
+      auto true_ones = gradients_at(scale, micro_batches, record);
+      if (!ranks_.any(!are_finite(true_ones))) {
+        diagnosis_.found_underflow(gradients_at(record.loss_scale, micro_batches, record), std::move(true_ones));
+        return;
+      }
+    }
+  }
+
+  /// Why gradients were inf or NaN, and what to do: whether the loss scale is to blame. Collective; `record` is of a
+  /// skipped step.
+  DiagnoseRecord find_cause(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
+    DiagnoseRecord cause;
+    cause.step = record.step;
+    cause.kind = "cause";
+    cause.loss_scale = record.loss_scale;
+    constexpr const char* kRemedies = "lower --learning-rate, clip with --max-grad-norm 1, or use another --precision";
+    if (!std::isfinite(record.loss)) {
+      cause.text = fmt::format("the loss itself is inf or NaN{}: {}",
+                               scaler_.is_enabled() ? ", so no loss scale helps" : "", kRemedies);
+      return cause;
+    }
+    if (!scaler_.is_enabled()) {
+      cause.text = fmt::format("the loss is {:.4g}, and only its gradients are inf or NaN: {}", record.loss, kRemedies);
+      return cause;
+    }
+    const auto unscaled = gradients_at(1, micro_batches, record);
+    if (ranks_.any(!are_finite(unscaled))) {
+      cause.text = fmt::format("without a loss scale, too, the gradients are inf or NaN: {}", kRemedies);
+      return cause;
+    }
+    cause.recommended_scale = advise_scale(unscaled, 1).recommended_scale;
+    cause.text = fmt::format("the loss is {:.4g}, and without a loss scale all gradients are finite: {:g} is too large",
+                             record.loss, record.loss_scale);
+    cause.text += config_.loss_scale
+                      ? fmt::format(" and never changes; pass --loss-scale dynamic, or {:g}", cause.recommended_scale)
+                      : fmt::format(", which mends itself; {:g} would do", cause.recommended_scale);
+    return cause;
+  }
+
+  void diagnose(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
+    if (record.skipped) {
+      tell_of_skip(record, micro_batches);
+    }
+    look_for_underflow(record, micro_batches);
+    diagnosis_.end_step();
+    if (output_ && diagnosis_.gradients_are_due()) {
+      if (const auto gradients = diagnosis_.take_gradients(record.step, record.loss_scale)) {
+        output_->diagnose(*gradients);
+      }
+    }
+  }
+
+  void tell_of_skip(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
+    const auto first_op = retrace(micro_batches, record);
     const auto first_ops = ranks_.all_gather(first_op ? first_op->to_string() : "");
+    const bool is_new = skips_in_a_row_ == 1;
+    const auto cause = is_new ? std::optional(find_cause(record, micro_batches)) : std::nullopt;
     if (!output_) {
       return;
     }
@@ -222,10 +319,8 @@ class Trainer {
         break;
       }
     }
-    if (diagnosis_.gradients_are_due()) {
-      if (const auto gradients = diagnosis_.take_gradients(record.step, record.loss_scale)) {
-        output_->diagnose(*gradients);
-      }
+    if (cause) {
+      output_->diagnose(*cause);
     }
   }
 
@@ -271,12 +366,15 @@ class Trainer {
     skips_in_a_row_ = record.skipped ? skips_in_a_row_ + 1 : 0;
   }
 
-  void check_not_stuck(const StepRecord& record) const {
-    TORCH_CHECK(skips_in_a_row_ < kMaxSkipsInARow, "training: the last ", skips_in_a_row_, " steps, up to step ",
-                record.step, ", were skipped because gradients were inf or NaN (loss ", record.loss, ", loss scale ",
-                record.loss_scale, "); ", overflow_ ? overflow_->summary() : "",
-                "; lower --learning-rate, clip with --max-grad-norm 1, use another --precision, or see where it begins "
-                "with --diagnose");
+  void check_not_stuck(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
+    if (skips_in_a_row_ < kMaxSkipsInARow) {
+      return;
+    }
+    const std::string cause = find_cause(record, micro_batches).text;
+    TORCH_CHECK(false, "training: the last ", skips_in_a_row_, " steps, up to step ", record.step,
+                ", were skipped because gradients were inf or NaN (loss ", fixed(record.loss, 4), ", loss scale ",
+                record.loss_scale, "); ", cause, "; ", overflow_ ? overflow_->summary() : "",
+                config_.diagnose ? "" : "; --diagnose shows where it begins");
   }
 
   bool eval_is_due() const {
@@ -289,7 +387,7 @@ class Trainer {
 
   /// Returns false when it was stopped.
   bool evaluate_dev() {
-    const auto evaluation = evaluate("dev", setup_.dev);
+    const auto evaluation = evaluate({.step = counters_.step, .split = "dev"}, setup_.dev);
     if (!evaluation) {
       return false;
     }
@@ -297,20 +395,25 @@ class Trainer {
     if (metric_schedule_) {
       metric_schedule_->observe(evaluation->loss);
     }
-    if (!counters_.best_accuracy || evaluation->report.accuracy > *counters_.best_accuracy) {
-      counters_.best_accuracy = evaluation->report.accuracy;
+    const auto& report = evaluation->report;
+    if (report && (!counters_.best_accuracy || report->accuracy > *counters_.best_accuracy)) {
+      counters_.best_accuracy = report->accuracy;
+      counters_.best_step = counters_.step;
       save_model();
+      if (output_) {
+        output_->best(counters_.best_step, *counters_.best_accuracy);
+      }
     }
     return true;
   }
 
   struct Evaluation {
-    ClassificationReport report;
     double loss;
+    std::optional<ClassificationReport> report;  // none where the loss, and so a logit, is inf or NaN
   };
 
-  /// Returns nullopt when it was stopped.
-  std::optional<Evaluation> evaluate(const std::string& split, const TokenizedTexts& texts) {
+  /// @param record  step and split, and whether it is the final one. Returns nullopt when it was stopped.
+  std::optional<Evaluation> evaluate(EvalRecord record, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
     auto logits = predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
                                  {.rank = ranks_.rank(), .of = ranks_.size()});
@@ -318,17 +421,20 @@ class Trainer {
       return std::nullopt;
     }
     ranks_.sum(logits);
-    auto report = classification_report(texts.labels, predicted_labels(logits), setup_.model->config().label_names);
-    const double loss = mean_cross_entropy(logits, texts.labels);
-    if (output_) {
-      output_->eval({.step = counters_.step,
-                     .split = split,
-                     .loss = loss,
-                     .accuracy = report.accuracy,
-                     .macro_f1 = report.macro_avg.f1,
-                     .seconds = seconds_since(begin)});
+    Evaluation evaluation{.loss = mean_cross_entropy(logits, texts.labels), .report = std::nullopt};
+    if (std::isfinite(evaluation.loss)) {
+      evaluation.report =
+          classification_report(texts.labels, predicted_labels(logits), setup_.model->config().label_names);
     }
-    return Evaluation{std::move(report), loss};
+    const auto& report = evaluation.report;
+    record.loss = evaluation.loss;
+    record.accuracy = report ? report->accuracy : std::numeric_limits<double>::quiet_NaN();
+    record.macro_f1 = report ? report->macro_avg.f1 : std::numeric_limits<double>::quiet_NaN();
+    record.seconds = seconds_since(begin);
+    if (output_) {
+      output_->eval(record);
+    }
+    return evaluation;
   }
 
   TrainResult finish() {
@@ -337,7 +443,9 @@ class Trainer {
     const bool has_test = !setup_.test.ids.empty();
     std::optional<Evaluation> evaluation;
     if (has_test || !setup_.dev.ids.empty()) {
-      evaluation = evaluate(has_test ? "test" : "dev", has_test ? setup_.test : setup_.dev);
+      const int64_t step = counters_.best_accuracy ? counters_.best_step : counters_.step;
+      evaluation = evaluate({.step = step, .split = has_test ? "test" : "dev", .is_final = true},
+                            has_test ? setup_.test : setup_.dev);
       if (!evaluation) {
         save();
         return stopped();
@@ -352,7 +460,8 @@ class Trainer {
                     .minutes = train_seconds / 60,
                     .samples_per_second = static_cast<double>(counters_.samples) / counters_.step_seconds,
                     .tokens_per_second = static_cast<double>(counters_.tokens) / counters_.step_seconds,
-                    .peak_memory_bytes = peak_memory_bytes()},
+                    .peak_memory_bytes = peak_memory_bytes(),
+                    .best_step = counters_.best_accuracy ? std::optional(counters_.best_step) : std::nullopt},
                    result.report, has_test ? "test" : "dev");
     }
     return result;
@@ -360,6 +469,15 @@ class Trainer {
 
   /// Leaves the best weights in the model, for the report.
   void end_training() {
+    if (!setup_.dev.ids.empty() && !counters_.best_accuracy) {
+      save();
+      TORCH_CHECK(false,
+                  "training: no evaluation on dev gave finite numbers, so there is no model to keep; the weights "
+                  "after the last step, ",
+                  counters_.step,
+                  ", are in checkpoints/; lower --learning-rate, clip with "
+                  "--max-grad-norm 1, or use another --precision");
+    }
     if (output_) {
       output_->training_done();
       if (auto communication = model_->communication()) {
@@ -424,6 +542,9 @@ class Trainer {
     counters_ = checkpoint;
     counters_.weights.clear();
     counters_.optimizer.clear();
+    if (output_ && counters_.best_accuracy) {
+      output_->best(counters_.best_step, *counters_.best_accuracy);
+    }
   }
 
   const CpuHalfCompute fast_half_compute_;

@@ -23,7 +23,11 @@ void bind_tensorboard(py::module_& m) {
 /// render_report of a metrics.jsonl and the other parts of a ReportInput.
 std::string render(const std::string& metrics,
                    const std::string& title,
+                   const std::string& when,
+                   const std::string& notice,
+                   std::optional<int64_t> best_step,
                    const std::vector<std::string>& label_names,
+                   const std::string& evaluated,
                    const std::vector<std::vector<int64_t>>& confusion_matrix,
                    const std::string& classification_report,
                    const mezzo::text::ReportInput::Pairs& headline,
@@ -31,11 +35,15 @@ std::string render(const std::string& metrics,
                    const mezzo::text::ReportInput::Pairs& environment) {
   auto records = mezzo::text::read_run_records(metrics);
   return mezzo::text::render_report({.title = title,
+                                     .when = when,
+                                     .notice = notice,
                                      .steps = std::move(records.steps),
                                      .evals = std::move(records.evals),
                                      .diagnoses = std::move(records.diagnoses),
                                      .end = records.end,
+                                     .best_step = best_step,
                                      .label_names = label_names,
+                                     .evaluated = evaluated,
                                      .confusion_matrix = confusion_matrix,
                                      .classification_report = classification_report,
                                      .headline = headline,
@@ -48,8 +56,9 @@ std::string render(const std::string& metrics,
 void bind_report(py::module_& m) {
   using Pairs = mezzo::text::ReportInput::Pairs;
   bind_tensorboard(m);
-  m.def("render_report", &render, py::arg("metrics"), py::kw_only(), py::arg("title") = "run",
-        py::arg("label_names") = std::vector<std::string>{},
-        py::arg("confusion_matrix") = std::vector<std::vector<int64_t>>{}, py::arg("classification_report") = "",
-        py::arg("headline") = Pairs{}, py::arg("settings") = Pairs{}, py::arg("environment") = Pairs{});
+  m.def("render_report", &render, py::arg("metrics"), py::kw_only(), py::arg("title") = "run", py::arg("when") = "",
+        py::arg("notice") = "", py::arg("best_step") = py::none(), py::arg("label_names") = std::vector<std::string>{},
+        py::arg("evaluated") = "", py::arg("confusion_matrix") = std::vector<std::vector<int64_t>>{},
+        py::arg("classification_report") = "", py::arg("headline") = Pairs{}, py::arg("settings") = Pairs{},
+        py::arg("environment") = Pairs{});
 }

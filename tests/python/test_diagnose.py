@@ -1,5 +1,6 @@
 """`mezzo train --diagnose`: what it says, and that it changes no number of the run."""
 import json
+import re
 
 import pytest
 import torch
@@ -93,4 +94,50 @@ def test_a_stuck_run_names_the_gradients(small, texts, tmp_path):
     done = train(small, texts, tmp_path / "out", "--precision", "bf16", "--learning-rate", 1e30, "--epochs", 9, check=False)
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "training: the last 50 steps" in line]
-    assert "gradients of" in line and "held inf or NaN: bert." in line and "--diagnose" in line
+    assert "gradients of" in line and "held inf or NaN: bert." in line
+    assert "the loss itself is inf or NaN: lower --learning-rate" in line and line.endswith("--diagnose shows where it begins")
+
+
+@pytest.mark.parametrize("more", [[], ["--diagnose"]])
+def test_a_scale_that_is_too_large_and_stays_is_blamed_with_one_that_would_do(small, texts, tmp_path, more):
+    done = train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", 1e12, "--epochs", 9, *more, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if "training: the last 50 steps" in line]
+    found = re.search(r"the loss is 1\.\d+, and without a loss scale all gradients are finite: 1e\+12 is too large and never "
+                      r"changes; pass --loss-scale dynamic, or (\d+);", line)
+    assert found and "learning-rate" not in line
+    assert ("--diagnose shows where it begins" in line) == (not more)
+    done = train(small, texts, tmp_path / "mended", "--precision", "fp16", "--loss-scale", found[1], "--max-steps", 5)
+    assert not any(record["skipped"] for record in records(tmp_path / "mended", "step"))
+
+
+def test_what_fifty_steps_were_skipped_for_is_said_once(small, texts, tmp_path):
+    done = train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", 1e12, "--epochs", 9, "--diagnose", check=False)
+    assert done.stderr.count("gradients of AdamW held inf or NaN\n") == 1
+    assert done.stderr.count(" produced inf or NaN in backward") == 1
+    assert "skipped alike: 49 more steps, up to step 50, loss scale 1e+12" in done.stderr
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("what overflowed") == 1 and "alike up to step 50" in page
+    assert len([r for r in records(tmp_path / "out", "diagnose") if r["kind"] == "overflow"]) == 50, "the records have all"
+
+
+def test_an_overflow_in_forward_names_the_cast_and_the_op_whose_result_it_cast(small, texts, tmp_path):
+    done = train(small, texts, tmp_path / "out", "--precision", "fp16", "--learning-rate", 100, "--max-steps", 9, "--diagnose", check=False)
+    first = next(r for r in records(tmp_path / "out", "diagnose") if r["kind"] == "first_op")
+    assert re.match(r"a cast from float32 to float16 of the result of aten::\w+ produced inf or NaN in forward, in module bert\.",
+                    first["text"]), first["text"]
+    assert "the loss itself is inf or NaN, so no loss scale helps" in done.stderr and "-nan" not in done.stderr
+
+
+def test_gradients_that_became_zero_by_too_small_a_scale_are_counted(small, texts, tmp_path):
+    done = train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", 1e-6, "--max-steps", 4, "--diagnose")
+    assert "hardly need one" not in done.stderr
+    assert re.search(r"the scale is too small for float16: of gradients that are not 0, it loses .* \d+\.\d+ % of layer 0,", done.stderr)
+    assert "The scale is too small for float16" in (tmp_path / "out" / "report.html").read_text()
+    groups = {g["name"]: g for r in records(tmp_path / "out", "diagnose") if r["kind"] == "gradients" for g in r["groups"]}
+    train(small, texts, tmp_path / "large", "--precision", "fp16", "--loss-scale", 8192, "--max-steps", 4, "--diagnose")
+    large = {g["name"]: g for r in records(tmp_path / "large", "diagnose") if r["kind"] == "gradients" for g in r["groups"]}
+    for name in "layer 0", "layer 1":
+        count = sum(groups[name]["counts"])
+        assert groups[name]["underflowed"] > 0.5 * count and large[name]["underflowed"] == 0
+        assert groups[name]["zeros"] < 0.1 * count, "those that are 0 at any scale"

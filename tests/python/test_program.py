@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from sklearn.metrics import classification_report
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from support import MINILM, PROGRAM, mezzo, random_bert, records
 from transformers import AutoTokenizer, BertForSequenceClassification
 
@@ -71,16 +72,52 @@ def test_a_run_leaves_the_promised_files_and_records(run):
                               "tokens", "seconds"]
     assert sum(record["samples"] for record in steps) == 6 * 300
     assert steps[-1]["epoch"] == pytest.approx(6)
-    assert [record["step"] for record in evals] == [*range(10, 115, 10), 114, 114]
+    assert [record["step"] for record in evals[:-1]] == [*range(10, 115, 10), 114]
     assert [record["split"] for record in evals] == ["dev"] * 12 + ["test"]
-    assert list(evals[0]) == ["event", "step", "split", "loss", "accuracy", "macro_f1", "seconds"]
+    keys = ["event", "step", "split", "loss", "accuracy", "macro_f1", "seconds"]
+    assert [list(record) for record in evals] == [keys] * 12 + [[*keys, "final"]]
     assert [list(record) for record in ends] == [["event", "steps", "minutes", "samples_per_second", "tokens_per_second",
-                                                  "peak_memory_bytes"]]
+                                                  "peak_memory_bytes", "best_step"]]
     settings = json.loads((output / "run.json").read_text())
     assert settings["finished"] is True and settings["settings"]["learning-rate"] == "0.001"
+    assert (settings["status"], settings["steps"]) == ("finished", 114)
     assert evals[-1]["accuracy"] > 0.6, "three classes that the words tell apart"
-    assert re.search(r"^test:\n +precision +recall +f1-score +support$", done.stdout, re.M)
     assert re.search(r"^0\.\d+ minutes, ", done.stdout, re.M)
+
+
+def test_the_final_evaluation_names_the_step_of_its_model_and_stays_out_of_the_curves(run):
+    output, done = run
+    *dev, final = records(output, "eval")
+    best = max(dev, key=lambda record: record["accuracy"])  # the first of equals
+    assert final["final"] is True and final["split"] == "test" and final["step"] == best["step"] < 114
+    settings = json.loads((output / "run.json").read_text())
+    assert (settings["best_step"], settings["best_accuracy"]) == (best["step"], best["accuracy"])
+    assert records(output, "end")[0]["best_step"] == best["step"]
+    of = rf"test, model of step {best['step']}, the best on dev with accuracy {best['accuracy']:.4f}"
+    assert re.search(rf"^{of}:\n +precision +recall +f1-score +support$", done.stdout, re.M)
+    assert f"model of step {best['step']}: test loss {final['loss']:.4f}, accuracy" in done.stderr
+    page = (output / "report.html").read_text()
+    assert f"<h2>Confusion matrix of {of}</h2>" in page
+    assert re.search(r"<h1>small\d+ trained on data\d+/train\.jsonl</h1>", page)
+    board = EventAccumulator(str(output / "tensorboard"), size_guidance={"scalars": 0})
+    board.Reload()
+    assert [point.step for point in board.Scalars("dev/accuracy")] == [record["step"] for record in dev]
+    assert [point.step for point in board.Scalars("final_test/accuracy")] == [best["step"]]
+    assert "test/accuracy" not in board.Tags()["scalars"]
+
+
+def test_without_test_texts_the_final_evaluation_repeats_the_best_one_on_dev(small, data, tmp_path):
+    done = mezzo(*train_flags(small, data, tmp_path / "out", "--max-steps", 12, "--eval-every", 3))
+    *dev, final = records(tmp_path / "out", "eval")
+    assert [record["step"] for record in dev] == [3, 6, 9, 12], "one point a step"
+    (same,) = [record for record in dev if record["step"] == final["step"]]
+    assert {key: final[key] for key in ("split", "accuracy", "macro_f1", "loss")} == {
+        key: same[key] for key in ("split", "accuracy", "macro_f1", "loss")}
+    assert f"dev, model of step {final['step']}, the best on dev" in done.stdout
+    mezzo("train", "--model", small, "--train", data / "train.jsonl", "--dev-ratio", 0, "--test", data / "test.jsonl",
+          "--output", tmp_path / "no_dev", "--max-steps", 3)
+    (final,) = records(tmp_path / "no_dev", "eval")
+    assert final["step"] == 3 and records(tmp_path / "no_dev", "end")[0]["best_step"] is None
 
 
 def test_the_best_dev_model_is_kept_and_transformers_agrees_with_it(run, data):
@@ -203,9 +240,13 @@ def test_a_run_that_was_stopped_resumes_to_the_bit(small, data, tmp_path, how, p
     if how != "SIGKILL":
         stopped = int(re.search(r"stopped after step (\d+); go on with --resume auto", stderr)[1])
         assert (tmp_path / f"cut/checkpoints/step-{stopped}/manifest.json").exists()
+        assert f"This run was stopped after step {stopped} of 152" in (tmp_path / "cut/report.html").read_text()
+        run = json.loads((tmp_path / "cut/run.json").read_text())
+        assert (run["status"], run["steps"], run["finished"]) == ("stopped", stopped, False)
     mezzo(*flags(tmp_path / "cut"), "--resume", "auto")
 
     assert sha(tmp_path / "cut") == sha(tmp_path / "whole")
+    assert "This run was" not in (tmp_path / "cut/report.html").read_text()
     timing = {"seconds"}
     for event in "step", "eval":
         whole, cut = ([{k: v for k, v in record.items() if k not in timing} for record in records(tmp_path / name, event)]
@@ -305,6 +346,23 @@ def test_gradients_that_stay_non_finite_end_the_run_and_never_reach_the_weights(
     assert done.returncode == 1
     assert "training: the last 50 steps, up to step 50, were skipped because gradients were inf or NaN" in done.stderr
     assert all(record["skipped"] and record["loss"] is None for record in records(tmp_path / "out", "step"))
+    assert "loss NaN" in done.stderr and "nan" not in done.stderr
+    page = (tmp_path / "out/report.html").read_text()
+    assert "This run failed after step 50 of 200: training: the last 50 steps" in page and "<b>Gradient norm</b>" in page
+    run = json.loads((tmp_path / "out/run.json").read_text())
+    assert run["status"] == "failed" and run["error"].startswith("training: the last 50 steps")
+
+
+def test_an_evaluation_that_is_not_finite_is_never_the_best(small, data, tmp_path):
+    huge = ["--learning-rate", 1e30, "--optimizer", "sgd", "--eval-every", 4]
+    done = mezzo(*train_flags(small, data, tmp_path / "out", *huge, "--max-steps", 8), check=False)
+    assert done.returncode == 1 and "training: no evaluation on dev gave finite numbers" in done.stderr
+    assert "step 4: dev loss NaN; such a model is never kept as the best" in done.stderr
+    for record in records(tmp_path / "out", "eval"):
+        assert (record["loss"], record["accuracy"], record["macro_f1"]) == (None, None, None)
+    assert not (tmp_path / "out/model.safetensors").exists()
+    assert (tmp_path / "out/checkpoints/step-8/weights.safetensors").exists(), "nothing is lost"
+    assert "no evaluation on dev gave finite numbers" in (tmp_path / "out/report.html").read_text()
 
 
 def test_wrong_commands_and_foreign_models():

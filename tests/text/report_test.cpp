@@ -41,7 +41,15 @@ ReportInput small_run() {
                            .seconds = 2});
   }
   input.evals = {{.step = 2, .split = "dev", .loss = 1.2, .accuracy = 0.5, .macro_f1 = 0.4, .seconds = 3},
-                 {.step = 4, .split = "test", .loss = 1.1, .accuracy = 0.5975, .macro_f1 = 0.5612, .seconds = 3}};
+                 {.step = 4, .split = "dev", .loss = 1.3, .accuracy = 0.4, .macro_f1 = 0.3, .seconds = 3},
+                 {.step = 2,
+                  .split = "test",
+                  .loss = 1.1,
+                  .accuracy = 0.5975,
+                  .macro_f1 = 0.5612,
+                  .seconds = 3,
+                  .is_final = true}};
+  input.best_step = 2;
   input.end = EndRecord{.steps = 4,
                         .minutes = 4.93,
                         .samples_per_second = 31.2,
@@ -67,8 +75,9 @@ std::vector<std::string> labels(const ChartAxis& axis) {
 
 TEST(ReportTest, HeadsThePageWithTheNumbersOfTheRun) {
   const std::string page = render_report(small_run());
-  EXPECT_THAT(page, HasSubstr(number("Test accuracy", "59.75 %", "after step 4")));
+  EXPECT_THAT(page, HasSubstr(number("Test accuracy", "59.75 %", "model of step 2")));
   EXPECT_THAT(page, HasSubstr(number("Test macro F1", "56.12 %", "loss 1.1")));
+  EXPECT_THAT(page, HasSubstr(number("Best step", "2", "dev accuracy 50.00 %")));
   EXPECT_THAT(page, HasSubstr(number("Training time", "4.93 min", "4 steps")));
   EXPECT_THAT(page, HasSubstr(number("Samples per second", "31.2", "607.0 tokens/s")));
   EXPECT_THAT(page, HasSubstr(number("Peak memory", "2.41 GB", "")));
@@ -80,12 +89,70 @@ TEST(ReportTest, SaysWhatARunWithoutEndOrTestHasInstead) {
   input.evals.pop_back();
   input.end.reset();
   const std::string page = render_report(input);
-  EXPECT_THAT(page, HasSubstr(number("Dev accuracy", "50.00 %", "after step 2")));
+  EXPECT_THAT(page, HasSubstr(number("Dev accuracy", "50.00 %", "model of step 2")));
+  EXPECT_THAT(page, HasSubstr(number("Best step so far", "2", "dev accuracy 50.00 %")));
   EXPECT_THAT(page, HasSubstr(number("Training time", "0.13 min", "4 steps so far")));
   EXPECT_THAT(page, HasSubstr(number("Samples per second", "16.0", "300.0 tokens/s")));
   EXPECT_THAT(page, HasSubstr(number("Peak memory", "–", "run has not ended")));
   input.evals.clear();
-  EXPECT_THAT(render_report(input), HasSubstr(number("Test accuracy", "–", "not evaluated")));
+  EXPECT_THAT(render_report(input), HasSubstr(number("Accuracy", "–", "not evaluated")));
+}
+
+TEST(ReportTest, GivesTheFinalEvaluationItsOwnPlace) {
+  ReportInput input = small_run();
+  input.evals.back().split = "dev";  // as in a run without test
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("<tr class=\"best\"><td>2, the best</td><td>dev</td>"));
+  EXPECT_THAT(page, HasSubstr("<tr><td>2</td><td>dev, final</td>"));
+  EXPECT_THAT(page, Not(HasSubstr("data-y=\"0.5975\""))) << "no point of a curve";
+  EXPECT_THAT(page, HasSubstr("data-x=\"2\" data-y=\"0.5\"><title>step 2\nbest model 0.5</title>"));
+}
+
+TEST(ReportTest, SaysWhatWasTrainedWhenAndHowItEnded) {
+  ReportInput input = small_run();
+  input.title = "MiniLM trained on emotion/train.json";
+  input.when = "2026-11-22 23:58 to 23:59 UTC";
+  EXPECT_THAT(render_report(input), Not(HasSubstr("class=\"card notice\"")));
+  input.notice = "This run failed after step 4 of 9: <why>";
+  input.evaluated = "test, model of step 2";
+  input.classification_report = "accuracy";
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("<title>MiniLM trained on emotion/train.json, 2026-11-22 23:58 to 23:59 UTC</title>"));
+  EXPECT_THAT(page, HasSubstr("<h1>MiniLM trained on emotion/train.json</h1>\n<p class=\"sub\">2026-11-22 23:58 to"));
+  EXPECT_THAT(page, HasSubstr("<p class=\"card notice\">This run failed after step 4 of 9: &lt;why&gt;</p>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Confusion matrix of test, model of step 2</h2>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Classification report of test, model of step 2</h2>"));
+}
+
+TEST(ReportTest, ChartsTheLossScaleOnlyWhereThereIsOne) {
+  ReportInput input = small_run();
+  EXPECT_THAT(render_report(input), HasSubstr("<b>Loss scale</b>"));
+  for (StepRecord& step : input.steps) {
+    step.loss_scale = 1;
+  }
+  EXPECT_THAT(render_report(input), Not(HasSubstr("<b>Loss scale</b>")));
+  EXPECT_THAT(render_report(input), HasSubstr("<b>Gradient norm</b>"));
+}
+
+TEST(ReportTest, SaysOnceWhatManyStepsWereSkippedFor) {
+  ReportInput input = small_run();
+  const auto found = [&](int64_t step, const char* kind, const std::string& text) {
+    DiagnoseRecord& record = input.diagnoses.emplace_back();
+    record.step = step;
+    record.kind = kind;
+    record.loss_scale = 65536 / static_cast<double>(step);
+    record.text = text;
+  };
+  for (int64_t step = 1; step <= 50; ++step) {
+    found(step, "overflow", "gradients");
+    found(step, "first_op", "an op\n1" + std::to_string(step));
+  }
+  found(51, "first_op", "another op");
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("step 1, loss scale 65,536, and alike up to step 50, loss scale 1,310.7: what overflow"));
+  EXPECT_THAT(page, HasSubstr("<pre>an op\n11</pre>"));
+  EXPECT_THAT(page, Not(HasSubstr("<pre>an op\n12</pre>")));
+  EXPECT_THAT(page, HasSubstr("step 51, loss scale 1,285.0: where it began</p><pre>another op</pre>"));
 }
 
 TEST(ReportTest, EscapesEveryString) {

@@ -69,7 +69,8 @@ EndRecord end_record() {
           .minutes = 4.9,
           .samples_per_second = 31.2,
           .tokens_per_second = 607,
-          .peak_memory_bytes = 2400000000};
+          .peak_memory_bytes = 2400000000,
+          .best_step = 250};
 }
 
 TEST_F(RunRecordsTest, ReadsBackWhatADiagnosisCounted) {
@@ -120,6 +121,10 @@ TEST_F(RunRecordsTest, WritesTheLinesThatAreDocumented) {
             R"("skipped":false,"samples":32,"tokens":623,"seconds":0.98})");
   EXPECT_EQ(to_json(eval_record(50)),
             R"({"event":"eval","step":50,"split":"dev","loss":1.2,"accuracy":0.51,"macro_f1":0.44,"seconds":3.1})");
+  EvalRecord final = eval_record(50);
+  final.is_final = true;
+  EXPECT_EQ(to_json(final), R"({"event":"eval","step":50,"split":"dev","loss":1.2,"accuracy":0.51,"macro_f1":0.44,)"
+                            R"("seconds":3.1,"final":true})");
   const CommunicationRecord sent{.step = 288,
                                  .ranks = 2,
                                  .steps = 280,
@@ -132,7 +137,40 @@ TEST_F(RunRecordsTest, WritesTheLinesThatAreDocumented) {
                            R"("weight_bytes":0,"buckets":560,"seconds":1.5,"exposed_seconds":0.25})");
   EXPECT_EQ(to_json(end_record()),
             R"({"event":"end","steps":288,"minutes":4.9,"samples_per_second":31.2,"tokens_per_second":607.0,)"
-            R"("peak_memory_bytes":2400000000})");
+            R"("peak_memory_bytes":2400000000,"best_step":250})");
+}
+
+TEST_F(RunRecordsTest, ReadsWhatEarlierVersionsWrote) {
+  write(R"({"event":"eval","step":50,"split":"dev","loss":1.2,"accuracy":0.51,"macro_f1":0.44,"seconds":3.1})"
+        "\n"
+        R"({"event":"end","steps":2,"minutes":4.9,"samples_per_second":31.2,"tokens_per_second":607.0,)"
+        R"("peak_memory_bytes":24})"
+        "\n");
+  const RunRecords records = read_run_records(path_);
+  EXPECT_FALSE(records.evals.at(0).is_final);
+  EXPECT_EQ(records.end->best_step, std::nullopt);
+}
+
+TEST_F(RunRecordsTest, ReadsBackTheFinalEvaluationAndTheBestStep) {
+  EvalRecord final = eval_record(50);
+  final.is_final = true;
+  EndRecord without_dev = end_record();
+  without_dev.best_step.reset();
+  EXPECT_THAT(to_json(without_dev), HasSubstr("\"best_step\":null"));
+  write(to_json(eval_record(50)) + "\n" + to_json(final) + "\n" + to_json(without_dev) + "\n" + to_json(end_record()));
+  const RunRecords records = read_run_records(path_);
+  EXPECT_FALSE(records.evals.at(0).is_final);
+  EXPECT_TRUE(records.evals.at(1).is_final);
+  EXPECT_EQ(records.end->best_step, 250);
+}
+
+TEST_F(RunRecordsTest, ResumeDropsTheFinalEvaluationThoughItsStepIsAnEarlierOne) {
+  const std::string kept = to_json(step_record(1)) + "\n" + to_json(eval_record(1)) + "\n";
+  EvalRecord final = eval_record(1);
+  final.is_final = true;
+  write(kept + to_json(final) + "\n");
+  MetricsLog::resume(path_, 2);
+  EXPECT_EQ(content(), kept);
 }
 
 TEST_F(RunRecordsTest, WritesNumbersThatJsonLacksAsNullAndReadsThemAsNaN) {

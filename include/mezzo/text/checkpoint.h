@@ -24,6 +24,7 @@ struct Checkpoint {
   double step_seconds = 0;                      ///< of the optimizer steps alone
   int64_t last_eval_step = 0;                   ///< after which dev was last evaluated; 0: never
   std::optional<double> best_accuracy;          ///< of dev evaluations; its weights lie in the output folder
+  int64_t best_step = 0;                        ///< after which that was; 0: never
   std::map<std::string, double> scaler;         ///< GradScaler's state; empty where it is off
   std::map<std::string, double> schedule;       ///< MetricSchedule's state; empty for the other schedules
   std::map<std::string, std::string> settings;  ///< that decide the result; must agree when the run resumes

@@ -15,12 +15,16 @@ namespace mezzo::text {
 struct ReportInput {
   using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-  std::string title = "Training report";
+  std::string title = "Training report";  ///< what was trained on what
+  std::string when;                       ///< a date, or from when to when
+  std::string notice;                     ///< how the run ended, where it did not come to its end
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
   std::vector<DiagnoseRecord> diagnoses;
   std::optional<EndRecord> end;                        ///< nullopt: the run has not come to its end
+  std::optional<int64_t> best_step;                    ///< whose weights are kept, being the best on dev so far
   std::vector<std::string> label_names;                ///< by label; a label without a name is shown by its number
+  std::string evaluated;                               ///< what the two below are of: split and model
   std::vector<std::vector<int64_t>> confusion_matrix;  ///< counts, [true label][predicted label]
   std::string classification_report;                   ///< as scikit-learn prints it
   Pairs headline;                                      ///< further numbers for the top of the page: name, value

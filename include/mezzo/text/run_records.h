@@ -26,21 +26,22 @@ struct StepRecord {
   double seconds = 0;     ///< wall time of the step
 };
 
-/// One evaluation of a split after `step` optimizer steps.
+/// One evaluation of a split with the weights after `step` optimizer steps.
 struct EvalRecord {
   int64_t step = 0;
-  std::string split;    ///< "dev" or "test"
-  double loss = 0;      ///< mean over the split's samples
-  double accuracy = 0;  ///< 0 to 1
-  double macro_f1 = 0;  ///< 0 to 1
-  double seconds = 0;   ///< wall time of the evaluation
+  std::string split;      ///< "dev" or "test"
+  double loss = 0;        ///< mean over the split's samples; NaN where a logit was inf or NaN, and so are the others
+  double accuracy = 0;    ///< 0 to 1
+  double macro_f1 = 0;    ///< 0 to 1
+  double seconds = 0;     ///< wall time of the evaluation
+  bool is_final = false;  ///< of the model that the run keeps, after the last step; written, as "final", only if so
 };
 
 /// What `--diagnose` found out at a step.
 struct DiagnoseRecord {
   int64_t step = 0;
-  /// "overflow": which gradients a step was skipped for. "first_op": where inf or NaN began. "gradients": how those
-  /// counted so far are spread, and the scale that suits them.
+  /// "overflow": which gradients a step was skipped for. "first_op": where inf or NaN began. "cause": whether the loss
+  /// scale is to blame. "gradients": how those counted so far are spread, and the scale that suits them.
   std::string kind;
   double loss_scale = 1;                  ///< at that step
   double recommended_scale = 0;           ///< of "gradients"
@@ -67,6 +68,7 @@ struct EndRecord {
   double samples_per_second = 0;
   double tokens_per_second = 0;
   int64_t peak_memory_bytes = 0;
+  std::optional<int64_t> best_step = {};  ///< whose weights the run keeps: the best on dev; null without dev
 };
 
 /// What a `metrics.jsonl` holds, each kind in the order of the file.
@@ -105,8 +107,8 @@ class MetricsLog {
   explicit MetricsLog(const std::filesystem::path& path);
 
   /// Goes on with the file of a run resumed after `step` steps: records of later
-  /// steps and an end record are dropped, and so is a last line that was cut off
-  /// in the writing. The kept lines stay byte for byte. A missing file is
+  /// steps, final evaluations and an end record are dropped, and so is a last line
+  /// that was cut off in the writing. The kept lines stay byte for byte. A missing file is
   /// started, as for a run resumed into a new folder. The old file is replaced
   /// in one rename, so a crash leaves either the old one or the new.
   /// @throws c10::ValueError  for a line that is not a record; the file is
