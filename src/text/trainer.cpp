@@ -278,9 +278,10 @@ class Trainer {
     cause.recommended_scale = advise_scale(unscaled, 1).recommended_scale;
     cause.text = fmt::format("the loss is {:.4g}, and without a loss scale all gradients are finite: {:g} is too large",
                              record.loss, record.loss_scale);
-    cause.text += config_.loss_scale
-                      ? fmt::format(" and never changes; pass --loss-scale dynamic, or {:g}", cause.recommended_scale)
-                      : fmt::format(", which mends itself; {:g} would do", cause.recommended_scale);
+    cause.text +=
+        config_.loss_scale
+            ? fmt::format(" and never changes; pass --loss-scale dynamic, or {:g}", cause.recommended_scale)
+            : fmt::format(" and falls by itself; --init-scale {:g} would have fitted", cause.recommended_scale);
     return cause;
   }
 
