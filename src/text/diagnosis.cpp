@@ -1,6 +1,9 @@
 #include "text/diagnosis.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace mezzo::text {
@@ -129,6 +132,38 @@ std::vector<Finding> findings_of(const std::vector<DiagnoseRecord>& diagnoses) {
     }
   }
   return findings;
+}
+
+bool are_finite(const std::vector<GradientExponents>& groups) {
+  return std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.non_finite == 0; });
+}
+
+DiagnoseRecord describe_cause(const StepRecord& record,
+                              bool has_scale,
+                              bool is_static,
+                              const std::vector<GradientExponents>& unscaled) {
+  constexpr const char* kRemedies = "lower --learning-rate, clip with --max-grad-norm 1, or use another --precision";
+  DiagnoseRecord cause;
+  cause.step = record.step;
+  cause.kind = "cause";
+  cause.loss_scale = record.loss_scale;
+  if (!unscaled.empty()) {
+    cause.recommended_scale = advise_scale(unscaled, 1).recommended_scale;
+    cause.text =
+        fmt::format("the loss is {:.4g}, and without a loss scale all gradients are finite: {:g} is too large and ",
+                    record.loss, record.loss_scale);
+    cause.text += is_static
+                      ? fmt::format("never changes; pass --loss-scale dynamic, or {:g}", cause.recommended_scale)
+                      : fmt::format("falls by itself; --init-scale {:g} would have fitted", cause.recommended_scale);
+  } else if (!std::isfinite(record.loss)) {
+    cause.text =
+        fmt::format("the loss itself is inf or NaN{}: {}", has_scale ? ", so no loss scale helps" : "", kRemedies);
+  } else if (has_scale) {
+    cause.text = fmt::format("without a loss scale, too, gradients are inf or NaN: {}", kRemedies);
+  } else {
+    cause.text = fmt::format("the loss is {:.4g}, and only its gradients are inf or NaN: {}", record.loss, kRemedies);
+  }
+  return cause;
 }
 
 DiagnoseRecord describe(const OverflowReport& overflow, int64_t step, double loss_scale) {

@@ -68,6 +68,17 @@ struct Finding {
 /// All but those of kind "gradients".
 std::vector<Finding> findings_of(const std::vector<DiagnoseRecord>& diagnoses);
 
+bool are_finite(const std::vector<GradientExponents>& groups);
+
+/// Why gradients of a skipped step were inf or NaN, and what to do.
+/// @param has_scale  fp16.
+/// @param is_static  the scale never changes.
+/// @param unscaled  the gradients of the step without a scale, where all of them are finite; else empty.
+DiagnoseRecord describe_cause(const StepRecord& record,
+                              bool has_scale,
+                              bool is_static,
+                              const std::vector<GradientExponents>& unscaled);
+
 DiagnoseRecord describe(const OverflowReport& overflow, int64_t step, double loss_scale);
 
 }  // namespace mezzo::text

@@ -61,6 +61,7 @@ svg .h circle { fill: currentColor; stroke: var(--card); stroke-width: 1.5; opac
 svg .h:hover circle { opacity: 1; }
 .card { padding: 16px 18px; margin-bottom: 14px; break-inside: avoid; }
 .scroll { overflow-x: auto; }
+.scroll table { overflow-wrap: normal; }
 .notice { margin: 0 0 14px; border-left: 4px solid var(--bad); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th { font-weight: 600; text-align: left; }

@@ -101,12 +101,12 @@ std::string title_of(const TrainConfig& config) {
   return model + " trained on " + tail_of(config.train, /*parents=*/1);
 }
 
-/// "2026-11-22 23:58 to 2026-11-23 00:04 UTC"
+/// "2026-11-22 23:58 to 2026-11-23 00:04 UTC", without what they have in common.
 std::string period(std::time_t begin, std::time_t end) {
-  const std::string first_day = fmt::format("{:%Y-%m-%d}", fmt::gmtime(begin));
-  const std::string last_day = fmt::format("{:%Y-%m-%d}", fmt::gmtime(end));
-  return fmt::format("{} {:%H:%M} to {}{:%H:%M} UTC", first_day, fmt::gmtime(begin),
-                     first_day == last_day ? "" : last_day + " ", fmt::gmtime(end));
+  const std::string first = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(begin));
+  const std::string last = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(end));
+  const bool same_day = first.substr(0, first.find(' ')) == last.substr(0, last.find(' '));
+  return first + (first == last ? "" : " to " + (same_day ? last.substr(last.find(' ') + 1) : last)) + " UTC";
 }
 
 ProgressBar::Options progress_options(const TrainConfig& config, const RunPlan& plan, int64_t resumed_step) {
@@ -248,31 +248,33 @@ void RunOutput::training_done() {
 void RunOutput::stopped(int64_t step) {
   training_done();
   note(fmt::format("stopped after step {}; go on with --resume auto", step));
-  write_report(
+  write_ending(
+      "stopped", step,
       fmt::format("This run was stopped after step {} of {}; the same command with --resume auto goes on with it.",
-                  step, total_steps_),
-      std::nullopt, "");
-  write_run_json("stopped", step);
+                  step, total_steps_));
 }
 
-void RunOutput::failed(int64_t step, const std::string& error) noexcept {
-  const auto attempt = [&](const char* what, const auto& work) {
+void RunOutput::failed(int64_t step, const std::string& error) {
+  training_done();
+  write_ending("failed", step, fmt::format("This run failed after step {} of {}: {}", step, total_steps_, error),
+               error);
+}
+
+void RunOutput::write_ending(const std::string& status,
+                             int64_t step,
+                             const std::string& notice,
+                             const std::string& error) {
+  const auto attempt = [&](const char* file, const auto& write) {
     try {
-      work();
-    } catch (const c10::Error& second) {
-      note(fmt::format("{}: {}", what, second.what_without_backtrace()));
-    } catch (const std::exception& second) {
-      note(fmt::format("{}: {}", what, second.what()));
+      write();
+    } catch (const c10::Error& failure) {
+      note(fmt::format("{} is not up to date: {}", file, failure.what_without_backtrace()));
+    } catch (const std::exception& failure) {
+      note(fmt::format("{} is not up to date: {}", file, failure.what()));
     }
   };
-  try {
-    training_done();
-    attempt("report.html could not be written", [&] {
-      write_report(fmt::format("This run failed after step {} of {}: {}", step, total_steps_, error), std::nullopt, "");
-    });
-    attempt("run.json could not be written", [&] { write_run_json("failed", step, error); });
-  } catch (...) {  // not even told of
-  }
+  attempt("report.html", [&] { write_report(notice, /*report=*/std::nullopt, /*evaluated=*/""); });
+  attempt("run.json", [&] { write_run_json(status, step, error); });
 }
 
 void RunOutput::end(const EndRecord& record,

@@ -40,10 +40,10 @@ class RunOutput {
   /// No more steps come: ends the progress bar.
   void training_done();
 
-  // One of these at last. Each writes run.json and report.html.
+  // One of these at last. Each writes run.json and report.html; the first two only tell of what they cannot write, as
+  // there is an error, or a checkpoint saved, that matters more.
   void stopped(int64_t step);
-  /// Never throws: what it cannot write it only tells of, since `error` is what matters.
-  void failed(int64_t step, const std::string& error) noexcept;
+  void failed(int64_t step, const std::string& error);
   /// @param report  of `split`; none where nothing was evaluated, or inf or NaN came out.
   void end(const EndRecord& record, const std::optional<ClassificationReport>& report, const std::string& split);
 
@@ -61,6 +61,7 @@ class RunOutput {
   void write_report(const std::string& notice,
                     const std::optional<ClassificationReport>& report,
                     const std::string& evaluated) const;
+  void write_ending(const std::string& status, int64_t step, const std::string& notice, const std::string& error = "");
   /// @param status  running, finished, stopped or failed.
   void write_run_json(const std::string& status, int64_t steps, const std::string& error = "") const;
 

@@ -112,9 +112,12 @@ class Trainer {
   }
 
  private:
-  void failed(const std::string& error) {
-    if (output_) {
-      output_->failed(counters_.step, error);
+  void failed(const std::string& error) noexcept {
+    try {
+      if (output_) {
+        output_->failed(counters_.step, error);
+      }
+    } catch (const std::exception&) {  // such as a closed stderr: `error` is the one to report
     }
   }
 
@@ -231,10 +234,6 @@ class Trainer {
     return counted;
   }
 
-  static bool are_finite(const std::vector<GradientExponents>& groups) {
-    return std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.non_finite == 0; });
-  }
-
   /// Counts gradients that may have become 0 again, with the scale they had and with one that suits them. By now the
   /// weights have moved by a step, for both. Collective: what the main rank suspects, all look for.
   void look_for_underflow(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
@@ -253,36 +252,16 @@ class Trainer {
     }
   }
 
-  /// Why gradients were inf or NaN, and what to do: whether the loss scale is to blame. Collective; `record` is of a
-  /// skipped step.
+  /// Whether the loss, its scale or neither keeps the gradients of a skipped step from being finite. Collective.
   DiagnoseRecord find_cause(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
-    DiagnoseRecord cause;
-    cause.step = record.step;
-    cause.kind = "cause";
-    cause.loss_scale = record.loss_scale;
-    constexpr const char* kRemedies = "lower --learning-rate, clip with --max-grad-norm 1, or use another --precision";
-    if (!std::isfinite(record.loss)) {
-      cause.text = fmt::format("the loss itself is inf or NaN{}: {}",
-                               scaler_.is_enabled() ? ", so no loss scale helps" : "", kRemedies);
-      return cause;
+    std::vector<GradientExponents> unscaled;
+    if (scaler_.is_enabled() && std::isfinite(record.loss)) {
+      unscaled = gradients_at(1, micro_batches, record);
+      if (ranks_.any(!are_finite(unscaled))) {
+        unscaled.clear();
+      }
     }
-    if (!scaler_.is_enabled()) {
-      cause.text = fmt::format("the loss is {:.4g}, and only its gradients are inf or NaN: {}", record.loss, kRemedies);
-      return cause;
-    }
-    const auto unscaled = gradients_at(1, micro_batches, record);
-    if (ranks_.any(!are_finite(unscaled))) {
-      cause.text = fmt::format("without a loss scale, too, the gradients are inf or NaN: {}", kRemedies);
-      return cause;
-    }
-    cause.recommended_scale = advise_scale(unscaled, 1).recommended_scale;
-    cause.text = fmt::format("the loss is {:.4g}, and without a loss scale all gradients are finite: {:g} is too large",
-                             record.loss, record.loss_scale);
-    cause.text +=
-        config_.loss_scale
-            ? fmt::format(" and never changes; pass --loss-scale dynamic, or {:g}", cause.recommended_scale)
-            : fmt::format(" and falls by itself; --init-scale {:g} would have fitted", cause.recommended_scale);
-    return cause;
+    return describe_cause(record, scaler_.is_enabled(), config_.loss_scale.has_value(), unscaled);
   }
 
   void diagnose(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
