@@ -1,39 +1,62 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <set>
-#include <unordered_set>
+#include <vector>
 
 namespace mezzo {
 
-/// Gives out pieces of large segments, best fit first, and joins them again when they come back. Not thread-safe.
+/// Where a BlockPool gets memory from. Sizes and addresses are multiples of kPage.
+class PageSource {
+ public:
+  static constexpr size_t kPage = size_t{2} << 20;  ///< a huge page
+
+  virtual ~PageSource() = default;
+  /// Addresses without memory behind them, for the life of the pool; nullptr if there are none.
+  virtual char* reserve(size_t size) = 0;
+  /// Puts memory behind some of them. Returns whether there was enough.
+  virtual bool commit(char* begin, size_t size) = 0;
+  /// Takes the memory from behind them.
+  virtual void give_back(char* begin, size_t size) = 0;
+};
+
+/// Gives out pieces of long segments of addresses, best fit first, and joins them again when they come back. Pages get
+/// memory when a piece on them is first given out, and keep it for the pieces after that. All pages together hold at
+/// most half more than was ever in use at one time, or 64 MiB more if that is more; what is over is given back, from
+/// the ends of the segments on. (A page that a piece in use lies on cannot be.) Not thread-safe.
 class BlockPool {
  public:
+  struct Segment;
+
   /// A piece of a segment, in a list of its neighbours.
   struct Block {
     char* data;
     size_t size;
     bool is_free;
+    Segment* segment;
     Block *before, *after;  // in the same segment
   };
 
-  /// @param reserve  returns memory for a segment of that many bytes, or nullptr; never asked to take it back
-  /// @param segment_size  bytes asked for at a time; larger requests are asked for as they are
-  BlockPool(std::function<char*(size_t)> reserve, size_t segment_size);
+  /// @param segment_size  addresses reserved at a time, a multiple of PageSource::kPage; larger requests, and all where
+  ///     so many cannot be had, are reserved as they are.
+  BlockPool(PageSource& source, size_t segment_size);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  /// At least `size` bytes, aligned to kGranule; nullptr where `reserve` returned that.
+  /// At least `size` bytes, aligned to kGranule; nullptr where the source has no more.
   Block* allocate(size_t size);
   void free(Block* block);
 
-  size_t reserved() const { return reserved_; }
+  size_t in_use() const { return in_use_; }
+  size_t peak_in_use() const { return peak_in_use_; }
+  size_t committed() const { return committed_; }  ///< bytes with memory behind them
 
   static constexpr size_t kGranule = 512;
+  static constexpr size_t kLarge = size_t{16} << 20;  ///< kept apart, so that no small piece nibbles at a large one
 
  private:
   struct BySize {
@@ -42,15 +65,19 @@ class BlockPool {
     }
   };
 
-  Block* add_segment(size_t size);
+  std::set<Block*, BySize>& free_blocks(const Block* block);
+  Block* add_segment(size_t size, bool is_large);
+  bool commit(Segment& segment, const char* data, size_t size);
+  void give_back_down_to(size_t most);
+  void give_back(const Block& block, size_t most);
   void split(Block* block, size_t size);
   void join_with_next(Block* block);
 
-  std::function<char*(size_t)> reserve_;
+  PageSource& source_;
   size_t segment_size_;
-  size_t reserved_ = 0;
-  std::set<Block*, BySize> free_;
-  std::unordered_set<Block*> all_;
+  size_t in_use_ = 0, peak_in_use_ = 0, committed_ = 0;
+  std::array<std::set<Block*, BySize>, 2> free_;  // those below kLarge, and the others
+  std::vector<std::unique_ptr<Segment>> segments_;
 };
 
 }  // namespace mezzo

@@ -14,27 +14,47 @@
 
 #ifdef __linux__
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #endif
 
 namespace mezzo {
 namespace {
 
-/// Memory that the operating system backs with huge pages if it can; nullptr if there is none.
-char* map_huge_pages(size_t size) {
 #ifdef __linux__
-  constexpr size_t kHugePage = size_t{2} << 20;
-  void* mapped = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) {
-    return nullptr;
+
+/// Of the operating system, which backs them with huge pages if it can.
+class SystemPages : public PageSource {
+ public:
+  char* reserve(size_t size) override {
+    void* mapped = mmap(nullptr, size + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) {
+      return nullptr;
+    }
+    auto* data = static_cast<char*>(mapped);
+    const size_t before = (kPage - reinterpret_cast<uintptr_t>(data) % kPage) % kPage;
+    if (before > 0) {
+      munmap(data, before);
+    }
+    munmap(data + before + size, kPage - before);
+    madvise(data + before, size, MADV_HUGEPAGE);  // advice: without it, all works as well with small pages
+    return data + before;
   }
-  const auto address = reinterpret_cast<uintptr_t>(mapped);
-  auto* aligned = static_cast<char*>(mapped) + ((address + kHugePage - 1) / kHugePage * kHugePage - address);
-  madvise(aligned, size, MADV_HUGEPAGE);  // advice: without it, all works as well with small pages
-  return aligned;
-#else
-  (void)size;
-  return nullptr;
-#endif
+
+  bool commit(char* begin, size_t size) override { return mprotect(begin, size, PROT_READ | PROT_WRITE) == 0; }
+
+  void give_back(char* begin, size_t size) override { madvise(begin, size, MADV_DONTNEED); }
+};
+
+/// No pool can outgrow the machine's memory. Where the process may only have so many addresses, it has others to think
+/// of.
+size_t segment_size() {
+  auto size = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    size = std::min(size, static_cast<size_t>(limit.rlim_cur) / 8);
+  }
+  return size / PageSource::kPage * PageSource::kPage;
 }
 
 class CpuMemoryPool : public c10::Allocator {
@@ -52,41 +72,29 @@ class CpuMemoryPool : public c10::Allocator {
 
   CpuMemoryStats stats() {
     const std::lock_guard lock(mutex_);
-    auto stats = stats_;
-    stats.reserved = static_cast<int64_t>(medium_.reserved() + large_.reserved());
-    return stats;
+    return {static_cast<int64_t>(blocks_.in_use()), static_cast<int64_t>(blocks_.peak_in_use()),
+            static_cast<int64_t>(blocks_.committed())};
   }
 
  private:
   static constexpr size_t kSmallest = size_t{16} << 10;
-  static constexpr size_t kLarge = size_t{16} << 20;  // kept apart, so that no small tensor nibbles at a large piece
-  static constexpr size_t kSegment = size_t{64} << 20;
 
   /// In front of what is given out, so that a pointer to that is enough to take it back.
   struct alignas(64) Header {
     CpuMemoryPool* owner;
-    BlockPool* pool;  // nullptr: not of a pool
-    BlockPool::Block* block;
+    BlockPool::Block* block;  // nullptr: from malloc
   };
 
   void* take(size_t size) {
     const size_t with_header = size + sizeof(Header);
-    BlockPool* from = size >= kLarge ? &large_ : size >= kSmallest ? &medium_ : nullptr;
     BlockPool::Block* block = nullptr;
-    void* memory = nullptr;
-    if (from != nullptr) {
+    if (size >= kSmallest) {
       const std::lock_guard lock(mutex_);
-      block = from->allocate(with_header);
-      if (block != nullptr) {
-        memory = block->data;
-        stats_.in_use += static_cast<int64_t>(block->size);
-        stats_.peak_in_use = std::max(stats_.peak_in_use, stats_.in_use);
-      }
-    } else {
-      memory = std::aligned_alloc(alignof(Header), (with_header + 63) / 64 * 64);
+      block = blocks_.allocate(with_header);
     }
+    void* memory = block != nullptr ? block->data : std::aligned_alloc(alignof(Header), (with_header + 63) / 64 * 64);
     TORCH_CHECK(memory != nullptr, "not enough memory: a tensor of ", size, " bytes could not be allocated");
-    return new (memory) Header{this, from, block} + 1;
+    return new (memory) Header{this, block} + 1;
   }
 
   static void give_back(void* data) {
@@ -94,21 +102,22 @@ class CpuMemoryPool : public c10::Allocator {
       return;
     }
     auto* header = static_cast<Header*>(data) - 1;
-    if (header->pool == nullptr) {
+    if (header->block == nullptr) {
       std::free(header);
       return;
     }
     const std::lock_guard lock(header->owner->mutex_);
-    header->owner->stats_.in_use -= static_cast<int64_t>(header->block->size);
-    header->pool->free(header->block);
+    header->owner->blocks_.free(header->block);
   }
 
   std::mutex mutex_;
-  BlockPool medium_{map_huge_pages, kSegment}, large_{map_huge_pages, 0};
-  CpuMemoryStats stats_;
+  SystemPages pages_;
+  BlockPool blocks_{pages_, segment_size()};
 };
 
 std::atomic<CpuMemoryPool*> pool = nullptr;
+
+#endif
 
 }  // namespace
 
@@ -124,8 +133,12 @@ void use_cpu_memory_pool() {
 }
 
 CpuMemoryStats cpu_memory_stats() {
-  auto* installed = pool.load();
-  return installed != nullptr ? installed->stats() : CpuMemoryStats{};
+#ifdef __linux__
+  if (auto* installed = pool.load()) {
+    return installed->stats();
+  }
+#endif
+  return {};
 }
 
 }  // namespace mezzo

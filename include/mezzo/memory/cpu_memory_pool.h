@@ -10,18 +10,20 @@ namespace mezzo {
 /// A training step frees megabytes of activations and gradients, and the next one asks for them again. LibTorch's
 /// default allocator hands them back to the operating system, which then clears every page anew: a tenth of the time of
 /// a small model's step. The pool keeps freed memory, joined with its free neighbours, gives out the smallest piece
-/// that fits, and asks for huge pages. It never shrinks.
+/// that fits, and asks for huge pages. It holds at most half more than was ever in use at one time, or 64 MiB more if
+/// that is more, and gives back the rest. (A page of 2 MiB that a tensor lies on stays whole.) Addresses cost nothing,
+/// and are reserved for all of the machine's memory, twice: what top calls VIRT grows by that.
 ///
 /// Call it at the start of `main`. Tensors made before keep their memory; calls after the first change nothing.
-/// Thread-safe, as are allocations. Does nothing but on Linux, and
-/// under AddressSanitizer, which could not see overruns within the pool.
+/// Thread-safe, as are allocations. Does nothing but on Linux, nor under AddressSanitizer, which could not see overruns
+/// within the pool.
 void use_cpu_memory_pool();
 
 /// Bytes; zeros before `use_cpu_memory_pool`.
 struct CpuMemoryStats {
   int64_t in_use = 0;       ///< by living tensors of 16 KiB and more
   int64_t peak_in_use = 0;  ///< since the start
-  int64_t reserved = 0;     ///< taken from the operating system
+  int64_t reserved = 0;     ///< taken from the operating system, and not given back
 };
 
 /// Of the pool. Thread-safe.
