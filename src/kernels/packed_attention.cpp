@@ -60,14 +60,23 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
                                const at::Tensor& seqlens,
                                int64_t num_rows,
                                const at::Device& device)
-    : num_rows_(num_rows), first_rows_(cu_seqlens.narrow(0, 0, seqlens.size(0)).to(device, at::kLong)) {
+    : num_rows_(num_rows) {
+  TORCH_CHECK_VALUE(cu_seqlens.numel() == seqlens.numel() + 1, "SequenceLayout: ", cu_seqlens.numel(),
+                    " rows in cu_seqlens for ", seqlens.numel(),
+                    " sequences; there is one more, where the last one ends");
   const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
-  for (int64_t b = 0; b < counts.size(0); ++b) {
-    TORCH_CHECK_VALUE(first[b] >= 0 && counts[b] > 0 && first[b] + counts[b] <= num_rows, "SequenceLayout: sequence ",
-                      b, " has ", counts[b], " tokens from row ", first[b], " on, of ", num_rows,
-                      " rows; it needs one at least, and rows for all");
-    sequences_.push_back({first[b], counts[b]});
+  const int64_t batch_size = counts.size(0);
+  int64_t free_from = 0;  // the rows before are others'
+  for (int64_t b = 0; b < batch_size; ++b) {
+    const int64_t begin = first[b], count = counts[b], end = first[b + 1];
+    TORCH_CHECK_VALUE(count > 0 && begin >= free_from && begin + count <= end && end <= num_rows,
+                      "SequenceLayout: sequence ", b, " has ", count, " tokens in rows ", begin, " to ", end - 1,
+                      " of ", num_rows, ", and the sequences before it own those up to ", free_from - 1,
+                      "; each needs one token at least, rows for all of them, and rows behind those of the one before");
+    sequences_.push_back({begin, count});
+    free_from = end;
   }
+  first_rows_ = cu_seqlens.narrow(0, 0, batch_size).to(device, at::kLong);
 }
 
 bool SequenceLayout::is_gapless() const {

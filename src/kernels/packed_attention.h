@@ -22,6 +22,8 @@ class SequenceLayout {
   /// @param cu_seqlens  [B + 1] int32 on CPU: sequence b owns rows cu_seqlens[b] to cu_seqlens[b + 1] - 1.
   /// @param seqlens  [B] int32 on CPU: how many of them count, from the first; the rest is padding that no query sees.
   /// @param num_rows  T; rows from cu_seqlens[B] on are filler that belongs to no sequence.
+  /// @throws c10::ValueError  where a sequence has no tokens or too few rows, or rows are out of order, owned twice or
+  ///     outside of the batch: kernels write to them unchecked.
   SequenceLayout(const at::Tensor& cu_seqlens, const at::Tensor& seqlens, int64_t num_rows, const at::Device& device);
 
   /// Sequences of similar length, side by side: G of them, padded to the longest, L.

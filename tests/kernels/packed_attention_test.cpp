@@ -1,11 +1,13 @@
 #include "kernels/packed_attention.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/types.h>
 
 #include <cmath>
+#include <limits>
 
 #include "kernels/cpu/attention_ops.h"
 
@@ -84,6 +86,31 @@ TEST(PackedAttentionTest, OnCudaEqualsTheReferenceAndRepeatsItsMasks) {
   const auto first = run(packed_attention, 0.5), second = run(packed_attention, 0.5);
   EXPECT_TRUE(at::equal(first.back(), second.back()));
   EXPECT_FALSE(at::equal(first.back(), mine.back()));
+}
+
+TEST(SequenceLayoutTest, RefusesRowsThatOverlapStandOutOfOrderOrDoNotExist) {
+  struct Case {
+    std::vector<int32_t> cu_seqlens, seqlens;
+    const char* culprit;
+  };
+  const auto limit = std::numeric_limits<int32_t>::max();
+  const std::vector<Case> cases = {
+      {{0, 4, 8}, {5, 4}, "sequence 0 has 5 tokens in rows 0 to 3"},            // reaches into the next
+      {{4, 0, 8}, {4, 4}, "sequence 0 has 4 tokens in rows 4 to -1"},           // out of order
+      {{0, 6, 4, 8}, {2, 2, 2}, "sequence 1 has 2 tokens in rows 6 to 3"},      //
+      {{0, 4, 9}, {4, 4}, "sequence 1 has 4 tokens in rows 4 to 8 of 8"},       // owns rows that do not exist
+      {{-4, 4, 8}, {4, 4}, "sequence 0 has 4 tokens in rows -4 to 3"},          //
+      {{0, 4, 8}, {4, 0}, "sequence 1 has 0 tokens"},                           //
+      {{0, limit, limit}, {limit, limit}, "sequence 0 has 2147483647 tokens"},  // sums that overflow
+      {{0, 4}, {4, 4}, "2 rows in cu_seqlens for 2 sequences"},
+  };
+  const auto layout = [](const Case& c) {
+    SequenceLayout(at::tensor(c.cu_seqlens), at::tensor(c.seqlens), 8, at::kCPU);
+  };
+  for (const Case& bad : cases) {
+    EXPECT_THAT([&] { layout(bad); }, testing::ThrowsMessage<c10::ValueError>(testing::HasSubstr(bad.culprit)));
+  }
+  EXPECT_NO_THROW(layout({{0, 4, 7}, {2, 3}, ""}));
 }
 
 TEST(PackedAttentionTest, ASequenceWithoutTokensAtTheEndChangesNoGradient) {
