@@ -39,14 +39,37 @@ struct Unobserved {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-/// The innermost backward node that this thread runs, if any.
-struct BackwardNode {
+/// A backward node that this thread runs, for as long as this lives.
+class BackwardNode {
+ public:
+  BackwardNode(std::string the_name, uint64_t thread, int64_t number)
+      : name(std::move(the_name)), forward_thread(thread), sequence_number(number), outer_(innermost_) {
+    innermost_ = this;
+  }
+  ~BackwardNode() { innermost_ = outer_; }
+  BackwardNode(const BackwardNode&) = delete;
+  BackwardNode& operator=(const BackwardNode&) = delete;
+
+  /// Null outside of backward.
+  static const BackwardNode* innermost() { return innermost_; }
+
+  /// The engine's range around a node knows less than the node, and goes on after it.
+  void tell_range() const {
+    if (outer_ != nullptr && outer_->name == name) {
+      outer_->forward_thread = forward_thread;
+      outer_->sequence_number = sequence_number;
+    }
+  }
+
   std::string name;
   uint64_t forward_thread;
   int64_t sequence_number;
-  BackwardNode* outer;
+
+ private:
+  BackwardNode* outer_;
+  static thread_local BackwardNode* innermost_;
 };
-thread_local BackwardNode* running_node = nullptr;
+thread_local BackwardNode* BackwardNode::innermost_ = nullptr;
 
 /// What a call brought, for when it comes to results that need explaining.
 struct Call : at::ObserverContext {
@@ -175,8 +198,7 @@ std::unique_ptr<at::ObserverContext> FiniteTracer::Trace::begin(const at::Record
 }
 
 void FiniteTracer::Trace::begin_node(Call& call, const at::RecordFunction& function) {
-  call.node = {function.name(), function.forwardThreadId(), function.seqNr(), running_node};
-  running_node = &*call.node;
+  call.node.emplace(function.name(), function.forwardThreadId(), function.seqNr());
   if (is_counting()) {
     return;
   }
@@ -197,12 +219,11 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
   if (call.op == nullptr) {
     const std::string_view name = function.name();
     if (name.starts_with(kEngineRange)) {
-      call.node = {std::string(name.substr(kEngineRange.size())), 0, -1, running_node};
-      running_node = &*call.node;
+      call.node.emplace(std::string(name.substr(kEngineRange.size())), 0, -1);
     }
     return call.node.has_value();
   }
-  if (!is_counting() && running_node == nullptr) {
+  if (!is_counting() && BackwardNode::innermost() == nullptr) {
     const auto next = at::sequence_number::peek();
     const auto module = ModuleScope::current_path();
     const std::lock_guard lock(mutex_);
@@ -229,11 +250,8 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
 
 void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
   if (call.node) {
-    running_node = call.node->outer;
-    if (running_node != nullptr && running_node->name == call.node->name) {  // the engine's range, which knows less
-      running_node->forward_thread = call.node->forward_thread;
-      running_node->sequence_number = call.node->sequence_number;
-    }
+    call.node->tell_range();
+    call.node.reset();
     return;
   }
   running_op = call.outer;
@@ -245,7 +263,7 @@ void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
     const std::lock_guard lock(mutex_);
     visit_results(call, function.outputs(), [&](const char*, const at::Tensor& values) {
       if (!call.op->is_ignored) {
-        counts_.add(*call.op, running_node != nullptr, values);
+        counts_.add(*call.op, BackwardNode::innermost() != nullptr, values);
       }
     });
     return;
@@ -331,14 +349,14 @@ void FiniteTracer::Trace::found(bool produced,
 }
 
 void FiniteTracer::Trace::place(NonFiniteOp& op) const {
-  if (running_node == nullptr) {
+  const auto* node = BackwardNode::innermost();
+  if (node == nullptr) {
     op.module = ModuleScope::current_path();
     return;
   }
   op.in_backward = true;
-  op.backward_node = running_node->name;
-  const auto origin = forward_ops_.find(running_node->forward_thread,
-                                        static_cast<uint64_t>(running_node->sequence_number), running_node->name);
+  op.backward_node = node->name;
+  const auto origin = forward_ops_.find(node->forward_thread, static_cast<uint64_t>(node->sequence_number), node->name);
   op.forward_op = origin.op;
   op.module = origin.module;
 }

@@ -1,13 +1,19 @@
-// Compiled without the precompiled header: without NDEBUG, the inline RecordFunction::inputs() asserts a flag that
-// LibTorch, built with NDEBUG, never sets.
-#ifndef NDEBUG
-#define NDEBUG
-#endif
-
 #include "amp/recorded_inputs.h"
 
 namespace mezzo {
+namespace {
 
-c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& function) { return function.inputs(); }
+/// The field itself: an explicit instantiation may name what is private.
+template <auto kInputs>
+struct Reveal {
+  friend c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function) { return function.*kInputs; }
+};
+
+c10::ArrayRef<const c10::IValue> inputs_of(const at::RecordFunction& function);
+template struct Reveal<&at::RecordFunction::inputs_>;
+
+}  // namespace
+
+c10::ArrayRef<const c10::IValue> recorded_inputs(const at::RecordFunction& function) { return inputs_of(function); }
 
 }  // namespace mezzo

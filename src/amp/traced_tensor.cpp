@@ -12,14 +12,23 @@ namespace mezzo {
 namespace {
 
 void visit_tensor(const at::Tensor& tensor, const std::function<void(const at::Tensor&)>& visit) {
-  if (!tensor.defined() || tensor.is_meta() || (tensor.layout() != at::kStrided && !tensor.is_sparse()) ||
-      !(at::isFloatingType(tensor.scalar_type()) || at::isComplexType(tensor.scalar_type()))) {
+  if (!tensor.defined() || tensor.is_meta() || (tensor.layout() != at::kStrided && !tensor.is_sparse())) {
+    return;
+  }
+  const auto dtype = tensor.scalar_type();
+  const bool has_inf_or_nan = at::isComplexType(dtype) || (at::isFloatingType(dtype) && dtype != at::kFloat4_e2m1fn_x2);
+  if (!has_inf_or_nan) {
     return;
   }
   auto values = tensor.is_sparse() ? tensor._values() : tensor;
   if (values.numel() > 0) {
     visit(values.is_complex() ? at::view_as_real(values.resolve_conj()) : values);
   }
+}
+
+/// For ops that know no float8: float32 holds all of their values.
+at::Tensor readable(const at::Tensor& values) {
+  return c10::isFloat8Type(values.scalar_type()) ? values.to(at::kFloat) : values;
 }
 
 }  // namespace
@@ -41,12 +50,13 @@ void visit_values(const at::IValue& value, const std::function<void(const at::Te
 }
 
 std::pair<at::Tensor, at::Tensor> range_of(const at::Tensor& values) {
-  auto [least, greatest] = at::aminmax(values);  // spreads NaN to both
+  auto [least, greatest] = at::aminmax(readable(values));  // spreads NaN to both
   return {std::move(least), std::move(greatest)};
 }
 
-TracedTensor describe(std::string name, const at::Tensor& values) {
-  TracedTensor traced{.name = std::move(name), .shape = values.sizes().vec(), .dtype = values.scalar_type()};
+TracedTensor describe(std::string name, const at::Tensor& tensor) {
+  TracedTensor traced{.name = std::move(name), .shape = tensor.sizes().vec(), .dtype = tensor.scalar_type()};
+  const auto values = readable(tensor);
   const auto [least, greatest] = range_of(values);
   const auto range = at::stack({least, greatest}).cpu().to(at::kDouble);
   traced.min = range.const_data_ptr<double>()[0];

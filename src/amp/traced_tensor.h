@@ -19,7 +19,7 @@ void visit_values(const at::IValue& value, const std::function<void(const at::Te
 std::pair<at::Tensor, at::Tensor> range_of(const at::Tensor& values);
 
 /// Syncs; reads finite values once.
-TracedTensor describe(std::string name, const at::Tensor& values);
+TracedTensor describe(std::string name, const at::Tensor& tensor);
 
 /// Whether `value` is, or has in a list, a number that is inf or NaN.
 bool is_non_finite_number(const at::IValue& value);

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/cuda.h>
 
 #include <limits>
+#include <stdexcept>
 #include <thread>
 
 #include "mezzo/amp/module_scope.h"
@@ -99,6 +101,20 @@ TEST(FiniteTracerTest, OutlivesNothingThatItMustNot) {
   });
   (x * 2).backward();
   EXPECT_EQ(x.grad().item<float>(), 2);
+}
+
+TEST(FiniteTracerTest, ACallbackThatThrowsAtANodeLeavesNoNodeBehind) {
+  {
+    const auto x = at::ones({3}).requires_grad_();
+    const auto y = x * 2, bad = at::full({3}, std::numeric_limits<float>::infinity());
+    const FiniteTracer tracer(
+        FiniteTracerOptions().on_first([](const NonFiniteOp&) { throw std::runtime_error("lost in LibTorch"); }));
+    (*y.grad_fn())({bad});  // without the engine, whose end would tidy up
+    EXPECT_THAT(tracer.first().value().op, HasSubstr("MulBackward"));
+  }
+  const FiniteTracer tracer;
+  at::zeros({1}).log();
+  EXPECT_FALSE(tracer.first().value().in_backward);
 }
 
 TEST(FiniteTracerTest, FindsBackwardOverflowsOnTheThreadsOfCuda) {

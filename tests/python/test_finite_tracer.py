@@ -93,6 +93,46 @@ def test_a_cast_that_overflows_is_named_with_the_op_that_computed_the_values():
     assert first.source == "" and str(first).startswith("a cast from float32 to float16 produced inf or NaN in forward")
 
 
+FLOAT8 = [torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz]
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_float8_is_looked_at_like_any_other_dtype(dtype):
+    assert trace(lambda: torch.ones(4).to(dtype).to(torch.float32) * 2) is None
+    saturates = dtype == torch.float8_e4m3fn
+    values = torch.tensor([1.0, 3.0, NAN if saturates else 1e30])
+    first, made = trace(lambda: values.to(dtype)), values.to(dtype).float()
+    assert first.op == "aten::copy_" and first.produced_here == (not saturates)
+    (output,) = first.outputs
+    assert (output.num_inf, output.num_nan) == (int(made.isinf().sum()), int(made.isnan().sum())) and output.max == 3
+    assert f"output  {str(dtype).removeprefix('torch.')} [3], finite values from 1 to 3" in str(first)
+    with _mezzo.FiniteTracer(count=True) as tracer:
+        values.to(dtype)
+        torch.ones(2).to(dtype)
+        counts = {op: (results, bad) for op, _, results, bad in tracer.counts()}
+    assert counts["aten::copy_"] == (2, 1)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_a_float8_gradient_that_arrives_bad_is_seen_at_its_node(dtype):
+    class Give(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.to(dtype)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.float().nan_to_num(0, 0, 0)
+
+    x = torch.ones(2, requires_grad=True)
+    bad = torch.tensor([1.0, NAN]).to(dtype)
+    first = trace(lambda: Give.apply(x).backward(bad))
+    assert first.in_backward and not first.produced_here and first.op == "GiveBackward"
+    with _mezzo.FiniteTracer() as tracer:
+        torch.zeros(1).log()
+        assert not tracer.first.in_backward
+
+
 def test_what_came_in_bad_is_said_to_be_received():
     for bad in (NAN, INF):
         x = torch.tensor([1.0, bad])
