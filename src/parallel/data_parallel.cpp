@@ -3,10 +3,12 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/StreamGuard.h>
+#include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/cuda.h>
+
+#include <set>
 
 #include "mezzo/amp/autocast_state.h"
 #include "parallel/replicas.h"
@@ -14,6 +16,15 @@
 
 namespace mezzo::detail {
 namespace {
+
+/// As tensors on it name it: with the index of the current device where none was given; CPUs have none.
+c10::Device as_tensors_name(const c10::Device& device) {
+  if (device.is_cpu()) {
+    return c10::Device(c10::kCPU);
+  }
+  const bool can_ask = !device.has_index() && c10::impl::hasDeviceGuardImpl(device.type());
+  return can_ask ? c10::impl::VirtualGuardImpl(device.type()).getDevice() : device;
+}
 
 DataParallelOptions checked(DataParallelOptions options) {
   if (options.devices().empty()) {
@@ -23,11 +34,49 @@ DataParallelOptions checked(DataParallelOptions options) {
   }
   TORCH_CHECK_VALUE(!options.devices().empty(), "DataParallel: there is no CUDA device; name the devices to use");
   TORCH_CHECK_VALUE(options.dim() >= 0, "DataParallel: dim must not be negative, got ", options.dim());
-  if (!options.output_device()) {
-    options.output_device(options.devices()[0]);
+  for (c10::Device& device : options.devices()) {
+    device = as_tensors_name(device);
   }
+  options.output_device(as_tensors_name(options.output_device().value_or(options.devices()[0])));
   return options;
 }
+
+/// The calling thread's current streams on every device of the types that `devices` are of.
+std::vector<c10::Stream> current_streams(const std::vector<c10::Device>& devices) {
+  std::set<c10::DeviceType> types;
+  std::vector<c10::Stream> streams;
+  for (const auto& device : devices) {
+    if (!types.insert(device.type()).second) {
+      continue;
+    }
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    for (c10::DeviceIndex i = 0; i < guard.deviceCount(); ++i) {
+      streams.push_back(guard.getStream({device.type(), i}));
+    }
+  }
+  return streams;
+}
+
+/// Makes streams the current ones of this thread while it lives: not only its own device's, since a copy from another
+/// device is put in order with what that device's current stream does.
+class StreamsGuard {
+ public:
+  explicit StreamsGuard(const std::vector<c10::Stream>& streams) {
+    for (const auto& stream : streams) {
+      previous_.push_back(c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream));
+    }
+  }
+  ~StreamsGuard() {
+    for (const auto& stream : previous_) {
+      c10::impl::VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+    }
+  }
+  StreamsGuard(const StreamsGuard&) = delete;
+  StreamsGuard& operator=(const StreamsGuard&) = delete;
+
+ private:
+  std::vector<c10::Stream> previous_;
+};
 
 /// Regions that a replica opens and closes are none of the outermost, so none clears the cache of cast weights while
 /// others use it: whether a weight is cast once or twice must not be a matter of timing.
@@ -80,12 +129,10 @@ void DataParallelBase::run(size_t count, const std::function<void(size_t)>& work
   const OneRegionForAll one_region;
   const auto autocast = AutocastState::current();
   const at::ThreadLocalState thread_state;
-  std::vector<c10::Stream> streams;
-  for (const auto& device : options_.devices()) {
-    streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  }
+  const auto streams = current_streams(options_.devices());
   const auto errors = threads_->run(count, [&](size_t i) {
-    const c10::StreamGuard on_stream(streams[i]);  // and its device
+    const StreamsGuard same_streams(streams);
+    const c10::DeviceGuard on_device(options_.devices()[i]);
     if (i == 0) {
       return work(i);  // on the thread that called
     }

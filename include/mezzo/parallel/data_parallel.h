@@ -20,7 +20,8 @@ class Replicas;
 class WorkerThreads;
 
 struct DataParallelOptions {
-  /// One replica on each; the module lies on the first. Empty: all CUDA devices. One may be named several times.
+  /// One replica on each; the module lies on the first. Empty: all CUDA devices. One may be named several times. A
+  /// device without an index is the current one of its type.
   TORCH_ARG(std::vector<c10::Device>, devices);
   /// Where the output comes together; nullopt: the first device.
   TORCH_ARG(std::optional<c10::Device>, output_device);
@@ -111,9 +112,11 @@ std::shared_ptr<Module> clone(const Module& module, c10::Device device) {
 /// backward, so that optimizer and GradScaler see one model. For several processes, which is faster, see
 /// `mezzo::distributed::DistributedDataParallel`.
 ///
-/// Autocast holds within the replicas as on the calling thread, with its op policy and log; so do grad mode, current
-/// streams and ModuleScope. Replica 0 is the module itself, so that its buffers (running statistics) are updated from
-/// the first part of the batch, and those of the others are dropped, as in PyTorch.
+/// Autocast holds within the replicas as on the calling thread, with its op policy and log; so do grad mode, the
+/// current streams of all devices (so that parts of the batch are copied after what made it) and ModuleScope. Tested on
+/// CPUs, and with a stand-in for devices and streams; it has never run on a GPU. Replica 0 is the module itself, so
+/// that its buffers (running statistics) are updated from the first part of the batch, and those of the others are
+/// dropped, as in PyTorch.
 ///
 /// Not thread-safe. CPU replicas draw from one generator, in no fixed order: dropout on them is not reproducible.
 ///
@@ -146,7 +149,7 @@ class DataParallel : public detail::DataParallelBase {
 
   /// For module holders.
   template <class Holder>
-    requires std::is_same_v<typename Holder::ContainedType, Module>
+  requires std::is_same_v<typename Holder::ContainedType, Module>
   explicit DataParallel(const Holder& module,
                         const DataParallelOptions& options = {},
                         std::function<std::shared_ptr<Module>(c10::Device)> replicate = nullptr)
@@ -187,7 +190,7 @@ class DataParallel : public detail::DataParallelBase {
 };
 
 template <class Holder, class... Rest>
-  requires requires { typename Holder::ContainedType; }
-DataParallel(const Holder&, const Rest&...) -> DataParallel<typename Holder::ContainedType>;
+requires requires { typename Holder::ContainedType; }
+DataParallel(const Holder&, const Rest&...)->DataParallel<typename Holder::ContainedType>;
 
 }  // namespace mezzo
