@@ -49,11 +49,14 @@ AutocastGuard::AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype,
     : AutocastGuard(device_type, dtype, options.enabled(), options.cache_enabled()) {
   if (options.policy() || options.log() != nullptr) {
     const PolicyRegion* outer = PolicyRegion::current(device_type);
-    const auto policy = options.policy()   ? options.policy()->table()
-                        : outer != nullptr ? outer->policy
-                                           : OpPolicy::built_in(device_type).table();
-    CastLog* log = options.log() != nullptr || outer == nullptr ? options.log() : outer->log;
-    policy_region_ = std::make_unique<PolicyRegionGuard>(device_type, PolicyRegion{policy, log});
+    PolicyRegion region = outer != nullptr ? *outer : PolicyRegion();
+    if (options.policy()) {
+      region.policy = options.policy()->table();
+    }
+    if (options.log() != nullptr) {
+      region.log = options.log();
+    }
+    policy_region_ = std::make_unique<PolicyRegionGuard>(device_type, std::move(region));
   }
 }
 

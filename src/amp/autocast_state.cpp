@@ -40,18 +40,22 @@ void AutocastState::set() const {
   at::autocast::set_autocast_cache_enabled(cache_enabled_);
 }
 
-AutocastStateGuard::AutocastStateGuard(AutocastState state)
-    : state_(std::move(state)), previous_(AutocastState::current()) {
-  state_.set();
+AutocastStateGuard::AutocastStateGuard(AutocastState state, AutocastState previous)
+    : state_(std::move(state)), previous_(std::move(previous)) {
   if (state_.in_region_) {
     at::autocast::increment_nesting();
   }
-  // Where only this thread has a policy, PyTorch's own list takes its place.
+}
+
+// From here on there is a guard: should something throw, its destructor puts back what had changed.
+AutocastStateGuard::AutocastStateGuard(AutocastState state)
+    : AutocastStateGuard(std::move(state), AutocastState::current()) {
+  state_.set();
+  // Where only this thread has a policy or a log, there is to be none.
   for (const auto& mine : previous_.policies_) {
     const auto same = [&](const auto& policy) { return policy.type == mine.type; };
     if (std::none_of(state_.policies_.begin(), state_.policies_.end(), same)) {
-      policies_.push_back(std::make_unique<PolicyRegionGuard>(
-          mine.type, PolicyRegion{OpPolicy::built_in(mine.type).table(), /*log=*/nullptr}));
+      policies_.push_back(std::make_unique<PolicyRegionGuard>(mine.type, PolicyRegion()));
     }
   }
   for (const auto& policy : state_.policies_) {

@@ -2,11 +2,6 @@
 
 namespace mezzo {
 
-CastCache& CastCache::of_this_thread() {
-  thread_local CastCache cache;
-  return cache;
-}
-
 bool CastCache::takes(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat && tensor.requires_grad() && tensor.is_leaf() && !tensor.is_view() &&
          !tensor.is_inference();

@@ -19,20 +19,14 @@ struct SavedState : torch::CustomClassHolder {
   std::shared_ptr<const OpPolicyTable> policy;  // null: none
 };
 
-CastLog* current_log(c10::DeviceType device_type) {
-  const auto* region = PolicyRegion::current(device_type);
-  return region == nullptr ? nullptr : region->log;
-}
-
 /// The line of a registered function in the policy in force, if it has one.
 std::optional<CastPolicy> policy_in_force(c10::DeviceType device_type, const std::string& name) {
-  if (const auto* region = PolicyRegion::current(device_type)) {
-    const auto line = region->policy->functions.find(name);
-    if (line != region->policy->functions.end()) {
-      return line->second;
-    }
+  if (!PolicyRegion::has_policy(device_type)) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  const auto& functions = PolicyRegion::current(device_type)->policy->functions;
+  const auto line = functions.find(name);
+  return line == functions.end() ? std::nullopt : std::optional(line->second);
 }
 
 }  // namespace
@@ -50,7 +44,7 @@ FunctionScope::FunctionScope(const std::string& name, CastPolicy policy, c10::De
     return;
   }
   policy_ = policy_in_force(device_type, name).value_or(policy);
-  log_ = current_log(device_type);
+  log_ = PolicyRegion::current_log(device_type);
   const auto low = at::autocast::get_autocast_dtype(device_type);
   switch (policy_) {
     case CastPolicy::kUntouched: return;
@@ -95,7 +89,7 @@ at::Tensor ForwardScope::cast(const at::Tensor& tensor) const {
     return tensor;
   }
   const auto policy = *to_ == at::kFloat ? CastPolicy::kFloat32 : CastPolicy::kLowerPrecision;
-  return TensorCaster(device_type_, kCustomFwd, policy, current_log(device_type_)).convert(tensor, *to_);
+  return TensorCaster(device_type_, kCustomFwd, policy, PolicyRegion::current_log(device_type_)).convert(tensor, *to_);
 }
 
 BackwardScope::BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <c10/core/DeviceType.h>
-#include <c10/core/ScalarType.h>
 
 #include <memory>
 #include <vector>
@@ -11,14 +10,19 @@
 namespace mezzo {
 
 class CastLog;
+struct PolicyThread;
 
 /// What a guard with a policy or a log adds to the autocast state of its thread.
 struct PolicyRegion {
-  std::shared_ptr<const OpPolicyTable> policy;
+  std::shared_ptr<const OpPolicyTable> policy;  ///< null: the built-in autocast kernels run
   CastLog* log = nullptr;
 
   /// This thread's innermost for a device type; nullptr outside of any.
   static const PolicyRegion* current(c10::DeviceType device_type);
+  /// Whether that one has a policy.
+  static bool has_policy(c10::DeviceType device_type);
+  /// Its log; may be null.
+  static CastLog* current_log(c10::DeviceType device_type);
   /// The device types for which this thread has one, in the order in which they were opened.
   static std::vector<c10::DeviceType> open_device_types();
 };
@@ -26,19 +30,22 @@ struct PolicyRegion {
 /// Puts a PolicyRegion in force on this thread while it lives. Guards end in the reverse order of their start.
 ///
 /// Works by a dispatch key above all autocast keys, included while a region is open, whose one boxed kernel sees every
-/// op: it casts the arguments of those that the policy lists, and passes by PyTorch's own autocast kernel. So nothing
-/// that other threads see is changed. Whether autocast is enabled, and to which dtype, stays PyTorch's state.
+/// op (see call_by_policy). So nothing that other threads see is changed. Whether autocast is enabled, and to which
+/// dtype, stays PyTorch's state.
 class PolicyRegionGuard {
  public:
+  /// @throws c10::Error  as PolicyThread::ready; nothing has changed then.
   PolicyRegionGuard(c10::DeviceType device_type, PolicyRegion region);
   ~PolicyRegionGuard();
   PolicyRegionGuard(const PolicyRegionGuard&) = delete;
   PolicyRegionGuard& operator=(const PolicyRegionGuard&) = delete;
 
  private:
+  PolicyThread& thread_;
   c10::DeviceType device_type_;
   PolicyRegion region_;
   const PolicyRegion* outer_;
+  bool was_included_;
 };
 
 }  // namespace mezzo

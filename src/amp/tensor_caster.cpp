@@ -5,9 +5,10 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
-#include "amp/cast_cache.h"
+#include "amp/cast_watch.h"
 #include "amp/dtype_name.h"
 #include "amp/policy_region.h"
+#include "amp/policy_thread.h"
 #include "mezzo/amp/cast_log.h"
 
 namespace mezzo {
@@ -34,15 +35,18 @@ at::Tensor TensorCaster::convert(const at::Tensor& tensor, at::ScalarType to) co
 }
 
 at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const {
-  if (PolicyRegion::current(device_type_) == nullptr) {
-    return at::autocast::cached_cast(to, tensor, device_type_);
+  if (!is_eligible(tensor) || tensor.scalar_type() == to) {
+    return tensor;
+  }
+  if (!PolicyRegion::has_policy(device_type_)) {
+    return cast_as_pytorch(tensor, to);
   }
   const bool keep = to == low_ && at::autocast::is_autocast_cache_enabled() && !c10::InferenceMode::is_enabled() &&
-                    is_eligible(tensor) && CastCache::takes(tensor);
+                    CastCache::takes(tensor);
   if (!keep) {
     return convert(tensor, to);
   }
-  auto& cache = CastCache::of_this_thread();
+  auto& cache = PolicyThread::current()->cache;
   if (auto kept = cache.find(tensor, to); kept.defined()) {
     log(tensor.scalar_type(), kept, /*from_cache=*/true);
     return kept;
@@ -50,6 +54,18 @@ at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const
   const c10::AutoGradMode differentiable(true);  // also for later uses, should gradients be off just now
   auto result = convert(tensor, to);
   cache.keep(tensor, result);
+  return result;
+}
+
+/// By PyTorch's own cache.
+at::Tensor TensorCaster::cast_as_pytorch(const at::Tensor& tensor, at::ScalarType to) const {
+  auto* thread = PolicyThread::current();
+  if (log_ == nullptr || thread == nullptr) {
+    return at::autocast::cached_cast(to, tensor, device_type_);
+  }
+  CastWatch watch(*thread);
+  auto result = at::autocast::cached_cast(to, tensor, device_type_);
+  log(tensor.scalar_type(), result, /*from_cache=*/!watch.is_new(result));
   return result;
 }
 

@@ -28,7 +28,7 @@ class TensorCaster {
   /// `tensor` in dtype `to`; itself, if it is not eligible.
   at::Tensor convert(const at::Tensor& tensor, at::ScalarType to) const;
 
-  /// The same; casts of parameters are kept in the thread's CastCache, or in PyTorch's outside of policy regions.
+  /// The same; casts of parameters are kept in the thread's CastCache, or in PyTorch's where no policy is in force.
   at::Tensor cast(const at::Tensor& tensor, at::ScalarType to) const;
 
   /// kPromote: the dtype for all, `so_far` (low() to begin with) before this one was looked at.
@@ -41,6 +41,7 @@ class TensorCaster {
   [[noreturn]] void refuse() const;
 
  private:
+  at::Tensor cast_as_pytorch(const at::Tensor& tensor, at::ScalarType to) const;
   void log(at::ScalarType from, const at::Tensor& result, bool from_cache) const;
 
   c10::DeviceType device_type_;

@@ -5,10 +5,32 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <future>
+#include <new>
 
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
+
+namespace {
+
+/// How many allocations of this thread succeed before one fails; negative: all.
+thread_local int allocations_left = -1;
+
+}  // namespace
+
+void* operator new(size_t size) {
+  if (allocations_left == 0) {
+    throw std::bad_alloc();
+  }
+  allocations_left -= allocations_left > 0 ? 1 : 0;
+  if (void* memory = std::malloc(size > 0 ? size : 1)) {
+    return memory;
+  }
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace mezzo {
 namespace {
@@ -65,6 +87,39 @@ TEST(AutocastStateTest, ReplacesWhatTheThreadHas) {
   }
   EXPECT_EQ(at::autocast::get_autocast_dtype(at::kCPU), at::kHalf);
   EXPECT_EQ(dtype_of_product(), at::kFloat);
+}
+
+TEST(AutocastStateTest, AThreadIsAsItWasWhereverTheGuardFailed) {
+  OpPolicy policy = OpPolicy::built_in(at::kCPU);
+  policy.set("matmul", CastPolicy::kFloat32);
+  std::optional<AutocastState> state;
+  {
+    const AutocastGuard autocast(at::kCPU, at::kHalf, AutocastOptions().policy(policy));
+    const AutocastGuard cuda(at::kCUDA, at::kBFloat16, AutocastOptions().policy(OpPolicy::preset("cuda")));
+    const ModuleScope scope("encoder", 3);
+    state = AutocastState::current();
+  }
+  const AutocastGuard here(at::kXPU, at::kHalf, AutocastOptions().policy(OpPolicy()));
+  int failures = 0;
+  for (bool failed = true; failed; failures += failed ? 1 : 0) {
+    failed = false;
+    auto copy = *state;
+    allocations_left = failures;  // one more each time
+    try {
+      const AutocastStateGuard guard(std::move(copy));
+      allocations_left = -1;
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    allocations_left = -1;
+    ASSERT_EQ(dtype_of_product(), at::kFloat) << "after failure " << failures;
+    ASSERT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+    ASSERT_TRUE(at::autocast::is_autocast_enabled(at::kXPU));
+    ASSERT_EQ(ModuleScope::current_path(), "");
+    ASSERT_EQ(at::autocast::increment_nesting(), 2) << "after failure " << failures;
+    at::autocast::decrement_nesting();
+  }
+  EXPECT_GE(failures, 5) << "places where the guard may fail";
 }
 
 }  // namespace

@@ -208,6 +208,15 @@ def test_random_programs_give_pytorchs_dtypes_and_bits(seed):
     got, got_gradients = run_program(seed, by_policy)
     assert same(got, results) and same(got_gradients, gradients), seed
 
+    logs = []  # a log alone changes nothing, PyTorch's cache included
+
+    def logged(dtype, enabled, cache):
+        logs.append(_mezzo.CastLog())
+        return _mezzo.autocast("cpu", dtype, enabled=enabled, cache_enabled=cache, log=logs[-1])
+
+    got, got_gradients = run_program(seed, logged)
+    assert same(got, results) and same(got_gradients, gradients), seed
+
     rng = random.Random(seed)
     # Either kind of region in the other. Each has its own cache, so gradients are summed in another order.
     got, _ = run_program(seed, lambda *region: rng.choice([python, by_policy])(*region))
@@ -386,6 +395,19 @@ def test_the_log_counts_every_cast_with_its_line():
     assert table[-1].split() == ["all", "7", "1", "0.000"] and len(table) == 6
     log.clear()
     assert json.loads(log.to_json()) == []
+
+
+@pytest.mark.parametrize("case", CPU_CASES, ids=lambda c: f"{c[0]}-{c[1]}")
+def test_a_log_alone_hears_what_the_log_of_a_policy_hears(case):
+    dtype, _, function, args, kwargs = case
+
+    def entries(**options):
+        log = _mezzo.CastLog()
+        with _mezzo.autocast("cpu", dtype, log=log, **options):
+            function(*args, **kwargs)
+        return json.loads(log.to_json())
+
+    assert entries() == entries(policy=CPU)
 
 
 def test_a_dry_run_lists_the_casts_and_leaves_no_trace():

@@ -25,7 +25,7 @@ struct AutocastOptions {
   /// Whether casts of float32 leaf parameters are kept until the outermost region ends; nullopt keeps the current
   /// setting (initially true).
   TORCH_ARG(std::optional<bool>, cache_enabled);
-  /// The op list; nullopt: the enclosing region's, or else PyTorch's own.
+  /// The op list; nullopt: the enclosing region's, or else PyTorch's own, whatever this LibTorch's is.
   TORCH_ARG(std::optional<OpPolicy>, policy);
   /// Where casts are recorded; nullptr: the enclosing region's log, if any. Must outlive the guard.
   using CastLogPointer = CastLog*;
@@ -41,12 +41,13 @@ struct AutocastOptions {
 /// sets, so C++ and Python regions nest in each other. A worker thread needs
 /// its own guard, or the function wrapper `autocast()`. Never syncs the device.
 ///
-/// With a policy or a log, ops on `device_type` follow that op list in this scope
+/// With a policy, ops on `device_type` follow that op list in this scope
 /// and thread alone, and in guards nested in it, which keep the policy unless
-/// they carry their own. Every op called there then costs a fraction of a
-/// microsecond more. Without, ops run PyTorch's own autocast kernels at their cost.
+/// they carry their own. Without, ops run PyTorch's own autocast kernels; a log
+/// watches these and changes nothing. Every op called in a region with a policy
+/// or a log costs a fraction of a microsecond more.
 /// Casts of parameters are kept by PyTorch, in a cache that all threads share and
-/// that does not see an in-place update within a region; under a policy or a log
+/// that does not see an in-place update within a region; under a policy
 /// they are kept by mezzo, for each thread, and an updated one is cast again.
 ///
 /// A region for a device this process has no tensors on is legal and does
@@ -79,6 +80,8 @@ class AutocastGuard {
                 std::optional<bool> cache_enabled = std::nullopt);
 
   /// With a policy or a log.
+  /// @throws c10::Error  also where another library, or another version of mezzo in this process, has taken what
+  ///     these need of LibTorch's dispatcher; no state has changed then.
   AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype, const AutocastOptions& options);
 
   /// With the device type's current autocast dtype, as `torch.autocast("cpu")`:
@@ -97,8 +100,8 @@ class AutocastGuard {
   std::unique_ptr<PolicyRegionGuard> policy_region_;
 };
 
-/// How many casts of parameters this thread's regions with a policy or a log
-/// keep; none outside of them.
+/// How many casts of parameters this thread's regions with a policy keep; none
+/// outside of them.
 size_t autocast_cache_size();
 
 /// Wraps `function` so that each call runs under an AutocastGuard of its own:

@@ -71,6 +71,8 @@ class AutocastStateGuard {
   AutocastStateGuard& operator=(const AutocastStateGuard&) = delete;
 
  private:
+  AutocastStateGuard(AutocastState state, AutocastState previous);
+
   AutocastState state_, previous_;
   std::vector<std::unique_ptr<PolicyRegionGuard>> policies_;
   std::optional<ModuleScope> scope_;

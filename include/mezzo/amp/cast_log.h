@@ -18,7 +18,8 @@ namespace mezzo {
 
 /// Records what autocast casts while an AutocastGuard carries it: which op, by
 /// which policy line, from and to which dtype, where in the model, how often and
-/// how many bytes.
+/// how many bytes. Changes no number: without an OpPolicy it watches what PyTorch's
+/// own autocast kernels do, on whatever device.
 ///
 /// @code
 /// mezzo::CastLog log;
@@ -35,7 +36,7 @@ class CastLog {
  public:
   struct Entry {
     std::string op;     ///< "aten::linear", or the name of a wrapped function
-    CastPolicy policy;  ///< the line that asked for it
+    CastPolicy policy;  ///< the line that asked for it; without an OpPolicy, told by what was cast to what
     c10::ScalarType from, to;
     std::string module;  ///< the ModuleScope path; empty where none is known
     int64_t count = 0;   ///< tensors converted

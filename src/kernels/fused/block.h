@@ -4,8 +4,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <string>
 #include <utility>
 
+#include "amp/policy_region.h"
+#include "amp/tensor_caster.h"
 #include "kernels/cpu/products.h"
 #include "kernels/cpu/row_ops.h"
 #include "kernels/fused_blocks.h"
@@ -36,7 +39,9 @@ struct Weight {
     } else if (has_shadow && leaf.scalar_type() == at::kFloat) {
       value = params.shadow;
     } else {
-      const auto cast = at::autocast::cached_cast(dtype, leaf, at::kCPU);  // once in a region of autocast
+      static const std::string name = "mezzo::linear";  // in logs
+      const TensorCaster caster(at::kCPU, name, CastPolicy::kLowerPrecision, PolicyRegion::current_log(at::kCPU));
+      const auto cast = caster.cast(leaf, dtype);  // once in a region of autocast
       leaf = leaf.scalar_type() == at::kFloat ? leaf : cast;
       value = cast.detach();
     }

@@ -8,7 +8,7 @@ bool can_run(const at::Tensor& x) {
   const auto dtype = x.scalar_type();
   const bool has_kernels = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
   constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters are good for so many
-  return x.is_cpu() && has_kernels && x.numel() < kMaxElements && PolicyRegion::current(at::kCPU) == nullptr &&
+  return x.is_cpu() && has_kernels && x.numel() < kMaxElements && !PolicyRegion::has_policy(at::kCPU) &&
          !FiniteTracer::is_active();
 }
 

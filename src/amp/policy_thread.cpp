@@ -1,0 +1,97 @@
+#include "amp/policy_thread.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "amp/policy_kernel.h"
+#include "mezzo/version.h"
+
+namespace mezzo {
+namespace {
+
+using Home = PolicyThread& (*)();
+
+/// Says where the regions of this process lie: the version of the mezzo that keeps them, and the address of a Home.
+constexpr const char* kHomeOp = "mezzo::_policy_home";
+
+PolicyThread& of_this_thread() {
+  thread_local PolicyThread thread;
+  return thread;
+}
+
+/// Null where no copy of mezzo has opened a region yet.
+Home find_home() {
+  const auto op = c10::Dispatcher::singleton().findSchema({kHomeOp, ""});
+  if (!op) {
+    return nullptr;
+  }
+  const auto [version, address] = op->typed<std::tuple<std::string, int64_t>()>().call();
+  TORCH_CHECK(version == MEZZO_VERSION, "AutocastGuard: two versions of mezzo are in this process, ", version, " and ",
+              MEZZO_VERSION, ". Only one of them can have op policies and logs; link both users with the same mezzo.");
+  return reinterpret_cast<Home>(address);
+}
+
+Home make_home() {
+  TORCH_CHECK(!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kPolicyKey),
+              "AutocastGuard: op policies and logs need the dispatch key ", kPolicyKey,
+              ", which another library in this process has taken (torchdistx uses it). Use one of the two.");
+  auto kernel = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kPolicyKey, __FILE__, __LINE__);
+  kernel->fallback(torch::CppFunction::makeFromBoxedFunction<&call_by_policy>());
+  auto op = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "mezzo", std::nullopt, __FILE__, __LINE__);
+  op->def("_policy_home() -> (str version, int address)",
+          [] { return std::make_tuple(std::string(MEZZO_VERSION), reinterpret_cast<int64_t>(&of_this_thread)); });
+  // Never taken back: a copy of mezzo that found them may outlive this one's static storage.
+  kernel.release();
+  op.release();
+  return &of_this_thread;
+}
+
+/// Another copy may have been faster.
+Home find_or_make_home() {
+  if (auto* found = find_home()) {
+    return found;
+  }
+  try {
+    return make_home();
+  } catch (const c10::Error&) {
+    if (auto* found = find_home()) {
+      return found;
+    }
+    throw;
+  }
+}
+
+std::atomic<Home> known_home = nullptr;
+
+}  // namespace
+
+c10::DispatchKey autocast_key(c10::DeviceType device_type) {
+  return at::autocast::get_autocast_dispatch_key_from_device_type(device_type);
+}
+
+PolicyThread* PolicyThread::current() {
+  if (!c10::impl::tls_is_dispatch_key_included(kPolicyKey)) {
+    return nullptr;
+  }
+  auto* home = known_home.load();
+  if (home == nullptr) {
+    known_home = home = find_home();
+  }
+  return home == nullptr ? nullptr : &home();
+}
+
+PolicyThread& PolicyThread::ready() {
+  static const auto home = find_or_make_home();
+  known_home = home;
+  return home();
+}
+
+}  // namespace mezzo

@@ -1,0 +1,18 @@
+// A shared object with a copy of mezzo of its own: see policy_thread_test.cpp, which loads it twice.
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include "mezzo/amp/autocast_guard.h"
+
+/// Calls `inside` in a bfloat16 region of this copy, with a policy that runs mm in `mm_policy`, or without one; returns
+/// the dtype of a product there.
+extern "C" int8_t product_in_region(const char* mm_policy, void (*inside)()) {
+  mezzo::AutocastOptions options;
+  if (mm_policy != nullptr) {
+    options.policy(mezzo::OpPolicy::preset("cpu").set("mm", mezzo::parse_cast_policy(mm_policy)));
+  }
+  const mezzo::AutocastGuard autocast(at::kCPU, at::kBFloat16, options);
+  inside();
+  return static_cast<int8_t>(at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type());
+}
