@@ -28,19 +28,24 @@ c10::ScalarType checked_dtype(c10::ScalarType dtype) {
 }  // namespace
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type)
-    : AutocastGuard(device_type, at::autocast::get_autocast_dtype(checked_device_type(device_type))) {}
+    : AutocastGuard(
+          device_type,
+          Found{.dtype = at::autocast::get_autocast_dtype(checked_device_type(device_type)), .enabled = true}) {}
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type,
                              c10::ScalarType dtype,
                              bool enabled,
                              std::optional<bool> cache_enabled)
-    : device_type_(checked_device_type(device_type)),
+    : AutocastGuard(
+          checked_device_type(device_type), Found{.dtype = checked_dtype(dtype), .enabled = enabled}, cache_enabled) {}
+
+AutocastGuard::AutocastGuard(c10::DeviceType device_type, const Found& state, std::optional<bool> cache_enabled)
+    : device_type_(device_type),
       previous_enabled_(at::autocast::is_autocast_enabled(device_type)),
       previous_dtype_(at::autocast::get_autocast_dtype(device_type)),
       previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
-  checked_dtype(dtype);
-  at::autocast::set_autocast_enabled(device_type, enabled);
-  at::autocast::set_autocast_dtype(device_type, dtype);
+  at::autocast::set_autocast_enabled(device_type, state.enabled);
+  at::autocast::set_autocast_dtype(device_type, state.dtype);
   at::autocast::increment_nesting();
   at::autocast::set_autocast_cache_enabled(cache_enabled.value_or(previous_cache_enabled_));
 }

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "mezzo/amp/custom_function.h"
+
 namespace mezzo {
 namespace {
 
@@ -98,6 +100,35 @@ TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
     EXPECT_NE(error.msg().find("device type meta has no autocast"), std::string::npos) << error.msg();
   }
   EXPECT_EQ(AutocastState(), outside);
+}
+
+TEST(AutocastGuardTest, NestsInAFloat32RegionThatPythonSet) {
+  const AutocastState outside;
+  at::autocast::set_autocast_enabled(at::kCPU, true);  // what torch.autocast does on entry
+  at::autocast::set_autocast_dtype(at::kCPU, torch::kFloat);
+  const AutocastState in_python;
+  const auto half = torch::ones({2, 2}, torch::kHalf);
+  {
+    const AutocastGuard same(torch::kCPU);
+    EXPECT_EQ(half.mm(half).scalar_type(), torch::kFloat);
+    const AutocastGuard lower(torch::kCPU, torch::kBFloat16);
+    EXPECT_EQ(product().scalar_type(), torch::kBFloat16);
+  }
+  const auto times = autocast_function("test::times", CastPolicy::kLowerPrecision, torch::kCPU,
+                                       [](const torch::Tensor& a, const torch::Tensor& b) { return a * b; });
+  EXPECT_EQ(times(half, half).scalar_type(), torch::kFloat);
+  {
+    const AutocastGuard policy(torch::kCPU, torch::kHalf, AutocastOptions().policy(OpPolicy::preset("cuda")));
+    const AutocastGuard same(torch::kCPU);
+    at::autocast::set_autocast_dtype(at::kCPU, torch::kFloat);
+    EXPECT_EQ(half.mm(half).scalar_type(), torch::kFloat);
+    EXPECT_EQ(torch::addcmul(half, half, torch::ones({2, 2})).scalar_type(), torch::kFloat);
+    EXPECT_EQ(times(half, torch::ones({2, 2}, torch::requires_grad())).scalar_type(), torch::kFloat);
+    EXPECT_EQ(autocast_cache_size(), 0) << "nothing was cast to float32 that was not of it already";
+  }
+  EXPECT_EQ(AutocastState(), in_python);
+  at::autocast::set_autocast_enabled(at::kCPU, outside.cpu_enabled);
+  at::autocast::set_autocast_dtype(at::kCPU, outside.cpu_dtype);
 }
 
 TEST(AutocastGuardTest, IsThreadLocal) {

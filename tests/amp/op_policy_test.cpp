@@ -224,5 +224,18 @@ TEST(CustomFunctionTest, BackwardFollowsThePolicyOfItsForward) {
   EXPECT_EQ(PolicyProduct::seen, at::kFloat);
 }
 
+TEST(CustomFunctionTest, BackwardOfAForwardWithoutAPolicyFollowsPyTorchsListsWhateverItsCallerFollows) {
+  const auto x = at::ones({2, 2}).requires_grad_();
+  at::Tensor product;
+  {
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    product = PolicyProduct::apply(x);
+  }
+  const AutocastGuard of_caller(at::kCPU, at::kHalf, with(OpPolicy::preset("cpu").set("mm", CastPolicy::kFloat32)));
+  product.sum().backward();
+  EXPECT_EQ(PolicyProduct::seen, at::kBFloat16);
+  EXPECT_EQ(at::ones({2, 2}).mm(at::ones({2, 2})).scalar_type(), at::kFloat) << "and the caller's is in force again";
+}
+
 }  // namespace
 }  // namespace mezzo

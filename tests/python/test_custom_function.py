@@ -1,5 +1,7 @@
 """custom_fwd and custom_bwd of C++ against torch.amp's: the same autocast state and dtypes inside, the same results."""
+import contextlib
 import itertools
+import warnings
 
 import _mezzo
 import pytest
@@ -46,7 +48,18 @@ def run(function, region, dtypes, double):
         return "error"
 
 
+@contextlib.contextmanager
+def float32_region():
+    """As `torch.autocast("cpu", torch.float32)` sets it, which warns and switches autocast off."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autocast("cpu", torch.float32):
+            assert torch.get_autocast_dtype("cpu") == torch.float32
+            yield
+
+
 REGIONS = {
+    "fp32": float32_region,
     "none": lambda: torch.autocast("cpu", enabled=False),
     "bf16": lambda: torch.autocast("cpu", torch.bfloat16),
     "fp16": lambda: torch.autocast("cpu", torch.float16),

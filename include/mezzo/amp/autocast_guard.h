@@ -85,8 +85,16 @@ class AutocastGuard {
   AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype, const AutocastOptions& options);
 
   /// With the device type's current autocast dtype, as `torch.autocast("cpu")`:
-  /// initially kBFloat16 on CPU, kHalf on CUDA.
+  /// initially kBFloat16 on CPU, kHalf on CUDA. Float32, which only Python sets,
+  /// makes a region that casts to it.
   explicit AutocastGuard(c10::DeviceType device_type);
+
+  /// For mezzo's own use: a state that a thread had, of whatever dtype.
+  struct Found {
+    c10::ScalarType dtype;
+    bool enabled;
+  };
+  AutocastGuard(c10::DeviceType device_type, const Found& state, std::optional<bool> cache_enabled = std::nullopt);
 
   ~AutocastGuard();
   AutocastGuard(const AutocastGuard&) = delete;
