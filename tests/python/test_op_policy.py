@@ -320,6 +320,7 @@ def test_a_parameter_updated_in_a_region_is_cast_again_where_pytorch_uses_the_ol
         return [t.max().item() for t in (first, second, third)]
 
     assert outputs(torch.autocast("cpu", torch.bfloat16)) == [1, 1, 1]  # PyTorch's defect
+    assert outputs(_mezzo.autocast("cpu", torch.bfloat16, log=_mezzo.CastLog())) == [1, 1, 1]  # which a log leaves alone
     assert outputs(_mezzo.autocast("cpu", torch.bfloat16, policy=CPU)) == [1, 2, 3]
 
 

@@ -47,7 +47,7 @@ class OpPolicy {
   static OpPolicy preset(std::string_view name);
   static std::span<const std::string_view> preset_names();
 
-  /// What AutocastGuard does without a policy: preset "cpu" for kCPU, else "cuda".
+  /// What AutocastGuard does without a policy on LibTorch 2.13: preset "cpu" for kCPU, else "cuda".
   static OpPolicy built_in(c10::DeviceType device_type);
 
   /// Sets the line of one op, "aten::" understood: "mm", "pow.Tensor_Scalar",
