@@ -29,7 +29,9 @@ bool AddedTokenMatcher::touches_word(std::string_view text, size_t begin, size_t
   return end < text.size() && is_word(decode_utf8(after));
 }
 
-size_t AddedTokenMatcher::strip_end(std::string_view text, size_t end) {
+/// Where the white space at the end of `text` begins.
+size_t AddedTokenMatcher::strip_end(std::string_view text) {
+  size_t end = text.size();
   while (end > 0) {
     const char32_t c = last_code_point(text.substr(0, end));
     if (!(unicode::properties(c).flags & unicode::kWhiteSpace)) break;
@@ -39,6 +41,7 @@ size_t AddedTokenMatcher::strip_end(std::string_view text, size_t end) {
   return end;
 }
 
+/// Where the white space from `begin` on ends.
 size_t AddedTokenMatcher::strip_begin(std::string_view text, size_t begin) {
   while (begin < text.size()) {
     const char* p = text.data() + begin;

@@ -44,7 +44,8 @@ class AddedTokenMatcher {
       if (!text.empty()) visit(TextSplit{text});
       return;
     }
-    size_t done = 0;  // what lies before has been visited
+    size_t done = 0;       // what lies before has been visited
+    size_t space_end = 0;  // of the white space that a token took last: no part of it is looked at twice
     for (size_t i = find_first(text, 0); i < text.size(); i = find_first(text, i)) {
       const DoubleArrayTrie::Match match = trie_.longest_prefix(0, text.substr(i));
       if (match.id < 0) {
@@ -56,8 +57,8 @@ class AddedTokenMatcher {
       size_t end = i + match.length;
       i = end;
       if (token.single_word && touches_word(text, begin, end)) continue;
-      if (token.lstrip) begin = std::max(strip_end(text, begin), done);
-      if (token.rstrip) end = strip_begin(text, end);
+      if (token.lstrip) begin = begin > done ? done + strip_end(text.substr(done, begin - done)) : done;
+      if (token.rstrip) end = space_end = end < space_end ? space_end : strip_begin(text, end);
       if (begin >= end) continue;  // white space that the token before has taken
       if (done < begin) visit(TextSplit{text.substr(done, begin - done)});
       visit(TextSplit{text.substr(begin, end - begin), token.id});
@@ -69,7 +70,7 @@ class AddedTokenMatcher {
  private:
   size_t find_first(std::string_view text, size_t from) const;
   static bool touches_word(std::string_view text, size_t begin, size_t end);
-  static size_t strip_end(std::string_view text, size_t end);
+  static size_t strip_end(std::string_view text);
   static size_t strip_begin(std::string_view text, size_t begin);
 
   std::vector<AddedToken> tokens_;

@@ -14,7 +14,8 @@
 namespace mezzo::text {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;
 constexpr int64_t kMaxSize = int64_t{1} << 24;  // of any dimension; keeps products of two far from overflow
 
 /// Reads fields of one JSON object; every complaint names the file and the field.
@@ -114,12 +115,14 @@ BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
 }
 
 void BertConfig::save(const std::filesystem::path& config_json) const {
-  Json id2label = Json::object(), label2id = Json::object();
+  // Appended without a look at the members that are there, which an ordered object takes for each: ids and names
+  // differ.
+  OrderedJson::object_t id2label, label2id;
   for (size_t id = 0; id < label_names.size(); ++id) {
-    id2label[std::to_string(id)] = label_names[id];
-    label2id[label_names[id]] = id;
+    id2label.emplace_back(std::to_string(id), label_names[id]);
+    label2id.emplace_back(label_names[id], id);
   }
-  Json json = {
+  OrderedJson json = {
       {"architectures", {"BertForSequenceClassification"}},
       {"model_type", "bert"},
       {"vocab_size", vocab_size},
@@ -130,7 +133,7 @@ void BertConfig::save(const std::filesystem::path& config_json) const {
       {"hidden_act", hidden_act},
       {"hidden_dropout_prob", hidden_dropout_prob},
       {"attention_probs_dropout_prob", attention_probs_dropout_prob},
-      {"classifier_dropout", classifier_dropout < 0 ? Json() : Json(classifier_dropout)},
+      {"classifier_dropout", classifier_dropout < 0 ? OrderedJson() : OrderedJson(classifier_dropout)},
       {"max_position_embeddings", max_position_embeddings},
       {"type_vocab_size", type_vocab_size},
       {"initializer_range", initializer_range},

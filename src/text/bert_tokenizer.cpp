@@ -65,32 +65,36 @@ BertTokenizerOptions only_split() {
 
 struct BertTokenizer::Impl {
   explicit Impl(TokenizerSpec s)
-      : spec(std::move(s)),
+      : spec(checked(std::move(s))),
         trie(views(spec.vocab)),
         unk_id(base_id(spec.unk_token)),
         wordpiece(trie, spec.continuation_prefix, spec.max_chars_per_word, unk_id),
         normalizer(spec.options),
         splitter(only_split()) {
     pad_id = base_id(spec.pad_token);
-    cls_id = checked(spec.cls_token, spec.cls_id);
-    sep_id = checked(spec.sep_token, spec.sep_id);
-    if (spec.needs_mask) base_id(spec.mask_token);
+    cls_id = base_id(spec.cls_token, spec.cls_id);
+    sep_id = base_id(spec.sep_token, spec.sep_id);
     tokens = spec.vocab;
     assign_added_ids();
     build_matchers();
   }
 
-  /// The id of a token that the vocabulary must have.
-  int32_t base_id(const std::string& token) const {
-    const int32_t id = trie.find(token);
-    TORCH_CHECK_VALUE(id >= 0, spec.source, ": the vocabulary lacks the token ", quoted(token),
-                      "; add it, or fetch the file again");
-    return id;
+  /// Refuses a vocabulary without the special tokens, by name, before anything is made of it.
+  static TokenizerSpec checked(TokenizerSpec spec) {
+    std::vector<std::string> missing = {spec.unk_token, spec.pad_token, spec.cls_token, spec.sep_token};
+    if (spec.needs_mask) missing.push_back(spec.mask_token);
+    for (const auto& [token, id] : spec.vocab) std::erase(missing, token);
+    std::string names;
+    for (const std::string& token : missing) names += (names.empty() ? "" : ", ") + quoted(token);
+    TORCH_CHECK_VALUE(
+        missing.empty(), spec.source, ": the vocabulary lacks the token", missing.size() > 1 ? "s " : " ", names,
+        missing.size() > 1 ? "; is it that of a BERT model, one token a line?" : "; add it, or fetch the file again");
+    return spec;
   }
 
-  /// Likewise, where a template may have said the id already.
-  int32_t checked(const std::string& token, int32_t id) const {
-    const int32_t found = base_id(token);
+  /// The id of a token that the vocabulary has, which a template may have said already.
+  int32_t base_id(const std::string& token, int32_t id = -1) const {
+    const int32_t found = trie.find(token);
     TORCH_CHECK_VALUE(id < 0 || id == found, spec.source, ": the post-processor gives the token ", quoted(token),
                       " the id ", id, ", the vocabulary ", found, "; fetch the file again");
     return found;

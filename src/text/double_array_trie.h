@@ -16,13 +16,21 @@ class DoubleArrayTrie {
  public:
   DoubleArrayTrie() : DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>>()) {}
 
-  /// Of equal keys the first counts. Ids must not be negative.
+  /// Of equal keys the first counts. Ids must not be negative. Takes time in proportion to the bytes of all keys,
+  /// whatever they are, but for sorting them.
+  /// @throws c10::ValueError  where the array would need more than kMaxNodes.
   explicit DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>> keys);
 
   int32_t child(int32_t node, char byte) const {
     const int32_t next = nodes_[node].base + static_cast<unsigned char>(byte);
     return nodes_[next].parent == node ? next : -1;
   }
+
+  static constexpr int32_t kMaxNodes = 1 << 26;
+
+  /// How many places were looked at to lay out the nodes, and how many there are: the work and the room it took.
+  int64_t places_tried() const { return places_tried_; }
+  int64_t size() const { return static_cast<int64_t>(nodes_.size()); }
 
   /// The id of the key that ends at `node`, or -1.
   int32_t id(int32_t node) const { return nodes_[node].id; }
@@ -49,15 +57,21 @@ class DoubleArrayTrie {
   }
 
  private:
+  // A free place, which has no parent, is in a ring of all such: `base` and `id` are the next and the one before.
   struct Node {
     int32_t base = 0;  // a leaf's children would name the root as their node, and never do
     int32_t parent = -1;
     int32_t id = -1;
   };
+  int32_t end() const { return static_cast<int32_t>(nodes_.size()) - 256; }
   int32_t find_base(std::string_view bytes);
+  bool fits(int32_t base, std::string_view bytes);
+  void extend(int32_t end);
+  void take(int32_t place, int32_t parent);
 
   std::vector<Node> nodes_;  // 256 longer than what is used, so that `child` needs no bounds check
-  int32_t first_free_ = 1;
+  int32_t next_try_;         // the free place from which on nodes with several children are tried
+  int64_t places_tried_ = 0;
 };
 
 }  // namespace mezzo::text

@@ -1,31 +1,87 @@
 #include "text/json_file.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
+#include <charconv>
+#include <system_error>
+
+#include "text/json_reader.h"
 #include "text/read_file.h"
 
 namespace mezzo::text {
 namespace {
 
-constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
-constexpr int kMaxDepth = 64;  // of nested arrays and objects: far more than any file of ours needs
+using Json = nlohmann::json;
+
+constexpr uint64_t kMaxBytes = uint64_t{256} << 20;  // far above any tokenizer's file, the largest that we read
+
+template <class Number>
+bool parse(std::string_view text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// Whole numbers stay whole where 64 bits hold them.
+Json read_number(JsonReader& reader) {
+  const std::string_view text = reader.number();
+  if (uint64_t value = 0; parse(text, value)) return value;
+  if (int64_t value = 0; parse(text, value)) return value;
+  double value = 0;
+  parse(text, value);  // stays 0 for a number below the smallest
+  return value;
+}
+
+/// Calls itself as deep as values are nested, which the reader bounds.
+Json read_value(JsonReader& reader) {
+  switch (reader.peek()) {
+    case JsonReader::Type::kObject: {
+      Json object = Json::object();
+      reader.begin_object();
+      for (std::string key; reader.next_key(key);) object[key] = read_value(reader);
+      return object;
+    }
+    case JsonReader::Type::kArray: {
+      Json array = Json::array();
+      reader.begin_array();
+      while (reader.next_element()) array.push_back(read_value(reader));
+      return array;
+    }
+    case JsonReader::Type::kString: return reader.string();
+    case JsonReader::Type::kNumber: return read_number(reader);
+    case JsonReader::Type::kBool: return reader.boolean();
+    case JsonReader::Type::kNull: reader.skip(); return nullptr;
+  }
+  return nullptr;
+}
+
+Json read_document(JsonReader& reader) {
+  Json json = read_value(reader);
+  reader.expect_end();
+  return json;
+}
 
 }  // namespace
 
-nlohmann::ordered_json read_json_object(const std::filesystem::path& path) {
-  using Json = nlohmann::ordered_json;
-  const auto limit_depth = [&](int depth, Json::parse_event_t, Json&) {
-    TORCH_CHECK_VALUE(depth <= kMaxDepth, path.string(), ": JSON nested deeper than ", kMaxDepth, " levels");
-    return true;
-  };
+Json parse_json(std::string_view text, const std::string& where) {
+  TextInput input(text);
+  JsonReader reader(input, [&] { return where; });
+  return read_document(reader);
+}
+
+Json read_json(const std::filesystem::path& path) {
   const std::string contents = read_file(path, kMaxBytes);
-  try {
-    Json json = Json::parse(contents, limit_depth);
-    TORCH_CHECK_VALUE(json.is_object(), path.string(), ": expected a JSON object, found ", json.type_name());
-    return json;
-  } catch (const Json::parse_error& error) {
-    TORCH_CHECK_VALUE(false, path.string(), ": not valid JSON: ", error.what());
-  }
+  std::string_view text = contents;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  TextInput input(text);
+  JsonReader reader(input, [&] { return fmt::format("{}:{}: ", path.string(), reader.line()); });
+  return read_document(reader);
+}
+
+Json read_json_object(const std::filesystem::path& path) {
+  Json json = read_json(path);
+  TORCH_CHECK_VALUE(json.is_object(), path.string(), ": expected a JSON object, found ", json.type_name());
+  return json;
 }
 
 }  // namespace mezzo::text

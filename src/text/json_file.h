@@ -2,11 +2,20 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 
 namespace mezzo::text {
 
-/// Parses a JSON file whose top level is an object. @throws c10::ValueError
-/// naming the file and where in it, also for nesting deeper than 64.
-nlohmann::ordered_json read_json_object(const std::filesystem::path& path);
+/// The value of a JSON text, read as strictly as JsonReader does. Of a key that stands twice, the last counts.
+/// @param where  what an error message begins with.
+/// @throws c10::ValueError
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+/// Likewise for a file; messages begin with its name and the line.
+nlohmann::json read_json(const std::filesystem::path& path);
+
+/// Likewise; refuses a file whose top level is no object.
+nlohmann::json read_json_object(const std::filesystem::path& path);
 
 }  // namespace mezzo::text

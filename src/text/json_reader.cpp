@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <locale>
@@ -39,14 +40,14 @@ std::string to_string(JsonReader::Type type) {
   return "";
 }
 
-JsonReader::JsonReader(std::string_view json, std::function<std::string()> where, int64_t first_line)
-    : json_(json), where_(std::move(where)), line_(first_line) {}
+JsonReader::JsonReader(TextInput& input, std::function<std::string()> where, int64_t first_line)
+    : input_(input), where_(std::move(where)), line_(first_line) {}
 
 void JsonReader::fail(const std::string& found) const { TORCH_CHECK_VALUE(false, where_(), found, "."); }
 
 void JsonReader::skip_space() {
-  for (; position_ < json_.size(); ++position_) {
-    const char c = json_[position_];
+  for (; !input_.at_end(); input_.skip(1)) {
+    const char c = input_.peek();
     if (c == '\n') ++line_;
     if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return;
   }
@@ -55,16 +56,16 @@ void JsonReader::skip_space() {
 void JsonReader::expect(char c, const char* what) {
   skip_space();
   if (!at(c)) {
-    fail(position_ == json_.size() ? fmt::format("the JSON ends where {} is expected", what)
-                                   : fmt::format("not valid JSON: {} expected", what));
+    fail(input_.at_end() ? fmt::format("the JSON ends where {} is expected", what)
+                         : fmt::format("not valid JSON: {} expected", what));
   }
-  ++position_;
+  input_.skip(1);
 }
 
 JsonReader::Type JsonReader::peek() {
   skip_space();
-  if (position_ == json_.size()) fail("the JSON ends where a value is expected");
-  const char c = json_[position_];
+  if (input_.at_end()) fail("the JSON ends where a value is expected");
+  const char c = input_.peek();
   if (c == '{') return Type::kObject;
   if (c == '[') return Type::kArray;
   if (c == '"') return Type::kString;
@@ -83,7 +84,7 @@ void JsonReader::open(char bracket) {
 bool JsonReader::next(char closing) {
   skip_space();
   if (at(closing)) {
-    ++position_;
+    input_.skip(1);
     open_is_empty_.pop_back();
     return false;
   }
@@ -108,20 +109,19 @@ bool JsonReader::next_key(std::string& key) {
 }
 
 uint32_t JsonReader::hex4() {
-  const std::string_view hex = json_.substr(position_, 4);
+  const std::string_view hex = input_.ahead(4);
   uint32_t value = 0;
   const auto result = std::from_chars(hex.data(), hex.data() + hex.size(), value, 16);
   if (hex.size() != 4 || result.ptr != hex.data() + 4) {
     fail("not valid JSON: four hexadecimal digits expected after \\u");
   }
-  position_ += 4;
+  input_.skip(4);
   return value;
 }
 
 void JsonReader::escape(std::string& out) {
   static constexpr std::string_view kLetters = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
-  const char c = position_ < json_.size() ? json_[position_] : '\0';
-  ++position_;
+  const char c = input_.at_end() ? '\0' : input_.take();
   if (const size_t i = kLetters.find(c); i != kLetters.npos) {
     out += kMeanings[i];
     return;
@@ -129,8 +129,8 @@ void JsonReader::escape(std::string& out) {
   if (c != 'u') fail("not valid JSON: an unknown escape in a string");
   uint32_t code_point = hex4();
   if (code_point >= 0xD800 && code_point < 0xE000) {  // one of a pair of surrogates
-    const bool pair = code_point < 0xDC00 && json_.substr(position_, 2) == "\\u";
-    if (pair) position_ += 2;
+    const bool pair = code_point < 0xDC00 && input_.ahead(2) == "\\u";
+    if (pair) input_.skip(2);
     const uint32_t low = pair ? hex4() : 0;
     if (low < 0xDC00 || low > 0xDFFF) fail("not valid JSON: half a surrogate pair in a string");
     code_point = 0x10000 + ((code_point - 0xD800) << 10) + (low - 0xDC00);
@@ -141,47 +141,49 @@ void JsonReader::escape(std::string& out) {
 std::string JsonReader::string() {
   expect('"', "a string");
   std::string result;
+  const auto is_plain = [](char c) { return c != '"' && c != '\\' && static_cast<uint8_t>(c) >= 0x20; };
   while (true) {
-    const size_t begin = position_;
-    while (position_ < json_.size() && json_[position_] != '"' && json_[position_] != '\\' &&
-           static_cast<uint8_t>(json_[position_]) >= 0x20) {
-      ++position_;
+    const std::string_view text = input_.at_hand();
+    const size_t plain = std::ranges::find_if_not(text, is_plain) - text.begin();
+    result += text.substr(0, plain);
+    input_.skip(plain);
+    if (input_.at_end()) fail("the JSON ends inside a string");
+    if (is_plain(input_.peek())) continue;  // what was at hand has ended, not the string
+    const char c = input_.take();
+    if (c == '\\') {
+      escape(result);
+      continue;
     }
-    const std::string_view plain = json_.substr(begin, position_ - begin);
-    if (find_invalid_utf8(plain) != plain.size()) fail("a string is not valid UTF-8");
-    result += plain;
-    if (position_ == json_.size()) fail("the JSON ends inside a string");
-    const char c = json_[position_++];
-    if (c == '"') return result;
-    if (c != '\\') fail("not valid JSON: a control character in a string, where an escape such as \\n is expected");
-    escape(result);
+    if (c != '"') fail("not valid JSON: a control character in a string, where an escape such as \\n is expected");
+    if (find_invalid_utf8(result) != result.size()) fail("a string is not valid UTF-8");
+    return result;
   }
 }
 
 size_t JsonReader::digits() {
-  const size_t begin = position_;
-  while (position_ < json_.size() && is_digit(json_[position_])) ++position_;
-  if (position_ == begin) fail("not valid JSON: a digit expected");
-  return position_ - begin;
+  size_t count = 0;
+  for (; !input_.at_end() && is_digit(input_.peek()); ++count) number_ += input_.take();
+  if (count == 0) fail("not valid JSON: a digit expected");
+  return count;
 }
 
 std::string_view JsonReader::number() {
   skip_space();
-  const size_t begin = position_;
-  if (at('-')) ++position_;
+  number_.clear();
+  if (at('-')) number_ += input_.take();
   const bool zero = at('0');
   if (digits() > 1 && zero) fail("not valid JSON: a number that starts with 0");
   if (at('.')) {
-    ++position_;
+    number_ += input_.take();
     digits();
   }
   if (at('e') || at('E')) {
-    ++position_;
-    if (at('+') || at('-')) ++position_;
+    number_ += input_.take();
+    if (at('+') || at('-')) number_ += input_.take();
     digits();
   }
-  if (overflows_double(json_.data() + begin, json_.data() + position_)) fail("a number too large for a double");
-  return json_.substr(begin, position_ - begin);
+  if (overflows_double(number_.data(), number_.data() + number_.size())) fail("a number too large for a double");
+  return number_;
 }
 
 std::optional<uint64_t> JsonReader::unsigned_integer() {
@@ -193,8 +195,15 @@ std::optional<uint64_t> JsonReader::unsigned_integer() {
 }
 
 void JsonReader::literal(std::string_view word) {
-  if (json_.substr(position_, word.size()) != word) fail(fmt::format("not valid JSON: {} expected", word));
-  position_ += word.size();
+  if (input_.ahead(word.size()) != word) fail(fmt::format("not valid JSON: {} expected", word));
+  input_.skip(word.size());
+}
+
+bool JsonReader::boolean() {
+  skip_space();
+  const bool value = at('t');
+  literal(value ? "true" : "false");
+  return value;
 }
 
 void JsonReader::skip() {
@@ -212,7 +221,7 @@ void JsonReader::skip() {
         break;
       case Type::kString: string(); break;
       case Type::kNumber: number(); break;
-      case Type::kBool: literal(at('t') ? "true" : "false"); break;
+      case Type::kBool: boolean(); break;
       case Type::kNull: literal("null"); break;
     }
     while (!is_object.empty() && !(is_object.back() ? next_key(key) : next_element())) is_object.pop_back();
@@ -221,7 +230,7 @@ void JsonReader::skip() {
 
 void JsonReader::expect_end() {
   skip_space();
-  if (position_ != json_.size()) fail("not valid JSON: more text after its end");
+  if (!input_.at_end()) fail("not valid JSON: more text after its end");
 }
 
 }  // namespace mezzo::text

@@ -7,14 +7,17 @@
 #include <string_view>
 #include <vector>
 
+#include "text/text_input.h"
+
 namespace mezzo::text {
 
-/// Reads one JSON value from memory, piece by piece, without building a tree, and knows at every moment the line and
-/// the byte it is at. For input nobody vouches for: strict RFC 8259 and UTF-8, values nested at most kMaxDepth deep,
+/// Reads one JSON value, piece by piece, without building a tree, and knows at every moment the line and the byte it is
+/// at. For input nobody vouches for: strict RFC 8259 and UTF-8, values nested at most kMaxDepth deep,
 /// nothing recursive, and each fault is a c10::ValueError that says where.
 ///
 /// @code
-/// JsonReader reader(bytes, [&] { return file + ":" + std::to_string(reader.line()) + ": "; });
+/// TextInput input = TextInput::open(path);
+/// JsonReader reader(input, [&] { return file + ":" + std::to_string(reader.line()) + ": "; });
 /// reader.begin_array();
 /// while (reader.next_element()) texts.push_back(reader.string());
 /// reader.expect_end();
@@ -26,8 +29,9 @@ class JsonReader {
   /// As many as serde_json allows, so that files it accepts are accepted here.
   static constexpr size_t kMaxDepth = 127;
 
+  /// @param input  must outlive this.
   /// @param where  what an error message begins with; asked when there is one.
-  JsonReader(std::string_view json, std::function<std::string()> where, int64_t first_line = 1);
+  JsonReader(TextInput& input, std::function<std::string()> where, int64_t first_line = 1);
 
   /// The type of the value that comes next. Fails where none does.
   Type peek();
@@ -41,22 +45,24 @@ class JsonReader {
   bool next_element();
 
   std::string string();
-  /// The number as it is written, one of JSON's grammar and within the range of a double.
+  /// The number as it is written, one of JSON's grammar and within the range of a double. Valid until the next one.
   std::string_view number();
   /// The number where it is a whole one from 0 to 2^64 - 1, written without sign, fraction and exponent; else nullopt.
   std::optional<uint64_t> unsigned_integer();
+  /// true or false.
+  bool boolean();
   /// Reads past any value.
   void skip();
   /// Fails unless only white space is left.
   void expect_end();
 
   int64_t line() const { return line_; }
-  size_t offset() const { return position_; }
+  size_t offset() const { return input_.offset(); }
   [[noreturn]] void fail(const std::string& found) const;
 
  private:
   void skip_space();
-  bool at(char c) const { return position_ < json_.size() && json_[position_] == c; }
+  bool at(char c) { return !input_.at_end() && input_.peek() == c; }
   void expect(char c, const char* what);
   void open(char bracket);
   bool next(char closing);
@@ -65,10 +71,10 @@ class JsonReader {
   uint32_t hex4();
   void escape(std::string& out);
 
-  std::string_view json_;
+  TextInput& input_;
   std::function<std::string()> where_;
-  size_t position_ = 0;
   int64_t line_;
+  std::string number_;               // the last one
   std::vector<bool> open_is_empty_;  // one per open object or array: nothing was read in it yet
 };
 

@@ -8,9 +8,10 @@
 #include <charconv>
 
 #include "mezzo/text/dataset.h"
+#include "mezzo/text/nearest_name.h"
 #include "text/csv_reader.h"
 #include "text/json_reader.h"
-#include "text/read_file.h"
+#include "text/text_input.h"
 #include "text/utf8.h"
 
 namespace mezzo::text {
@@ -19,13 +20,22 @@ namespace {
 /// Each label costs a row of the classifier; a larger integer is no label but somebody's identifier.
 constexpr int64_t kMaxIntegerLabel = 999'999;
 
-/// The file's text: what follows a byte order mark.
-std::string_view text_of(std::string_view bytes, const std::string& file) {
-  TORCH_CHECK_VALUE(!bytes.starts_with("\xFF\xFE") && !bytes.starts_with("\xFE\xFF"), file,
-                    ": the file is UTF-16. Save it as UTF-8.");
-  if (bytes.starts_with("\xEF\xBB\xBF")) bytes.remove_prefix(3);
-  TORCH_CHECK_VALUE(!bytes.empty(), file, ": the file is empty.");
-  return bytes;
+/// Moves to the file's text: what follows a byte order mark.
+void begin_text(TextInput& input, const std::string& file) {
+  const std::string_view mark = input.ahead(2);
+  TORCH_CHECK_VALUE(mark != "\xFF\xFE" && mark != "\xFE\xFF", file, ": the file is UTF-16. Save it as UTF-8.");
+  if (input.ahead(3) == "\xEF\xBB\xBF") input.skip(3);
+  TORCH_CHECK_VALUE(!input.at_end(), file, ": the file is empty.");
+}
+
+/// What to do where `name` is missing among `present`: a near name, or the only one of no other use, is renamed.
+std::string rename_advice(const std::string& name, const std::vector<std::string>& present) {
+  std::optional<std::string> found = nearest_name(name, present);
+  if (!found) {
+    const auto is_other = [](const std::string& column) { return column != "text" && column != "label"; };
+    if (std::ranges::count_if(present, is_other) == 1) found = *std::ranges::find_if(present, is_other);
+  }
+  return found ? fmt::format(" Rename '{}' to '{}'.", replace_invalid_utf8(*found), name) : "";
 }
 
 /// Gathers the rows of one file and checks their labels.
@@ -120,7 +130,7 @@ RawLabel json_label(JsonReader& json, const std::string& where) {
 
 class JsonRows {
  public:
-  JsonRows(std::string_view json, RowCollector& rows, int64_t first_line)
+  JsonRows(TextInput& json, RowCollector& rows, int64_t first_line)
       : json_(
             json, [this] { return rows_.where(json_.line()); }, first_line),
         rows_(rows) {}
@@ -172,6 +182,7 @@ class JsonRows {
 
   void read_object() {
     bool has_label = false;
+    std::vector<std::string> others;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       if (key == "text") {
@@ -182,9 +193,17 @@ class JsonRows {
         label_ = json_label(json_, where());
       } else {
         json_.skip();
+        others.push_back(std::move(key));
       }
     }
-    if (!text_) json_.fail("the row has no key \"text\"");
+    if (!text_) fail_without("text", rename_advice("text", others));
+    const bool misses_label = !has_label && rows_.labels_required();
+    if (misses_label && nearest_name("label", others)) fail_without("label", rename_advice("label", others));
+  }
+
+  [[noreturn]] void fail_without(const std::string& key, std::string advice) const {
+    if (!advice.empty()) advice = "." + advice.substr(0, advice.size() - 1);  // fail() ends the sentence
+    json_.fail(fmt::format("the row has no key \"{}\"{}", key, advice));
   }
 
   JsonReader json_;
@@ -195,28 +214,34 @@ class JsonRows {
 
 /// Calls `use` with each line, less its line break, and its number until it returns false.
 template <class Use>
-void for_each_line(std::string_view text, Use&& use) {
-  for (int64_t line = 1; !text.empty(); ++line) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view content = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (content.ends_with('\r')) content.remove_suffix(1);
-    if (!use(content, line)) return;
+void for_each_line(TextInput& input, Use&& use) {
+  for (int64_t number = 1; !input.at_end(); ++number) {
+    std::string line;
+    while (!input.at_end()) {
+      const std::string_view text = input.at_hand();
+      const size_t end = text.find('\n');
+      line += text.substr(0, end);
+      input.skip(std::min(end, text.size() - 1) + 1);
+      if (end != text.npos) break;
+    }
+    if (line.ends_with('\r')) line.pop_back();
+    if (!use(std::move(line), number)) return;
   }
 }
 
-void read_jsonl(std::string_view text, RowCollector& rows) {
-  for_each_line(text, [&](std::string_view line, int64_t number) {
-    if (line.find_first_not_of(" \t\r") != line.npos) JsonRows(line, rows, number).read_line();
+void read_jsonl(TextInput& input, RowCollector& rows) {
+  for_each_line(input, [&](const std::string& line, int64_t number) {
+    TextInput json(line);
+    if (line.find_first_not_of(" \t\r") != line.npos) JsonRows(json, rows, number).read_line();
     return !rows.full();
   });
 }
 
-void read_txt(std::string_view text, RowCollector& rows) {
+void read_txt(TextInput& input, RowCollector& rows) {
   TORCH_CHECK_VALUE(!rows.labels_required(), rows.where(1),
                     "a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
-  for_each_line(text, [&](std::string_view line, int64_t number) {
-    rows.add_bytes(std::string(line), std::monostate(), number);
+  for_each_line(input, [&](std::string line, int64_t number) {
+    rows.add_bytes(std::move(line), std::monostate(), number);
     return !rows.full();
   });
 }
@@ -228,11 +253,11 @@ struct CsvColumns {
 };
 
 CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, bool label_required) {
-  const auto find = [&](std::string_view name, bool required) -> std::optional<size_t> {
+  const auto find = [&](const std::string& name, bool required) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, name);
     TORCH_CHECK_VALUE(found != header.end() || !required, where, "no column '", name, "' among '",
                       replace_invalid_utf8(fmt::format("{}", fmt::join(header, "', '"))),
-                      "'. The first line must name the columns: text and label.");
+                      "'. The first line must name the columns: text and label.", rename_advice(name, header));
     if (found == header.end()) return std::nullopt;
     TORCH_CHECK_VALUE(std::find(found + 1, header.end(), name) == header.end(), where, "two columns '", name,
                       "'. Rename one.");
@@ -248,12 +273,9 @@ bool is_integer(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
 }
 
-void read_csv(std::string_view text,
-              char delimiter,
-              const LoadRowsOptions& options,
-              RowCollector& rows,
-              const std::string& file) {
-  CsvReader csv(text, delimiter, [&](int64_t line, const std::string& found) {
+void read_csv(
+    TextInput& input, char delimiter, const LoadRowsOptions& options, RowCollector& rows, const std::string& file) {
+  CsvReader csv(input, delimiter, [&](int64_t line, const std::string& found) {
     TORCH_CHECK_VALUE(false, file, ":", line, ": ", found, ".");
   });
   std::vector<std::string> fields;
@@ -295,17 +317,17 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
   constexpr std::string_view kKinds[] = {".json", ".jsonl", ".csv", ".tsv", ".txt"};
   TORCH_CHECK_VALUE(std::ranges::find(kKinds, kind) != std::end(kKinds), file,
                     ": a data file must be named .json, .jsonl, .csv, .tsv or .txt.");
-  const std::string bytes = read_file(path);
-  const std::string_view text = text_of(bytes, file);
+  TextInput input = TextInput::open(path);
+  begin_text(input, file);
   RowCollector rows(file, options);
   if (kind == ".json") {
-    JsonRows(text, rows, 1).read_array();
+    JsonRows(input, rows, 1).read_array();
   } else if (kind == ".jsonl") {
-    read_jsonl(text, rows);
+    read_jsonl(input, rows);
   } else if (kind == ".txt") {
-    read_txt(text, rows);
+    read_txt(input, rows);
   } else {
-    read_csv(text, kind == ".tsv" ? '\t' : ',', options, rows, file);
+    read_csv(input, kind == ".tsv" ? '\t' : ',', options, rows, file);
   }
   return rows.finish();
 }

@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 
 bool is_finished_run(const fs::path& output) {
   const fs::path path = output / "run.json";
-  return fs::exists(path) && read_json_object(path).value("finished", false);
+  return fs::exists(path) && read_json_object(path).value("finished", nlohmann::json()) == true;
 }
 
 /// Refuses to mix with, or silently replace, what another run left.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "text/append_file.h"
+#include "text/json_file.h"
 
 namespace mezzo::text {
 namespace {
@@ -217,12 +218,7 @@ Record read_record(const Place& place, const Json& json) {
 Json parse_line(const Place& place, const std::string& line) {
   TORCH_CHECK_VALUE(line.size() <= kMaxLineBytes, place, "a line of ", line.size(),
                     " bytes is no record of a run; is this a metrics.jsonl?");
-  Json json;
-  try {
-    json = Json::parse(line);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, place, "not a record of a run, one JSON object a line: ", error.what());
-  }
+  const Json json = parse_json(line, c10::str(place, "not a record of a run, one JSON object a line: "));
   const auto event = json.is_object() ? json.find("event") : json.end();
   TORCH_CHECK_VALUE(json.is_object() && event != json.end() && event->is_string(), place,
                     "not a record of a run: a JSON object with an \"event\" was expected.");

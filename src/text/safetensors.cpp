@@ -260,8 +260,9 @@ struct SafetensorsReader::File {
   explicit File(const std::filesystem::path& path) : name(path.string()), mapping(std::make_shared<Mapping>(path)) {
     const std::string_view header = header_json(mapping->bytes(), name);
     data_offset = 8 + header.size();
+    TextInput input(header);
     std::optional<JsonReader> json;
-    json.emplace(header, [&] { return fmt::format("{}: header, byte {}: ", name, 8 + json->offset()); });
+    json.emplace(input, [&] { return fmt::format("{}: header, byte {}: ", name, 8 + json->offset()); });
     std::set<std::string, std::less<>> seen;
     json->begin_object();
     for (std::string key; json->next_key(key);) {

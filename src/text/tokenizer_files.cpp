@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "mezzo/text/atomic_file.h"
+#include "text/json_file.h"
 #include "text/read_file.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -23,6 +24,14 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;  // far above any vocabulary
+
+/// Longer ones are no tokens but somebody's text. Looking for tokens takes time in proportion to the longest.
+constexpr size_t kMaxTokenBytes = 1000;
+
+void check_length(const std::string& where, std::string_view token) {
+  TORCH_CHECK_VALUE(token.size() <= kMaxTokenBytes, where, ": a token of ", token.size(), " bytes; at most ",
+                    kMaxTokenBytes, " make one. Is this the vocabulary of a BERT model?");
+}
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -36,6 +45,7 @@ class Field {
       : value_(&value), file_(&file), name_(std::move(name)) {}
 
   const json& value() const { return *value_; }
+  const std::string& file() const { return *file_; }
   const std::string& name() const { return name_; }
   bool is_null() const { return value_->is_null(); }
   bool has(const char* key) const { return value_->is_object() && value_->contains(key); }
@@ -82,26 +92,17 @@ class Field {
   std::string name_;
 };
 
-json parse_json(const fs::path& path) {
-  const std::string bytes = read_file(path, kMaxFileBytes);
-  try {
-    return json::parse(bytes);
-  } catch (const json::exception& error) {
-    TORCH_CHECK_VALUE(false, path.string(), ": not valid JSON (", replace_invalid_utf8(error.what()),
-                      "); fetch the file again");
-  }
-}
-
 /// `{"content": "[CLS]", "lstrip": false, ...}`, or only the content.
 AddedToken read_added_token(const Field& field, bool special) {
   AddedToken token;
   token.special = special;
-  if (field.value().is_string()) {
-    token.content = field.as_string();
+  const bool is_content = field.value().is_string();
+  token.content = (is_content ? field : field["content"]).as_string();
+  check_length(field.file() + ": " + field.name(), token.content);
+  if (is_content) {
     token.normalized = !special;
     return token;
   }
-  token.content = field["content"].as_string();
   token.special = field.bool_or("special", special);
   token.single_word = field.bool_or("single_word", false);
   token.lstrip = field.bool_or("lstrip", false);
@@ -111,23 +112,22 @@ AddedToken read_added_token(const Field& field, bool special) {
 }
 
 /// The tokens that the files name, with the rules of transformers for which one wins.
-struct TokenList {
-  std::vector<AddedToken> tokens;
+class TokenList {
+ public:
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+  /// False, and nothing is added, where a token of that content is there.
+  bool add_if_new(const AddedToken& token) {
+    const bool is_new = places_.emplace(token.content, tokens_.size()).second;
+    if (is_new) tokens_.push_back(token);
+    return is_new;
+  }
+  void add_or_replace(const AddedToken& token) {
+    if (!add_if_new(token)) tokens_[places_.at(token.content)] = token;
+  }
 
-  AddedToken* find(const std::string& content) {
-    const auto it = std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.content == content; });
-    return it == tokens.end() ? nullptr : &*it;
-  }
-  void add_or_replace(AddedToken token) {
-    if (AddedToken* old = find(token.content)) {
-      *old = std::move(token);
-    } else {
-      tokens.push_back(std::move(token));
-    }
-  }
-  void add_if_new(const AddedToken& token) {
-    if (find(token.content) == nullptr) tokens.push_back(token);
-  }
+ private:
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<std::string, size_t> places_;  // by content
 };
 
 TokenList read_tokenizer_json_added_tokens(const Field& root) {
@@ -138,14 +138,14 @@ TokenList read_tokenizer_json_added_tokens(const Field& root) {
     const Field entry = field.element(i);
     AddedToken token = read_added_token(entry, /*special=*/false);
     token.id = entry["id"].as_id();
-    entry.expect(list.find(token.content) == nullptr, "a token that is not listed before");
-    list.tokens.push_back(std::move(token));
+    entry.expect(list.add_if_new(token), "a token that is not listed before");
   }
   return list;
 }
 
 void read_json_vocab(const Field& field, TokenizerSpec& spec) {
   for (const auto& [token, id] : field.as_object().items()) {
+    check_length(spec.source + ": model.vocab", token);
     spec.vocab.emplace_back(token, Field(id, spec.source, "model.vocab[" + json(token).dump() + "]").as_id());
   }
   std::sort(spec.vocab.begin(), spec.vocab.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -217,7 +217,7 @@ void read_normalizer(const Field& field, TokenizerSpec& spec) {
 TokenizerSpec read_tokenizer_json(const fs::path& path, TokenList& added) {
   TokenizerSpec spec;
   spec.source = path.string();
-  const json document = parse_json(path);
+  const json document = read_json(path);
   const Field root(document, spec.source, "");
   const Field model = root["model"];
   const bool is_wordpiece = model.has("type") ? model["type"].value() == "WordPiece"
@@ -244,7 +244,7 @@ class TokenizerConfig {
   explicit TokenizerConfig(const fs::path& folder)
       : folder_(folder), file_((folder / "tokenizer_config.json").string()) {
     if (is_there(file_)) {
-      config_ = parse_json(file_);
+      config_ = read_json(file_);
       exists_ = true;
       root().as_object();
     }
@@ -298,18 +298,19 @@ class TokenizerConfig {
 
   /// The added tokens in the order in which transformers adds them.
   TokenList added_tokens(TokenList from_tokenizer_json, bool as_is, const TokenizerSpec& spec) const {
-    TokenList decoder;
+    std::vector<AddedToken> decoder;
     if (root().has("added_tokens_decoder")) {
-      decoder = read_decoder();
+      decoder = read_decoder().tokens();
     } else {
-      decoder = read_added_tokens_json();
-      for (const AddedToken& token : from_tokenizer_json.tokens) decoder.add_or_replace(token);
-      std::stable_sort(decoder.tokens.begin(), decoder.tokens.end(),
+      TokenList all = read_added_tokens_json();
+      for (const AddedToken& token : from_tokenizer_json.tokens()) all.add_or_replace(token);
+      decoder = all.tokens();
+      std::stable_sort(decoder.begin(), decoder.end(),
                        [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
     }
     TokenList list;
     if (as_is) list = std::move(from_tokenizer_json);
-    for (const AddedToken& token : decoder.tokens) list.add_or_replace(token);
+    for (const AddedToken& token : decoder) list.add_or_replace(token);
     if (as_is && !exists_) return list;
     add_named(spec, as_is, list);
     return list;
@@ -320,7 +321,7 @@ class TokenizerConfig {
   void merge_special_tokens_map() {
     const fs::path path = folder_ / "special_tokens_map.json";
     if (!is_there(path)) return;
-    const json map = parse_json(path);
+    const json map = read_json(path);
     for (const auto& [key, value] : Field(map, file_, "").as_object().items()) config_[key] = value;
   }
 
@@ -345,12 +346,13 @@ class TokenizerConfig {
     const fs::path path = folder_ / "added_tokens.json";
     if (!is_there(path)) return list;
     const std::string file = path.string();
-    const json document = parse_json(path);
+    const json document = read_json(path);
     for (const auto& [content, id] : Field(document, file, "").as_object().items()) {
       AddedToken token;
       token.content = content;
       token.id = Field(id, file, json(content).dump()).as_id();
-      list.tokens.push_back(token);
+      check_length(file, content);
+      list.add_if_new(token);
     }
     return list;
   }
@@ -417,7 +419,9 @@ TokenizerSpec read_vocab_txt(const fs::path& path) {
     const std::string_view line = std::string_view(bytes).substr(begin, end - begin);
     TORCH_CHECK_VALUE(find_invalid_utf8(line) == line.size(), spec.source, ":", line_number + 1,
                       ": not UTF-8; save the vocabulary as UTF-8");
-    ids[trim_end(line)] = line_number;
+    const std::string_view token = trim_end(line);
+    check_length(spec.source + ":" + std::to_string(line_number + 1), token);
+    ids[token] = line_number;
     begin = end + 1;
   }
   spec.vocab.assign(ids.begin(), ids.end());
@@ -454,7 +458,7 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
   } else if (!config.root()["pad_token"].is_null()) {
     spec.pad_token = read_added_token(config.root()["pad_token"], /*special=*/true).content;
   }
-  spec.added_tokens = config.added_tokens(std::move(added), as_is, spec).tokens;
+  spec.added_tokens = config.added_tokens(std::move(added), as_is, spec).tokens();
   return spec;
 }
 

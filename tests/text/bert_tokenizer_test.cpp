@@ -213,6 +213,33 @@ TEST_F(BertTokenizerTest, NamesTheFileAndTheMissingToken) {
               StartsWith((folder_ / "vocab.txt").string() + ": the vocabulary lacks the token \"[SEP]\""));
 }
 
+TEST_F(BertTokenizerTest, RefusesAFileThatIsNoVocabulary) {
+  const std::string vocab = (folder_ / "vocab.txt").string();
+  write("vocab.txt", "{\n\"text\": \"a\",\n\"label\": 0}\n");
+  EXPECT_EQ(load_error(), vocab +
+                              ": the vocabulary lacks the tokens \"[UNK]\", \"[PAD]\", \"[CLS]\", \"[SEP]\", "
+                              "\"[MASK]\"; is it that of a BERT model, one token a line?");
+  write("vocab.txt", "[PAD]\n" + std::string(3'000'000, 'x') + "\n");
+  EXPECT_EQ(load_error(), vocab +
+                              ":2: a token of 3000000 bytes; at most 1000 make one. Is this the vocabulary of a "
+                              "BERT model?");
+  const std::string long_token(1001, 'x');
+  EXPECT_THAT(json_error([&](json& d) { d["model"]["vocab"][long_token] = 99; }),
+              HasSubstr("tokenizer.json: model.vocab: a token of 1001 bytes"));
+  EXPECT_THAT(json_error([&](json& d) { d["added_tokens"][1]["content"] = long_token; }),
+              HasSubstr("tokenizer.json: added_tokens[1]: a token of 1001 bytes"));
+}
+
+TEST_F(BertTokenizerTest, LooksAtWhiteSpaceOnceHoweverManyTokensTakeIt) {
+  // A token that is a space itself and takes the spaces around it: looking at all of them for each would take hours.
+  json document = wordpiece_document();
+  document["added_tokens"].push_back(
+      {{"id", 15}, {"content", " "}, {"normalized", false}, {"lstrip", true}, {"rstrip", true}});
+  write("tokenizer.json", document.dump());
+  const auto loaded = BertTokenizer::from_pretrained(folder_);
+  EXPECT_EQ(loaded.encode("a  a").input_ids, loaded.encode("a " + std::string(3'000'000, ' ') + "a").input_ids);
+}
+
 TEST_F(BertTokenizerTest, NamesTheFileAndLineThatIsNotUtf8) {
   write("vocab.txt", "[PAD]\n\xFF\n");
   EXPECT_THAT(load_error(), StartsWith((folder_ / "vocab.txt").string() + ":2: not UTF-8"));
@@ -238,7 +265,9 @@ TEST_F(BertTokenizerTest, RefusesFilesOfOtherTokenizersByName) {
 
 TEST_F(BertTokenizerTest, RefusesBrokenTokenizerJson) {
   write("tokenizer.json", std::string(1 << 20, '['));
-  EXPECT_THAT(load_error(), HasSubstr("tokenizer.json: not valid JSON"));
+  EXPECT_THAT(load_error(), HasSubstr("tokenizer.json:1: JSON nested more than 127 deep"));
+  write("tokenizer.json", "{\n\"a\" 1}");
+  EXPECT_THAT(load_error(), HasSubstr("tokenizer.json:2: not valid JSON: ':' expected"));
   EXPECT_THAT(json_error([](json& d) { d["model"]["vocab"]["hello"] = -1; }),
               HasSubstr(": model.vocab[\"hello\"] must be an id, a whole number from 0, got -1"));
   EXPECT_THAT(json_error([](json& d) { d["model"]["vocab"]["hello"] = 1; }), HasSubstr("ids must be distinct"));
@@ -251,6 +280,18 @@ TEST_F(BertTokenizerTest, RefusesBrokenTokenizerJson) {
                 d["added_tokens"][3]["id"] = 16;
               }),
               HasSubstr("\"Foo\" and \"foo\" are equal once normalized"));
+}
+
+TEST_F(BertTokenizerTest, NamesTheFileAndLineOfJsonThatNoReaderHolds) {
+  write_vocab();
+  const std::string deep = std::string(1 << 20, '[') + std::string(1 << 20, ']');
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    write(file, "{\n\"mask_token\": " + deep + "}");
+    EXPECT_THAT(load_error(), StartsWith((folder_ / file).string() + ":2: JSON nested more than 127 deep"));
+    write(file, "{\n\n\"x\": 1e999}");
+    EXPECT_THAT(load_error(), StartsWith((folder_ / file).string() + ":3: a number too large for a double"));
+    write(file, "{}");
+  }
 }
 
 TEST_F(BertTokenizerTest, RefusesOrLoadsMutatedFilesAndNeverCrashes) {

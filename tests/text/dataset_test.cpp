@@ -1,8 +1,11 @@
 #include "mezzo/text/dataset.h"
 
 #include <ATen/ops/randperm.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <random>
 #include <set>
@@ -86,6 +89,39 @@ TEST_F(LoadRowsTest, ReadsNothingAfterTheLimit) {
   EXPECT_EQ(load("a.txt", "a\nb\nc", optional_labels().limit(2)).texts, (Strings{"a", "b"}));
   EXPECT_EQ(error("a.json", "[]", LoadRowsOptions().limit(-1)),
             "load_rows: limit must be 0 (all rows) or positive, got -1.");
+}
+
+TEST_F(LoadRowsTest, ReadsNoMoreOfAFileThanTheLimitAsksFor) {
+  // The writer of a pipe that stays open: a reader that wants more than two rows would wait for ever.
+  for (const auto& [file, rows] :
+       std::vector<std::pair<std::string, std::string>>{{"p.json", "[[\"a\",0],[\"b\",1]"},
+                                                        {"p.jsonl", "[\"a\",0]\n[\"b\",1]\n"},
+                                                        {"p.csv", "text,label\na,0\nb,1\n"},
+                                                        {"p.tsv", "text\tlabel\na\t0\nb\t1\n"}}) {
+    const auto path = folder_ / file;
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    const int pipe = open(path.c_str(), O_RDWR);  // so that neither side waits for the other to open it
+    ASSERT_EQ(write(pipe, rows.data(), rows.size()), static_cast<ssize_t>(rows.size()));
+    EXPECT_EQ(load_rows(path, LoadRowsOptions().limit(2)).texts, (Strings{"a", "b"})) << file;
+    close(pipe);
+  }
+}
+
+TEST_F(LoadRowsTest, ReadsTheSameAcrossTheEndsOfBlocks) {
+  // Texts of all lengths around the block's put every kind of token on its edge.
+  for (size_t length = (64 << 10) - 40; length < (64 << 10) + 8; ++length) {
+    const std::string text = std::string(length, 'x') + "é\n\"";
+    EXPECT_EQ(load("a.json", "[[\"" + std::string(length, 'x') +
+                                 "\\u00e9\\n\\\"\", 123],\n{\"text\": \"中\", \"n\": [null, true, "
+                                 "-1.5e-3], \"label\": 0}]")
+                  .texts,
+              (Strings{text, "中"}));
+    EXPECT_EQ(load("a.jsonl", "[\"" + std::string(length, 'x') + "é\\n\\\"\", 1]\r\n[\"b\", 0]").texts,
+              (Strings{text, "b"}));
+    const auto rows = load("a.csv", "text,label\r\n\"" + std::string(length, 'x') + "é\n\"\"\",1\r\n\"b\"\"\",0\r\n");
+    EXPECT_EQ(rows.texts, (Strings{text, "b\""}));
+    EXPECT_THAT(rows.lines, ElementsAre(2, 4));
+  }
 }
 
 TEST_F(LoadRowsTest, ReplacesAndCountsBytesThatAreNotUtf8OutsideJson) {
@@ -184,9 +220,9 @@ TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
 }
 
 TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
-  EXPECT_EQ(
-      error("a.csv", "\nsentence,label\na,0"),
-      "a.csv:2: no column 'text' among 'sentence', 'label'. The first line must name the columns: text and label.");
+  EXPECT_EQ(error("a.csv", "\nx,sentence,label\na,0"),
+            "a.csv:2: no column 'text' among 'x', 'sentence', 'label'. The first line must name the columns: text and "
+            "label.");
   EXPECT_EQ(error("a.csv", "text\na"),
             "a.csv:1: no column 'label' among 'text'. The first line must name the columns: text and label.");
   EXPECT_EQ(error("a.csv", "text,label,text\n"), "a.csv:1: two columns 'text'. Rename one.");
@@ -198,11 +234,49 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
             "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
 }
 
+TEST_F(LoadRowsTest, SaysWhichColumnOrKeyToRename) {
+  const std::string rule = " The first line must name the columns: text and label.";
+  EXPECT_EQ(error("a.csv", "Text,label\na,0"),
+            "a.csv:1: no column 'text' among 'Text', 'label'." + rule + " Rename 'Text' to 'text'.");
+  EXPECT_EQ(error("a.tsv", "id\ttxet\tlabel\n"),
+            "a.tsv:1: no column 'text' among 'id', 'txet', 'label'." + rule + " Rename 'txet' to 'text'.");
+  EXPECT_EQ(error("a.csv", "sentence,label\na,0"),
+            "a.csv:1: no column 'text' among 'sentence', 'label'." + rule + " Rename 'sentence' to 'text'.");
+  EXPECT_EQ(error("a.csv", "text,Labels\na,0"),
+            "a.csv:1: no column 'label' among 'text', 'Labels'." + rule + " Rename 'Labels' to 'label'.");
+  EXPECT_EQ(error("a.jsonl", R"({"sentence": "a", "label": 0})"),
+            "a.jsonl:1: row 1: the row has no key \"text\". Rename 'sentence' to 'text'.");
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "id": 3, "LABEL": 0})"),
+            "a.jsonl:1: row 1: the row has no key \"label\". Rename 'LABEL' to 'label'.");
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "id": 3})"),
+            "a.jsonl:1: row 1: the row has no label. Give it one, or remove the row.");
+}
+
 TEST_F(LoadRowsTest, RefusesQuotesThatDoNotClose) {
   EXPECT_EQ(error("a.csv", "text,label\na,0\n\"b,0\nc,0\n"),
-            "a.csv:3: a field opens with a double quote that is never closed.");
-  EXPECT_EQ(error("a.csv", "text,label\n\"a\r\nb\"c,0\n"),
-            "a.csv:3: text after the closing quote of a field; inside quotes, write a quote twice.");
+            "a.csv:3: a field opens with a double quote that is never closed. Close it, or put a text with quotes in "
+            "quotes and write each of its own twice.");
+  EXPECT_EQ(error("a.csv", "text,label\n\"a\"c,0\n"),
+            "a.csv:2: text after the closing quote of a field; inside quotes, write a quote twice.");
+  EXPECT_EQ(
+      error("a.csv", "text,label\n\"a\r\nb\"c,0\n"),
+      "a.csv:3: text after the closing quote of a field that opens on line 2; inside quotes, write a quote twice.");
+}
+
+TEST_F(LoadRowsTest, RefusesALoneQuoteThatWouldMergeRowsOfATsv) {
+  const auto merged = [](int from, int to, int columns) {
+    return "a.tsv:" + std::to_string(from) + ": a field opens with a double quote that closes on line " +
+           std::to_string(to) + ", though each line up to there has all " + std::to_string(columns) +
+           " columns. Put a text with quotes in quotes and write each of its own twice, or save it as .jsonl.";
+  };
+  EXPECT_EQ(error("a.tsv", "text\tlabel\nx\t0\n\"\t1\nfoo\t0\n\"\t1\ny\t0\n"), merged(3, 5, 2));
+  EXPECT_EQ(error("a.tsv", "label\ttext\n1\t\"hi\n0\tfoo\n\n1\t\"\n"), merged(2, 5, 2));
+  EXPECT_EQ(error("a.tsv", "id\ttext\tlabel\r\n1\t\"hi\t0\r\n2\tho\"\t1"), merged(2, 3, 3));
+  // Texts in quotes, as pandas and the csv module write them.
+  EXPECT_EQ(load("a.tsv", "text\tlabel\n\"a\n\tb\n\"\t1\n\"\"\"\"\t0\n").texts, (Strings{"a\n\tb\n", "\""}));
+  EXPECT_EQ(load("a.tsv", "label\ttext\n1\t\"a\nb\"\n").texts, (Strings{"a\nb"}));
+  EXPECT_EQ(load("a.tsv", "text\n\"a\nb\"\n", optional_labels()).texts, (Strings{"a\nb"}));
+  EXPECT_EQ(load("a.csv", "text,label\n\"a, b\nc\",1\n").texts, (Strings{"a, b\nc"}));
 }
 
 TEST_F(LoadRowsTest, NeverCrashesOnDamagedFiles) {

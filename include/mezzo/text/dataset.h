@@ -31,7 +31,7 @@ struct LabeledRows {
 };
 
 struct LoadRowsOptions {
-  /// Reads only the first rows, and nothing after them; 0 for all.
+  /// Reads only the first rows, and nothing of the file after them (but for a block); 0 for all.
   TORCH_ARG(int64_t, limit) = 0;
   /// false also takes rows without a label (or with a null or empty one), JSON
   /// rows that are a plain string, and .txt files.
@@ -45,7 +45,8 @@ struct LoadRowsOptions {
 /// - `.csv`, `.tsv`: separated by commas or tabs and quoted as RFC 4180 says,
 ///   with a header that names `text` and `label`; other columns are ignored,
 ///   blank lines skipped. Labels that are all whole numbers are integers;
-///   otherwise all are names;
+///   otherwise all are names. A quote in a `.tsv` that would merge lines, each
+///   of which is a row, is an error;
 /// - `.txt`: one text a line, empty ones included, without labels.
 ///
 /// UTF-8, with or without a byte order mark; lines may end with CR LF. A text
