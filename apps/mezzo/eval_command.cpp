@@ -35,7 +35,7 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
                                          {"accuracy", report.accuracy},
                                          {"macro_f1", report.macro_avg.f1},
                                          {"weighted_f1", report.weighted_avg.f1},
-                                         {"confusion_matrix", report.confusion}};
+                                         {"confusion_matrix", report.confusion}};  // empty for very many labels
     fmt::print("{}\n", json.dump());
   } else {
     fmt::print("loss {:.4f}, accuracy {:.4f}\n\n{}", loss, report.accuracy, report.to_text());

@@ -30,9 +30,9 @@ std::string prediction(const std::string& text,
                        const at::Tensor& scores,
                        bool with_logits) {
   const auto best = scores.argmax().item<int64_t>();
-  Json by_name = Json::object();
+  Json::object_t by_name;  // filled without a search for each of the names, which differ
   for (size_t id = 0; id < names.size(); ++id) {
-    by_name[names[id]] = scores[static_cast<int64_t>(id)].item<float>();
+    by_name.emplace_back(names[id], scores[static_cast<int64_t>(id)].item<float>());
   }
   Json json = {{"text", text}, {"label", names[best]}, {"score", scores[best].item<float>()}, {"scores", by_name}};
   if (with_logits) {

@@ -34,6 +34,8 @@ void add_sources(CLI::App& app, TrainConfig& config) {
   app.add_option("--dev-ratio", config.dev_ratio, "share of the training texts to use as dev, without --dev")
       ->group("Data")
       ->capture_default_str();
+  app.add_flag("--allow-empty-classes", config.allow_empty_classes, "train classes that no training text is of")
+      ->group("Data");
   app.add_option("--limit", config.limit, "read only the first N training texts; 0: all")
       ->group("Data")
       ->capture_default_str();

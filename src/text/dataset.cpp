@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <span>
 
@@ -25,6 +26,31 @@ std::string list_names(const LabelMap& labels) {
   std::string list = fmt::format("{}", fmt::join(std::span(names).first(std::min(kShown, names.size())), ", "));
   if (names.size() > kShown) list += fmt::format(", … ({} in all)", names.size());
   return list;
+}
+
+/// @param numbers  the labels, each with its first row.
+void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>& numbers) {
+  constexpr size_t kShown = 10;
+  const auto count = static_cast<size_t>(numbers.empty() ? 0 : numbers.rbegin()->first + 1);
+  if (numbers.size() == count) return;
+  const auto& [largest, row] = *numbers.rbegin();
+  TORCH_CHECK_VALUE(numbers.size() + 1 < count || numbers.contains(0), rows.file, ": the labels go from 1 to ", largest,
+                    ", so no text has label 0, and classes are numbered from 0. Number the labels from 0, write them "
+                    "as names, or pass --allow-empty-classes to train a class 0 without an example.");
+  std::vector<int64_t> missing;
+  int64_t next = 0;
+  for (auto label = numbers.begin(); missing.size() < kShown && label != numbers.end(); ++next) {
+    if (label->first == next) {
+      ++label;
+    } else {
+      missing.push_back(next);
+    }
+  }
+  const size_t empty = count - numbers.size();
+  TORCH_CHECK_VALUE(false, where(rows, row), "label ", largest, " makes ", count, " classes, and ", empty,
+                    empty == 1 ? " has" : " have", " no text: ", fmt::format("{}", fmt::join(missing, ", ")),
+                    empty > missing.size() ? ", …" : "",
+                    ". Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
 }
 
 int64_t find_id(const LabeledRows& rows, size_t row, const LabelMap& labels) {
@@ -54,22 +80,30 @@ LabelMap LabelMap::from_names(std::vector<std::string> names) {
   return map;
 }
 
-LabelMap LabelMap::from_rows(const LabeledRows& rows) {
+LabelMap LabelMap::from_rows(const LabeledRows& rows, bool allow_empty_classes) {
   std::set<std::string> names;
-  int64_t count = 0;
+  std::map<int64_t, size_t> numbers;  // and their first rows
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     if (const auto* name = std::get_if<std::string>(&rows.labels[i])) {
       names.insert(*name);
     } else {
       const auto* id = std::get_if<int64_t>(&rows.labels[i]);
       TORCH_CHECK_VALUE(id != nullptr, where(rows, i), "the row has no label. Give it one, or remove the row.");
-      count = std::max(count, *id + 1);
+      numbers.emplace(*id, i);
     }
   }
-  if (!names.empty()) return from_names({names.begin(), names.end()});
-  std::vector<std::string> numbers;
-  for (int64_t id = 0; id < count; ++id) numbers.push_back(std::to_string(id));
-  return from_names(std::move(numbers));
+  if (!names.empty()) {
+    TORCH_CHECK_VALUE(names.size() <= kMaxLabels, rows.file, ": has ", names.size(), " different labels, at most ",
+                      kMaxLabels, " can be trained. Are these labels, or identifiers?");
+    return from_names({names.begin(), names.end()});
+  }
+  if (!allow_empty_classes) check_every_class(rows, numbers);
+  const int64_t count = numbers.empty() ? 0 : numbers.rbegin()->first + 1;
+  TORCH_CHECK_VALUE(count <= kMaxLabels, where(rows, numbers.rbegin()->second), "label ", count - 1, " makes ", count,
+                    " classes, at most ", kMaxLabels, " can be trained. Number the labels from 0 without gaps.");
+  std::vector<std::string> decimals;
+  for (int64_t id = 0; id < count; ++id) decimals.push_back(std::to_string(id));
+  return from_names(std::move(decimals));
 }
 
 std::optional<int64_t> LabelMap::id(std::string_view name) const {
@@ -82,6 +116,7 @@ Dataset to_dataset(LabeledRows rows, const LabelMap& labels) {
   dataset.labels.reserve(rows.labels.size());
   for (size_t i = 0; i < rows.labels.size(); ++i) dataset.labels.push_back(find_id(rows, i, labels));
   dataset.texts = std::move(rows.texts);
+  dataset.lines = std::move(rows.lines);
   return dataset;
 }
 
@@ -99,6 +134,7 @@ std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_
     Dataset& part = i < total - second ? parts.first : parts.second;
     part.texts.push_back(std::move(dataset.texts[rows[i]]));
     part.labels.push_back(dataset.labels[rows[i]]);
+    if (!dataset.lines.empty()) part.lines.push_back(dataset.lines[rows[i]]);
   }
   return parts;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -83,29 +84,27 @@ ClassificationReport classification_report(std::span<const int64_t> y_true,
                     y_pred.size(), " predicted ones.");
   TORCH_CHECK_VALUE(!y_true.empty(), "classification_report: no rows to report on.");
   const auto count = static_cast<int64_t>(names.size());
+  const bool has_matrix = count <= ClassificationReport::kMaxMatrixLabels;
   ClassificationReport report;
-  report.confusion.assign(count, std::vector<int64_t>(count));
+  if (has_matrix) report.confusion.assign(count, std::vector<int64_t>(count));
+  std::vector<int64_t> support(count), predicted(count), hits(count);
   for (size_t i = 0; i < y_true.size(); ++i) {
     for (const int64_t id : {y_true[i], y_pred[i]}) {
       TORCH_CHECK_VALUE(id >= 0 && id < count, "classification_report: row ", i + 1, " has label ", id,
                         ", but there are names for labels 0 to ", count - 1, " only.");
     }
-    ++report.confusion[y_true[i]][y_pred[i]];
+    ++support[y_true[i]];
+    ++predicted[y_pred[i]];
+    hits[y_true[i]] += y_true[i] == y_pred[i];
+    if (has_matrix) ++report.confusion[y_true[i]][y_pred[i]];
   }
 
-  int64_t right = 0;
   for (int64_t id = 0; id < count; ++id) {
-    int64_t support = 0, predicted = 0;
-    for (int64_t other = 0; other < count; ++other) {
-      support += report.confusion[id][other];
-      predicted += report.confusion[other][id];
-    }
-    const int64_t hits = report.confusion[id][id];
-    right += hits;
-    const auto hit = static_cast<double>(hits);
-    report.classes.push_back({divide(hit, static_cast<double>(predicted)), divide(hit, static_cast<double>(support)),
-                              divide(2 * hit, static_cast<double>(support + predicted)), support});
+    const auto hit = static_cast<double>(hits[id]), of = static_cast<double>(support[id]);
+    const auto guessed = static_cast<double>(predicted[id]);
+    report.classes.push_back({divide(hit, guessed), divide(hit, of), divide(2 * hit, of + guessed), support[id]});
   }
+  const int64_t right = std::accumulate(hits.begin(), hits.end(), int64_t{0});
   const auto rows = static_cast<int64_t>(y_true.size());
   report.names = std::move(names);
   report.accuracy = static_cast<double>(right) / static_cast<double>(rows);

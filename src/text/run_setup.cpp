@@ -6,8 +6,12 @@
 #include <fmt/ranges.h>
 
 #include <atomic>
+#include <cmath>
+#include <system_error>
+#include <tuple>
 
 #include "mezzo/text/pretrained.h"
+#include "text/data_check.h"
 
 namespace mezzo::text {
 namespace {
@@ -30,27 +34,79 @@ BertConfig read_config(const TrainConfig& config) {
 /// A trained classifier keeps its labels; everything else takes those of the training data.
 LabelMap choose_labels(const TrainConfig& config, const BertConfig& model, const LabeledRows& rows) {
   const bool is_classifier = !config.model.empty() && has_classifier(config.model);
-  return is_classifier ? LabelMap::from_names(model.label_names) : LabelMap::from_rows(rows);
+  return is_classifier ? LabelMap::from_names(model.label_names)
+                       : LabelMap::from_rows(rows, config.allow_empty_classes);
 }
 
-Datasets load_datasets(const TrainConfig& config, const BertConfig& model, std::vector<std::string>& notes) {
-  LabeledRows rows = load_rows(config.train, LoadRowsOptions().limit(config.limit));
-  Datasets data{choose_labels(config, model, rows), {}, {}, {}};
-  TORCH_CHECK_VALUE(data.labels.size() >= 2, config.train.string(), ": has a single label, '", data.labels.name(0),
-                    "'; a classifier needs at least two");
+/// Notes for what is odd about one file.
+void look_at(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& notes) {
   if (rows.rows_with_invalid_utf8 > 0) {
     notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} rows", rows.file,
                                 rows.rows_with_invalid_utf8));
   }
+  for (const std::string& line : odd_rows(rows, labels)) {
+    notes.push_back("warning: " + line);
+  }
+}
+
+void split_off_dev(const TrainConfig& config, Datasets& data) {
+  const auto texts = static_cast<double>(data.train.size());
+  const int64_t dev = std::llround(texts * config.dev_ratio);
+  TORCH_CHECK_VALUE(dev > 0 && dev < data.train.size(), config.train.string(), ": has ", data.train.size(),
+                    data.train.size() == 1 ? " text" : " texts", ", too few to set --dev-ratio ", config.dev_ratio,
+                    " of them aside as dev; pass --dev FILE, or --dev-ratio 0 to train without one");
+  std::tie(data.train, data.dev) = split_dataset(std::move(data.train), config.dev_ratio, config.seed);
+}
+
+/// Notes for texts outside training that are inside, too. Training on the dev file is not refused: to see a model
+/// learn a few texts by heart is a test of everything before it.
+void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std::vector<std::string>& notes) {
+  const std::string train_file = config.train.string();
+  const auto look = [&](const std::filesystem::path& path, const Dataset& texts, const std::string& role) {
+    std::error_code unknown;
+    if (!path.empty() && std::filesystem::equivalent(path, config.train, unknown)) {
+      notes.push_back(
+          fmt::format("warning: the {0} texts are the training file, {1}: scores on {0} say what was "
+                      "remembered, not what was learnt",
+                      role, path.string()));
+      return;
+    }
+    const std::string file = path.empty() ? train_file : path.string();
+    for (const std::string& line : shared_texts({data.train, train_file}, {texts, file}, role)) {
+      notes.push_back("warning: " + line);
+    }
+  };
+  look(config.dev, data.dev, "dev");
+  look(config.test, data.test, "test");
+}
+
+Datasets load_datasets(const TrainConfig& config, const BertConfig& model, std::vector<std::string>& notes) {
+  LabeledRows rows = load_rows(config.train, LoadRowsOptions().limit(config.limit));
+  check_can_train(rows);
+  Datasets data{choose_labels(config, model, rows), {}, {}, {}};
+  TORCH_CHECK_VALUE(data.labels.size() >= 2, config.model.string(), ": has a single label, '", data.labels.name(0),
+                    "'; a classifier needs at least two");
+  look_at(rows, data.labels, notes);
   data.train = to_dataset(std::move(rows), data.labels);
+  const auto load = [&](const std::filesystem::path& path) {
+    LabeledRows held_out = load_rows(path);
+    look_at(held_out, data.labels, notes);
+    return to_dataset(std::move(held_out), data.labels);
+  };
   if (!config.dev.empty()) {
-    data.dev = to_dataset(load_rows(config.dev), data.labels);
+    data.dev = load(config.dev);
   } else if (config.dev_ratio > 0) {
-    std::tie(data.train, data.dev) = split_dataset(std::move(data.train), config.dev_ratio, config.seed);
+    split_off_dev(config, data);
   }
   if (!config.test.empty()) {
-    data.test = to_dataset(load_rows(config.test), data.labels);
+    data.test = load(config.test);
   }
+  const bool is_split = config.dev.empty() && config.dev_ratio > 0;
+  for (const std::string& line :
+       untrained_labels(data.train, data.labels, is_split ? " once --dev-ratio has set dev aside" : "")) {
+    notes.push_back("warning: " + line);
+  }
+  look_for_shared_texts(config, data, notes);
   return data;
 }
 

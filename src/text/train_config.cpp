@@ -114,6 +114,7 @@ std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {
       {"dev", dev.string()},
       {"test", test.string()},
       {"dev-ratio", fmt::format("{}", dev_ratio)},
+      {"allow-empty-classes", allow_empty_classes ? "true" : "false"},
       {"output", output.string()},
       {"precision", precision},
       {"device", device},

@@ -325,6 +325,91 @@ def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
         assert message in one_line(mezzo("train", "--config", toml, check=False), 2)
 
 
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+    return path
+
+
+def test_data_that_cannot_be_meant_is_refused(small, data, tmp_path):
+    words = make_rows(40, seed=1)
+    for name, rows, message in [
+        ("one_based", [(text, 1 + i % 3) for i, (text, _) in enumerate(words)],
+         "one_based.jsonl: the labels go from 1 to 3, so no text has label 0, and classes are numbered from 0."),
+        ("outlier", [(text, 999_999 * (i == 30)) for i, (text, _) in enumerate(words)],
+         "outlier.jsonl:31: row 31: label 999999 makes 1000000 classes, and 999998 have no text: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …."),
+        ("single", [(text, "sport") for text, _ in words], "single.jsonl: all texts have a single label, 'sport'; a classifier needs at least two"),
+        ("empty", [(" ", label) for _, label in words], "empty.jsonl: all of its 40 texts are empty, so there is nothing to learn from"),
+    ]:
+        train = write_rows(tmp_path / f"{name}.jsonl", rows)
+        done = mezzo(*train_flags(small, data, tmp_path / "out", "--train", train), check=False)
+        assert message in one_line(done, 1)
+    few = write_rows(tmp_path / "few.jsonl", words[:2])
+    done = mezzo("train", "--model", small, "--train", few, "--output", tmp_path / "out", check=False)
+    assert "few.jsonl: has 2 texts, too few to set --dev-ratio 0.08 of them aside as dev; pass --dev FILE, or --dev-ratio 0" in one_line(done, 1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_without_a_text_is_trained_where_asked_for(small, data, tmp_path):
+    rows = [(text, [0, 29_999][label == "sport"]) for text, label in make_rows(40, seed=1)]
+    train = write_rows(tmp_path / "gap.jsonl", rows)
+    output = tmp_path / "out"
+    done = mezzo("train", "--model", small, "--train", train, "--dev", train, "--test", train, "--output", output,
+                 "--max-steps", 1, "--allow-empty-classes")
+    names = json.loads((output / "config.json").read_text())["id2label"]
+    assert len(names) == 30_000 and names["29999"] == "29999"
+    assert "warning: 29998 of 30000 labels have no training text: '1', '2', '3'" in done.stderr
+    assert records(output, "end")[0]["peak_memory_bytes"] < 2e9  # a matrix of all labels by all would take 7 GB
+
+
+def test_what_is_odd_about_the_data_is_said_at_the_start(run, small, data, tmp_path):
+    rows = make_rows(40, seed=1)
+    rows += [rows[0], (rows[1][0], "politics" if rows[1][1] == "sport" else "sport"), ("", "sport"), ("rain", "sport ")]
+    train = write_rows(tmp_path / "train.jsonl", rows)
+    dev = write_rows(tmp_path / "dev.jsonl", [("new words", "sport"), rows[5]])
+    done = mezzo("train", "--model", small, "--train", train, "--dev", dev, "--test", train, "--output", tmp_path / "out",
+                 "--max-steps", 1)
+    for warning in ["of 44 texts in {0} stood there before with the same label, such as {0}:",
+                    "of 44 texts in {0} stood there before with another label, such as {0}:",
+                    "1 of 44 texts in {0} is empty, the first at {0}:43",
+                    "1 of 4 labels in {0} differs from another in white space or case alone, such as 'sport ' at {0}:44 from 'sport' at {0}:",
+                    "1 of 2 dev texts are training texts, too, such as {1}:2 at {0}:6",
+                    "the test texts are the training file, {0}: scores on test say"]:
+        assert re.search("^warning: .*" + re.escape(warning.format(train, dev)), done.stderr, re.M), (warning, done.stderr)
+
+    numbers = write_rows(tmp_path / "numbers.jsonl", [(text, i % 3) for i, (text, _) in enumerate(make_rows(40, seed=2))])
+    done = mezzo("train", "--model", run[0], "--train", numbers, "--output", tmp_path / "again", "--max-steps", 1, "--dev-ratio", 0)
+    assert (f"warning: 40 of 40 labels in {numbers} are numbers and taken as places in the list of label names: 0 stands for "
+            f"'politics', first at {numbers}:1\n") in done.stderr
+    done = mezzo(*train_flags(small, data, tmp_path / "clean", "--max-steps", 1))
+    assert not re.search("warning: .*(empty|white space|numbers|no training text)", done.stderr)
+
+
+def test_a_file_that_is_no_vocabulary_is_refused_at_once(small, data, tmp_path):
+    config = tmp_path / "config.json"
+    shutil.copy(small / "config.json", config)
+    vocab = tmp_path / "data.json"
+    vocab.write_text(json.dumps([["some words of a text, over and over", i] for i in range(60_000)]))  # one line of 2.6 MB
+    flags = ["train", "--model-config", config, "--vocab", vocab, "--train", data / "train.jsonl", "--output", tmp_path / "out"]
+    assert f"{vocab}:1: a token of {vocab.stat().st_size} bytes; at most 1000 make one" in one_line(mezzo(*flags, check=False), 1)
+    vocab.write_text("[PAD]\n[MASK]\nword\n")
+    assert f'{vocab}: the vocabulary lacks the tokens "[UNK]", "[CLS]", "[SEP]"' in one_line(mezzo(*flags, check=False), 1)
+
+
+def test_bad_json_is_named_by_file_and_line(small, data, tmp_path):
+    for name, content in [("config.json", None), ("tokenizer_config.json", None), ("special_tokens_map.json", "{}")]:
+        for bad, message in [("1e999", "a number too large for a double"), ("[" * 10**6, "JSON nested more than 127 deep")]:
+            model = tmp_path / "model"
+            shutil.copytree(small, model)
+            if name == "special_tokens_map.json":
+                (model / "tokenizer_config.json").unlink()  # what it belongs beside is older
+            whole = content or (model / name).read_text()
+            (model / name).write_text(whole.rstrip()[:-1] + ("," if content is None else "") + f'\n"odd": {bad}\n}}')
+            done = mezzo(*train_flags(model, data, tmp_path / "out"), check=False)
+            line = one_line(done, 1)
+            assert re.search(re.escape(f"{model / name}:") + r"\d+: " + re.escape(message), line), line
+            shutil.rmtree(model)
+
+
 def test_a_run_is_not_overwritten_unless_asked(run, small, data):
     output, _ = run
     before = sha(output)

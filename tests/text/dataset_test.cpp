@@ -311,7 +311,8 @@ TEST_F(LoadRowsTest, NeverCrashesOnACutOffFile) {
 }
 
 TEST(LabelMapTest, NamesIntegersAndSortsNames) {
-  const auto numbers = LabelMap::from_rows({.file = "", .texts = {"", ""}, .labels = {id(2), id(0)}, .lines = {1, 2}});
+  const auto numbers =
+      LabelMap::from_rows({.file = "", .texts = {"", "", ""}, .labels = {id(2), id(0), id(1)}, .lines = {1, 2, 3}});
   EXPECT_EQ(numbers.names(), (Strings{"0", "1", "2"}));
   const auto names = LabelMap::from_rows(
       {.file = "", .texts = {"", "", ""}, .labels = {name("é"), name("b"), name("B")}, .lines = {1, 2, 3}});
@@ -320,6 +321,46 @@ TEST(LabelMapTest, NamesIntegersAndSortsNames) {
   EXPECT_EQ(names.id("c"), std::nullopt);
   EXPECT_EQ(names.name(2), "é");
   EXPECT_EQ(names.size(), 3);
+}
+
+LabeledRows labelled(const Labels& labels) {
+  LabeledRows rows;
+  rows.file = "f";
+  for (const RawLabel& label : labels) {
+    rows.texts.push_back("text " + std::to_string(rows.texts.size()));
+    rows.labels.push_back(label);
+    rows.lines.push_back(static_cast<int64_t>(rows.texts.size()) + 1);
+  }
+  return rows;
+}
+
+TEST(LabelMapTest, RefusesClassesWithoutARowUnlessToldTo) {
+  const ScratchFolder none;
+  const auto error = [&](const Labels& labels, bool allow = false) {
+    return value_error([&] { LabelMap::from_rows(labelled(labels), allow); }, none);
+  };
+  EXPECT_EQ(error({id(1), id(3), id(2)}),
+            "f: the labels go from 1 to 3, so no text has label 0, and classes are numbered from 0. Number the labels "
+            "from 0, write them as names, or pass --allow-empty-classes to train a class 0 without an example.");
+  EXPECT_EQ(error({id(0), id(3), id(2)}),
+            "f:3: row 2: label 3 makes 4 classes, and 1 has no text: 1. Number the labels from 0 without gaps, write "
+            "them as names, or pass --allow-empty-classes.");
+  EXPECT_EQ(error({id(0), id(99'999)}),
+            "f:3: row 2: label 99999 makes 100000 classes, and 99998 have no text: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …. "
+            "Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
+  EXPECT_EQ(LabelMap::from_rows(labelled({id(1), id(3)}), /*allow_empty_classes=*/true).names(),
+            (Strings{"0", "1", "2", "3"}));
+  EXPECT_EQ(error({id(0), id(999'999)}, /*allow=*/true),
+            "f:3: row 2: label 999999 makes 1000000 classes, at most 100000 can be trained. Number the labels from 0 "
+            "without gaps.");
+}
+
+TEST(LabelMapTest, RefusesIdentifiersForLabels) {
+  const ScratchFolder none;
+  Labels labels;
+  for (int i = 0; i <= LabelMap::kMaxLabels; ++i) labels.push_back(name("user " + std::to_string(i)));
+  EXPECT_EQ(value_error([&] { LabelMap::from_rows(labelled(labels)); }, none),
+            "f: has 100001 different labels, at most 100000 can be trained. Are these labels, or identifiers?");
 }
 
 TEST(LabelMapTest, RefusesBadNames) {

@@ -67,5 +67,17 @@ TEST(ClassificationReportTest, RefusesWhatItCannotCount) {
             "classification_report: digits must be from 0 to 100, got -1.");
 }
 
+TEST(ClassificationReportTest, TakesNoMatrixsRoomForVeryManyLabels) {
+  std::vector<std::string> names(90'000);
+  for (size_t i = 0; i < names.size(); ++i) names[i] = std::to_string(i);
+  // A matrix of these would take 65 GB.
+  const auto report = classification_report(Ids{0, 89'999, 89'999}, Ids{0, 89'999, 1}, names);
+  EXPECT_TRUE(report.confusion.empty());
+  EXPECT_DOUBLE_EQ(report.accuracy, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(report.classes[89'999].recall, 0.5);
+  EXPECT_EQ(report.classes[89'999].support, 2);
+  EXPECT_EQ(report.classes[1].precision, 0);
+}
+
 }  // namespace
 }  // namespace mezzo::text

@@ -64,10 +64,16 @@ class LabelMap {
   /// @throws c10::ValueError  when there are none, or one is empty or repeated.
   static LabelMap from_names(std::vector<std::string> names);
 
+  /// More are no classes but somebody's identifiers: a classifier would take a row of weights for each.
+  static constexpr int64_t kMaxLabels = 100'000;
+
   /// For training: integer labels give as many names as the largest needs, "0",
   /// "1", …; names are sorted by their bytes.
-  /// @throws c10::ValueError  when a row has no label.
-  static LabelMap from_rows(const LabeledRows& rows);
+  ///
+  /// @param allow_empty_classes  whether integers below the largest may be missing.
+  /// @throws c10::ValueError  when a row has no label, when there are more labels than kMaxLabels, or for classes
+  ///     without a row, which it names (labels that go from 1 have a class 0 that no row is of).
+  static LabelMap from_rows(const LabeledRows& rows, bool allow_empty_classes = false);
 
   int64_t size() const { return static_cast<int64_t>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
@@ -84,6 +90,7 @@ class LabelMap {
 struct Dataset {
   std::vector<std::string> texts;
   std::vector<int64_t> labels;
+  std::vector<int64_t> lines = {};  ///< where each row begins in its file, from 1; empty where there is none
 
   int64_t size() const { return static_cast<int64_t>(texts.size()); }
 };

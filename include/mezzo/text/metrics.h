@@ -24,7 +24,11 @@ struct ClassificationReport {
   ClassScores macro_avg;     ///< each class counts the same
   ClassScores weighted_avg;  ///< each class counts by its support
 
-  /// `confusion[i][j]`: rows of class i that were predicted as class j.
+  /// Of more labels nobody reads a matrix, which grows with their square.
+  static constexpr int64_t kMaxMatrixLabels = 1000;
+
+  /// `confusion[i][j]`: rows of class i that were predicted as class j. Empty
+  /// above kMaxMatrixLabels.
   std::vector<std::vector<int64_t>> confusion;
 
   /// The text of Python's `classification_report(y_true, y_pred,

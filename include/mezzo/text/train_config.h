@@ -19,6 +19,7 @@ struct TrainConfig {
   std::filesystem::path dev;           ///< data file; empty: `dev_ratio` of the training rows
   std::filesystem::path test;          ///< data file; empty: the final report is on dev
   double dev_ratio = 0.08;             ///< 0 trains on all rows; not used where `dev` is given
+  bool allow_empty_classes = false;    ///< integer labels may leave classes below the largest without a text
   std::filesystem::path output;        ///< folder for the results
   bool overwrite = false;              ///< replace a run that `output` holds
 
