@@ -4,9 +4,11 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
 
 #include "commands.h"
+#include "mezzo/text/nearest_name.h"
 
 namespace mezzo::app {
 namespace {
@@ -40,6 +42,33 @@ std::optional<std::string> to_text(const toml::node& node) {
   return std::nullopt;
 }
 
+template <class Number>
+bool is_number(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// What `option` takes that `text` is not, or nothing.
+std::string_view unmet_type(const CLI::Option& option, const std::string& text) {
+  const std::string type = option.get_type_name();
+  if (type == "INT" && !is_number<int64_t>(text)) return "a whole number";
+  if (type == "UINT" && !is_number<uint64_t>(text)) return "a whole number from 0";
+  if (type == "FLOAT" && !is_number<double>(text)) return "a number";
+  return "";
+}
+
+/// The settings of a command, for keys that are none.
+std::vector<std::string> setting_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      if (name != "config" && name != "help") names.push_back(name);
+    }
+  }
+  return names;
+}
+
 /// The command-line argument that says the same as one line of the file, if any is needed.
 std::optional<std::string> to_argument(const std::string& key,
                                        const toml::node& value,
@@ -49,18 +78,22 @@ std::optional<std::string> to_argument(const std::string& key,
   std::replace(flag.begin(), flag.end(), '_', '-');
   const CLI::Option* option = command.get_option_no_throw(flag);
   if (option == nullptr || flag == "--config" || flag == "--help") {
-    throw UsageError(fmt::format("{}: '{}' is no setting of mezzo {}", where, key, command.get_name()));
+    throw UsageError(fmt::format("{}: '{}' is no setting of mezzo {}.{}", where, key, command.get_name(),
+                                 text::did_you_mean(key, setting_names(command))));
   }
   const bool is_switch = option->get_expected_max() == 0;
   if (const auto* boolean = value.as_boolean(); boolean != nullptr && is_switch) {
     return boolean->get() ? std::optional(flag) : std::nullopt;
   }
-  const auto text = to_text(value);
-  if (!text || is_switch) {
+  const auto given = to_text(value);
+  if (!given || is_switch) {
     throw UsageError(
         fmt::format("{}: '{}' must be {}", where, key, is_switch ? "true or false" : "a string or a number"));
   }
-  return flag + "=" + *text;
+  if (const auto type = unmet_type(*option, *given); !type.empty()) {
+    throw UsageError(fmt::format("{}: '{}' is '{}', it must be {}", where, key, *given, type));
+  }
+  return flag + "=" + *given;
 }
 
 }  // namespace

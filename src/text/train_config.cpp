@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <string_view>
 
 #include "mezzo/optim/lr_schedule.h"
@@ -31,8 +32,13 @@ void check_range(std::string_view flag, double value, double low, double high) {
                     high);
 }
 
-void check_at_least(std::string_view flag, int64_t value, int64_t low) {
+// Products of what is counted must stay far from the largest number there is, so that none turns negative.
+constexpr int64_t kMillion = 1'000'000;
+constexpr int64_t kMostSteps = 1000 * kMillion;  // a year of 30 a second
+
+void check_count(std::string_view flag, int64_t value, int64_t low, int64_t high) {
   TORCH_CHECK_VALUE(value >= low, "--", flag, " is ", value, ", expected at least ", low);
+  TORCH_CHECK_VALUE(value <= high, "--", flag, " is ", value, ", expected at most ", high);
 }
 
 constexpr double kHuge = 1e30;
@@ -63,7 +69,7 @@ void check_schedule(const TrainConfig& config) {
   check_range("lr-cycles", config.lr_cycles.value_or(1), 0, kHuge);
   check_range("lr-power", config.lr_power, 0, kHuge);
   check_range("lr-factor", config.lr_factor.value_or(0.5), 1e-6, 1 - 1e-6);
-  check_at_least("lr-patience", config.lr_patience, 0);
+  check_count("lr-patience", config.lr_patience, 0, kMostSteps);
 }
 
 void check_recipe(const TrainConfig& config) {
@@ -71,11 +77,11 @@ void check_recipe(const TrainConfig& config) {
   check_one_of("optimizer", config.optimizer, {"adamw", "adam", "sgd", "lamb"});
   parse_batching(config.batching);
   check_schedule(config);
-  check_at_least("batch-size", config.batch_size.value_or(1), 1);
-  check_at_least("grad-accumulation", config.grad_accumulation, 1);
-  check_at_least("max-length", config.max_length, 2);
+  check_count("batch-size", config.batch_size.value_or(1), 1, kMillion);
+  check_count("grad-accumulation", config.grad_accumulation, 1, kMillion);
+  check_count("max-length", config.max_length, 2, kMillion);
   check_range("epochs", config.epochs, 1e-6, 1e6);
-  check_at_least("max-steps", config.max_steps.value_or(1), 1);
+  check_count("max-steps", config.max_steps.value_or(1), 1, kMostSteps);
   TORCH_CHECK_VALUE(!config.dropout || (*config.dropout >= 0 && *config.dropout < 1), "--dropout is ",
                     or_none(config.dropout, ""), ", expected a number from 0 to below 1");
   check_range("learning-rate", config.learning_rate, 0, kHuge);
@@ -85,17 +91,17 @@ void check_recipe(const TrainConfig& config) {
   check_range("init-scale", config.init_scale, kSmallestScale, kHuge);
   check_range("growth-factor", config.growth_factor, 1 + 1e-6, kHuge);
   check_range("backoff-factor", config.backoff_factor, 1e-6, 1 - 1e-6);
-  check_at_least("growth-interval", config.growth_interval, 1);
+  check_count("growth-interval", config.growth_interval, 1, kMostSteps);
   check_one_of("balance", config.balance, {"rows", "tokens"});
   check_one_of("gradient-compression", config.gradient_compression, {"none", "fp16", "bf16"});
   check_one_of("all-reduce", config.all_reduce, {"auto", "backend"});
   check_range("zero-stage", static_cast<double>(config.zero_stage), 0, 1);
-  check_at_least("timeout", config.timeout, 1);
-  check_at_least("eval-every", config.eval_every, 0);
-  check_at_least("save-every", config.save_every, 0);
-  check_at_least("keep", config.keep, 1);
-  check_at_least("threads", config.threads, 0);
-  check_at_least("limit", config.limit, 0);
+  check_count("timeout", config.timeout, 1, kMostSteps / 10);
+  check_count("eval-every", config.eval_every, 0, kMostSteps);
+  check_count("save-every", config.save_every, 0, kMostSteps);
+  check_count("keep", config.keep, 1, kMillion);
+  check_count("threads", config.threads, 0, 1024);
+  check_count("limit", config.limit, 0, std::numeric_limits<int64_t>::max());
 }
 
 }  // namespace

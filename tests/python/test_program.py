@@ -282,6 +282,12 @@ def one_line(done, status):
 
 @pytest.mark.parametrize("change, status, message", [
     (["--batch-size", "0"], 2, "mezzo train: --batch-size is 0, expected at least 1"),
+    (["--batch-size", 2**63 - 1], 2, "mezzo train: --batch-size is 9223372036854775807, expected at most 1000000"),
+    (["--grad-accumulation", 2**62], 2, "mezzo train: --grad-accumulation is 4611686018427387904, expected at most 1000000"),
+    (["--max-steps", 2**63 - 1], 2, "mezzo train: --max-steps is 9223372036854775807, expected at most 1000000000"),
+    (["--max-length", 2**40], 2, "mezzo train: --max-length is 1099511627776, expected at most 1000000"),
+    (["--keep", 2**63 - 1], 2, "mezzo train: --keep is 9223372036854775807, expected at most 1000000"),
+    (["--epochs", "1e300"], 2, "mezzo train: --epochs is 1e+300, expected a number from 1e-06 to 1e+06"),
     (["--batch-size", "many"], 2, "mezzo train: --batch-size 'many' is neither 'auto' nor a whole number"),
     (["--batch-size", "auto8"], 2, "mezzo train: --batch-size 'auto8' is neither 'auto' nor a whole number"),
     (["--dry-run=maybe"], 2, "mezzo train: "),
@@ -318,7 +324,11 @@ def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
     done = mezzo(*train_flags(small, data, tmp_path / "out", "--dev", odd), check=False)
     assert "odd.jsonl:2" in one_line(done, 1) and "music" in done.stderr
     toml = tmp_path / "run.toml"
-    for text, message in [("quiet = true\nsteps = 4\n", "run.toml:2: 'steps' is no setting of mezzo train"),
+    for text, message in [("quiet = true\nsteps = 4\n", "run.toml:2: 'steps' is no setting of mezzo train."),
+                          ("learnin_rate = 1e-5\n", "run.toml:1: 'learnin_rate' is no setting of mezzo train. Did you mean 'learning-rate'?"),
+                          ("seed = 1\nmax-steps = \"ten\"\n", "run.toml:2: 'max-steps' is 'ten', it must be a whole number"),
+                          ("max-steps = 1.5\n", "run.toml:1: 'max-steps' is '1.5', it must be a whole number"),
+                          ("learning-rate = \"fast\"\n", "run.toml:1: 'learning-rate' is 'fast', it must be a number"),
                           ("\n\nseed = [1]\n", "run.toml:3: 'seed' must be a string or a number"),
                           ("quiet = 1\n", "run.toml:1: 'quiet' must be true or false"), ("a = = 1\n", "run.toml:1: ")]:
         toml.write_text(text)
