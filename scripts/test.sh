@@ -2,7 +2,7 @@
 # Sets up, builds, and runs every test. Arguments go to ctest, e.g. -R tokenizer
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash scripts/setup.sh
+bash scripts/setup.sh test
 cmake --preset release -DMEZZO_BUILD_TESTS=ON
 cmake --build --preset release
 ctest --preset release "$@"
