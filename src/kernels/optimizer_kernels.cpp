@@ -1,5 +1,7 @@
 #include "kernels/optimizer_kernels.h"
 
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "kernels/is_half.h"
@@ -74,6 +76,11 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
     contiguous.push_back(gradient.contiguous());
   }
   return cpu::summarize_gradients(contiguous, inv_scale);
+}
+
+bool flushes_denormals(const AdamSettings& settings) {
+  constexpr double kSmallest = std::numeric_limits<float>::min(), kHalfUlp = 0x1p-25;
+  return settings.eps * kHalfUlp >= std::sqrt(kSmallest / (1 - settings.beta2));
 }
 
 uint64_t rounding_key_seed(const ParameterUpdate& update) { return *update.rounding_seed ^ kRoundingStream; }

@@ -117,31 +117,37 @@ void bind_kernels(py::module_& m) {
         });
   m.def("reference_round_stochastically", &reference::round_stochastically);
   // One update of parameters and all else, in place, by the kernels of the CPU or by the reference.
-  m.def("kernel_step",
-        [](const std::string& kind, bool by_reference, const std::vector<at::Tensor>& params,
-           const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& steps,
-           const std::vector<std::vector<at::Tensor>>& slots, const std::vector<std::optional<at::Tensor>>& shadows,
-           double lr, double weight_decay, double momentum, std::optional<at::Tensor> inv_scale,
-           std::optional<at::Tensor> clip, std::optional<at::Tensor> found_inf, std::optional<uint64_t> rounding_seed) {
-          const at::NoGradGuard no_grad;
-          ParameterUpdates updates;
-          for (size_t i = 0; i < params.size(); ++i) {
-            updates.push_back({params[i], gradients[i], shadows[i].value_or(at::Tensor()), steps[i], slots[i], lr,
-                               weight_decay, static_cast<uint32_t>(i), rounding_seed});
-          }
-          const GradientFactors factors{inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()),
-                                        found_inf.value_or(at::Tensor())};
-          const AdamSettings adam_settings{0.9, 0.999, 1e-8, kind == "adamw"};
-          const SgdSettings sgd_settings{momentum, false};
-          const LambSettings lamb_settings{0.9, 0.999, 1e-6};
-          if (kind == "sgd") {
-            by_reference ? reference::sgd(updates, sgd_settings, factors) : sgd(updates, sgd_settings, factors);
-          } else if (kind == "lamb") {
-            by_reference ? reference::lamb(updates, lamb_settings, factors) : lamb(updates, lamb_settings, factors);
-          } else {
-            by_reference ? reference::adam(updates, adam_settings, factors) : adam(updates, adam_settings, factors);
-          }
-        });
+  m.def(
+      "kernel_step",
+      [](const std::string& kind, bool by_reference, const std::vector<at::Tensor>& params,
+         const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& steps,
+         const std::vector<std::vector<at::Tensor>>& slots, const std::vector<std::optional<at::Tensor>>& shadows,
+         double lr, double weight_decay, double momentum, std::optional<at::Tensor> inv_scale,
+         std::optional<at::Tensor> clip, std::optional<at::Tensor> found_inf, std::optional<uint64_t> rounding_seed,
+         double eps) {
+        const at::NoGradGuard no_grad;
+        ParameterUpdates updates;
+        for (size_t i = 0; i < params.size(); ++i) {
+          updates.push_back({params[i], gradients[i], shadows[i].value_or(at::Tensor()), steps[i], slots[i], lr,
+                             weight_decay, static_cast<uint32_t>(i), rounding_seed});
+        }
+        const GradientFactors factors{inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()),
+                                      found_inf.value_or(at::Tensor())};
+        const AdamSettings adam_settings{0.9, 0.999, eps, kind == "adamw"};
+        const SgdSettings sgd_settings{momentum, false};
+        const LambSettings lamb_settings{0.9, 0.999, 1e-6};
+        if (kind == "sgd") {
+          by_reference ? reference::sgd(updates, sgd_settings, factors) : sgd(updates, sgd_settings, factors);
+        } else if (kind == "lamb") {
+          by_reference ? reference::lamb(updates, lamb_settings, factors) : lamb(updates, lamb_settings, factors);
+        } else {
+          by_reference ? reference::adam(updates, adam_settings, factors) : adam(updates, adam_settings, factors);
+        }
+      },
+      py::arg("kind"), py::arg("by_reference"), py::arg("params"), py::arg("gradients"), py::arg("steps"),
+      py::arg("slots"), py::arg("shadows"), py::arg("lr"), py::arg("weight_decay"), py::arg("momentum"),
+      py::arg("inv_scale") = py::none(), py::arg("clip") = py::none(), py::arg("found_inf") = py::none(),
+      py::arg("rounding_seed") = py::none(), py::arg("eps") = 1e-8);
 }
 
 void bind_schedules(py::module_& m) {

@@ -178,3 +178,51 @@ def test_float16_parameters_are_not_rounded_stochastically():
     weight = torch.ones(2, dtype=torch.float16).requires_grad_()
     with pytest.raises(ValueError, match="parameter 0.0 is float16, which is not rounded stochastically"):
         _mezzo.MezzoOptimizer("adamw", [[weight]], [0.0], 0.1, stochastic_rounding_seed=1)
+
+
+def is_denormal(tensor):
+    return (tensor != 0) & (tensor.abs() < torch.finfo(torch.float32).tiny)
+
+
+@pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("adam", 0), ("sgd", 0.9)])
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_moments_of_rows_no_longer_seen_end_in_zero_and_weights_stay_as_they_were(kind, momentum, by_reference):
+    """Half of a table is looked up once, the other half in every step. PyTorch keeps the denormals."""
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(16, 8, generator=generator)
+    moments = 1 if kind == "sgd" else 2
+    mine, theirs = start.clone(), start.clone().requires_grad_()
+    slots, count = [torch.zeros_like(mine) for _ in range(moments)], torch.tensor(0.0)
+    oracle = {"sgd": lambda: torch.optim.SGD([theirs], lr=0.01, momentum=momentum, fused=True),
+              "adam": lambda: torch.optim.Adam([theirs], lr=0.01, fused=True),
+              "adamw": lambda: torch.optim.AdamW([theirs], lr=0.01, weight_decay=0.0, fused=True)}[kind]()
+    seen_denormals = 0
+    for step in range(1200):
+        gradient = torch.randn(16, 8, generator=generator)
+        gradient[8:] *= 1e-18 if step == 0 else 0.0  # whose square is denormal at once, and 1e-18 * 0.9^400 later
+        _mezzo.kernel_step(kind, by_reference, [mine], [gradient], [count], [slots], [None], 0.01, 0.0, momentum)
+        theirs.grad = gradient
+        oracle.step()
+        state = oracle.state[theirs]
+        for slot, name in zip(slots, ["momentum_buffer"] if kind == "sgd" else ["exp_avg", "exp_avg_sq"]):
+            assert not is_denormal(slot).any(), (step, name)
+            denormal = is_denormal(state[name])
+            assert torch.equal(slot[~denormal], state[name][~denormal]) and (slot[denormal] == 0).all(), (step, name)
+            seen_denormals += denormal.sum().item()
+        assert torch.equal(mine, theirs), step
+    assert seen_denormals > 1000 and (slots[0][8:] == 0).all()  # else the test shows nothing
+
+
+@pytest.mark.parametrize("by_reference", [False, True])
+def test_moments_that_are_not_flushed(by_reference):
+    """By a step that is skipped; where eps is 0, so that a root of 0 would divide by 0; NaN."""
+    def moments_after(value, **arguments):
+        slots = [torch.full((17,), value), torch.full((17,), value)]
+        _mezzo.kernel_step("adamw", by_reference, [torch.ones(17)], [torch.zeros(17)], [torch.tensor(5.0)], [slots], [None],
+                           0.01, 0.0, 0.0, **arguments)
+        return torch.cat(slots)
+
+    assert (moments_after(1e-40) == 0).all() and (moments_after(-1e-40) == 0).all()
+    assert (moments_after(1e-40, found_inf=torch.tensor(1.0)) == 1e-40).all()
+    assert is_denormal(moments_after(1e-40, eps=0.0)).all()
+    assert moments_after(float("nan")).isnan().all()

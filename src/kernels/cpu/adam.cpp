@@ -11,6 +11,7 @@ struct Constants {
   float weight_decay;  // added to the gradient, times the parameter
   float shrink;        // multiplies the parameter
   float mean_weight, beta2, square_weight, step_size, root_bias, eps;
+  float least;  // moments of lesser magnitude are stored as 0
 };
 
 Constants constants(const ParameterUpdate& update, const AdamSettings& settings, const HostFactors& factors) {
@@ -25,7 +26,8 @@ Constants constants(const ParameterUpdate& update, const AdamSettings& settings,
           .square_weight = static_cast<float>(1 - settings.beta2),
           .step_size = static_cast<float>(update.lr / bias1),
           .root_bias = static_cast<float>(std::sqrt(bias2)),
-          .eps = static_cast<float>(settings.eps)};
+          .eps = static_cast<float>(settings.eps),
+          .least = flushes_denormals(settings) ? kSmallestNormal : 0.0f};
 }
 
 /// Rounds in the places where PyTorch's vector code does.
@@ -47,8 +49,8 @@ MEZZO_VECTOR_CLONES void update_block(float* __restrict param,
     const float square = std::fma(c.square_weight * grad, grad, exp_avg_sq[i] * c.beta2);
     const float denominator = std::sqrt(square) / c.root_bias + c.eps;
     param[i] = param[i] * c.shrink - c.step_size * mean / denominator;
-    exp_avg[i] = mean;
-    exp_avg_sq[i] = square;
+    exp_avg[i] = flushed(mean, c.least);
+    exp_avg_sq[i] = flushed(square, c.least);
   }
 }
 

@@ -36,7 +36,7 @@ MEZZO_VECTOR_CLONES void update_block_with_momentum(float* __restrict param,
     const float grad = true_gradient(gradient[i], param[i], c);
     const float moved = buffer[i] * c.momentum + grad;
     param[i] = std::fma(nesterov ? std::fma(moved, c.momentum, grad) : moved, -c.lr, param[i]);
-    buffer[i] = moved;
+    buffer[i] = flushed(moved, kSmallestNormal);
   }
 }
 

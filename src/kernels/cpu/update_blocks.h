@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/chunks.h"
@@ -104,6 +106,13 @@ struct HostFactors {
     return tensor.defined() ? *tensor.const_data_ptr<float>() : otherwise;
   }
 };
+
+constexpr float kSmallestNormal = std::numeric_limits<float>::min();
+
+/// A moment as it is stored: 0 where its magnitude is less than `least`. A NaN stays.
+[[gnu::always_inline]] inline float flushed(float moment, float least) {
+  return std::fabs(moment) < least ? 0.0f : moment;
+}
 
 /// Counts a step of `update` and returns its number, from 1.
 inline double count_step(const ParameterUpdate& update) { return *update.step.mutable_data_ptr<float>() += 1; }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -92,6 +94,22 @@ void run(const ParameterUpdates& updates, const GradientFactors& factors, Kernel
   }
 }
 
+/// Stores float32 moments on the CPU that became denormal as 0, where the step counted.
+void flush_denormals(Batch& batch, const GradientFactors& factors) {
+  const double largest_denormal = std::nextafter(std::numeric_limits<float>::min(), 0.0f);
+  const auto& skip = factors.found_inf;
+  if (!batch.params.front().is_cpu() || (skip.defined() && skip.item<float>() != 0)) {
+    return;
+  }
+  for (std::vector<at::Tensor>& moments : batch.slots) {
+    for (at::Tensor& moment : moments) {
+      if (moment.scalar_type() == at::kFloat) {
+        at::hardshrink_out(moment, moment, largest_denormal);
+      }
+    }
+  }
+}
+
 /// `updated` where the step counts, else `old`.
 at::Tensor unless(const at::Tensor& skip, const at::Tensor& old, const at::Tensor& updated) {
   return skip.defined() ? at::where(skip.to(at::kBool), old, updated) : updated;
@@ -107,6 +125,9 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
     kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], at::TensorList(), batch.steps, batch.lr,
            settings.beta1, settings.beta2, batch.weight_decay, settings.eps, /*amsgrad=*/false, /*maximize=*/false,
            /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    if (flushes_denormals(settings)) {
+      flush_denormals(batch, factors);
+    }
   });
 }
 
@@ -117,6 +138,7 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
     at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, batch.lr,
                     /*dampening=*/0, settings.nesterov, /*maximize=*/false, /*is_first_step=*/false,
                     /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    flush_denormals(batch, factors);
   });
 }
 
