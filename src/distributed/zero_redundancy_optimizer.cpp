@@ -84,7 +84,7 @@ void ZeroRedundancyOptimizer::check_alike() const {
   std::string text = local_->name();
   int64_t elements = 0;
   for (const ParamGroup& group : local_->param_groups()) {
-    text += fmt::format("\n{} {}", group.weight_decay, group.lr_scale);
+    text += fmt::format("\n{} {}", *group.weight_decay, group.lr_scale);
     for (const NamedParameter& parameter : group.params) {
       const at::Tensor& tensor = travelling_tensor(parameter);
       text += fmt::format("\n{} {} {}", parameter.name, static_cast<int>(tensor.scalar_type()),

@@ -17,10 +17,15 @@ void check(const AdamOptions& options) {
 }  // namespace
 
 Adam::Adam(std::vector<ParamGroup> groups, AdamOptions options)
-    : Optimizer(std::move(groups), {options.lr(), options.max_grad_norm(), options.stochastic_rounding_seed()}),
+    : Optimizer(std::move(groups),
+                {options.lr(), options.weight_decay().value_or(0), options.max_grad_norm(),
+                 options.stochastic_rounding_seed()}),
       options_(options) {
   check(options);
 }
+
+AdamW::AdamW(std::vector<ParamGroup> groups, AdamOptions options)
+    : Adam(std::move(groups), options.weight_decay(options.weight_decay().value_or(0.01))) {}
 
 void Adam::update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) {
   kernels::adam(updates,

@@ -17,7 +17,8 @@ void check(const LAMBOptions& options) {
 }  // namespace
 
 LAMB::LAMB(std::vector<ParamGroup> groups, LAMBOptions options)
-    : Optimizer(std::move(groups), {options.lr(), options.max_grad_norm(), options.stochastic_rounding_seed()}),
+    : Optimizer(std::move(groups),
+                {options.lr(), options.weight_decay(), options.max_grad_norm(), options.stochastic_rounding_seed()}),
       options_(options) {
   check(options);
 }

@@ -59,7 +59,8 @@ Optimizer::Optimizer(std::vector<ParamGroup> groups, const StepOptions& options)
                     options.max_grad_norm);
   std::set<std::string> names;
   std::set<const void*> tensors;
-  for (const ParamGroup& group : groups_) {
+  for (ParamGroup& group : groups_) {
+    group.weight_decay = group.weight_decay.value_or(options.weight_decay);
     for (const NamedParameter& parameter : group.params) {
       check_parameter(parameter, options.stochastic_rounding_seed.has_value());
       TORCH_CHECK_VALUE(
@@ -175,7 +176,7 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
                              .step = {},
                              .slots = {},
                              .lr = options_.lr * group.lr_scale,
-                             .weight_decay = group.weight_decay,
+                             .weight_decay = *group.weight_decay,
                              .index = index++,
                              .rounding_seed = options_.stochastic_rounding_seed};
       if (!update.gradient.defined() || !owns(parameter)) {

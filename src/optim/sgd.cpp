@@ -7,7 +7,8 @@
 namespace mezzo {
 
 SGD::SGD(std::vector<ParamGroup> groups, SGDOptions options)
-    : Optimizer(std::move(groups), {options.lr(), options.max_grad_norm(), options.stochastic_rounding_seed()}),
+    : Optimizer(std::move(groups),
+                {options.lr(), options.weight_decay(), options.max_grad_norm(), options.stochastic_rounding_seed()}),
       options_(options) {
   TORCH_CHECK_VALUE(options.momentum() >= 0, "SGD: momentum must not be negative, got ", options.momentum());
   TORCH_CHECK_VALUE(!options.nesterov() || options.momentum() > 0, "SGD: nesterov needs a momentum above 0");

@@ -45,7 +45,7 @@ TorchOptimizerState Optimizer::torch_state_dict() const {
     TorchOptimizerState::Group& saved = result.param_groups.emplace_back();
     saved.options = hyperparameters();
     saved.options["lr"] = options_.lr * group.lr_scale;
-    saved.options["weight_decay"] = group.weight_decay;
+    saved.options["weight_decay"] = *group.weight_decay;
     for (const NamedParameter& parameter : group.params) {
       saved.params.push_back(number);
       const auto state = state_.find(parameter.name);

@@ -49,6 +49,17 @@ std::unique_ptr<Optimizer> make(std::vector<ParamGroup> groups, const OptimizerA
                                with_common(SGDOptions().momentum(given.momentum).nesterov(given.nesterov), given));
 }
 
+/// As a program makes it that sets no option at all.
+std::unique_ptr<Optimizer> make_with_defaults(const std::string& kind, const std::vector<at::Tensor>& parameters) {
+  ParamGroup group;
+  for (const at::Tensor& parameter : parameters) {
+    group.params.push_back({std::to_string(group.params.size()), parameter});
+  }
+  if (kind == "adamw") return std::make_unique<AdamW>(std::vector{group}, AdamOptions());
+  if (kind == "adam") return std::make_unique<Adam>(std::vector{group}, AdamOptions());
+  return std::make_unique<SGD>(std::vector{group}, SGDOptions());
+}
+
 /// {"state": {…}, "param_groups": […]} as Python has it.
 py::dict to_python(const TorchOptimizerState& state) {
   py::dict result;
@@ -202,7 +213,7 @@ void bind_schedules(py::module_& m) {
     std::vector<std::tuple<double, double, std::vector<std::string>>> result;
     for (const ParamGroup& group : make_param_groups(named, options)) {
       auto& [weight_decay, lr_scale, names] =
-          result.emplace_back(group.weight_decay, group.lr_scale, std::vector<std::string>());
+          result.emplace_back(*group.weight_decay, group.lr_scale, std::vector<std::string>());
       for (const NamedParameter& parameter : group.params) {
         names.push_back(parameter.name);
       }
@@ -230,6 +241,7 @@ void bind_optim(py::module_& m) {
       .def("step_scaled", &Optimizer::step_scaled)
       .def("check_gradients", &Optimizer::check_gradients)
       .def("scaled_by", [](Optimizer& self, GradScaler& scaler) { return scaler.step(self).stepped(); })
+      .def_static("with_defaults", &make_with_defaults)
       .def("unscaled_by", [](Optimizer& self, GradScaler& scaler) { scaler.unscale_(self); })
       .def("grad_norm", &Optimizer::grad_norm)
       .def("found_inf", &Optimizer::found_inf)

@@ -85,6 +85,24 @@ def test_float64_parameters_give_pytorchs_bits(kind, momentum, nesterov):
     follow_pytorch(kind, 0, [1, 3, 17], check, momentum, nesterov, torch.float64)
 
 
+@pytest.mark.parametrize("kind, theirs", [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
+def test_options_left_out_are_pytorchs(kind, theirs):
+    """Weight decay included: 0.01 for AdamW, 0 for the others."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(32, generator=generator).requires_grad_()
+    other = weight.detach().clone().requires_grad_()
+    ours, oracle = _mezzo.MezzoOptimizer.with_defaults(kind, [weight]), theirs([other], fused=True)
+    (mine,), (expected,) = ours.torch_state_dict()["param_groups"], oracle.state_dict()["param_groups"]
+    assert {"lr", "weight_decay"} <= set(mine)
+    assert mine == {key: expected[key] for key in mine}
+    for _ in range(3):
+        weight.grad = torch.randn(32, generator=generator)
+        other.grad = weight.grad.clone()
+        ours.step()
+        oracle.step()
+        assert torch.equal(weight, other)
+
+
 def lamb_step(p, g, state, lr, decay, beta1=0.9, beta2=0.999, eps=1e-6):
     """Algorithm 2 of You et al. 2019, in float64."""
     state["t"] += 1

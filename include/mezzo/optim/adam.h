@@ -17,14 +17,16 @@ struct AdamOptions {
   /// Each in [0, 1).
   TORCH_ARG(betas_t, betas) = {0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-8;
+  /// Of groups that have none of their own. nullopt: 0 for Adam, 0.01 for AdamW, as in torch.optim.
+  TORCH_ARG(std::optional<double>, weight_decay) = std::nullopt;
   /// As StepOptions.
   TORCH_ARG(double, max_grad_norm) = 0;
   /// As StepOptions.
   TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
-/// Adam (Kingma & Ba 2014); the numbers of torch.optim.Adam(fused=True). Weight decay is the groups'; it is added to
-/// the gradient.
+/// Adam (Kingma & Ba 2014); the numbers and defaults of torch.optim.Adam(fused=True). Weight decay is added to the
+/// gradient.
 class Adam : public Optimizer {
  public:
   Adam(std::vector<ParamGroup> groups, AdamOptions options);
@@ -42,11 +44,11 @@ class Adam : public Optimizer {
   AdamOptions options_;
 };
 
-/// AdamW (Loshchilov & Hutter 2017, "Decoupled weight decay regularization"); the numbers of
-/// torch.optim.AdamW(fused=True). Weight decay is the groups'; it shrinks the weights themselves.
+/// AdamW (Loshchilov & Hutter 2017, "Decoupled weight decay regularization"); the numbers and defaults of
+/// torch.optim.AdamW(fused=True). Weight decay shrinks the weights themselves.
 class AdamW : public Adam {
  public:
-  using Adam::Adam;
+  AdamW(std::vector<ParamGroup> groups, AdamOptions options);
   std::string name() const override { return "AdamW"; }
 
  protected:

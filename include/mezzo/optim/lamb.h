@@ -16,6 +16,8 @@ struct LAMBOptions {
   using betas_t = std::pair<double, double>;
   TORCH_ARG(betas_t, betas) = {0.9, 0.999};
   TORCH_ARG(double, eps) = 1e-6;
+  /// Of groups that have none of their own; added to the direction.
+  TORCH_ARG(double, weight_decay) = 0;
   /// As StepOptions.
   TORCH_ARG(double, max_grad_norm) = 0;
   /// As StepOptions.

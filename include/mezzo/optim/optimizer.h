@@ -21,13 +21,14 @@ namespace mezzo {
 /// Parameters that share hyperparameters.
 struct ParamGroup {
   std::vector<NamedParameter> params;
-  double weight_decay = 0;
-  double lr_scale = 1;  ///< multiplies the optimizer's learning rate
+  std::optional<double> weight_decay = {};  ///< nullopt: the optimizer's own, which it fills in
+  double lr_scale = 1;                      ///< multiplies the optimizer's learning rate
 };
 
 /// What every optimizer of mezzo can do besides its update; each has these among its own options.
 struct StepOptions {
   double lr = 0;
+  double weight_decay = 0;  ///< of groups that have none of their own
   /// The gradients' total L2 norm is clipped to it. 0: they are not measured. Infinity: measured, never clipped.
   double max_grad_norm = 0;
   /// bfloat16 parameters are rounded up or down at random, with the seed given, so that updates too small for them

@@ -14,13 +14,15 @@ struct SGDOptions {
   TORCH_ARG(double, lr) = 1e-3;
   TORCH_ARG(double, momentum) = 0;
   TORCH_ARG(bool, nesterov) = false;
+  /// Of groups that have none of their own; added to the gradient.
+  TORCH_ARG(double, weight_decay) = 0;
   /// As StepOptions.
   TORCH_ARG(double, max_grad_norm) = 0;
   /// As StepOptions.
   TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
-/// Stochastic gradient descent with momentum; the numbers of torch.optim.SGD(fused=True), dampening 0.
+/// Stochastic gradient descent with momentum; the numbers and defaults of torch.optim.SGD(fused=True), dampening 0.
 class SGD : public Optimizer {
  public:
   SGD(std::vector<ParamGroup> groups, SGDOptions options);
