@@ -41,7 +41,11 @@ std::unique_ptr<torch::optim::OptimizerParamState> deep_copy(const torch::optim:
 
 std::string AmpOptimizer::parameter_name(size_t index) const { return "parameter " + std::to_string(index); }
 
-std::optional<at::Tensor> AmpOptimizer::check_gradients(const at::Tensor& /*scale*/) { return std::nullopt; }
+std::optional<at::Tensor> AmpOptimizer::check_gradients(const std::optional<at::Tensor>& /*scale*/) {
+  return std::nullopt;
+}
+
+at::Tensor AmpOptimizer::master_of(size_t /*index*/) const { return {}; }
 
 at::Tensor AmpOptimizer::step_scaled(const std::optional<at::Tensor>& /*grad_scale*/, const at::Tensor& /*found_inf*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(false, name(), " says that it applies the scale itself, but has no step_scaled().");

@@ -1,10 +1,7 @@
 #include "mezzo/amp/grad_scaler.h"
 
-#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_amp_update_scale.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/maximum.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
@@ -15,9 +12,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "amp/gradient_groups.h"
+#include "kernels/device_scalars.h"
 #include "mezzo/amp/overflow_report.h"
-#include "optim/inverse_of.h"
+#include "scaling/gradient_pass.h"
 
 namespace mezzo {
 namespace {
@@ -26,87 +23,6 @@ constexpr const char* kHysteresisTracker = "_hysteresis_tracker";
 
 /// Leaves an optimizer's step from within its closure; never leaves GradScaler::step.
 struct ClosureOverflow {};
-
-/// A 0-dim tensor and its copies on other devices, made when first asked for.
-class DeviceCopies {
- public:
-  explicit DeviceCopies(at::Tensor original) { copies_.push_back(std::move(original)); }
-
-  at::Tensor& on(c10::Device device) {
-    for (at::Tensor& copy : copies_) {
-      if (copy.device() == device) {
-        return copy;
-      }
-    }
-    return copies_.emplace_back(copies_.front().to(device, /*non_blocking=*/true));
-  }
-
-  /// The largest of all copies, on the original's device.
-  at::Tensor maximum() const {
-    at::Tensor largest = copies_.front();
-    for (size_t i = 1; i < copies_.size(); ++i) {
-      largest = at::maximum(largest, copies_[i].to(largest.device(), /*non_blocking=*/true));
-    }
-    return largest;
-  }
-
- private:
-  std::vector<at::Tensor> copies_;
-};
-
-void check_gradient(const AmpOptimizer& optimizer, size_t index, const at::Tensor& gradient, bool half_allowed) {
-  const auto dtype = gradient.scalar_type();
-  TORCH_CHECK_VALUE(at::isFloatingType(dtype), "GradScaler: ", optimizer.parameter_name(index), " of ",
-                    optimizer.name(), " has a gradient of dtype ", dtype, " and shape ", gradient.sizes(),
-                    "; only floating-point gradients can be unscaled. Give that parameter an optimizer that the scaler "
-                    "does not see.");
-  TORCH_CHECK_VALUE(half_allowed || dtype != at::kHalf, "GradScaler: ", optimizer.parameter_name(index), " of ",
-                    optimizer.name(), " has a float16 gradient of shape ", gradient.sizes(),
-                    ", too coarse to be unscaled in place. Keep parameters in float32 and run forward under "
-                    "AutocastGuard, or use an optimizer with float32 master weights.");
-}
-
-/// The gradients of `optimizer` as kernels want them; the values, where sparse.
-GradientGroups collect_gradients(AmpOptimizer& optimizer, bool half_allowed) {
-  size_t index = 0;
-  optimizer.visit_parameters([&](at::Tensor& parameter) {
-    if (parameter.grad().defined()) {
-      check_gradient(optimizer, index, parameter.grad(), half_allowed);
-    }
-    ++index;
-  });
-  GradientGroups groups;
-  optimizer.visit_parameters([&](at::Tensor& parameter) {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined()) {
-      return;
-    }
-    if (!gradient.is_sparse()) {
-      groups.add(gradient);
-      return;
-    }
-    if (gradient.scalar_type() == at::kHalf) {
-      gradient = gradient.coalesce();  // sums entries of equal index, which may overflow: check what comes out
-    }
-    groups.add(gradient._values());
-  });
-  return groups;
-}
-
-/// The largest magnitudes in `group` times `inv_scale`, in float32 or better: finite iff all unscaled gradients are.
-at::Tensor unscaled_magnitudes(const GradientGroup& group, const at::Tensor& inv_scale) {
-  std::vector<at::Tensor> non_empty;
-  for (const at::Tensor& gradient : group.gradients) {
-    if (gradient.numel() > 0) {
-      non_empty.push_back(gradient);
-    }
-  }
-  if (non_empty.empty()) {
-    return at::zeros({1}, inv_scale.options());
-  }
-  const auto norms = at::stack(at::_foreach_norm(non_empty, std::numeric_limits<double>::infinity()));
-  return norms.to(group.dtype == at::kDouble ? at::kDouble : at::kFloat) * inv_scale;
-}
 
 std::vector<at::Tensor> clone_parameters(AmpOptimizer& optimizer) {
   const c10::NoGradGuard no_grad;
@@ -220,7 +136,7 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
   if (!scale_.defined()) {
     create_scale(output.device());
   }
-  return output * scale_.to(output.device(), /*non_blocking=*/true);
+  return output * copy_to(scale_, output.device());
 }
 
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
@@ -266,39 +182,32 @@ at::Tensor GradScaler::agreed(const at::Tensor& found_inf) const {
   return flags[0];
 }
 
-/// Checks, and on request unscales, all gradients. Undefined if there are none.
-at::Tensor GradScaler::check_gradients(AmpOptimizer& optimizer, Unscale unscale) const {
-  const c10::NoGradGuard no_grad;
-  auto groups = collect_gradients(optimizer, unscale == Unscale::kNo || optimizer.allows_half_gradients());
-  if (groups.empty()) {
-    return agreed({});
-  }
-  const auto inv_scale = inverse_of(scale_);
-  DeviceCopies one(at::ones({}, scale_.options()));
-  DeviceCopies found_inf(at::zeros({}, scale_.options()));
-  const auto check = [&](at::TensorList tensors, const at::Tensor& factor) {
-    at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_inf.on(factor.device()), factor);
-  };
+ScaleOfGradients GradScaler::scale_of_gradients() const {
+  return {scale_, scale_may_be_below_one(), options_.reproduce_pytorch()};
+}
 
-  if (!options_.reproduce_pytorch()) {
-    groups.add(scale_ * inv_scale);  // 1, or non-finite if either is: then no gradient means anything
+/// The verdict of all processes on the gradients of `optimizer`, which are unscaled then. All agree before any gradient
+/// changes: where that throws, gradients are scaled as before, and the optimizer is ready.
+at::Tensor GradScaler::unscale_gradients(AmpOptimizer& optimizer) const {
+  GradientPass pass(optimizer, GradientPass::Use::kUnscale);
+  const auto scale = scale_of_gradients();
+  if (!options_.agree()) {
+    return pass.unscale(scale);
   }
-  DeviceCopies factor(unscale == Unscale::kInPlace ? inv_scale : one.on(scale_.device()));
-  for (const auto& group : groups) {
-    check(group.gradients, factor.on(group.device));
-  }
+  auto found_inf = agreed(pass.check(scale));
+  pass.unscale(scale);
+  return found_inf;
+}
 
-  if (!options_.reproduce_pytorch() && scale_may_be_below_one()) {  // unscaling multiplies: look at what comes out
-    DeviceCopies inv_scales(inv_scale);
-    for (const auto& group : groups) {
-      if (unscale == Unscale::kInPlace) {
-        check(group.gradients, one.on(group.device));
-      } else {
-        check(unscaled_magnitudes(group, inv_scales.on(group.device)), one.on(group.device));
-      }
-    }
+/// The verdict of all processes before the step of an optimizer that applies the scale itself.
+at::Tensor GradScaler::check_before_step(AmpOptimizer& optimizer, const OptimizerState& state) const {
+  if (state.stage == Stage::kReady) {
+    const auto own = options_.reproduce_pytorch() ? std::nullopt : optimizer.check_gradients(scale_);
+    return agreed(own ? *own : GradientPass(optimizer, GradientPass::Use::kStepScaled).check(scale_of_gradients()));
   }
-  return agreed(found_inf.maximum());  // not the sum: fused kernels skip on exactly 1
+  // What was done to gradients since unscale_ may be found by the update. Alone, one hears of it afterwards.
+  const auto later = options_.agree() ? optimizer.check_gradients(std::nullopt) : std::nullopt;
+  return later ? agreed(either(state.found_inf, copy_to(*later, scale_.device()))) : state.found_inf;
 }
 
 void GradScaler::check_scale_exists(const char* function) const {
@@ -337,7 +246,7 @@ void GradScaler::unscale_(AmpOptimizerRef optimizer) {
               " since the last update(). Call it once per step, after the last backward.");
   TORCH_CHECK(stage != Stage::kStepped, "GradScaler: unscale_() was called on ", optimizer->name(),
               " after step(). Call it before step(), and update() at the end of the iteration.");
-  optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, check_gradients(*optimizer, Unscale::kInPlace)};
+  optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, unscale_gradients(*optimizer)};
 }
 
 StepResult GradScaler::step(AmpOptimizerRef optimizer) {
@@ -351,45 +260,59 @@ StepResult GradScaler::step(AmpOptimizerRef optimizer) {
 }
 
 /// The step of an optimizer that applies the scale itself: no host sync anywhere.
-StepResult GradScaler::step_on_device(AmpOptimizer& optimizer, OptimizerState state, at::Tensor loss) {
-  std::optional<at::Tensor> grad_scale;
-  if (state.stage == Stage::kReady) {
-    const auto checked = options_.reproduce_pytorch() ? std::nullopt : optimizer.check_gradients(scale_);
-    state.found_inf = checked ? agreed(*checked) : check_gradients(optimizer, Unscale::kNo);
-    grad_scale = scale_;
+StepResult GradScaler::step_on_device(AmpOptimizer& optimizer, const OptimizerState& state, at::Tensor loss) {
+  const auto found_inf = check_before_step(optimizer, state);
+  check_has_gradients(optimizer, found_inf);
+  if (!found_inf.defined()) {
+    return finish(optimizer, found_inf, /*has_run=*/false, std::move(loss));
   }
-  check_has_gradients(optimizer, state.found_inf);
-  if (!state.found_inf.defined()) {
-    optimizer_states_[optimizer.identity()] = {Stage::kStepped, {}};
-    return {/*stepped=*/false, {}, std::move(loss)};
-  }
-  check_not_stuck(optimizer, state.found_inf);
-  auto returned = optimizer.step_scaled(grad_scale, state.found_inf);
-  optimizer_states_[optimizer.identity()] = {Stage::kStepped, state.found_inf};
-  return {/*stepped=*/std::nullopt, state.found_inf, loss.defined() ? std::move(loss) : std::move(returned)};
+  const auto grad_scale = state.stage == Stage::kReady ? std::optional(scale_) : std::nullopt;
+  auto returned = optimizer.step_scaled(grad_scale, found_inf);
+  return finish(optimizer, found_inf, /*has_run=*/true, loss.defined() ? std::move(loss) : std::move(returned));
 }
 
 /// The step of any other: unscale, wait for the verdict, `take_step`.
 StepResult GradScaler::step_by(AmpOptimizerRef optimizer, const std::function<at::Tensor()>& take_step) {
   if (!is_enabled()) {
-    return {/*stepped=*/true, {}, take_step()};
+    return step_unscaled(*optimizer, take_step);
   }
   check_scale_exists("step()");
   auto state = state_of(*optimizer);
   check_not_stepped(*optimizer, state.stage);
   if (state.stage == Stage::kReady) {
-    state.found_inf = check_gradients(*optimizer, Unscale::kInPlace);
+    state.found_inf = unscale_gradients(*optimizer);
   }
   check_has_gradients(*optimizer, state.found_inf);
   // Should the step throw, the gradients are unscaled all the same.
   optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, state.found_inf};
-  const bool take = state.found_inf.defined() && state.found_inf.item<float>() == 0.0f;
-  if (!take && state.found_inf.defined()) {
-    check_not_stuck(*optimizer, state.found_inf);
+  if (!state.found_inf.defined() || state.found_inf.item<float>() != 0.0f) {
+    return finish(*optimizer, state.found_inf, /*has_run=*/false, /*loss=*/{});
   }
-  auto loss = take ? take_step() : at::Tensor();
-  optimizer_states_[optimizer->identity()].stage = Stage::kStepped;
-  return {take, std::move(state.found_inf), std::move(loss)};
+  auto loss = take_step();
+  return finish(*optimizer, state.found_inf, /*has_run=*/true, std::move(loss));
+}
+
+/// Takes note of a step's end. Where the update ran, what it says of itself is the last word.
+StepResult GradScaler::finish(AmpOptimizer& optimizer, at::Tensor found_inf, bool has_run, at::Tensor loss) {
+  const auto verdict = has_run ? optimizer.found_inf() : at::Tensor();
+  if (verdict.defined()) {
+    found_inf = copy_to(verdict, scale_.device());
+  }
+  const bool decided_there = has_run && (verdict.defined() || optimizer.applies_scale_itself());
+  if (found_inf.defined() && (decided_there || !has_run)) {
+    check_not_stuck(optimizer, found_inf);
+  }
+  optimizer_states_[optimizer.identity()] = {Stage::kStepped, found_inf};
+  return decided_there ? StepResult(std::nullopt, std::move(found_inf), std::move(loss))
+                       : StepResult(has_run, std::move(found_inf), std::move(loss));
+}
+
+/// The step of a disabled scaler. It stepped, unless the optimizer itself says otherwise.
+StepResult GradScaler::step_unscaled(AmpOptimizer& optimizer, const std::function<at::Tensor()>& take_step) {
+  auto loss = take_step();
+  auto verdict = optimizer.found_inf();
+  return verdict.defined() ? StepResult(std::nullopt, std::move(verdict), std::move(loss))
+                           : StepResult(/*stepped=*/true, {}, std::move(loss));
 }
 
 /// Runs the closure once, then unscales and checks; the verdict is in the optimizer's state.
@@ -402,7 +325,7 @@ at::Tensor GradScaler::evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Clo
               "GradScaler: the closure given to step() did not call scale(). Let it run backward on "
               "scaler.scale(loss) and return the loss.");
   if (!optimizer.applies_scale_itself()) {
-    auto found_inf = check_gradients(optimizer, Unscale::kInPlace);
+    auto found_inf = unscale_gradients(optimizer);
     check_has_gradients(optimizer, found_inf);
     optimizer_states_[optimizer.identity()].found_inf = std::move(found_inf);
   }
@@ -414,7 +337,7 @@ StepResult GradScaler::step(AmpOptimizerRef optimizer, const AmpOptimizer::Closu
     return step(*optimizer);
   }
   if (!is_enabled()) {
-    return {/*stepped=*/true, {}, optimizer->step(closure)};
+    return step_unscaled(*optimizer, [&] { return optimizer->step(closure); });
   }
   const auto stage = state_of(*optimizer).stage;
   check_not_stepped(*optimizer, stage);
@@ -425,20 +348,10 @@ StepResult GradScaler::step(AmpOptimizerRef optimizer, const AmpOptimizer::Closu
   if (optimizer->applies_scale_itself()) {
     return step_on_device(*optimizer, {}, first_loss);
   }
-  const auto overflowed = [&] {
-    const auto found_inf = state_of(*optimizer).found_inf;
-    return !found_inf.defined() || found_inf.item<float>() != 0.0f;
-  };
-  const auto result = [&](bool stepped, at::Tensor loss) {
-    auto& state = optimizer_states_[optimizer->identity()];
-    state.stage = Stage::kStepped;
-    return StepResult(stepped, state.found_inf, std::move(loss));
-  };
+  const auto found_inf = [&] { return state_of(*optimizer).found_inf; };
+  const auto overflowed = [&] { return !found_inf().defined() || found_inf().item<float>() != 0.0f; };
   if (overflowed()) {
-    if (const auto found_inf = state_of(*optimizer).found_inf; found_inf.defined()) {
-      check_not_stuck(*optimizer, found_inf);
-    }
-    return result(/*stepped=*/false, first_loss);
+    return finish(*optimizer, found_inf(), /*has_run=*/false, first_loss);
   }
 
   const auto parameters = clone_parameters(*optimizer);
@@ -455,11 +368,11 @@ StepResult GradScaler::step(AmpOptimizerRef optimizer, const AmpOptimizer::Closu
       }
       return later_loss;
     });
-    return result(/*stepped=*/true, std::move(loss));
+    return finish(*optimizer, found_inf(), /*has_run=*/true, std::move(loss));
   } catch (const ClosureOverflow&) {
     restore_parameters(*optimizer, parameters);
     restore_state();
-    return result(/*stepped=*/false, first_loss);
+    return finish(*optimizer, found_inf(), /*has_run=*/false, first_loss);
   }
 }
 
@@ -471,9 +384,7 @@ void GradScaler::update() {
   const c10::NoGradGuard no_grad;
   at::Tensor found_inf;
   for (const auto& [identity, state] : optimizer_states_) {
-    if (state.found_inf.defined()) {
-      found_inf = found_inf.defined() ? at::maximum(found_inf, state.found_inf) : state.found_inf;
-    }
+    found_inf = either(found_inf, state.found_inf);
   }
   TORCH_CHECK(found_inf.defined() || options_.allow_no_gradients(),
               "GradScaler: update() was called, but no gradient was checked since the last update(). Call step() or "
@@ -573,7 +484,7 @@ void GradScaler::update(const at::Tensor& new_scale) {
     return;
   }
   const c10::NoGradGuard no_grad;
-  scale_.copy_(new_scale.reshape({}), /*non_blocking=*/true);
+  scale_.copy_(copy_to(new_scale.reshape({}), scale_.device()));
   clamp_scale();
   optimizer_states_.clear();
 }

@@ -78,6 +78,14 @@ bool MasterWeights::is_elsewhere(const NamedParameter& master) const {
   return !master.shadow.defined() && master.tensor.scalar_type() == dtype_;
 }
 
+std::vector<at::Tensor> MasterWeights::parameters() const {
+  std::vector<at::Tensor> tensors;
+  for (const NamedParameter& master : masters_) {
+    tensors.push_back(master.tensor);
+  }
+  return tensors;
+}
+
 void MasterWeights::accumulate_gradients() {
   const at::NoGradGuard no_grad;
   for (NamedParameter& master : masters_) {

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "amp/dtype_name.h"
-#include "amp/gradient_groups.h"
+#include "memory/device_copy.h"
 
 namespace mezzo {
 namespace {
@@ -43,7 +43,7 @@ std::vector<Checked> collect(AmpOptimizer& optimizer) {
 at::Tensor gather(const std::vector<at::Tensor>& rows) {
   std::vector<at::Tensor> together;
   for (const at::Tensor& row : rows) {
-    together.push_back(row.to(rows.front().device(), row.is_mps() ? at::kFloat : at::kDouble, /*non_blocking=*/true));
+    together.push_back(copy_to(row, rows.front().device(), row.is_mps() ? at::kFloat : at::kDouble));
   }
   return at::stack(together).cpu().to(at::kDouble);
 }

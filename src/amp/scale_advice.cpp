@@ -19,6 +19,8 @@
 #include <sstream>
 #include <utility>
 
+#include "memory/device_copy.h"
+
 namespace mezzo {
 namespace {
 
@@ -68,7 +70,7 @@ at::Tensor histogram(const NamedGradients& group, double scale) {
       total = one;
       continue;
     }
-    const auto other = one.to(total.device(), /*non_blocking=*/true);
+    const auto other = copy_to(one, total.device());
     const auto largest = at::maximum(total[kDeviceBins], other[kDeviceBins]);
     total += other;
     total[kDeviceBins] = largest;
@@ -133,7 +135,7 @@ std::vector<GradientExponents> count_gradient_exponents(const std::vector<NamedG
   std::vector<at::Tensor> rows;
   for (const NamedGradients& group : groups) {
     const auto row = histogram(group, scale);
-    rows.push_back(rows.empty() ? row : row.to(rows.front().device(), /*non_blocking=*/true));
+    rows.push_back(rows.empty() ? row : copy_to(row, rows.front().device()));
   }
   const auto table = at::stack(rows).cpu();
   const auto cell = table.accessor<double, 2>();

@@ -177,7 +177,7 @@ at::Tensor ZeroRedundancyOptimizer::step(const Closure& closure) {
   return loss;
 }
 
-std::optional<at::Tensor> ZeroRedundancyOptimizer::check_gradients(const at::Tensor& scale) {
+std::optional<at::Tensor> ZeroRedundancyOptimizer::check_gradients(const std::optional<at::Tensor>& scale) {
   std::optional<at::Tensor> found_inf;
   group_.guard([&] { found_inf = local_->check_gradients(scale); });
   return found_inf;

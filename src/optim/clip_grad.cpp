@@ -12,7 +12,8 @@
 #include <cmath>
 #include <vector>
 
-#include "amp/gradient_groups.h"
+#include "kernels/gradient_groups.h"
+#include "memory/device_copy.h"
 
 namespace mezzo {
 
@@ -38,14 +39,14 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm) {
   for (const auto& group : groups) {
     const auto dtype = group.dtype == at::kDouble ? at::kDouble : at::kFloat;
     for (const at::Tensor& norm : at::_foreach_norm(group.gradients, 2, dtype)) {
-      norms.push_back(norm.to(device, /*non_blocking=*/true));
+      norms.push_back(copy_to(norm, device));
     }
   }
   const auto total_norm = at::linalg_vector_norm(at::stack(norms), 2);
   const auto wanted = (total_norm + 1e-6).reciprocal() * max_norm;  // as Python divides a number by a tensor
   const auto factor = at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
   for (const auto& group : groups) {
-    at::_foreach_mul_(group.gradients, factor.to(group.device, /*non_blocking=*/true));
+    at::_foreach_mul_(group.gradients, copy_to(factor, group.device));
   }
   return total_norm;
 }

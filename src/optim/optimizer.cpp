@@ -8,25 +8,12 @@
 #include <set>
 #include <utility>
 
+#include "kernels/device_scalars.h"
 #include "kernels/is_half.h"
 #include "kernels/optimizer_kernels.h"
-#include "optim/inverse_of.h"
 
 namespace mezzo {
 namespace {
-
-/// Waits only for what the CPU is to read.
-at::Tensor on_device(const at::Tensor& tensor, const at::Device& device) {
-  return tensor.defined() ? tensor.to(device, tensor.scalar_type(), /*non_blocking=*/!device.is_cpu()) : tensor;
-}
-
-/// The larger of two verdicts, on the device of the first that is there.
-at::Tensor either(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined()) {
-    return a.defined() ? a : b;
-  }
-  return at::maximum(a, on_device(b, a.device()));
-}
 
 /// The tensor whose gradient is the parameter's.
 const at::Tensor& gradient_owner(const NamedParameter& parameter) {
@@ -113,23 +100,32 @@ at::Tensor Optimizer::step(const Closure& closure) {
   return loss;
 }
 
-std::optional<at::Tensor> Optimizer::check_gradients(const at::Tensor& scale) {
+std::optional<at::Tensor> Optimizer::check_gradients(const std::optional<at::Tensor>& scale) {
   const at::NoGradGuard no_grad;
-  const auto inv_scale = inverse_of(scale);
+  checked_.reset();
+  if (!scale && options_.max_grad_norm == 0) {
+    return std::nullopt;
+  }
+  const auto inv_scale = scale ? inverse_of(*scale) : at::Tensor();
   Summary summary = summarize(inv_scale, /*found_inf=*/{});
   if (!summary.norm.defined()) {
     return at::Tensor();
   }
-  const auto scale_is_lost = (scale * inv_scale).isfinite().logical_not().to(at::kFloat);
-  summary.found_inf = either(scale_is_lost, summary.found_inf);
-  checked_ = summary;
+  if (scale) {
+    const auto scale_is_lost = (*scale * inv_scale).isfinite().logical_not().to(at::kFloat);
+    summary.found_inf = either(scale_is_lost, summary.found_inf);
+  }
+  checked_ = {scale, summary};
   return summary.found_inf;
 }
 
 at::Tensor Optimizer::step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) {
   const at::NoGradGuard no_grad;
   const auto checked = std::exchange(checked_, std::nullopt);
-  apply(grad_scale ? inverse_of(*grad_scale) : at::Tensor(), found_inf, grad_scale ? checked : std::nullopt);
+  const bool is_of_these = checked && checked->scale.has_value() == grad_scale.has_value() &&
+                           (!grad_scale || checked->scale->is_same(*grad_scale));
+  apply(grad_scale ? inverse_of(*grad_scale) : at::Tensor(), found_inf,
+        is_of_these ? std::optional(checked->summary) : std::nullopt);
   return {};
 }
 
@@ -140,6 +136,11 @@ void Optimizer::visit_parameters(const ParameterVisitor& visit) {
       visit(on_shadow ? parameter.shadow : parameter.tensor);
     }
   }
+}
+
+at::Tensor Optimizer::master_of(size_t index) const {
+  const NamedParameter& parameter = parameter_at(index);
+  return gradient_owner(parameter).is_same(parameter.shadow) ? parameter.tensor : at::Tensor();
 }
 
 bool Optimizer::allows_half_gradients() const {
@@ -153,14 +154,27 @@ bool Optimizer::allows_half_gradients() const {
   return true;
 }
 
-std::string Optimizer::parameter_name(size_t index) const {
+std::string Optimizer::parameter_name(size_t index) const { return parameter_at(index).name; }
+
+const NamedParameter& Optimizer::parameter_at(size_t index) const {
   for (const ParamGroup& group : groups_) {
     if (index < group.params.size()) {
-      return group.params[index].name;
+      return group.params[index];
     }
     index -= group.params.size();
   }
   TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
+}
+
+/// The gradient to update a parameter from; undefined where there is none, or another share updates it.
+at::Tensor Optimizer::own_gradient(const NamedParameter& parameter) const {
+  const at::Tensor& gradient = gradient_owner(parameter).grad();
+  if (!gradient.defined() || !owns(parameter)) {
+    return {};
+  }
+  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "Optimizer: the gradient of parameter ", parameter.name,
+                    " is sparse, which this optimizer does not take");
+  return gradient;
 }
 
 /// Of all its parameters with gradients; makes the state of those that have none yet.
@@ -171,7 +185,7 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
   for (const ParamGroup& group : groups_) {
     for (const NamedParameter& parameter : group.params) {
       ParameterUpdate update{.param = parameter.tensor,
-                             .gradient = gradient_owner(parameter).grad(),
+                             .gradient = own_gradient(parameter),
                              .shadow = parameter.shadow,
                              .step = {},
                              .slots = {},
@@ -179,11 +193,9 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
                              .weight_decay = *group.weight_decay,
                              .index = index++,
                              .rounding_seed = options_.stochastic_rounding_seed};
-      if (!update.gradient.defined() || !owns(parameter)) {
+      if (!update.gradient.defined()) {
         continue;
       }
-      TORCH_CHECK_VALUE(update.gradient.layout() == at::kStrided, "Optimizer: the gradient of parameter ",
-                        parameter.name, " is sparse, which this optimizer does not take");
       auto& state = state_[parameter.name];
       if (state.empty()) {
         state = initial_state(parameter.tensor);
@@ -200,7 +212,7 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
 
 /// Of all gradients there are, on the device of `inv_scale`, if defined, or else of the first gradient; an undefined
 /// norm if there is none. `found_inf`, if defined, is another verdict that all shares are to agree on.
-Optimizer::Summary Optimizer::summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf) {
+Optimizer::Summary Optimizer::summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf) const {
   const Summary own = summarize_own(inv_scale);
   return share_ ? total_of_shares(own, found_inf) : own;
 }
@@ -235,20 +247,24 @@ at::Tensor Optimizer::agreed(const at::Tensor& found_inf) const {
   return values[0].gt(0).to(at::kFloat);
 }
 
-Optimizer::Summary Optimizer::summarize_own(const at::Tensor& inv_scale) {
+Optimizer::Summary Optimizer::summarize_own(const at::Tensor& inv_scale) const {
   std::map<std::string, std::vector<at::Tensor>> gradients;  // by device
   std::optional<at::Device> device = inv_scale.defined() ? std::optional(inv_scale.device()) : std::nullopt;
-  for (const ParameterUpdate& update : collect_updates()) {
-    device = device.value_or(update.gradient.device());
-    gradients[update.gradient.device().str()].push_back(update.gradient);
+  for (const ParamGroup& group : groups_) {
+    for (const NamedParameter& parameter : group.params) {
+      if (const auto gradient = own_gradient(parameter); gradient.defined()) {
+        device = device.value_or(gradient.device());
+        gradients[gradient.device().str()].push_back(gradient);
+      }
+    }
   }
   std::vector<at::Tensor> norms, sums;
   at::Tensor found_inf;
   for (const auto& [name, tensors] : gradients) {
-    const auto summary = kernels::summarize_gradients(tensors, on_device(inv_scale, tensors.front().device()));
-    norms.push_back(on_device(summary.norm, *device));
-    sums.push_back(on_device(summary.sum_of_squares, *device));
-    found_inf = either(found_inf, on_device(summary.found_inf, *device));
+    const auto summary = kernels::summarize_gradients(tensors, copy_to(inv_scale, tensors.front().device()));
+    norms.push_back(copy_to(summary.norm, *device));
+    sums.push_back(copy_to(summary.sum_of_squares, *device));
+    found_inf = either(found_inf, copy_to(summary.found_inf, *device));
   }
   if (norms.size() > 1) {
     norms = {at::linalg_vector_norm(at::stack(norms))};
@@ -275,7 +291,7 @@ void Optimizer::apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, 
   }
   for (const auto& [name, updates] : by_device) {
     const at::Device device = updates.front().param.device();
-    update(updates, {on_device(inv_scale, device), on_device(clip, device), on_device(found_inf_, device)});
+    update(updates, {copy_to(inv_scale, device), copy_to(clip, device), copy_to(found_inf_, device)});
   }
   if (share_) {
     share_->hand_out(found_inf_);

@@ -256,22 +256,81 @@ TEST(GradScalerTest, RefusesHalfAndComplexGradientsNamingTheParameter) {
             "not see.");
 }
 
-/// SGD in the manner of master weights: half gradients welcome.
-class HalfSgd : public FusedSgd {
+/// SGD of a float32 master, where there is one, that a half parameter has its values from.
+class MasteredSgd : public FusedSgd {
  public:
-  using FusedSgd::FusedSgd;
-  bool allows_half_gradients() const override { return true; }
+  MasteredSgd(const torch::Tensor& half, torch::Tensor master, double lr)
+      : FusedSgd({half}, lr), half_(half), master_(std::move(master)), lr_(lr) {}
+
+  void visit_parameters(const ParameterVisitor& visit) override {
+    auto& owner = has_moved() ? master_ : half_;
+    visit(owner);
+  }
+  torch::Tensor master_of(size_t /*index*/) const override { return has_moved() ? torch::Tensor() : master_; }
+  torch::Tensor step_scaled(const std::optional<torch::Tensor>& grad_scale, const torch::Tensor& found_inf) override {
+    const torch::NoGradGuard no_grad;
+    if (found_inf.item<float>() == 0) {
+      const auto gradient = (has_moved() ? master_ : half_).grad().to(torch::kFloat);
+      master_ -= lr_ * (grad_scale ? gradient / *grad_scale : gradient);
+      half_.copy_(master_);
+    }
+    return {};
+  }
+
+ private:
+  bool has_moved() const { return master_.defined() && master_.grad().defined(); }
+
+  torch::Tensor half_, master_;
+  double lr_;
 };
 
-TEST(GradScalerTest, UnscalesHalfGradientsOfAnOptimizerThatAllowsThem) {
+TEST(GradScalerTest, UnscalesHalfGradientsIntoTheGradientsOfFloat32Masters) {
+  for (const bool unscale : {false, true}) {
+    auto half = torch::zeros({2}, torch::TensorOptions(torch::kHalf).requires_grad(true)), master = weights();
+    MasteredSgd optimizer(half, master, 1e4);
+    GradScaler scaler;
+    set_gradient(scaler, half, torch::tensor({1e-8f, -3e-9f}).mul(65536).to(torch::kHalf));
+    if (unscale) {
+      scaler.unscale_(optimizer);
+      EXPECT_FALSE(half.grad().defined());
+      EXPECT_TRUE(torch::allclose(master.grad(), torch::tensor({1e-8f, -3e-9f}), 0x1p-11, 0)) << master.grad();
+    }
+    EXPECT_TRUE(scaler.step(optimizer).stepped());
+    EXPECT_TRUE(torch::allclose(master - 1, torch::tensor({-1e-4f, 3e-5f}), 0x1p-10, 1e-7)) << master;
+  }
+}
+
+TEST(GradScalerTest, FindsOverflowOnTheWayToFloat32Masters) {
+  auto half = torch::zeros({2}, torch::TensorOptions(torch::kHalf).requires_grad(true)), master = weights();
+  MasteredSgd optimizer(half, master, 0.5);
+  GradScaler scaler(GradScalerOptions().init_scale(0.25));
+  set_gradient(scaler, half, torch::full({2}, kInf, torch::kHalf));
+  scaler.unscale_(optimizer);
+  EXPECT_FALSE(scaler.step(optimizer).stepped());
+  scaler.update();
+  master.mutable_grad().reset();
+  set_gradient(scaler, half, torch::full({2}, 60000.0, torch::kHalf));
+  scaler.unscale_(optimizer);
+  EXPECT_EQ(master.grad()[0].item<float>(), 480000.0f) << "which float16 cannot hold";
+  EXPECT_TRUE(scaler.step(optimizer).stepped());
+}
+
+/// An optimizer that updates nothing from its half gradients, as one whose parameters another process updates.
+class HalfSgd : public MasteredSgd {
+ public:
+  explicit HalfSgd(const torch::Tensor& half) : MasteredSgd(half, {}, 0.5) {}
+  bool allows_half_gradients() const override { return true; }
+  torch::Tensor step_scaled(const std::optional<torch::Tensor>&, const torch::Tensor&) override { return {}; }
+};
+
+TEST(GradScalerTest, UnscalesInPlaceTheHalfGradientsThatNothingIsUpdatedFrom) {
   auto half = torch::ones({2}, torch::TensorOptions(torch::kHalf).requires_grad(true));
-  HalfSgd optimizer({half}, 0.5);
-  GradScaler scaler(GradScalerOptions().init_scale(4.0));
+  HalfSgd optimizer(half);
+  GradScaler scaler;
   set_gradient(scaler, half, torch::full({2}, 8.0, torch::kHalf));
   scaler.unscale_(optimizer);
-  EXPECT_TRUE(torch::equal(half.grad(), torch::full({2}, 2.0, torch::kHalf)));
+  EXPECT_TRUE(torch::equal(half.grad(), torch::full({2}, 0x1p-13, torch::kHalf)));
   EXPECT_TRUE(scaler.step(optimizer).stepped());
-  EXPECT_TRUE(torch::equal(half, torch::zeros({2}, torch::kHalf)));
 }
 
 torch::Tensor sparse_gradient(const std::vector<float>& values, at::ScalarType dtype) {
@@ -293,7 +352,7 @@ TEST(GradScalerTest, ChecksAndUnscalesTheValuesOfSparseGradients) {
 
 TEST(GradScalerTest, CoalescesSparseHalfGradientsBeforeTheCheck) {
   auto half = torch::ones({2}, torch::TensorOptions(torch::kHalf).requires_grad(true));
-  HalfSgd optimizer({half}, 0.5);
+  HalfSgd optimizer(half);
   GradScaler scaler(GradScalerOptions().init_scale(4.0));
   set_gradient(scaler, half, sparse_gradient({60000.0f, 60000.0f}, torch::kHalf));
   scaler.unscale_(optimizer);
@@ -426,6 +485,102 @@ TEST(GradScalerTest, KeepsGradientsUnscaledWhenTheOptimizersStepThrows) {
   optimizer.fail = false;
   EXPECT_TRUE(scaler.step(optimizer).stepped());
   EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5))) << "unscaled once, not twice: " << weight;
+}
+
+/// GradScalerOptions with an `agree` that throws while `fails`.
+GradScalerOptions agreeing_unless(const bool& fails) {
+  return GradScalerOptions().agree([&](torch::Tensor& /*flags*/) { TORCH_CHECK(!fails, "a rank is lost"); });
+}
+
+TEST(GradScalerTest, LeavesGradientsScaledAndTheOptimizerReadyWhenAgreeThrows) {
+  bool fails = true;
+  for (const bool unscale : {true, false}) {
+    auto weight = weights();
+    auto sgd = sgd_for({weight});
+    GradScaler scaler(agreeing_unless(fails));
+    backward(scaler, weight, {1.0f, -2.0f});
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      fails = true;
+      EXPECT_EQ(error_of([&] { unscale ? scaler.unscale_(sgd) : void(scaler.step(sgd)); }), "a rank is lost");
+      EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({65536.0f, -131072.0f}))) << weight.grad();
+    }
+    fails = false;
+    if (unscale) {
+      scaler.unscale_(sgd);
+      EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({1.0f, -2.0f}))) << weight.grad();
+    }
+    EXPECT_TRUE(scaler.step(sgd).stepped());
+    scaler.update();
+    EXPECT_TRUE(torch::equal(weight, torch::tensor({0.5f, 2.0f}))) << weight;
+    EXPECT_EQ(scaler.get_growth_tracker(), 1);
+  }
+}
+
+TEST(GradScalerTest, LeavesHalfGradientsWhereTheyAreWhenAgreeThrows) {
+  bool fails = true;
+  auto half = torch::zeros({2}, torch::TensorOptions(torch::kHalf).requires_grad(true)), master = weights();
+  MasteredSgd optimizer(half, master, 0.5);
+  GradScaler scaler(agreeing_unless(fails));
+  set_gradient(scaler, half, torch::full({2}, 32768.0, torch::kHalf));
+  EXPECT_EQ(error_of([&] { scaler.unscale_(optimizer); }), "a rank is lost");
+  EXPECT_TRUE(torch::equal(half.grad(), torch::full({2}, 32768.0, torch::kHalf)));
+  EXPECT_FALSE(master.grad().defined());
+  fails = false;
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(torch::equal(master.grad(), torch::full({2}, 0.5)));
+}
+
+TEST(GradScalerTest, AgreesOnTheVerdictThatUnscalingComesTo) {
+  // 1 / scale times the largest bfloat16 is finite in float32, but rounds to inf in bfloat16, where it is kept.
+  for (const bool agrees : {false, true}) {
+    const bool never = false;
+    auto weight = torch::ones({2}, torch::TensorOptions(torch::kBFloat16).requires_grad(true));
+    auto sgd = sgd_for({weight});
+    GradScaler scaler((agrees ? agreeing_unless(never) : GradScalerOptions()).init_scale(0.9975));
+    set_gradient(scaler, weight, torch::full({2}, 3.3895e38, torch::kBFloat16));
+    EXPECT_FALSE(scaler.step(sgd).stepped()) << agrees;
+    EXPECT_TRUE(weight.grad().isinf().all().item<bool>());
+  }
+}
+
+/// An optimizer that applies the scale itself and skips when told to by `skips`, whatever the scaler found.
+class Wilful : public FusedSgd {
+ public:
+  using FusedSgd::FusedSgd;
+  torch::Tensor found_inf() const override { return torch::full({}, skips ? 1.0 : 0.0); }
+  torch::Tensor step(const Closure& /*closure*/) override { return {}; }
+  torch::Tensor step_scaled(const std::optional<torch::Tensor>&, const torch::Tensor&) override { return {}; }
+  bool skips = false;
+};
+
+TEST(GradScalerTest, TakesTheUpdatesVerdictForTheLastWord) {
+  for (const bool enabled : {true, false}) {
+    for (const bool skips : {false, true}) {
+      auto weight = weights();
+      Wilful optimizer({weight}, 0.5);
+      optimizer.skips = skips;
+      GradScaler scaler(GradScalerOptions().init_scale(8.0).growth_interval(1).enabled(enabled));
+      backward(scaler, weight, {1.0f, 1.0f});
+      const auto result = scaler.step(optimizer);
+      EXPECT_EQ(result.stepped(), !skips);
+      EXPECT_EQ(result.found_inf().item<float>(), skips ? 1.0f : 0.0f);
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(), !enabled ? 1.0 : skips ? 4.0 : 16.0);
+    }
+  }
+}
+
+TEST(GradScalerTest, CountsTheSkipsThatTheUpdateFindsInARow) {
+  auto weight = weights();
+  Wilful optimizer({weight}, 0.5);
+  optimizer.skips = true;
+  GradScaler scaler(GradScalerOptions().max_consecutive_skips(2));
+  backward(scaler, weight, {1.0f, 1.0f});
+  scaler.step(optimizer);
+  scaler.update();
+  backward(scaler, weight, {1.0f, 1.0f});
+  EXPECT_THAT(error_of([&] { scaler.step(optimizer); }),
+              testing::StartsWith("GradScaler: the last 2 iterations in a row were skipped"));
 }
 
 // --- Closures ---
@@ -707,7 +862,7 @@ TEST(GradScalerDefectTest, D2FindsOverflowCausedByUnscaling) {
 
 TEST(GradScalerDefectTest, D2FindsHalfOverflowCausedByUnscaling) {
   auto half = torch::ones({2}, torch::TensorOptions(torch::kHalf).requires_grad(true));
-  HalfSgd optimizer({half}, 0.5);
+  HalfSgd optimizer(half);
   GradScaler scaler(GradScalerOptions().init_scale(0.25));
   set_gradient(scaler, half, torch::full({2}, 60000.0, torch::kHalf));
   scaler.unscale_(optimizer);

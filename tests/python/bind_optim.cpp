@@ -99,8 +99,12 @@ class MasteredModel {
       : masters_(named(model), dtype, MasterWeightsOptions().keep_norms_fp32(keep_norms_fp32)) {}
 
   MasterWeights& masters() { return masters_; }
-  std::unique_ptr<Optimizer> optimizer(const std::string& kind, double lr, double max_grad_norm) const {
-    return make({ParamGroup{masters_.masters(), 0.01}}, {kind, {}, {}, {}, {}, lr, 0, max_grad_norm, false, {}});
+  std::unique_ptr<Optimizer> optimizer(const std::string& kind,
+                                       double lr,
+                                       double max_grad_norm,
+                                       double weight_decay) const {
+    return make({ParamGroup{masters_.masters(), weight_decay}},
+                {kind, {}, {}, {}, {}, lr, 0, max_grad_norm, false, {}});
   }
 
  private:
@@ -237,11 +241,11 @@ void bind_optim(py::module_& m) {
            py::arg("kind"), py::arg("groups"), py::arg("weight_decays"), py::arg("lr"), py::arg("momentum") = 0,
            py::arg("nesterov") = false, py::arg("max_grad_norm") = 0, py::arg("stochastic_rounding_seed") = py::none(),
            py::arg("lr_scales") = std::vector<double>(), py::arg("shadows") = std::vector<std::vector<at::Tensor>>())
+      .def_static("with_defaults", &make_with_defaults)
       .def("step", [](Optimizer& self) { self.step(); })
       .def("step_scaled", &Optimizer::step_scaled)
       .def("check_gradients", &Optimizer::check_gradients)
       .def("scaled_by", [](Optimizer& self, GradScaler& scaler) { return scaler.step(self).stepped(); })
-      .def_static("with_defaults", &make_with_defaults)
       .def("unscaled_by", [](Optimizer& self, GradScaler& scaler) { scaler.unscale_(self); })
       .def("grad_norm", &Optimizer::grad_norm)
       .def("found_inf", &Optimizer::found_inf)
@@ -257,10 +261,12 @@ void bind_optim(py::module_& m) {
   py::class_<MasteredModel>(m, "MasteredModel")
       .def(py::init<std::map<std::string, at::Tensor>, at::ScalarType, bool>(), py::arg("model"), py::arg("dtype"),
            py::arg("keep_norms_fp32") = false)
-      .def("optimizer", &MasteredModel::optimizer, py::arg("kind"), py::arg("lr"), py::arg("max_grad_norm") = 0)
+      .def("optimizer", &MasteredModel::optimizer, py::arg("kind"), py::arg("lr"), py::arg("max_grad_norm") = 0,
+           py::arg("weight_decay") = 0.01)
       .def("accumulate_gradients", [](MasteredModel& self) { self.masters().accumulate_gradients(); })
       .def("copy_to_model", [](MasteredModel& self) { self.masters().copy_to_model(); })
       .def("to_float32", [](MasteredModel& self) { self.masters().to_float32(); })
+      .def("parameters", [](MasteredModel& self) { return self.masters().parameters(); })
       .def("state_dict", [](MasteredModel& self) { return self.masters().state_dict(); })
       .def("load_state_dict", [](MasteredModel& self, const std::map<std::string, at::Tensor>& state) {
         self.masters().load_state_dict(state);

@@ -193,3 +193,30 @@ def test_ranks_without_overflow_look_at_the_others():
     finite, overflowed = ranks.run(2, stay_stuck)
     assert "No gradient of this process is inf or NaN as it stands: look at the others." in finite
     assert "1 of 1 gradients" in overflowed and "2 inf" in overflowed
+
+
+def spoil_after_unscaling(rank):
+    """NaN comes into the gradients of rank 1 alone, between unscale_ and a step that measures them."""
+    group = _mezzo.ProcessGroup()
+    scaler = _mezzo.agreeing_grad_scaler(group, growth_interval=1)
+    parameter = torch.ones(2, requires_grad=True)
+    optimizer = _mezzo.MezzoOptimizer("adamw", [[parameter]], [0.0], 0.1, max_grad_norm=1.0)
+    scaler.scale(torch.ones(()))
+    log = []
+    for spoiled in [False, True, False]:
+        parameter.grad = torch.full((2,), 65536.0)
+        optimizer.unscaled_by(scaler)
+        if spoiled and rank == 1:
+            parameter.grad[0] = NAN
+        stepped = optimizer.scaled_by(scaler)
+        scaler.update()
+        log.append((stepped, optimizer.found_inf().item(), scaler.get_scale(), parameter.tolist()))
+    group.shutdown()
+    return log
+
+
+def test_ranks_agree_on_what_one_of_them_finds_after_unscaling():
+    one, other = ranks.run(2, spoil_after_unscaling)
+    assert one == other
+    assert [(stepped, found_inf) for stepped, found_inf, *_ in one] == [(True, 0), (False, 1), (True, 0)]
+    assert [scale for _, _, scale, _ in one] == [2.0**17, 2.0**16, 2.0**17] and one[0][3] == one[1][3] != one[2][3]

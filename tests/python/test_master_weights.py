@@ -185,16 +185,83 @@ def test_a_gradient_on_master_and_model_at_once_is_refused():
         optimizer.step()
 
 
-def test_half_gradients_can_be_unscaled_and_their_overflow_skips_the_step():
-    model = make_model()
-    masters = _mezzo.MasteredModel(named(model), torch.float16)
-    optimizer = masters.optimizer("adamw", 0.02)
-    before = [p.detach().clone() for p in model.parameters()]
-    for scale, taken in [(2.0**60, False), (8.0, True)]:
+def tiny_loss_of(model, step):
+    """Its gradients are around 1e-8, which is 0 in float16."""
+    return loss_of(model, step) * 1e-7
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind, lr", [("adamw", 0.02), ("sgd", 1e5)])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_small_gradients_survive_being_unscaled(dtype, kind, lr, accumulate):
+    """A step after unscale_ is the step without it, to the bit, and close to one of a float32 model."""
+    tolerance = 16 * torch.finfo(dtype).eps  # forward and backward round about as often
+    results = {}
+    for how in ["step", "unscale", "float32"]:
+        model = make_model()
+        scaler = _mezzo.GradScaler(init_scale=65536.0)
+        if how == "float32":
+            for p in model.parameters():
+                p.data = p.data.to(dtype).float()  # the weights that the half models start their forward from
+            parameters = [p for _, p in sorted(named(model).items())]
+            optimizer = _mezzo.MezzoOptimizer(kind, [parameters], [0.0], lr)
+        else:
+            masters = _mezzo.MasteredModel(named(model), dtype)
+            optimizer = masters.optimizer(kind, lr, weight_decay=0.0)
+        scaler.scale(tiny_loss_of(model, 0)).backward()
+        if accumulate and how != "float32":
+            masters.accumulate_gradients()
+        if how != "step":
+            optimizer.unscaled_by(scaler)
+            results[how, "gradients"] = [p.grad for p in (parameters if how == "float32" else masters.parameters())]
+        assert optimizer.scaled_by(scaler)
+        scaler.update()
+        results[how, "weights"] = ({n: p.detach() for n, p in named(model).items()} if how == "float32" else
+                                   {n: t.clone() for n, t in masters.state_dict().items()})
+        optimizer.zero_grad()
+        assert all(p.grad is None for p in model.parameters())
+    for name, weight in results["step", "weights"].items():
+        assert torch.equal(weight, results["unscale", "weights"][name]), name
+    start = named(make_model())
+    for name, weight in results["float32", "weights"].items():
+        moved = results["unscale", "weights"][name] - start[name].detach()
+        truth = weight - start[name].detach().to(dtype).float()
+        assert truth.abs().max() > 1e-4 and (moved - truth).norm() <= tolerance * truth.norm(), name
+    for mine, truth in zip(results["unscale", "gradients"], results["float32", "gradients"]):
+        assert mine.dtype == torch.float32 and (mine - truth).norm() <= tolerance * truth.norm()
+    largest = [gradient.abs().max() for gradient in results["float32", "gradients"]]
+    assert sum(gradient < 2**-25 for gradient in largest) > len(largest) / 2, "most round to 0 in float16"
+
+
+def test_unscaled_gradients_of_half_weights_are_clipped_as_float32_ones():
+    model, other = make_model(), make_model()
+    masters, others = _mezzo.MasteredModel(named(model), torch.float16), _mezzo.MasteredModel(named(other), torch.float16)
+    one, two = masters.optimizer("sgd", 1e6, 1e-8, 0.0), others.optimizer("sgd", 1e6, 0.0, 0.0)
+    for m, o, set_up in [(model, one, masters), (other, two, others)]:
+        scaler = _mezzo.GradScaler(init_scale=65536.0)
+        scaler.scale(tiny_loss_of(m, 0)).backward()
+        if o is two:
+            o.unscaled_by(scaler)
+            assert _mezzo.clip_grad_norm_(set_up.parameters(), 1e-8) > 1e-8
+        assert o.scaled_by(scaler)
+    for name, weight in masters.state_dict().items():
+        # Up to 1e-2 was added, times a norm that is summed otherwise: an ulp or two of either.
+        torch.testing.assert_close(others.state_dict()[name], weight, rtol=2**-22, atol=1e-2 * 2**-22)
+
+
+def test_overflow_of_half_gradients_skips_the_step_after_unscaling_and_a_quotient_beyond_half_does_not():
+    for scale, taken in [(2.0**60, False), (65536.0, True), (2.0**-20, True)]:
+        model = make_model()
+        masters = _mezzo.MasteredModel(named(model), torch.float16)
+        optimizer = masters.optimizer("adamw", 0.02)
+        before = [p.detach().clone() for p in model.parameters()]
         scaler = _mezzo.GradScaler(init_scale=scale)
         scaler.scale(loss_of(model, 0)).backward()
+        if scale < 1:  # true gradients of 2e9
+            for p in model.parameters():
+                p.grad.fill_(2000.0)
         optimizer.unscaled_by(scaler)
+        assert all(p.grad is None for p in model.parameters()), "the masters have them now"
         assert optimizer.scaled_by(scaler) == taken
         optimizer.zero_grad()
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before)) != taken
-    assert all(p.grad is None for p in model.parameters())

@@ -229,6 +229,66 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights_where_it_is_mea
     assert not torch.equal(weight, before) and optimizer.found_inf() == 0 and weight.isfinite().all()
 
 
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "lamb"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_comes_into_gradients_after_unscaling_is_in_the_one_verdict(kind, bad):
+    """Whoever skips, step result, optimizer and scale hear of it."""
+    weight = torch.ones(4).requires_grad_()
+    optimizer = _mezzo.MezzoOptimizer(kind, [[weight]], [0.1], 0.01, 0.9, max_grad_norm=1.0)
+    scaler = _mezzo.GradScaler(growth_interval=1)
+    for is_bad in [False, True, False]:
+        before, scale = weight.detach().clone(), scaler.get_scale()
+        optimizer.zero_grad()
+        scaler.scale(weight.sum()).backward()
+        optimizer.unscaled_by(scaler)
+        if is_bad:
+            weight.grad[2] = bad
+        assert optimizer.scaled_by(scaler) != is_bad
+        scaler.update()
+        assert optimizer.found_inf() == is_bad
+        assert scaler.get_scale() == (scale / 2 if is_bad else scale * 2)
+        assert torch.equal(weight, before) == is_bad
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_a_disabled_scaler_hears_that_the_optimizer_skipped(kind):
+    weight = torch.ones(4).requires_grad_()
+    scaler = _mezzo.GradScaler(enabled=False)
+    for max_grad_norm, gradient in [(1.0, 1.0), (1.0, float("nan")), (0.0, 1.0)]:
+        optimizer = _mezzo.MezzoOptimizer(kind, [[weight]], [0.1], 0.01, 0.9, max_grad_norm=max_grad_norm)
+        before = weight.detach().clone()
+        weight.grad = torch.full((4,), gradient)
+        assert optimizer.scaled_by(scaler) == (gradient == 1)
+        assert torch.equal(weight, before) != (gradient == 1)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "lamb"])
+def test_asking_about_gradients_leaves_no_state(kind):
+    weight = torch.ones(4).requires_grad_()
+    optimizer = _mezzo.MezzoOptimizer(kind, [[weight]], [0.1], 0.01, 0.9, max_grad_norm=1.0)
+    weight.grad = torch.ones(4)
+    assert optimizer.check_gradients(torch.tensor(8.0)) == 0
+    assert not optimizer.state_dict()
+    assert optimizer.check_gradients(None) == 0
+    assert not optimizer.state_dict()
+    weight.grad[1] = float("inf")
+    assert optimizer.check_gradients(torch.tensor(8.0)) == 1 and optimizer.check_gradients(None) == 1
+    optimizer.step()
+    assert set(optimizer.state_dict()) and torch.equal(weight, torch.ones(4))
+
+
+def test_a_check_is_of_the_step_that_it_was_made_for():
+    """A check of scaled gradients is no check of what unscale_ left later."""
+    weight = torch.ones(4).requires_grad_()
+    optimizer = _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.5, max_grad_norm=1.0)
+    weight.grad = torch.full((4,), 1024.0)
+    optimizer.check_gradients(torch.tensor(1024.0))
+    weight.grad = torch.full((4,), 4.0)
+    optimizer.step_scaled(None, torch.tensor(0.0))
+    assert optimizer.grad_norm() == 8
+    torch.testing.assert_close(weight, torch.full((4,), 0.75))
+
+
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "lamb"])
 def test_a_scaler_skips_backs_off_and_sees_what_overflows_by_unscaling(kind):
     weight = torch.randn(8).requires_grad_()

@@ -103,6 +103,8 @@ HOWS = {
     "unscaled first": dict(scaled=True, unscales=True, overflows_in=(2, 5), overflow_at="scalar"),
     "bf16, stochastic": dict(dtype=torch.bfloat16, seed=7),
     "fp16 masters": dict(masters=torch.float16, scaled=True, overflows_in=(3,), overflow_at="dense"),
+    "fp16 masters, clipped, unscaled first": dict(masters=torch.float16, max_grad_norm=1.0, scaled=True, unscales=True,
+                                                  overflows_in=(5,), overflow_at="dense"),
     "bf16 masters, clipped": dict(masters=torch.bfloat16, max_grad_norm=1.0),
     "fp16 masters, accumulated": dict(masters=torch.float16, scaled=True, accumulate=True),
 }

@@ -46,10 +46,15 @@ class AmpOptimizer {
   /// Whether a gradient, divided by `scale` (float32, 0-dim), is inf or NaN: 1
   /// or 0, float32, 0-dim, on the device of `scale`; undefined where there is no
   /// gradient. Asked right before `step_scaled`, with `scale` its `grad_scale`;
-  /// must not wait for the device, nor change gradients. An optimizer that reads
-  /// all gradients anyway, to measure their norm, answers in the same pass.
-  /// @return nullopt (the default): the scaler is to look by itself.
-  virtual std::optional<at::Tensor> check_gradients(const at::Tensor& scale);
+  /// must not wait for the device, nor change gradients or the optimizer's state.
+  /// An optimizer that reads all gradients anyway, to measure their norm, answers
+  /// in the same pass.
+  /// @param scale  nullopt: `unscale_` has divided, and found its verdict. Asked
+  ///     with GradScalerOptions' `agree`, so that what this optimizer would find
+  ///     in its step is known to all processes before any of them steps.
+  /// @return nullopt (the default): the scaler is to look by itself; after
+  ///     `unscale_`, there is nothing to add.
+  virtual std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale);
 
   /// Updates the parameters from gradients that are still scaled, or does
   /// nothing where they overflowed; must not wait for the device.
@@ -60,8 +65,21 @@ class AmpOptimizer {
   ///     Skipping leaves parameters, state and step counts as they were.
   virtual at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf);
 
-  /// Whether `unscale_` may unscale float16 gradients in place, as an optimizer
-  /// with float32 master weights wants.
+  /// The verdict on the last step of an optimizer that measures or checks
+  /// gradients by itself, and with it the last word on whether that stepped: 1
+  /// where it changed nothing, else 0; float32, 0-dim, on any device. Undefined
+  /// (the default): it does as it is told.
+  virtual at::Tensor found_inf() const { return {}; }
+
+  /// The float32 tensor that is updated in place of the `index`-th visited
+  /// parameter, and refreshes it. `unscale_` gives it the unscaled gradient and
+  /// drops the parameter's: 1e-8 is 0 in float16. `visit_parameters` visits it
+  /// then. Undefined (the default): there is none, `unscale_` divides in place.
+  virtual at::Tensor master_of(size_t index) const;
+
+  /// Whether `unscale_` may divide in place the float16 gradients of parameters
+  /// that have no master, small ones becoming 0: where nothing is updated from
+  /// them, as of parameters that another process updates.
   virtual bool allows_half_gradients() const { return false; }
 
   /// Returns a function that puts the optimizer's state (not the parameters)

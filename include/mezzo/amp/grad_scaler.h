@@ -19,6 +19,8 @@
 
 namespace mezzo {
 
+struct ScaleOfGradients;
+
 struct GradScalerOptions {
   /// The scale before the first overflow or growth. Within [min_scale, max_scale].
   TORCH_ARG(double, init_scale) = 65536.0;
@@ -56,8 +58,10 @@ struct GradScalerOptions {
   /// same steps and have the same scale. Called with a float32 vector of zeros and ones on the device of the scale, to
   /// replace it, in place, by its maximum over all processes (`mezzo::distributed::agree_on_found_inf`). `unscale_`,
   /// `step` and each evaluation of a closure call it once, also where this process has no gradient: whether an
-  /// optimizer has any is judged by all together, too. So each process must make the same of these calls in the same
-  /// order. None: this process decides alone.
+  /// optimizer has any is judged by all together, too. A `step` after `unscale_` calls it where the optimizer measures
+  /// gradients itself, and so may find what came into them since. So each process must make the same of these calls in
+  /// the same order. Called before any gradient changes: where it throws, gradients are still scaled, the optimizer's
+  /// stage is as it was, and the call may be made again. None: this process decides alone.
   TORCH_ARG(agree_t, agree);
 };
 
@@ -65,14 +69,18 @@ struct GradScalerOptions {
 /// nothing until you ask it.
 class StepResult {
  public:
-  /// Whether the parameters were updated; false if the step was skipped.
+  /// Whether the parameters were updated; false if the step was skipped, by the
+  /// scaler or by the optimizer, as mezzo's with `max_grad_norm` do.
   /// Waits for the device the first time, and only after an optimizer that
-  /// applies the scale itself: `step` has had to find out for all others.
+  /// applies the scale or checks gradients itself: `step` has had to find out
+  /// for all others.
   bool stepped() const;
 
   /// 1 if the step was skipped for an inf or NaN, else 0: float32, 0-dim, on
-  /// the device of the scale. Undefined where nothing was checked: a disabled
-  /// scaler, an optimizer without gradients. Never syncs.
+  /// the device of the scale. The one verdict: `stepped`, `update` and the
+  /// optimizer's own `found_inf` say the same. Undefined where nothing was
+  /// checked: an optimizer without gradients; a disabled scaler, unless the
+  /// optimizer checks by itself. Never syncs.
   const at::Tensor& found_inf() const { return found_inf_; }
 
   /// What the closure, or the optimizer's own step, returned; undefined if
@@ -146,7 +154,9 @@ class GradScaler {
   /// Divides the gradients of `optimizer` by the scale, to clip or inspect them
   /// before `step`, and remembers whether any was, or became, inf or NaN. Call
   /// once per step, after the last backward. Sparse float16 gradients are
-  /// coalesced and replaced. Never syncs.
+  /// coalesced and replaced. With float32 master weights, the unscaled gradients
+  /// are the masters': clip and inspect those (`MasterWeights::parameters`). Never
+  /// syncs if the scale and the gradients live on one device.
   /// @throws c10::Error  before the first `scale`, twice, or after `step`.
   /// @throws c10::ValueError  for a float16 or non-floating gradient, naming the
   ///     parameter. No gradient has changed then.
@@ -240,20 +250,22 @@ class GradScaler {
     Stage stage = Stage::kReady;
     at::Tensor found_inf;  // 0 or 1, on the scale's device; undefined: nothing checked
   };
-  /// What to do with gradients besides checking them.
-  enum class Unscale { kNo, kInPlace };
 
   StepResult step_by(AmpOptimizerRef optimizer, const std::function<at::Tensor()>& take_step);
-  StepResult step_on_device(AmpOptimizer& optimizer, OptimizerState state, at::Tensor loss);
+  StepResult step_on_device(AmpOptimizer& optimizer, const OptimizerState& state, at::Tensor loss);
+  StepResult step_unscaled(AmpOptimizer& optimizer, const std::function<at::Tensor()>& take_step);
+  StepResult finish(AmpOptimizer& optimizer, at::Tensor found_inf, bool has_run, at::Tensor loss);
   at::Tensor evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Closure& closure);
   OptimizerState state_of(const AmpOptimizer& optimizer) const;
-  at::Tensor check_gradients(AmpOptimizer& optimizer, Unscale unscale) const;
+  at::Tensor unscale_gradients(AmpOptimizer& optimizer) const;
+  at::Tensor check_before_step(AmpOptimizer& optimizer, const OptimizerState& state) const;
   at::Tensor agreed(const at::Tensor& found_inf) const;
   void check_has_gradients(AmpOptimizer& optimizer, const at::Tensor& found_inf) const;
   void check_scale_exists(const char* function) const;
   void check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const;
   double checked_scale(const char* what, double value) const;
   bool scale_may_be_below_one() const;
+  ScaleOfGradients scale_of_gradients() const;
   void create_scale(c10::Device device);
   void clamp_scale();
   void update_scale(const at::Tensor& found_inf);

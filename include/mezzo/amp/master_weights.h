@@ -44,7 +44,10 @@ struct MasterWeightsOptions {
 /// @endcode
 /// To sum gradients of several backwards in float32, call
 /// `accumulate_gradients()` after each. With any other optimizer, call it
-/// before the step, and `copy_to_model()` after.
+/// before the step, and `copy_to_model()` after. To clip between
+/// `scaler.unscale_(optimizer)` and the step, take
+/// `clip_grad_norm_(masters.parameters(), max_norm)`: unscaled gradients are
+/// float32, and the masters'; the model's are gone.
 ///
 /// Not thread-safe. Never syncs the device but to check values in the
 /// constructor and in `load_state_dict`.
@@ -61,6 +64,9 @@ class MasterWeights {
   /// norm kept in float32 is the model's own tensor, without shadow; so is, in
   /// half precision, a parameter whose master another process keeps.
   const std::vector<NamedParameter>& masters() const { return masters_; }
+
+  /// Their tensors alone, to clip or inspect gradients.
+  std::vector<at::Tensor> parameters() const;
 
   /// Adds the model's gradients to the masters' in float32 and drops the model's,
   /// also where the master is in another process.

@@ -79,13 +79,14 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
   void zero_grad() { local_->zero_grad(); }
   /// As Optimizer has them, of all ranks together: the same on each.
   const at::Tensor& grad_norm() const { return local_->grad_norm(); }
-  const at::Tensor& found_inf() const { return local_->found_inf(); }
+  at::Tensor found_inf() const override { return local_->found_inf(); }
 
   std::string name() const override { return "ZeroRedundancyOptimizer of " + local_->name(); }
   at::Tensor step(const Closure& closure = {}) override;
   bool applies_scale_itself() const override { return true; }
+  at::Tensor master_of(size_t index) const override { return local_->master_of(index); }
   bool allows_half_gradients() const override { return local_->allows_half_gradients(); }
-  std::optional<at::Tensor> check_gradients(const at::Tensor& scale) override;
+  std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
   /// All parameters, whoever updates them.
   void visit_parameters(const ParameterVisitor& visit) override { local_->visit_parameters(visit); }

@@ -7,8 +7,9 @@ namespace mezzo {
 /// Scales the gradients of `parameters` in place so that their total L2 norm is
 /// at most `max_norm`, and returns the norm they had.
 ///
-/// Never waits for the device: the norm is a 0-dim tensor on the device of the
-/// first gradient (float32, or float64 where gradients are), not a number.
+/// Never waits for the device, unless the first gradient is on the CPU and others
+/// are not: the norm is a 0-dim tensor on the device of the first gradient
+/// (float32, or float64 where gradients are), not a number.
 /// Norms of half gradients are accumulated and returned in float32. Under a
 /// GradScaler, call `scaler.unscale_(optimizer)` first, so that true gradients
 /// are measured. Inf or NaN in a gradient gives a norm of inf or NaN and makes

@@ -76,11 +76,14 @@ class Optimizer : public AmpOptimizer {
   /// gradient, or of the loss scale. Undefined while none was measured, as by a scaler or with `max_grad_norm`.
   const at::Tensor& grad_norm() const { return grad_norm_; }
   /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined where nothing was checked.
-  const at::Tensor& found_inf() const { return found_inf_; }
+  at::Tensor found_inf() const override { return found_inf_; }
 
   bool applies_scale_itself() const override { return true; }
+  /// The parameter, where its gradient lies on its shadow.
+  at::Tensor master_of(size_t index) const override;
+  /// Where this optimizer updates no float16 parameter.
   bool allows_half_gradients() const override;
-  std::optional<at::Tensor> check_gradients(const at::Tensor& scale) override;
+  std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
   /// Visits the tensors that own gradients: shadows, where backward reached those.
   void visit_parameters(const ParameterVisitor& visit) override;
@@ -121,13 +124,20 @@ class Optimizer : public AmpOptimizer {
   struct Summary {
     at::Tensor norm, found_inf, sum_of_squares;
   };
+  /// What check_gradients found, and by which scale it divided.
+  struct Checked {
+    std::optional<at::Tensor> scale;
+    Summary summary;
+  };
 
   std::vector<std::string_view> all_slot_names() const;
   std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
   std::vector<ParameterUpdate> collect_updates();
+  at::Tensor own_gradient(const NamedParameter& parameter) const;
+  const NamedParameter& parameter_at(size_t index) const;
   bool owns(const NamedParameter& parameter) const;
-  Summary summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf);
-  Summary summarize_own(const at::Tensor& inv_scale);
+  Summary summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf) const;
+  Summary summarize_own(const at::Tensor& inv_scale) const;
   Summary total_of_shares(const Summary& own, const at::Tensor& found_inf) const;
   at::Tensor agreed(const at::Tensor& found_inf) const;
   at::Device first_device() const;
@@ -137,7 +147,7 @@ class Optimizer : public AmpOptimizer {
   StepOptions options_;
   std::optional<OptimizerShare> share_;
   std::map<std::string, std::vector<at::Tensor>> state_;  // parameter name -> the step count, if any, and its slots
-  std::optional<Summary> checked_;                        // by check_gradients, for the step that follows
+  std::optional<Checked> checked_;                        // by check_gradients, for the step that follows
   at::Tensor grad_norm_, found_inf_;
 };
 

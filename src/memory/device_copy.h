@@ -1,0 +1,33 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <vector>
+
+namespace mezzo {
+
+/// `tensor` on `device`: itself where it lies there already, undefined where it is undefined. A copy to an accelerator
+/// is not waited for: what its stream does next comes after it. A copy to the CPU is, since the CPU would read memory
+/// that the device has not written yet. Nothing else in mezzo copies without waiting.
+at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
+
+/// The same, as `dtype`.
+at::Tensor copy_to(const at::Tensor& tensor, c10::Device device, c10::ScalarType dtype);
+
+/// A 0-dim tensor and its copies on other devices, made when first asked for.
+class DeviceCopies {
+ public:
+  explicit DeviceCopies(at::Tensor original) { copies_.push_back(std::move(original)); }
+
+  at::Tensor& on(c10::Device device);
+
+  /// The largest of all copies, on the original's device.
+  at::Tensor maximum() const;
+
+ private:
+  std::vector<at::Tensor> copies_;
+};
+
+}  // namespace mezzo
