@@ -54,28 +54,37 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
                     "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> halves;
+  std::map<const void*, std::string> first_names;
   for (const NamedParameter& parameter : model) {
     check_parameter(parameter);
-    const bool stays = options.keep_norms_fp32() && options.is_norm()(parameter);
-    halves.push_back(stays ? at::Tensor() : rounded(parameter.name, parameter.tensor, dtype));
-  }
-  for (size_t i = 0; i < model.size(); ++i) {
-    auto& [name, tensor, shadow] = model[i];
-    if (!halves[i].defined()) {
-      masters_.push_back({name, tensor});
+    const auto [first, is_new] = first_names.try_emplace(parameter.tensor.unsafeGetTensorImpl(), parameter.name);
+    if (!is_new) {
+      first_name_of_[parameter.name] = first->second;
       continue;
     }
-    if (!options.keeps() || options.keeps()(model[i])) {
-      masters_.push_back({name, tensor.detach().clone().requires_grad_(tensor.requires_grad()), tensor});
-    } else {
-      masters_.push_back({name, tensor});
+    const bool stays = options.keep_norms_fp32() && options.is_norm()(parameter);
+    halves.push_back(stays ? at::Tensor() : rounded(parameter.name, parameter.tensor, dtype));
+    weights_.push_back({parameter.name, parameter.tensor});
+  }
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    auto& [name, tensor, shadow] = weights_[i];
+    if (halves[i].defined()) {
+      const auto in_model = tensor;
+      const bool is_frozen = !tensor.requires_grad();
+      if (is_frozen || !options.keeps() || options.keeps()(weights_[i])) {
+        shadow = in_model;
+        tensor = in_model.detach().clone().requires_grad_(!is_frozen);
+      }
+      in_model.set_data(halves[i]);
     }
-    tensor.set_data(halves[i]);
+    if (tensor.requires_grad()) {
+      masters_.push_back(weights_[i]);
+    }
   }
 }
 
-bool MasterWeights::is_elsewhere(const NamedParameter& master) const {
-  return !master.shadow.defined() && master.tensor.scalar_type() == dtype_;
+bool MasterWeights::is_elsewhere(const NamedParameter& weight) const {
+  return !weight.shadow.defined() && weight.tensor.scalar_type() == dtype_;
 }
 
 std::vector<at::Tensor> MasterWeights::parameters() const {
@@ -108,32 +117,37 @@ void MasterWeights::accumulate_gradients() {
 
 void MasterWeights::copy_to_model() {
   const at::NoGradGuard no_grad;
-  for (NamedParameter& master : masters_) {
-    if (master.shadow.defined()) {
-      master.shadow.copy_(master.tensor);
+  for (NamedParameter& weight : weights_) {
+    if (weight.shadow.defined()) {
+      weight.shadow.copy_(weight.tensor);
     }
   }
 }
 
 void MasterWeights::to_float32() {
-  for (const NamedParameter& master : masters_) {
-    TORCH_CHECK(!is_elsewhere(master), "MasterWeights: to_float32() needs all masters, but that of ", master.name,
+  for (const NamedParameter& weight : weights_) {
+    TORCH_CHECK(!is_elsewhere(weight), "MasterWeights: to_float32() needs all masters, but that of ", weight.name,
                 " is in another process; collect them, and load them into a float32 model");
   }
-  for (NamedParameter& master : masters_) {
-    if (master.shadow.defined()) {
-      master.shadow.mutable_grad().reset();
-      master.tensor.mutable_grad().reset();
-      master.shadow.set_data(master.tensor.detach());
+  for (NamedParameter& weight : weights_) {
+    if (weight.shadow.defined()) {
+      weight.shadow.mutable_grad().reset();
+      weight.tensor.mutable_grad().reset();
+      weight.shadow.set_data(weight.tensor.detach());
     }
   }
 }
 
 std::map<std::string, at::Tensor> MasterWeights::state_dict() const {
   std::map<std::string, at::Tensor> state;
-  for (const NamedParameter& master : masters_) {
-    if (!is_elsewhere(master)) {
-      state[master.name] = master.tensor.detach();
+  for (const NamedParameter& weight : weights_) {
+    if (!is_elsewhere(weight)) {
+      state[weight.name] = weight.tensor.detach();
+    }
+  }
+  for (const auto& [name, first] : first_name_of_) {
+    if (const auto found = state.find(first); found != state.end()) {
+      state[name] = found->second;
     }
   }
   return state;
@@ -141,22 +155,30 @@ std::map<std::string, at::Tensor> MasterWeights::state_dict() const {
 
 void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& state) {
   const at::NoGradGuard no_grad;
-  for (const NamedParameter& master : masters_) {
-    const auto entry = state.find(master.name);
-    TORCH_CHECK_VALUE(entry != state.end(), "MasterWeights: the state to load has no entry ", master.name);
+  size_t used = weights_.size();
+  for (const NamedParameter& weight : weights_) {
+    const auto entry = state.find(weight.name);
+    TORCH_CHECK_VALUE(entry != state.end(), "MasterWeights: the state to load has no entry ", weight.name);
     const at::Tensor& values = entry->second;
-    TORCH_CHECK_VALUE(values.scalar_type() == at::kFloat && values.sizes() == master.tensor.sizes(),
-                      "MasterWeights: entry ", master.name, " of the state to load is ", values.scalar_type(),
-                      " of shape ", values.sizes(), ", expected Float of shape ", master.tensor.sizes(),
+    TORCH_CHECK_VALUE(values.scalar_type() == at::kFloat && values.sizes() == weight.tensor.sizes(),
+                      "MasterWeights: entry ", weight.name, " of the state to load is ", values.scalar_type(),
+                      " of shape ", values.sizes(), ", expected Float of shape ", weight.tensor.sizes(),
                       "; load a state saved from masters, or a float32 model");
-    if (master.shadow.defined() || is_elsewhere(master)) {
-      rounded(master.name, values, dtype_);
+    if (weight.shadow.defined() || is_elsewhere(weight)) {
+      rounded(weight.name, values, dtype_);
     }
   }
-  TORCH_CHECK_VALUE(state.size() == masters_.size(), "MasterWeights: the state to load has ",
-                    state.size() - masters_.size(), " entries that belong to no parameter");
-  for (NamedParameter& master : masters_) {
-    master.tensor.copy_(state.at(master.name));
+  for (const auto& [name, first] : first_name_of_) {
+    if (const auto entry = state.find(name); entry != state.end()) {
+      TORCH_CHECK_VALUE(entry->second.equal(state.at(first)), "MasterWeights: entries ", first, " and ", name,
+                        " of the state to load differ, but are one parameter of this model");
+      ++used;
+    }
+  }
+  TORCH_CHECK_VALUE(state.size() == used, "MasterWeights: the state to load has ", state.size() - used,
+                    " entries that belong to no parameter");
+  for (NamedParameter& weight : weights_) {
+    weight.tensor.copy_(state.at(weight.name));
   }
   copy_to_model();
 }

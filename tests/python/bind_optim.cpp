@@ -267,6 +267,14 @@ void bind_optim(py::module_& m) {
       .def("copy_to_model", [](MasteredModel& self) { self.masters().copy_to_model(); })
       .def("to_float32", [](MasteredModel& self) { self.masters().to_float32(); })
       .def("parameters", [](MasteredModel& self) { return self.masters().parameters(); })
+      .def("names",
+           [](MasteredModel& self) {
+             std::vector<std::string> names;
+             for (const NamedParameter& master : self.masters().masters()) {
+               names.push_back(master.name);
+             }
+             return names;
+           })
       .def("state_dict", [](MasteredModel& self) { return self.masters().state_dict(); })
       .def("load_state_dict", [](MasteredModel& self, const std::map<std::string, at::Tensor>& state) {
         self.masters().load_state_dict(state);

@@ -265,3 +265,62 @@ def test_overflow_of_half_gradients_skips_the_step_after_unscaling_and_a_quotien
         assert optimizer.scaled_by(scaler) == taken
         optimizer.zero_grad()
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before)) != taken
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_frozen_parameters_are_half_in_the_model_and_keep_their_values(dtype):
+    model = make_model()
+    model.dense.weight.requires_grad_(False)
+    start = {n: p.detach().clone() for n, p in named(model).items()}
+    masters = _mezzo.MasteredModel(named(model), dtype)
+    assert sorted(masters.names()) == ["dense.bias", "norm.bias", "norm.weight", "out.bias", "out.weight"]
+    assert model.dense.weight.dtype == dtype and not model.dense.weight.requires_grad
+    optimizer = masters.optimizer("adamw", 0.02)
+    loss_of(model, 0).backward()
+    optimizer.step()
+    state = masters.state_dict()
+    for name, values in start.items():
+        assert torch.equal(state[name], values) == (name == "dense.weight"), name
+    masters.load_state_dict({n: t + 0.5 for n, t in state.items()})
+    assert torch.equal(model.dense.weight, (start["dense.weight"] + 0.5).to(dtype))
+    masters.to_float32()
+    assert torch.equal(model.dense.weight, start["dense.weight"] + 0.5) and not model.dense.weight.requires_grad
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_tied_parameter_has_one_float32_master(dtype):
+    def tied_model():
+        torch.manual_seed(0)
+        encode, decode = torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False)
+        decode.weight = encode.weight
+        return torch.nn.Sequential(collections.OrderedDict(encode=encode, act=torch.nn.Tanh(), decode=decode))
+
+    def loss(model):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).to(model.encode.weight.dtype)
+        return model(x).float().square().sum()
+
+    model, truth = tied_model(), tied_model()
+    names = dict(model.named_parameters(remove_duplicate=False))
+    assert list(names) == ["encode.weight", "decode.weight"]
+    masters = _mezzo.MasteredModel(names, dtype)
+    assert masters.names() == ["decode.weight"], "the first of them; the binding sorts"
+    optimizer = masters.optimizer("sgd", 0.01)
+    loss(model).backward()
+    optimizer.step()
+    loss(truth).backward()
+    torch.optim.SGD(truth.parameters(), lr=0.01, weight_decay=0.01).step()
+    state = masters.state_dict()
+    assert sorted(state) == ["decode.weight", "encode.weight"] and state["encode.weight"].dtype == torch.float32
+    assert state["encode.weight"].data_ptr() == state["decode.weight"].data_ptr()
+    moved, expected = state["encode.weight"] - tied_model().encode.weight, truth.encode.weight - tied_model().encode.weight
+    assert (moved - expected).norm() < 16 * torch.finfo(dtype).eps * expected.norm()  # as forward and backward round
+    assert torch.equal(model.encode.weight, state["encode.weight"].to(dtype)) and model.decode.weight is model.encode.weight
+
+    values = {n: t.clone() for n, t in state.items()}
+    masters.load_state_dict({"decode.weight": values["decode.weight"] * 2})
+    assert torch.equal(masters.state_dict()["encode.weight"], values["decode.weight"] * 2)
+    with pytest.raises(ValueError, match="entries decode.weight and encode.weight of the state to load differ"):
+        masters.load_state_dict(values | {"encode.weight": values["encode.weight"] + 1})
+    masters.load_state_dict(values)
+    masters.to_float32()
+    assert model.decode.weight is model.encode.weight and torch.equal(model.encode.weight, values["encode.weight"])

@@ -24,7 +24,7 @@ struct MasterWeightsOptions {
   /// Tells norms from other parameters.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
   /// Tells the parameters whose masters this process keeps, where others update the rest and hand it out (as
-  /// `mezzo::distributed::ZeroRedundancyOptimizer` does). None: all.
+  /// `mezzo::distributed::ZeroRedundancyOptimizer` does). Not asked about frozen ones. None: all.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, keeps);
 };
 
@@ -54,7 +54,10 @@ struct MasterWeightsOptions {
 class MasterWeights {
  public:
   /// Casts every parameter of `model` in place to `dtype`; the masters keep the
-  /// float32 values, names and devices.
+  /// float32 values, names and devices. A tied parameter, one tensor under
+  /// several names, has one master, under its first name. A frozen one, which
+  /// requires no gradient, is half in the model, too, and keeps its float32
+  /// values for `state_dict` and `to_float32`.
   /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a
   ///     parameter is not float32, has a gradient already, or a finite value
   ///     that overflows `dtype`; nothing has changed then.
@@ -62,7 +65,8 @@ class MasterWeights {
 
   /// What to train: float32 tensors, whose `shadow` is the model's parameter. A
   /// norm kept in float32 is the model's own tensor, without shadow; so is, in
-  /// half precision, a parameter whose master another process keeps.
+  /// half precision, a parameter whose master another process keeps. Parameters
+  /// that were frozen at construction are not among them.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
   /// Their tensors alone, to clip or inspect gradients.
@@ -81,22 +85,26 @@ class MasterWeights {
   /// @throws c10::Error  where other processes keep some of the masters.
   void to_float32();
 
-  /// The masters by name, sharing memory: the model in full precision, or what
-  /// of it this process keeps.
+  /// The float32 weights by name, sharing memory: the model in full precision, or
+  /// what of it this process keeps. Tied ones under each of their names.
   std::map<std::string, at::Tensor> state_dict() const;
 
   /// Takes over what `state_dict` gave, or the weights of a float32 model, and
   /// rounds them into the model. Wants all weights, whoever keeps the masters.
+  /// Of a tied one, the first name will do.
   /// @throws c10::ValueError  for an entry too many or missing, of another
   ///     shape, of a dtype other than float32 (half weights have lost what
-  ///     masters keep), or with a value that overflows; nothing has changed then.
+  ///     masters keep), with a value that overflows, or unlike that of another
+  ///     name it is tied to; nothing has changed then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:
-  bool is_elsewhere(const NamedParameter& master) const;
+  bool is_elsewhere(const NamedParameter& weight) const;
 
   c10::ScalarType dtype_;
-  std::vector<NamedParameter> masters_;
+  std::vector<NamedParameter> weights_;               // all of the model, each once
+  std::vector<NamedParameter> masters_;               // those of `weights_` that are trained
+  std::map<std::string, std::string> first_name_of_;  // of the other names of tied parameters
 };
 
 }  // namespace mezzo
