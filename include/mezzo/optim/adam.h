@@ -26,7 +26,7 @@ struct AdamOptions {
 };
 
 /// Adam (Kingma & Ba 2014); the numbers and defaults of torch.optim.Adam(fused=True). Weight decay is added to the
-/// gradient.
+/// gradient. On the CPU, moments that become denormal are stored as 0.
 class Adam : public Optimizer {
  public:
   Adam(std::vector<ParamGroup> groups, AdamOptions options);
@@ -45,7 +45,7 @@ class Adam : public Optimizer {
 };
 
 /// AdamW (Loshchilov & Hutter 2017, "Decoupled weight decay regularization"); the numbers and defaults of
-/// torch.optim.AdamW(fused=True). Weight decay shrinks the weights themselves.
+/// torch.optim.AdamW(fused=True). Weight decay shrinks the weights themselves. Denormals as in Adam.
 class AdamW : public Adam {
  public:
   AdamW(std::vector<ParamGroup> groups, AdamOptions options);
