@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace mezzo {

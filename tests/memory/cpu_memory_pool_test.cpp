@@ -2,10 +2,16 @@
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace mezzo {
@@ -18,7 +24,7 @@ int64_t resident() {
   std::ifstream statm("/proc/self/statm");
   int64_t size = 0, pages = 0;
   statm >> size >> pages;
-  return pages * 4096;
+  return pages * getpagesize();
 }
 
 at::Tensor written(int64_t bytes) { return at::empty({bytes}, at::kByte).fill_(1); }
