@@ -44,7 +44,7 @@ struct DiagnoseRecord {
   /// scale is to blame. "gradients": how those counted so far are spread, and the scale that suits them.
   std::string kind;
   double loss_scale = 1;                  ///< at that step
-  double recommended_scale = 0;           ///< of "gradients"
+  double recommended_scale = 0;           ///< of "gradients", and of "cause" where the scale is to blame
   std::string text;                       ///< for people, of several lines
   std::vector<GradientExponents> groups;  ///< of "gradients", by part of the model
 };
