@@ -73,15 +73,28 @@ thread_local BackwardNode* BackwardNode::innermost_ = nullptr;
 
 /// What a call brought, for when it comes to results that need explaining.
 struct Call : at::ObserverContext {
+  ~Call() override { leave(); }
+  /// From now on the call is the innermost op of this thread, until `leave`.
+  void enter() {
+    outer = std::exchange(innermost, this);
+    is_running = true;
+  }
+  void leave() {
+    if (std::exchange(is_running, false)) {
+      innermost = outer;
+    }
+  }
+
   const TracedOp* op = nullptr;
   std::vector<at::IValue> inputs;
   std::vector<TracedTensor> overwritten;  // the arguments changed in place, as they were before
   std::optional<BackwardNode> node;       // in place of an op
   const Call* outer = nullptr;            // the op that this one runs within, if any
-};
+  bool is_running = false;
 
-/// The innermost op that this thread runs and whose end is of interest.
-thread_local const Call* running_op = nullptr;
+  static thread_local const Call* innermost;
+};
+thread_local const Call* Call::innermost = nullptr;
 
 struct Findings {
   bool inf = false;  // +inf or -inf
@@ -244,7 +257,7 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
       }
     }
   }
-  call.outer = std::exchange(running_op, &call);  // last, as nothing may fail between here and the end of the call
+  call.enter();
   return true;
 }
 
@@ -254,7 +267,7 @@ void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
     call.node.reset();
     return;
   }
-  running_op = call.outer;
+  call.leave();
   if (is_done_) {
     return;
   }
