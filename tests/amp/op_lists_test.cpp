@@ -5,6 +5,7 @@
 #include <torch/headeronly/version.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -15,8 +16,13 @@
 namespace mezzo {
 namespace {
 
-constexpr bool kTablesAreOfThisLibTorch = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 13;
+/// Overloads for named tensors, which LibTorch 2.13 dropped.
+bool is_for_named_tensors(const std::string& op) {
+  const std::string overload = op.substr(std::min(op.find('.'), op.size()));
+  return overload.find("imname") != std::string::npos || overload.find("names_") != std::string::npos;
+}
 
+/// Without _cudnn_rnn, for which builds for CUDA have a kernel of its own that casts the weights, no entry of a list.
 std::set<std::string> ops_with_kernel(c10::DispatchKey key) {
   std::set<std::string> ops;
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -26,6 +32,8 @@ std::set<std::string> ops_with_kernel(c10::DispatchKey key) {
       ops.insert(c10::toString(name));
     }
   }
+  ops.erase("aten::_cudnn_rnn");
+  std::erase_if(ops, is_for_named_tensors);
   return ops;
 }
 
@@ -46,11 +54,15 @@ std::set<std::string> names_of(const std::map<std::string, CastPolicy>& table) {
 }
 
 TEST(OpListsTest, ListExactlyTheOpsThatTheDispatcherAutocasts) {
-  if (!kTablesAreOfThisLibTorch) {
+  if (TORCH_VERSION_MAJOR != 2 || TORCH_VERSION_MINOR > 13) {
     GTEST_SKIP() << "the tables are those of LibTorch 2.13, this is " << TORCH_VERSION;
   }
+  auto on_cuda = names_of(table_of(c10::kCUDA));
+  if (TORCH_VERSION_MINOR < 13) {
+    on_cuda.erase("aten::rms_norm");  // not autocast before
+  }
   EXPECT_EQ(names_of(table_of(c10::kCPU)), ops_with_kernel(c10::DispatchKey::AutocastCPU));
-  EXPECT_EQ(names_of(table_of(c10::kCUDA)), ops_with_kernel(c10::DispatchKey::AutocastCUDA));
+  EXPECT_EQ(on_cuda, ops_with_kernel(c10::DispatchKey::AutocastCUDA));
   EXPECT_EQ(autocast_ops(c10::kCPU).size(), 127);
   EXPECT_EQ(autocast_ops(c10::kCUDA).size(), 119);
 }
