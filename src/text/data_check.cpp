@@ -126,7 +126,10 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
   Found unnamed;
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     const auto* id = std::get_if<int64_t>(&rows.labels[i]);
-    if (id != nullptr && *id < labels.size() && labels.name(*id) != std::to_string(*id)) unnamed.add(i);
+    if (id == nullptr || *id >= labels.size()) continue;
+    const std::string number = std::to_string(*id);
+    const std::string& name = labels.name(*id);
+    if (name != number && name != "LABEL_" + number) unnamed.add(i);  // the latter is transformers' for no name
   }
   if (unnamed.count == 0) return;
   const int64_t id = std::get<int64_t>(rows.labels[unnamed.row]);

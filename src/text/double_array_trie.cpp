@@ -12,8 +12,8 @@ namespace {
 /// ring of free places itself: its next is the first of them.
 constexpr int32_t kFirst = 256, kRing = kFirst - 1;
 
-/// Free places that a node with several children is tried at before it gets new ones. On bert-base-chinese's
-/// vocabulary 512 make the array no smaller.
+/// Free places that a node with several children is tried at before it gets new ones. With 512 the array for
+/// bert-base-chinese's vocabulary is 9 % smaller and takes seven times as long.
 constexpr int kPatience = 64;
 
 }  // namespace

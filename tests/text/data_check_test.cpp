@@ -1,5 +1,6 @@
 #include "text/data_check.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,6 +43,7 @@ TEST(DataCheckTest, RefusesDataThatTeachesNothing) {
 TEST(DataCheckTest, FindsNothingOddInOrdinaryRows) {
   EXPECT_THAT(odd_rows(rows({{"a", name("joy")}, {"b", name("anger")}, {"A", name("joy")}}), kJoyAnger), IsEmpty());
   EXPECT_THAT(odd_rows(rows({{"a", id(0)}, {"b", id(1)}}), LabelMap::from_names({"0", "1"})), IsEmpty());
+  EXPECT_THAT(odd_rows(rows({{"a", id(0)}, {"b", id(1)}}), LabelMap::from_names({"LABEL_0", "LABEL_1"})), IsEmpty());
 }
 
 TEST(DataCheckTest, CountsEmptyRepeatedAndContradictingTexts) {
