@@ -107,6 +107,7 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
     options.restart_command(with_program(program, command_to_resume(command, app)));
   }
   options.name("mezzo launch")
+      .final_statuses({kWrongUsage, kNotAllSaved})
       .nproc(*flags.nproc)
       .nnodes(flags.nnodes)
       .node_rank(flags.node_rank)

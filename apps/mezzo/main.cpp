@@ -19,10 +19,9 @@
 
 namespace {
 
+using mezzo::app::kFailed, mezzo::app::kWrongUsage;
 using mezzo::app::Run;
 using mezzo::app::UsageError;
-
-constexpr int kFailed = 1, kWrongUsage = 2;
 
 /// The first line of a message, for errors that are one line by contract.
 std::string one_line(const std::string& message) { return message.substr(0, message.find('\n')); }

@@ -214,6 +214,9 @@ int run_train(TrainFlags& flags) {
   return with_ranks(flags.config.device, timeout, [&](distributed::ProcessGroup* group) {
     const auto result = text::train(
         flags.config, [] { return stop_signal() != 0; }, group);
+    if (result.saves_failed) {
+      return kNotAllSaved;
+    }
     // The signal may have come to another rank.
     return result.finished || flags.config.dry_run ? 0 : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
   });
@@ -228,6 +231,9 @@ Run add_train(CLI::App& app) {
   add_precision(app, *flags);
   add_ranks(app, flags->config);
   add_running(app, *flags);
+  app.footer(
+      "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could not\n"
+      "be saved; 130 or 143 stopped by Ctrl-C or SIGTERM, with a checkpoint saved.");
   return [flags] { return run_train(*flags); };
 }
 

@@ -12,19 +12,22 @@
 #include <system_error>
 #include <utility>
 
-#include "text/sync_folder.h"
+#include "text/content_hash.h"
+#include "text/durable_files.h"
 
 namespace mezzo::text {
 namespace {
 
+constexpr std::string_view kTemporaryEnding = ".tmp";
+
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   static std::atomic<uint64_t> count{0};
-  return path.parent_path() / fmt::format(".{}.{}.{}.tmp", path.filename().string(), getpid(), count++);
+  return path.parent_path() / fmt::format(".{}.{}.{}{}", path.filename().string(), getpid(), count++, kTemporaryEnding);
 }
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), hash_(std::make_unique<ContentHash>()) {
   struct stat status;
   TORCH_CHECK_VALUE(stat(path_.c_str(), &status) != 0 || S_ISREG(status.st_mode), path_.string(),
                     ": exists and is not a regular file. Choose another path.");
@@ -44,6 +47,7 @@ AtomicFile::~AtomicFile() {
 void AtomicFile::write(const void* data, size_t size) {
   constexpr size_t kMaxPiece = size_t{1} << 30;  // Linux writes at most 2 GiB in one call
   const char* bytes = static_cast<const char*>(data);
+  hash_->update(data, size);
   while (size > 0) {
     const ssize_t written = ::write(descriptor_, bytes, std::min(size, kMaxPiece));
     if (written < 0) {
@@ -55,11 +59,12 @@ void AtomicFile::write(const void* data, size_t size) {
   }
 }
 
-void AtomicFile::commit() {
-  if (fsync(descriptor_) != 0) fail(errno);
+std::string AtomicFile::commit() {
+  if (const int error = flush_to_disk(descriptor_)) fail(error);
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   if (close(std::exchange(descriptor_, -1)) != 0) fail(errno);
-  if (const int error = sync_folder(path_.parent_path())) fail(error);
+  flush_folder(path_.parent_path());
+  return hash_->hex();
 }
 
 void AtomicFile::fail(int error) const {
@@ -68,10 +73,20 @@ void AtomicFile::fail(int error) const {
   TORCH_CHECK_VALUE(false, path_.string(), ": cannot be written: ", std::generic_category().message(error), ".");
 }
 
-void write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
+bool is_leftover_of(std::string_view name, const std::filesystem::path& file) {
+  std::string rest = file.filename().string();
+  const std::string beginning = fmt::format(".{}.", name);
+  if (!rest.starts_with(beginning) || !rest.ends_with(kTemporaryEnding)) {
+    return false;
+  }
+  rest.erase(0, beginning.size());
+  return rest.find_first_not_of("0123456789.") == rest.size() - kTemporaryEnding.size() + 1;  // at the t of .tmp
+}
+
+std::string write_file_atomically(const std::filesystem::path& path, std::string_view contents) {
   AtomicFile file(path);
   file.write(contents);
-  file.commit();
+  return file.commit();
 }
 
 }  // namespace mezzo::text

@@ -1,102 +1,67 @@
 #include "mezzo/text/checkpoint.h"
 
 #include <c10/util/Exception.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <nlohmann/json.hpp>
 
-#include "mezzo/text/atomic_file.h"
 #include "mezzo/text/safetensors.h"
+#include "text/checkpoint_format.h"
+#include "text/content_hash.h"
 #include "text/json_file.h"
-#include "text/sync_folder.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace mezzo::text {
+namespace checkpoint_format {
 namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
-constexpr const char* kWeights = "weights.safetensors";
-constexpr const char* kOptimizer = "optimizer.safetensors";
-constexpr const char* kState = "state.json";
-constexpr const char* kManifest = "manifest.json";
+constexpr std::string_view kAside = ".tmp", kReplaced = ".replaced";
 
-std::string hash_of_file(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  TORCH_CHECK_VALUE(fd >= 0, path.string(), ": cannot be opened: ", std::strerror(errno));
-  XXH3_state_t* state = XXH3_createState();
-  XXH3_128bits_reset(state);
-  std::vector<char> buffer(1 << 20);
-  ssize_t count = 0;
-  while ((count = ::read(fd, buffer.data(), buffer.size())) > 0) {
-    XXH3_128bits_update(state, buffer.data(), static_cast<size_t>(count));
+/// The step of PREFIX step-N SUFFIX; -1 for another name.
+int64_t step_of(std::string_view name, std::string_view prefix, std::string_view suffix) {
+  if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() < prefix.size() + suffix.size()) {
+    return -1;
   }
-  const XXH128_hash_t hash = XXH3_128bits_digest(state);
-  XXH3_freeState(state);
-  ::close(fd);
-  TORCH_CHECK_VALUE(count == 0, path.string(), ": cannot be read: ", std::strerror(errno));
-  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  const std::string digits(name.substr(prefix.size(), name.size() - prefix.size() - suffix.size()));
+  const bool is_number =
+      !digits.empty() && digits.size() < 18 && digits.find_first_not_of("0123456789") == std::string::npos;
+  return is_number ? std::stoll(digits) : -1;
 }
 
-void flush(const fs::path& folder) {
-  const int error = sync_folder(folder);
-  TORCH_CHECK_VALUE(error == 0, folder.string(), ": cannot be flushed to the disk: ", std::strerror(error));
+void check_hash(const fs::path& checkpoint, const Hashes& hashes, const char* name) {
+  const auto hash = hashes.find(name);
+  TORCH_CHECK_VALUE(hash != hashes.end(), (checkpoint / kManifest).string(), ": has no hash of ", name);
+  TORCH_CHECK_VALUE(hash_of_file(checkpoint / name) == hash->second, (checkpoint / name).string(),
+                    ": is damaged: its hash is not the one noted when the checkpoint was written");
 }
 
-/// Checkpoints of `folder`, newest first.
-std::vector<std::pair<int64_t, fs::path>> list_checkpoints(const fs::path& folder) {
-  std::vector<std::pair<int64_t, fs::path>> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const std::string digits = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
-    if (!digits.empty() && digits.size() < 18 && digits.find_first_not_of("0123456789") == std::string::npos) {
-      found.emplace_back(std::stoll(digits), entry.path());
-    }
+void check_format(const fs::path& file, const Json& state) {
+  const auto format = state.find("format");
+  TORCH_CHECK_VALUE(format != state.end(), file.string(),
+                    ": has no format number: a mezzo before the first release wrote it; start anew");
+  TORCH_CHECK_VALUE(*format == kCheckpointFormat, file.string(), ": is of format ", format->dump(),
+                    ", this mezzo reads format ", kCheckpointFormat, "; go on with the version that wrote it");
+}
+
+void read_state(const Json& json, Checkpoint& checkpoint) {
+  json.at("run").get_to(checkpoint.run);
+  json.at("step").get_to(checkpoint.step);
+  json.at("steps_taken").get_to(checkpoint.steps_taken);
+  json.at("samples").get_to(checkpoint.samples);
+  json.at("tokens").get_to(checkpoint.tokens);
+  json.at("seconds").get_to(checkpoint.seconds);
+  json.at("step_seconds").get_to(checkpoint.step_seconds);
+  json.at("last_eval_step").get_to(checkpoint.last_eval_step);
+  if (const Json& best = json.at("best"); !best.is_null()) {
+    checkpoint.best = BestModel{best.at("step").get<int64_t>(), best.at("accuracy").get<double>(),
+                                best.at("hash").get<std::string>()};
   }
-  std::sort(found.rbegin(), found.rend());
-  return found;
-}
-
-Json state_to_json(const Checkpoint& checkpoint) {
-  return {{"step", checkpoint.step},
-          {"steps_taken", checkpoint.steps_taken},
-          {"samples", checkpoint.samples},
-          {"tokens", checkpoint.tokens},
-          {"seconds", checkpoint.seconds},
-          {"step_seconds", checkpoint.step_seconds},
-          {"last_eval_step", checkpoint.last_eval_step},
-          {"best_accuracy", checkpoint.best_accuracy ? Json(*checkpoint.best_accuracy) : Json()},
-          {"best_step", checkpoint.best_step},
-          {"scaler", checkpoint.scaler},
-          {"schedule", checkpoint.schedule},
-          {"settings", checkpoint.settings}};
-}
-
-void state_from_json(const Json& json, Checkpoint& checkpoint) {
-  checkpoint.step = json.at("step").get<int64_t>();
-  checkpoint.steps_taken = json.at("steps_taken").get<int64_t>();
-  checkpoint.samples = json.at("samples").get<int64_t>();
-  checkpoint.tokens = json.at("tokens").get<int64_t>();
-  checkpoint.seconds = json.at("seconds").get<double>();
-  checkpoint.step_seconds = json.at("step_seconds").get<double>();
-  checkpoint.last_eval_step = json.at("last_eval_step").get<int64_t>();
-  if (!json.at("best_accuracy").is_null()) {
-    checkpoint.best_accuracy = json.at("best_accuracy").get<double>();
-  }
-  checkpoint.best_step = json.at("best_step").get<int64_t>();
-  checkpoint.scaler = json.at("scaler").get<std::map<std::string, double>>();
-  checkpoint.schedule = json.at("schedule").get<std::map<std::string, double>>();
-  checkpoint.settings = json.at("settings").get<std::map<std::string, std::string>>();
+  json.at("scaler").get_to(checkpoint.scaler);
+  json.at("schedule").get_to(checkpoint.schedule);
+  checkpoint.identity = identity_from_json(json.at("identity"));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> read_tensors(const fs::path& path) {
@@ -108,59 +73,112 @@ std::vector<std::pair<std::string, at::Tensor>> read_tensors(const fs::path& pat
   return tensors;
 }
 
-void check_manifest(const fs::path& folder) {
-  const Json manifest = read_json_object(folder / kManifest);
-  for (const char* name : {kWeights, kOptimizer, kState}) {
-    const auto entry = manifest.find(name);
-    TORCH_CHECK_VALUE(entry != manifest.end() && entry->is_string(), (folder / kManifest).string(), ": has no hash of ",
-                      name);
-    TORCH_CHECK_VALUE(hash_of_file(folder / name) == entry->get<std::string>(), (folder / name).string(),
-                      ": is damaged: its hash is not the one noted when the checkpoint was written");
-  }
-}
-
 }  // namespace
 
-void save_checkpoint(const Checkpoint& checkpoint, const fs::path& folder, int64_t keep) {
-  const fs::path target = folder / fmt::format("{}{}", kPrefix, checkpoint.step);
-  const fs::path aside = folder / fmt::format(".{}{}.tmp", kPrefix, checkpoint.step);
-  fs::remove_all(aside);
-  fs::create_directories(aside);
-  save_safetensors(aside / kWeights, checkpoint.weights);
-  save_safetensors(aside / kOptimizer, checkpoint.optimizer);
-  write_file_atomically(aside / kState, state_to_json(checkpoint).dump(2) + "\n");
-  Json manifest;
-  for (const char* name : {kWeights, kOptimizer, kState}) {
-    manifest[name] = hash_of_file(aside / name);
+std::vector<std::pair<int64_t, fs::path>> list(const fs::path& folder) {
+  std::vector<std::pair<int64_t, fs::path>> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const int64_t step = std::max(step_of(name, kPrefix, ""), step_of(name, fmt::format(".{}", kPrefix), kReplaced));
+    if (step >= 0) {
+      found.emplace_back(step, entry.path());
+    }
   }
-  write_file_atomically(aside / kManifest, manifest.dump(2) + "\n");
-  flush(aside);
-
-  fs::remove_all(target);  // of an earlier life of the same run
-  fs::rename(aside, target);
-  flush(folder);
-  const auto all = list_checkpoints(folder);
-  for (size_t i = static_cast<size_t>(keep); i < all.size(); ++i) {
-    fs::remove_all(all[i].second);
-  }
+  std::sort(found.rbegin(), found.rend());  // "." sorts before "s"
+  return found;
 }
 
-Checkpoint load_checkpoint(const fs::path& folder) {
+fs::path path(const fs::path& folder, int64_t step) { return folder / fmt::format("{}{}", kPrefix, step); }
+
+fs::path path_aside(const fs::path& folder, int64_t step) {
+  return folder / fmt::format(".{}{}{}", kPrefix, step, kAside);
+}
+
+fs::path path_replaced(const fs::path& folder, int64_t step) {
+  return folder / fmt::format(".{}{}{}", kPrefix, step, kReplaced);
+}
+
+bool is_aside(const fs::path& path) {
+  return step_of(path.filename().string(), fmt::format(".{}", kPrefix), kAside) >= 0;
+}
+
+Json to_json(const RunIdentity& identity) {
+  return {{"flags", identity.flags}, {"model", identity.model}, {"data", identity.data}};
+}
+
+RunIdentity identity_from_json(const Json& json) {
+  return {json.at("flags").get<RunIdentity::Values>(), json.at("model").get<RunIdentity::Values>(),
+          json.at("data").get<RunIdentity::Values>()};
+}
+
+std::string state_text(const Checkpoint& checkpoint) {
+  const auto& best = checkpoint.best;
+  const Json json = {
+      {"format", kCheckpointFormat},
+      {"run", checkpoint.run},
+      {"step", checkpoint.step},
+      {"steps_taken", checkpoint.steps_taken},
+      {"samples", checkpoint.samples},
+      {"tokens", checkpoint.tokens},
+      {"seconds", checkpoint.seconds},
+      {"step_seconds", checkpoint.step_seconds},
+      {"last_eval_step", checkpoint.last_eval_step},
+      {"best", best ? Json{{"step", best->step}, {"accuracy", best->accuracy}, {"hash", best->hash}} : Json()},
+      {"scaler", checkpoint.scaler},
+      {"schedule", checkpoint.schedule},
+      {"identity", to_json(checkpoint.identity)}};
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+Hashes read_manifest(const fs::path& checkpoint) {
+  const Json json = read_json_object(checkpoint / kManifest);
+  Hashes hashes;
+  for (const auto& [name, hash] : json.items()) {
+    TORCH_CHECK_VALUE(hash.is_string(), (checkpoint / kManifest).string(), ": the hash of ", name, " is no string");
+    hashes[name] = hash.get<std::string>();
+  }
+  return hashes;
+}
+
+Checkpoint read_and_verify(const fs::path& folder) {
   TORCH_CHECK_VALUE(fs::is_directory(folder), folder.string(), ": is not a checkpoint folder");
-  check_manifest(folder);
+  const Hashes hashes = read_manifest(folder);
+  check_hash(folder, hashes, kState);
   Checkpoint checkpoint;
   try {
-    state_from_json(read_json_object(folder / kState), checkpoint);
+    const Json state = read_json_object(folder / kState);
+    check_format(folder / kState, state);
+    read_state(state, checkpoint);
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, (folder / kState).string(), ": is no checkpoint state: ", error.what());
   }
-  checkpoint.weights = read_tensors(folder / kWeights);
-  checkpoint.optimizer = read_tensors(folder / kOptimizer);
+  check_hash(folder, hashes, kWeights);
+  check_hash(folder, hashes, kOptimizer);
+  const char* best = hashes.contains(kBest) ? kBest : kWeights;
+  if (best == kBest) {
+    check_hash(folder, hashes, kBest);
+  }
+  if (checkpoint.best) {
+    TORCH_CHECK_VALUE(hashes.at(best) == checkpoint.best->hash, folder.string(), ": lacks ", kBest,
+                      ", the best weights, of step ", checkpoint.best->step);
+    checkpoint.best_weights = folder / best;
+  }
   return checkpoint;
 }
 
-std::optional<Checkpoint> load_newest_checkpoint(const fs::path& folder, std::vector<std::string>& problems) {
-  for (const auto& [step, path] : list_checkpoints(folder)) {
+}  // namespace checkpoint_format
+
+Checkpoint load_checkpoint(const std::filesystem::path& folder) {
+  Checkpoint checkpoint = checkpoint_format::read_and_verify(folder);
+  checkpoint.weights = checkpoint_format::read_tensors(folder / checkpoint_format::kWeights);
+  checkpoint.optimizer = checkpoint_format::read_tensors(folder / checkpoint_format::kOptimizer);
+  return checkpoint;
+}
+
+std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& folder,
+                                                 std::vector<std::string>& problems) {
+  for (const auto& [step, path] : checkpoint_format::list(folder)) {
     try {
       return load_checkpoint(path);
     } catch (const c10::Error& error) {

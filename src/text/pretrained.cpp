@@ -120,16 +120,16 @@ LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::fi
   });
 }
 
-void save_pretrained(const BertConfig& config,
-                     const std::vector<std::pair<std::string, at::Tensor>>& weights,
-                     const std::filesystem::path& folder) {
+std::string save_pretrained(const BertConfig& config,
+                            const std::vector<std::pair<std::string, at::Tensor>>& weights,
+                            const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& [name, tensor] : weights) {
     tensors.emplace_back(name, tensor.detach().to(at::kCPU, at::kFloat));
   }
   config.save(folder / "config.json");
-  save_safetensors(folder / kWeightsFile, tensors, {{"format", "pt"}});
+  return save_safetensors(folder / kWeightsFile, tensors, {{"format", "pt"}});
 }
 
 }  // namespace mezzo::text

@@ -18,7 +18,7 @@
 #include "mezzo/text/pretrained.h"
 #include "mezzo/text/report.h"
 #include "mezzo/version.h"
-#include "text/json_file.h"
+#include "text/checkpoint_format.h"
 #include "text/printable.h"
 
 namespace mezzo::text {
@@ -26,28 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
-
-bool is_finished_run(const fs::path& output) {
-  const fs::path path = output / "run.json";
-  return fs::exists(path) && read_json_object(path).value("finished", nlohmann::json()) == true;
-}
-
-/// Refuses to mix with, or silently replace, what another run left.
-void claim_folder(const TrainConfig& config) {
-  const fs::path& output = config.output;
-  TORCH_CHECK_VALUE(!fs::exists(output) || fs::is_directory(output), "--output ", output.string(),
-                    ": is a file, not a folder");
-  const bool holds_run = fs::exists(output / "metrics.jsonl") || fs::exists(output / "model.safetensors");
-  const bool may_restart = config.overwrite || (config.resume == "auto" && !is_finished_run(output));
-  TORCH_CHECK_VALUE(!holds_run || may_restart, "--output ", output.string(), ": holds ",
-                    is_finished_run(output) ? "a finished run" : "a run",
-                    " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");
-  for (const char* name :
-       {"metrics.jsonl", "model.safetensors", "report.html", "run.json", "tensorboard", "checkpoints"}) {
-    fs::remove_all(output / name);
-  }
-  fs::create_directories(output);
-}
 
 std::string cpu_model() {
   std::ifstream cpuinfo("/proc/cpuinfo");
@@ -120,23 +98,26 @@ ProgressBar::Options progress_options(const TrainConfig& config, const RunPlan& 
 RunOutput::RunOutput(const TrainConfig& config,
                      const RunSetup& setup,
                      const RunPlan& plan,
-                     std::optional<int64_t> resumed_step)
-    : config_(config), setup_(setup), total_steps_(plan.total_steps) {
-  if (resumed_step) {
-    fs::create_directories(config.output);
-    metrics_ = MetricsLog::resume(config.output / "metrics.jsonl", *resumed_step);
-  } else {
-    claim_folder(config);
-    metrics_.emplace(config.output / "metrics.jsonl");
+                     const RunIdentity& identity,
+                     RunFolder& folder,
+                     const std::optional<Checkpoint>& resumed)
+    : config_(config), setup_(setup), identity_(identity), total_steps_(plan.total_steps) {
+  folder.make(resumed, identity);
+  run_ = folder.run();
+  if (resumed) {
+    metrics_ = MetricsLog::resume(config.output / "metrics.jsonl", resumed->step);
   }
+  write_run_json("running", resumed ? resumed->step : 0);
+  folder.clear();
   TensorBoardWriter::Options board_options;
-  if (resumed_step) {
-    board_options.purge_step = *resumed_step + 1;
+  if (resumed) {
+    board_options.purge_step = resumed->step + 1;
+  } else {
+    metrics_.emplace(config.output / "metrics.jsonl");
   }
   board_.emplace(config.output / "tensorboard", board_options);
   setup.tokenizer.save(config.output, config.max_length);
   setup.model->config().save(config.output / "config.json");
-  write_run_json("running", resumed_step.value_or(0));
 
   for (const std::string& line : setup.notes) {
     note(line);
@@ -146,10 +127,12 @@ RunOutput::RunOutput(const TrainConfig& config,
       to_string(setup.precision),
       plan.ranks > 1 ? fmt::format("{} ranks, each on {}", plan.ranks, setup.device.str()) : setup.device.str(),
       at::get_num_threads()));
-  if (resumed_step) {
-    note(fmt::format("resumed after step {}", *resumed_step));
+  if (resumed) {
+    note(fmt::format("resumed after step {}", resumed->step));
+  } else if (config.resume == "auto") {
+    note("no checkpoint yet to resume from: training starts at its beginning");
   }
-  progress_.emplace(progress_options(config, plan, resumed_step.value_or(0)));
+  progress_.emplace(progress_options(config, plan, resumed ? resumed->step : 0));
 }
 
 void RunOutput::step(const StepRecord& record) {
@@ -188,7 +171,7 @@ void RunOutput::eval(const EvalRecord& record) {
            : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
 }
 
-void RunOutput::best(int64_t step, double accuracy) { best_ = Best{step, accuracy}; }
+void RunOutput::best(const BestModel& model) { best_ = model; }
 
 void RunOutput::diagnose(const DiagnoseRecord& record) {
   metrics_->append(record);
@@ -232,9 +215,9 @@ void RunOutput::communication(const CommunicationRecord& record) {
   note(fmt::format("{} ranks: {}", record.ranks, text));
 }
 
-void RunOutput::save_model(const BertForSequenceClassification& model,
-                           const std::vector<std::pair<std::string, at::Tensor>>& weights) {
-  save_pretrained(model.config(), weights, config_.output);
+std::string RunOutput::save_model(const BertForSequenceClassification& model,
+                                  const std::vector<std::pair<std::string, at::Tensor>>& weights) {
+  return save_pretrained(model.config(), weights, config_.output);
 }
 
 void RunOutput::training_done() {
@@ -296,10 +279,13 @@ void RunOutput::end(const EndRecord& record,
 }
 
 void RunOutput::note(const std::string& line) {
-  if (config_.quiet) {
-    return;
+  if (!config_.quiet) {
+    warn(line);
   }
-  if (progress_) {
+}
+
+void RunOutput::warn(const std::string& line) {
+  if (progress_ && !config_.quiet) {
     progress_->print_line(line);
   } else {
     fmt::print(stderr, "{}\n", line);
@@ -340,12 +326,14 @@ void RunOutput::write_report(const std::string& notice,
 void RunOutput::write_run_json(const std::string& status, int64_t steps, const std::string& error) const {
   Json json = {
       {"finished", status == "finished"},
+      {"run", run_},
       {"status", status},
       {"steps", steps},
       {"best_step", best_ ? Json(best_->step) : Json()},
       {"best_accuracy", best_ ? Json(best_->accuracy) : Json()},
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
       {"settings", to_json_object(config_.settings())},
+      {"identity", checkpoint_format::to_json(identity_)},
       {"environment", to_json_object(environment(setup_))},
       {"texts",
        {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};

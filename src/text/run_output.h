@@ -13,6 +13,7 @@
 #include "mezzo/text/run_records.h"
 #include "mezzo/text/tensorboard_writer.h"
 #include "text/diagnosis.h"
+#include "text/run_folder.h"
 #include "text/run_setup.h"
 #include "text/training_parts.h"
 
@@ -23,20 +24,27 @@ namespace mezzo::text {
 /// last two say so.
 class RunOutput {
  public:
-  /// Makes the folder, after checking that no other run lies in it.
-  /// @param resumed_step  where an earlier life of the run is taken up; nullopt starts afresh.
-  RunOutput(const TrainConfig& config, const RunSetup& setup, const RunPlan& plan, std::optional<int64_t> resumed_step);
+  /// @param folder  after its check: made and cleared here.
+  /// @param resumed  where an earlier life of the run is taken up; nullopt starts afresh.
+  RunOutput(const TrainConfig& config,
+            const RunSetup& setup,
+            const RunPlan& plan,
+            const RunIdentity& identity,
+            RunFolder& folder,
+            const std::optional<Checkpoint>& resumed);
 
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
   /// The weights of `step` are the best so far, of that accuracy on dev.
-  void best(int64_t step, double accuracy);
+  void best(const BestModel& model);
   /// Prints the text of the record, too, unless it says what that of the step before said: such steps are counted.
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
-  /// Saves the weights as the run's model.
-  void save_model(const BertForSequenceClassification& model,
-                  const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  /// Saves the weights as the run's model. Returns the hash of their file.
+  std::string save_model(const BertForSequenceClassification& model,
+                         const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  /// Prints the line, however quiet the run is.
+  void warn(const std::string& line);
   /// No more steps come: ends the progress bar.
   void training_done();
 
@@ -48,11 +56,6 @@ class RunOutput {
   void end(const EndRecord& record, const std::optional<ClassificationReport>& report, const std::string& split);
 
  private:
-  struct Best {
-    int64_t step;
-    double accuracy;
-  };
-
   void note(const std::string& line);
   /// The skipped steps that were only counted.
   void tell_of_repeats();
@@ -67,9 +70,11 @@ class RunOutput {
 
   const TrainConfig& config_;
   const RunSetup& setup_;
+  const RunIdentity& identity_;
+  std::string run_;  // its name
   const int64_t total_steps_;
   const std::time_t started_ = std::time(nullptr);
-  std::optional<Best> best_;
+  std::optional<BestModel> best_;
   std::map<std::string, Finding> findings_;  // the last ones printed, by kind
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardWriter> board_;

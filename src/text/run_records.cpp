@@ -12,7 +12,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "mezzo/text/atomic_file.h"
 #include "text/append_file.h"
+#include "text/durable_files.h"
 #include "text/json_file.h"
 
 namespace mezzo::text {
@@ -290,24 +292,6 @@ std::string lines_until(const std::filesystem::path& path, int64_t step) {
 
 constexpr const char* kWho = "MetricsLog";
 
-void replace_file(const std::filesystem::path& path, const std::string& content) {
-  const std::filesystem::path aside = path.string() + ".tmp";
-  const int fd = open_for_writing(kWho, aside, O_TRUNC);
-  try {
-    write_all(kWho, aside, fd, content);
-    TORCH_CHECK(::fsync(fd) == 0, kWho, ": cannot write ", aside.string(), " to disk.");
-  } catch (...) {
-    ::close(fd);
-    std::error_code ignored;
-    std::filesystem::remove(aside, ignored);
-    throw;
-  }
-  ::close(fd);
-  std::error_code error;
-  std::filesystem::rename(aside, path, error);
-  TORCH_CHECK(!error, kWho, ": cannot rename ", aside.string(), " to ", path.string(), ": ", error.message());
-}
-
 }  // namespace
 
 std::string to_json(const StepRecord& record) { return to_line(to_json_object("step", record)); }
@@ -336,7 +320,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path) : MetricsLog(path, O_T
 
 MetricsLog MetricsLog::resume(const std::filesystem::path& path, int64_t step) {
   if (std::filesystem::exists(path)) {
-    replace_file(path, lines_until(path, step));
+    write_file_atomically(path, lines_until(path, step));
   }
   return MetricsLog(path, O_APPEND);
 }
@@ -357,6 +341,10 @@ MetricsLog::~MetricsLog() {
 }
 
 void MetricsLog::append_line(std::string line) {
+  TORCH_CHECK(
+      is_name_of(path_, fd_), path_.string(),
+      ": was removed, moved or replaced while the run was writing it, so the run ends here; where checkpoints are "
+      "left, --resume goes on from them");
   line += '\n';
   write_all(kWho, path_, fd_, line);
 }

@@ -413,7 +413,7 @@ std::string header(const std::vector<NamedTensor>& tensors,
 
 }  // namespace
 
-void save_safetensors(const std::filesystem::path& path,
+std::string save_safetensors(const std::filesystem::path& path,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   const std::vector<NamedTensor> prepared = prepare(tensors, path.string());
@@ -426,7 +426,7 @@ void save_safetensors(const std::filesystem::path& path,
     const at::Tensor plain = named.tensor->detach().cpu().resolve_conj().resolve_neg().contiguous();
     file.write(plain.const_data_ptr(), plain.nbytes());
   }
-  file.commit();
+  return file.commit();
 }
 
 }  // namespace mezzo::text

@@ -9,9 +9,11 @@
 #include <initializer_list>
 #include <limits>
 #include <string_view>
+#include <system_error>
 
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/batching.h"
+#include "text/run_folder.h"
 
 namespace mezzo::text {
 namespace {
@@ -104,10 +106,33 @@ void check_recipe(const TrainConfig& config) {
   check_count("limit", config.limit, 0, std::numeric_limits<int64_t>::max());
 }
 
+/// By device and inode, so that links do not hide it.
+void check_output_apart(const TrainConfig& config) {
+  if (config.output.empty()) {
+    return;
+  }
+  std::error_code missing;
+  TORCH_CHECK_VALUE(!std::filesystem::equivalent(config.output, config.model, missing), "--output ",
+                    config.output.string(),
+                    " is the folder of --model: training would replace the weights "
+                    "it starts from; pass another folder");
+  using Input = std::pair<std::string_view, std::filesystem::path>;
+  for (const auto& [flag, file] :
+       {Input("model", config.model / "model.safetensors"), Input("train", config.train), Input("dev", config.dev),
+        Input("test", config.test), Input("vocab", config.vocab), Input("model-config", config.model_config)}) {
+    for (const char* name : kRunFiles) {
+      TORCH_CHECK_VALUE(!std::filesystem::equivalent(config.output / name, file, missing), "--output ",
+                        config.output.string(), ": training would replace ", name, " there, which --", flag,
+                        " reads; pass another folder");
+    }
+  }
+}
+
 }  // namespace
 
 void TrainConfig::validate() const {
   check_sources(*this);
+  check_output_apart(*this);
   check_recipe(*this);
 }
 

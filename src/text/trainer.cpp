@@ -23,11 +23,15 @@
 #include "mezzo/text/inference.h"
 #include "mezzo/text/pretrained.h"
 #include "text/batch_size.h"
+#include "text/best_model_file.h"
+#include "text/checkpoint_store.h"
 #include "text/diagnosis.h"
 #include "text/dry_run.h"
 #include "text/machine_memory.h"
 #include "text/printable.h"
 #include "text/ranks.h"
+#include "text/run_folder.h"
+#include "text/run_identity.h"
 #include "text/run_output.h"
 #include "text/run_setup.h"
 #include "text/training_model.h"
@@ -56,39 +60,55 @@ std::string name_of(const std::optional<Checkpoint>& checkpoint) {
   return checkpoint ? fmt::format("step {}", checkpoint->step) : "none";
 }
 
+std::vector<std::pair<std::string, at::Tensor>> clone(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  std::vector<std::pair<std::string, at::Tensor>> copies;
+  for (const auto& [name, tensor] : tensors) {
+    copies.emplace_back(name, tensor.clone());
+  }
+  return copies;
+}
+
 class Trainer {
  public:
   Trainer(const TrainConfig& config, const std::function<bool()>& stop_requested, distributed::ProcessGroup* group)
       : stop_requested_(stop_requested),
         ranks_(group),
+        folder_(together(ranks_,
+                         [&] {
+                           const bool writes = ranks_.is_main() && !config.dry_run;
+                           return writes ? std::make_unique<RunFolder>(config) : nullptr;
+                         })),
         setup_(together(ranks_, [&] { return set_up_run(config); })),
         resumed_(together(ranks_, [&] { return find_checkpoint(config); })),
-        config_(with_batch_size(config, setup_, ranks_, resumed_ ? resumed_->settings["batch-size"] : "")),
+        config_(with_batch_size(config, setup_, ranks_, resumed_ ? resumed_->identity.flags["batch-size"] : "")),
         plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
-        identity_(result_settings(config_, setup_, ranks_)),
+        identity_(identity_of(config_, setup_, ranks_)),
         metric_schedule_(make_metric_schedule(config_)),
         scaler_(scaler_options(config_, setup_.precision)) {
-    ranks_.check_same(identity_);
+    check_same_on_all(identity_, ranks_);
     ranks_.all_or_none([&] {
-      if (resumed_) {
-        check_same_run(*resumed_, identity_);
+      const std::string difference = resumed_ ? describe_difference(resumed_->identity, identity_) : "";
+      TORCH_CHECK_VALUE(difference.empty(), "--resume: the checkpoint is of another run: ", difference,
+                        "; resume with the same settings, or start afresh in another --output");
+      if (folder_) {
+        folder_->check(resumed_, identity_);
       }
     });
     ranks_.check_same({{"the checkpoint to resume from, which all hosts must see,", name_of(resumed_)}});
     if (config_.dry_run) {
       return;
     }
-    ranks_.all_or_none([&] {
-      if (ranks_.is_main()) {
-        output_.emplace(config_, setup_, plan_, resumed_ ? std::optional(resumed_->step) : std::nullopt);
-      }
-    });
     setup_.model->set_gradient_checkpointing(config_.gradient_checkpointing);
     model_.emplace(config_, setup_, ranks_, resumed_ ? &*resumed_ : nullptr);
     if (resumed_) {
       restore(*resumed_);
-      resumed_.reset();
     }
+    ranks_.all_or_none([&] {  // all else is in order: now the folder is touched
+      if (folder_) {
+        open_output();
+      }
+    });
+    resumed_.reset();
   }
 
   TrainResult run() {
@@ -131,8 +151,10 @@ class Trainer {
         stop = !evaluate_dev();
       }
       const bool save_is_due = config_.save_every > 0 && counters_.step % config_.save_every == 0;
-      if (stop || save_is_due) {
+      if (stop) {
         save();
+      } else if (save_is_due) {
+        save_if_possible();
       }
     }
     return stop ? stopped() : finish();
@@ -164,6 +186,7 @@ class Trainer {
     record.epoch = plan_.epochs_after(counters_.step);
     if (output_) {
       output_->step(record);
+      mend_best_model(BestModelFile::Look::kQuick);
     }
     if (config_.diagnose) {
       diagnose(record, micro_batches);
@@ -376,12 +399,10 @@ class Trainer {
       metric_schedule_->observe(evaluation->loss);
     }
     const auto& report = evaluation->report;
-    if (report && (!counters_.best_accuracy || report->accuracy > *counters_.best_accuracy)) {
-      counters_.best_accuracy = report->accuracy;
-      counters_.best_step = counters_.step;
-      save_model();
+    if (report && (!counters_.best || report->accuracy > counters_.best->accuracy)) {
+      counters_.best = BestModel{counters_.step, report->accuracy, save_model()};
       if (output_) {
-        output_->best(counters_.best_step, *counters_.best_accuracy);
+        output_->best(*counters_.best);
       }
     }
     return true;
@@ -423,7 +444,7 @@ class Trainer {
     const bool has_test = !setup_.test.ids.empty();
     std::optional<Evaluation> evaluation;
     if (has_test || !setup_.dev.ids.empty()) {
-      const int64_t step = counters_.best_accuracy ? counters_.best_step : counters_.step;
+      const int64_t step = counters_.best ? counters_.best->step : counters_.step;
       evaluation = evaluate({.step = step, .split = has_test ? "test" : "dev", .is_final = true},
                             has_test ? setup_.test : setup_.dev);
       if (!evaluation) {
@@ -431,7 +452,10 @@ class Trainer {
         return stopped();
       }
     }
-    TrainResult result{.finished = true, .steps = counters_.step, .report = std::nullopt};
+    TrainResult result{.finished = true,
+                       .saves_failed = ranks_.any(!failed_saves_.empty()),
+                       .steps = counters_.step,
+                       .report = std::nullopt};
     if (evaluation) {
       result.report = std::move(evaluation->report);
     }
@@ -441,15 +465,19 @@ class Trainer {
                     .samples_per_second = static_cast<double>(counters_.samples) / counters_.step_seconds,
                     .tokens_per_second = static_cast<double>(counters_.tokens) / counters_.step_seconds,
                     .peak_memory_bytes = peak_memory_bytes(),
-                    .best_step = counters_.best_accuracy ? std::optional(counters_.best_step) : std::nullopt},
+                    .best_step = counters_.best ? std::optional(counters_.best->step) : std::nullopt},
                    result.report, has_test ? "test" : "dev");
+      if (!failed_saves_.empty()) {
+        output_->warn(fmt::format("trained to the end, but {} checkpoints could not be saved; the last: {}",
+                                  failed_saves_.size(), failed_saves_.back()));
+      }
     }
     return result;
   }
 
   /// Leaves the best weights in the model, for the report.
   void end_training() {
-    if (!setup_.dev.ids.empty() && !counters_.best_accuracy) {
+    if (!setup_.dev.ids.empty() && !counters_.best) {
       save();
       TORCH_CHECK(false,
                   "training: no evaluation on dev gave finite numbers, so there is no model to keep; the weights "
@@ -468,11 +496,19 @@ class Trainer {
         output_->diagnose(*gradients);
       }
     }
-    if (!counters_.best_accuracy) {
+    if (!counters_.best) {
       save_model();
       return;
     }
-    if (ranks_.is_main()) {
+    if (counters_.best->step == counters_.step) {  // the model has its weights
+      if (ranks_.any(output_ && !best_model_->problem(BestModelFile::Look::kThorough).empty())) {
+        save_model();
+      }
+      return;
+    }
+    if (auto weights = model_->weights(); ranks_.is_main()) {
+      last_weights_ = clone(weights);
+      mend_best_model(BestModelFile::Look::kThorough);
       load_pretrained(*setup_.model, config_.output, config_.seed);
     }
     ranks_.broadcast(setup_.model->parameters());
@@ -485,29 +521,86 @@ class Trainer {
     return {.finished = false, .steps = counters_.step, .report = std::nullopt};
   }
 
-  void save_model() {
+  /// Returns the hash of the file; of none, on the other ranks.
+  std::string save_model() {
     const auto tensors = model_->weights();
-    if (output_) {
-      output_->save_model(*setup_.model, tensors);
+    if (!output_) {
+      return "";
+    }
+    const std::string hash = output_->save_model(*setup_.model, tensors);
+    best_model_->written(hash);
+    return hash;
+  }
+
+  /// Of the main rank. While a run goes on, the best weights lie in a file alone.
+  void mend_best_model(BestModelFile::Look look) {
+    if (!counters_.best) {
+      return;
+    }
+    const auto find_copy = [&] { return checkpoints_->find_weights(counters_.best->hash); };
+    if (const std::string problem = best_model_->mend(look, find_copy); !problem.empty()) {
+      output_->warn(problem + "; put back from a checkpoint");
     }
   }
 
   double total_seconds() const { return counters_.seconds + seconds_since(started_); }
 
+  /// A run does not end because a checkpoint in between could not be written: the disk may have room again later.
+  void save_if_possible() {
+    const Checkpoint checkpoint = state();
+    if (!ranks_.is_main()) {
+      return;
+    }
+    try {
+      checkpoints_->save(checkpoint, best_model_->path());
+    } catch (const std::exception& error) {
+      const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+      failed_saves_.emplace_back(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
+      output_->warn(fmt::format("the checkpoint of step {} could not be saved, training goes on: {}", checkpoint.step,
+                                failed_saves_.back()));
+    }
+  }
+
   void save() {
+    const Checkpoint checkpoint = state();
+    if (ranks_.is_main()) {
+      checkpoints_->save(checkpoint, best_model_->path());
+    }
+  }
+
+  /// Collective; complete on the main rank.
+  Checkpoint state() {
     Checkpoint checkpoint = counters_;
     checkpoint.seconds = total_seconds();
-    checkpoint.settings = identity_;
+    checkpoint.identity = identity_;
     for (const auto& [key, value] : scaler_.state_dict()) {
       checkpoint.scaler[key] = value.toDouble();
     }
     checkpoint.schedule = metric_schedule_ ? metric_schedule_->state_dict() : std::map<std::string, double>();
     checkpoint.weights = model_->weights();
+    if (!last_weights_.empty()) {
+      checkpoint.weights = last_weights_;
+    }
     for (const auto& entry : model_->optimizer_state()) {
       checkpoint.optimizer.push_back(entry);
     }
-    if (ranks_.is_main()) {
-      save_checkpoint(checkpoint, config_.output / "checkpoints", config_.keep);
+    return checkpoint;
+  }
+
+  void open_output() {
+    output_.emplace(config_, setup_, plan_, identity_, *folder_, resumed_);
+    counters_.run = folder_->run();
+    checkpoints_.emplace(config_.output / "checkpoints", config_.keep);
+    best_model_.emplace(config_.output / "model.safetensors");
+    if (!resumed_) {
+      return;
+    }
+    checkpoints_->goes_on_from(*resumed_);
+    if (resumed_->best) {
+      output_->best(*resumed_->best);
+      // Its file is not there in a new folder, and of a later step where the run had gone on after the checkpoint.
+      best_model_->expect(resumed_->best->hash);
+      best_model_->mend(BestModelFile::Look::kThorough, [&] { return std::optional(resumed_->best_weights); });
     }
   }
 
@@ -520,27 +613,30 @@ class Trainer {
       metric_schedule_->load_state_dict(checkpoint.schedule);
     }
     counters_ = checkpoint;
+    counters_.identity = {};
     counters_.weights.clear();
     counters_.optimizer.clear();
-    if (output_ && counters_.best_accuracy) {
-      output_->best(counters_.best_step, *counters_.best_accuracy);
-    }
   }
 
   const CpuHalfCompute fast_half_compute_;
   const std::function<bool()>& stop_requested_;
   const Ranks ranks_;
+  const std::unique_ptr<RunFolder> folder_;  // of the main rank
   RunSetup setup_;
   std::optional<Checkpoint> resumed_;  // until its tensors are taken over
   const TrainConfig config_;           // with a number for a batch size
   const RunPlan plan_;
-  const std::map<std::string, std::string> identity_;
-  std::optional<RunOutput> output_;  // of the main rank
+  const RunIdentity identity_;
+  std::optional<RunOutput> output_;  // of the main rank, as are the next three
+  std::optional<CheckpointStore> checkpoints_;
+  std::optional<BestModelFile> best_model_;
+  std::vector<std::string> failed_saves_;
   std::optional<TrainingModel> model_;
   std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;
   double loss_scale_ = scaler_.get_scale();
-  Checkpoint counters_;  // its tensors stay empty
+  Checkpoint counters_;                                           // its tensors stay empty
+  std::vector<std::pair<std::string, at::Tensor>> last_weights_;  // of the main rank, once the model has the best ones
   int64_t skips_in_a_row_ = 0;
   Diagnosis diagnosis_;
   std::optional<OverflowReport> overflow_;  // of the last step's gradients, where they were looked at

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 
 #include "mezzo/distributed/balance.h"
 #include "mezzo/distributed/shared_memory_all_reduce.h"
@@ -16,27 +15,10 @@
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 namespace mezzo::text {
 namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-/// Where results go, how they are shown, and what a longer life of the same run may change.
-const std::set<std::string, std::less<>> kFreeSettings = {
-    "output", "resume",       "save-every", "keep",  "eval-every", "device", "threads", "diagnose",
-    "model",  "model-config", "vocab",      "train", "dev",        "test",   "timeout", "gradient-checkpointing"};
-
-std::string hash_of_texts(const TokenizedTexts& texts) {
-  uint64_t hash = 0;
-  for (size_t i = 0; i < texts.ids.size(); ++i) {
-    hash = XXH3_64bits_withSeed(texts.ids[i].data(), texts.ids[i].size() * sizeof(int32_t), hash);
-    hash = XXH3_64bits_withSeed(&texts.labels[i], sizeof(int64_t), hash);
-  }
-  return fmt::format("{:016x}", hash);
-}
 
 }  // namespace
 
@@ -115,47 +97,6 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& rank
       .warmup_lr_ratio = std::nullopt,
       .decay_steps = static_cast<int64_t>(config.decay_ratio * static_cast<double>(plan.total_steps))};
   return plan;
-}
-
-std::map<std::string, std::string> result_settings(const TrainConfig& config,
-                                                   const RunSetup& setup,
-                                                   const Ranks& ranks) {
-  std::map<std::string, std::string> settings;
-  for (const auto& [name, value] : config.settings()) {
-    if (!kFreeSettings.contains(name)) {
-      settings[name] = value;
-    }
-  }
-  settings["ranks"] = std::to_string(ranks.size());
-  settings["precision"] = to_string(setup.precision);
-  settings["training data"] = hash_of_texts(setup.train);
-  settings["dev data"] = hash_of_texts(setup.dev);
-  return settings;
-}
-
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config) {
-  if (config.resume.empty()) {
-    return std::nullopt;
-  }
-  if (config.resume != "auto") {
-    return load_checkpoint(config.resume);
-  }
-  std::vector<std::string> problems;
-  auto checkpoint = load_newest_checkpoint(config.output / "checkpoints", problems);
-  for (const std::string& problem : problems) {
-    TORCH_WARN("checkpoint passed over: ", problem);
-  }
-  return checkpoint;
-}
-
-void check_same_run(const Checkpoint& checkpoint, const std::map<std::string, std::string>& identity) {
-  for (const auto& [name, value] : identity) {
-    const auto saved = checkpoint.settings.find(name);
-    const std::string was = saved == checkpoint.settings.end() ? "not there" : "'" + saved->second + "'";
-    TORCH_CHECK_VALUE(saved != checkpoint.settings.end() && saved->second == value,
-                      "--resume: the checkpoint is of another run: ", name, " was ", was, ", is now '", value,
-                      "'; resume with the same settings, or start afresh in another --output");
-  }
 }
 
 std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model) {

@@ -58,17 +58,6 @@ struct RunPlan {
 /// @param config  whose batch size is a number.
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks);
 
-/// The settings that decide a run's numbers, and hashes of its data: what a checkpoint must agree with to go on.
-std::map<std::string, std::string> result_settings(const TrainConfig& config,
-                                                   const RunSetup& setup,
-                                                   const Ranks& ranks);
-
-/// The checkpoint that `config.resume` asks for.
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config);
-
-/// @throws c10::ValueError  where the checkpoint belongs to another run, naming the first setting that differs.
-void check_same_run(const Checkpoint& checkpoint, const std::map<std::string, std::string>& identity);
-
 std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model);
 
 /// @throws c10::ValueError  where the checkpoint's weights are not those of `parameters`.

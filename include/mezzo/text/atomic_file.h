@@ -2,9 +2,13 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
+#include <string>
 #include <string_view>
 
 namespace mezzo::text {
+
+class ContentHash;
 
 /// A file that appears whole or not at all: written under another name in the
 /// same folder, then renamed over `path` by commit(). Whoever opens `path`, at
@@ -38,7 +42,8 @@ class AtomicFile {
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
 
   /// Flushes to the disk, renames, and flushes the folder. Once only, and last.
-  void commit();
+  /// @return XXH3 in 128 bits of what was written, as 32 hexadecimal digits.
+  std::string commit();
 
  private:
   [[noreturn]] void fail(int error) const;
@@ -46,9 +51,13 @@ class AtomicFile {
   std::filesystem::path path_;
   std::filesystem::path temporary_;
   int descriptor_ = -1;
+  std::unique_ptr<ContentHash> hash_;
 };
 
-/// Writes `contents` to `path` through an AtomicFile.
-void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
+/// Whether `file` is a temporary file of `name`: of a writer that is at it, or was killed.
+bool is_leftover_of(std::string_view name, const std::filesystem::path& file);
+
+/// Writes `contents` to `path` through an AtomicFile. Returns their hash.
+std::string write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 
 }  // namespace mezzo::text

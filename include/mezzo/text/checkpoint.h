@@ -12,33 +12,48 @@
 
 namespace mezzo::text {
 
+/// The format of checkpoints written by this version; others are refused.
+constexpr int64_t kCheckpointFormat = 2;
+
+/// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an earlier group may be the
+/// cause of one in a later.
+struct RunIdentity {
+  using Values = std::map<std::string, std::string>;
+  Values flags;  ///< settings, and the number of ranks
+  Values model;  ///< fields of config.json
+  Values data;   ///< hashes of labels and tokenized texts
+};
+
+/// The best model of the evaluations on dev.
+struct BestModel {
+  int64_t step = 0;     ///< after which it was found
+  double accuracy = 0;  ///< on dev
+  std::string hash;     ///< of its model.safetensors
+};
+
 /// All that a run needs to go on to the bit: weights, optimizer state, and
 /// where it was. Random numbers and the order of data are functions of the seed
 /// and of these counters, so nothing else is kept.
 struct Checkpoint {
-  int64_t step = 0;                             ///< optimizer steps done, skipped ones too
-  int64_t steps_taken = 0;                      ///< those that updated the weights; drives the learning-rate schedule
-  int64_t samples = 0;                          ///< texts seen
-  int64_t tokens = 0;                           ///< tokens seen
-  double seconds = 0;                           ///< wall time so far, evaluations included
-  double step_seconds = 0;                      ///< of the optimizer steps alone
-  int64_t last_eval_step = 0;                   ///< after which dev was last evaluated; 0: never
-  std::optional<double> best_accuracy;          ///< of dev evaluations; its weights lie in the output folder
-  int64_t best_step = 0;                        ///< after which that was; 0: never
-  std::map<std::string, double> scaler;         ///< GradScaler's state; empty where it is off
-  std::map<std::string, double> schedule;       ///< MetricSchedule's state; empty for the other schedules
-  std::map<std::string, std::string> settings;  ///< that decide the result; must agree when the run resumes
+  std::string run;                         ///< made up when the run began; the same in its run.json
+  int64_t step = 0;                        ///< optimizer steps done, skipped ones too
+  int64_t steps_taken = 0;                 ///< those that updated the weights; drives the learning-rate schedule
+  int64_t samples = 0;                     ///< texts seen
+  int64_t tokens = 0;                      ///< tokens seen
+  double seconds = 0;                      ///< wall time so far, evaluations included
+  double step_seconds = 0;                 ///< of the optimizer steps alone
+  int64_t last_eval_step = 0;              ///< after which dev was last evaluated; 0: never
+  std::optional<BestModel> best;           ///< none before the first evaluation on dev
+  std::map<std::string, double> scaler;    ///< GradScaler's state; empty where it is off
+  std::map<std::string, double> schedule;  ///< MetricSchedule's state; empty for the other schedules
+  RunIdentity identity;                    ///< must agree with the run that goes on
   std::vector<std::pair<std::string, at::Tensor>> weights;    ///< float32
   std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< state by name
+  std::filesystem::path best_weights;                         ///< of a checkpoint that was read: the file of `best`
 };
 
-/// Writes `checkpoint` as `folder`/step-N, complete or not at all: written
-/// aside, flushed to the disk, a hash of each file noted, renamed. Then removes
-/// all but the newest `keep` checkpoints.
-void save_checkpoint(const Checkpoint& checkpoint, const std::filesystem::path& folder, int64_t keep);
-
-/// Reads a checkpoint written by save_checkpoint; tensors are mapped, not to be written to.
-/// @throws c10::ValueError  naming the file that is missing, cut short or altered.
+/// Reads a checkpoint that a training run wrote; tensors are mapped, not to be written to.
+/// @throws c10::ValueError  naming the file that is missing, cut short, altered or of another format.
 Checkpoint load_checkpoint(const std::filesystem::path& checkpoint);
 
 /// The newest checkpoint of `folder` that is intact, if there is one. Damaged

@@ -35,9 +35,9 @@ LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::fi
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is
 /// made if need be; transformers' `from_pretrained` loads them. Each file is
-/// replaced atomically.
+/// replaced atomically. Returns the hash of model.safetensors, as AtomicFile::commit does.
 /// @param weights  every parameter of BertForSequenceClassification by name, on any device.
-void save_pretrained(const BertConfig& config,
+std::string save_pretrained(const BertConfig& config,
                      const std::vector<std::pair<std::string, at::Tensor>>& weights,
                      const std::filesystem::path& folder);
 

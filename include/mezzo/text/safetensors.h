@@ -72,7 +72,7 @@ class SafetensorsReader {
 /// `safetensors.torch.save_file` writes (which orders several metadata keys at
 /// random; here they are sorted). Largest element size first, then by name,
 /// whatever the order given, so that every tensor is aligned. Written through an
-/// AtomicFile: `path` is replaced whole or not at all.
+/// AtomicFile: `path` is replaced whole or not at all. Returns the file's hash, as AtomicFile::commit does.
 ///
 /// Tensors may be on any device and in any strides; tensors that share memory
 /// are each written in full. Waits for the device of tensors that are not on
@@ -81,7 +81,7 @@ class SafetensorsReader {
 /// @throws c10::ValueError  for a repeated or reserved name (`__metadata__`),
 ///     text that is not UTF-8, a sparse or undefined tensor, a dtype the format
 ///     has none for (complex128, quantized), and when writing fails.
-void save_safetensors(const std::filesystem::path& path,
+std::string save_safetensors(const std::filesystem::path& path,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 

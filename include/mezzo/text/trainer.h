@@ -13,6 +13,7 @@ namespace mezzo::text {
 /// What a run came to.
 struct TrainResult {
   bool finished = false;                       ///< false: stopped on request, with a checkpoint saved, or a dry run
+  bool saves_failed = false;                   ///< a checkpoint in between could not be written
   int64_t steps = 0;                           ///< optimizer steps done
   std::optional<ClassificationReport> report;  ///< on test, or on dev without one; none without both
 };

@@ -1,0 +1,42 @@
+#include "text/best_model_file.h"
+
+#include <c10/util/Exception.h>
+
+#include "text/checkpoint_store.h"
+#include "text/content_hash.h"
+
+namespace mezzo::text {
+
+void BestModelFile::written(const std::string& hash) {
+  hash_ = hash;
+  if (::stat(path_.c_str(), &as_written_) != 0) {
+    as_written_ = {};
+  }
+}
+
+std::string BestModelFile::problem(Look look) const {
+  struct stat now {};
+  if (::stat(path_.c_str(), &now) != 0) {
+    return path_.string() + ": is missing: it was removed while the run was going";
+  }
+  const bool untouched = now.st_dev == as_written_.st_dev && now.st_ino == as_written_.st_ino &&
+                         now.st_size == as_written_.st_size && now.st_mtim.tv_sec == as_written_.st_mtim.tv_sec &&
+                         now.st_mtim.tv_nsec == as_written_.st_mtim.tv_nsec;
+  const bool intact = (look == Look::kQuick && untouched) || hash_of_file(path_) == hash_;
+  return intact ? "" : path_.string() + ": is damaged: its contents are not those that the run wrote";
+}
+
+std::string BestModelFile::mend(Look look, const std::function<std::optional<std::filesystem::path>()>& find_copy) {
+  const std::string what = problem(look);
+  if (!what.empty()) {
+    const auto copy = find_copy();
+    TORCH_CHECK_VALUE(copy, what,
+                      ". It held the best weights, of which no checkpoint has a copy: go on with --resume from a "
+                      "checkpoint that is older than they are, or train anew");
+    copy_intact_file(*copy, path_, hash_);
+  }
+  written(hash_);
+  return what;
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,187 @@
+#include "text/checkpoint_store.h"
+
+#include <c10/util/Exception.h>
+
+#include <string_view>
+#include <system_error>
+
+#include "mezzo/text/atomic_file.h"
+#include "mezzo/text/safetensors.h"
+#include "text/checkpoint_format.h"
+#include "text/content_hash.h"
+#include "text/durable_files.h"
+
+namespace mezzo::text {
+namespace {
+
+namespace fs = std::filesystem;
+namespace layout = checkpoint_format;
+
+bool is_file_of_checkpoint(const fs::path& file) {
+  for (const char* name : {layout::kWeights, layout::kOptimizer, layout::kBest, layout::kState, layout::kManifest}) {
+    if (file.filename() == name || is_leftover_of(name, file)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// Removes the files of a checkpoint, and its folder; not, where somebody laid a file of his own beside them.
+void remove_files(const fs::path& checkpoint) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoint, ignored)) {
+    if (is_file_of_checkpoint(entry.path())) {
+      fs::remove(entry.path());
+    }
+  }
+  fs::remove(checkpoint, ignored);
+}
+
+}  // namespace
+
+void CheckpointStore::goes_on_from(const Checkpoint& checkpoint) {
+  is_intact_[checkpoint.step] = true;
+  if (checkpoint.best) {
+    best_hash_ = checkpoint.best->hash;
+    best_weights_ = checkpoint.best_weights;
+  }
+}
+
+void CheckpointStore::tidy() const {
+  for (const auto& [step, path] : layout::list(folder_)) {
+    // Alone, it is the checkpoint of its step.
+    if (path == layout::path_replaced(folder_, step) && fs::exists(layout::path(folder_, step))) {
+      remove_files(path);
+    }
+  }
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder_, none)) {
+    if (layout::is_aside(entry.path())) {
+      remove_files(entry.path());
+    }
+  }
+}
+
+void CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& best_model) {
+  make_folders(folder_);
+  const fs::path aside = layout::path_aside(folder_, checkpoint.step);
+  remove_files(aside);
+  layout::Hashes hashes;
+  try {
+    fs::create_directory(aside);
+    hashes[layout::kWeights] = save_safetensors(aside / layout::kWeights, checkpoint.weights, {{"format", "pt"}});
+    hashes[layout::kOptimizer] = save_safetensors(aside / layout::kOptimizer, checkpoint.optimizer);
+    if (checkpoint.best && checkpoint.best->hash != hashes[layout::kWeights]) {
+      put_best(checkpoint.best->hash, best_model, aside / layout::kBest);
+      hashes[layout::kBest] = checkpoint.best->hash;
+    }
+    hashes[layout::kState] = write_file_atomically(aside / layout::kState, layout::state_text(checkpoint));
+    write_file_atomically(aside / layout::kManifest, nlohmann::ordered_json(hashes).dump(2) + "\n");
+    flush_folder(aside);
+    replace(aside, checkpoint.step);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(aside, ignored);
+    throw;
+  }
+  is_intact_[checkpoint.step] = true;
+  if (checkpoint.best) {
+    best_hash_ = checkpoint.best->hash;
+    best_weights_ =
+        layout::path(folder_, checkpoint.step) / (hashes.contains(layout::kBest) ? layout::kBest : layout::kWeights);
+  }
+  prune(checkpoint.step);
+}
+
+void CheckpointStore::put_best(const std::string& hash, const fs::path& best_model, const fs::path& target) {
+  std::error_code error;
+  if (hash == best_hash_) {
+    fs::create_hard_link(best_weights_, target, error);
+  }
+  if (hash != best_hash_ || error) {
+    copy_intact_file(best_model, target, hash);
+  }
+}
+
+/// There is no moment without a checkpoint of this step, where there was one.
+void CheckpointStore::replace(const fs::path& aside, int64_t step) {
+  const fs::path target = layout::path(folder_, step), replaced = layout::path_replaced(folder_, step);
+  if (fs::exists(target)) {
+    remove_files(replaced);
+    fs::rename(target, replaced);
+  }
+  fs::rename(aside, target);
+  flush_folder(folder_);
+  remove_files(replaced);
+}
+
+/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one.
+void CheckpointStore::remove(const fs::path& checkpoint, int64_t step) const {
+  const fs::path aside = layout::path_aside(folder_, step);
+  remove_files(aside);
+  fs::rename(checkpoint, aside);
+  remove_files(aside);
+}
+
+void CheckpointStore::prune(int64_t newest) {
+  int64_t intact = 0;
+  for (const auto& [step, path] : layout::list(folder_)) {
+    if (step > newest || intact == keep_) {
+      remove(path, step);
+    } else if (is_intact(step, path)) {
+      ++intact;
+    }
+  }
+}
+
+bool CheckpointStore::is_intact(int64_t step, const fs::path& checkpoint) {
+  const auto known = is_intact_.find(step);
+  if (known != is_intact_.end()) {
+    return known->second;
+  }
+  try {
+    layout::read_and_verify(checkpoint);
+    is_intact_[step] = true;
+  } catch (const c10::Error&) {
+    is_intact_[step] = false;
+  }
+  return is_intact_[step];
+}
+
+std::optional<fs::path> CheckpointStore::find_weights(const std::string& hash) const {
+  for (const auto& [step, path] : layout::list(folder_)) {
+    try {
+      for (const auto& [name, noted] : layout::read_manifest(path)) {
+        if (noted == hash && hash_of_file(path / name) == hash) {
+          return path / name;
+        }
+      }
+    } catch (const c10::Error&) {
+      continue;  // damaged: the next one may do
+    }
+  }
+  return std::nullopt;
+}
+
+void remove_checkpoints(const fs::path& folder) {
+  for (const auto& [step, path] : layout::list(folder)) {
+    remove_files(path);
+  }
+  CheckpointStore(folder, /*keep=*/1).tidy();
+  std::error_code ignored;
+  fs::remove(folder, ignored);
+}
+
+void copy_intact_file(const fs::path& source, const fs::path& target, const std::string& hash) {
+  ContentHash copied;
+  AtomicFile file(target);
+  for_each_piece(source, [&](const void* data, size_t size) {
+    copied.update(data, size);
+    file.write(data, size);
+  });
+  TORCH_CHECK_VALUE(copied.hex() == hash, source.string(),
+                    ": is damaged: its hash is not the one noted when it was written");
+  file.commit();
+}
+
+}  // namespace mezzo::text

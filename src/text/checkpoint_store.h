@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "mezzo/text/checkpoint.h"
+
+namespace mezzo::text {
+
+/// Writes the checkpoints of a run, which no other process may write meanwhile. A checkpoint is complete or absent at
+/// every moment: written aside, flushed, a hash of each file noted, renamed.
+class CheckpointStore {
+ public:
+  /// @param keep  checkpoints that stay: damaged ones do not count.
+  CheckpointStore(std::filesystem::path folder, int64_t keep) : folder_(std::move(folder)), keep_(keep) {}
+
+  /// Takes `checkpoint`, which was read, for intact.
+  void goes_on_from(const Checkpoint& checkpoint);
+
+  /// Removes what processes that were killed left half written.
+  void tidy() const;
+
+  /// Writes folder/step-N in place of one that may be there. Then removes those of later steps, which the run has left
+  /// behind by going back to an earlier one, and all but the newest `keep`.
+  /// @param best_model  model.safetensors of `checkpoint.best`. Copied where it is not among the checkpoint's own
+  ///     files, or a hard link away from an earlier checkpoint's copy.
+  /// @throws std::exception  that names the file. Nothing is left of the attempt then, and earlier checkpoints stay.
+  void save(const Checkpoint& checkpoint, const std::filesystem::path& best_model);
+
+  /// A file of a checkpoint with the contents of `hash`.
+  std::optional<std::filesystem::path> find_weights(const std::string& hash) const;
+
+ private:
+  void put_best(const std::string& hash, const std::filesystem::path& best_model, const std::filesystem::path& target);
+  void replace(const std::filesystem::path& aside, int64_t step);
+  void remove(const std::filesystem::path& checkpoint, int64_t step) const;
+  void prune(int64_t newest);
+  bool is_intact(int64_t step, const std::filesystem::path& checkpoint);
+
+  std::filesystem::path folder_;
+  int64_t keep_;
+  std::map<int64_t, bool> is_intact_;  // by step, as far as known
+  std::string best_hash_;              // of best_weights_
+  std::filesystem::path best_weights_;
+};
+
+/// Removes the files of folder/step-* that checkpoints consist of, and `folder` where nothing else lies in it.
+void remove_checkpoints(const std::filesystem::path& folder);
+
+/// Writes `source` to `target`, checking its contents on the way. @throws c10::ValueError  where it is damaged.
+void copy_intact_file(const std::filesystem::path& source,
+                      const std::filesystem::path& target,
+                      const std::string& hash);
+
+}  // namespace mezzo::text

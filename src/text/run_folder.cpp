@@ -1,0 +1,186 @@
+#include "text/run_folder.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <random>
+#include <system_error>
+#include <vector>
+
+#include "mezzo/text/atomic_file.h"
+#include "text/checkpoint_format.h"
+#include "text/checkpoint_store.h"
+#include "text/durable_files.h"
+#include "text/json_file.h"
+#include "text/run_identity.h"
+
+namespace mezzo::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What a run.json says, as far as it matters here.
+struct PresentRun {
+  bool finished = false;
+  std::string run;  // its name; empty for runs of a mezzo that gave none
+  std::optional<RunIdentity> identity;
+};
+
+/// nullopt where there is none, or none that a run of mezzo wrote.
+std::optional<PresentRun> read_present_run(const fs::path& output) {
+  using Json = nlohmann::ordered_json;
+  if (!fs::exists(output / "run.json")) {
+    return std::nullopt;
+  }
+  try {
+    const Json json = read_json_object(output / "run.json");
+    json.at("environment").at("mezzo");
+    PresentRun present{json.at("finished").get<bool>(), json.value("run", ""), std::nullopt};
+    if (json.contains("identity")) {
+      present.identity = checkpoint_format::identity_from_json(json.at("identity"));
+    }
+    return present;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  } catch (const c10::ValueError&) {
+    return std::nullopt;
+  }
+}
+
+std::string make_name() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+void remove_files_named(const fs::path& folder, std::string_view beginning) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.path().filename().string().starts_with(beginning)) {
+      fs::remove(entry.path());
+    }
+  }
+  fs::remove(folder, ignored);
+}
+
+bool is_leftover(const fs::path& file) {
+  bool found = is_leftover_of("run.json", file);
+  for (const char* name : kRunFiles) {
+    found = found || is_leftover_of(name, file);
+  }
+  return found;
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const TrainConfig& config) : config_(config) {
+  TORCH_CHECK_VALUE(!fs::exists(config.output) || fs::is_directory(config.output), "--output ", config.output.string(),
+                    ": is a file, not a folder");
+  if (fs::exists(config.output)) {
+    lock_.emplace(config.output);
+  }
+}
+
+void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity) {
+  replaces_ = false;
+  if (!resumed) {
+    run_ = make_name();
+    check_new(identity);
+    return;
+  }
+  run_ = resumed->run;
+  const auto present = read_present_run(config_.output);
+  const bool is_its_own = present ? present->run == run_ : holds(config_.resume);
+  const std::string foreign = foreign_file();
+  TORCH_CHECK_VALUE(is_its_own || foreign.empty(), "--output ", config_.output.string(), ": holds ", foreign,
+                    present ? ", of another run than the checkpoint of --resume"
+                            : ", and no run.json that says that a run of mezzo wrote it",
+                    "; pass the run's own folder, or a new one");
+}
+
+void RunFolder::check_new(const RunIdentity& identity) {
+  const std::string foreign = foreign_file();
+  if (foreign.empty()) {
+    return;
+  }
+  const auto present = read_present_run(config_.output);
+  TORCH_CHECK_VALUE(present, "--output ", config_.output.string(), ": holds ", foreign,
+                    ", and no run.json that says that a run of mezzo wrote it; pass another folder");
+  replaces_ = config_.overwrite;
+  if (!replaces_ && config_.resume == "auto" && !present->finished) {
+    // It ended before its first checkpoint, so that going on is beginning anew.
+    const std::string difference = present->identity ? describe_difference(*present->identity, identity) : "";
+    TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config_.output.string(), " holds another run: ", difference,
+                      "; resume with the same settings, or start afresh in another --output");
+    replaces_ = true;
+  }
+  TORCH_CHECK_VALUE(replaces_, "--output ", config_.output.string(), ": holds ",
+                    present->finished ? "a finished run" : "a run",
+                    " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");
+}
+
+/// A file or folder there that the run would change; empty for none.
+std::string RunFolder::foreign_file() const {
+  for (const char* name : kRunFiles) {
+    if (fs::exists(fs::symlink_status(config_.output / name))) {
+      return name;
+    }
+  }
+  for (const char* name : {"run.json", "tensorboard", "checkpoints"}) {
+    if (fs::exists(fs::symlink_status(config_.output / name))) {
+      return name;
+    }
+  }
+  return "";
+}
+
+/// Whether the checkpoint is one of this folder.
+bool RunFolder::holds(const std::string& checkpoint) const {
+  std::error_code none;
+  return checkpoint == "auto" || fs::equivalent(fs::path(checkpoint) / "..", config_.output / "checkpoints", none);
+}
+
+void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity) {
+  make_folders(config_.output);
+  if (!lock_) {
+    lock_.emplace(config_.output);
+    check(resumed, identity);  // another run may have been faster
+  }
+}
+
+void RunFolder::clear() const {
+  if (replaces_) {
+    for (const char* name : kRunFiles) {
+      fs::remove(config_.output / name);
+    }
+    remove_files_named(config_.output / "tensorboard", "events.out.tfevents.");
+    remove_checkpoints(config_.output / "checkpoints");
+  }
+  for (const auto& entry : fs::directory_iterator(config_.output)) {
+    if (is_leftover(entry.path())) {
+      fs::remove(entry.path());
+    }
+  }
+  CheckpointStore(config_.output / "checkpoints", config_.keep).tidy();
+}
+
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config) {
+  if (config.resume.empty()) {
+    return std::nullopt;
+  }
+  if (config.resume != "auto") {
+    return load_checkpoint(config.resume);
+  }
+  std::vector<std::string> problems;
+  auto checkpoint = load_newest_checkpoint(config.output / "checkpoints", problems);
+  TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ",
+                    (config.output / "checkpoints").string(),
+                    " is intact: ", fmt::format("{}", fmt::join(problems, "; ")),
+                    "; nothing was changed: bring a copy back, or start anew in another --output");
+  for (const std::string& problem : problems) {
+    TORCH_WARN("checkpoint passed over: ", problem);
+  }
+  return checkpoint;
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,276 @@
+"""What a run may go on from, and what it leaves alone: nothing is removed that the run did not write."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import tiny_runs
+from support import PROGRAM, random_bert
+from tiny_runs import checkpoints_of, faults, flags, flip_a_byte, logged_calls, losses_of, model_of, run, snapshot, trained
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny_runs.write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole") / "out"
+    trained(flags(data, output))
+    return output
+
+
+@pytest.fixture
+def finished(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def cut(finished):
+    """A run that was killed before its end."""
+    for name in "report.html", "checkpoints/step-6":
+        path = finished / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    run_json = json.loads((finished / "run.json").read_text())
+    (finished / "run.json").write_text(json.dumps({**run_json, "finished": False}))
+    return finished
+
+
+def refused(arguments, folder, status=1):
+    """What it says, when it refuses and leaves the folder as it was."""
+    def contents():
+        return {name: content for name, content in snapshot(folder).items() if name != ".run.lock"}  # of a run that was killed
+
+    before = contents()
+    done = run(arguments)
+    assert done.returncode == status, done.stderr
+    assert contents() == before
+    return done.stderr.splitlines()[-1]
+
+
+def test_a_run_with_no_intact_checkpoint_is_left_alone(data, cut):
+    flip_a_byte(cut / "checkpoints/step-4/weights.safetensors")
+    shutil.copytree(cut / "checkpoints/step-4", cut / "checkpoints/step-2")
+    (cut / "checkpoints/step-2/optimizer.safetensors").unlink()
+    for more in [], ["--overwrite"]:
+        message = refused(flags(data, cut, "--resume", "auto", *more), cut)
+        assert re.search(r"no checkpoint in \S+ is intact: \S+step-4/weights.safetensors: is damaged: .*; \S+step-2/", message)
+        assert "nothing was changed" in message
+
+
+def test_a_pretrained_folder_is_never_written_to(data, tmp_path):
+    sizes = dict(vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    bert, model = random_bert(tmp_path / "model", **sizes)
+    bert.bert.save_pretrained(model)  # the encoder alone, so that the data's labels count
+    shutil.copy(data / "vocab.txt", model)
+    (tmp_path / "link").symlink_to(model)
+    base = ["train", "--model", model, "--train", data / "train.jsonl", "--max-length", 16, "--max-steps", 1]
+    for output in model, tmp_path / "link", f"{model}/../model":
+        for more in [], ["--overwrite"], ["--resume", "auto"]:
+            message = refused([*base, "--output", output, *more], model, status=2)
+            assert "is the folder of --model: training would replace the weights it starts from" in message
+    _, other = random_bert(tmp_path / "other", seed=1, **sizes)
+    for more in [], ["--overwrite"], ["--resume", "auto"]:
+        message = refused([*base, "--output", other, *more], other)
+        assert "and no run.json that says that a run of mezzo wrote it; pass another folder" in message
+
+
+def test_a_file_that_the_run_reads_is_never_written_to(data, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    message = refused(flags(folder, folder, "--overwrite"), folder, status=2)
+    assert "training would replace vocab.txt there, which --vocab reads" in message or "config.json" in message
+
+
+def test_files_of_others_survive_an_overwrite(data, finished):
+    strangers = ["notes.txt", "tensorboard/notes.txt", "checkpoints/notes.txt", "checkpoints/step-4/notes.txt",
+                 "checkpoints/best/model.safetensors"]
+    for name in strangers:
+        (finished / name).parent.mkdir(exist_ok=True)
+        (finished / name).write_text("mine")
+    assert "holds a finished run already" in refused(flags(data, finished), finished)
+    trained(flags(data, finished, "--overwrite", "--seed", 5, "--save-every", 0))
+    assert all((finished / name).read_text() == "mine" for name in strangers)
+    assert not list(finished.glob("checkpoints/*/weights.safetensors"))
+    assert len(losses_of(finished)) == tiny_runs.STEPS
+
+
+@pytest.mark.parametrize("change, message", [
+    (["--seed", 124], "seed was '2', is now '124'"),
+    (["--limit", 20], "limit was '0', is now '20'"),
+    (["--dropout", 0.25], "dropout was 'as the model says', is now '0.25'"),
+    ({"num_attention_heads": 4}, "num_attention_heads was '2', is now '4'"),
+    ({"hidden_act": "relu", "layer_norm_eps": 0.001}, "hidden_act was 'gelu', is now 'relu'; layer_norm_eps was '1e-12', is now '0.001'"),
+    ({"attention_probs_dropout_prob": 0.0}, "attention_probs_dropout_prob was '0.1', is now '0'"),
+    ("train.jsonl", "training data was '24 texts of hash "),
+    ("dev.jsonl", "dev data was '30 texts of hash "),
+])
+@pytest.mark.parametrize("resume", ["auto", "checkpoint"])
+def test_another_run_is_named_by_what_differs_and_changes_nothing(data, cut, tmp_path, change, message, resume):
+    other = tmp_path / "data"
+    shutil.copytree(data, other)
+    if isinstance(change, dict):
+        config = json.loads((other / "config.json").read_text())
+        (other / "config.json").write_text(json.dumps({**config, **change}))
+    elif isinstance(change, str):
+        (other / change).write_text((other / change).read_text().replace("goal", "law", 1))
+    more = change if isinstance(change, list) else []
+    resume = resume if resume == "auto" else cut / "checkpoints/step-4"
+    said = refused(flags(other, cut, *more, "--resume", resume), cut)
+    assert f"--resume: the checkpoint is of another run: {message}" in said
+
+
+def test_evaluations_must_agree_only_where_the_schedule_follows_them(data, tmp_path):
+    greedy = ["--schedule", "greedy"]
+    trained(flags(data, tmp_path / "greedy", *greedy))
+    said = refused(flags(data, tmp_path / "greedy", *greedy, "--eval-every", 2, "--resume", "auto"), tmp_path / "greedy")
+    assert "eval-every was '1', is now '2'" in said
+    trained(flags(data, tmp_path / "plain"))
+    trained(flags(data, tmp_path / "plain", "--eval-every", 2, "--resume", "auto"))
+
+
+def test_a_run_goes_on_in_another_folder_with_its_best_model(data, whole, cut, tmp_path):
+    """The best weights lie in no other folder than the old one, which is gone."""
+    shutil.move(cut / "checkpoints/step-4", tmp_path / "step-4")
+    shutil.rmtree(cut)
+    resume = ["--resume", tmp_path / "step-4"]
+    trained(flags(data, tmp_path / "new", *resume))
+    assert model_of(tmp_path / "new") == model_of(whole)
+    again = flags(data, tmp_path / "new", *resume)
+    trained(again)  # as a launcher would start it again
+    assert model_of(tmp_path / "new") == model_of(whole)
+    # Not where a model lies already, nor another run.
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    shutil.copy(whole / "model.safetensors", foreign)
+    assert "holds model.safetensors, and no run.json that says" in refused(flags(data, foreign, *resume), foreign)
+    trained(flags(data, tmp_path / "other", "--seed", 5))
+    for more in [], ["--overwrite"]:
+        said = refused(flags(data, tmp_path / "other", *resume, *more), tmp_path / "other")
+        assert "of another run than the checkpoint of --resume" in said
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_anew_only_as_itself(data, whole, tmp_path):
+    output = tmp_path / "out"
+    calls = logged_calls(flags(data, output), output, tmp_path / "log")
+    first_save = next(i for i, (_, path) in enumerate(calls, 1) if "/checkpoints" in path)
+    shutil.rmtree(output)
+    run(flags(data, output), **faults(output, "kill", first_save))
+    assert (output / "model.safetensors").exists()
+    assert "holds another run: seed was '2', is now '5'" in refused(flags(data, output, "--seed", 5, "--resume", "auto"), output)
+    assert "holds a run already" in refused(flags(data, output), output)
+    done = trained(flags(data, output, "--resume", "auto"))
+    assert "no checkpoint yet to resume from: training starts at its beginning" in done.stderr
+    assert model_of(output) == model_of(whole)
+
+
+def start_and_wait(arguments, output):
+    """A run that is going on: it is at a step."""
+    process = subprocess.Popen([PROGRAM, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+    metrics = output / "metrics.jsonl"
+    end = time.monotonic() + 120
+    while not (metrics.exists() and metrics.stat().st_size > 0):
+        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        time.sleep(0.01)
+    return process
+
+
+@pytest.fixture
+def going_on(data, tmp_path):
+    output = tmp_path / "out"
+    process = start_and_wait(flags(data, output, "--max-steps", 1_000_000, "--eval-every", 0), output)
+    yield process, output
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+def test_two_runs_do_not_share_a_folder(data, going_on):
+    process, output = going_on
+    for more in [], ["--overwrite"], ["--resume", "auto"]:
+        done = run(flags(data, output, *more))
+        assert done.returncode == 1
+        assert re.search(rf"--output \S+: a run is writing there \(process {process.pid} on \S+\); wait for its end", done.stderr)
+    process.send_signal(signal.SIGTERM)
+    stderr = process.stderr.read()
+    assert process.wait(timeout=120) == 143, stderr
+    assert not (output / ".run.lock").exists()
+
+
+def test_a_run_that_was_killed_leaves_no_lock(data, going_on):
+    process, output = going_on
+    process.kill()
+    process.wait()
+    assert (output / ".run.lock").exists()
+    trained(flags(data, output, "--overwrite"))
+    assert not (output / ".run.lock").exists()
+
+
+@pytest.mark.parametrize("loss", [shutil.rmtree, lambda output: output.rename(output.parent / "moved"),
+                                  lambda output: (output / "metrics.jsonl").unlink()], ids=["removed", "moved", "metrics"])
+def test_a_folder_that_goes_while_the_run_is_going_ends_it(going_on, loss):
+    process, output = going_on
+    process.send_signal(signal.SIGSTOP)  # lest it makes files while the folder is emptied
+    loss(output)
+    process.send_signal(signal.SIGCONT)
+    stderr = process.stderr.read()
+    assert process.wait(timeout=120) == 1, stderr
+    assert re.search(r"metrics.jsonl: was removed, moved or replaced while the run was writing it, so the run ends here", stderr)
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, lambda path: path.unlink()], ids=["flipped", "missing"])
+@pytest.mark.parametrize("save_every", [2, 0])
+def test_a_best_model_that_is_damaged_meanwhile_comes_back_from_a_checkpoint(data, whole, tmp_path, damage, save_every):
+    output = tmp_path / "out"
+    more = ["--save-every", save_every]
+    calls = logged_calls(flags(data, output, *more), output, tmp_path / "log")
+    of_metrics = [i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith("metrics.jsonl")]
+    shutil.rmtree(output)
+    stop = faults(output, "stop", of_metrics[2 * tiny_runs.STEPS - 2])  # the record of the last step
+    process = subprocess.Popen([PROGRAM, *flags(data, output, *more)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **stop})
+    os.waitpid(process.pid, os.WUNTRACED)
+    damage(output / "model.safetensors")
+    process.send_signal(signal.SIGCONT)
+    _, stderr = process.communicate(timeout=120)
+    if save_every:
+        assert process.returncode == 0, stderr
+        assert re.search(r"model.safetensors: is (damaged|missing): .*; put back from a checkpoint", stderr)
+        assert model_of(output) == model_of(whole)
+    else:
+        assert process.returncode == 1
+        assert "It held the best weights, of which no checkpoint has a copy" in stderr.splitlines()[-1], stderr
+        assert len(losses_of(output)) == 6, "noticed in the step, not at the end"
+
+
+def test_what_a_killed_run_left_half_written_is_removed(data, cut, whole):
+    for name in ".model.safetensors.123.4.tmp", ".run.json.1.0.tmp":
+        (cut / name).write_text("half")
+    for name in "checkpoints/.step-5.tmp", "checkpoints/.step-4.replaced":
+        shutil.copytree(cut / "checkpoints/step-4", cut / name)
+    (cut / ".mine.1.0.tmp").write_text("mine")
+    trained(flags(data, cut, "--resume", "auto"))
+    assert sorted(path.name for path in cut.rglob(".*")) == [".mine.1.0.tmp"]
+    assert model_of(cut) == model_of(whole)
+
+
+def test_a_checkpoint_that_was_being_replaced_is_found(data, cut, whole):
+    (cut / "checkpoints/step-4").rename(cut / "checkpoints/.step-4.replaced")
+    shutil.rmtree(cut / "checkpoints/step-2", ignore_errors=True)
+    assert "resumed after step 4" in trained(flags(data, cut, "--resume", "auto")).stderr
+    assert model_of(cut) == model_of(whole)
+
+
+def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_behind(data, whole, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(whole, output)
+    trained(flags(data, output, "--save-every", 5, "--resume", output / "checkpoints/step-4"))
+    assert checkpoints_of(output) == [4, 5]
+    assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)

@@ -1,0 +1,189 @@
+"""What a run has saved when it is killed, or the disk fails it, at any of its writes."""
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+import tiny_runs
+from support import PROGRAM
+from tiny_runs import checkpoints_of, faults, flags, flip_a_byte, logged_calls, losses_of, model_of, run, sha, trained
+
+# Of each kind of run. `MEZZO_KILL_POINTS=80` makes 400 of the few.
+KILL_POINTS = int(os.environ.get("MEZZO_KILL_POINTS", 3))
+FAULT_POINTS = max(3, KILL_POINTS // 4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny_runs.write_data(tmp_path_factory.mktemp("data"))
+
+
+def spread(points, count):
+    """`count` of them, evenly, or all."""
+    points = list(points)
+    return points if len(points) <= count else [points[(2 * i + 1) * len(points) // (2 * count)] for i in range(count)]
+
+
+def changes(calls, condition):
+    """The numbers of the calls that fulfil the condition and are not another write to the same file."""
+    return [i + 1 for i, call in enumerate(calls) if condition(*call) and (i == 0 or call != calls[i - 1])]
+
+
+def in_a_save(_, path):
+    return "/checkpoints" in path
+
+
+def outside_of_saves(_, path):
+    return "/checkpoints" not in path and ".run.lock" not in path
+
+
+def leftovers(output):
+    return [path.name for path in output.rglob("*") if path.name.startswith(".")]
+
+
+KINDS = {
+    "fp32": (1, []),
+    "bf16": (1, ["--precision", "bf16"]),
+    "fp16-masters": (1, ["--precision", "fp16", "--master-weights", "--init-scale", 1024]),
+    "two-ranks": (2, []),
+    "two-ranks-bf16-zero": (2, ["--precision", "bf16", "--zero-stage", 1]),
+}
+
+
+def command(kind, data, output, *more):
+    ranks, extra = KINDS[kind]
+    launch = ["launch", "--nproc", ranks, "--"] if ranks > 1 else []
+    return [*launch, *flags(data, output, *extra, *more)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_at_any_write_goes_on_to_the_same_bits(data, tmp_path, kind):
+    whole = tmp_path / "whole"
+    calls = logged_calls(command(kind, data, whole), whole, tmp_path / "log")
+    in_saves, elsewhere = changes(calls, in_a_save), changes(calls, outside_of_saves)
+    assert len(in_saves) > 60, "three saves: folders, files, flushes, renames"
+    points = sorted(spread(in_saves, KILL_POINTS - KILL_POINTS // 3) + spread(elsewhere, KILL_POINTS // 3))
+    for point in points:
+        output = tmp_path / "cut"
+        killed = run(command(kind, data, output), **faults(output, "kill", point))
+        assert killed.returncode in (-9, 137), (point, calls[point - 1], killed.stderr)
+        there = checkpoints_of(output)
+        done = run(command(kind, data, output, "--resume", "auto"))
+        at = (point, calls[point - 1], done.stderr)
+        assert done.returncode == 0, at
+        resumed = re.search(r"resumed after step (\d+)", done.stderr)
+        assert (int(resumed[1]) if resumed else None) == max(there, default=None), at
+        assert "passed over" not in done.stderr, at
+        assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole), at
+        assert leftovers(output) == [] and checkpoints_of(output) == [4, 6], at
+        shutil.rmtree(output)
+    print(f"{kind}: {len(points)} of {len(calls)} points")
+
+
+@pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(data, tmp_path, fault):
+    whole = tmp_path / "whole"
+    calls = logged_calls(flags(data, whole), whole, tmp_path / "log")
+    # What fails in removing has no consequence, and without links files are copied.
+    written = changes(calls, lambda call, path: in_a_save(call, path) and call not in ("unlink", "rmdir", "remove", "link"))
+    for point in spread(written, FAULT_POINTS):
+        output = tmp_path / "out"
+        done = run(flags(data, output), **faults(output, fault, point))
+        at = (point, calls[point - 1], done.stderr)
+        assert done.returncode == 3, at
+        assert re.search(r"the checkpoint of step \d could not be saved, training goes on: .*checkpoints", done.stderr), at
+        assert re.search(r"trained to the end, but 1 checkpoints? could not be saved", done.stderr), at
+        assert model_of(output) == model_of(whole) and leftovers(output) == [], at
+        shutil.rmtree(output)
+
+
+@pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
+def test_a_run_that_the_disk_ended_goes_on_to_the_same_bits(data, tmp_path, fault):
+    whole = tmp_path / "whole"
+    calls = logged_calls(flags(data, whole), whole, tmp_path / "log")
+    for point in spread(changes(calls, outside_of_saves), FAULT_POINTS):
+        output = tmp_path / "out"
+        done = run(flags(data, output), **faults(output, fault, point))
+        at = (point, calls[point - 1], done.stderr)
+        assert done.returncode == 1 and str(output) in done.stderr.splitlines()[-1], at
+        trained(flags(data, output, "--resume", "auto"))
+        assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole), at
+        shutil.rmtree(output)
+
+
+@pytest.mark.parametrize("fault", ["short", "EINVAL"])
+def test_short_writes_and_file_systems_without_fsync_change_nothing(data, tmp_path, fault):
+    trained(flags(data, tmp_path / "whole"))
+    trained(flags(data, tmp_path / "out"), **faults(tmp_path / "out", fault))
+    assert model_of(tmp_path / "out") == model_of(tmp_path / "whole")
+    for name in ("weights.safetensors", "optimizer.safetensors"):
+        assert sha(tmp_path / "out/checkpoints/step-6" / name) == sha(tmp_path / "whole/checkpoints/step-6" / name)
+
+
+def test_a_disk_that_holds_one_checkpoint_but_not_two_still_gets_the_model(data, tmp_path):
+    larger = tmp_path / "data"
+    shutil.copytree(data, larger)
+    config = json.loads((data / "config.json").read_text())
+    (larger / "config.json").write_text(json.dumps({**config, "hidden_size": 64, "intermediate_size": 256}))
+    whole, output = tmp_path / "whole", tmp_path / "small"
+    trained(flags(larger, whole))
+    output.mkdir()
+
+    def kilobytes(*paths):
+        return sum(path.stat().st_size // 1024 + 4 for path in paths if path.is_file())
+
+    checkpoint = kilobytes(*(whole / "checkpoints/step-4").iterdir())
+    others = kilobytes(*(path for path in whole.rglob("*") if "checkpoints" not in str(path)))
+    assert checkpoint > 4 * others - 4 * kilobytes(whole / "model.safetensors"), "the rest hardly counts"
+    script = f'mount -t tmpfs -o size={others + 3 * checkpoint // 2}k mezzo "{output}" && "$@"; echo "status $?"; sha256sum "{output}/model.safetensors"'
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine allows no private mounts")
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script, "sh", PROGRAM, *flags(larger, output, "--save-every", 1)],
+                          capture_output=True, text=True)
+    assert "status 3" in done.stdout, (done.stdout, done.stderr)
+    assert "could not be saved, training goes on" in done.stderr and "no space left on the disk" in done.stderr
+    assert model_of(whole) in done.stdout
+
+
+def test_a_signal_in_the_final_evaluation_saves_the_last_weights_not_the_best(data, tmp_path):
+    more = ["--test", data / "dev.jsonl", "--save-every", 0]
+    calls = logged_calls(flags(data, tmp_path / "whole", *more), tmp_path / "whole", tmp_path / "log")
+    of_metrics = [i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith("metrics.jsonl")]
+    last_dev = of_metrics[2 * tiny_runs.STEPS - 1]  # a step and an evaluation each
+    output = tmp_path / "out"
+    done = run(flags(data, output, *more), **faults(output, "term", last_dev))
+    assert done.returncode == 143 and "stopped after step 6" in done.stderr, done.stderr
+    without_dev = flags(data, tmp_path / "last", "--dev-ratio", 0)
+    at = without_dev.index("--dev")
+    trained(without_dev[:at] + without_dev[at + 2:])
+    assert model_of(tmp_path / "last") != model_of(tmp_path / "whole"), "the best is not the last"
+    assert sha(output / "checkpoints/step-6/weights.safetensors") == model_of(tmp_path / "last")
+    trained(flags(data, output, *more, "--resume", "auto"))
+    assert model_of(output) == model_of(tmp_path / "whole")
+
+
+def test_damaged_checkpoints_do_not_count_among_those_kept(data, tmp_path):
+    output = tmp_path / "out"
+    more = ["--save-every", 1, "--keep", 3]
+    calls = logged_calls(flags(data, tmp_path / "whole", *more), tmp_path / "whole", tmp_path / "log")
+    of_fifth = next(i for i, (_, path) in enumerate(calls, 1) if "step-5" in path)
+    run(flags(data, output, *more), **faults(output, "kill", of_fifth))
+    assert checkpoints_of(output) == [2, 3, 4]
+    flip_a_byte(output / "checkpoints/step-3/optimizer.safetensors")
+    trained(flags(data, output, "--save-every", 5, "--keep", 3, "--resume", "auto"))
+    assert checkpoints_of(output) == [2, 3, 4, 5]
+
+
+def test_the_best_weights_are_copied_into_checkpoints_once(data, tmp_path):
+    output = tmp_path / "out"
+    trained(flags(data, output, "--keep", 9))
+    best = output / "checkpoints/step-4/weights.safetensors"
+    assert sha(best) == model_of(output), "the best are those of step 4"
+    assert [path.parent.name for path in output.glob("checkpoints/step-*/best.safetensors")] == ["step-6"]
+    assert (output / "checkpoints/step-6/best.safetensors").samefile(best)
+    trained(flags(data, output, "--keep", 9, "--save-every", 5, "--overwrite"))
+    copy = output / "checkpoints/step-5/best.safetensors"
+    assert sha(copy) == model_of(output)
+    assert not copy.samefile(output / "model.safetensors"), "what damages the model spares the copy"

@@ -1,0 +1,159 @@
+// Preloaded into the program: counts the calls that write to a folder, and makes one of them fail, or the process end.
+//   MEZZO_FAULT_FOLDER  whose calls count, an absolute path
+//   MEZZO_FAULT_LOG     a file that gets a line for each: its number, the call, the path
+//   MEZZO_FAULT         at call MEZZO_FAULT_AT: kill (before it happens), term (a signal, and it happens), stop (it
+//   happens once
+//                       the process may go on), EIO, ENOSPC;
+//                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+const std::string& fault() {
+  static const std::string value = variable("MEZZO_FAULT");
+  return value;
+}
+
+bool is_inside(const std::string& path) {
+  static const std::string folder = variable("MEZZO_FAULT_FOLDER");
+  return !folder.empty() && path.compare(0, folder.size(), folder) == 0;
+}
+
+std::string path_of(int fd) {
+  char path[PATH_MAX];
+  const ssize_t size = ::readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), path, sizeof(path));
+  return {path, size > 0 ? static_cast<size_t>(size) : 0};
+}
+
+std::string path_at(int folder, const char* name) {
+  return folder == AT_FDCWD || *name == '/' ? name : path_of(folder) + "/" + name;
+}
+
+void log(long number, const char* call, const std::string& path) {
+  static const std::string file = variable("MEZZO_FAULT_LOG");
+  if (!file.empty()) {
+    const std::string line = std::to_string(number) + " " + call + " " + path + "\n";
+    const long fd = ::syscall(SYS_openat, AT_FDCWD, file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    ::syscall(SYS_write, fd, line.data(), line.size());
+    ::close(static_cast<int>(fd));
+  }
+}
+
+/// Counts the call. Whether it is to fail, with errno set.
+bool fails(const char* call, const std::string& path) {
+  if (!is_inside(path)) {
+    return false;
+  }
+  static std::atomic<long> calls{0};
+  static const long chosen = std::atol(variable("MEZZO_FAULT_AT").c_str());
+  const long number = ++calls;
+  log(number, call, path);
+  if (fault() == "EINVAL" && std::strcmp(call, "fsync") == 0) {
+    errno = EINVAL;
+    return true;
+  }
+  if (number != chosen) {
+    return false;
+  }
+  if (fault() == "kill") {
+    ::kill(::getpid(), SIGKILL);
+  } else if (fault() == "term") {
+    ::kill(::getpid(), SIGTERM);
+  } else if (fault() == "stop") {
+    ::kill(::getpid(), SIGSTOP);
+  }
+  errno = fault() == "EIO" ? EIO : ENOSPC;
+  return fault() == "EIO" || fault() == "ENOSPC";
+}
+
+/// How much of a write happens.
+size_t granted(int fd, size_t size) {
+  return fault() == "short" && is_inside(path_of(fd)) ? std::min<size_t>(size, 1000) : size;
+}
+
+int open_at(int folder, const char* name, int flags, mode_t mode) {
+  if ((flags & O_CREAT) != 0 && fails("open", path_at(folder, name))) {
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_openat, folder, name, flags, mode));
+}
+
+int unlink_at(const char* call, int folder, const char* name, int flags) {
+  return fails(call, path_at(folder, name)) ? -1 : static_cast<int>(::syscall(SYS_unlinkat, folder, name, flags));
+}
+
+mode_t mode_of(int flags, std::va_list arguments) { return (flags & O_CREAT) != 0 ? va_arg(arguments, mode_t) : 0; }
+
+}  // namespace
+
+extern "C" {
+
+int open(const char* name, int flags, ...) {
+  std::va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_at(AT_FDCWD, name, flags, mode);
+}
+
+int open64(const char* name, int flags, ...) {
+  std::va_list arguments;
+  va_start(arguments, flags);
+  const mode_t mode = mode_of(flags, arguments);
+  va_end(arguments);
+  return open_at(AT_FDCWD, name, flags, mode);
+}
+
+ssize_t write(int fd, const void* data, size_t size) {
+  return fails("write", path_of(fd)) ? -1 : ::syscall(SYS_write, fd, data, granted(fd, size));
+}
+
+int fsync(int fd) { return fails("fsync", path_of(fd)) ? -1 : static_cast<int>(::syscall(SYS_fsync, fd)); }
+
+int ftruncate(int fd, off_t size) noexcept {
+  return fails("ftruncate", path_of(fd)) ? -1 : static_cast<int>(::syscall(SYS_ftruncate, fd, size));
+}
+
+int rename(const char* from, const char* to) noexcept {
+  return fails("rename", to) ? -1 : static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+
+int link(const char* from, const char* to) noexcept {
+  return fails("link", to) ? -1 : static_cast<int>(::syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+
+int mkdir(const char* name, mode_t mode) noexcept {
+  return fails("mkdir", name) ? -1 : static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));
+}
+
+int unlink(const char* name) noexcept { return unlink_at("unlink", AT_FDCWD, name, 0); }
+
+int unlinkat(int folder, const char* name, int flags) noexcept { return unlink_at("unlink", folder, name, flags); }
+
+int rmdir(const char* name) noexcept { return unlink_at("rmdir", AT_FDCWD, name, AT_REMOVEDIR); }
+
+int remove(const char* name) noexcept {
+  const int status = unlink_at("remove", AT_FDCWD, name, 0);
+  return status != 0 && errno == EISDIR ? unlink_at("rmdir", AT_FDCWD, name, AT_REMOVEDIR) : status;
+}
+
+}  // extern "C"
