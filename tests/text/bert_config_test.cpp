@@ -11,6 +11,7 @@
 namespace mezzo::text {
 namespace {
 
+using testing::HasSubstr;
 using testing::StartsWith;
 
 class BertConfigTest : public testing::Test {
@@ -35,10 +36,9 @@ TEST_F(BertConfigTest, KeepsTheNamesOfManyLabelsInOrder) {
   for (int i = 0; i < 50'000; ++i) config.label_names.push_back("label " + std::to_string(i));
   config.save(folder_ / "config.json");  // in linear time: a search for each name among all would take minutes
   EXPECT_EQ(BertConfig::from_file(folder_ / "config.json").label_names, config.label_names);
-  const auto json = nlohmann::ordered_json::parse(ScratchFolder::read(folder_ / "config.json"));
-  EXPECT_EQ(json["id2label"].begin().key(), "0");
-  EXPECT_EQ(json["id2label"]["49999"], "label 49999");
-  EXPECT_EQ(json["label2id"]["label 49999"], 49'999);
+  const std::string text = ScratchFolder::read(folder_ / "config.json");
+  EXPECT_THAT(text, HasSubstr("\"id2label\": {\n    \"0\": \"label 0\",\n    \"1\": \"label 1\",\n    \"2\": "));
+  EXPECT_EQ(nlohmann::json::parse(text)["label2id"]["label 49999"], 49'999);
 }
 
 }  // namespace
