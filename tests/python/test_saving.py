@@ -77,7 +77,9 @@ def test_a_run_killed_at_any_write_goes_on_to_the_same_bits(data, tmp_path, kind
         assert (int(resumed[1]) if resumed else None) == max(there, default=None), at
         assert "passed over" not in done.stderr, at
         assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole), at
-        assert leftovers(output) == [] and checkpoints_of(output) == [4, 6], at
+        assert leftovers(output) == [], at
+        # Killed before it removed the oldest, a run that ends without another save keeps it.
+        assert checkpoints_of(output)[-2:] == [4, 6], at
         shutil.rmtree(output)
     print(f"{kind}: {len(points)} of {len(calls)} points")
 
