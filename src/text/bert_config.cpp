@@ -14,17 +14,17 @@
 namespace mezzo::text {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 constexpr int64_t kMaxSize = int64_t{1} << 24;  // of any dimension; keeps products of two far from overflow
 
 /// Reads fields of one JSON object; every complaint names the file and the field.
 class Fields {
  public:
-  Fields(const std::filesystem::path& file, const Json& object) : file_(file), object_(object) {}
+  Fields(const std::filesystem::path& file, const PlainJson& object) : file_(file), object_(object) {}
 
   void read(const char* name, int64_t& value, int64_t minimum) const {
-    if (const Json* field = find(name)) {
+    if (const PlainJson* field = find(name)) {
       TORCH_CHECK_VALUE(field->is_number_integer() && *field >= minimum && *field <= kMaxSize, at(name), "is ",
                         field->dump(), ", expected an integer from ", minimum, " to ", kMaxSize);
       value = field->get<int64_t>();
@@ -32,7 +32,7 @@ class Fields {
   }
 
   void read_number(const char* name, double& value, double below) const {
-    if (const Json* field = find(name)) {
+    if (const PlainJson* field = find(name)) {
       TORCH_CHECK_VALUE(field->is_number() && *field >= 0.0 && *field < below, at(name), "is ", field->dump(),
                         ", expected a number from 0 to below ", below);
       value = field->get<double>();
@@ -40,7 +40,7 @@ class Fields {
   }
 
   void read_one_of(const char* name, std::string& value, std::initializer_list<std::string_view> known) const {
-    if (const Json* field = find(name)) {
+    if (const PlainJson* field = find(name)) {
       const bool is_known =
           field->is_string() && std::find(known.begin(), known.end(), field->get<std::string>()) != known.end();
       TORCH_CHECK_VALUE(is_known, at(name), "is ", field->dump(),
@@ -49,7 +49,7 @@ class Fields {
     }
   }
 
-  const Json* find(const char* name) const {
+  const PlainJson* find(const char* name) const {
     const auto field = object_.find(name);
     return field == object_.end() || field->is_null() ? nullptr : &*field;
   }
@@ -58,11 +58,11 @@ class Fields {
 
  private:
   const std::filesystem::path& file_;
-  const Json& object_;
+  const PlainJson& object_;
 };
 
 std::vector<std::string> read_label_names(const Fields& fields) {
-  const Json* id2label = fields.find("id2label");
+  const PlainJson* id2label = fields.find("id2label");
   if (id2label == nullptr) {
     return {"LABEL_0", "LABEL_1"};  // transformers leaves its default out of the file
   }
@@ -73,7 +73,7 @@ std::vector<std::string> read_label_names(const Fields& fields) {
     const bool is_id = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
     const size_t id = is_id ? std::stoul(key) : names.size();
     TORCH_CHECK_VALUE(id < names.size() && !seen[id] && name.is_string(), fields.at("id2label"), "has the entry ",
-                      Json(key).dump(), ": ", name.dump(), "; expected ids 0 to ", names.size() - 1,
+                      PlainJson(key).dump(), ": ", name.dump(), "; expected ids 0 to ", names.size() - 1,
                       ", each with a string");
     names[id] = name.get<std::string>();
     seen[id] = true;
@@ -84,7 +84,7 @@ std::vector<std::string> read_label_names(const Fields& fields) {
 }  // namespace
 
 BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
-  const Json json = read_json_object(config_json);
+  const PlainJson json = read_json_object(config_json);
   const Fields fields(config_json, json);
   std::string model_type = "bert", positions = "absolute", problem = "single_label_classification";
   fields.read_one_of("model_type", model_type, {"bert"});

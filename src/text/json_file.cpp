@@ -12,7 +12,7 @@
 namespace mezzo::text {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr uint64_t kMaxBytes = uint64_t{256} << 20;  // far above any tokenizer's file, the largest that we read
 
@@ -23,7 +23,7 @@ bool parse(std::string_view text, Number& value) {
 }
 
 /// Whole numbers stay whole where 64 bits hold them.
-Json read_number(JsonReader& reader) {
+PlainJson read_number(JsonReader& reader) {
   const std::string_view text = reader.number();
   if (uint64_t value = 0; parse(text, value)) return value;
   if (int64_t value = 0; parse(text, value)) return value;
@@ -33,16 +33,16 @@ Json read_number(JsonReader& reader) {
 }
 
 /// Calls itself as deep as values are nested, which the reader bounds.
-Json read_value(JsonReader& reader) {
+PlainJson read_value(JsonReader& reader) {
   switch (reader.peek()) {
     case JsonReader::Type::kObject: {
-      Json object = Json::object();
+      PlainJson object = PlainJson::object();
       reader.begin_object();
       for (std::string key; reader.next_key(key);) object[key] = read_value(reader);
       return object;
     }
     case JsonReader::Type::kArray: {
-      Json array = Json::array();
+      PlainJson array = PlainJson::array();
       reader.begin_array();
       while (reader.next_element()) array.push_back(read_value(reader));
       return array;
@@ -55,21 +55,21 @@ Json read_value(JsonReader& reader) {
   return nullptr;
 }
 
-Json read_document(JsonReader& reader) {
-  Json json = read_value(reader);
+PlainJson read_document(JsonReader& reader) {
+  PlainJson json = read_value(reader);
   reader.expect_end();
   return json;
 }
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& where) {
+PlainJson parse_json(std::string_view text, const std::string& where) {
   TextInput input(text);
   JsonReader reader(input, [&] { return where; });
   return read_document(reader);
 }
 
-Json read_json(const std::filesystem::path& path) {
+PlainJson read_json(const std::filesystem::path& path) {
   const std::string contents = read_file(path, kMaxBytes);
   std::string_view text = contents;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
@@ -78,8 +78,8 @@ Json read_json(const std::filesystem::path& path) {
   return read_document(reader);
 }
 
-Json read_json_object(const std::filesystem::path& path) {
-  Json json = read_json(path);
+PlainJson read_json_object(const std::filesystem::path& path) {
+  PlainJson json = read_json(path);
   TORCH_CHECK_VALUE(json.is_object(), path.string(), ": expected a JSON object, found ", json.type_name());
   return json;
 }

@@ -9,7 +9,7 @@
 namespace mezzo::text {
 namespace {
 
-std::string folded(std::string_view name) {
+std::string spelling(std::string_view name) {
   std::string result(name);
   for (char& c : result) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return result;
@@ -35,14 +35,14 @@ size_t edits(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<std::string> nearest_name(std::string_view name, std::span<const std::string> candidates) {
-  const std::string wanted = folded(name);
+  const std::string wanted = spelling(name);
   size_t limit = std::clamp<size_t>(wanted.size() / 3, 1, 3);
   std::optional<std::string> nearest;
   for (const std::string& candidate : candidates) {
     const size_t longer = std::max(candidate.size(), wanted.size());
     const size_t shorter = std::min(candidate.size(), wanted.size());
     if (longer - shorter > limit || shorter == 0) continue;  // too far, and not worth a table, however long
-    const size_t distance = edits(wanted, folded(candidate));
+    const size_t distance = edits(wanted, spelling(candidate));
     if (distance > limit || (nearest && distance == limit)) continue;
     nearest = candidate;
     limit = distance;

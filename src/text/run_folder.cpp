@@ -18,6 +18,7 @@
 namespace mezzo::text {
 namespace {
 
+using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 /// What a run.json says, as far as it matters here.
@@ -29,7 +30,6 @@ struct PresentRun {
 
 /// nullopt where there is none, or none that a run of mezzo wrote.
 std::optional<PresentRun> read_present_run(const fs::path& output) {
-  using Json = nlohmann::ordered_json;
   if (!fs::exists(output / "run.json")) {
     return std::nullopt;
   }

@@ -63,7 +63,7 @@ RunIdentity::Values fields_of(const BertConfig& model) {
           {"vocab_size", text(model.vocab_size)}};
 }
 
-std::string describe(const TokenizedTexts& texts) {
+std::string summary_of(const TokenizedTexts& texts) {
   ContentHash hash;
   for (size_t i = 0; i < texts.ids.size(); ++i) {
     const uint64_t length = texts.ids[i].size();
@@ -74,7 +74,7 @@ std::string describe(const TokenizedTexts& texts) {
   return fmt::format("{} texts of hash {}", texts.ids.size(), hash.hex());
 }
 
-std::string describe(const std::vector<std::string>& label_names) {
+std::string summary_of(const std::vector<std::string>& label_names) {
   ContentHash hash;
   for (const std::string& name : label_names) {
     hash.update(name.c_str(), name.size() + 1);
@@ -104,9 +104,9 @@ std::vector<std::string> differences(const RunIdentity::Values& was, const RunId
 RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
   return {flags_of(config, setup, ranks),
           fields_of(setup.model->config()),
-          {{"training data", describe(setup.train)},
-           {"dev data", describe(setup.dev)},
-           {"labels", describe(setup.model->config().label_names)}}};
+          {{"training data", summary_of(setup.train)},
+           {"dev data", summary_of(setup.dev)},
+           {"labels", summary_of(setup.model->config().label_names)}}};
 }
 
 void check_same_on_all(const RunIdentity& identity, const Ranks& ranks) {
