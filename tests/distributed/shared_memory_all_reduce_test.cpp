@@ -42,6 +42,22 @@ TEST(SharedMemoryAllReduceTest, AddsUpInTheOrderOfRanks) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
+TEST(SharedMemoryAllReduceTest, LeavesASingleRankItsOwnValues) {
+  const auto errors = RankThreads{.world_size = 1}.run([](ProcessGroup& group) {
+    const auto all_reduce = SharedMemoryAllReduce::create(group);
+    ASSERT_NE(all_reduce, nullptr);
+    for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      for (const int64_t size : {1, 5, 300'000}) {
+        at::Tensor tensor = values_of(0, size, dtype);
+        all_reduce->sum(tensor);
+        EXPECT_TRUE(at::equal(tensor, values_of(0, size, dtype))) << size << " of " << dtype;
+      }
+    }
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 TEST(SharedMemoryAllReduceTest, IsThereOnOneHostOnly) {
   const auto errors = RankThreads{.one_host = false}.run([](ProcessGroup& group) {
     EXPECT_EQ(SharedMemoryAllReduce::create(group), nullptr);
