@@ -11,12 +11,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <climits>
 #include <cstring>
 #include <random>
 
 #include "distributed/sum.h"
+#include "distributed/unique_fd.h"
 #include "kernels/cpu/convert.h"
 
 namespace mezzo::distributed {
@@ -59,6 +61,25 @@ void write(const float* in, Half* out, int64_t count) {
   kernels::cpu::from_float(in, out, count);
 }
 
+/// Memory to share that no file system knows, so that nothing stays behind however its users end.
+UniqueFd make_memory(const std::string& name, size_t bytes) {
+  UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC));
+  // Space is taken now: full memory would otherwise end the process at the first write.
+  if (::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)) != 0) {
+    file.reset();
+  }
+  return file;
+}
+
+/// The memory that another process has open as `link`, /proc/PID/fd/FD. Its name, a random one, shows that the process
+/// is the one that was meant: in another container, or on another host, the same numbers mean something else.
+UniqueFd open_memory(const std::string& link, const std::string& name) {
+  std::array<char, 128> target{};
+  const bool is_it = ::readlink(link.c_str(), target.data(), target.size() - 1) > 0 &&
+                     target.data() == "/memfd:" + name + " (deleted)";
+  return UniqueFd(is_it ? ::open(link.c_str(), O_RDWR | O_CLOEXEC) : -1);
+}
+
 /// Whether `round` has been reached; counts may wrap around.
 bool reached(uint32_t count, uint32_t round) { return static_cast<int32_t>(count - round) >= 0; }
 
@@ -77,18 +98,9 @@ struct SharedMemoryAllReduce::Region {
     return reinterpret_cast<float*>(reinterpret_cast<Counter*>(this) + ranks) + index * kChunk;
   }
 
-  /// nullptr where it cannot be had.
-  static Region* map(const std::string& name, int ranks, bool make) {
-    const int fd = ::shm_open(name.c_str(), O_RDWR | O_CLOEXEC | (make ? O_CREAT | O_EXCL : 0), 0600);
-    if (fd < 0) {
-      return nullptr;
-    }
-    void* mapped = MAP_FAILED;
-    // Space is taken now: a full file system would otherwise end the process at the first write.
-    if (!make || ::posix_fallocate(fd, 0, static_cast<off_t>(bytes(ranks))) == 0) {
-      mapped = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    }
-    ::close(fd);
+  /// nullptr where it cannot be had, as for a file that is not open.
+  static Region* map(const UniqueFd& file, int ranks) {
+    void* mapped = ::mmap(nullptr, bytes(ranks), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     return mapped == MAP_FAILED ? nullptr : static_cast<Region*>(mapped);
   }
 };
@@ -97,18 +109,18 @@ std::unique_ptr<SharedMemoryAllReduce> SharedMemoryAllReduce::create(ProcessGrou
   if (group.any(group.environment().local_world_size != group.size())) {
     return nullptr;
   }
+  const auto random_name = [] {
+    return fmt::format("mezzo-{:08x}{:08x}", std::random_device()(), std::random_device()());
+  };
   const bool is_maker = group.rank() == 0;
-  const std::string mine =
-      is_maker ? fmt::format("/mezzo-{:08x}{:08x}", std::random_device()(), std::random_device()()) : "";
-  Region* region = is_maker ? Region::map(mine, group.size(), /*make=*/true) : nullptr;
-  const std::string name = group.all_gather(mine).front();
+  const std::string name = group.all_gather(is_maker ? random_name() : "").front();
+  UniqueFd file = is_maker ? make_memory(name, Region::bytes(group.size())) : UniqueFd();
+  const auto links = group.all_gather(fmt::format("/proc/{}/fd/{}", getpid(), file.get()));
   if (!is_maker) {
-    region = Region::map(name, group.size(), /*make=*/false);
+    file = open_memory(links.front(), name);
   }
-  const bool all_have_it = !group.any(region == nullptr);
-  if (is_maker) {
-    ::shm_unlink(name.c_str());  // so that nothing stays behind, whatever happens
-  }
+  Region* region = Region::map(file, group.size());
+  const bool all_have_it = !group.any(region == nullptr);  // the maker's file stays open until here
   std::unique_ptr<SharedMemoryAllReduce> made(region == nullptr ? nullptr : new SharedMemoryAllReduce(group, region));
   const auto pids = group.all_gather(std::to_string(getpid()));
   bool sees_all = all_have_it;

@@ -1,8 +1,11 @@
 """Sums through shared memory against sums in PyTorch."""
 import os
 import signal
+import time
+from pathlib import Path
 
 import _mezzo
+import pytest
 import ranks
 import torch
 
@@ -76,7 +79,42 @@ def test_a_killed_or_stopped_rank_is_named():
         assert {rank: "lost rank 1 (process" in value for rank, (_, value) in outcomes.items()} == {0: True, 2: True}, outcomes
 
 
-def test_nothing_stays_behind():
-    before = set(os.listdir("/dev/shm"))
-    ranks.run(2, sums)
-    assert not [name for name in set(os.listdir("/dev/shm")) - before if name.startswith("mezzo-")]
+def segments():
+    return {name for name in os.listdir("/dev/shm") if name.startswith("mezzo-")}
+
+
+def has_memory(pid):
+    names = Path(f"/proc/{pid}/maps").read_text()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            names += os.readlink(link)
+        except FileNotFoundError:  # closed meanwhile
+            pass
+    return "mezzo-" in names
+
+
+def share_memory(rank, late):
+    group = _mezzo.ProcessGroup()
+    if rank == late:  # so that the others wait in the midst of create()
+        group.any(False)
+        group.all_gather("")
+        time.sleep(60)
+    reduce = _mezzo.SharedMemoryAllReduce.create(group)
+    reduce.sum(group, torch.ones(1000))
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("late", [None, 2])
+@pytest.mark.parametrize("killed", [0, 1])
+def test_nothing_stays_behind_when_a_rank_is_killed(killed, late):
+    before = segments()
+    started = ranks.Ranks(3, share_memory, late)
+    pids = {rank: process.pid for rank, process in started.processes.items()}
+    while not all(has_memory(pids[rank]) for rank in ([0] if late else [0, 1, 2])):
+        assert all(process.is_alive() for process in started.processes.values())
+        time.sleep(0.01)
+    for pid in [pids[killed], *pids.values()]:
+        os.kill(pid, signal.SIGKILL)
+    for process in started.processes.values():
+        process.join()
+    assert not segments() - before

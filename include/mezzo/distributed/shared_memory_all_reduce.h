@@ -19,8 +19,9 @@ namespace mezzo::distributed {
 /// Collective: every rank must bring tensors of the same sizes in the same order. Not thread-safe.
 class SharedMemoryAllReduce {
  public:
-  /// Whether the ranks are all on this host and can share memory. Collective; the same answer on all.
-  /// @return nullptr where not.
+  /// Where the ranks are all on this host and see each other's processes, as within one container. Collective; the
+  /// same answer on all. The memory has no name in any file system, and goes with the last rank.
+  /// @return nullptr where they do not.
   static std::unique_ptr<SharedMemoryAllReduce> create(ProcessGroup& group);
 
   ~SharedMemoryAllReduce();
