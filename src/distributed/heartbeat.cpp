@@ -1,6 +1,9 @@
 #include "distributed/heartbeat.h"
 
 #include <condition_variable>
+#include <deque>
+#include <functional>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -11,8 +14,6 @@ namespace mezzo::distributed {
 
 /// Owned by the thread too, which may outlive the Heartbeat.
 struct Heartbeat::State {
-  enum class Request { kNone, kAnnounce, kCensus, kEnd };
-
   c10::intrusive_ptr<c10d::Store> store;
   int rank, world_size;
   std::string home;
@@ -20,11 +21,11 @@ struct Heartbeat::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  Request request = Request::kNone;
-  std::string kind, message;     // to announce
-  std::optional<Census> answer;  // to a request for a census
-  bool announced = false;
-  bool ended = false;
+  std::deque<std::function<void()>> tasks;  // the first may be under way
+  bool is_closing = false;
+  bool has_ended = false;
+
+  uint64_t beats = 0;  // of the thread alone
 
   void set(const std::string& key, const std::string& value) {
     store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
@@ -37,12 +38,35 @@ struct Heartbeat::State {
     return std::string(bytes.begin(), bytes.end());
   }
 
+  /// Has the thread do `work` when its turn comes. Returns the result; nullopt where that is not there in time, or the
+  /// store is gone. The thread does it all the same, later.
+  template <class Work>
+  auto ask(std::chrono::milliseconds patience, const Work& work) -> std::optional<decltype(work())>;
   void run();
-  void answer_requests();
-  void beat(uint64_t& beats) { set("beat/" + std::to_string(rank), std::to_string(++beats) + " " + home); }
+  void beat_and_work();
+  void beat() { set("beat/" + std::to_string(rank), std::to_string(++beats) + " " + home); }
   std::vector<std::string> read_beats();
-  Census count(uint64_t& beats);
+  Census count();
 };
+
+template <class Work>
+auto Heartbeat::State::ask(std::chrono::milliseconds patience, const Work& work) -> std::optional<decltype(work())> {
+  const auto task = std::make_shared<std::packaged_task<decltype(work())()>>(work);
+  auto result = task->get_future();
+  {
+    const std::lock_guard lock(mutex);
+    if (has_ended) {
+      return std::nullopt;
+    }
+    tasks.emplace_back([task] { (*task)(); });
+    changed.notify_all();
+  }
+  try {
+    return result.wait_for(patience) == std::future_status::ready ? std::optional(result.get()) : std::nullopt;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
 
 std::vector<std::string> Heartbeat::State::read_beats() {
   std::vector<std::string> keys;
@@ -56,12 +80,12 @@ std::vector<std::string> Heartbeat::State::read_beats() {
   return values;
 }
 
-Heartbeat::Census Heartbeat::State::count(uint64_t& beats) {
+Heartbeat::Census Heartbeat::State::count() {
   Census census;
   const auto before = read_beats();
   for (int i = 0; i < 3; ++i) {
     std::this_thread::sleep_for(interval);
-    beat(beats);
+    beat();
   }
   const auto after = read_beats();
   census.store_answers = true;
@@ -79,39 +103,30 @@ Heartbeat::Census Heartbeat::State::count(uint64_t& beats) {
 
 void Heartbeat::State::run() {
   try {
-    answer_requests();
+    beat_and_work();
   } catch (const std::exception&) {
-    // The store is gone. Whoever asks for a census waits in vain, and knows by that.
+    // The store is gone.
   }
   const std::lock_guard lock(mutex);
-  ended = true;
+  has_ended = true;
+  tasks.clear();  // whoever asked waits no longer
   changed.notify_all();
 }
 
-void Heartbeat::State::answer_requests() {
-  uint64_t beats = 0;
+void Heartbeat::State::beat_and_work() {
   for (;;) {
-    beat(beats);
+    beat();
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, interval, [&] { return request != Request::kNone; });
-    const Request asked = std::exchange(request, Request::kNone);
-    lock.unlock();
-    if (asked == Request::kEnd) {
+    changed.wait_for(lock, interval, [&] { return is_closing || !tasks.empty(); });
+    while (!tasks.empty()) {
+      const auto& task = tasks.front();
+      lock.unlock();
+      task();
+      lock.lock();
+      tasks.pop_front();
+    }
+    if (is_closing) {
       return;
-    }
-    if (asked == Request::kAnnounce) {
-      const std::string key = kind + std::to_string(rank);
-      set(key, message);
-      static_cast<void>(store->check({key}));  // the answer says that the store has it
-      lock.lock();
-      announced = true;
-      changed.notify_all();
-    }
-    if (asked == Request::kCensus) {
-      Census census = count(beats);
-      lock.lock();
-      answer = std::move(census);
-      changed.notify_all();
     }
   }
 }
@@ -132,27 +147,21 @@ Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store,
 
 Heartbeat::~Heartbeat() {
   std::unique_lock lock(state_->mutex);
-  state_->request = State::Request::kEnd;
+  state_->is_closing = true;
   state_->changed.notify_all();
-  state_->changed.wait_for(lock, state_->interval, [&] { return state_->ended; });
+  state_->changed.wait_for(lock, (state_->tasks.empty() ? 1 : 8) * state_->interval, [&] { return state_->has_ended; });
 }
 
 void Heartbeat::announce(const char* kind, const std::string& message) {
-  std::unique_lock lock(state_->mutex);
-  state_->kind = kind;
-  state_->message = message;
-  state_->request = State::Request::kAnnounce;
-  state_->changed.notify_all();
-  state_->changed.wait_for(lock, 2 * state_->interval, [&] { return state_->announced || state_->ended; });
+  const std::string key = kind + std::to_string(state_->rank);
+  state_->ask(2 * state_->interval, [state = state_.get(), key, message] {
+    state->set(key, message);
+    return state->store->check({key});  // the answer says that the store has it
+  });
 }
 
 Heartbeat::Census Heartbeat::take_census() {
-  std::unique_lock lock(state_->mutex);
-  state_->answer.reset();
-  state_->request = State::Request::kCensus;
-  state_->changed.notify_all();
-  state_->changed.wait_for(lock, 8 * state_->interval, [&] { return state_->answer.has_value() || state_->ended; });
-  return state_->answer.value_or(Census{});
+  return state_->ask(8 * state_->interval, [state = state_.get()] { return state->count(); }).value_or(Census{});
 }
 
 }  // namespace mezzo::distributed

@@ -10,7 +10,7 @@
 namespace mezzo::distributed {
 
 /// Tells the other ranks that this one lives, through the store, from a thread of its own; and finds out which of them
-/// do not. Thread-safe.
+/// do not. Thread-safe: what several callers ask for is done one after the other.
 class Heartbeat {
  public:
   /// What became of the other ranks.
@@ -28,8 +28,10 @@ class Heartbeat {
             int world_size,
             std::string home,
             std::chrono::milliseconds interval);
-  /// Does not wait for the thread, which may be held up by a network that is gone.
+  /// What was announced still gets out. Does not wait long for the thread, which a network that is gone may hold up.
   ~Heartbeat();
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
 
   /// Leaves word why this rank fails, or whom it blames for having to give up.
   void announce_failure(const std::string& message) { announce("failed/", message); }
