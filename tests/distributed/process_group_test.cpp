@@ -95,6 +95,17 @@ TEST(ProcessGroupTest, QuotesARankThatFailedByItself) {
                                   "rank 1 failed: no text in line 7"));
 }
 
+TEST(ProcessGroupTest, TakesNoErrorForACollectivesByItsWords) {
+  const auto words = "/data/gloomy.csv: cannot be opened; nor NCCL.txt, gloo::x";
+  const auto errors = RankThreads{.timeout = kShort}.run([&](ProcessGroup& group) {
+    group.guard([&] {
+      TORCH_CHECK(group.rank() != 1, words);
+      group.barrier();
+    });
+  });
+  EXPECT_THAT(errors, ElementsAre(std::string("rank 1 failed: ") + words, words));
+}
+
 TEST(ProcessGroupTest, NamesARankThatLeft) {
   const auto errors = RankThreads{.world_size = 3, .timeout = kShort}.run([](ProcessGroup& group) {
     group.barrier();
