@@ -65,6 +65,9 @@ bool is_communication_error(const std::exception& error) {
          c10::demangle(typeid(error).name()).starts_with("gloo::") || has_stamp_of_gloo(first_line(error));
 }
 
+/// The key that says that `rank` needs the store no more.
+std::string left_key(int rank) { return fmt::format("left/{}", rank); }
+
 /// Of a line of check_same(): NAME, zero, VALUE.
 std::string name_of(const std::string& line) { return line.substr(0, line.find('\0')); }
 
@@ -175,15 +178,37 @@ ProcessGroup::~ProcessGroup() {
 
 void ProcessGroup::shutdown() {
   barrier();
-  heartbeat_.reset();
-  if (environment_.launcher_hosts_store) {
-    return;  // and may take it away from now on
+  if (!environment_.launcher_hosts_store) {  // else the launcher may take it away from now on
+    store_->add(left_key(rank()), 1);
   }
-  const std::string key = "left";
-  store_->add(key, 1);
-  const auto deadline = std::chrono::steady_clock::now() + options_.timeout();
-  while (hosts_store() && store_->add(key, 0) < size() && std::chrono::steady_clock::now() < deadline) {
+  if (hosts_store()) {
+    wait_until_others_left();
+  }
+  heartbeat_.reset();
+}
+
+/// Does not wait for those that never will: they have failed, or have no heartbeat any more.
+void ProcessGroup::wait_until_others_left() {
+  using Clock = std::chrono::steady_clock;
+  const auto still_to_come = [&](const Heartbeat::Census& census) {
+    for (int other = 0; other < size(); ++other) {
+      const bool is_gone =
+          census.silent.contains(other) || census.failed.contains(other) || census.gave_up.contains(other);
+      if (!is_gone && !store_->check({left_key(other)})) {
+        return true;
+      }
+    }
+    return false;
+  };
+  const auto begin = Clock::now();
+  while (still_to_come({}) && Clock::now() < begin + beat_interval(options_.timeout())) {
     std::this_thread::sleep_for(milliseconds(5));
+  }
+  while (still_to_come({}) && Clock::now() < begin + options_.timeout()) {
+    const auto census = heartbeat_->take_census();
+    if (!census.store_answers || !still_to_come(census)) {
+      return;
+    }
   }
 }
 

@@ -72,6 +72,19 @@ def test_a_rank_that_fails_by_itself_is_quoted():
         assert outcomes[rank][1][0].startswith("rank 1 failed: ValueError: invalid literal"), outcomes[rank]
 
 
+def lose_a_rank_at_the_end(rank):
+    group = _mezzo.ProcessGroup(600)
+    if rank == 1:
+        group.barrier()  # as shutdown begins
+        os.kill(os.getpid(), signal.SIGKILL)
+    group.shutdown()
+
+
+def test_the_rank_that_hosts_the_store_does_not_wait_for_one_that_is_gone():
+    outcomes = ranks.Ranks(3, lose_a_rank_at_the_end).outcomes(60, without=[1])  # a tenth of the timeout
+    assert outcomes == {0: ("result", None), 2: ("result", None)}
+
+
 def meet(rank, timeout):
     try:
         _mezzo.ProcessGroup(timeout)

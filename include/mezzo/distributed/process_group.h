@@ -74,7 +74,8 @@ class ProcessGroup {
   /// the rank to blame; where `work` fails by itself, lets the other ranks know and rethrows.
   void guard(const std::function<void()>& work);
 
-  /// Ends the group in good order: waits until every rank is here. Call last.
+  /// Ends the group in good order: waits until every rank is here. Call last. Where rank 0 hosts the store, it stays
+  /// until the others need that no more, or have no heartbeat.
   void shutdown();
 
  private:
@@ -82,6 +83,7 @@ class ProcessGroup {
   void meet();
   bool hosts_store() const { return rank() == 0 && !environment_.launcher_hosts_store; }
   void keep_store_for_others() const;
+  void wait_until_others_left();
   void all_reduce(at::Tensor& tensor, c10d::ReduceOp op);
   [[noreturn]] void throw_blaming(const std::string& error);
 
