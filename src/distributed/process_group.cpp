@@ -68,6 +68,9 @@ bool is_communication_error(const std::exception& error) {
 /// The key that says that `rank` needs the store no more.
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 
+/// The key that counts the groups in which `rank` has met the others.
+std::string groups_of(int rank) { return fmt::format("groups/{}", rank); }
+
 /// Of a line of check_same(): NAME, zero, VALUE.
 std::string name_of(const std::string& line) { return line.substr(0, line.find('\0')); }
 
@@ -99,6 +102,7 @@ ProcessGroup::ProcessGroup(const RankEnvironment& environment, const ProcessGrou
       const auto store = c10::make_intrusive<c10d::PrefixStore>("group", store_);
       add_backends(*group_, store, environment_, options_.device(), options_.timeout());
       barrier();
+      start_store_->add(groups_of(rank()), 1);
     });
   } catch (const std::exception&) {
     group_.reset();
@@ -121,10 +125,13 @@ void ProcessGroup::connect() {
   tcp.isServer = rank() == 0 && !environment_.launcher_hosts_store;
   tcp.waitWorkers = false;
   tcp.timeout = options_.timeout();
-  // A store that serves several runs one after the other keeps what the earlier ones left.
-  const std::string prefix = fmt::format("mezzo/{}", environment_.restart_count);
+  tcp.multiTenant = true;  // for several groups of one process
   try {
     const auto tcp_store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, tcp);
+    // A store may serve several runs, starts of a run and groups of a start, and keeps what each of them left.
+    const std::string start = fmt::format("mezzo/{}/{}", environment_.run_id, environment_.restart_count);
+    start_store_ = c10::make_intrusive<c10d::PrefixStore>(start, tcp_store);
+    const std::string prefix = fmt::format("{}/{}", start, start_store_->add(groups_of(rank()), 0));
     store_ = c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store);
     heartbeat_ = std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store->clone()), rank(),
                                              size(), this_process(), beat_interval(options_.timeout()));

@@ -1,5 +1,6 @@
 #include "mezzo/distributed/rank_environment.h"
 
+#include <c10/util/ConstexprCrc.h>
 #include <c10/util/Exception.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@ struct RankVariables {
 };
 
 constexpr int64_t kMostRanks = 1 << 20;
+constexpr const char* kTorchrun = "torchrun";
 
 RankEnvironment read_ranks(const Lookup& lookup, const RankVariables& names) {
   RankEnvironment environment;
@@ -45,14 +47,15 @@ RankEnvironment read_ranks(const Lookup& lookup, const RankVariables& names) {
   return environment;
 }
 
-/// A port for all ranks of a job, from what they share.
-uint16_t port_of_job(int64_t job) { return static_cast<uint16_t>(20000 + job % 10000); }
+/// A port for all ranks of a run, from what they share. Others may come to the same: at the store the id parts them.
+uint16_t port_of_run(const std::string& id) {
+  return static_cast<uint16_t>(20000 + c10::util::crc64(id.data(), id.size()).checksum() % 10000);
+}
 
 /// Fills in where ranks meet: as said by MASTER_ADDR and MASTER_PORT, or else as good as can be known.
 void choose_meeting_point(const Lookup& lookup,
                           RankEnvironment& environment,
-                          const std::optional<std::string>& known_addr,
-                          std::optional<int64_t> job) {
+                          const std::optional<std::string>& known_addr) {
   const bool one_host = environment.local_world_size == environment.world_size;
   if (const auto addr = lookup("MASTER_ADDR")) {
     environment.master_addr = *addr;
@@ -64,17 +67,27 @@ void choose_meeting_point(const Lookup& lookup,
     environment.master_addr = one_host ? "127.0.0.1" : *known_addr;
   }
   const auto port = lookup("MASTER_PORT");
-  TORCH_CHECK_VALUE(port || job,
+  const bool is_made_from_id = environment.launcher != kTorchrun && !environment.run_id.empty();
+  TORCH_CHECK_VALUE(port || is_made_from_id,
                     "environment variable MASTER_PORT is not set: set it, for all ranks, to a free port of ",
                     environment.master_addr);
   environment.master_port =
       port ? static_cast<uint16_t>(parse_number("MASTER_PORT", *port, 1, std::numeric_limits<uint16_t>::max()))
-           : port_of_job(*job);
+           : port_of_run(environment.run_id);
 }
 
-/// mpirun itself, or its daemon, is the parent of all ranks of a host.
-std::optional<int64_t> job_on_one_host(const RankEnvironment& environment) {
-  return environment.local_world_size == environment.world_size ? std::optional<int64_t>(getppid()) : std::nullopt;
+/// The job's name, where MPI tells it. On one host, mpirun itself or its daemon is the parent of all ranks.
+std::string mpi_run_id(const Lookup& lookup, const char* name, const RankEnvironment& environment) {
+  const bool one_host = environment.local_world_size == environment.world_size;
+  return lookup(name).value_or(one_host ? std::to_string(getppid()) : "");
+}
+
+/// Open MPI, and MPICH and its kin.
+RankEnvironment from_mpi(const Lookup& lookup, const RankVariables& names, const char* job) {
+  auto environment = read_ranks(lookup, names);
+  environment.run_id = mpi_run_id(lookup, job, environment);
+  choose_meeting_point(lookup, environment, std::nullopt);
+  return environment;
 }
 
 /// Takes a number above 0 off the front of `text`.
@@ -119,11 +132,12 @@ RankEnvironment from_torchrun(const Lookup& lookup) {
     if (!knows_local && std::string_view(name) == "LOCAL_WORLD_SIZE") return "1";
     return lookup(name);
   };
-  auto environment = read_ranks(with_local, {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
+  auto environment = read_ranks(with_local, {kTorchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
   if (environment.world_size == 1) {
     return environment;
   }
-  choose_meeting_point(lookup, environment, std::nullopt, std::nullopt);
+  environment.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("");
+  choose_meeting_point(lookup, environment, std::nullopt);
   environment.launcher_hosts_store = lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   if (lookup("TORCHELASTIC_RESTART_COUNT")) {
     environment.restart_count =
@@ -146,8 +160,11 @@ RankEnvironment from_slurm(const Lookup& lookup) {
                     "', more tasks on node ", node, " than the ", environment.world_size, " of SLURM_STEP_NUM_TASKS");
   environment.local_world_size = static_cast<int>(*tasks);
   environment.local_rank = static_cast<int>(number(lookup, "SLURM_LOCALID", 0, environment.local_world_size - 1));
-  const int64_t job = number(lookup, "SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max());
-  choose_meeting_point(lookup, environment, lookup("SLURM_LAUNCH_NODE_IPADDR"), job);
+  environment.run_id = std::to_string(number(lookup, "SLURM_JOB_ID", 0, std::numeric_limits<int64_t>::max()));
+  if (const auto step = lookup("SLURM_STEP_ID")) {
+    environment.run_id += "." + *step;
+  }
+  choose_meeting_point(lookup, environment, lookup("SLURM_LAUNCH_NODE_IPADDR"));
   return environment;
 }
 
@@ -158,12 +175,13 @@ std::optional<RankEnvironment> RankEnvironment::detect(const Lookup& lookup) {
   if (lookup("WORLD_SIZE") && lookup("RANK")) {
     environment = from_torchrun(lookup);
   } else if (lookup("OMPI_COMM_WORLD_SIZE")) {
-    environment = read_ranks(lookup, {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                                      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
-    choose_meeting_point(lookup, environment, std::nullopt, job_on_one_host(environment));
+    environment = from_mpi(lookup,
+                           {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                            "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                           "PMIX_NAMESPACE");
   } else if (lookup("PMI_SIZE") && lookup("MPI_LOCALNRANKS")) {
-    environment = read_ranks(lookup, {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"});
-    choose_meeting_point(lookup, environment, std::nullopt, job_on_one_host(environment));
+    environment =
+        from_mpi(lookup, {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, "PMI_JOBID");
   } else if (lookup("SLURM_PROCID") && lookup("SLURM_STEP_NUM_TASKS")) {
     environment = from_slurm(lookup);
   }

@@ -106,6 +106,41 @@ TEST(ProcessGroupTest, TakesNoErrorForACollectivesByItsWords) {
   EXPECT_THAT(errors, ElementsAre(std::string("rank 1 failed: ") + words, words));
 }
 
+TEST(ProcessGroupTest, KeepsRunsApartThatMeetAtOneStore) {
+  const auto both = RankThreads{.world_size = 2, .started = 4, .adjust = [](RankEnvironment& environment) {
+                                  environment.run_id = environment.rank < 2 ? "7.0" : "7.1";
+                                  environment.rank %= 2;
+                                }};
+  const auto errors = both.run([](ProcessGroup& group) {
+    const auto& run = group.environment().run_id;
+    EXPECT_THAT(group.all_gather(run), ElementsAre(run, run));
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+
+  const auto halves = RankThreads{.timeout = std::chrono::seconds(2), .adjust = [](RankEnvironment& environment) {
+                                    environment.run_id = environment.rank == 0 ? "7.0" : "7.1";
+                                  }};
+  EXPECT_THAT(halves.run([](ProcessGroup&) {}),
+              ElementsAre(StartsWith("rank 1 of 2 did not come"), StartsWith("rank 0 of 2 did not come")));
+}
+
+TEST(ProcessGroupTest, MayBeOneOfSeveralOfAProcess) {
+  const auto errors = RankThreads{}.run([](ProcessGroup& first) {
+    {
+      ProcessGroup second(first.environment(), first.options());
+      EXPECT_THAT(second.all_gather(std::to_string(second.rank())), ElementsAre("0", "1"));
+      EXPECT_THAT(first.all_gather(std::to_string(first.rank() + 2)), ElementsAre("2", "3"));
+      second.shutdown();
+    }
+    ProcessGroup third(first.environment(), first.options());
+    EXPECT_THAT(third.all_gather(std::to_string(third.rank() + 4)), ElementsAre("4", "5"));
+    third.shutdown();
+    first.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 TEST(ProcessGroupTest, NamesARankThatLeft) {
   const auto errors = RankThreads{.world_size = 3, .timeout = kShort}.run([](ProcessGroup& group) {
     group.barrier();

@@ -3,8 +3,10 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <map>
+#include <set>
 #include <string>
 
 namespace mezzo::distributed {
@@ -103,9 +105,36 @@ TEST(RankEnvironmentTest, FindsAMeetingPointWhereThereIsOne) {
     EXPECT_GE(one_host->master_port, 20000);
     EXPECT_EQ(one_host->master_port, detect(with(nowhere, {{size, "4"}}))->master_port);
   }
-  EXPECT_EQ(detect(without(kSlurm, "MASTER_PORT"))->master_port, 20077);
   EXPECT_THAT(refusal(without(kTorchrun, "MASTER_PORT")), HasSubstr("variable MASTER_PORT is not set"));
   EXPECT_THAT(refusal(with(kTorchrun, {{"MASTER_PORT", "99999"}})), HasSubstr("not a whole number from 1 to 65535"));
+}
+
+TEST(RankEnvironmentTest, TellsRunsApartByTheirLaunchersIds) {
+  const auto id = [](const Variables& variables, const Variables& more = {}) {
+    return detect(with(variables, more))->run_id;
+  };
+  EXPECT_EQ(id(kTorchrun), "");
+  EXPECT_EQ(id(kTorchrun, {{"TORCHELASTIC_RUN_ID", "mine"}, {"SLURM_JOB_ID", "77"}}), "mine");
+  EXPECT_EQ(id(kSlurm), "77");
+  EXPECT_EQ(id(kSlurm, {{"SLURM_STEP_ID", "3"}}), "77.3");
+  EXPECT_EQ(id(kOpenMpi, {{"PMIX_NAMESPACE", "1177944065"}}), "1177944065");
+  EXPECT_EQ(id(kMpich, {{"PMI_JOBID", "job"}}), "job");
+  EXPECT_EQ(id(kOpenMpi), "");  // on two hosts, where mpirun's daemons are different processes
+  EXPECT_EQ(id(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}), std::to_string(getppid()));
+}
+
+TEST(RankEnvironmentTest, GivesStepsOfOneJobPortsOfTheirOwn) {
+  const auto port = [](const Variables& variables, const Variables& more) {
+    return detect(with(without(variables, "MASTER_PORT"), more))->master_port;
+  };
+  std::set<uint16_t> ports;
+  for (const char* step : {"0", "1", "2", "3", "10", "11"}) {
+    ports.insert(port(kSlurm, {{"SLURM_STEP_ID", step}}));
+  }
+  EXPECT_EQ(ports.size(), 6);
+  EXPECT_GE(*ports.begin(), 20000);
+  EXPECT_LT(*ports.rbegin(), 30000);
+  EXPECT_NE(port(kOpenMpi, {{"PMIX_NAMESPACE", "a"}}), port(kOpenMpi, {{"PMIX_NAMESPACE", "b"}}));
 }
 
 TEST(RankEnvironmentTest, TakesOneProcessForNoGroup) {

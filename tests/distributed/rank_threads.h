@@ -19,6 +19,7 @@ struct RankThreads {
   int started = world_size;  ///< the others never come
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
   bool one_host = true;
+  std::function<void(RankEnvironment&)> adjust = [](RankEnvironment&) {};
 
   /// Runs `work` on each, with a group of its own. Returns what they threw, by rank; "" for nothing.
   std::vector<std::string> run(const std::function<void(ProcessGroup&)>& work) const {
@@ -34,6 +35,7 @@ struct RankThreads {
         environment.local_world_size = one_host ? world_size : 1;
         environment.master_port = static_cast<uint16_t>(store.port);
         environment.launcher_hosts_store = true;
+        adjust(environment);
         try {
           ProcessGroup group(environment, ProcessGroupOptions().timeout(timeout));
           work(group);

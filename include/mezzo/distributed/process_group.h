@@ -89,6 +89,7 @@ class ProcessGroup {
 
   RankEnvironment environment_;
   ProcessGroupOptions options_;
+  c10::intrusive_ptr<c10d::Store> start_store_;  // shared with other groups of this start
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::unique_ptr<class Heartbeat> heartbeat_;

@@ -17,6 +17,7 @@ struct RankEnvironment {
   uint16_t master_port = 0;               ///< its port; 0, for one rank: any that is free
   bool launcher_hosts_store = false;      ///< else rank 0 does
   int restart_count = 0;                  ///< how often the launcher has started all ranks again
+  std::string run_id;                     ///< tells apart runs that meet at one store; empty: the launcher has none
   std::string launcher;                   ///< for messages: "torchrun", "Slurm", "Open MPI", "MPICH"
 
   /// Reads a variable; nullopt where it is not set.
@@ -24,13 +25,15 @@ struct RankEnvironment {
 
   /// What the launcher left in the environment. The first of these that is there wins:
   /// - torchrun and `mezzo launch`: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
-  ///   TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT;
-  /// - Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE;
-  /// - MPICH and its kin: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS;
-  /// - Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE.
+  ///   TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_RUN_ID;
+  /// - Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE;
+  /// - MPICH and its kin: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; PMI_JOBID;
+  /// - Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_JOB_ID,
+  ///   SLURM_STEP_ID.
   ///
   /// MPI and Slurm say nothing of a meeting point. MASTER_ADDR and MASTER_PORT are taken where they are set. Else the
-  /// address is this host's, if all ranks are on it, or the one srun was called on; the port is made from the job's id.
+  /// address is this host's, if all ranks are on it, or the one srun was called on; the port is made from the run's id:
+  /// Slurm's job and step, MPI's job, or else, on one host, mpirun's process.
   /// @return nullopt where no launcher is known, or where it started one process.
   /// @throws c10::ValueError  naming the variable that is missing or no sensible number.
   static std::optional<RankEnvironment> detect(const Lookup& lookup);
