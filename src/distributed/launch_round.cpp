@@ -137,9 +137,6 @@ void LaunchRound::heed_time() {
   if (settle_at_ && (have_ended || Clock::now() >= *settle_at_)) {
     settle();
   }
-  if (output_.is_broken() && !is_ending_) {
-    end_ranks(SIGTERM, options_.failure_grace_seconds());
-  }
   if (have_ended && !kill_at_ && !is_killed_) {
     kill_at_ = Clock::now() + kLeftoverTime;
   }
@@ -202,15 +199,15 @@ bool LaunchRound::all_are_gone() {
 RoundResult LaunchRound::result() const {
   RoundResult result;
   result.signal = signal_;
-  result.output_lost = output_.is_broken();
   const bool all_succeeded =
       std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.process.end()->is_success(); });
   if (culprit_ != nullptr) {
     result.status = culprit_->process.end()->status();
     result.failure = describe_failure();
   } else if (!all_succeeded) {
-    result.status = 128 + (signal_ != 0 ? signal_ : SIGPIPE);
+    result.status = 128 + signal_;
   }
+  result.output_lost = output_.is_broken() && result.status == 128 + SIGPIPE;
   return result;
 }
 

@@ -18,7 +18,7 @@ namespace mezzo::distributed {
 struct RoundResult {
   int status = 0;            ///< as launch() returns it
   int signal = 0;            ///< that asked to end, or 0
-  bool output_lost = false;  ///< nobody read stdout any more
+  bool output_lost = false;  ///< a rank ended because nobody reads its output any more
   std::string failure;       ///< which rank failed first and why; empty for none
 };
 

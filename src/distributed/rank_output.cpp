@@ -115,6 +115,16 @@ void RankOutput::service() {
   }
   show_live();
   flush();
+  close_unread();
+}
+
+/// Where nobody reads any more, ranks learn it as they would without a launcher: their pipe breaks as well.
+void RankOutput::close_unread() {
+  for (Stream& stream : streams_) {
+    if (stream.lines.is_open() && sink_of(stream).is_broken()) {
+      stream.lines.close(emit_to(stream));
+    }
+  }
 }
 
 void RankOutput::flush() {

@@ -46,7 +46,7 @@ class RankOutput {
   void forget_ranks() { streams_.clear(); }
   /// Whether all has been written, as far as somebody reads it.
   bool is_flushed() const { return out_.waiting() == 0 && err_.waiting() == 0; }
-  /// Nobody reads stdout any more.
+  /// Nobody reads stdout, or stderr, any more.
   bool is_broken() const { return out_.is_broken() || err_.is_broken(); }
 
  private:
@@ -63,6 +63,7 @@ class RankOutput {
   void add_stream(int64_t rank, bool is_error, bool draws, UniqueFd fd);
   void show_line(OutputSink& sink, std::string_view prefix, std::string_view line);
   void show_live();
+  void close_unread();
   void flush();
   void report_errors();
 

@@ -175,7 +175,7 @@ def test_long_lines_binary_junk_and_closed_files_pass_through():
     assert sorted(done.stderr.decode().splitlines()) == ["[rank 0] still here", "[rank 1] still here"]
 
 
-def test_a_reader_that_goes_away_ends_the_ranks(tmp_path):
+def test_a_reader_that_goes_away_ends_ranks_that_write_on(tmp_path):
     process = start('echo $$ > "$FOLDER/$RANK"; while :; do echo line; sleep 0.01; done', "nproc=2",
                     env={**os.environ, "FOLDER": str(tmp_path)})
     assert process.stdout.readline().endswith("line\n")
@@ -183,6 +183,17 @@ def test_a_reader_that_goes_away_ends_the_ranks(tmp_path):
     assert process.wait(PATIENCE) == 128 + signal.SIGPIPE, process.stderr.read()
     process.stderr.close()
     assert [state(pid_in(tmp_path / rank)) for rank in "01"] == [None, None]
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_reader_that_goes_away_leaves_ranks_alone_that_do_not_mind(tmp_path, stream):
+    process = start(f"trap '' PIPE; i=0; while [ $i -lt 50 ]; do echo line >&{stream}; sleep 0.01; i=$((i + 1)); done; > {tmp_path}/$RANK",
+                    "nproc=2")
+    reader = process.stdout if stream == 1 else process.stderr
+    assert reader.readline().endswith("line\n")
+    reader.close()
+    assert process.wait(PATIENCE) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
 def test_a_full_disk_costs_the_output_but_not_the_run():

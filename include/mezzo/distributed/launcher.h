@@ -53,7 +53,8 @@ struct LaunchOptions {
 ///   A rank that is stopped (SIGSTOP) is reported and left alone.
 /// - SIGINT and SIGTERM are passed on to every rank once, SIGHUP as SIGTERM; a second
 ///   one ends the ranks at once. The status is then 128 + N, unless all ranks still end with 0.
-/// - When stdout is a pipe that nobody reads any more, the ranks are ended; status 141.
+/// - When nobody reads stdout or stderr any more, that of the ranks is a broken pipe, too: it ends a rank that goes on
+///   writing there (status 141), unless the rank ignores SIGPIPE, as `mezzo train` does.
 /// - Ranks are process groups of their own, and no process of a group outlives this
 ///   call, nor the death of this process by SIGKILL.
 ///
