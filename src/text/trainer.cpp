@@ -68,6 +68,22 @@ std::vector<std::pair<std::string, at::Tensor>> clone(const std::vector<std::pai
   return copies;
 }
 
+/// The checkpoint to go on from. Ranks agree on it, and on what else decides which collectives they call, before any of
+/// them acts on it.
+std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks) {
+  auto checkpoint = together(ranks, [&] { return find_checkpoint(config); });
+  std::map<std::string, std::string> start = {
+      {"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)},
+      {"dry-run", config.dry_run ? "true" : "false"}};
+  for (const auto& [name, value] : config.settings()) {
+    if (name == "batch-size" || name == "diagnose" || name == "eval-every" || name == "save-every") {
+      start.emplace(name, value);
+    }
+  }
+  ranks.check_same(start);
+  return checkpoint;
+}
+
 class Trainer {
  public:
   Trainer(const TrainConfig& config, const std::function<bool()>& stop_requested, distributed::ProcessGroup* group)
@@ -79,7 +95,7 @@ class Trainer {
                            return writes ? std::make_unique<RunFolder>(config) : nullptr;
                          })),
         setup_(together(ranks_, [&] { return set_up_run(config); })),
-        resumed_(together(ranks_, [&] { return find_checkpoint(config); })),
+        resumed_(agree_on_start(config, ranks_)),
         config_(with_batch_size(config, setup_, ranks_, resumed_ ? resumed_->identity.flags["batch-size"] : "")),
         plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
         identity_(identity_of(config_, setup_, ranks_)),
@@ -94,7 +110,6 @@ class Trainer {
         folder_->check(resumed_, identity_);
       }
     });
-    ranks_.check_same({{"the checkpoint to resume from, which all hosts must see,", name_of(resumed_)}});
     if (config_.dry_run) {
       return;
     }

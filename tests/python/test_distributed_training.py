@@ -304,6 +304,24 @@ def test_ranks_that_differ_are_found_at_start(data, tmp_path):
     assert not (tmp_path / "out").exists(), "nothing written"
 
 
+def test_ranks_agree_on_the_checkpoint_before_they_act_on_it(data, tmp_path):
+    # The other rank looks into a folder that has none, as on a host that does not see the first one's.
+    auto = flags(data, tmp_path / "seen", "--batch-size", "auto", "--max-steps", 2)
+    mezzo(*auto, "--save-every", 2)
+    sizes = [*auto, "--batch-size", 8]
+    for commands, message in [
+        ([[*auto, "--resume", "auto"], [*auto, "--resume", "auto", "--output", tmp_path / "unseen"]],
+         "the checkpoint to resume from, which all hosts must see, differs between ranks: 'step 2' on rank 0, 'none' on rank 1"),
+        ([[*auto, "--output", tmp_path / "new"], [*sizes, "--output", tmp_path / "new"]],
+         "batch-size differs between ranks: 'auto' on rank 0, '8' on rank 1"),
+        ([[*sizes, "--output", tmp_path / "new"], [*sizes, "--output", tmp_path / "new", "--diagnose"]],
+         "diagnose differs between ranks: 'false' on rank 0, 'true' on rank 1"),
+    ]:
+        for status, last in Started([[*command, "--timeout", 20] for command in commands]).ends():
+            assert status == 1 and message in last, last
+    assert not (tmp_path / "new").exists()
+
+
 def test_eval_and_predict_share_the_texts(data, one):
     for arguments in (["eval", "--model", one, "--data", data / "dev.json", "--json"],
                       ["predict", "--model", one, "--data", data / "dev.json", "--logits"]):
