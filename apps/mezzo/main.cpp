@@ -1,6 +1,8 @@
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -25,6 +27,9 @@ using mezzo::app::UsageError;
 
 /// The first line of a message, for errors that are one line by contract.
 std::string one_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+
+/// Not by fmt::print, which would throw where stderr cannot be written: the exit status has to do then.
+void say(const std::string& line) { std::fputs((line + '\n').c_str(), stderr); }
 
 int run(int argc, char** argv) {
   CLI::App app("Fine-tune BERT text classifiers in mixed precision.", "mezzo");
@@ -64,28 +69,39 @@ int run(int argc, char** argv) {
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
     const bool is_command = argc > 1 && mezzo::app::find_command(app, argv[1]) != nullptr;
-    fmt::print(stderr, "{}: {}; see {} --help\n", is_command ? complaining : "mezzo", one_line(error.what()),
-               is_command ? complaining : "mezzo");
+    const std::string who = is_command ? complaining : "mezzo";
+    say(fmt::format("{}: {}; see {} --help", who, one_line(error.what()), who));
     return kWrongUsage;
   } catch (const UsageError& error) {
-    fmt::print(stderr, "{}: {}\n", complaining, one_line(error.what()));
+    say(complaining + ": " + one_line(error.what()));
     return kWrongUsage;
   } catch (const c10::Error& error) {
-    fmt::print(stderr, "{}: {}\n", complaining, one_line(error.what_without_backtrace()));
+    say(complaining + ": " + one_line(error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", complaining, one_line(error.what()));
+    say(complaining + ": " + one_line(error.what()));
   }
   return kFailed;
 }
 
 /// LibTorch's warnings, without its source lines.
 struct WarningHandler : c10::WarningHandler {
-  void process(const c10::Warning& warning) override { fmt::print(stderr, "warning: {}\n", one_line(warning.msg())); }
+  void process(const c10::Warning& warning) override { say("warning: " + one_line(warning.msg())); }
 };
+
+/// Takes the place of a standard file that this process was started without, so that no other file can get its number
+/// and what is printed. Using it fails as before: it is open the wrong way round.
+void hold_places_of_standard_files() {
+  for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(file, F_GETFD) < 0) {
+      static_cast<void>(::open("/dev/null", file == STDIN_FILENO ? O_WRONLY : O_RDONLY));  // takes the lowest number
+    }
+  }
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_places_of_standard_files();
   // c10d tells of every socket that breaks, with a backtrace. What broke is said by the error that follows.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
     FLAGS_caffe2_log_level = c10::GLOG_FATAL;

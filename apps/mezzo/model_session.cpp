@@ -5,8 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "mezzo/text/pretrained.h"
+#include "mezzo/text/train_config.h"
 
 namespace mezzo::app {
 namespace {
@@ -37,7 +39,7 @@ void ModelFlags::add_to(CLI::App& app) {
       ->check(CLI::Range(2, 1 << 20));
   app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, text::kMostThreads));
 }
 
 ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group)
@@ -77,7 +79,7 @@ at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
 
 void ModelSession::report_cut_texts() const {
   if (num_cut_ > 0 && (group_ == nullptr || group_->rank() == 0)) {
-    fmt::print(stderr, "{} of {} texts cut to {} tokens\n", num_cut_, num_texts_, max_length_);
+    std::fputs(fmt::format("{} of {} texts cut to {} tokens\n", num_cut_, num_texts_, max_length_).c_str(), stderr);
   }
 }
 

@@ -1,13 +1,18 @@
 #include "stop_signal.h"
 
+#include <unistd.h>
+
 #include <csignal>
 
 namespace mezzo::app {
 namespace {
 
-volatile std::sig_atomic_t caught = 0;
+volatile std::sig_atomic_t caught = 0, is_heeded = 0;
 
 extern "C" void note_signal(int signal) {
+  if (!is_heeded) {
+    ::_exit(128 + signal);
+  }
   caught = signal;
   std::signal(signal, SIG_DFL);  // the next one is not caught
 }
@@ -17,8 +22,14 @@ extern "C" void note_signal(int signal) {
 void catch_stop_signals() {
   std::signal(SIGTERM, note_signal);
   std::signal(SIGINT, note_signal);
+  if (std::signal(SIGHUP, note_signal) == SIG_IGN) {
+    std::signal(SIGHUP, SIG_IGN);  // under nohup
+  }
 }
 
-int stop_signal() { return caught; }
+int stop_signal() {
+  is_heeded = 1;
+  return caught;
+}
 
 }  // namespace mezzo::app

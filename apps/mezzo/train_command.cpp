@@ -210,6 +210,7 @@ int run_train(TrainFlags& flags) {
     throw UsageError(error.what_without_backtrace());
   }
   catch_stop_signals();
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
   const auto timeout = std::chrono::seconds(flags.config.timeout);
   return with_ranks(flags.config.device, timeout, [&](distributed::ProcessGroup* group) {
     const auto result = text::train(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "text/machine_memory.h"
 #include "text/memory_estimate.h"
@@ -58,7 +59,7 @@ void print_size(const char* what, int64_t bytes, const std::string& more = "") {
 void print_dry_run(const TrainConfig& config, const RunSetup& setup, const RunPlan& plan) {
   for (const std::string& note : setup.notes) {
     if (!config.quiet) {
-      fmt::print(stderr, "{}\n", note);
+      std::fputs((note + '\n').c_str(), stderr);
     }
   }
   const PlannedWork work = look_ahead(config, setup.train, plan);

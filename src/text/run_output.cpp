@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -288,7 +289,7 @@ void RunOutput::warn(const std::string& line) {
   if (progress_ && !config_.quiet) {
     progress_->print_line(line);
   } else {
-    fmt::print(stderr, "{}\n", line);
+    std::fputs((line + '\n').c_str(), stderr);  // a stderr that cannot be written must not end the run
   }
 }
 

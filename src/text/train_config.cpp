@@ -102,7 +102,7 @@ void check_recipe(const TrainConfig& config) {
   check_count("eval-every", config.eval_every, 0, kMostSteps);
   check_count("save-every", config.save_every, 0, kMostSteps);
   check_count("keep", config.keep, 1, kMillion);
-  check_count("threads", config.threads, 0, 1024);
+  check_count("threads", config.threads, 0, kMostThreads);
   check_count("limit", config.limit, 0, std::numeric_limits<int64_t>::max());
 }
 

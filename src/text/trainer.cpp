@@ -118,6 +118,7 @@ class Trainer {
     if (resumed_) {
       restore(*resumed_);
     }
+    stop_requested_();        // from here on it is heeded, before the first step
     ranks_.all_or_none([&] {  // all else is in order: now the folder is touched
       if (folder_) {
         open_output();
@@ -158,6 +159,9 @@ class Trainer {
 
   TrainResult run_steps() {
     started_ = Clock::now();
+    if (ranks_.any(stop_requested_())) {
+      return stopped();  // there is nothing new to save
+    }
     setup_.model->train();
     bool stop = eval_is_due() && !evaluate_dev();  // when stopped between a step and its evaluation
     while (!stop && counters_.step < plan_.total_steps) {

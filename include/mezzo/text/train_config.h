@@ -9,6 +9,9 @@
 
 namespace mezzo::text {
 
+/// More than any processor runs at once; with some thousands the OpenMP runtime crashes.
+constexpr int64_t kMostThreads = 1024;
+
 /// Settings of a training run, named as the flags of `mezzo train`. The
 /// defaults are the recipe of the field: AdamW, 3e-5, batches of 32, 128 tokens.
 struct TrainConfig {
@@ -68,7 +71,7 @@ struct TrainConfig {
   int64_t keep = 2;         ///< checkpoints kept
   std::string resume;  ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder
   uint64_t seed = 123;
-  int64_t threads = 0;    ///< 0: as many as LibTorch chooses
+  int64_t threads = 0;    ///< 0: as many as LibTorch chooses; up to kMostThreads
   int64_t limit = 0;      ///< read only so many rows of the training file; 0: all
   bool diagnose = false;  ///< trace every skipped step again, and count the exponents of gradients
   bool quiet = false;

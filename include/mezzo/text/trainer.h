@@ -32,8 +32,9 @@ struct TrainResult {
 /// averaged over all texts, and every rank ends with the same weights. Rank 0 writes and prints. Several hosts resume
 /// from an `output` that all of them see.
 ///
-/// @param stop_requested  asked after every step, and during evaluation; once
-///     true, on any rank, a checkpoint is saved and the run ends.
+/// @param stop_requested  asked from when all is read and checked, and nothing written yet: after every step, and
+///     during evaluation; once true, on any rank, a checkpoint is saved and the run ends. Until it is first asked, the
+///     process may as well be ended.
 /// @param group  nullptr: one process.
 /// @throws c10::ValueError  for settings or files that are wrong, before
 ///     anything is written; c10::Error when the run fails.
