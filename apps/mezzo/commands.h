@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
@@ -18,6 +20,16 @@ constexpr int kNotAllSaved = 3;  // trained to the end, but a checkpoint in betw
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+/// What `work` throws about a value is a mistake on the command line.
+template <class Work>
+auto as_usage(Work&& work) {
+  try {
+    return work();
+  } catch (const c10::ValueError& error) {
+    throw UsageError(error.what_without_backtrace());
+  }
+}
 
 using Run = std::function<int()>;
 

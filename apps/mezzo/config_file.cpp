@@ -4,9 +4,9 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
+#include "command_line.h"
 #include "commands.h"
 #include "mezzo/text/nearest_name.h"
 
@@ -40,22 +40,6 @@ std::optional<std::string> to_text(const toml::node& node) {
   if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
   return std::nullopt;
-}
-
-template <class Number>
-bool is_number(const std::string& text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-/// What `option` takes that `text` is not, or nothing.
-std::string_view unmet_type(const CLI::Option& option, const std::string& text) {
-  const std::string type = option.get_type_name();
-  if (type == "INT" && !is_number<int64_t>(text)) return "a whole number";
-  if (type == "UINT" && !is_number<uint64_t>(text)) return "a whole number from 0";
-  if (type == "FLOAT" && !is_number<double>(text)) return "a number";
-  return "";
 }
 
 /// The settings of a command, for keys that are none.
@@ -97,11 +81,6 @@ std::optional<std::string> to_argument(const std::string& key,
 }
 
 }  // namespace
-
-const CLI::App* find_command(const CLI::App& app, const std::string& name) {
-  const auto found = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
-  return found.empty() ? nullptr : found.front();
-}
 
 void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app) {
   const auto path = config_path(arguments);

@@ -6,9 +6,6 @@
 
 namespace mezzo::app {
 
-/// The command called `name`, or null.
-const CLI::App* find_command(const CLI::App& app, const std::string& name);
-
 /// Where `arguments` (the command first) hold `--config FILE.toml`, puts the
 /// file's settings in front of the command's own flags, so that flags win.
 /// Keys are flags without their dashes, also with `_` for `-`.

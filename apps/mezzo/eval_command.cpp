@@ -6,6 +6,7 @@
 #include "commands.h"
 #include "mezzo/text/dataset.h"
 #include "mezzo/text/metrics.h"
+#include "mezzo/text/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
 
@@ -36,9 +37,9 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
                                          {"macro_f1", report.macro_avg.f1},
                                          {"weighted_f1", report.weighted_avg.f1},
                                          {"confusion_matrix", report.confusion}};  // empty for very many labels
-    fmt::print("{}\n", json.dump());
+    text::write_stdout(json.dump() + "\n");
   } else {
-    fmt::print("loss {:.4f}, accuracy {:.4f}\n\n{}", loss, report.accuracy, report.to_text());
+    text::write_stdout(fmt::format("loss {:.4f}, accuracy {:.4f}\n\n{}", loss, report.accuracy, report.to_text()));
   }
   return 0;
 }
@@ -51,6 +52,7 @@ Run add_eval(CLI::App& app) {
   app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv or .tsv")->required();
   app.add_flag("--json", flags->json, "one JSON object instead of the report");
   return [flags] {
+    flags->model.check();
     return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_eval(*flags, group); });
   };
 }

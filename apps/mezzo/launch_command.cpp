@@ -1,4 +1,3 @@
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,9 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "command_line.h"
 #include "commands.h"
 #include "config_file.h"
 #include "mezzo/distributed/launcher.h"
+#include "mezzo/text/nearest_name.h"
 
 namespace mezzo::app {
 namespace {
@@ -71,16 +72,20 @@ Arguments command_to_resume(Arguments command, const CLI::App& app) {
   return result;
 }
 
-void check_command(const Arguments& command, const CLI::App& app) {
+void check_command(const Arguments& command, const CLI::App& launch_app) {
+  const CLI::App& app = *launch_app.get_parent();
   if (command.empty()) {
     throw UsageError("there is no command to launch, such as: mezzo launch --nproc 2 -- train …");
   }
   const std::string& name = command.front();
   if (name.starts_with('-')) {
-    throw UsageError(fmt::format("'{}' is no option of mezzo launch; see mezzo launch --help", name));
+    const std::string flag = name.substr(0, name.find('='));
+    throw UsageError(fmt::format("{} is no option of mezzo launch.{} See mezzo launch --help", flag,
+                                 text::did_you_mean(flag, option_names(launch_app))));
   }
   if (find_command(app, name) == nullptr || name == "launch") {
-    throw UsageError(fmt::format("'{}' is no command to launch; see mezzo --help", name));
+    throw UsageError(fmt::format("'{}' is no command to launch.{} See mezzo --help", name,
+                                 name == "launch" ? "" : text::did_you_mean(name, command_names(app))));
   }
 }
 
@@ -93,7 +98,7 @@ Arguments with_program(const std::string& program, const Arguments& command) {
 int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
   const CLI::App& app = *launch_app.get_parent();
   const Arguments command = launch_app.remaining();
-  check_command(command, app);
+  check_command(command, launch_app);
   if (!flags.nproc) {  // not left to CLI11, which would not see that a wrong option was meant
     throw UsageError("--nproc is required: the ranks on this node");
   }
@@ -117,11 +122,7 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
     const auto [host, port] = parse_master(flags.master);
     options.master_addr(host).master_port(port);
   }
-  try {
-    return distributed::launch(options);
-  } catch (const c10::ValueError& error) {
-    throw UsageError(error.what_without_backtrace());
-  }
+  return as_usage([&] { return distributed::launch(options); });
 }
 
 }  // namespace

@@ -6,17 +6,18 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "command_line.h"
 #include "commands.h"
-#include "config_file.h"
 #include "mezzo/memory/cpu_memory_pool.h"
+#include "mezzo/text/standard_output.h"
 #include "mezzo/version.h"
 
 namespace {
@@ -28,8 +29,17 @@ using mezzo::app::UsageError;
 /// The first line of a message, for errors that are one line by contract.
 std::string one_line(const std::string& message) { return message.substr(0, message.find('\n')); }
 
-/// Not by fmt::print, which would throw where stderr cannot be written: the exit status has to do then.
-void say(const std::string& line) { std::fputs((line + '\n').c_str(), stderr); }
+/// On stderr, which may be full or closed: what cannot be said there is let go.
+void say(const std::string& who, const std::string& message) {
+  std::fputs(fmt::format("{}: {}\n", who, one_line(message)).c_str(), stderr);
+}
+
+/// Ends as filters do whose reader goes away (`mezzo predict … | head -1`), whatever the caller set for SIGPIPE.
+int end_by_broken_pipe() {
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+  return 128 + SIGPIPE;
+}
 
 int run(int argc, char** argv) {
   CLI::App app("Fine-tune BERT text classifiers in mixed precision.", "mezzo");
@@ -49,43 +59,34 @@ int run(int argc, char** argv) {
       command("ops", "Show which op runs in which precision under autocast", mezzo::app::add_ops),
   };
 
-  std::string complaining = "mezzo";
-  if (argc > 1) {
-    complaining += std::string(" ") + argv[1];
-  }
+  const bool has_command = argc > 1 && mezzo::app::find_command(app, argv[1]) != nullptr;
+  const std::string who = has_command ? std::string("mezzo ") + argv[1] : "mezzo";
   try {
-    std::vector<std::string> arguments(argv + 1, argv + argc);
-    mezzo::app::drop_launch_separator(arguments, app);
-    mezzo::app::expand_config_file(arguments, app);
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
-    app.parse(std::move(arguments));
-    for (const auto& [sub, run_command] : commands) {
-      if (sub->parsed()) {
-        complaining = "mezzo " + sub->get_name();
-        return run_command();
-      }
+    int status = 0;
+    if (const auto text = mezzo::app::parse_command_line(app, {argv + 1, argv + argc})) {
+      mezzo::text::write_stdout(*text);
+    } else {
+      const auto asked = [](const auto& one) { return one.first->parsed(); };
+      status = std::find_if(commands.begin(), commands.end(), asked)->second();
     }
-  } catch (const CLI::Success& request) {  // --help, --version
-    return app.exit(request);
-  } catch (const CLI::ParseError& error) {
-    const bool is_command = argc > 1 && mezzo::app::find_command(app, argv[1]) != nullptr;
-    const std::string who = is_command ? complaining : "mezzo";
-    say(fmt::format("{}: {}; see {} --help", who, one_line(error.what()), who));
-    return kWrongUsage;
+    mezzo::text::flush_stdout();
+    return status;
+  } catch (const mezzo::text::OutputClosed&) {
+    return end_by_broken_pipe();
   } catch (const UsageError& error) {
-    say(complaining + ": " + one_line(error.what()));
+    say(who, error.what());
     return kWrongUsage;
   } catch (const c10::Error& error) {
-    say(complaining + ": " + one_line(error.what_without_backtrace()));
+    say(who, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    say(complaining + ": " + one_line(error.what()));
+    say(who, error.what());
   }
   return kFailed;
 }
 
 /// LibTorch's warnings, without its source lines.
 struct WarningHandler : c10::WarningHandler {
-  void process(const c10::Warning& warning) override { say("warning: " + one_line(warning.msg())); }
+  void process(const c10::Warning& warning) override { say("warning", warning.msg()); }
 };
 
 /// Takes the place of a standard file that this process was started without, so that no other file can get its number
@@ -110,8 +111,6 @@ int main(int argc, char** argv) {
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   mezzo::use_cpu_memory_pool();
   const int status = run(argc, argv);
-  std::cout.flush();
-  std::fflush(nullptr);
   // What LibTorch registered with itself at its start it would now take back piece by piece.
   std::quick_exit(status);
 }

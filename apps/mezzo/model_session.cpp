@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "commands.h"
 #include "mezzo/text/pretrained.h"
 #include "mezzo/text/train_config.h"
 
@@ -35,11 +36,19 @@ void ModelFlags::add_to(CLI::App& app) {
   app.add_option("--precision", precision, "fp32, bf16, fp16 or auto")->capture_default_str();
   app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str();
   app.add_option("--max-length", max_length,
-                 "tokens a text is cut to; without it, as many as the model was trained with")
-      ->check(CLI::Range(2, 1 << 20));
-  app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, text::kMostThreads));
+                 "tokens a text is cut to; without it, as many as the model was trained with");
+  app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")->capture_default_str();
+}
+
+void ModelFlags::check() const {
+  as_usage([&] {
+    text::check_precision(precision);
+    text::check_device(device);
+    TORCH_CHECK_VALUE(max_length.value_or(2) >= 2, "--max-length is ", *max_length, ", expected at least 2");
+    TORCH_CHECK_VALUE(threads >= 0, "--threads is ", threads, ", expected at least 0");
+    TORCH_CHECK_VALUE(threads <= text::kMostThreads, "--threads is ", threads, ", expected at most ",
+                      text::kMostThreads);
+  });
 }
 
 ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group)

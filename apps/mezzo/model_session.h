@@ -25,6 +25,8 @@ struct ModelFlags {
   int64_t threads = 0;
 
   void add_to(CLI::App& app);
+  /// @throws UsageError
+  void check() const;
 };
 
 /// A trained classifier, loaded and ready to label texts.

@@ -1,11 +1,17 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "commands.h"
+#include "mezzo/text/nearest_name.h"
 #include "mezzo/text/op_policy_file.h"
+#include "mezzo/text/standard_output.h"
 
 namespace mezzo::app {
 namespace {
@@ -16,16 +22,23 @@ struct OpsFlags {
 };
 
 int run_ops(const OpsFlags& flags) {
+  const auto names = OpPolicy::preset_names();
+  const std::vector<std::string> presets(names.begin(), names.end());
+  if (std::find(presets.begin(), presets.end(), flags.policy) == presets.end() &&
+      !std::filesystem::exists(flags.policy)) {
+    throw UsageError(fmt::format("--policy '{}' is neither a preset ({}) nor a file.{}", flags.policy,
+                                 fmt::join(presets, ", "), text::did_you_mean(flags.policy, presets)));
+  }
   auto json = nlohmann::ordered_json::array();
   for (const auto& [op, policy] : text::parse_op_policy(flags.policy).lines()) {
     if (flags.json) {
       json.push_back({{"op", op}, {"policy", to_string(policy)}});
     } else {
-      fmt::print("{:<22}{}\n", to_string(policy), op);
+      text::write_stdout(fmt::format("{:<22}{}\n", to_string(policy), op));
     }
   }
   if (flags.json) {
-    fmt::print("{}\n", json.dump(2));
+    text::write_stdout(json.dump(2) + "\n");
   }
   return 0;
 }

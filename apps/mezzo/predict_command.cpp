@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "mezzo/text/atomic_file.h"
+#include "mezzo/text/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
 #include "text_source.h"
@@ -59,9 +60,9 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
     for (size_t i = 0; i < texts.size(); ++i) {
       const auto row = static_cast<int64_t>(i);
       const auto line = prediction(texts[i], session.label_names(), logits[row], scores[row], flags.logits);
-      file ? file->write(line) : fmt::print("{}", line);
+      file ? file->write(line) : text::write_stdout(line);
     }
-    std::fflush(stdout);
+    text::flush_stdout();
   };
   if (flags.text) {
     predict({*flags.text});
@@ -85,6 +86,7 @@ Run add_predict(CLI::App& app) {
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");
   return [flags] {
+    flags->model.check();
     if (flags->text && !flags->data.empty()) {
       throw UsageError("pass --text or --data, not both");
     }

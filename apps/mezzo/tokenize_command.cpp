@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <memory>
 #include <string_view>
 
 #include "commands.h"
 #include "mezzo/text/bert_tokenizer.h"
+#include "mezzo/text/standard_output.h"
 #include "text_source.h"
 
 namespace mezzo::app {
@@ -35,6 +35,9 @@ int run_tokenize(const TokenizeFlags& flags) {
   if (flags.model.empty() == flags.vocab.empty()) {
     throw UsageError("pass either --model DIR or --vocab FILE");
   }
+  if (flags.max_length != 0 && flags.max_length < 2) {
+    throw UsageError(fmt::format("--max-length is {}, expected at least 2, or 0 for no limit", flags.max_length));
+  }
   const auto tokenizer = flags.model.empty() ? text::BertTokenizer::from_vocab(flags.vocab)
                                              : text::BertTokenizer::from_pretrained(flags.model);
   for_each_chunk(flags.data, [&](const std::vector<std::string>& texts) {
@@ -42,12 +45,12 @@ int run_tokenize(const TokenizeFlags& flags) {
     for (const std::string& one : texts) {
       append_line(tokenizer.encode(one, flags.max_length).input_ids, lines);
       if (lines.size() >= kWriteAt) {
-        std::fwrite(lines.data(), 1, lines.size(), stdout);
+        text::write_stdout({lines.data(), lines.size()});
         lines.clear();
       }
     }
-    std::fwrite(lines.data(), 1, lines.size(), stdout);
-    std::fflush(stdout);
+    text::write_stdout({lines.data(), lines.size()});
+    text::flush_stdout();
   });
   return 0;
 }
@@ -59,9 +62,7 @@ Run add_tokenize(CLI::App& app) {
   app.add_option("--model", flags->model, "Hugging Face folder");
   app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model");
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line; stdin without it");
-  app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")->capture_default_str();
   return [flags] { return run_tokenize(*flags); };
 }
 

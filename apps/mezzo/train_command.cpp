@@ -204,11 +204,7 @@ std::optional<int64_t> parse_batch_size(const std::string& text) {
 int run_train(TrainFlags& flags) {
   flags.config.loss_scale = parse_loss_scale(flags.loss_scale);
   flags.config.batch_size = parse_batch_size(flags.batch_size);
-  try {
-    flags.config.validate();
-  } catch (const c10::ValueError& error) {
-    throw UsageError(error.what_without_backtrace());
-  }
+  as_usage([&] { flags.config.validate(); });
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
   const auto timeout = std::chrono::seconds(flags.config.timeout);

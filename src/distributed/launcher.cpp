@@ -88,7 +88,7 @@ class Launcher {
       output_.note(result.failure);
     }
     flush();
-    return result.status;
+    return result.status == 0 && output_.has_lost_output() ? 1 : result.status;
   }
 
  private:

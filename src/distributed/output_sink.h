@@ -22,6 +22,8 @@ class OutputSink {
 
   /// Nobody reads the file any more. What is written then is dropped.
   bool is_broken() const { return error_ != 0 && is_broken_pipe_; }
+  /// Something could not be written.
+  bool has_lost() const { return error_ != 0; }
   /// The first error of the file, once; 0 for none.
   int take_error();
 

@@ -48,6 +48,8 @@ class RankOutput {
   bool is_flushed() const { return out_.waiting() == 0 && err_.waiting() == 0; }
   /// Nobody reads stdout, or stderr, any more.
   bool is_broken() const { return out_.is_broken() || err_.is_broken(); }
+  /// Something that ranks wrote to stdout could not be written, though somebody may read it.
+  bool has_lost_output() const { return out_.has_lost() && !out_.is_broken(); }
 
  private:
   struct Stream {

@@ -1,6 +1,7 @@
 #include "mezzo/optim/lr_schedule.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
@@ -96,15 +97,19 @@ double stable_decay(const LrSchedule& schedule, int64_t step) {
 
 }  // namespace
 
-LrScheduleKind parse_lr_schedule(std::string_view name) {
-  std::string known;
-  for (const auto& [known_name, kind] : kNames) {
-    if (name == known_name) {
-      return kind;
-    }
-    known += (known.empty() ? "" : ", ") + std::string(known_name);
+std::vector<std::string> lr_schedule_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kNames) {
+    names.emplace_back(name);
   }
-  TORCH_CHECK_VALUE(false, "learning rate schedule '", name, "' is not known: ", known);
+  return names;
+}
+
+LrScheduleKind parse_lr_schedule(std::string_view name) {
+  const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const auto& known) { return known.first == name; });
+  TORCH_CHECK_VALUE(found != kNames.end(), "learning rate schedule '", name,
+                    "' is not known: ", c10::Join(", ", lr_schedule_names()));
+  return found->second;
 }
 
 bool follows_metric(LrScheduleKind kind) { return kind == kReduceLrOnPlateau || kind == kGreedy; }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "mezzo/text/batching.h"
+#include "text/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -75,10 +76,9 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
     (estimate(middle).total <= room ? texts : too_many) = middle;
   }
   const char* limit = texts < most ? "what the memory holds" : most < cap ? "all there are" : "more would be no faster";
-  return {texts, fmt::format("batch size auto: {} texts, about {:.0f} tokens with all ranks, {}; at most {:.2f} GB of "
-                             "{:.2f} GB that {} has available",
-                             texts, static_cast<double>(texts) * rows, limit, gigabytes(estimate(texts).total),
-                             gigabytes(share), memory.source)};
+  return {texts, fmt::format("batch size auto: {}, about {:.0f} tokens{}, {}; {} has {:.2f} GB available",
+                             counted(texts, "text"), static_cast<double>(texts) * rows,
+                             ranks.size() > 1 ? " with all ranks" : "", limit, memory.source, gigabytes(share))};
 }
 
 TrainConfig with_batch_size(TrainConfig config,
@@ -90,7 +90,7 @@ TrainConfig with_batch_size(TrainConfig config,
   }
   if (!resumed_batch_size.empty()) {
     config.batch_size = std::stoll(resumed_batch_size);
-    setup.notes.push_back(fmt::format("batch size auto: {} texts, as before", *config.batch_size));
+    setup.notes.push_back(fmt::format("batch size auto: {}, as before", counted(*config.batch_size, "text")));
     return config;
   }
   BatchSizeChoice mine;
@@ -101,7 +101,8 @@ TrainConfig with_batch_size(TrainConfig config,
   }
   setup.notes.push_back(
       *config.batch_size < mine.texts
-          ? fmt::format("batch size auto: {} texts, what another rank has the memory for", *config.batch_size)
+          ? fmt::format("batch size auto: {}, what another rank has the memory for",
+                        counted(*config.batch_size, "text"))
           : mine.reason);
   return config;
 }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "text/known_value.h"
+
 namespace mezzo::text {
 namespace {
 
@@ -33,11 +35,11 @@ void sort_longest_first(const TokenizedTexts& texts, Iterator begin, Iterator en
 }  // namespace
 
 Batching parse_batching(std::string_view name) {
+  check_known("--batching", name, {"packed", "grouped", "dynamic", "padded"});
   if (name == "packed") return Batching::kPacked;
   if (name == "grouped") return Batching::kGrouped;
   if (name == "dynamic") return Batching::kDynamic;
-  if (name == "padded") return Batching::kPadded;
-  TORCH_CHECK_VALUE(false, "batching '", name, "' is not known: packed, grouped, dynamic, padded");
+  return Batching::kPadded;
 }
 
 std::vector<std::vector<int64_t>> epoch_batches(

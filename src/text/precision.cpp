@@ -4,10 +4,24 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <string>
+
+#include "text/known_value.h"
+
 namespace mezzo::text {
 namespace {
 
 int64_t cuda_device_count() { return at::hasCUDA() ? at::detail::getCUDAHooks().getNumGPUs() : 0; }
+
+/// Of "cuda:N", no larger than a machine may have; nullopt for all other names.
+std::optional<int> cuda_index(std::string_view name) {
+  constexpr std::string_view kPrefix = "cuda:";
+  const std::string_view digits = name.substr(std::min(kPrefix.size(), name.size()));
+  const bool is_index = name.starts_with(kPrefix) && !digits.empty() && digits.size() < 4 &&
+                        digits.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_index ? std::optional(std::stoi(std::string(digits))) : std::nullopt;
+}
 
 bool cpu_has_bf16() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
@@ -31,11 +45,20 @@ std::optional<c10::ScalarType> autocast_dtype(Precision precision) {
   TORCH_INTERNAL_ASSERT(false, "unknown precision");
 }
 
+void check_precision(std::string_view name) { check_known("--precision", name, {"fp32", "bf16", "fp16", "auto"}); }
+
+void check_device(std::string_view name) {
+  if (!cuda_index(name)) {
+    check_known("--device", name, {"cpu", "cuda", "cuda:N", "auto"});
+    TORCH_CHECK_VALUE(name != "cuda:N", "--device cuda:N: pass a number for N, as cuda:0");
+  }
+}
+
 Precision parse_precision(std::string_view name, const c10::Device& device) {
   if (name == "fp32") return Precision::kFloat32;
   if (name == "bf16") return Precision::kBFloat16;
   if (name == "fp16") return Precision::kFloat16;
-  TORCH_CHECK_VALUE(name == "auto", "precision '", name, "' is not known: fp32, bf16, fp16, auto");
+  check_precision(name);
   if (device.is_cpu()) {
     return cpu_has_bf16() ? Precision::kBFloat16 : Precision::kFloat32;
   }
@@ -52,12 +75,11 @@ c10::Device parse_device(std::string_view name) {
   if (name == "cpu") {
     return at::kCPU;
   }
-  const bool is_cuda = name == "cuda" || (name.starts_with("cuda:") && name.size() > 5 && name.size() < 9 &&
-                                          name.find_first_not_of("0123456789", 5) == std::string_view::npos);
-  TORCH_CHECK_VALUE(is_cuda, "device '", name, "' is not known: cpu, cuda, cuda:N, auto");
-  const int index = name == "cuda" ? 0 : std::stoi(std::string(name.substr(5)));
-  TORCH_CHECK_VALUE(index < available, "device '", name, "' is not there: this machine has ", available,
-                    " CUDA devices that LibTorch can use; pass --device cpu or auto");
+  check_device(name);
+  const int index = cuda_index(name).value_or(0);
+  TORCH_CHECK_VALUE(index < available, "--device ", name, " is not there: this machine has ", available,
+                    available == 1 ? " CUDA device" : " CUDA devices",
+                    " that LibTorch can use; pass --device cpu or auto");
   return {at::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 

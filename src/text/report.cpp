@@ -15,6 +15,7 @@
 #include "text/html.h"
 #include "text/report_style.h"
 #include "text/svg_chart.h"
+#include "text/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -214,13 +215,6 @@ std::string format_rate(double value) {
   return std::abs(value) < 1000 ? fmt::format("{:.1f}", value) : format_number(std::round(value));
 }
 
-std::string format_minutes(double minutes) {
-  if (!std::isfinite(minutes)) {
-    return "–";
-  }
-  return (std::abs(minutes) < 1000 ? fmt::format("{:.2f}", minutes) : format_number(minutes)) + " min";
-}
-
 template <class Value>
 double total_of(const Steps& steps, Value StepRecord::*value) {
   return std::accumulate(steps.begin(), steps.end(), 0.0,
@@ -266,7 +260,7 @@ void add_speed(std::vector<Number>& numbers, const ReportInput& input) {
                                                .peak_memory_bytes = 0});
   const bool goes_on = !end && input.notice.empty();
   const std::string so_far = goes_on ? " so far" : "";
-  numbers.push_back({"Training time", format_minutes(run.minutes),
+  numbers.push_back({"Training time", duration_in_words(60 * run.minutes),
                      format_count(run.steps) + (run.steps == 1 ? " step" : " steps") + so_far});
   numbers.push_back(
       {"Samples per second", format_rate(run.samples_per_second), format_rate(run.tokens_per_second) + " tokens/s"});

@@ -18,9 +18,11 @@
 #include "mezzo/text/atomic_file.h"
 #include "mezzo/text/pretrained.h"
 #include "mezzo/text/report.h"
+#include "mezzo/text/standard_output.h"
 #include "mezzo/version.h"
 #include "text/checkpoint_format.h"
 #include "text/printable.h"
+#include "text/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -124,14 +126,14 @@ RunOutput::RunOutput(const TrainConfig& config,
     note(line);
   }
   note(fmt::format(
-      "{} steps of {} texts in {} on {}, {} threads", plan.total_steps, plan.batch_size * plan.grad_accumulation,
-      to_string(setup.precision),
+      "{} of {} in {} on {}, {}", counted(plan.total_steps, "step"),
+      counted(plan.batch_size * plan.grad_accumulation, "text"), to_string(setup.precision),
       plan.ranks > 1 ? fmt::format("{} ranks, each on {}", plan.ranks, setup.device.str()) : setup.device.str(),
-      at::get_num_threads()));
+      counted(at::get_num_threads(), "thread")));
   if (resumed) {
     note(fmt::format("resumed after step {}", resumed->step));
   } else if (config.resume == "auto") {
-    note("no checkpoint yet to resume from: training starts at its beginning");
+    note(fmt::format("no checkpoint in {}, starting anew", (config.output / "checkpoints").string()));
   }
   progress_.emplace(progress_options(config, plan, resumed ? resumed->step : 0));
 }
@@ -213,7 +215,7 @@ void RunOutput::communication(const CommunicationRecord& record) {
     text += fmt::format("; {:.0f} ms a step, {:.0f} % of it while backward computed", 1000 * record.seconds / steps,
                         100 * (1 - record.exposed_seconds / record.seconds));
   }
-  note(fmt::format("{} ranks: {}", record.ranks, text));
+  note(fmt::format("{}: {}", counted(record.ranks, "rank"), text));
 }
 
 std::string RunOutput::save_model(const BertForSequenceClassification& model,
@@ -268,15 +270,17 @@ void RunOutput::end(const EndRecord& record,
   const std::string evaluated = split + ", " + kept_model(record.steps);
   write_report(/*notice=*/"", report, evaluated);
   write_run_json("finished", record.steps);
-  if (config_.quiet) {
-    return;
+  summary_ = report ? fmt::format("{}:\n{}\n", evaluated, report->to_text()) : "";
+  summary_ += fmt::format("{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n",
+                          duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,
+                          static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string());
+}
+
+void RunOutput::print_summary() const {
+  if (!config_.quiet) {
+    write_stdout(summary_);
+    flush_stdout();
   }
-  if (report) {
-    fmt::print("{}:\n{}\n", evaluated, report->to_text());
-  }
-  fmt::print("{:.4f} minutes, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n",
-             record.minutes, record.samples_per_second, record.tokens_per_second,
-             static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string());
 }
 
 void RunOutput::note(const std::string& line) {

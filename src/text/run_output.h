@@ -54,6 +54,8 @@ class RunOutput {
   void failed(int64_t step, const std::string& error);
   /// @param report  of `split`; none where nothing was evaluated, or inf or NaN came out.
   void end(const EndRecord& record, const std::optional<ClassificationReport>& report, const std::string& split);
+  /// Prints what end() was told on stdout, as the last thing of all.
+  void print_summary() const;
 
  private:
   void note(const std::string& line);
@@ -79,6 +81,7 @@ class RunOutput {
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardWriter> board_;
   std::optional<ProgressBar> progress_;
+  std::string summary_;
   double smoothed_rate_ = 0;  // samples per second, over the last steps
 };
 

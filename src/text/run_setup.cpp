@@ -12,6 +12,7 @@
 
 #include "mezzo/text/pretrained.h"
 #include "text/data_check.h"
+#include "text/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -41,8 +42,8 @@ LabelMap choose_labels(const TrainConfig& config, const BertConfig& model, const
 /// Notes for what is odd about one file.
 void look_at(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& notes) {
   if (rows.rows_with_invalid_utf8 > 0) {
-    notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} rows", rows.file,
-                                rows.rows_with_invalid_utf8));
+    notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {}", rows.file,
+                                counted(rows.rows_with_invalid_utf8, "row")));
   }
   for (const std::string& line : odd_rows(rows, labels)) {
     notes.push_back("warning: " + line);
@@ -174,7 +175,7 @@ RunSetup set_up_run(const TrainConfig& config) {
   setup.notes.push_back(fmt::format("{} training, {} dev and {} test texts in {} classes", setup.train.ids.size(),
                                     setup.dev.ids.size(), setup.test.ids.size(), data.labels.size()));
   if (truncated > 0) {
-    setup.notes.push_back(fmt::format("{} texts cut to {} tokens", truncated, config.max_length));
+    setup.notes.push_back(fmt::format("{} cut to {} tokens", counted(truncated, "text"), config.max_length));
   }
 
   model_config.label_names = data.labels.names();

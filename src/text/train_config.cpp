@@ -2,17 +2,16 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
 #include <string_view>
 #include <system_error>
 
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/batching.h"
+#include "mezzo/text/precision.h"
+#include "text/known_value.h"
 #include "text/run_folder.h"
 
 namespace mezzo::text {
@@ -21,11 +20,6 @@ namespace {
 template <class T>
 std::string or_none(const std::optional<T>& value, std::string_view none) {
   return value ? fmt::format("{}", *value) : std::string(none);
-}
-
-void check_one_of(std::string_view flag, const std::string& value, std::initializer_list<std::string_view> known) {
-  TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), value) != known.end(), "--", flag, " '", value,
-                    "' is not known: ", fmt::format("{}", fmt::join(known, ", ")));
 }
 
 /// NaN fails every comparison, so it never passes.
@@ -75,9 +69,13 @@ void check_schedule(const TrainConfig& config) {
 }
 
 void check_recipe(const TrainConfig& config) {
-  check_one_of("precision", config.precision, {"fp32", "bf16", "fp16", "auto"});
-  check_one_of("optimizer", config.optimizer, {"adamw", "adam", "sgd", "lamb"});
+  check_precision(config.precision);
+  check_device(config.device);
+  TORCH_CHECK_VALUE(!config.master_weights || config.precision != "fp32",
+                    "--master-weights needs --precision bf16 or fp16; this run is in fp32");
+  check_known("--optimizer", config.optimizer, {"adamw", "adam", "sgd", "lamb"});
   parse_batching(config.batching);
+  check_known("--schedule", config.schedule, lr_schedule_names());
   check_schedule(config);
   check_count("batch-size", config.batch_size.value_or(1), 1, kMillion);
   check_count("grad-accumulation", config.grad_accumulation, 1, kMillion);
@@ -94,9 +92,9 @@ void check_recipe(const TrainConfig& config) {
   check_range("growth-factor", config.growth_factor, 1 + 1e-6, kHuge);
   check_range("backoff-factor", config.backoff_factor, 1e-6, 1 - 1e-6);
   check_count("growth-interval", config.growth_interval, 1, kMostSteps);
-  check_one_of("balance", config.balance, {"rows", "tokens"});
-  check_one_of("gradient-compression", config.gradient_compression, {"none", "fp16", "bf16"});
-  check_one_of("all-reduce", config.all_reduce, {"auto", "backend"});
+  check_known("--balance", config.balance, {"rows", "tokens"});
+  check_known("--gradient-compression", config.gradient_compression, {"none", "fp16", "bf16"});
+  check_known("--all-reduce", config.all_reduce, {"auto", "backend"});
   check_range("zero-stage", static_cast<double>(config.zero_stage), 0, 1);
   check_count("timeout", config.timeout, 1, kMostSteps / 10);
   check_count("eval-every", config.eval_every, 0, kMostSteps);

@@ -144,6 +144,9 @@ class Trainer {
       failed(error.what());
       throw;
     }
+    if (output_ && result.finished) {
+      output_->print_summary();  // a stdout that cannot be written fails the program, not the run
+    }
     return result;
   }
 

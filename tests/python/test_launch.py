@@ -200,7 +200,7 @@ def test_a_full_disk_costs_the_output_but_not_the_run():
     with open("/dev/full", "w") as full:
         done = subprocess.run(command_line("echo lost; sleep 0.3; echo kept >&2", "nproc=1"), stdout=full,
                               stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert done.stderr == ("launch: cannot write to stdout, so what ranks say there is lost: No space left on device\n"
                            "[rank 0] kept\n")
 
@@ -473,10 +473,10 @@ def one_line(done, status):
     ("launch --nproc 2 --", "there is no command to launch"),
     ("launch -- train", "--nproc is required: the ranks on this node"),
     ("launch --nproc 0 -- train", "nproc is 0, expected at least 1"),
-    ("launch --nproc two -- train", "Could not convert: --nproc = two; see mezzo launch --help"),
-    ("launch --nprocs 2 -- train", "'--nprocs' is no option of mezzo launch; see mezzo launch --help"),
-    ("launch --nproc 2 -- trian", "'trian' is no command to launch; see mezzo --help"),
-    ("launch --nproc 2 -- launch", "'launch' is no command to launch; see mezzo --help"),
+    ("launch --nproc two -- train", "--nproc 'two' is not a whole number; see mezzo launch --help"),
+    ("launch --nprocs 2 -- train", "--nprocs is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
+    ("launch --nproc 2 -- trian", "'trian' is no command to launch. Did you mean 'train'? See mezzo --help"),
+    ("launch --nproc 2 -- launch", "'launch' is no command to launch. See mezzo --help"),
     ("launch --nproc 2 --max-restarts -1 -- train", "max_restarts is -1, expected at least 0"),
     ("launch --nproc 2 --nnodes 2 -- train", "--nnodes needs --master HOST:PORT: where every node can reach node 0"),
     ("launch --nproc 2 --nnodes 2 --master node0 -- train", "--master 'node0' is not HOST:PORT, such as node0:29500"),

@@ -82,7 +82,7 @@ def test_a_run_leaves_the_promised_files_and_records(run):
     assert settings["finished"] is True and settings["settings"]["learning-rate"] == "0.001"
     assert (settings["status"], settings["steps"]) == ("finished", 114)
     assert evals[-1]["accuracy"] > 0.6, "three classes that the words tell apart"
-    assert re.search(r"^0\.\d+ minutes, ", done.stdout, re.M)
+    assert re.search(r"^[\d.]+ (s|min.*), [\d.]+ samples/s, ", done.stdout, re.M)
 
 
 def test_the_final_evaluation_names_the_step_of_its_model_and_stays_out_of_the_curves(run):
@@ -293,17 +293,17 @@ def one_line(done, status):
     (["--dry-run=maybe"], 2, "mezzo train: "),
     (["--precision", "fp8"], 2, "mezzo train: --precision 'fp8' is not known: fp32, bf16, fp16, auto"),
     (["--optimizer", "adagrad"], 2, "mezzo train: --optimizer 'adagrad' is not known: adamw, adam, sgd, lamb"),
-    (["--schedule", "step"], 2, "mezzo train: learning rate schedule 'step' is not known: linear, cosine, cosine_with_restarts, polynomial"),
+    (["--schedule", "step"], 2, "mezzo train: --schedule 'step' is not known: linear, cosine, cosine_with_restarts, polynomial"),
     (["--loss-scale", "big"], 2, "mezzo train: --loss-scale 'big' is neither 'dynamic' nor a number above 0"),
     (["--learning-rate", "nan"], 2, "mezzo train: --learning-rate is nan, expected a number from 0 to 1e+30"),
-    (["--nonsense"], 2, "mezzo train: The following argument was not expected: --nonsense; see mezzo train --help"),
+    (["--nonsense"], 2, "mezzo train: --nonsense is no option; see mezzo train --help"),
     (["--vocab", "v.txt"], 2, "mezzo train: --model-config and --vocab belong together: fresh weights need both"),
     (["--device", "cuda:7"], 1, "this machine has 0 CUDA devices that LibTorch can use; pass --device cpu or auto"),
-    (["--device", "tpu"], 1, "mezzo train: device 'tpu' is not known: cpu, cuda, cuda:N, auto"),
+    (["--device", "tpu"], 2, "mezzo train: --device 'tpu' is not known: cpu, cuda, cuda:N, auto"),
     (["--max-length", "513"], 1, "mezzo train: --max-length is 513, the model has positions for 512"),
     (["--train", "nothing.jsonl"], 1, "nothing.jsonl: "),
     (["--model", "nowhere"], 1, "nowhere/config.json: "),
-    (["--master-weights"], 1, "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
+    (["--master-weights"], 2, "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
     (["--init-scale", "-1"], 2, "mezzo train: --init-scale is -1, expected a number from 1e-30 to 1e+30"),
     (["--config", "nothing.toml"], 2, "nothing.toml: "),
 ])
@@ -461,6 +461,5 @@ def test_an_evaluation_that_is_not_finite_is_never_the_best(small, data, tmp_pat
 
 
 def test_wrong_commands_and_foreign_models():
-    assert one_line(mezzo("trian", check=False), 2).startswith("mezzo: ")
     assert "--model is required" in one_line(mezzo("eval", "--data", "x", check=False), 2)
     assert "no trained classifier" in one_line(mezzo("predict", "--model", MINILM, "--text", "x", check=False), 1)

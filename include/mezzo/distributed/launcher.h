@@ -55,6 +55,8 @@ struct LaunchOptions {
 ///   one ends the ranks at once. The status is then 128 + N, unless all ranks still end with 0.
 /// - When nobody reads stdout or stderr any more, that of the ranks is a broken pipe, too: it ends a rank that goes on
 ///   writing there (status 141), unless the rank ignores SIGPIPE, as `mezzo train` does.
+/// - When stdout takes no more for another reason, such as a full disk, that is said once and the ranks go on; status 1
+///   where they all end with 0.
 /// - Ranks are process groups of their own, and no process of a group outlives this
 ///   call, nor the death of this process by SIGKILL.
 ///

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace mezzo {
 
@@ -21,6 +23,9 @@ enum class LrScheduleKind {
   kWarmupStableDecay,
   kGreedy,
 };
+
+/// The twelve names of transformers.
+std::vector<std::string> lr_schedule_names();
 
 /// From transformers' names: "linear", "cosine", "cosine_with_restarts", …
 /// @throws c10::ValueError  that lists the names, for any other.

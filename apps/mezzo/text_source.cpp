@@ -1,0 +1,91 @@
+#include "text_source.h"
+
+#include <c10/util/Exception.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <system_error>
+
+#include "mezzo/text/dataset.h"
+
+namespace mezzo::app {
+namespace {
+
+bool can_read(int fd, int timeout_ms) {
+  pollfd file{fd, POLLIN, 0};
+  return ::poll(&file, 1, timeout_ms) > 0;
+}
+
+}  // namespace
+
+std::vector<std::string> LineReader::next(size_t most) {
+  std::vector<std::string> lines;
+  while (lines.size() < most) {
+    const size_t end = buffer_.find('\n', searched_);
+    if (end != std::string::npos) {
+      lines.push_back(take(end));
+      continue;
+    }
+    searched_ = buffer_.size();
+    if (at_end_) {
+      if (taken_ < buffer_.size()) {
+        lines.push_back(take(buffer_.size()));
+      }
+      break;
+    }
+    if (!lines.empty() && !can_read(fd_, /*timeout_ms=*/0)) {
+      break;
+    }
+    read_more();
+  }
+  return lines;
+}
+
+/// The line that ends before `end`.
+std::string LineReader::take(size_t end) {
+  std::string line = buffer_.substr(taken_, end - taken_);
+  if (line.ends_with('\r')) {
+    line.pop_back();
+  }
+  taken_ = searched_ = std::min(end + 1, buffer_.size());
+  return line;
+}
+
+void LineReader::read_more() {
+  constexpr size_t kBytes = size_t{1} << 16;
+  buffer_.erase(0, taken_);
+  taken_ = 0;
+  const size_t before = searched_ = buffer_.size();
+  buffer_.resize(before + kBytes);
+  ssize_t count = ::read(fd_, buffer_.data() + before, kBytes);
+  while (count < 0 && (errno == EINTR || errno == EAGAIN)) {
+    can_read(fd_, /*timeout_ms=*/-1);
+    count = ::read(fd_, buffer_.data() + before, kBytes);
+  }
+  TORCH_CHECK(count >= 0, "cannot read stdin: ", std::generic_category().message(errno));
+  buffer_.resize(before + static_cast<size_t>(count));
+  at_end_ = count == 0;
+}
+
+void for_each_chunk(const std::filesystem::path& data,
+                    const std::function<void(const std::vector<std::string>&)>& use) {
+  constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
+  if (!data.empty()) {
+    auto texts = text::load_rows(data, text::LoadRowsOptions().labels_required(false)).texts;
+    for (size_t begin = 0; begin < texts.size(); begin += kRows) {
+      const auto first = texts.begin() + static_cast<ptrdiff_t>(begin);
+      const auto last = texts.begin() + static_cast<ptrdiff_t>(std::min(begin + kRows, texts.size()));
+      use(std::vector<std::string>(std::make_move_iterator(first), std::make_move_iterator(last)));
+    }
+    return;
+  }
+  LineReader lines(STDIN_FILENO);
+  for (auto chunk = lines.next(kLines); !chunk.empty(); chunk = lines.next(kLines)) {
+    use(chunk);
+  }
+}
+
+}  // namespace mezzo::app

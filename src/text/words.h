@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+/// Numbers as people write them.
+namespace mezzo::text {
+
+/// "1 step", "2 steps"; of words with another plural: counted(2, "batch", "batches").
+std::string counted(int64_t count, std::string_view singular, std::string_view plural = {});
+
+/// "0.3 s", "42 s", "4 min 12 s", "2 h 5 min", "3 d 4 h".
+std::string duration_in_words(double seconds);
+
+}  // namespace mezzo::text
