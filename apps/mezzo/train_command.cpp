@@ -166,7 +166,7 @@ void add_running(CLI::App& app, TrainFlags& flags) {
   app.add_flag("--diagnose", config.diagnose,
                "say where inf and NaN begin, which gradients overflow, and which loss scale suits them")
       ->group("Run");
-  app.add_flag("--dry-run", config.dry_run, "show the plan and the memory it takes; train and write nothing")
+  app.add_flag("--dry-run", config.dry_run, "show the plan, and by a few steps that are forgotten the memory and time it takes; write nothing")
       ->group("Run");
   app.add_flag("--quiet", config.quiet, "print nothing but errors")->group("Run");
 }
@@ -215,7 +215,7 @@ int run_train(TrainFlags& flags) {
       return kNotAllSaved;
     }
     // The signal may have come to another rank.
-    return result.finished || flags.config.dry_run ? 0 : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+    return result.finished ? 0 : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
   });
 }
 

@@ -37,8 +37,6 @@ double mean_rows(const TrainConfig& config, const TokenizedTexts& texts, const s
   return static_cast<double>(tokens) / static_cast<double>(texts.ids.size());
 }
 
-double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
-
 int64_t ranks_of_host(const Ranks& ranks) {
   return ranks.group() == nullptr ? 1 : ranks.group()->environment().local_world_size;
 }

@@ -104,6 +104,8 @@ MachineMemory machine_memory(const c10::Device& device, const fs::path& root) {
   }
 }
 
+int64_t resident_memory_bytes() { return read_field("/proc/self/status", "VmRSS:").value_or(0) * 1024; }
+
 int64_t peak_memory_bytes() {
   if (const auto high_water = read_field("/proc/self/status", "VmHWM:")) {
     return *high_water * 1024;

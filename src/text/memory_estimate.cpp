@@ -21,6 +21,8 @@ int64_t count_parameters(const BertConfig& model) {
   return tables + model.num_hidden_layers * layer_parameters(model) + head;
 }
 
+int64_t largest_parameter_bytes(const BertConfig& model) { return kFloatBytes * word_table(model); }
+
 double layer_bytes_per_row(const BertConfig& model, Precision precision) {
   const auto hidden = static_cast<double>(model.hidden_size), inner = static_cast<double>(model.intermediate_size);
   const auto heads = static_cast<double>(model.num_attention_heads);

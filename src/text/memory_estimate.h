@@ -37,6 +37,9 @@ MemoryEstimate estimate_memory(
 /// fused/feed_forward.cpp. tests/python/test_memory.py compares with what is measured.
 double layer_bytes_per_row(const BertConfig& model, Precision precision);
 
+/// Of the table of words, in float32.
+int64_t largest_parameter_bytes(const BertConfig& model);
+
 /// Parameters of the model with `labels` classes.
 int64_t count_parameters(const BertConfig& model);
 

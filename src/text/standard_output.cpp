@@ -9,7 +9,7 @@
 namespace mezzo::text {
 namespace {
 
-[[noreturn]] void fail(int error) {
+[[noreturn]] void fail_to_write(int error) {
   if (error == EPIPE) {
     throw OutputClosed();
   }
@@ -20,13 +20,13 @@ namespace {
 
 void write_stdout(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    fail(errno);
+    fail_to_write(errno);
   }
 }
 
 void flush_stdout() {
   if (std::fflush(stdout) != 0) {
-    fail(errno);
+    fail_to_write(errno);
   }
 }
 

@@ -111,13 +111,9 @@ class Trainer {
       }
     });
     if (config_.dry_run) {
-      return;
+      return;  // steps are tried when it is known that they may fit
     }
-    setup_.model->set_gradient_checkpointing(config_.gradient_checkpointing);
-    model_.emplace(config_, setup_, ranks_, resumed_ ? &*resumed_ : nullptr);
-    if (resumed_) {
-      restore(*resumed_);
-    }
+    prepare_model();
     stop_requested_();        // from here on it is heeded, before the first step
     ranks_.all_or_none([&] {  // all else is in order: now the folder is touched
       if (folder_) {
@@ -129,14 +125,8 @@ class Trainer {
 
   TrainResult run() {
     TrainResult result;
-    if (config_.dry_run) {
-      if (ranks_.is_main()) {
-        print_dry_run(config_, setup_, plan_);
-      }
-      return result;
-    }
     try {
-      ranks_.guard([&] { result = run_steps(); });
+      ranks_.guard([&] { result = config_.dry_run ? dry_run() : run_steps(); });
     } catch (const c10::Error& error) {
       failed(error.what_without_backtrace());
       throw;
@@ -151,6 +141,69 @@ class Trainer {
   }
 
  private:
+  void prepare_model() {
+    setup_.model->set_gradient_checkpointing(config_.gradient_checkpointing);
+    model_.emplace(config_, setup_, ranks_, resumed_ ? &*resumed_ : nullptr);
+    if (resumed_) {
+      restore(*resumed_);
+    }
+  }
+
+  TrainResult dry_run() {
+    const PlannedWork work = look_ahead(config_, setup_.train, plan_);
+    const auto estimate =
+        estimate_memory(setup_.model->config(), setup_.precision, config_, plan_.ranks, work.largest);
+    MachineMemory memory = machine_memory(setup_.device);
+    // Where it may be too much, trying would be worse than not knowing. The weights are there already.
+    const bool may_fit = estimate.total - estimate.weights < memory.available;
+    if (setup_.device.is_cpu()) {
+      memory.available += resident_memory_bytes();  // as a run has from its start
+    }
+    std::optional<MeasuredSteps> measured;
+    if (!ranks_.any(!may_fit)) {
+      prepare_model();
+      resumed_.reset();
+      measured = try_steps(work);
+    }
+    const bool stopped = ranks_.any(stop_requested_());
+    if (ranks_.is_main() && !stopped) {
+      print_dry_run(config_, setup_, plan_, work, memory, measured);
+    }
+    return {.finished = !stopped, .steps = 0, .report = std::nullopt};
+  }
+
+  /// Takes steps of the run, at first the one that needs the most memory, which also pays for what first steps set up.
+  MeasuredSteps try_steps(const PlannedWork& work) {
+    constexpr int64_t kMostSteps = 15, kMostTexts = 256;
+    constexpr double kMostSeconds = 10;
+    const auto try_step = [&](int64_t step) {
+      counters_.step = step;
+      return train_step();
+    };
+    MeasuredSteps measured;
+    setup_.model->train();
+    bool stop = try_step(work.largest_step);
+    const auto begin = Clock::now();
+    while (!stop && measured.steps < kMostSteps) {
+      const int64_t sample = nth_sample(++measured.steps, static_cast<int64_t>(work.by_tokens.size()));
+      stop = try_step(work.by_tokens[sample]) || ranks_.any(seconds_since(begin) > kMostSeconds);
+    }
+    measured.seconds_per_step = seconds_since(begin) / static_cast<double>(std::max<int64_t>(measured.steps, 1));
+    if (const auto texts = sample_texts(setup_.dev.ids.empty() ? setup_.test : setup_.dev, kMostTexts);
+        !texts.ids.empty()) {
+      const auto evaluation_begin = Clock::now();
+      predict_logits(*setup_.model, texts, setup_.precision, {}, {.rank = ranks_.rank(), .of = ranks_.size()});
+      measured.seconds_per_text = seconds_since(evaluation_begin) / static_cast<double>(texts.ids.size());
+    }
+    for (const std::string& peak : ranks_.all_gather(std::to_string(peak_memory_bytes()))) {
+      measured.peak_memory_bytes = std::max<int64_t>(measured.peak_memory_bytes, std::stoll(peak));
+    }
+    if (!setup_.dev.ids.empty()) {  // in the end the best weights are read again, a tensor at a time
+      measured.peak_memory_bytes += largest_parameter_bytes(setup_.model->config());
+    }
+    return measured;
+  }
+
   void failed(const std::string& error) noexcept {
     try {
       if (output_) {

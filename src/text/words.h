@@ -13,4 +13,6 @@ std::string counted(int64_t count, std::string_view singular, std::string_view p
 /// "0.3 s", "42 s", "4 min 12 s", "2 h 5 min", "3 d 4 h".
 std::string duration_in_words(double seconds);
 
+constexpr double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
+
 }  // namespace mezzo::text

@@ -105,16 +105,44 @@ def test_a_dry_run_shows_memory_and_plan_and_writes_nothing(data, tmp_path):
     assert not output.exists()
     mezzo(*flags(data, output, "--epochs", 2, "--batch-size", 16))
     tokens = sorted(record["tokens"] for record in records(output, "step"))
-    assert f"{len(tokens)} steps of 16 texts in 1 micro-batches on 1 rank in fp32\n" in done.stdout
+    assert f"{len(tokens)} steps of 16 texts in 1 micro-batch on 1 rank in fp32\n" in done.stdout
     assert f"tokens a step: {tokens[0]} at least, {tokens[len(tokens) // 2]} in the middle, {tokens[-1]} at most\n" in done.stdout
     sizes = dict(re.findall(r"^(\S.*?) +([\d.]+) GB", done.stdout, re.M))
-    assert list(sizes) == ["weights", "optimizer state", "gradients", "activations of the largest batch", "most at one time", "available"]
+    assert list(sizes) == ["weights", "optimizer state", "gradients", "activations of the largest batch", "the whole program at most", "available"]
     assert float(sizes["weights"]) == pytest.approx(4e-9 * (30522 + 512 + 2) * 32, rel=0.05)
     rows = int(re.search(r"(\d+) rows", done.stdout)[1])
     assert rows == (tokens[-1] + 31) // 32 * 32
+    (steps,) = re.findall(r"^time: about .*, nothing of it for evaluations, by (\d+) steps? of [\d.]+ s each$", done.stdout, re.M)
+    assert 1 <= int(steps) <= 15
     before = sha(output)
     mezzo(*flags(data, output, "--dry-run"))
     assert sha(output) == before and mezzo(*flags(data, output, "--dry-run", "--quiet")).stderr == ""
+
+
+@pytest.mark.parametrize("size, more", [
+    ("wide", ["--precision", "fp32"]),
+    ("wide", ["--precision", "bf16", "--master-weights", "--batching", "padded"]),
+    ("narrow", ["--precision", "fp16", "--gradient-checkpointing"]),
+])
+def test_a_dry_run_tells_the_peak_of_a_run_within_10_percent(folder, tmp_path, size, more):
+    rng = random.Random(3)
+    rows = [[" ".join(rng.choices(["goal", "team", "law", "vote"], k=rng.randint(1, 126))), i % 2] for i in range(160)]
+    (tmp_path / "train.json").write_text(json.dumps(rows))
+    flags = ["train", "--model-config", folder / f"{size}.json", "--vocab", MINILM / "vocab.txt", "--train", tmp_path / "train.json",
+             "--dev-ratio", 0.1, "--eval-every", 4, "--batch-size", 16, *more]
+    told = re.search(r"^the whole program at most +([\d.]+) GB", mezzo(*flags, "--dry-run").stdout, re.M)
+    mezzo(*flags, "--output", tmp_path / "out")
+    (end,) = records(tmp_path / "out", "end")
+    assert float(told[1]) == pytest.approx(end["peak_memory_bytes"] / 1e9, rel=0.1)
+
+
+def test_a_dry_run_does_not_try_what_cannot_fit(folder, tmp_path):
+    (tmp_path / "train.jsonl").write_text("".join(f'{{"text":"goal {i}","label":{i % 2}}}\n' for i in range(100000)))
+    done = mezzo("train", "--model-config", folder / "wide.json", "--vocab", MINILM / "vocab.txt", "--train", tmp_path / "train.jsonl",
+                 "--dev-ratio", 0, "--precision", "fp32", "--batching", "padded", "--max-length", 512, "--batch-size", 100000, "--dry-run")
+    (needed,) = re.findall(r"^most at one time +([\d.]+) GB  estimated$", done.stdout, re.M)
+    assert float(needed) > 1000, "51 million rows, or this machine might try"
+    assert "no time, since no step was tried: there may be too little memory\n" in done.stdout
 
 
 def test_the_peak_of_a_run_is_its_own(data, tmp_path):

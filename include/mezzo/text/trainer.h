@@ -12,7 +12,7 @@ namespace mezzo::text {
 
 /// What a run came to.
 struct TrainResult {
-  bool finished = false;                       ///< false: stopped on request, with a checkpoint saved, or a dry run
+  bool finished = false;                       ///< false: stopped on request; unless it was a dry run, a checkpoint is saved
   bool saves_failed = false;                   ///< a checkpoint in between could not be written
   int64_t steps = 0;                           ///< optimizer steps done
   std::optional<ClassificationReport> report;  ///< on test, or on dev without one; none without both
@@ -26,7 +26,8 @@ struct TrainResult {
 /// The same config gives the same weights on the same machine, also when the
 /// run was stopped and resumed in between.
 ///
-/// With `config.dry_run`, prints what it would do and the memory that takes, and leaves `config.output` as it is.
+/// With `config.dry_run`, prints what it would do and what that takes, by trying a few steps that it forgets, and leaves
+/// `config.output` as it is.
 ///
 /// Called on every rank of `group` with the same config, each batch is `batch_size` texts of each rank, gradients are
 /// averaged over all texts, and every rank ends with the same weights. Rank 0 writes and prints. Several hosts resume
