@@ -9,7 +9,7 @@ if(NOT EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so")
 endif()
 
 find_package(CUDAToolkit QUIET)
-find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${MEZZO_TORCH_ROOT}/../nvidia/nccl/include")
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${MEZZO_TORCH_ROOT}/../nvidia/nccl/include" NO_CACHE)
 file(GLOB _mezzo_cuda_dirs "${MEZZO_TORCH_ROOT}/../nvidia/cu*/include") # they fit the libraries, so they come first
 list(APPEND _mezzo_cuda_dirs ${CUDAToolkit_INCLUDE_DIRS})
 if(NCCL_INCLUDE_DIR)

@@ -49,12 +49,17 @@ foreach(library IN ITEMS torch torch_cuda c10_cuda torch_cpu c10)
     target_link_libraries(mezzo::torch INTERFACE "${library}")
   endif()
 endforeach()
-# Operators register themselves when their library is loaded, whether a symbol of it is used or not.
-target_link_options(mezzo::torch INTERFACE LINKER:--no-as-needed LINKER:--allow-shlib-undefined)
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  # Operators register themselves when their library is loaded, whether a symbol of it is used or not.
+  target_link_options(mezzo::torch INTERFACE LINKER:--no-as-needed)
+  if(EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so") # whose own libraries are found at run time
+    target_link_options(mezzo::torch INTERFACE LINKER:--allow-shlib-undefined)
+  endif()
+endif()
 
 # LibTorch's parallel_for is a template: in code compiled without OpenMP it runs on one thread. The flag alone, as
 # LibTorch's own libgomp is loaded then.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 separate_arguments(_mezzo_openmp UNIX_COMMAND "${OpenMP_CXX_FLAGS}")
-target_compile_options(mezzo::torch INTERFACE ${_mezzo_openmp})
-target_link_options(mezzo::torch INTERFACE ${_mezzo_openmp})
+target_compile_options(mezzo::torch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${_mezzo_openmp}>")
+target_link_options(mezzo::torch INTERFACE "$<$<LINK_LANGUAGE:CXX>:${_mezzo_openmp}>")

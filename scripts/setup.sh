@@ -14,7 +14,7 @@ log=build/setup.log
 
 give_up() {
   local why
-  if grep -Eq 'Temporary failure|Name or service not known|Network is unreachable|Could not resolve|Connection (refused|timed out)|Failed to fetch|ConnectTimeout|ProxyError' "$log"; then
+  if grep -Eq 'Temporary failure|Name or service not known|Network is unreachable|Could not resolve|Connection (refused|timed out)|ConnectTimeout|ProxyError' "$log"; then
     why="the network cannot be reached"
   else
     why=$(grep -E '^(E|ERROR|Error): ?' "$log" | tail -n 1) || true
@@ -44,10 +44,10 @@ if ((${#missing[@]})); then
     exit 1
   elif [[ $(id -u) == 0 ]]; then
     as_root=(env DEBIAN_FRONTEND=noninteractive)
-  elif command -v sudo >/dev/null; then
+  elif command -v sudo >/dev/null && sudo true 2>>"$log"; then
     as_root=(sudo env DEBIAN_FRONTEND=noninteractive)
   else
-    echo "setup: neither root nor sudo, so somebody else has to: apt-get install ${missing[*]}" >&2
+    echo "setup: neither root nor allowed to use sudo, so somebody else has to: apt-get install ${missing[*]}" >&2
     exit 1
   fi
   echo "setup: installing ${missing[*]}"
@@ -73,6 +73,9 @@ need() {
   local list=$1 wanted
   shift
   wanted=$(sed -e '/^#/d' -e "${MEZZO_TORCH:+s/^torch==.*/torch==$MEZZO_TORCH/}" "scripts/$list")
+  if ! "$venv/bin/python" -c '' 2>/dev/null; then # never made, or of a Python that has gone
+    rm -f "$venv"/mezzo-* "$venv"/bin/python*
+  fi
   [[ $wanted == "$(cat "$venv/mezzo-$list" 2>/dev/null)" ]] && return
   if [[ ! -e $venv/mezzo-pip ]]; then
     "$python" -m venv "$venv" >>"$log" 2>&1 ||

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-TOOLS = "bash cat chmod cp dirname env grep mkdir sed tail tee touch".split()
+TOOLS = "bash cat chmod cp dirname env grep mkdir rm sed tail tee touch true".split()
 
 # A python3 that makes environments of a stub of itself. "$STATE" holds what it is to do and what it was asked for.
 PYTHON = """#!/usr/bin/env bash
@@ -15,6 +15,7 @@ case "$*" in
   "-m venv "*)
     [[ ! -e $STATE/no-venv ]] || { echo "ensurepip is not available"; exit 1; }
     mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  "-c ") ;;
   *pip.__version__*) [[ ! -e $STATE/old-pip ]] ;;
   *version.py*) cat "$STATE/cuda" ;;
   *version_info*) [[ ! -e $STATE/old-python ]] ;;
@@ -77,10 +78,13 @@ def test_an_unknown_purpose_is_refused(machine):
     assert machine.refusal("tests", status=2) == 'setup: what is "tests"? Say build, demo or test'
 
 
-def test_without_root_and_sudo_it_says_what_to_ask_for(machine):
+@pytest.mark.parametrize("has_sudo", [False, True])
+def test_without_root_and_sudo_it_says_what_to_ask_for(machine, has_sudo):
     machine.has("bare")
+    if has_sudo:
+        machine.stub("sudo", '#!/usr/bin/env bash\necho "somebody is not in the sudoers file." >&2; exit 1\n')
     line = machine.refusal("build")
-    assert line.startswith("setup: neither root nor sudo, so somebody else has to: apt-get install cmake ninja-build g++ ")
+    assert line.startswith("setup: neither root nor allowed to use sudo, so somebody else has to: apt-get install cmake ninja-build g++ ")
     assert "openmpi" not in line  # which only the tests need
 
 
@@ -148,6 +152,15 @@ def test_a_second_run_does_nothing_and_says_nothing(machine):
         second = machine.setup(purpose)
         assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert machine.asked("pip") == asked
+
+
+def test_an_environment_whose_python_has_gone_is_made_anew(machine):
+    assert machine.setup("build").returncode == 0
+    python = machine.clone / ".venv/bin/python"
+    python.unlink()
+    python.symlink_to("/nowhere/python3")
+    assert "installing into .venv" in machine.setup("build").stdout
+    assert not python.is_symlink()
 
 
 def test_a_changed_list_is_installed_anew(machine):
