@@ -54,6 +54,7 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
                     "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> halves;
+  std::vector<bool> has_master;
   std::map<const void*, std::string> first_names;
   for (const NamedParameter& parameter : model) {
     check_parameter(parameter);
@@ -63,6 +64,8 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
       continue;
     }
     const bool stays = options.keep_norms_fp32() && options.is_norm()(parameter);
+    const bool is_frozen = !parameter.tensor.requires_grad();
+    has_master.push_back(!stays && (is_frozen || !options.keeps() || options.keeps()(parameter)));
     halves.push_back(stays ? at::Tensor() : rounded(parameter.name, parameter.tensor, dtype));
     weights_.push_back({parameter.name, parameter.tensor});
   }
@@ -70,10 +73,9 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
     auto& [name, tensor, shadow] = weights_[i];
     if (halves[i].defined()) {
       const auto in_model = tensor;
-      const bool is_frozen = !tensor.requires_grad();
-      if (is_frozen || !options.keeps() || options.keeps()(weights_[i])) {
+      if (has_master[i]) {
         shadow = in_model;
-        tensor = in_model.detach().clone().requires_grad_(!is_frozen);
+        tensor = in_model.detach().clone().requires_grad_(in_model.requires_grad());
       }
       in_model.set_data(halves[i]);
     }

@@ -7,11 +7,12 @@
 #include <torch/library.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 #include <tuple>
 
+#include "amp/op_policy_table.h"
 #include "amp/policy_kernel.h"
+#include "amp/policy_region.h"
 #include "mezzo/version.h"
 
 namespace mezzo {
@@ -19,7 +20,13 @@ namespace {
 
 using Home = PolicyThread& (*)();
 
-/// Says where the regions of this process lie: the version of the mezzo that keeps them, and the address of a Home.
+/// Copies read each other's regions, so these must look alike: the version, and the sizes that tell builds of it apart.
+std::string this_mezzo() {
+  return c10::str(MEZZO_VERSION, " (", sizeof(PolicyThread), ", ", sizeof(PolicyRegion), ", ", sizeof(OpPolicyTable),
+                  ")");
+}
+
+/// Says where the regions of this process lie: which mezzo keeps them, and the address of a Home.
 constexpr const char* kHomeOp = "mezzo::_policy_home";
 
 PolicyThread& of_this_thread() {
@@ -34,8 +41,8 @@ Home find_home() {
     return nullptr;
   }
   const auto [version, address] = op->typed<std::tuple<std::string, int64_t>()>().call();
-  TORCH_CHECK(version == MEZZO_VERSION, "AutocastGuard: two versions of mezzo are in this process, ", version, " and ",
-              MEZZO_VERSION, ". Only one of them can have op policies and logs; link both users with the same mezzo.");
+  TORCH_CHECK(version == this_mezzo(), "AutocastGuard: two versions of mezzo are in this process, ", version, " and ",
+              this_mezzo(), ". Only one of them can have op policies and logs; link both users with the same mezzo.");
   return reinterpret_cast<Home>(address);
 }
 
@@ -43,14 +50,12 @@ Home make_home() {
   TORCH_CHECK(!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kPolicyKey),
               "AutocastGuard: op policies and logs need the dispatch key ", kPolicyKey,
               ", which another library in this process has taken (torchdistx uses it). Use one of the two.");
-  auto kernel = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kPolicyKey, __FILE__, __LINE__);
-  kernel->fallback(torch::CppFunction::makeFromBoxedFunction<&call_by_policy>());
-  auto op = std::make_unique<torch::Library>(torch::Library::FRAGMENT, "mezzo", std::nullopt, __FILE__, __LINE__);
-  op->def("_policy_home() -> (str version, int address)",
-          [] { return std::make_tuple(std::string(MEZZO_VERSION), reinterpret_cast<int64_t>(&of_this_thread)); });
   // Never taken back: a copy of mezzo that found them may outlive this one's static storage.
-  kernel.release();
-  op.release();
+  static auto* const kernel = new torch::Library(torch::Library::IMPL, "_", kPolicyKey, __FILE__, __LINE__);
+  kernel->fallback(torch::CppFunction::makeFromBoxedFunction<&call_by_policy>());
+  static auto* const op = new torch::Library(torch::Library::FRAGMENT, "mezzo", std::nullopt, __FILE__, __LINE__);
+  op->def("_policy_home() -> (str version, int address)",
+          [] { return std::make_tuple(this_mezzo(), reinterpret_cast<int64_t>(&of_this_thread)); });
   return &of_this_thread;
 }
 

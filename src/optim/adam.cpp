@@ -18,8 +18,10 @@ void check(const AdamOptions& options) {
 
 Adam::Adam(std::vector<ParamGroup> groups, AdamOptions options)
     : Optimizer(std::move(groups),
-                {options.lr(), options.weight_decay().value_or(0), options.max_grad_norm(),
-                 options.stochastic_rounding_seed()}),
+                {.lr = options.lr(),
+                 .max_grad_norm = options.max_grad_norm(),
+                 .stochastic_rounding_seed = options.stochastic_rounding_seed(),
+                 .weight_decay = options.weight_decay().value_or(0)}),
       options_(options) {
   check(options);
 }

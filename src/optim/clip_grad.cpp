@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -38,11 +39,9 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm) {
   std::vector<at::Tensor> norms;
   for (const auto& group : groups) {
     const auto dtype = group.dtype == at::kDouble ? at::kDouble : at::kFloat;
-    for (const at::Tensor& norm : at::_foreach_norm(group.gradients, 2, dtype)) {
-      norms.push_back(copy_to(norm, device));
-    }
+    norms.push_back(copy_to(at::stack(at::_foreach_norm(group.gradients, 2, dtype)), device));
   }
-  const auto total_norm = at::linalg_vector_norm(at::stack(norms), 2);
+  const auto total_norm = at::linalg_vector_norm(at::cat(norms), 2);
   const auto wanted = (total_norm + 1e-6).reciprocal() * max_norm;  // as Python divides a number by a tensor
   const auto factor = at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
   for (const auto& group : groups) {

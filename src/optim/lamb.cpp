@@ -18,7 +18,10 @@ void check(const LAMBOptions& options) {
 
 LAMB::LAMB(std::vector<ParamGroup> groups, LAMBOptions options)
     : Optimizer(std::move(groups),
-                {options.lr(), options.weight_decay(), options.max_grad_norm(), options.stochastic_rounding_seed()}),
+                {.lr = options.lr(),
+                 .max_grad_norm = options.max_grad_norm(),
+                 .stochastic_rounding_seed = options.stochastic_rounding_seed(),
+                 .weight_decay = options.weight_decay()}),
       options_(options) {
   check(options);
 }

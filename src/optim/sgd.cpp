@@ -8,7 +8,10 @@ namespace mezzo {
 
 SGD::SGD(std::vector<ParamGroup> groups, SGDOptions options)
     : Optimizer(std::move(groups),
-                {options.lr(), options.weight_decay(), options.max_grad_norm(), options.stochastic_rounding_seed()}),
+                {.lr = options.lr(),
+                 .max_grad_norm = options.max_grad_norm(),
+                 .stochastic_rounding_seed = options.stochastic_rounding_seed(),
+                 .weight_decay = options.weight_decay()}),
       options_(options) {
   TORCH_CHECK_VALUE(options.momentum() >= 0, "SGD: momentum must not be negative, got ", options.momentum());
   TORCH_CHECK_VALUE(!options.nesterov() || options.momentum() > 0, "SGD: nesterov needs a momentum above 0");

@@ -28,12 +28,12 @@ struct ParamGroup {
 /// What every optimizer of mezzo can do besides its update; each has these among its own options.
 struct StepOptions {
   double lr = 0;
-  double weight_decay = 0;  ///< of groups that have none of their own
   /// The gradients' total L2 norm is clipped to it. 0: they are not measured. Infinity: measured, never clipped.
   double max_grad_norm = 0;
   /// bfloat16 parameters are rounded up or down at random, with the seed given, so that updates too small for them
   /// count on average. nullopt: rounded to nearest.
-  std::optional<uint64_t> stochastic_rounding_seed;
+  std::optional<uint64_t> stochastic_rounding_seed = {};
+  double weight_decay = 0;  ///< of groups that have none of their own
 };
 
 /// Base of mezzo's optimizers: parameter groups, one learning rate, and named state. A step reads gradients twice at

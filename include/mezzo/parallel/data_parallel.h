@@ -149,7 +149,7 @@ class DataParallel : public detail::DataParallelBase {
 
   /// For module holders.
   template <class Holder>
-  requires std::is_same_v<typename Holder::ContainedType, Module>
+    requires std::is_same_v<typename Holder::ContainedType, Module>
   explicit DataParallel(const Holder& module,
                         const DataParallelOptions& options = {},
                         std::function<std::shared_ptr<Module>(c10::Device)> replicate = nullptr)
@@ -190,7 +190,7 @@ class DataParallel : public detail::DataParallelBase {
 };
 
 template <class Holder, class... Rest>
-requires requires { typename Holder::ContainedType; }
-DataParallel(const Holder&, const Rest&...)->DataParallel<typename Holder::ContainedType>;
+  requires requires { typename Holder::ContainedType; }
+DataParallel(const Holder&, const Rest&...) -> DataParallel<typename Holder::ContainedType>;
 
 }  // namespace mezzo
