@@ -12,7 +12,7 @@
 /// returns what to do once they are parsed. That returns the exit status.
 namespace mezzo::app {
 
-/// Exit statuses beside 0. Stopped by signal N with a checkpoint saved, a run ends with 128 + N.
+/// Exit statuses beside 0. Stopped by signal N, a run ends with 128 + N.
 constexpr int kFailed = 1, kWrongUsage = 2;
 constexpr int kNotAllSaved = 3;  // trained to the end, but a checkpoint in between could not be saved
 

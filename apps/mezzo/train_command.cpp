@@ -230,7 +230,7 @@ Run add_train(CLI::App& app) {
   add_running(app, *flags);
   app.footer(
       "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could not\n"
-      "be saved; 130 or 143 stopped by Ctrl-C or SIGTERM, with a checkpoint saved.");
+      "be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was taken.");
   return [flags] { return run_train(*flags); };
 }
 

@@ -1,5 +1,6 @@
 """What ends `mezzo train` and what does not: signals in set-up and in training, readers that go away, a stderr that cannot
 be written."""
+import errno
 import json
 import os
 import signal
@@ -48,6 +49,21 @@ def wait_for_steps(output, count):
         time.sleep(0.02)
 
 
+def open_for_reader(path, process):
+    """A descriptor that writes to the pipe, once the program reads from it."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        try:
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"{path} is not read: {process.communicate()[1]}")
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("sent", SIGNALS, ids=lambda s: s.name)
 def test_a_signal_ends_set_up_at_once_and_nothing_is_written(small, tmp_path, sent, ranks):
@@ -62,13 +78,13 @@ def test_a_signal_ends_set_up_at_once_and_nothing_is_written(small, tmp_path, se
         script = f'exec "{PROGRAM}" "$@" --train {tmp_path}/$RANK.jsonl'
         process = subprocess.Popen([os.environ["MEZZO_LAUNCH_PROGRAM"], f"nproc={ranks}", "grace_seconds=1000", "--", "sh", "-c", script,
                                     "sh", *arguments], stderr=subprocess.PIPE, text=True)
-    pipes = [open(path, "w") for path in texts]  # returns when the program has opened it
+    pipes = [open_for_reader(path, process) for path in texts]
     process.send_signal(sent)
     status, stderr = end(process)
     assert status == 128 + sent, stderr
     assert not (tmp_path / "out").exists()
     for pipe in pipes:
-        pipe.close()
+        os.close(pipe)
 
 
 @pytest.mark.parametrize("sent", SIGNALS, ids=lambda s: s.name)
