@@ -6,6 +6,7 @@ import pty
 import random
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -535,8 +536,8 @@ def whole(small, tmp_path_factory):
 @pytest.mark.parametrize("how", ["flags", "file"])
 def test_training_goes_on_from_its_last_checkpoint_when_it_is_killed(small, whole, tmp_path, how):
     cut = tmp_path / "cut"
-    cut.mkdir()
-    (cut / "metrics.jsonl").write_text("")  # a run that is to be replaced, once
+    shutil.copytree(whole, cut)  # a run that is to be replaced, once
+    (cut / "metrics.jsonl").write_text("")
     (tmp_path / "run.toml").write_text("overwrite = true\nquiet = false\n")
     more = ["--overwrite"] if how == "flags" else ["--config", tmp_path / "run.toml"]
     process = subprocess.Popen([PROGRAM, "launch", "--nproc", "1", "--max-restarts", "1", "--", *map(str, train(small, cut, *more))],
