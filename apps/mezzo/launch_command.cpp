@@ -52,7 +52,8 @@ bool is_flag(const std::string& argument, const std::string& flag) {
   return argument == flag || argument.starts_with(flag + "=");
 }
 
-/// The command that goes on with a training run: it resumes, and replaces nothing. Settings of a `--config` file
+/// The command that goes on with a training run: it resumes, from what the run has saved itself where it has, and
+/// replaces nothing. Settings of a `--config` file
 /// are written out, since the file itself may say `overwrite`.
 Arguments command_to_resume(Arguments command, const CLI::App& app) {
   expand_config_file(command, app);
@@ -69,6 +70,7 @@ Arguments command_to_resume(Arguments command, const CLI::App& app) {
   if (!resumes) {
     result.insert(result.end(), {"--resume", "auto"});
   }
+  result.emplace_back("--restarted");
   return result;
 }
 

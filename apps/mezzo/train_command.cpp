@@ -1,10 +1,13 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "commands.h"
 #include "mezzo/text/train_config.h"
@@ -22,6 +25,7 @@ struct TrainFlags {
   std::string config_file;
   std::string loss_scale = "dynamic";
   std::string batch_size = "32";
+  bool restarted = false;  // by mezzo launch
 };
 
 void add_sources(CLI::App& app, TrainConfig& config) {
@@ -160,6 +164,7 @@ void add_running(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str();
   app.add_option("--keep", config.keep, "checkpoints kept")->group("Run")->capture_default_str();
   app.add_option("--resume", config.resume, "auto, or a checkpoint folder to go on from")->group("Run");
+  app.add_flag("--restarted", flags.restarted)->group("");  // of mezzo launch
   app.add_option("--threads", config.threads, "processor threads; 0: LibTorch's choice")
       ->group("Run")
       ->capture_default_str();
@@ -201,9 +206,25 @@ std::optional<int64_t> parse_batch_size(const std::string& text) {
   return size;
 }
 
+/// Whether the run that a launcher starts again has saved checkpoints itself, so that it need not begin at that of
+/// --resume. One of its own folder may stand for going back, behind checkpoints that are still there.
+bool has_own_checkpoints(const TrainConfig& config) {
+  const auto folder = config.output / "checkpoints";
+  std::error_code none;
+  if (std::filesystem::equivalent(std::filesystem::path(config.resume) / "..", folder, none)) {
+    return false;
+  }
+  const std::filesystem::directory_iterator entries(folder, none);
+  return std::any_of(begin(entries), end(entries),
+                     [](const auto& entry) { return entry.path().filename().string().starts_with("step-"); });
+}
+
 int run_train(TrainFlags& flags) {
   flags.config.loss_scale = parse_loss_scale(flags.loss_scale);
   flags.config.batch_size = parse_batch_size(flags.batch_size);
+  if (flags.restarted && has_own_checkpoints(flags.config)) {
+    flags.config.resume = "auto";
+  }
   as_usage([&] { flags.config.validate(); });
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "mezzo/text/safetensors.h"
 #include "text/checkpoint_format.h"
@@ -20,15 +21,27 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kAside = ".tmp", kReplaced = ".replaced";
 
-/// The step of PREFIX step-N SUFFIX; -1 for another name.
+/// The step of PREFIX N SUFFIX; -1 for another name.
 int64_t step_of(std::string_view name, std::string_view prefix, std::string_view suffix) {
   if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() < prefix.size() + suffix.size()) {
     return -1;
   }
-  const std::string digits(name.substr(prefix.size(), name.size() - prefix.size() - suffix.size()));
+  std::string digits(name.substr(prefix.size(), name.size() - prefix.size() - suffix.size()));
+  if (const size_t dot = digits.find('.'); !suffix.empty() && dot != std::string::npos) {  // a further name
+    digits.resize(digits.find_first_not_of("0123456789", dot + 1) == std::string::npos ? dot : 0);
+  }
   const bool is_number =
       !digits.empty() && digits.size() < 18 && digits.find_first_not_of("0123456789") == std::string::npos;
   return is_number ? std::stoll(digits) : -1;
+}
+
+/// `.step-N SUFFIX`, or a further name where that folder holds files of somebody else.
+fs::path free_name(const fs::path& folder, int64_t step, std::string_view suffix) {
+  fs::path path = folder / fmt::format(".{}{}{}", kPrefix, step, suffix);
+  for (int64_t attempt = 1; fs::exists(fs::symlink_status(path)) && !fs::is_empty(path); ++attempt) {
+    path = folder / fmt::format(".{}{}.{}{}", kPrefix, step, attempt, suffix);
+  }
+  return path;
 }
 
 void check_hash(const fs::path& checkpoint, const Hashes& hashes, const char* name) {
@@ -36,6 +49,11 @@ void check_hash(const fs::path& checkpoint, const Hashes& hashes, const char* na
   TORCH_CHECK_VALUE(hash != hashes.end(), (checkpoint / kManifest).string(), ": has no hash of ", name);
   TORCH_CHECK_VALUE(hash_of_file(checkpoint / name) == hash->second, (checkpoint / name).string(),
                     ": is damaged: its hash is not the one noted when the checkpoint was written");
+}
+
+bool has_hash(const fs::path& file, const std::string& hash) {
+  std::error_code none;
+  return fs::is_regular_file(file, none) && hash_of_file(file) == hash;
 }
 
 void check_format(const fs::path& file, const Json& state) {
@@ -78,25 +96,28 @@ std::vector<std::pair<std::string, at::Tensor>> read_tensors(const fs::path& pat
 std::vector<std::pair<int64_t, fs::path>> list(const fs::path& folder) {
   std::vector<std::pair<int64_t, fs::path>> found;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     const int64_t step = std::max(step_of(name, kPrefix, ""), step_of(name, fmt::format(".{}", kPrefix), kReplaced));
     if (step >= 0) {
-      found.emplace_back(step, entry.path());
+      found.emplace_back(step, entry->path());
     }
   }
+  TORCH_CHECK_VALUE(!error || error == std::errc::no_such_file_or_directory, folder.string(),
+                    ": cannot be searched for checkpoints: ", error.message());
   std::sort(found.rbegin(), found.rend());  // "." sorts before "s"
   return found;
 }
 
 fs::path path(const fs::path& folder, int64_t step) { return folder / fmt::format("{}{}", kPrefix, step); }
 
-fs::path path_aside(const fs::path& folder, int64_t step) {
-  return folder / fmt::format(".{}{}{}", kPrefix, step, kAside);
-}
+fs::path path_aside(const fs::path& folder, int64_t step) { return free_name(folder, step, kAside); }
 
-fs::path path_replaced(const fs::path& folder, int64_t step) {
-  return folder / fmt::format(".{}{}{}", kPrefix, step, kReplaced);
+fs::path path_replaced(const fs::path& folder, int64_t step) { return free_name(folder, step, kReplaced); }
+
+bool is_replaced(const fs::path& path) {
+  return step_of(path.filename().string(), fmt::format(".{}", kPrefix), kReplaced) >= 0;
 }
 
 bool is_aside(const fs::path& path) {
@@ -156,13 +177,18 @@ Checkpoint read_and_verify(const fs::path& folder) {
   check_hash(folder, hashes, kWeights);
   check_hash(folder, hashes, kOptimizer);
   const char* best = hashes.contains(kBest) ? kBest : kWeights;
-  if (best == kBest) {
-    check_hash(folder, hashes, kBest);
-  }
   if (checkpoint.best) {
     TORCH_CHECK_VALUE(hashes.at(best) == checkpoint.best->hash, folder.string(), ": lacks ", kBest,
                       ", the best weights, of step ", checkpoint.best->step);
     checkpoint.best_weights = folder / best;
+  }
+  if (best == kBest && !has_hash(folder / kBest, hashes.at(kBest))) {
+    // The run's own file holds the same, as long as no better model was found.
+    const fs::path model = folder / ".." / ".." / "model.safetensors";
+    if (!checkpoint.best || !has_hash(model, checkpoint.best->hash)) {
+      check_hash(folder, hashes, kBest);
+    }
+    checkpoint.best_weights = model;
   }
   return checkpoint;
 }
@@ -183,6 +209,8 @@ std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& fo
       return load_checkpoint(path);
     } catch (const c10::Error& error) {
       problems.emplace_back(error.what_without_backtrace());
+    } catch (const std::exception& error) {  // of the file system
+      problems.emplace_back(fmt::format("{}: {}", path.string(), error.what()));
     }
   }
   return std::nullopt;

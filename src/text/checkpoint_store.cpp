@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <string_view>
 #include <system_error>
 
@@ -26,6 +27,11 @@ bool is_file_of_checkpoint(const fs::path& file) {
   return false;
 }
 
+bool holds_files_of_others(const fs::path& checkpoint) {
+  const fs::directory_iterator files(checkpoint);
+  return !std::all_of(begin(files), end(files), [](const auto& file) { return is_file_of_checkpoint(file.path()); });
+}
+
 /// Removes the files of a checkpoint, and its folder; not, where somebody laid a file of his own beside them.
 void remove_files(const fs::path& checkpoint) {
   std::error_code ignored;
@@ -40,8 +46,9 @@ void remove_files(const fs::path& checkpoint) {
 }  // namespace
 
 void CheckpointStore::goes_on_from(const Checkpoint& checkpoint) {
-  is_intact_[checkpoint.step] = true;
-  if (checkpoint.best) {
+  // Links are made within the run's own checkpoints alone.
+  const fs::path own = layout::path(folder_, checkpoint.step);
+  if (checkpoint.best && fs::exists(own) && checkpoint.best_weights.parent_path() == own) {
     best_hash_ = checkpoint.best->hash;
     best_weights_ = checkpoint.best_weights;
   }
@@ -50,7 +57,7 @@ void CheckpointStore::goes_on_from(const Checkpoint& checkpoint) {
 void CheckpointStore::tidy() const {
   for (const auto& [step, path] : layout::list(folder_)) {
     // Alone, it is the checkpoint of its step.
-    if (path == layout::path_replaced(folder_, step) && fs::exists(layout::path(folder_, step))) {
+    if (layout::is_replaced(path) && fs::exists(layout::path(folder_, step))) {
       remove_files(path);
     }
   }
@@ -65,7 +72,6 @@ void CheckpointStore::tidy() const {
 void CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& best_model) {
   make_folders(folder_);
   const fs::path aside = layout::path_aside(folder_, checkpoint.step);
-  remove_files(aside);
   layout::Hashes hashes;
   try {
     fs::create_directory(aside);
@@ -80,45 +86,58 @@ void CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& best_mo
     flush_folder(aside);
     replace(aside, checkpoint.step);
   } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(aside, ignored);
+    try {
+      remove_files(aside);
+    } catch (const fs::filesystem_error&) {  // the next start removes it; what failed first is what to tell
+    }
     throw;
   }
-  is_intact_[checkpoint.step] = true;
+  const fs::path saved = layout::path(folder_, checkpoint.step);
+  is_intact_[saved] = true;
   if (checkpoint.best) {
     best_hash_ = checkpoint.best->hash;
-    best_weights_ =
-        layout::path(folder_, checkpoint.step) / (hashes.contains(layout::kBest) ? layout::kBest : layout::kWeights);
+    best_weights_ = saved / (hashes.contains(layout::kBest) ? layout::kBest : layout::kWeights);
   }
-  prune(checkpoint.step);
+  try {
+    prune(checkpoint.step);
+  } catch (const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    TORCH_WARN("the checkpoint of step ", checkpoint.step, " is saved, but an earlier one could not be removed: ",
+               torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
+  }
 }
 
 void CheckpointStore::put_best(const std::string& hash, const fs::path& best_model, const fs::path& target) {
   std::error_code error;
   if (hash == best_hash_) {
     fs::create_hard_link(best_weights_, target, error);
+    if (!error && hash_of_file(target) == hash) {
+      return;
+    }
   }
-  if (hash != best_hash_ || error) {
-    copy_intact_file(best_model, target, hash);
-  }
+  fs::remove(target, error);  // a link to a damaged file
+  copy_intact_file(best_model, target, hash);
 }
 
 /// There is no moment without a checkpoint of this step, where there was one.
 void CheckpointStore::replace(const fs::path& aside, int64_t step) {
   const fs::path target = layout::path(folder_, step), replaced = layout::path_replaced(folder_, step);
   if (fs::exists(target)) {
-    remove_files(replaced);
     fs::rename(target, replaced);
+    is_intact_.erase(target);
   }
   fs::rename(aside, target);
   flush_folder(folder_);
-  remove_files(replaced);
 }
 
-/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one.
+/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one, unless a file of somebody else keeps
+/// the folder where it is.
 void CheckpointStore::remove(const fs::path& checkpoint, int64_t step) const {
+  if (holds_files_of_others(checkpoint)) {
+    remove_files(checkpoint);
+    return;
+  }
   const fs::path aside = layout::path_aside(folder_, step);
-  remove_files(aside);
   fs::rename(checkpoint, aside);
   remove_files(aside);
 }
@@ -126,26 +145,28 @@ void CheckpointStore::remove(const fs::path& checkpoint, int64_t step) const {
 void CheckpointStore::prune(int64_t newest) {
   int64_t intact = 0;
   for (const auto& [step, path] : layout::list(folder_)) {
-    if (step > newest || intact == keep_) {
+    const bool is_replaced = layout::is_replaced(path) && fs::exists(layout::path(folder_, step));
+    if (step > newest || intact == keep_ || is_replaced) {
       remove(path, step);
-    } else if (is_intact(step, path)) {
+    } else if (is_intact(path)) {
       ++intact;
     }
   }
 }
 
-bool CheckpointStore::is_intact(int64_t step, const fs::path& checkpoint) {
-  const auto known = is_intact_.find(step);
+bool CheckpointStore::is_intact(const fs::path& checkpoint) {
+  const auto known = is_intact_.find(checkpoint);
   if (known != is_intact_.end()) {
     return known->second;
   }
+  bool& intact = is_intact_[checkpoint];
   try {
-    layout::read_and_verify(checkpoint);
-    is_intact_[step] = true;
-  } catch (const c10::Error&) {
-    is_intact_[step] = false;
+    const Checkpoint read = layout::read_and_verify(checkpoint);
+    intact = !read.best || read.best_weights.parent_path() == checkpoint;  // by its own files
+  } catch (const std::exception&) {
+    intact = false;
   }
-  return is_intact_[step];
+  return intact;
 }
 
 std::optional<fs::path> CheckpointStore::find_weights(const std::string& hash) const {
@@ -156,11 +177,21 @@ std::optional<fs::path> CheckpointStore::find_weights(const std::string& hash) c
           return path / name;
         }
       }
-    } catch (const c10::Error&) {
+    } catch (const std::exception&) {
       continue;  // damaged: the next one may do
     }
   }
   return std::nullopt;
+}
+
+void set_checkpoints_aside(const fs::path& folder) {
+  auto checkpoints = layout::list(folder);
+  std::reverse(checkpoints.begin(), checkpoints.end());
+  for (const auto& [step, path] : checkpoints) {
+    if (!holds_files_of_others(path)) {
+      fs::rename(path, layout::path_aside(folder, step));
+    }
+  }
 }
 
 void remove_checkpoints(const fs::path& folder) {

@@ -17,7 +17,7 @@ class CheckpointStore {
   /// @param keep  checkpoints that stay: damaged ones do not count.
   CheckpointStore(std::filesystem::path folder, int64_t keep) : folder_(std::move(folder)), keep_(keep) {}
 
-  /// Takes `checkpoint`, which was read, for intact.
+  /// Checkpoints to come may share the best weights of `checkpoint`, where it is one of this folder.
   void goes_on_from(const Checkpoint& checkpoint);
 
   /// Removes what processes that were killed left half written.
@@ -28,6 +28,7 @@ class CheckpointStore {
   /// @param best_model  model.safetensors of `checkpoint.best`. Copied where it is not among the checkpoint's own
   ///     files, or a hard link away from an earlier checkpoint's copy.
   /// @throws std::exception  that names the file. Nothing is left of the attempt then, and earlier checkpoints stay.
+  ///     What cannot be removed once the checkpoint is complete is only warned of.
   void save(const Checkpoint& checkpoint, const std::filesystem::path& best_model);
 
   /// A file of a checkpoint with the contents of `hash`.
@@ -38,14 +39,18 @@ class CheckpointStore {
   void replace(const std::filesystem::path& aside, int64_t step);
   void remove(const std::filesystem::path& checkpoint, int64_t step) const;
   void prune(int64_t newest);
-  bool is_intact(int64_t step, const std::filesystem::path& checkpoint);
+  bool is_intact(const std::filesystem::path& checkpoint);
 
   std::filesystem::path folder_;
   int64_t keep_;
-  std::map<int64_t, bool> is_intact_;  // by step, as far as known
-  std::string best_hash_;              // of best_weights_
+  std::map<std::filesystem::path, bool> is_intact_;  // as far as known
+  std::string best_hash_;                            // of best_weights_
   std::filesystem::path best_weights_;
 };
+
+/// Renames checkpoints, oldest first, so that a process killed before remove_checkpoints leaves none that is half
+/// removed. Those with a file of somebody else stay.
+void set_checkpoints_aside(const std::filesystem::path& folder);
 
 /// Removes the files of folder/step-* that checkpoints consist of, and `folder` where nothing else lies in it.
 void remove_checkpoints(const std::filesystem::path& folder);

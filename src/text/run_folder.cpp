@@ -63,6 +63,12 @@ void remove_files_named(const fs::path& folder, std::string_view beginning) {
   fs::remove(folder, ignored);
 }
 
+/// Whether `checkpoint` is one of the run's own folder.
+bool lies_in_output(const TrainConfig& config, const fs::path& checkpoint) {
+  std::error_code none;
+  return fs::equivalent(checkpoint / "..", config.output / "checkpoints", none);
+}
+
 bool is_leftover(const fs::path& file) {
   bool found = is_leftover_of("run.json", file);
   for (const char* name : kRunFiles) {
@@ -82,7 +88,8 @@ RunFolder::RunFolder(const TrainConfig& config) : config_(config) {
 }
 
 void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity) {
-  replaces_ = false;
+  replaces_ = begins_again_ = false;
+  checkpoint_format::list(config_.output / "checkpoints");  // that it cannot be read must not show half-way
   if (!resumed) {
     run_ = make_name();
     check_new(identity);
@@ -90,12 +97,16 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
   }
   run_ = resumed->run;
   const auto present = read_present_run(config_.output);
-  const bool is_its_own = present ? present->run == run_ : holds(config_.resume);
+  const bool is_its_own =
+      present ? present->run == run_ : config_.resume == "auto" || lies_in_output(config_, config_.resume);
   const std::string foreign = foreign_file();
   TORCH_CHECK_VALUE(is_its_own || foreign.empty(), "--output ", config_.output.string(), ": holds ", foreign,
                     present ? ", of another run than the checkpoint of --resume"
                             : ", and no run.json that says that a run of mezzo wrote it",
                     "; pass the run's own folder, or a new one");
+  TORCH_CHECK_VALUE(!present || !present->finished || config_.overwrite, "--resume: ", config_.output.string(),
+                    " holds the finished run of this checkpoint already; pass --overwrite to go back to step ",
+                    resumed->step, " and replace its end, or another --output");
 }
 
 void RunFolder::check_new(const RunIdentity& identity) {
@@ -112,9 +123,9 @@ void RunFolder::check_new(const RunIdentity& identity) {
     const std::string difference = present->identity ? describe_difference(*present->identity, identity) : "";
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config_.output.string(), " holds another run: ", difference,
                       "; resume with the same settings, or start afresh in another --output");
-    replaces_ = true;
+    begins_again_ = true;
   }
-  TORCH_CHECK_VALUE(replaces_, "--output ", config_.output.string(), ": holds ",
+  TORCH_CHECK_VALUE(replaces_ || begins_again_, "--output ", config_.output.string(), ": holds ",
                     present->finished ? "a finished run" : "a run",
                     " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");
 }
@@ -134,22 +145,42 @@ std::string RunFolder::foreign_file() const {
   return "";
 }
 
-/// Whether the checkpoint is one of this folder.
-bool RunFolder::holds(const std::string& checkpoint) const {
-  std::error_code none;
-  return checkpoint == "auto" || fs::equivalent(fs::path(checkpoint) / "..", config_.output / "checkpoints", none);
-}
-
 void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity) {
   make_folders(config_.output);
   if (!lock_) {
     lock_.emplace(config_.output);
     check(resumed, identity);  // another run may have been faster
   }
+  if (replaces_) {
+    set_checkpoints_aside(config_.output / "checkpoints");
+  }
 }
 
-void RunFolder::clear() const {
-  if (replaces_) {
+/// Without a checkpoint, the best model and the records are all there is of maybe days of training.
+void RunFolder::keep_records() {
+  std::error_code none;
+  const fs::path metrics = config_.output / "metrics.jsonl", model = config_.output / "model.safetensors";
+  const uintmax_t size = fs::file_size(metrics, none);
+  if (!fs::exists(model) && (none || size == 0)) {
+    return;
+  }
+  int64_t number = 1;
+  do {
+    kept_ = config_.output / fmt::format("before-restart-{}", number++);
+  } while (fs::exists(fs::symlink_status(kept_)));
+  make_folders(kept_);
+  for (const char* name : kRunFiles) {
+    if (fs::exists(config_.output / name)) {
+      fs::rename(config_.output / name, kept_ / name);
+    }
+  }
+}
+
+void RunFolder::clear() {
+  if (begins_again_) {
+    keep_records();
+  }
+  if (replaces_ || begins_again_) {
     for (const char* name : kRunFiles) {
       fs::remove(config_.output / name);
     }
@@ -164,21 +195,23 @@ void RunFolder::clear() const {
   CheckpointStore(config_.output / "checkpoints", config_.keep).tidy();
 }
 
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config) {
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns) {
   if (config.resume.empty()) {
     return std::nullopt;
   }
+  const fs::path checkpoints = config.output / "checkpoints";
   if (config.resume != "auto") {
     return load_checkpoint(config.resume);
   }
   std::vector<std::string> problems;
-  auto checkpoint = load_newest_checkpoint(config.output / "checkpoints", problems);
-  TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ",
-                    (config.output / "checkpoints").string(),
+  auto checkpoint = load_newest_checkpoint(checkpoints, problems);
+  TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ", checkpoints.string(),
                     " is intact: ", fmt::format("{}", fmt::join(problems, "; ")),
                     "; nothing was changed: bring a copy back, or start anew in another --output");
   for (const std::string& problem : problems) {
-    TORCH_WARN("checkpoint passed over: ", problem);
+    if (warns) {
+      TORCH_WARN("checkpoint passed over: ", problem);
+    }
   }
   return checkpoint;
 }

@@ -29,26 +29,32 @@ class RunFolder {
   /// After the check: makes the folder, where there is none yet.
   void make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
 
-  /// Once run.json says whose folder it is: removes what a killed process left half written and, where the run takes
-  /// another's place, that one's files.
-  void clear() const;
+  /// Once run.json says whose folder it is: removes what a killed process left half written and, where --overwrite was
+  /// given, the files of the run whose place is taken. One that ended before its first checkpoint is kept in a folder.
+  void clear();
 
   /// The run's name in run.json and in its checkpoints.
   const std::string& run() const { return run_; }
 
+  /// Where clear() put what a run without a checkpoint had left; empty for nowhere.
+  const std::filesystem::path& kept() const { return kept_; }
+
  private:
   void check_new(const RunIdentity& identity);
   std::string foreign_file() const;
-  bool holds(const std::string& checkpoint) const;
+  void keep_records();
 
   const TrainConfig& config_;
   std::optional<RunLock> lock_;
   std::string run_;
-  bool replaces_ = false;  // another run
+  bool replaces_ = false;      // another run
+  bool begins_again_ = false;  // one that ended before its first checkpoint
+  std::filesystem::path kept_;
 };
 
 /// The checkpoint that `config.resume` asks for; "auto" without any is none.
+/// @param warns  of damaged ones that are passed over: one of the ranks.
 /// @throws c10::ValueError  where there are some and none is intact, naming what is wrong with each.
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config);
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns);
 
 }  // namespace mezzo::text

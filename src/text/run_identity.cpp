@@ -109,10 +109,12 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const 
            {"labels", summary_of(setup.model->config().label_names)}}};
 }
 
-void check_same_on_all(const RunIdentity& identity, const Ranks& ranks) {
+void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks) {
   ranks.check_same(identity.flags);
   ranks.check_same(identity.model);
-  ranks.check_same(identity.data);
+  RunIdentity::Values data = identity.data;
+  data.emplace("test data", summary_of(setup.test));
+  ranks.check_same(data);
 }
 
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is) {

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <string>
 
-#include "text/append_file.h"
 #include "text/durable_files.h"
 
 namespace mezzo::text {
@@ -46,9 +45,10 @@ RunLock::RunLock(const std::filesystem::path& folder) : path_(folder / ".run.loc
                  "): take care that no other run writes there");
     }
   } while (!is_name_of(path_, file_.get()));  // whoever held it before may have removed the file
-  if (::ftruncate(file_.get(), 0) == 0) {
-    write_all("run lock", path_, file_.get(), fmt::format("process {} on {}\n", ::getpid(), host_name()));
-  }
+  // Only for who is refused: on a full disk the lock holds without it.
+  const std::string name = fmt::format("process {} on {}\n", ::getpid(), host_name());
+  [[maybe_unused]] const bool is_named =
+      ::ftruncate(file_.get(), 0) == 0 && ::write(file_.get(), name.data(), name.size()) >= 0;
 }
 
 RunLock::~RunLock() {

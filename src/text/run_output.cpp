@@ -107,16 +107,20 @@ RunOutput::RunOutput(const TrainConfig& config,
     : config_(config), setup_(setup), identity_(identity), total_steps_(plan.total_steps) {
   folder.make(resumed, identity);
   run_ = folder.run();
-  if (resumed) {
-    metrics_ = MetricsLog::resume(config.output / "metrics.jsonl", resumed->step);
+  const fs::path metrics = config.output / "metrics.jsonl";
+  const bool has_records = resumed && fs::exists(metrics);
+  if (has_records) {
+    metrics_ = MetricsLog::resume(metrics, resumed->step);
   }
+  // Before any other file is made: it says whose folder this is.
   write_run_json("running", resumed ? resumed->step : 0);
   folder.clear();
   TensorBoardWriter::Options board_options;
   if (resumed) {
     board_options.purge_step = resumed->step + 1;
-  } else {
-    metrics_.emplace(config.output / "metrics.jsonl");
+  }
+  if (!has_records) {
+    metrics_.emplace(metrics);
   }
   board_.emplace(config.output / "tensorboard", board_options);
   setup.tokenizer.save(config.output, config.max_length);
@@ -133,7 +137,9 @@ RunOutput::RunOutput(const TrainConfig& config,
   if (resumed) {
     note(fmt::format("resumed after step {}", resumed->step));
   } else if (config.resume == "auto") {
-    note(fmt::format("no checkpoint in {}, starting anew", (config.output / "checkpoints").string()));
+    const std::string kept = folder.kept().string();
+    note(fmt::format("no checkpoint in {}, starting anew{}", (config.output / "checkpoints").string(),
+                     kept.empty() ? "" : "; what was there is kept in " + kept));
   }
   progress_.emplace(progress_options(config, plan, resumed ? resumed->step : 0));
 }

@@ -24,7 +24,9 @@
 #include "mezzo/text/pretrained.h"
 #include "text/batch_size.h"
 #include "text/best_model_file.h"
+#include "text/checkpoint_format.h"
 #include "text/checkpoint_store.h"
+#include "text/content_hash.h"
 #include "text/diagnosis.h"
 #include "text/dry_run.h"
 #include "text/machine_memory.h"
@@ -56,8 +58,15 @@ auto together(const Ranks& ranks, const Make& make) {
   return *std::move(made);
 }
 
+/// Two hosts may each see another run's checkpoint, of the same step.
 std::string name_of(const std::optional<Checkpoint>& checkpoint) {
-  return checkpoint ? fmt::format("step {}", checkpoint->step) : "none";
+  if (!checkpoint) {
+    return "none";
+  }
+  ContentHash state;
+  const std::string text = checkpoint_format::state_text(*checkpoint);
+  state.update(text.data(), text.size());
+  return fmt::format("step {} of run {} (state {:.8})", checkpoint->step, checkpoint->run, state.hex());
 }
 
 std::vector<std::pair<std::string, at::Tensor>> clone(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
@@ -71,7 +80,7 @@ std::vector<std::pair<std::string, at::Tensor>> clone(const std::vector<std::pai
 /// The checkpoint to go on from. Ranks agree on it, and on what else decides which collectives they call, before any of
 /// them acts on it.
 std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks) {
-  auto checkpoint = together(ranks, [&] { return find_checkpoint(config); });
+  auto checkpoint = together(ranks, [&] { return find_checkpoint(config, ranks.is_main()); });
   std::map<std::string, std::string> start = {
       {"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)},
       {"dry-run", config.dry_run ? "true" : "false"}};
@@ -101,7 +110,7 @@ class Trainer {
         identity_(identity_of(config_, setup_, ranks_)),
         metric_schedule_(make_metric_schedule(config_)),
         scaler_(scaler_options(config_, setup_.precision)) {
-    check_same_on_all(identity_, ranks_);
+    check_same_on_all(identity_, setup_, ranks_);
     ranks_.all_or_none([&] {
       const std::string difference = resumed_ ? describe_difference(resumed_->identity, identity_) : "";
       TORCH_CHECK_VALUE(difference.empty(), "--resume: the checkpoint is of another run: ", difference,
@@ -216,10 +225,14 @@ class Trainer {
   TrainResult run_steps() {
     started_ = Clock::now();
     if (ranks_.any(stop_requested_())) {
-      return stopped();  // there is nothing new to save
+      save_where_missing();
+      return stopped();
     }
     setup_.model->train();
     bool stop = eval_is_due() && !evaluate_dev();  // when stopped between a step and its evaluation
+    if (stop) {
+      save_where_missing();
+    }
     while (!stop && counters_.step < plan_.total_steps) {
       stop = train_step();
       if (!stop && eval_is_due()) {
@@ -640,6 +653,16 @@ class Trainer {
     const Checkpoint checkpoint = state();
     if (ranks_.is_main()) {
       checkpoints_->save(checkpoint, best_model_->path());
+    }
+  }
+
+  /// Before the first step: what was resumed from may lie in another folder.
+  void save_where_missing() {
+    const auto is_missing = [&] {
+      return !std::filesystem::exists(checkpoint_format::path(config_.output / "checkpoints", counters_.step));
+    };
+    if (counters_.step > 0 && ranks_.any(ranks_.is_main() && is_missing())) {
+      save();
     }
   }
 

@@ -311,7 +311,9 @@ def test_ranks_agree_on_the_checkpoint_before_they_act_on_it(data, tmp_path):
     sizes = [*auto, "--batch-size", 8]
     for commands, message in [
         ([[*auto, "--resume", "auto"], [*auto, "--resume", "auto", "--output", tmp_path / "unseen"]],
-         "the checkpoint to resume from, which all hosts must see, differs between ranks: 'step 2' on rank 0, 'none' on rank 1"),
+         "the checkpoint to resume from, which all hosts must see, differs between ranks: 'step 2 of run "),
+        ([[*sizes, "--output", tmp_path / "new", "--test", data / "dev.json"], [*sizes, "--output", tmp_path / "new"]],
+         "test data differs between ranks: '"),
         ([[*auto, "--output", tmp_path / "new"], [*sizes, "--output", tmp_path / "new"]],
          "batch-size differs between ranks: 'auto' on rank 0, '8' on rank 1"),
         ([[*sizes, "--output", tmp_path / "new"], [*sizes, "--output", tmp_path / "new", "--diagnose"]],

@@ -126,13 +126,83 @@ def test_another_run_is_named_by_what_differs_and_changes_nothing(data, cut, tmp
     assert f"--resume: the checkpoint is of another run: {message}" in said
 
 
+def test_checkpoints_that_cannot_be_searched_are_not_taken_for_none(data, cut):
+    shutil.rmtree(cut / "checkpoints")
+    (cut / "checkpoints").write_text("")  # as a folder without permission, or on a disk that fails
+    for more in ["--resume", "auto"], ["--overwrite"]:
+        message = refused(flags(data, cut, *more), cut)
+        assert re.search(r"out/checkpoints: cannot be searched for checkpoints: Not a directory", message)
+
+
+def test_a_finished_run_is_undone_only_when_asked(data, finished, whole):
+    for resume in "auto", finished / "checkpoints/step-4":
+        message = refused(flags(data, finished, "--resume", resume), finished)
+        assert "holds the finished run of this checkpoint already; pass --overwrite to go back to step" in message
+    done = trained(flags(data, finished, "--resume", finished / "checkpoints/step-4", "--overwrite"))
+    assert "resumed after step 4" in done.stderr and model_of(finished) == model_of(whole)
+
+
+def test_a_stop_before_the_first_step_leaves_a_checkpoint_in_a_new_folder(data, cut, tmp_path):
+    new = tmp_path / "new"
+    done = run(flags(data, new, "--resume", cut / "checkpoints/step-4"), **faults(new, "term", 3))
+    assert done.returncode == 143 and "stopped after step 4; go on with --resume auto" in done.stderr, done.stderr
+    assert checkpoints_of(new) == [4]
+    shutil.rmtree(cut)
+    assert "resumed after step 4" in trained(flags(data, new, "--resume", "auto")).stderr
+
+
+def test_a_run_killed_while_it_opens_a_new_folder_can_open_it_again(data, cut, whole, tmp_path):
+    new = tmp_path / "new"
+    arguments = flags(data, new, "--resume", cut / "checkpoints/step-4")
+    calls = logged_calls(arguments, new, tmp_path / "log")
+    of_metrics = next(i for i, (_, path) in enumerate(calls, 1) if path.endswith("metrics.jsonl"))
+    for at in of_metrics, of_metrics + 1:
+        shutil.rmtree(new)
+        assert run(arguments, **faults(new, "kill", at)).returncode == -9
+        done = run(arguments)
+        assert done.returncode == 0, (at, calls[at - 1], done.stderr)
+    assert model_of(new) == model_of(whole)
+
+
+def test_an_overwrite_that_was_killed_leaves_checkpoints_whole_or_none(data, cut, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(cut, copy)
+    calls = logged_calls(flags(data, cut, "--overwrite"), cut, tmp_path / "log")
+    first_save = next(i for i, (_, path) in enumerate(calls, 1) if "weights.safetensors" in path and "open" == calls[i - 1][0])
+    points = [i for i, (call, path) in enumerate(calls[:first_save], 1) if "/checkpoints" in path and call in ("rename", "unlink", "remove", "rmdir")]
+    for at in points[:2] + points[3::3]:
+        shutil.rmtree(cut)
+        shutil.copytree(copy, cut)
+        assert run(flags(data, cut, "--overwrite"), **faults(cut, "kill", at)).returncode == -9
+        done = run(flags(data, cut, "--resume", "auto"))
+        assert done.returncode == 0 and "passed over" not in done.stderr, (at, calls[at - 1], done.stderr)
+
+
+def test_a_restart_goes_on_from_what_the_run_saved_itself(data, cut, tmp_path):
+    new = tmp_path / "new"
+    shutil.copytree(cut / "checkpoints/step-4", tmp_path / "step-4")
+    arguments = flags(data, new, "--save-every", 1, "--resume", tmp_path / "step-4")
+    calls = logged_calls(arguments, new, tmp_path / "log")
+    shutil.rmtree(new)
+    of_sixth = next(i for i, (_, path) in enumerate(calls, 1) if "step-6" in path)
+    done = run(["launch", "--nproc", 1, "--max-restarts", 1, "--", *arguments], **faults(new, "kill", of_sixth))
+    assert re.findall(r"resumed after step (\d+)", done.stderr)[:2] == ["4", "5"], done.stderr
+
+
+def test_one_rank_warns_of_a_damaged_checkpoint(data, cut):
+    shutil.copytree(cut / "checkpoints/step-4", cut / "checkpoints/step-2", dirs_exist_ok=True)
+    flip_a_byte(cut / "checkpoints/step-4/weights.safetensors")
+    done = run(["launch", "--nproc", 2, "--", *flags(data, cut, "--resume", "auto")])
+    assert done.stderr.count("checkpoint passed over") == 1, done.stderr
+
+
 def test_evaluations_must_agree_only_where_the_schedule_follows_them(data, tmp_path):
     greedy = ["--schedule", "greedy"]
     trained(flags(data, tmp_path / "greedy", *greedy))
     said = refused(flags(data, tmp_path / "greedy", *greedy, "--eval-every", 2, "--resume", "auto"), tmp_path / "greedy")
     assert "eval-every was '1', is now '2'" in said
     trained(flags(data, tmp_path / "plain"))
-    trained(flags(data, tmp_path / "plain", "--eval-every", 2, "--resume", "auto"))
+    trained(flags(data, tmp_path / "plain", "--eval-every", 2, "--resume", "auto", "--overwrite"))
 
 
 def test_a_run_goes_on_in_another_folder_with_its_best_model(data, whole, cut, tmp_path):
@@ -143,8 +213,7 @@ def test_a_run_goes_on_in_another_folder_with_its_best_model(data, whole, cut, t
     trained(flags(data, tmp_path / "new", *resume))
     assert model_of(tmp_path / "new") == model_of(whole)
     again = flags(data, tmp_path / "new", *resume)
-    trained(again)  # as a launcher would start it again
-    assert model_of(tmp_path / "new") == model_of(whole)
+    assert "holds the finished run of this checkpoint already" in refused(again, tmp_path / "new")
     # Not where a model lies already, nor another run.
     foreign = tmp_path / "foreign"
     foreign.mkdir()
@@ -162,12 +231,15 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_anew_only_as_itself(
     first_save = next(i for i, (_, path) in enumerate(calls, 1) if "/checkpoints" in path)
     shutil.rmtree(output)
     run(flags(data, output), **faults(output, "kill", first_save))
-    assert (output / "model.safetensors").exists()
+    model, losses = model_of(output), losses_of(output)
+    assert losses
     assert "holds another run: seed was '2', is now '5'" in refused(flags(data, output, "--seed", 5, "--resume", "auto"), output)
     assert "holds a run already" in refused(flags(data, output), output)
     done = trained(flags(data, output, "--resume", "auto"))
-    assert re.search("^no checkpoint in .*, starting anew$", done.stderr, re.M)
+    kept = output / "before-restart-1"
+    assert re.search(f"^no checkpoint in .*, starting anew; what was there is kept in {kept}$", done.stderr, re.M)
     assert model_of(output) == model_of(whole)
+    assert model_of(kept) == model and losses_of(kept) == losses
 
 
 def start_and_wait(arguments, output):
@@ -271,6 +343,6 @@ def test_a_checkpoint_that_was_being_replaced_is_found(data, cut, whole):
 def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_behind(data, whole, tmp_path):
     output = tmp_path / "out"
     shutil.copytree(whole, output)
-    trained(flags(data, output, "--save-every", 5, "--resume", output / "checkpoints/step-4"))
+    trained(flags(data, output, "--save-every", 5, "--resume", output / "checkpoints/step-4", "--overwrite"))
     assert checkpoints_of(output) == [4, 5]
     assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)

@@ -39,8 +39,17 @@ def outside_of_saves(_, path):
     return "/checkpoints" not in path and ".run.lock" not in path
 
 
+def is_removal(call, path):
+    return call in ("unlink", "rmdir", "remove") or (call == "rename" and path.endswith(".tmp"))
+
+
 def leftovers(output):
     return [path.name for path in output.rglob("*") if path.name.startswith(".")]
+
+
+def is_finished(output):
+    run_json = output / "run.json"
+    return run_json.exists() and json.loads(run_json.read_text())["finished"]
 
 
 KINDS = {
@@ -70,6 +79,10 @@ def test_a_run_killed_at_any_write_goes_on_to_the_same_bits(data, tmp_path, kind
         killed = run(command(kind, data, output), **faults(output, "kill", point))
         assert killed.returncode in (-9, 137), (point, calls[point - 1], killed.stderr)
         there = checkpoints_of(output)
+        if is_finished(output):  # nothing is left to go on with
+            assert model_of(output) == model_of(whole), (point, calls[point - 1])
+            shutil.rmtree(output)
+            continue
         done = run(command(kind, data, output, "--resume", "auto"))
         at = (point, calls[point - 1], done.stderr)
         assert done.returncode == 0, at
@@ -89,7 +102,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(data, tmp_path
     whole = tmp_path / "whole"
     calls = logged_calls(flags(data, whole), whole, tmp_path / "log")
     # What fails in removing has no consequence, and without links files are copied.
-    written = changes(calls, lambda call, path: in_a_save(call, path) and call not in ("unlink", "rmdir", "remove", "link"))
+    written = changes(calls, lambda call, path: in_a_save(call, path) and not is_removal(call, path) and call != "link")
     for point in spread(written, FAULT_POINTS):
         output = tmp_path / "out"
         done = run(flags(data, output), **faults(output, fault, point))
@@ -99,6 +112,22 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(data, tmp_path
         assert re.search(r"trained to the end, but 1 checkpoints? could not be saved", done.stderr), at
         assert model_of(output) == model_of(whole) and leftovers(output) == [], at
         shutil.rmtree(output)
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_only_warned_of(data, tmp_path):
+    whole = tmp_path / "whole"
+    calls = logged_calls(flags(data, whole, "--keep", 1), whole, tmp_path / "log")
+    first = next(i for i, (call, path) in enumerate(calls, 1) if in_a_save(call, path) and is_removal(call, path))
+    output = tmp_path / "out"
+    done = trained(flags(data, output, "--keep", 1), **faults(output, "EIO", first))
+    assert "the checkpoint of step 4 is saved, but an earlier one could not be removed: " in done.stderr
+    assert "could not be saved" not in done.stderr and checkpoints_of(output)[-1] == 6
+
+
+def test_a_lock_without_room_for_its_owner_s_name_is_a_lock(data, tmp_path):
+    calls = logged_calls(flags(data, tmp_path / "whole"), tmp_path / "whole", tmp_path / "log")
+    of_lock = next(i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith(".run.lock"))
+    trained(flags(data, tmp_path / "out"), **faults(tmp_path / "out", "ENOSPC", of_lock))
 
 
 @pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])

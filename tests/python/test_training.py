@@ -251,7 +251,7 @@ def test_a_schedule_follows_the_loss_on_dev_and_resumes_to_the_bit(small, texts,
             oracle.step(losses[record["step"]])
     assert len({record["lr"] for record in steps}) > 1
 
-    resumed, _ = run(tmp_path / "whole", "--resume", tmp_path / "whole" / "checkpoints" / "step-13")
+    resumed, _ = run(tmp_path / "whole", "--resume", tmp_path / "whole" / "checkpoints" / "step-13", "--overwrite")
     for one, other in zip(steps[13:], resumed[-17:]):
         assert (one["step"], one["loss"], one["lr"]) == (other["step"], other["loss"], other["lr"])
 

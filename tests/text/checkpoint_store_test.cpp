@@ -150,6 +150,60 @@ TEST_F(CheckpointStoreTest, SharesTheBestWeightsAmongCheckpointsButNotWithTheMod
   EXPECT_EQ(store.find_weights(best->hash), checkpoint(4) / "best.safetensors");
 }
 
+TEST_F(CheckpointStoreTest, LinksToNoDamagedCopyAndTakesTheModelInItsPlace) {
+  CheckpointStore store(checkpoints_, 9);
+  Checkpoint current = make(4, /*weight=*/6);
+  save_best_model(current, 2, /*weight=*/5);
+  store.save(current, model());
+  const fs::path copy = checkpoint(4) / "best.safetensors";
+  std::string contents = ScratchFolder::read(copy);
+  contents.back() ^= 1;
+  std::ofstream(copy, std::ios::binary) << contents;
+  EXPECT_EQ(hash_of_file(load_checkpoint(checkpoint(4)).best_weights), current.best->hash);
+  current.step = 6;
+  store.save(current, model());
+  EXPECT_EQ(hash_of_file(checkpoint(6) / "best.safetensors"), current.best->hash);
+  fs::remove(model());
+  EXPECT_NE(value_error([&] { load_checkpoint(checkpoint(4)); }, folder_).find("best.safetensors: is damaged"),
+            std::string::npos);
+}
+
+TEST_F(CheckpointStoreTest, LeavesFilesOfOthersInItsWayAlone) {
+  CheckpointStore store(checkpoints_, 2);
+  store.save(make(5, 1), model());
+  for (const char* name : {".step-5.tmp", ".step-5.replaced", ".step-6.tmp"}) {
+    fs::create_directory(checkpoints_ / name);
+    std::ofstream(checkpoints_ / name / "notes") << "mine";
+  }
+  store.save(make(5, 2), model());
+  EXPECT_TRUE(at::equal(load_checkpoint(checkpoint(5)).weights.at(0).second, at::full({8}, 2.0F)));
+  EXPECT_FALSE(fs::exists(checkpoint(5) / "notes"));
+  Checkpoint unsaved = make(6);
+  unsaved.best = BestModel{1, 0.5, "of no file"};
+  EXPECT_ANY_THROW(store.save(unsaved, model()));
+  for (const char* name : {".step-5.tmp", ".step-5.replaced", ".step-6.tmp"}) {
+    EXPECT_EQ(ScratchFolder::read(checkpoints_ / name / "notes"), "mine") << name;
+  }
+}
+
+TEST_F(CheckpointStoreTest, ACheckpointThatIsBeingReplacedDoesNotCountBesideTheNewOne) {
+  CheckpointStore store(checkpoints_, 3);
+  store.save(make(4), model());
+  store.save(make(5), model());
+  fs::copy(checkpoint(5), checkpoints_ / ".step-5.replaced");
+  store.save(make(6), model());
+  EXPECT_THAT(steps(), ElementsAre(6, 5, 4));
+}
+
+TEST_F(CheckpointStoreTest, PassesOverWhatTheFileSystemCannotRead) {
+  CheckpointStore store(checkpoints_, 2);
+  store.save(make(5), model());
+  fs::create_directory_symlink("step-9", checkpoints_ / "step-9");
+  std::vector<std::string> problems;
+  EXPECT_EQ(load_newest_checkpoint(checkpoints_, problems)->step, 5);
+  EXPECT_EQ(problems.size(), 1U);
+}
+
 TEST_F(CheckpointStoreTest, ADamagedBestModelGetsIntoNoCheckpoint) {
   CheckpointStore store(checkpoints_, 2);
   Checkpoint checkpoint_of_four = make(4);
