@@ -194,5 +194,5 @@ def test_checkpointing_changes_no_number_and_may_be_switched_on_when_resuming(da
     assert sha(tmp_path / "plain") == sha(tmp_path / "thrifty")
     shutil.copytree(tmp_path / "plain", tmp_path / "resumed")
     mezzo(*flags(data, tmp_path / "resumed", "--gradient-checkpointing", "--resume",
-                 tmp_path / "resumed/checkpoints/step-5", *more))
+                 tmp_path / "resumed/checkpoints/step-5", "--overwrite", *more))
     assert sha(tmp_path / "plain") == sha(tmp_path / "resumed")
