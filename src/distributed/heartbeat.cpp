@@ -51,14 +51,14 @@ struct Heartbeat::State {
 
 template <class Work>
 auto Heartbeat::State::ask(std::chrono::milliseconds patience, const Work& work) -> std::optional<decltype(work())> {
-  const auto task = std::make_shared<std::packaged_task<decltype(work())()>>(work);
+  auto task = std::make_shared<std::packaged_task<decltype(work())()>>(work);
   auto result = task->get_future();
   {
     const std::lock_guard lock(mutex);
     if (has_ended) {
       return std::nullopt;
     }
-    tasks.emplace_back([task] { (*task)(); });
+    tasks.emplace_back([task = std::move(task)] { (*task)(); });  // the thread's alone, which may drop it
     changed.notify_all();
   }
   try {

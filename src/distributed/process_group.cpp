@@ -185,20 +185,20 @@ ProcessGroup::~ProcessGroup() {
 
 void ProcessGroup::shutdown() {
   barrier();
-  if (!environment_.launcher_hosts_store) {  // else the launcher may take it away from now on
-    store_->add(left_key(rank()), 1);
-  }
   if (hosts_store()) {
     wait_until_others_left();
   }
   heartbeat_.reset();
+  if (!hosts_store() && !environment_.launcher_hosts_store) {  // a launcher may take it away from now on
+    store_->add(left_key(rank()), 1);
+  }
 }
 
 /// Does not wait for those that never will: they have failed, or have no heartbeat any more.
 void ProcessGroup::wait_until_others_left() {
   using Clock = std::chrono::steady_clock;
   const auto still_to_come = [&](const Heartbeat::Census& census) {
-    for (int other = 0; other < size(); ++other) {
+    for (int other = 1; other < size(); ++other) {
       const bool is_gone =
           census.silent.contains(other) || census.failed.contains(other) || census.gave_up.contains(other);
       if (!is_gone && !store_->check({left_key(other)})) {

@@ -24,8 +24,11 @@ class SlowStore : public c10d::HashStore {
     std::unique_lock lock(mutex_);
     ++waiting_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return is_open_; });
+    changed_.wait(lock, [&] { return is_open_ || is_broken_; });
     --waiting_;
+    if (is_broken_) {
+      throw std::runtime_error("the store is gone");
+    }
     lock.unlock();
     c10d::HashStore::set(key, value);
   }
@@ -35,10 +38,18 @@ class SlowStore : public c10d::HashStore {
     is_open_ = true;
     changed_.notify_all();
   }
-  /// Returns when a caller waits.
+  /// Whoever waits, or comes later, gets an error.
+  void break_down() {
+    const std::lock_guard lock(mutex_);
+    is_broken_ = true;
+    changed_.notify_all();
+  }
   void close() {
-    std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     is_open_ = false;
+  }
+  void wait_for_a_caller() {
+    std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return waiting_ > 0; }));
   }
 
@@ -51,6 +62,7 @@ class SlowStore : public c10d::HashStore {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_open_ = true;
+  bool is_broken_ = false;
   int waiting_ = 0;
 };
 
@@ -80,6 +92,7 @@ TEST_F(HeartbeatTest, GetsEveryAnnouncementOutThoughTheStoreIsSlowAndTheRankLeav
     Heartbeat heartbeat = beat(1, std::chrono::milliseconds(100));
     wait_for({"beat/1"});
     store_->close();
+    store_->wait_for_a_caller();
     heartbeat.announce_failure("first");
     heartbeat.announce_giving_up("second");
   }
@@ -94,11 +107,26 @@ TEST_F(HeartbeatTest, ServesAllWhoAskAtOnce) {
   Heartbeat heartbeat = beat(0, kLong);
   wait_for({"beat/0"});
   store_->close();
+  store_->wait_for_a_caller();
   std::thread asker([&] { EXPECT_TRUE(heartbeat.take_census().store_answers); });
   heartbeat.announce_failure("no such file");  // returns when it has waited in vain; both were asked for by then
   store_->open();
   asker.join();
   wait_for({"failed/0"});
+}
+
+TEST_F(HeartbeatTest, KeepsNobodyWaitingForAStoreThatIsGone) {
+  store_->close();
+  Heartbeat heartbeat = beat(0, std::chrono::seconds(10));
+  store_->wait_for_a_caller();
+  std::thread breaker([&] {
+    std::this_thread::sleep_for(kLong);  // so that the census is asked for by then
+    store_->break_down();
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(heartbeat.take_census().store_answers);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kPatience);  // it would wait for 80 seconds
+  breaker.join();
 }
 
 }  // namespace
