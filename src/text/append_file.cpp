@@ -15,14 +15,14 @@ int open_for_writing(std::string_view who, const std::filesystem::path& path, in
   return fd;
 }
 
-void write_all(std::string_view who, const std::filesystem::path& path, int fd, std::string_view bytes) {
+void write_all(std::string_view who, const std::filesystem::path& path, int fd, std::string& bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) {
       continue;
     }
     TORCH_CHECK(written >= 0, who, ": cannot write to ", path.string(), ": ", std::strerror(errno));
-    bytes.remove_prefix(static_cast<size_t>(written));
+    bytes.erase(0, static_cast<size_t>(written));
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 namespace mezzo::text {
@@ -9,8 +10,8 @@ namespace mezzo::text {
 /// @throws c10::Error  that names `who`, the path and the system's reason.
 int open_for_writing(std::string_view who, const std::filesystem::path& path, int flags);
 
-/// Writes all of `bytes`, however many calls that takes.
+/// Writes all of `bytes`, however many calls that takes, and leaves in it what could not be written.
 /// @throws c10::Error  that names `who`, the path and the system's reason.
-void write_all(std::string_view who, const std::filesystem::path& path, int fd, std::string_view bytes);
+void write_all(std::string_view who, const std::filesystem::path& path, int fd, std::string& bytes);
 
 }  // namespace mezzo::text

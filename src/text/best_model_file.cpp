@@ -31,8 +31,8 @@ std::string BestModelFile::mend(Look look, const std::function<std::optional<std
   if (!what.empty()) {
     const auto copy = find_copy();
     TORCH_CHECK_VALUE(copy, what,
-                      ". It held the best weights, of which no checkpoint has a copy: go on with --resume from a "
-                      "checkpoint that is older than they are, or train anew");
+                      ". It held the best weights, of which no checkpoint has a copy, so the run ends here; --resume "
+                      "auto goes on without them");
     copy_intact_file(*copy, path_, hash_);
   }
   written(hash_);

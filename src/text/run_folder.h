@@ -33,6 +33,9 @@ class RunFolder {
   /// given, the files of the run whose place is taken. One that ended before its first checkpoint is kept in a folder.
   void clear();
 
+  /// After make(): whether the folder is still where it was made.
+  bool is_there() const { return lock_->is_there(); }
+
   /// The run's name in run.json and in its checkpoints.
   const std::string& run() const { return run_; }
 

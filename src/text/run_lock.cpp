@@ -51,8 +51,10 @@ RunLock::RunLock(const std::filesystem::path& folder) : path_(folder / ".run.loc
       ::ftruncate(file_.get(), 0) == 0 && ::write(file_.get(), name.data(), name.size()) >= 0;
 }
 
+bool RunLock::is_there() const { return is_name_of(path_, file_.get()); }
+
 RunLock::~RunLock() {
-  if (is_name_of(path_, file_.get())) {
+  if (is_there()) {
     ::unlink(path_.c_str());
   }
 }

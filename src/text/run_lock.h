@@ -18,6 +18,9 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  /// Whether the file is there yet: not, when the folder was moved, removed or replaced.
+  bool is_there() const;
+
  private:
   std::filesystem::path path_;
   distributed::UniqueFd file_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -262,7 +263,8 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
   return step;
 }
 
-/// Calls `visit(place, line, terminated)` for each line; `terminated` is false for a last one without line feed.
+/// Calls `visit(place, line)` for each line, but not for a last one that was cut off: when the process died, or the
+/// disk was full.
 template <class Visit>
 void for_each_line(const std::filesystem::path& path, Visit&& visit) {
   std::ifstream file(path, std::ios::binary);
@@ -270,7 +272,10 @@ void for_each_line(const std::filesystem::path& path, Visit&& visit) {
               ", the records of a run.");
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
-    visit(Place{path, number}, line, /*terminated=*/!file.eof());
+    const bool is_terminated = !file.eof();
+    if (is_terminated || Json::accept(line)) {
+      visit(Place{path, number}, line);
+    }
   }
   TORCH_CHECK(file.eof(), "Reading ", path.string(), " failed.");
 }
@@ -278,10 +283,7 @@ void for_each_line(const std::filesystem::path& path, Visit&& visit) {
 /// The lines up to `step`, as they stand in the file.
 std::string lines_until(const std::filesystem::path& path, int64_t step) {
   std::string kept;
-  for_each_line(path, [&](const Place& place, const std::string& line, bool terminated) {
-    if (!terminated && !Json::accept(line)) {
-      return;  // cut off when the earlier process died
-    }
+  for_each_line(path, [&](const Place& place, const std::string& line) {
     RunRecords ignored;
     if (read_line(place, line, ignored) <= step) {
       kept += line + '\n';
@@ -308,8 +310,7 @@ std::string to_json(const EndRecord& record) { return to_line(to_json_object("en
 
 RunRecords read_run_records(const std::filesystem::path& path) {
   RunRecords records;
-  for_each_line(
-      path, [&](const Place& place, const std::string& line, bool /*terminated*/) { read_line(place, line, records); });
+  for_each_line(path, [&](const Place& place, const std::string& line) { read_line(place, line, records); });
   return records;
 }
 
@@ -326,11 +327,12 @@ MetricsLog MetricsLog::resume(const std::filesystem::path& path, int64_t step) {
 }
 
 MetricsLog::MetricsLog(MetricsLog&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), unwritten_(std::move(other.unwritten_)) {}
 
 MetricsLog& MetricsLog::operator=(MetricsLog&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
+  std::swap(unwritten_, other.unwritten_);
   return *this;
 }
 
@@ -340,13 +342,18 @@ MetricsLog::~MetricsLog() {
   }
 }
 
-void MetricsLog::append_line(std::string line) {
+void MetricsLog::append_line(const std::string& line) {
+  unwritten_ += line;
+  unwritten_ += '\n';
+  write();
+}
+
+void MetricsLog::write() {
   TORCH_CHECK(
       is_name_of(path_, fd_), path_.string(),
       ": was removed, moved or replaced while the run was writing it, so the run ends here; where checkpoints are "
       "left, --resume goes on from them");
-  line += '\n';
-  write_all(kWho, path_, fd_, line);
+  write_all(kWho, path_, fd_, unwritten_);
 }
 
 void MetricsLog::append(const StepRecord& record) { append_line(to_json(record)); }
@@ -354,5 +361,11 @@ void MetricsLog::append(const EvalRecord& record) { append_line(to_json(record))
 void MetricsLog::append(const DiagnoseRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const CommunicationRecord& record) { append_line(to_json(record)); }
 void MetricsLog::append(const EndRecord& record) { append_line(to_json(record)); }
+
+void MetricsLog::flush() {
+  write();
+  const int error = flush_to_disk(fd_);
+  TORCH_CHECK(error == 0, kWho, ": cannot flush ", path_.string(), " to the disk: ", std::strerror(error));
+}
 
 }  // namespace mezzo::text

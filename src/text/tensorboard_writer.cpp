@@ -202,8 +202,7 @@ void TensorBoardWriter::add_event(std::string_view event) {
 
 void TensorBoardWriter::flush() {
   buffered_records_ = 0;
-  const std::string bytes = std::exchange(buffer_, {});
-  write_all(kWriter, path_, fd_, bytes);
+  write_all(kWriter, path_, fd_, buffer_);
 }
 
 }  // namespace mezzo::text

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -38,6 +39,7 @@
 #include "text/run_setup.h"
 #include "text/training_model.h"
 #include "text/training_parts.h"
+#include "text/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -160,8 +162,7 @@ class Trainer {
 
   TrainResult dry_run() {
     const PlannedWork work = look_ahead(config_, setup_.train, plan_);
-    const auto estimate =
-        estimate_memory(setup_.model->config(), setup_.precision, config_, plan_.ranks, work.largest);
+    const auto estimate = estimate_memory(setup_.model->config(), setup_.precision, config_, plan_.ranks, work.largest);
     MachineMemory memory = machine_memory(setup_.device);
     // Where it may be too much, trying would be worse than not knowing. The weights are there already.
     const bool may_fit = estimate.total - estimate.weights < memory.available;
@@ -215,8 +216,10 @@ class Trainer {
 
   void failed(const std::string& error) noexcept {
     try {
-      if (output_) {
+      if (output_ && folder_->is_there()) {
         output_->failed(counters_.step, error);
+      } else if (output_) {
+        output_->training_done();
       }
     } catch (const std::exception&) {  // such as a closed stderr: `error` is the one to report
     }
@@ -231,6 +234,7 @@ class Trainer {
     setup_.model->train();
     bool stop = eval_is_due() && !evaluate_dev();  // when stopped between a step and its evaluation
     if (stop) {
+      end_if_output_failed();
       save_where_missing();
     }
     while (!stop && counters_.step < plan_.total_steps) {
@@ -240,9 +244,13 @@ class Trainer {
       }
       const bool save_is_due = config_.save_every > 0 && counters_.step % config_.save_every == 0;
       if (stop) {
+        end_if_output_failed();
         save();
       } else if (save_is_due) {
-        save_if_possible();
+        put_out([&] { output_->flush(); });
+        if (const Checkpoint checkpoint = state(); ranks_.is_main() && !output_error_) {  // else the run ends next
+          save_if_possible(checkpoint);
+        }
       }
     }
     return stop ? stopped() : finish();
@@ -272,10 +280,10 @@ class Trainer {
     const bool stop = add_up(record);
     count_step(record, seconds_since(begin));
     record.epoch = plan_.epochs_after(counters_.step);
-    if (output_) {
+    put_out([&] {
       output_->step(record);
       mend_best_model(BestModelFile::Look::kQuick);
-    }
+    });
     if (config_.diagnose) {
       diagnose(record, micro_batches);
     }
@@ -290,7 +298,7 @@ class Trainer {
     auto total = totals.accessor<double, 1>();
     total[0] = record.loss;
     total[1] = static_cast<double>(record.tokens);
-    total[2] = stop_requested_() ? 1 : 0;
+    total[2] = stop_requested_() || output_error_ ? 1 : 0;
     ranks_.sum(totals);
     record.loss = total[0];
     record.tokens = static_cast<int64_t>(total[1]);
@@ -383,7 +391,7 @@ class Trainer {
     diagnosis_.end_step();
     if (output_ && diagnosis_.gradients_are_due()) {
       if (const auto gradients = diagnosis_.take_gradients(record.step, record.loss_scale)) {
-        output_->diagnose(*gradients);
+        put_out([&] { output_->diagnose(*gradients); });
       }
     }
   }
@@ -397,7 +405,7 @@ class Trainer {
       return;
     }
     if (overflow_ && !overflow_->empty()) {
-      output_->diagnose(describe(*overflow_, record.step, record.loss_scale));
+      put_out([&] { output_->diagnose(describe(*overflow_, record.step, record.loss_scale)); });
     }
     for (size_t rank = 0; rank < first_ops.size(); ++rank) {
       if (!first_ops[rank].empty()) {
@@ -406,12 +414,12 @@ class Trainer {
         found.kind = "first_op";
         found.loss_scale = record.loss_scale;
         found.text = (first_ops.size() > 1 ? fmt::format("on rank {}: ", rank) : "") + first_ops[rank];
-        output_->diagnose(found);
+        put_out([&] { output_->diagnose(found); });
         break;
       }
     }
     if (cause) {
-      output_->diagnose(*cause);
+      put_out([&] { output_->diagnose(*cause); });
     }
   }
 
@@ -476,22 +484,27 @@ class Trainer {
     return is_last || (config_.eval_every > 0 && counters_.step % config_.eval_every == 0);
   }
 
-  /// Returns false when it was stopped.
+  /// Returns false when it was stopped, or could not be written down.
   bool evaluate_dev() {
     const auto evaluation = evaluate({.step = counters_.step, .split = "dev"}, setup_.dev);
     if (!evaluation) {
       return false;
     }
+    const auto& report = evaluation->report;
+    auto best = counters_.best;
+    if (report && (!best || report->accuracy > best->accuracy)) {
+      best = BestModel{counters_.step, report->accuracy, save_model()};
+    }
+    if (ranks_.any(output_error_ != nullptr)) {
+      return false;  // before anything counts: the resumed run evaluates here again
+    }
     counters_.last_eval_step = counters_.step;
+    counters_.best = best;
     if (metric_schedule_) {
       metric_schedule_->observe(evaluation->loss);
     }
-    const auto& report = evaluation->report;
-    if (report && (!counters_.best || report->accuracy > counters_.best->accuracy)) {
-      counters_.best = BestModel{counters_.step, report->accuracy, save_model()};
-      if (output_) {
-        output_->best(*counters_.best);
-      }
+    if (output_ && best) {
+      output_->best(*best);
     }
     return true;
   }
@@ -520,14 +533,13 @@ class Trainer {
     record.accuracy = report ? report->accuracy : std::numeric_limits<double>::quiet_NaN();
     record.macro_f1 = report ? report->macro_avg.f1 : std::numeric_limits<double>::quiet_NaN();
     record.seconds = seconds_since(begin);
-    if (output_) {
-      output_->eval(record);
-    }
+    put_out([&] { output_->eval(record); });
     return evaluation;
   }
 
   TrainResult finish() {
     const double train_seconds = total_seconds();
+    end_if_output_failed();
     end_training();
     const bool has_test = !setup_.test.ids.empty();
     std::optional<Evaluation> evaluation;
@@ -536,6 +548,7 @@ class Trainer {
       evaluation = evaluate({.step = step, .split = has_test ? "test" : "dev", .is_final = true},
                             has_test ? setup_.test : setup_.dev);
       if (!evaluation) {
+        end_if_output_failed();
         save();
         return stopped();
       }
@@ -547,7 +560,7 @@ class Trainer {
     if (evaluation) {
       result.report = std::move(evaluation->report);
     }
-    if (output_) {
+    put_out([&] {
       output_->end({.steps = counters_.step,
                     .minutes = train_seconds / 60,
                     .samples_per_second = static_cast<double>(counters_.samples) / counters_.step_seconds,
@@ -556,10 +569,12 @@ class Trainer {
                     .best_step = counters_.best ? std::optional(counters_.best->step) : std::nullopt},
                    result.report, has_test ? "test" : "dev");
       if (!failed_saves_.empty()) {
-        output_->warn(fmt::format("trained to the end, but {} checkpoints could not be saved; the last: {}",
-                                  failed_saves_.size(), failed_saves_.back()));
+        const auto count = static_cast<int64_t>(failed_saves_.size());
+        output_->warn(fmt::format("trained to the end, but {} could not be saved; the last: {}",
+                                  counted(count, "checkpoint"), failed_saves_.back()));
       }
-    }
+    });
+    end_if_output_failed();
     return result;
   }
 
@@ -574,7 +589,7 @@ class Trainer {
                   ", are in checkpoints/; lower --learning-rate, clip with "
                   "--max-grad-norm 1, or use another --precision");
     }
-    if (output_) {
+    put_out([&] {
       output_->training_done();
       if (auto communication = model_->communication()) {
         communication->step = counters_.step;
@@ -583,22 +598,23 @@ class Trainer {
       if (const auto gradients = diagnosis_.take_gradients(counters_.step, loss_scale_)) {
         output_->diagnose(*gradients);
       }
-    }
-    if (!counters_.best) {
-      save_model();
-      return;
-    }
-    if (counters_.best->step == counters_.step) {  // the model has its weights
-      if (ranks_.any(output_ && !best_model_->problem(BestModelFile::Look::kThorough).empty())) {
+    });
+    if (!counters_.best || counters_.best->step == counters_.step) {  // the model has the weights to keep
+      const auto is_wrong = [&] { return !best_model_->problem(BestModelFile::Look::kThorough).empty(); };
+      if (!counters_.best || ranks_.any(output_ && is_wrong())) {
         save_model();
       }
+      end_if_output_failed();
       return;
     }
     if (auto weights = model_->weights(); ranks_.is_main()) {
       last_weights_ = clone(weights);
-      mend_best_model(BestModelFile::Look::kThorough);
-      load_pretrained(*setup_.model, config_.output, config_.seed);
+      put_out([&] {
+        mend_best_model(BestModelFile::Look::kThorough);
+        load_pretrained(*setup_.model, config_.output, config_.seed);
+      });
     }
+    end_if_output_failed();
     ranks_.broadcast(setup_.model->parameters());
   }
 
@@ -612,12 +628,16 @@ class Trainer {
   /// Returns the hash of the file; of none, on the other ranks.
   std::string save_model() {
     const auto tensors = model_->weights();
-    if (!output_) {
-      return "";
-    }
-    const std::string hash = output_->save_model(*setup_.model, tensors);
-    best_model_->written(hash);
+    std::string hash;
+    put_out([&] {
+      hash = output_->save_model(*setup_.model, tensors);
+      best_model_->written(hash);
+    });
     return hash;
+  }
+
+  std::optional<std::filesystem::path> find_copy_of_best() const {
+    return checkpoints_->find_weights(counters_.best->hash);
   }
 
   /// Of the main rank. While a run goes on, the best weights lie in a file alone.
@@ -625,33 +645,63 @@ class Trainer {
     if (!counters_.best) {
       return;
     }
-    const auto find_copy = [&] { return checkpoints_->find_weights(counters_.best->hash); };
-    if (const std::string problem = best_model_->mend(look, find_copy); !problem.empty()) {
+    if (const std::string problem = best_model_->mend(look, [&] { return find_copy_of_best(); }); !problem.empty()) {
       output_->warn(problem + "; put back from a checkpoint");
     }
   }
 
   double total_seconds() const { return counters_.seconds + seconds_since(started_); }
 
-  /// A run does not end because a checkpoint in between could not be written: the disk may have room again later.
-  void save_if_possible() {
-    const Checkpoint checkpoint = state();
-    if (!ranks_.is_main()) {
+  /// What the main rank shows and writes down. Where that fails, the ranks go on together to where they stop, so that
+  /// what is in memory can be saved.
+  template <class Work>
+  void put_out(const Work& work) {
+    try {
+      if (output_) {
+        work();
+      }
+    } catch (const std::exception&) {
+      output_error_ = output_error_ ? output_error_ : std::current_exception();
+    }
+  }
+
+  /// With a checkpoint of what is in memory, unless the whole folder is gone. Records are on the disk before
+  /// any checkpoint is, which a power cut may leave as the newest one.
+  void end_if_output_failed() {
+    put_out([&] { output_->flush(); });
+    if (!ranks_.any(output_error_ != nullptr)) {
       return;
     }
+    Checkpoint checkpoint = state();
+    if (output_ && folder_->is_there()) {
+      if (checkpoint.best && !best_model_->problem(BestModelFile::Look::kThorough).empty() && !find_copy_of_best()) {
+        checkpoint.best.reset();
+        checkpoint.last_eval_step = 0;
+      }
+      save_if_possible(checkpoint);
+    }
+    ranks_.all_or_none([&] {
+      if (output_error_) {
+        std::rethrow_exception(output_error_);
+      }
+    });
+  }
+
+  /// Of the main rank. A run does not end because a checkpoint in between could not be written: the disk may have room
+  /// again later.
+  void save_if_possible(const Checkpoint& checkpoint) {
     try {
       checkpoints_->save(checkpoint, best_model_->path());
     } catch (const std::exception& error) {
       const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
       failed_saves_.emplace_back(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
-      output_->warn(fmt::format("the checkpoint of step {} could not be saved, training goes on: {}", checkpoint.step,
-                                failed_saves_.back()));
+      output_->warn(fmt::format("the checkpoint of step {} could not be saved{}: {}", checkpoint.step,
+                                output_error_ ? "" : ", training goes on", failed_saves_.back()));
     }
   }
 
   void save() {
-    const Checkpoint checkpoint = state();
-    if (ranks_.is_main()) {
+    if (const Checkpoint checkpoint = state(); ranks_.is_main()) {
       checkpoints_->save(checkpoint, best_model_->path());
     }
   }
@@ -729,6 +779,7 @@ class Trainer {
   std::optional<CheckpointStore> checkpoints_;
   std::optional<BestModelFile> best_model_;
   std::vector<std::string> failed_saves_;
+  std::exception_ptr output_error_;
   std::optional<TrainingModel> model_;
   std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;

@@ -285,8 +285,13 @@ def test_a_run_that_was_killed_leaves_no_lock(data, going_on):
     assert not (output / ".run.lock").exists()
 
 
-@pytest.mark.parametrize("loss", [shutil.rmtree, lambda output: output.rename(output.parent / "moved"),
-                                  lambda output: (output / "metrics.jsonl").unlink()], ids=["removed", "moved", "metrics"])
+def replace_folder(output):
+    output.rename(output.parent / "moved")
+    output.mkdir()
+
+
+@pytest.mark.parametrize("loss", [shutil.rmtree, lambda output: output.rename(output.parent / "moved"), replace_folder,
+                                  lambda output: (output / "metrics.jsonl").unlink()], ids=["removed", "moved", "replaced", "metrics"])
 def test_a_folder_that_goes_while_the_run_is_going_ends_it(going_on, loss):
     process, output = going_on
     process.send_signal(signal.SIGSTOP)  # lest it makes files while the folder is emptied
@@ -295,31 +300,59 @@ def test_a_folder_that_goes_while_the_run_is_going_ends_it(going_on, loss):
     stderr = process.stderr.read()
     assert process.wait(timeout=120) == 1, stderr
     assert re.search(r"metrics.jsonl: was removed, moved or replaced while the run was writing it, so the run ends here", stderr)
+    saved = any((output / "checkpoints").glob("step-*"))
+    assert saved == (output / "run.json").exists(), "unless the whole folder is gone"
+
+
+def run_and_damage(commands, output, record, damage, tmp_path):
+    """Runs to the `record`-th record of the metrics, does the damage, and lets the run go on. Returns it and its stderr."""
+    calls = logged_calls(commands, output, tmp_path / "log")
+    of_metrics = [i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith("metrics.jsonl")]
+    shutil.rmtree(output)
+    process = subprocess.Popen([PROGRAM, *commands], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "OMP_NUM_THREADS": "1", **faults(output, "stop", of_metrics[record])})
+    os.waitpid(process.pid, os.WUNTRACED)
+    damage()
+    process.send_signal(signal.SIGCONT)
+    _, stderr = process.communicate(timeout=120)
+    return process, stderr
+
+
+LAST_STEP = 2 * tiny_runs.STEPS - 2  # its record: each step has one, and one of dev
 
 
 @pytest.mark.parametrize("damage", [flip_a_byte, lambda path: path.unlink()], ids=["flipped", "missing"])
-@pytest.mark.parametrize("save_every", [2, 0])
-def test_a_best_model_that_is_damaged_meanwhile_comes_back_from_a_checkpoint(data, whole, tmp_path, damage, save_every):
+def test_a_best_model_that_is_damaged_meanwhile_comes_back_from_a_checkpoint(data, whole, tmp_path, damage):
     output = tmp_path / "out"
-    more = ["--save-every", save_every]
-    calls = logged_calls(flags(data, output, *more), output, tmp_path / "log")
-    of_metrics = [i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith("metrics.jsonl")]
-    shutil.rmtree(output)
-    stop = faults(output, "stop", of_metrics[2 * tiny_runs.STEPS - 2])  # the record of the last step
-    process = subprocess.Popen([PROGRAM, *flags(data, output, *more)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                               text=True, env={**os.environ, "OMP_NUM_THREADS": "1", **stop})
-    os.waitpid(process.pid, os.WUNTRACED)
-    damage(output / "model.safetensors")
-    process.send_signal(signal.SIGCONT)
-    _, stderr = process.communicate(timeout=120)
-    if save_every:
-        assert process.returncode == 0, stderr
-        assert re.search(r"model.safetensors: is (damaged|missing): .*; put back from a checkpoint", stderr)
-        assert model_of(output) == model_of(whole)
-    else:
-        assert process.returncode == 1
-        assert "It held the best weights, of which no checkpoint has a copy" in stderr.splitlines()[-1], stderr
-        assert len(losses_of(output)) == 6, "noticed in the step, not at the end"
+    process, stderr = run_and_damage(flags(data, output), output, LAST_STEP, lambda: damage(output / "model.safetensors"), tmp_path)
+    assert process.returncode == 0, stderr
+    assert re.search(r"model.safetensors: is (damaged|missing): .*; put back from a checkpoint", stderr)
+    assert model_of(output) == model_of(whole)
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, lambda path: path.unlink()], ids=["flipped", "missing"])
+@pytest.mark.parametrize("step", [5, 6])
+def test_a_best_model_without_a_copy_ends_the_run_but_not_its_weights(data, tmp_path, damage, step):
+    output = tmp_path / "out"
+    more = ["--save-every", 0]
+    process, stderr = run_and_damage(flags(data, output, *more), output, 2 * step - 2, lambda: damage(output / "model.safetensors"), tmp_path)
+    assert process.returncode == 1
+    assert "It held the best weights, of which no checkpoint has a copy" in stderr.splitlines()[-1], stderr
+    assert [path.name for path in (output / "checkpoints").iterdir()] == [f"step-{step}"]
+    trained(flags(data, output, *more, "--resume", "auto"))
+    assert json.loads((output / "run.json").read_text())["best_step"] >= step, "the best of those that are left"
+
+
+@pytest.mark.parametrize("record", [4, LAST_STEP + 2])
+def test_metrics_that_somebody_moves_end_the_run_but_lose_no_step(data, whole, tmp_path, record):
+    output = tmp_path / "out"
+    move = lambda: (output / "metrics.jsonl").rename(tmp_path / "moved.jsonl")
+    more = ["--save-every", 0]
+    process, stderr = run_and_damage(flags(data, output, *more), output, record, move, tmp_path)
+    assert process.returncode == 1
+    assert re.search(r"metrics.jsonl: was removed, moved or replaced .*; where checkpoints are left", stderr.splitlines()[-1]), stderr
+    trained(flags(data, output, *more, "--resume", "auto"))
+    assert model_of(output) == model_of(whole)
 
 
 def test_what_a_killed_run_left_half_written_is_removed(data, cut, whole):

@@ -144,6 +144,15 @@ def test_a_run_that_the_disk_ended_goes_on_to_the_same_bits(data, tmp_path, faul
         shutil.rmtree(output)
 
 
+def test_records_are_on_the_disk_before_the_checkpoint_of_their_steps(data, tmp_path):
+    output = tmp_path / "out"
+    calls = logged_calls(flags(data, output), output, tmp_path / "log")
+    of_metrics = [(i, call) for i, (call, path) in enumerate(calls) if path == str(output / "metrics.jsonl")]
+    for step in 2, 4, 6:
+        saved = calls.index(("rename", str(output / f"checkpoints/step-{step}")))
+        assert [call for i, call in of_metrics if i < saved][-1] == "fsync"
+
+
 @pytest.mark.parametrize("fault", ["short", "EINVAL"])
 def test_short_writes_and_file_systems_without_fsync_change_nothing(data, tmp_path, fault):
     trained(flags(data, tmp_path / "whole"))

@@ -293,6 +293,13 @@ TEST_F(RunRecordsTest, ResumeDropsALastLineThatWasCutOff) {
   EXPECT_EQ(content(), kept + to_json(step_record(2)) + "\n");
 }
 
+TEST_F(RunRecordsTest, ReadsWhatStandsBeforeALastLineThatWasCutOff) {
+  write(to_json(step_record(1)) + "\n" + to_json(step_record(2)).substr(0, 30));
+  EXPECT_EQ(read_run_records(path_).steps.size(), 1u);
+  write(to_json(step_record(1)) + "\n" + to_json(step_record(2)));
+  EXPECT_EQ(read_run_records(path_).steps.size(), 2u) << "only the line feed is missing";
+}
+
 TEST_F(RunRecordsTest, ResumeKeepsAWholeLastLineWithoutLineFeed) {
   write(to_json(step_record(1)));
   MetricsLog::resume(path_, 1).append(step_record(2));

@@ -91,7 +91,8 @@ std::string to_json(const CommunicationRecord& record);
 std::string to_json(const EndRecord& record);
 
 /// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are
-/// passed over, so that a later version's file can be read.
+/// passed over, so that a later version's file can be read, and so is a last line
+/// that was cut off in the writing.
 ///
 /// @throws c10::ValueError  for a line that is not such a record, with file and
 ///     line; c10::Error if the file cannot be read.
@@ -119,19 +120,27 @@ class MetricsLog {
   MetricsLog& operator=(MetricsLog&& other) noexcept;
   ~MetricsLog();
 
-  /// @throws c10::Error  if the line could not be written, e.g. on a full disk.
+  /// @throws c10::Error  if the line could not be written, e.g. on a full disk. What is missing of it is written before
+  /// the
+  ///     next one, or by flush().
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
   void append(const DiagnoseRecord& record);
   void append(const CommunicationRecord& record);
   void append(const EndRecord& record);
 
+  /// From then on what was appended survives the death of the machine, too.
+  /// @throws c10::Error  if the disk does not take it.
+  void flush();
+
  private:
   MetricsLog(std::filesystem::path path, int flags);
-  void append_line(std::string line);
+  void append_line(const std::string& line);
+  void write();
 
   std::filesystem::path path_;
   int fd_ = -1;
+  std::string unwritten_;
 };
 
 }  // namespace mezzo::text
