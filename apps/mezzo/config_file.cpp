@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "command_line.h"
 #include "commands.h"
@@ -42,6 +43,12 @@ std::optional<std::string> to_text(const toml::node& node) {
   return std::nullopt;
 }
 
+std::string to_flag(std::string_view key) {
+  std::string flag = "--" + std::string(key);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
+}
+
 /// The settings of a command, for keys that are none.
 std::vector<std::string> setting_names(const CLI::App& command) {
   std::vector<std::string> names;
@@ -58,8 +65,7 @@ std::optional<std::string> to_argument(const std::string& key,
                                        const toml::node& value,
                                        const CLI::App& command,
                                        const std::string& where) {
-  std::string flag = "--" + key;
-  std::replace(flag.begin(), flag.end(), '_', '-');
+  const std::string flag = to_flag(key);
   const CLI::Option* option = command.get_option_no_throw(flag);
   if (option == nullptr || flag == "--config" || flag == "--help") {
     throw UsageError(fmt::format("{}: '{}' is no setting of mezzo {}.{}", where, key, command.get_name(),
@@ -96,6 +102,25 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
     }
   }
   arguments.insert(arguments.begin() + 1, from_file.begin(), from_file.end());
+}
+
+std::string place_in_config_file(const std::vector<std::string>& arguments, const std::string& message) {
+  const std::string flag = message.substr(0, message.find(' '));
+  const auto path = config_path(arguments);
+  if (!path || !flag.starts_with("--")) {
+    return "";
+  }
+  for (const std::string& argument : arguments) {
+    if (argument == flag || argument.starts_with(flag + "=")) {
+      return "";  // it won
+    }
+  }
+  for (const auto& [key, value] : parse_file(*path)) {
+    if (to_flag(key.str()) == flag) {
+      return fmt::format("{}:{}: ", *path, value.source().begin.line);
+    }
+  }
+  return "";
 }
 
 }  // namespace mezzo::app

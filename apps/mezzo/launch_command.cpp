@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "command_line.h"
@@ -97,6 +99,22 @@ Arguments with_program(const std::string& program, const Arguments& command) {
   return result;
 }
 
+/// What LaunchOptions says of a value, which it calls by its own name.
+std::string with_flag(const std::string& message) {
+  constexpr std::array flags = {std::pair("nproc", "--nproc"),
+                                std::pair("nnodes", "--nnodes"),
+                                std::pair("node_rank", "--node-rank"),
+                                std::pair("max_restarts", "--max-restarts"),
+                                std::pair("grace_seconds", "--grace-time"),
+                                std::pair("master_port", "the port of --master")};
+  for (const auto& [name, flag] : flags) {
+    if (message.starts_with(std::string(name) + " is ")) {
+      return flag + message.substr(std::string_view(name).size());
+    }
+  }
+  return message;
+}
+
 int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
   const CLI::App& app = *launch_app.get_parent();
   const Arguments command = launch_app.remaining();
@@ -124,7 +142,11 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
     const auto [host, port] = parse_master(flags.master);
     options.master_addr(host).master_port(port);
   }
-  return as_usage([&] { return distributed::launch(options); });
+  try {
+    return distributed::launch(options);
+  } catch (const c10::ValueError& error) {
+    throw UsageError(with_flag(error.what_without_backtrace()));
+  }
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "config_file.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/text/standard_output.h"
 #include "mezzo/version.h"
@@ -74,7 +75,7 @@ int run(int argc, char** argv) {
   } catch (const mezzo::text::OutputClosed&) {
     return end_by_broken_pipe();
   } catch (const UsageError& error) {
-    say(who, error.what());
+    say(who, mezzo::app::place_in_config_file({argv + 1, argv + argc}, error.what()) + error.what());
     return kWrongUsage;
   } catch (const c10::Error& error) {
     say(who, error.what_without_backtrace());

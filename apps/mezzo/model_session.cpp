@@ -1,6 +1,7 @@
 #include "model_session.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -77,13 +78,28 @@ at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
     tokenized.ids.push_back(std::move(encoding.input_ids));
   }
   num_texts_ += static_cast<int64_t>(texts.size());
-  if (group_ == nullptr) {
-    return text::predict_logits(*model_, tokenized, precision_);
+  text::InferenceShare share;
+  if (group_ != nullptr) {
+    share = {.rank = group_->rank(), .of = group_->size()};
   }
-  auto logits =
-      text::predict_logits(*model_, tokenized, precision_, {}, {.rank = group_->rank(), .of = group_->size()});
-  group_->all_reduce_sum(logits);
+  auto logits = text::predict_logits(*model_, tokenized, precision_, {}, share);
+  if (group_ != nullptr) {
+    group_->all_reduce_sum(logits);
+  }
+  check_finite(logits);
   return logits;
+}
+
+void ModelSession::check_finite(const at::Tensor& logits) const {
+  const auto is_finite = at::isfinite(logits).all(1);
+  if (is_finite.all().item<bool>()) {
+    return;
+  }
+  const int64_t before = num_texts_ - logits.size(0);
+  TORCH_CHECK(false, "the model gives inf or NaN for text ",
+              before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1, " in ", to_string(precision_),
+              precision_ == text::Precision::kFloat32 ? ": its weights are damaged, or its training diverged"
+                                                      : "; try --precision fp32");
 }
 
 void ModelSession::report_cut_texts() const {

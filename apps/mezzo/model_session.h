@@ -37,6 +37,7 @@ class ModelSession {
   ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
   /// [texts, labels] float32 logits. `texts` must not be empty.
+  /// @throws c10::Error  naming the first text of all so far whose logits are inf or NaN: no label can be told from them.
   at::Tensor logits(const std::vector<std::string>& texts);
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;
@@ -51,6 +52,8 @@ class ModelSession {
   std::shared_ptr<text::BertForSequenceClassification> model_;
   int64_t max_length_;
   int64_t num_texts_ = 0, num_cut_ = 0;
+
+  void check_finite(const at::Tensor& logits) const;
 };
 
 }  // namespace mezzo::app

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sklearn.metrics import classification_report
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from support import MINILM, PROGRAM, mezzo, random_bert, records
@@ -333,6 +334,11 @@ def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
                           ("quiet = 1\n", "run.toml:1: 'quiet' must be true or false"), ("a = = 1\n", "run.toml:1: ")]:
         toml.write_text(text)
         assert message in one_line(mezzo("train", "--config", toml, check=False), 2)
+    toml.write_text("seed = 1\nwarmup_ratio = 2\n")
+    flags = train_flags(small, data, tmp_path / "out", "--config", toml)
+    out_of_range = "--warmup-ratio is 2, expected a number from 0 to 1"
+    assert f"mezzo train: {toml}:2: {out_of_range}" in one_line(mezzo(*flags, check=False), 2)
+    assert f"mezzo train: {out_of_range}" in one_line(mezzo(*flags, "--warmup-ratio", 2, check=False), 2)
 
 
 def write_rows(path, rows):
@@ -460,6 +466,23 @@ def test_an_evaluation_that_is_not_finite_is_never_the_best(small, data, tmp_pat
     assert "no evaluation on dev gave finite numbers" in (tmp_path / "out/report.html").read_text()
 
 
+def test_a_model_that_gives_nan_labels_nothing(run, data, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(run[0], broken)
+    weights = load_file(broken / "model.safetensors")
+    weights["classifier.bias"][0] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    for command in ["eval", "--data", data / "test.jsonl"], ["predict", "--text", "goal"]:
+        done = mezzo(*command, "--model", broken, "--precision", "fp32", check=False)
+        assert "the model gives inf or NaN for text 1 in fp32: its weights are damaged, or its training diverged" in one_line(done, 1)
+        assert done.stdout == ""
+    done = mezzo("predict", "--model", broken, "--precision", "bf16", "--text", "goal", check=False)
+    assert "the model gives inf or NaN for text 1 in bf16; try --precision fp32" in one_line(done, 1)
+
+
 def test_wrong_commands_and_foreign_models():
     assert "--model is required" in one_line(mezzo("eval", "--data", "x", check=False), 2)
+    for flag in "--nproc", "--nnodes":
+        assert f"mezzo launch: {flag} is 0, expected at least 1" in one_line(
+            mezzo("launch", "--nproc", 2, flag, 0, "--master", "localhost:1234", "train", check=False), 2)
     assert "no trained classifier" in one_line(mezzo("predict", "--model", MINILM, "--text", "x", check=False), 1)
