@@ -184,11 +184,11 @@ std::optional<fs::path> CheckpointStore::find_weights(const std::string& hash) c
   return std::nullopt;
 }
 
-void set_checkpoints_aside(const fs::path& folder) {
+void set_checkpoints_aside(const fs::path& folder, int64_t after) {
   auto checkpoints = layout::list(folder);
   std::reverse(checkpoints.begin(), checkpoints.end());
   for (const auto& [step, path] : checkpoints) {
-    if (!holds_files_of_others(path)) {
+    if (step > after && !holds_files_of_others(path)) {
       fs::rename(path, layout::path_aside(folder, step));
     }
   }

@@ -23,8 +23,8 @@ class CheckpointStore {
   /// Removes what processes that were killed left half written.
   void tidy() const;
 
-  /// Writes folder/step-N in place of one that may be there. Then removes those of later steps, which the run has left
-  /// behind by going back to an earlier one, and all but the newest `keep`.
+  /// Writes folder/step-N in place of one that may be there. Then removes those of later steps, which were
+  /// damaged when the run went on from an earlier one, and all but the newest `keep`.
   /// @param best_model  model.safetensors of `checkpoint.best`. Copied where it is not among the checkpoint's own
   ///     files, or a hard link away from an earlier checkpoint's copy.
   /// @throws std::exception  that names the file. Nothing is left of the attempt then, and earlier checkpoints stay.
@@ -48,9 +48,9 @@ class CheckpointStore {
   std::filesystem::path best_weights_;
 };
 
-/// Renames checkpoints, oldest first, so that a process killed before remove_checkpoints leaves none that is half
-/// removed. Those with a file of somebody else stay.
-void set_checkpoints_aside(const std::filesystem::path& folder);
+/// Renames the checkpoints of later steps than `after`, oldest first, for CheckpointStore::tidy to remove: a process that
+/// is killed meanwhile leaves none that is half removed. Those with a file of somebody else stay.
+void set_checkpoints_aside(const std::filesystem::path& folder, int64_t after);
 
 /// Removes the files of folder/step-* that checkpoints consist of, and `folder` where nothing else lies in it.
 void remove_checkpoints(const std::filesystem::path& folder);

@@ -96,6 +96,9 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
     return;
   }
   run_ = resumed->run;
+  if (config_.resume != "auto") {
+    goes_back_to_ = resumed->step;
+  }
   const auto present = read_present_run(config_.output);
   const bool is_its_own =
       present ? present->run == run_ : config_.resume == "auto" || lies_in_output(config_, config_.resume);
@@ -152,7 +155,7 @@ void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity
     check(resumed, identity);  // another run may have been faster
   }
   if (replaces_) {
-    set_checkpoints_aside(config_.output / "checkpoints");
+    set_checkpoints_aside(config_.output / "checkpoints", /*after=*/0);
   }
 }
 
@@ -186,6 +189,9 @@ void RunFolder::clear() {
     }
     remove_files_named(config_.output / "tensorboard", "events.out.tfevents.");
     remove_checkpoints(config_.output / "checkpoints");
+  }
+  if (goes_back_to_) {  // before the records of those steps go
+    set_checkpoints_aside(config_.output / "checkpoints", *goes_back_to_);
   }
   for (const auto& entry : fs::directory_iterator(config_.output)) {
     if (is_leftover(entry.path())) {

@@ -29,8 +29,9 @@ class RunFolder {
   /// After the check: makes the folder, where there is none yet.
   void make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
 
-  /// Once run.json says whose folder it is: removes what a killed process left half written and, where --overwrite was
-  /// given, the files of the run whose place is taken. One that ended before its first checkpoint is kept in a folder.
+  /// Once run.json says whose folder it is: removes what a killed process left half written, the checkpoints of later
+  /// steps than the one that was asked for and, where --overwrite was given, the files of the run whose place is taken.
+  /// One that ended before its first checkpoint is kept in a folder.
   void clear();
 
   /// After make(): whether the folder is still where it was made.
@@ -52,6 +53,7 @@ class RunFolder {
   std::string run_;
   bool replaces_ = false;      // another run
   bool begins_again_ = false;  // one that ended before its first checkpoint
+  std::optional<int64_t> goes_back_to_;
   std::filesystem::path kept_;
 };
 

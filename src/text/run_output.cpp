@@ -110,16 +110,18 @@ RunOutput::RunOutput(const TrainConfig& config,
   const fs::path metrics = config.output / "metrics.jsonl";
   const bool has_records = resumed && fs::exists(metrics);
   if (has_records) {
-    metrics_ = MetricsLog::resume(metrics, resumed->step);
+    read_run_records(metrics);  // where that fails, nothing has changed yet
   }
-  // Before any other file is made: it says whose folder this is.
+  // Before any other file is made or cut: it says whose folder this is, and that the run has not ended.
   write_run_json("running", resumed ? resumed->step : 0);
   folder.clear();
   TensorBoardWriter::Options board_options;
   if (resumed) {
     board_options.purge_step = resumed->step + 1;
   }
-  if (!has_records) {
+  if (has_records) {
+    metrics_ = MetricsLog::resume(metrics, resumed->step);
+  } else {
     metrics_.emplace(metrics);
   }
   board_.emplace(config.output / "tensorboard", board_options);

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import tiny_runs
 from support import PROGRAM
-from tiny_runs import checkpoints_of, faults, flags, flip_a_byte, logged_calls, losses_of, model_of, run, sha, trained
+from tiny_runs import checkpoints_of, faults, flags, flip_a_byte, logged_calls, losses_of, model_of, run, sha, snapshot, trained
 
 # Of each kind of run. `MEZZO_KILL_POINTS=80` makes 400 of the few.
 KILL_POINTS = int(os.environ.get("MEZZO_KILL_POINTS", 3))
@@ -95,6 +95,92 @@ def test_a_run_killed_at_any_write_goes_on_to_the_same_bits(data, tmp_path, kind
         assert checkpoints_of(output)[-2:] == [4, 6], at
         shutil.rmtree(output)
     print(f"{kind}: {len(points)} of {len(calls)} points")
+
+
+def in_a_folder(_, path):
+    return ".run.lock" not in path
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole") / "out"
+    trained(flags(data, output))
+    return output
+
+
+@pytest.fixture(scope="module")
+def other(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("other") / "out"
+    trained(flags(data, output, "--seed", 3))
+    return output
+
+
+def put_cut(output, whole):
+    """A run that was killed after its checkpoint of step 4."""
+    shutil.copytree(whole, output)
+    shutil.rmtree(output / "checkpoints/step-6")
+    run_json = json.loads((output / "run.json").read_text())
+    (output / "run.json").write_text(json.dumps({**run_json, "finished": False, "status": "running"}))
+
+
+def killed_at_any_write(data, cut, prepare, more):
+    """Yields the output of each life that was killed, and where."""
+    prepare()
+    calls = logged_calls(flags(data, cut, *more), cut, cut.with_name("log"))
+    points = spread(changes(calls, in_a_folder), KILL_POINTS)
+    for point in points:
+        shutil.rmtree(cut)
+        prepare()
+        killed = run(flags(data, cut, *more), **faults(cut, "kill", point))
+        at = (point, calls[point - 1], killed.stderr)
+        assert killed.returncode == -9, at
+        yield at
+    print(f"{' '.join(map(str, more))}: {len(points)} of {len(calls)} points")
+
+
+def test_a_resumed_run_that_is_killed_goes_on_to_the_same_bits(data, whole, tmp_path):
+    cut = tmp_path / "cut"
+    for at in killed_at_any_write(data, cut, lambda: put_cut(cut, whole), ["--resume", "auto"]):
+        if not is_finished(cut):
+            trained(flags(data, cut, "--resume", "auto"))
+            assert leftovers(cut) == [], at
+        assert (model_of(cut), losses_of(cut)) == (model_of(whole), losses_of(whole)), at
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_going_back_and_being_killed_loses_nothing(data, whole, tmp_path, keep):
+    cut = tmp_path / "cut"
+    more = ["--resume", cut / "checkpoints/step-4", "--overwrite", "--keep", keep]  # replaces step 6 by itself
+    for at in killed_at_any_write(data, cut, lambda: shutil.copytree(whole, cut), more):
+        if not is_finished(cut):
+            trained(flags(data, cut, "--resume", "auto"))
+        assert (model_of(cut), losses_of(cut)) == (model_of(whole), losses_of(whole)), at
+
+
+def test_a_run_into_another_folder_that_is_killed_goes_on(data, whole, tmp_path):
+    cut, old = tmp_path / "cut", tmp_path / "old"
+    put_cut(old, whole)
+    before = snapshot(old)
+    prepare = lambda: cut.mkdir(exist_ok=True)
+    more = ["--resume", old / "checkpoints/step-4"]
+    for at in killed_at_any_write(data, cut, prepare, more):
+        if not is_finished(cut):
+            trained(flags(data, cut, *(["--resume", "auto"] if checkpoints_of(cut) else more)))
+            assert leftovers(cut) == [], at
+        assert model_of(cut) == model_of(whole), at
+        assert snapshot(old) == before, at
+
+
+def test_taking_the_place_of_a_run_and_being_killed_leaves_one_of_the_two(data, whole, other, tmp_path):
+    cut = tmp_path / "cut"
+    for at in killed_at_any_write(data, cut, lambda: shutil.copytree(other, cut), ["--overwrite"]):
+        if is_finished(cut) and model_of(cut) == model_of(other):  # not begun; checkpoints are the first to go
+            assert losses_of(cut) == losses_of(other), at
+            trained(flags(data, cut, "--overwrite"))
+        elif not is_finished(cut):
+            trained(flags(data, cut, "--resume", "auto"))
+        assert (model_of(cut), losses_of(cut)) == (model_of(whole), losses_of(whole)), at
+        assert checkpoints_of(cut)[-2:] == [4, 6], at
 
 
 @pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])
