@@ -43,6 +43,11 @@ add_library(mezzo::torch INTERFACE IMPORTED GLOBAL)
 target_compile_definitions(mezzo::torch INTERFACE ${CMAKE_MATCH_1})
 target_include_directories(mezzo::torch INTERFACE
   "${MEZZO_TORCH_ROOT}/include" "${MEZZO_TORCH_ROOT}/include/torch/csrc/api/include")
+if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  # LibTorch's libraries export parts of the C++ library that they were linked with, std::filesystem among them; those of
+  # 2.11 crash when they are called by others. So the system's come first.
+  target_link_libraries(mezzo::torch INTERFACE stdc++)
+endif()
 foreach(library IN ITEMS torch torch_cuda c10_cuda torch_cpu c10)
   set(library "${MEZZO_TORCH_ROOT}/lib/lib${library}${CMAKE_SHARED_LIBRARY_SUFFIX}")
   if(EXISTS "${library}")

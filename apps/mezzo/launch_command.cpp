@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <ctime>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -72,7 +73,7 @@ Arguments command_to_resume(Arguments command, const CLI::App& app) {
   if (!resumes) {
     result.insert(result.end(), {"--resume", "auto"});
   }
-  result.emplace_back("--restarted");
+  result.push_back(fmt::format("--restarted={}", std::time(nullptr)));
   return result;
 }
 

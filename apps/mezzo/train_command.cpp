@@ -1,11 +1,14 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -25,7 +28,7 @@ struct TrainFlags {
   std::string config_file;
   std::string loss_scale = "dynamic";
   std::string batch_size = "32";
-  bool restarted = false;  // by mezzo launch
+  std::optional<int64_t> restarted;  // by a mezzo launch of that time, in seconds since 1970
 };
 
 void add_sources(CLI::App& app, TrainConfig& config) {
@@ -164,14 +167,15 @@ void add_running(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str();
   app.add_option("--keep", config.keep, "checkpoints kept")->group("Run")->capture_default_str();
   app.add_option("--resume", config.resume, "auto, or a checkpoint folder to go on from")->group("Run");
-  app.add_flag("--restarted", flags.restarted)->group("");  // of mezzo launch
+  app.add_option("--restarted", flags.restarted)->group("");  // of mezzo launch
   app.add_option("--threads", config.threads, "processor threads; 0: LibTorch's choice")
       ->group("Run")
       ->capture_default_str();
   app.add_flag("--diagnose", config.diagnose,
                "say where inf and NaN begin, which gradients overflow, and which loss scale suits them")
       ->group("Run");
-  app.add_flag("--dry-run", config.dry_run, "show the plan, and by a few steps that are forgotten the memory and time it takes; write nothing")
+  app.add_flag("--dry-run", config.dry_run,
+               "show the plan, and by a few steps that are forgotten the memory and time it takes; write nothing")
       ->group("Run");
   app.add_flag("--quiet", config.quiet, "print nothing but errors")->group("Run");
 }
@@ -206,23 +210,22 @@ std::optional<int64_t> parse_batch_size(const std::string& text) {
   return size;
 }
 
-/// Whether the run that a launcher starts again has saved checkpoints itself, so that it need not begin at that of
-/// --resume. One of its own folder may stand for going back, behind checkpoints that are still there.
-bool has_own_checkpoints(const TrainConfig& config) {
-  const auto folder = config.output / "checkpoints";
+/// Whether the run that a launcher started at `launched` and starts again now has saved a checkpoint itself, so that it
+/// need not begin at that of --resume. Others may be there that it went back from.
+bool has_own_checkpoints(const TrainConfig& config, std::time_t launched) {
   std::error_code none;
-  if (std::filesystem::equivalent(std::filesystem::path(config.resume) / "..", folder, none)) {
-    return false;
-  }
-  const std::filesystem::directory_iterator entries(folder, none);
-  return std::any_of(begin(entries), end(entries),
-                     [](const auto& entry) { return entry.path().filename().string().starts_with("step-"); });
+  const std::filesystem::directory_iterator entries(config.output / "checkpoints", none);
+  return std::any_of(begin(entries), end(entries), [&](const auto& entry) {
+    struct stat info {};
+    return entry.path().filename().string().starts_with("step-") && ::stat(entry.path().c_str(), &info) == 0 &&
+           info.st_mtime >= launched;
+  });
 }
 
 int run_train(TrainFlags& flags) {
   flags.config.loss_scale = parse_loss_scale(flags.loss_scale);
   flags.config.batch_size = parse_batch_size(flags.batch_size);
-  if (flags.restarted && has_own_checkpoints(flags.config)) {
+  if (flags.restarted && has_own_checkpoints(flags.config, *flags.restarted)) {
     flags.config.resume = "auto";
   }
   as_usage([&] { flags.config.validate(); });
@@ -250,7 +253,8 @@ Run add_train(CLI::App& app) {
   add_ranks(app, flags->config);
   add_running(app, *flags);
   app.footer(
-      "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could not\n"
+      "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could "
+      "not\n"
       "be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was taken.");
   return [flags] { return run_train(*flags); };
 }

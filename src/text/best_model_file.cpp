@@ -22,8 +22,16 @@ std::string BestModelFile::problem(Look look) const {
   const bool untouched = now.st_dev == as_written_.st_dev && now.st_ino == as_written_.st_ino &&
                          now.st_size == as_written_.st_size && now.st_mtim.tv_sec == as_written_.st_mtim.tv_sec &&
                          now.st_mtim.tv_nsec == as_written_.st_mtim.tv_nsec;
-  const bool intact = (look == Look::kQuick && untouched) || hash_of_file(path_) == hash_;
-  return intact ? "" : path_.string() + ": is damaged: its contents are not those that the run wrote";
+  if (look == Look::kQuick && untouched) {
+    return "";
+  }
+  try {
+    return hash_of_file(path_) == hash_
+               ? ""
+               : path_.string() + ": is damaged: its contents are not those that the run wrote";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
 }
 
 std::string BestModelFile::mend(Look look, const std::function<std::optional<std::filesystem::path>()>& find_copy) {

@@ -91,6 +91,14 @@ std::vector<std::pair<std::string, at::Tensor>> read_tensors(const fs::path& pat
   return tensors;
 }
 
+/// Whether nothing but files of somebody else is left there.
+bool is_of_others(const fs::path& checkpoint) {
+  std::error_code ignored;
+  const bool has_own = std::any_of(std::begin(kFiles), std::end(kFiles),
+                                   [&](const char* name) { return fs::exists(checkpoint / name, ignored); });
+  return !has_own && !fs::is_empty(checkpoint, ignored) && !ignored;
+}
+
 }  // namespace
 
 std::vector<std::pair<int64_t, fs::path>> list(const fs::path& folder) {
@@ -100,12 +108,13 @@ std::vector<std::pair<int64_t, fs::path>> list(const fs::path& folder) {
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     const int64_t step = std::max(step_of(name, kPrefix, ""), step_of(name, fmt::format(".{}", kPrefix), kReplaced));
-    if (step >= 0) {
+    if (step >= 0 && !is_of_others(entry->path())) {
       found.emplace_back(step, entry->path());
     }
   }
-  TORCH_CHECK_VALUE(!error || error == std::errc::no_such_file_or_directory, folder.string(),
-                    ": cannot be searched for checkpoints: ", error.message());
+  // A link to a disk that is away for the moment is no lack of checkpoints.
+  const bool is_missing = error == std::errc::no_such_file_or_directory && !fs::exists(fs::symlink_status(folder));
+  TORCH_CHECK_VALUE(!error || is_missing, folder.string(), ": cannot be searched for checkpoints: ", error.message());
   std::sort(found.rbegin(), found.rend());  // "." sorts before "s"
   return found;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -19,6 +20,7 @@ constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kBest = "best.safetensors";  // only where the best weights are not those of kWeights
 constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";  // the hashes of the others, by name
+inline constexpr std::array kFiles = {kWeights, kOptimizer, kBest, kState, kManifest};
 
 /// Checkpoints of `folder` by step, newest first. Of a step where a process was killed while it replaced the
 /// checkpoint, there may be two, the new one first. None where there is no such folder.

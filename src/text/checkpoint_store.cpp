@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "mezzo/text/atomic_file.h"
 #include "mezzo/text/safetensors.h"
@@ -19,12 +21,20 @@ namespace fs = std::filesystem;
 namespace layout = checkpoint_format;
 
 bool is_file_of_checkpoint(const fs::path& file) {
-  for (const char* name : {layout::kWeights, layout::kOptimizer, layout::kBest, layout::kState, layout::kManifest}) {
+  for (const char* name : layout::kFiles) {
     if (file.filename() == name || is_leftover_of(name, file)) {
       return true;
     }
   }
   return false;
+}
+
+std::vector<std::pair<int64_t, fs::path>> list_if_possible(const fs::path& folder) {
+  try {
+    return layout::list(folder);
+  } catch (const c10::ValueError&) {
+    return {};
+  }
 }
 
 bool holds_files_of_others(const fs::path& checkpoint) {
@@ -41,6 +51,19 @@ void remove_files(const fs::path& checkpoint) {
     }
   }
   fs::remove(checkpoint, ignored);
+}
+
+/// Those of the checkpoint alone.
+void move_files(const fs::path& checkpoint, const fs::path& target) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(checkpoint)) {
+    if (is_file_of_checkpoint(entry.path())) {
+      files.push_back(entry.path());
+    }
+  }
+  for (const fs::path& file : files) {
+    fs::rename(file, target / file.filename());
+  }
 }
 
 }  // namespace
@@ -70,7 +93,9 @@ void CheckpointStore::tidy() const {
 }
 
 void CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& best_model) {
-  make_folders(folder_);
+  if (fs::create_directory(folder_)) {  // and none above it: the run's own may have been taken away
+    flush_folder(folder_.parent_path());
+  }
   const fs::path aside = layout::path_aside(folder_, checkpoint.step);
   layout::Hashes hashes;
   try {
@@ -130,8 +155,8 @@ void CheckpointStore::replace(const fs::path& aside, int64_t step) {
   flush_folder(folder_);
 }
 
-/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one, unless a file of somebody else keeps
-/// the folder where it is.
+/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one, unless a file of somebody else
+/// keeps the folder where it is.
 void CheckpointStore::remove(const fs::path& checkpoint, int64_t step) const {
   if (holds_files_of_others(checkpoint)) {
     remove_files(checkpoint);
@@ -170,7 +195,7 @@ bool CheckpointStore::is_intact(const fs::path& checkpoint) {
 }
 
 std::optional<fs::path> CheckpointStore::find_weights(const std::string& hash) const {
-  for (const auto& [step, path] : layout::list(folder_)) {
+  for (const auto& [step, path] : list_if_possible(folder_)) {
     try {
       for (const auto& [name, noted] : layout::read_manifest(path)) {
         if (noted == hash && hash_of_file(path / name) == hash) {
@@ -184,12 +209,24 @@ std::optional<fs::path> CheckpointStore::find_weights(const std::string& hash) c
   return std::nullopt;
 }
 
+bool CheckpointStore::has(int64_t step) {
+  const fs::path path = layout::path(folder_, step);
+  return fs::exists(path) && is_intact(path);
+}
+
 void set_checkpoints_aside(const fs::path& folder, int64_t after) {
   auto checkpoints = layout::list(folder);
   std::reverse(checkpoints.begin(), checkpoints.end());
   for (const auto& [step, path] : checkpoints) {
-    if (step > after && !holds_files_of_others(path)) {
-      fs::rename(path, layout::path_aside(folder, step));
+    if (step <= after) {
+      continue;
+    }
+    const fs::path aside = layout::path_aside(folder, step);
+    if (holds_files_of_others(path)) {
+      fs::create_directory(aside);
+      move_files(path, aside);
+    } else {
+      fs::rename(path, aside);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <random>
 #include <system_error>
 #include <vector>
@@ -126,6 +127,8 @@ void RunFolder::check_new(const RunIdentity& identity) {
     const std::string difference = present->identity ? describe_difference(*present->identity, identity) : "";
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config_.output.string(), " holds another run: ", difference,
                       "; resume with the same settings, or start afresh in another --output");
+    TORCH_CHECK_VALUE(checkpoint_format::list(config_.output / "checkpoints").empty(), "--output ",
+                      config_.output.string(), ": another run has just been there and left checkpoints; start again");
     begins_again_ = true;
   }
   TORCH_CHECK_VALUE(replaces_ || begins_again_, "--output ", config_.output.string(), ": holds ",
@@ -163,27 +166,31 @@ void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity
 void RunFolder::keep_records() {
   std::error_code none;
   const fs::path metrics = config_.output / "metrics.jsonl", model = config_.output / "model.safetensors";
+  const fs::path aside = config_.output / ".before-restart";  // there where a process was killed meanwhile
   const uintmax_t size = fs::file_size(metrics, none);
-  if (!fs::exists(model) && (none || size == 0)) {
+  if (!fs::exists(model) && (none || size == 0) && !fs::exists(aside)) {
     return;
   }
+  make_folders(aside);
+  const auto keep = [&](const char* name) {
+    if (fs::exists(config_.output / name)) {
+      fs::rename(config_.output / name, aside / name);
+    }
+  };
+  std::for_each(kRunFiles.begin(), kRunFiles.end(), keep);
+  keep("tensorboard");
   int64_t number = 1;
   do {
     kept_ = config_.output / fmt::format("before-restart-{}", number++);
   } while (fs::exists(fs::symlink_status(kept_)));
-  make_folders(kept_);
-  for (const char* name : kRunFiles) {
-    if (fs::exists(config_.output / name)) {
-      fs::rename(config_.output / name, kept_ / name);
-    }
-  }
+  fs::rename(aside, kept_);
 }
 
 void RunFolder::clear() {
   if (begins_again_) {
     keep_records();
   }
-  if (replaces_ || begins_again_) {
+  if (replaces_) {
     for (const char* name : kRunFiles) {
       fs::remove(config_.output / name);
     }

@@ -32,7 +32,8 @@ std::string holder(int file) {
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& folder) : path_(folder / ".run.lock") {
+RunLock::RunLock(const std::filesystem::path& folder)
+    : path_(folder / ".run.lock"), folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   do {
     file_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     TORCH_CHECK_VALUE(file_.get() >= 0, path_.string(), ": cannot be made: ", std::strerror(errno),
@@ -51,10 +52,10 @@ RunLock::RunLock(const std::filesystem::path& folder) : path_(folder / ".run.loc
       ::ftruncate(file_.get(), 0) == 0 && ::write(file_.get(), name.data(), name.size()) >= 0;
 }
 
-bool RunLock::is_there() const { return is_name_of(path_, file_.get()); }
+bool RunLock::is_there() const { return is_name_of(path_.parent_path(), folder_.get()); }
 
 RunLock::~RunLock() {
-  if (is_there()) {
+  if (is_name_of(path_, file_.get())) {
     ::unlink(path_.c_str());
   }
 }

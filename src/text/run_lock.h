@@ -18,12 +18,12 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Whether the file is there yet: not, when the folder was moved, removed or replaced.
+  /// Whether the folder is where it was: it may have been moved, removed or replaced.
   bool is_there() const;
 
  private:
   std::filesystem::path path_;
-  distributed::UniqueFd file_;
+  distributed::UniqueFd folder_, file_;
 };
 
 }  // namespace mezzo::text

@@ -120,7 +120,7 @@ RunOutput::RunOutput(const TrainConfig& config,
     board_options.purge_step = resumed->step + 1;
   }
   if (has_records) {
-    metrics_ = MetricsLog::resume(metrics, resumed->step);
+    metrics_ = MetricsLog::resume(metrics, resumed->step, resumed->last_eval_step);
   } else {
     metrics_.emplace(metrics);
   }

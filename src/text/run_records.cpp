@@ -280,12 +280,12 @@ void for_each_line(const std::filesystem::path& path, Visit&& visit) {
   TORCH_CHECK(file.eof(), "Reading ", path.string(), " failed.");
 }
 
-/// The lines up to `step`, as they stand in the file.
-std::string lines_until(const std::filesystem::path& path, int64_t step) {
+/// The lines up to `step`, of evaluations up to `last_eval_step`, as they stand in the file.
+std::string lines_until(const std::filesystem::path& path, int64_t step, int64_t last_eval_step) {
   std::string kept;
   for_each_line(path, [&](const Place& place, const std::string& line) {
-    RunRecords ignored;
-    if (read_line(place, line, ignored) <= step) {
+    RunRecords read;
+    if (read_line(place, line, read) <= (read.evals.empty() ? step : last_eval_step)) {
       kept += line + '\n';
     }
   });
@@ -319,9 +319,9 @@ MetricsLog::MetricsLog(std::filesystem::path path, int flags)
 
 MetricsLog::MetricsLog(const std::filesystem::path& path) : MetricsLog(path, O_TRUNC | O_APPEND) {}
 
-MetricsLog MetricsLog::resume(const std::filesystem::path& path, int64_t step) {
+MetricsLog MetricsLog::resume(const std::filesystem::path& path, int64_t step, std::optional<int64_t> last_eval_step) {
   if (std::filesystem::exists(path)) {
-    write_file_atomically(path, lines_until(path, step));
+    write_file_atomically(path, lines_until(path, step, last_eval_step.value_or(step)));
   }
   return MetricsLog(path, O_APPEND);
 }

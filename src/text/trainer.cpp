@@ -630,6 +630,10 @@ class Trainer {
     const auto tensors = model_->weights();
     std::string hash;
     put_out([&] {
+      if (output_error_) {
+        return;  // the checkpoint to come has the best model that is there
+      }
+      check_folder();
       hash = output_->save_model(*setup_.model, tensors);
       best_model_->written(hash);
     });
@@ -687,11 +691,21 @@ class Trainer {
     });
   }
 
+  void check_folder() const {
+    TORCH_CHECK(folder_->is_there(), config_.output.string(),
+                ": was removed, moved or replaced while the run was going");
+  }
+
+  void write(const Checkpoint& checkpoint) {
+    check_folder();
+    checkpoints_->save(checkpoint, best_model_->path());
+  }
+
   /// Of the main rank. A run does not end because a checkpoint in between could not be written: the disk may have room
   /// again later.
   void save_if_possible(const Checkpoint& checkpoint) {
     try {
-      checkpoints_->save(checkpoint, best_model_->path());
+      write(checkpoint);
     } catch (const std::exception& error) {
       const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
       failed_saves_.emplace_back(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
@@ -702,16 +716,13 @@ class Trainer {
 
   void save() {
     if (const Checkpoint checkpoint = state(); ranks_.is_main()) {
-      checkpoints_->save(checkpoint, best_model_->path());
+      write(checkpoint);
     }
   }
 
   /// Before the first step: what was resumed from may lie in another folder.
   void save_where_missing() {
-    const auto is_missing = [&] {
-      return !std::filesystem::exists(checkpoint_format::path(config_.output / "checkpoints", counters_.step));
-    };
-    if (counters_.step > 0 && ranks_.any(ranks_.is_main() && is_missing())) {
+    if (counters_.step > 0 && ranks_.any(ranks_.is_main() && !checkpoints_->has(counters_.step))) {
       save();
     }
   }

@@ -473,19 +473,19 @@ def one_line(done, status):
     ("launch --nproc 2", "there is no command to launch"),
     ("launch --nproc 2 --", "there is no command to launch"),
     ("launch -- train", "--nproc is required: the ranks on this node"),
-    ("launch --nproc 0 -- train", "nproc is 0, expected at least 1"),
+    ("launch --nproc 0 -- train", "--nproc is 0, expected at least 1"),
     ("launch --nproc two -- train", "--nproc 'two' is not a whole number; see mezzo launch --help"),
     ("launch --nprocs 2 -- train", "--nprocs is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
     ("launch --nproc 2 -- trian", "'trian' is no command to launch. Did you mean 'train'? See mezzo --help"),
     ("launch --nproc 2 -- launch", "'launch' is no command to launch. See mezzo --help"),
-    ("launch --nproc 2 --max-restarts -1 -- train", "max_restarts is -1, expected at least 0"),
+    ("launch --nproc 2 --max-restarts -1 -- train", "--max-restarts is -1, expected at least 0"),
     ("launch --nproc 2 --nnodes 2 -- train", "--nnodes needs --master HOST:PORT: where every node can reach node 0"),
     ("launch --nproc 2 --nnodes 2 --master node0 -- train", "--master 'node0' is not HOST:PORT, such as node0:29500"),
     ("launch --nproc 2 --nnodes 2 --master ::1:29500 -- train", "--master '::1:29500' is not HOST:PORT"),
     ("launch --nproc 2 --nnodes 2 --master :29500 -- train", "--master ':29500' is not HOST:PORT"),
     ("launch --nproc 2 --nnodes 2 --master a:70000 -- train", "--master 'a:70000' is not HOST:PORT"),
-    ("launch --nproc 2 --nnodes 2 --node-rank 2 --master a:29500 -- train", "node_rank is 2, expected 0 to 1: nnodes is 2"),
-    ("launch --nproc 2 --grace-time -1 -- train", "grace_seconds is -1 seconds, expected 0 to 1e+06"),
+    ("launch --nproc 2 --nnodes 2 --node-rank 2 --master a:29500 -- train", "--node-rank is 2, expected 0 to 1: nnodes is 2"),
+    ("launch --nproc 2 --grace-time -1 -- train", "--grace-time is -1 seconds, expected 0 to 1e+06"),
     ("launch --nproc 1 --max-restarts 1 -- train --config nothing.toml", "nothing.toml: "),
 ])
 def test_wrong_usage_is_one_line(arguments, message):
@@ -533,6 +533,11 @@ def whole(small, tmp_path_factory):
     return output
 
 
+def rank_of(launcher):
+    return int(wait_until("a rank", lambda: [pid for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+                                             if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1] == "train"])[0])
+
+
 @pytest.mark.parametrize("how", ["flags", "file"])
 def test_training_goes_on_from_its_last_checkpoint_when_it_is_killed(small, whole, tmp_path, how):
     cut = tmp_path / "cut"
@@ -543,14 +548,31 @@ def test_training_goes_on_from_its_last_checkpoint_when_it_is_killed(small, whol
     process = subprocess.Popen([PROGRAM, "launch", "--nproc", "1", "--max-restarts", "1", "--", *map(str, train(small, cut, *more))],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until("the run gets on", lambda: (cut / "metrics.jsonl").exists() and (cut / "metrics.jsonl").read_text().count('"event":"step"') > 70)
-    rank = int(wait_until("a rank", lambda: [pid for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-                                             if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1] == "train"])[0])
+    rank = rank_of(process)
     os.kill(rank, signal.SIGKILL)
     _, stderr = finish(process)
     assert process.returncode == 0, stderr
     assert f"mezzo launch: rank 0 (pid {rank}) was killed by signal 9 (SIGKILL); all ranks start again, restart 1 of 1\n" in stderr
     assert re.search(r"^\[rank 0\] resumed after step [1-9]\d*$", stderr, re.M)
     assert sha(cut) == sha(whole)
+    assert [record["step"] for record in records(cut, "step")] == list(range(1, 1001))
+
+
+def test_a_run_that_went_back_and_is_killed_goes_on_from_what_it_saved_since(small, tmp_path):
+    cut = tmp_path / "cut"
+    flags = train(small, cut, "--keep", 99)
+    mezzo(*flags)
+    expected = sha(cut)
+    back = [*flags, "--overwrite", "--resume", cut / "checkpoints/step-30"]
+    process = subprocess.Popen([PROGRAM, "launch", "--nproc", "1", "--max-restarts", "1", "--", *map(str, back)],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until("the run gets on", lambda: not (cut / "checkpoints/step-960").exists() and (cut / "checkpoints/step-90").exists())
+    os.kill(rank_of(process), signal.SIGKILL)
+    _, stderr = finish(process)
+    assert process.returncode == 0, stderr
+    first, second = map(int, re.findall(r"^\[rank 0\] resumed after step (\d+)$", stderr, re.M))
+    assert first == 30 and second >= 90
+    assert sha(cut) == expected
     assert [record["step"] for record in records(cut, "step")] == list(range(1, 1001))
 
 

@@ -330,29 +330,61 @@ def test_a_best_model_that_is_damaged_meanwhile_comes_back_from_a_checkpoint(dat
     assert model_of(output) == model_of(whole)
 
 
-@pytest.mark.parametrize("damage", [flip_a_byte, lambda path: path.unlink()], ids=["flipped", "missing"])
+def replace_by_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [flip_a_byte, lambda path: path.unlink(), replace_by_folder], ids=["flipped", "missing", "folder"])
 @pytest.mark.parametrize("step", [5, 6])
 def test_a_best_model_without_a_copy_ends_the_run_but_not_its_weights(data, tmp_path, damage, step):
     output = tmp_path / "out"
     more = ["--save-every", 0]
     process, stderr = run_and_damage(flags(data, output, *more), output, 2 * step - 2, lambda: damage(output / "model.safetensors"), tmp_path)
-    assert process.returncode == 1
+    assert process.returncode == 1, stderr
     assert "It held the best weights, of which no checkpoint has a copy" in stderr.splitlines()[-1], stderr
     assert [path.name for path in (output / "checkpoints").iterdir()] == [f"step-{step}"]
+    if (output / "model.safetensors").is_dir():
+        (output / "model.safetensors").rmdir()
     trained(flags(data, output, *more, "--resume", "auto"))
     assert json.loads((output / "run.json").read_text())["best_step"] >= step, "the best of those that are left"
 
 
-@pytest.mark.parametrize("record", [4, LAST_STEP + 2])
+@pytest.mark.parametrize("record", [2, 3, 4, LAST_STEP + 2])
 def test_metrics_that_somebody_moves_end_the_run_but_lose_no_step(data, whole, tmp_path, record):
     output = tmp_path / "out"
-    move = lambda: (output / "metrics.jsonl").rename(tmp_path / "moved.jsonl")
+    def move():
+        (output / "metrics.jsonl").rename(tmp_path / "moved.jsonl")
+        (output / ".run.lock").unlink()
+
     more = ["--save-every", 0]
     process, stderr = run_and_damage(flags(data, output, *more), output, record, move, tmp_path)
     assert process.returncode == 1
     assert re.search(r"metrics.jsonl: was removed, moved or replaced .*; where checkpoints are left", stderr.splitlines()[-1]), stderr
     trained(flags(data, output, *more, "--resume", "auto"))
     assert model_of(output) == model_of(whole)
+
+
+@pytest.mark.parametrize("record", [2, 3, 4])
+def test_a_folder_that_takes_the_place_of_the_run_s_is_not_touched(data, tmp_path, record):
+    output = tmp_path / "out"
+    def replace():
+        output.rename(tmp_path / "moved")
+        output.mkdir()
+        for name in "config.json", "model.safetensors":
+            (output / name).write_text("mine")
+
+    process, stderr = run_and_damage(flags(data, output), output, record, replace, tmp_path)
+    assert process.returncode == 1, stderr
+    assert {path.name: path.read_text() for path in output.iterdir()} == {"config.json": "mine", "model.safetensors": "mine"}
+
+
+def test_a_folder_of_checkpoints_that_is_away_is_not_taken_for_none(data, cut, tmp_path):
+    (cut / "checkpoints").rename(tmp_path / "disk")
+    (cut / "checkpoints").symlink_to(tmp_path / "away")
+    assert "checkpoints: cannot be searched for checkpoints: No such file or directory" in refused(flags(data, cut, "--resume", "auto"), cut)
+    (tmp_path / "disk").rename(tmp_path / "away")
+    assert "resumed after step 4" in trained(flags(data, cut, "--resume", "auto")).stderr
 
 
 def test_what_a_killed_run_left_half_written_is_removed(data, cut, whole):

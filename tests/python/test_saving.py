@@ -171,9 +171,17 @@ def test_a_run_into_another_folder_that_is_killed_goes_on(data, whole, tmp_path)
         assert snapshot(old) == before, at
 
 
-def test_taking_the_place_of_a_run_and_being_killed_leaves_one_of_the_two(data, whole, other, tmp_path):
+@pytest.mark.parametrize("has_notes", [False, True])
+def test_taking_the_place_of_a_run_and_being_killed_leaves_one_of_the_two(data, whole, other, tmp_path, has_notes):
     cut = tmp_path / "cut"
-    for at in killed_at_any_write(data, cut, lambda: shutil.copytree(other, cut), ["--overwrite"]):
+    notes = cut / "checkpoints/step-4/notes.txt"
+    def prepare():
+        shutil.copytree(other, cut)
+        if has_notes:
+            notes.write_text("mine")
+
+    for at in killed_at_any_write(data, cut, prepare, ["--overwrite"]):
+        assert not has_notes or any(path.read_text() == "mine" for path in cut.rglob("notes.txt")), at
         if is_finished(cut) and model_of(cut) == model_of(other):  # not begun; checkpoints are the first to go
             assert losses_of(cut) == losses_of(other), at
             trained(flags(data, cut, "--overwrite"))
@@ -181,6 +189,28 @@ def test_taking_the_place_of_a_run_and_being_killed_leaves_one_of_the_two(data, 
             trained(flags(data, cut, "--resume", "auto"))
         assert (model_of(cut), losses_of(cut)) == (model_of(whole), losses_of(whole)), at
         assert checkpoints_of(cut)[-2:] == [4, 6], at
+
+
+def test_what_a_run_without_a_checkpoint_left_stays_together_when_its_successor_is_killed(data, whole, tmp_path):
+    cut = tmp_path / "cut"
+    kept = ["metrics.jsonl", "model.safetensors", "config.json", "vocab.txt", "tokenizer_config.json"]
+
+    def prepare():
+        put_cut(cut, whole)
+        shutil.rmtree(cut / "checkpoints")
+        (cut / "metrics.jsonl").write_text("\n".join((whole / "metrics.jsonl").read_text().splitlines()[:7]) + "\n")
+
+    prepare()
+    of_board = {path.name for path in (cut / "tensorboard").iterdir()}
+    left = {name: sha(cut / name) for name in kept}
+    shutil.rmtree(cut)
+    for at in killed_at_any_write(data, cut, prepare, ["--resume", "auto", "--save-every", 0]):
+        if not is_finished(cut):
+            trained(flags(data, cut, "--resume", "auto", "--save-every", 0))
+        assert model_of(cut) == model_of(whole), at
+        first = cut / "before-restart-1"
+        assert {name: sha(first / name) for name in kept} == left, at
+        assert {path.name for path in (first / "tensorboard").iterdir()} >= of_board, at
 
 
 @pytest.mark.parametrize("fault", ["EIO", "ENOSPC"])

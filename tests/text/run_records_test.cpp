@@ -173,6 +173,13 @@ TEST_F(RunRecordsTest, ResumeDropsTheFinalEvaluationThoughItsStepIsAnEarlierOne)
   EXPECT_EQ(content(), kept);
 }
 
+TEST_F(RunRecordsTest, ResumeDropsAnEvaluationThatIsDoneAgain) {
+  const std::string kept = to_json(step_record(1)) + "\n" + to_json(eval_record(1)) + "\n" + to_json(step_record(2)) + "\n";
+  write(kept + to_json(eval_record(2)) + "\n");
+  MetricsLog::resume(path_, 2, /*last_eval_step=*/1);
+  EXPECT_EQ(content(), kept);
+}
+
 TEST_F(RunRecordsTest, WritesNumbersThatJsonLacksAsNullAndReadsThemAsNaN) {
   StepRecord record = step_record(1);
   record.loss = kNan;

@@ -107,14 +107,16 @@ class MetricsLog {
   /// @throws c10::Error  if the file cannot be made.
   explicit MetricsLog(const std::filesystem::path& path);
 
-  /// Goes on with the file of a run resumed after `step` steps: records of later
-  /// steps, final evaluations and an end record are dropped, and so is a last line
-  /// that was cut off in the writing. The kept lines stay byte for byte. A missing file is
-  /// started, as for a run resumed into a new folder. The old file is replaced
-  /// in one rename, so a crash leaves either the old one or the new.
+  /// Goes on with the file of a run resumed after `step` steps, of which `last_eval_step`, or where nothing is given
+  /// the last, is the last one that counts as evaluated: records of later evaluations and steps, final evaluations and
+  /// an end record are dropped, and so is a last line that was cut off in the writing. The kept lines stay byte for
+  /// byte. A missing file is started, as for a run resumed into a new folder. The old file is replaced in one rename,
+  /// so a crash leaves either the old one or the new.
   /// @throws c10::ValueError  for a line that is not a record; the file is
   ///     unchanged then. c10::Error if it cannot be read or written.
-  static MetricsLog resume(const std::filesystem::path& path, int64_t step);
+  static MetricsLog resume(const std::filesystem::path& path,
+                           int64_t step,
+                           std::optional<int64_t> last_eval_step = std::nullopt);
 
   MetricsLog(MetricsLog&& other) noexcept;
   MetricsLog& operator=(MetricsLog&& other) noexcept;
