@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
@@ -27,6 +28,9 @@ std::optional<std::string> config_path(const std::vector<std::string>& arguments
 }
 
 toml::table parse_file(const std::string& path) {
+  if (std::filesystem::is_directory(path)) {  // which reads as empty
+    throw UsageError(fmt::format("--config {}: is a folder, not a TOML file", path));
+  }
   try {
     return toml::parse_file(path);
   } catch (const toml::parse_error& error) {

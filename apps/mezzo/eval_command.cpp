@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "commands.h"
 #include "mezzo/text/dataset.h"
@@ -9,6 +10,7 @@
 #include "mezzo/text/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
+#include "text_source.h"
 
 namespace mezzo::app {
 namespace {
@@ -22,7 +24,11 @@ struct EvalFlags {
 int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   ModelSession session(flags.model, group);
   const auto labels = text::LabelMap::from_names(session.label_names());
-  const auto data = text::to_dataset(text::load_rows(flags.data), labels);
+  auto rows = text::load_rows(flags.data);
+  if (is_main(group)) {
+    warn_of_invalid_utf8(rows);
+  }
+  const auto data = text::to_dataset(std::move(rows), labels);
   const auto logits = session.logits(data.texts);
   session.report_cut_texts();
   const double loss = text::mean_cross_entropy(logits, data.labels);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,8 +28,16 @@ using mezzo::app::kFailed, mezzo::app::kWrongUsage;
 using mezzo::app::Run;
 using mezzo::app::UsageError;
 
-/// The first line of a message, for errors that are one line by contract.
-std::string one_line(const std::string& message) { return message.substr(0, message.find('\n')); }
+/// A message as one line, as errors are by contract, whatever the names that it quotes are made of. LibTorch may add
+/// where in its sources it was.
+std::string one_line(const std::string& message) {
+  std::string line;
+  for (const char c : message.substr(0, message.find("\nException raised from"))) {
+    const bool is_control = static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+    line += c == '\n' || c == '\t' ? " " : is_control ? "" : std::string(1, c);
+  }
+  return line;
+}
 
 /// On stderr, which may be full or closed: what cannot be said there is let go.
 void say(const std::string& who, const std::string& message) {
@@ -79,6 +88,8 @@ int run(int argc, char** argv) {
     return kWrongUsage;
   } catch (const c10::Error& error) {
     say(who, error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    say(who, "this machine has no memory left, or the limit that was set for this process is reached");
   } catch (const std::exception& error) {
     say(who, error.what());
   }

@@ -17,6 +17,7 @@ namespace {
 
 std::shared_ptr<text::BertForSequenceClassification> load_model(const std::filesystem::path& folder) {
   const auto config = text::BertConfig::from_file(folder / "config.json");
+  config.check_labels(folder / "config.json");
   auto model = std::make_shared<text::BertForSequenceClassification>(config);
   const auto loaded = text::map_pretrained(*model, folder);
   TORCH_CHECK_VALUE(loaded.initialised.empty(), (folder / "model.safetensors").string(), ": has no ",

@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 
 #include "commands.h"
 #include "mezzo/text/atomic_file.h"
@@ -48,6 +49,11 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
     throw UsageError("several ranks cannot share the texts of stdin; pass them as --data FILE");
   }
   ModelSession session(flags.model, group);
+  std::error_code none;
+  if (!flags.output.empty() && std::filesystem::equivalent(flags.data, flags.output, none)) {
+    throw UsageError(fmt::format("--output {} is the file of --data: predictions would replace the texts; pass another",
+                                 flags.output.string()));
+  }
   std::optional<text::AtomicFile> file;
   if (!flags.output.empty() && is_main(group)) {
     file.emplace(flags.output);
@@ -67,7 +73,7 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   if (flags.text) {
     predict({*flags.text});
   } else {
-    for_each_chunk(flags.data, predict);
+    for_each_chunk(flags.data, is_main(group), predict);
   }
   session.report_cut_texts();
   if (file) {

@@ -1,15 +1,15 @@
 #include "text_source.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <iterator>
 #include <system_error>
-
-#include "mezzo/text/dataset.h"
 
 namespace mezzo::app {
 namespace {
@@ -70,11 +70,25 @@ void LineReader::read_more() {
   at_end_ = count == 0;
 }
 
+void warn_of_invalid_utf8(const text::LabeledRows& rows) {
+  if (rows.rows_with_invalid_utf8 > 0) {
+    std::fputs(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} of {} rows\n", rows.file,
+                           rows.rows_with_invalid_utf8, rows.texts.size())
+                   .c_str(),
+               stderr);
+  }
+}
+
 void for_each_chunk(const std::filesystem::path& data,
+                    bool warns,
                     const std::function<void(const std::vector<std::string>&)>& use) {
   constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
   if (!data.empty()) {
-    auto texts = text::load_rows(data, text::LoadRowsOptions().labels_required(false)).texts;
+    auto rows = text::load_rows(data, text::LoadRowsOptions().labels_required(false));
+    if (warns) {
+      warn_of_invalid_utf8(rows);
+    }
+    auto& texts = rows.texts;
     for (size_t begin = 0; begin < texts.size(); begin += kRows) {
       const auto first = texts.begin() + static_cast<ptrdiff_t>(begin);
       const auto last = texts.begin() + static_cast<ptrdiff_t>(std::min(begin + kRows, texts.size()));

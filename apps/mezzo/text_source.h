@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/text/dataset.h"
+
 namespace mezzo::app {
 
 /// Lines of an open file, as they come: whoever writes one line into a pipe and waits for an answer gets it.
@@ -29,8 +31,14 @@ class LineReader {
   bool at_end_ = false;
 };
 
+/// Says on stderr how many rows had bytes that are no UTF-8, if any.
+void warn_of_invalid_utf8(const text::LabeledRows& rows);
+
 /// Gives the texts of a file, or of stdin (one a line), to `use`, in chunks, so that what is made of them need not be
 /// held for all. Texts of stdin are given as soon as no more of them are waiting.
-void for_each_chunk(const std::filesystem::path& data, const std::function<void(const std::vector<std::string>&)>& use);
+/// @param warns  of what is odd about the file: one of the ranks.
+void for_each_chunk(const std::filesystem::path& data,
+                    bool warns,
+                    const std::function<void(const std::vector<std::string>&)>& use);
 
 }  // namespace mezzo::app

@@ -40,7 +40,7 @@ int run_tokenize(const TokenizeFlags& flags) {
   }
   const auto tokenizer = flags.model.empty() ? text::BertTokenizer::from_vocab(flags.vocab)
                                              : text::BertTokenizer::from_pretrained(flags.model);
-  for_each_chunk(flags.data, [&](const std::vector<std::string>& texts) {
+  for_each_chunk(flags.data, /*warns=*/true, [&](const std::vector<std::string>& texts) {
     fmt::memory_buffer lines;
     for (const std::string& one : texts) {
       append_line(tokenizer.encode(one, flags.max_length).input_ids, lines);

@@ -193,8 +193,8 @@ std::optional<double> parse_loss_scale(const std::string& text) {
     return std::nullopt;
   }
   const auto scale = parse_number<double>(text);
-  if (!scale || !(*scale > 0)) {
-    throw UsageError(fmt::format("--loss-scale '{}' is neither 'dynamic' nor a number above 0", text));
+  if (!scale || !(*scale >= 1e-30 && *scale <= 1e30)) {
+    throw UsageError(fmt::format("--loss-scale '{}' is neither 'dynamic' nor a number from 1e-30 to 1e+30", text));
   }
   return scale;
 }

@@ -16,6 +16,7 @@
 namespace mezzo::distributed {
 namespace {
 
+constexpr int64_t kMostRanks = 1024;  // of a node: far more than any has processors or GPUs for
 constexpr int64_t kMostPorts = std::numeric_limits<uint16_t>::max();
 
 void check_at_least(const char* name, int64_t value, int64_t least) {
@@ -28,7 +29,8 @@ void check_seconds(const char* name, double value) {
 
 void check(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(!options.command().empty(), "there is no command to launch");
-  check_at_least("nproc", options.nproc(), 1);
+  TORCH_CHECK_VALUE(options.nproc() >= 1 && options.nproc() <= kMostRanks, "nproc is ", options.nproc(),
+                    ", expected 1 to ", kMostRanks);
   check_at_least("nnodes", options.nnodes(), 1);
   check_at_least("max_restarts", options.max_restarts(), 0);
   TORCH_CHECK_VALUE(options.node_rank() >= 0 && options.node_rank() < options.nnodes(), "node_rank is ",

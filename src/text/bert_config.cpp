@@ -6,6 +6,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "mezzo/text/atomic_file.h"
@@ -148,6 +149,17 @@ void BertConfig::save(const std::filesystem::path& config_json) const {
     json["label2id"] = std::move(label2id);
   }
   write_file_atomically(config_json, json.dump(2) + "\n");
+}
+
+void BertConfig::check_labels(const std::filesystem::path& config_json) const {
+  TORCH_CHECK_VALUE(label_names.size() >= 2, config_json.string(), ": id2label names ", label_names.size(),
+                    " label, and a classifier needs two");
+  std::set<std::string_view> seen;
+  for (const std::string& name : label_names) {
+    TORCH_CHECK_VALUE(!name.empty(), config_json.string(), ": id2label has an empty name");
+    TORCH_CHECK_VALUE(seen.insert(name).second, config_json.string(), ": id2label names two labels '", name,
+                      "'; give each a name of its own");
+  }
 }
 
 void BertConfig::set_dropout(double p) {

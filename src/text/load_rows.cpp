@@ -49,6 +49,9 @@ class RowCollector {
   /// What an error in the row after those that are here begins with.
   std::string where(int64_t line) const { return fmt::format("{}:{}: row {}: ", rows_.file, line, size() + 1); }
 
+  /// Of what is wrong outside of rows.
+  std::string between(int64_t line) const { return fmt::format("{}:{}: ", rows_.file, line); }
+
   void add(std::string text, RawLabel label, int64_t line) {
     check(label, line);
     rows_.texts.push_back(std::move(text));
@@ -132,7 +135,7 @@ class JsonRows {
  public:
   JsonRows(TextInput& json, RowCollector& rows, int64_t first_line)
       : json_(
-            json, [this] { return rows_.where(json_.line()); }, first_line),
+            json, [this] { return where(); }, first_line),
         rows_(rows) {}
 
   void read_array() {
@@ -152,9 +155,10 @@ class JsonRows {
   }
 
  private:
-  std::string where() const { return rows_.where(json_.line()); }
+  std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
 
   void read_row() {
+    is_in_row_ = true;
     const JsonReader::Type type = json_.peek();
     const int64_t line = json_.line();
     text_.reset();
@@ -169,6 +173,7 @@ class JsonRows {
       json_.fail("the row is " + to_string(type) + R"(, not [text, label] or {"text": …, "label": …})");
     }
     rows_.add(std::move(*text_), std::move(label_), line);
+    is_in_row_ = false;
   }
 
   void read_pair() {
@@ -208,6 +213,7 @@ class JsonRows {
 
   JsonReader json_;
   RowCollector& rows_;
+  bool is_in_row_ = false;
   std::optional<std::string> text_;  // of the row being read
   RawLabel label_;
 };

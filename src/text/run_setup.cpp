@@ -35,8 +35,11 @@ BertConfig read_config(const TrainConfig& config) {
 /// A trained classifier keeps its labels; everything else takes those of the training data.
 LabelMap choose_labels(const TrainConfig& config, const BertConfig& model, const LabeledRows& rows) {
   const bool is_classifier = !config.model.empty() && has_classifier(config.model);
-  return is_classifier ? LabelMap::from_names(model.label_names)
-                       : LabelMap::from_rows(rows, config.allow_empty_classes);
+  if (!is_classifier) {
+    return LabelMap::from_rows(rows, config.allow_empty_classes);
+  }
+  model.check_labels(config.model / "config.json");
+  return LabelMap::from_names(model.label_names);
 }
 
 /// Notes for what is odd about one file.

@@ -16,6 +16,8 @@ constexpr size_t kBlockBytes = 64 << 10;
 TextInput::TextInput(const std::filesystem::path& file, std::nullptr_t)
     : file_(file.string()), fd_(::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {
   TORCH_CHECK_VALUE(fd_.get() >= 0, file_, ": cannot be read: ", std::generic_category().message(errno), ".");
+  std::error_code none;
+  TORCH_CHECK_VALUE(!std::filesystem::is_character_file(file, none), file_, ": is a device, not a file.");
   append_block();  // a folder can be opened, but not read
 }
 

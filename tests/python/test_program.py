@@ -295,7 +295,7 @@ def one_line(done, status):
     (["--precision", "fp8"], 2, "mezzo train: --precision 'fp8' is not known: fp32, bf16, fp16, auto"),
     (["--optimizer", "adagrad"], 2, "mezzo train: --optimizer 'adagrad' is not known: adamw, adam, sgd, lamb"),
     (["--schedule", "step"], 2, "mezzo train: --schedule 'step' is not known: linear, cosine, cosine_with_restarts, polynomial"),
-    (["--loss-scale", "big"], 2, "mezzo train: --loss-scale 'big' is neither 'dynamic' nor a number above 0"),
+    (["--loss-scale", "big"], 2, "mezzo train: --loss-scale 'big' is neither 'dynamic' nor a number from 1e-30 to 1e+30"),
     (["--learning-rate", "nan"], 2, "mezzo train: --learning-rate is nan, expected a number from 0 to 1e+30"),
     (["--nonsense"], 2, "mezzo train: --nonsense is no option; see mezzo train --help"),
     (["--vocab", "v.txt"], 2, "mezzo train: --model-config and --vocab belong together: fresh weights need both"),
@@ -307,6 +307,9 @@ def one_line(done, status):
     (["--master-weights"], 2, "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
     (["--init-scale", "-1"], 2, "mezzo train: --init-scale is -1, expected a number from 1e-30 to 1e+30"),
     (["--config", "nothing.toml"], 2, "nothing.toml: "),
+    (["--config", "/"], 2, "mezzo train: --config /: is a folder, not a TOML file"),
+    (["--loss-scale", "inf"], 2, "mezzo train: --loss-scale 'inf' is neither 'dynamic' nor a number from 1e-30 to 1e+30"),
+    (["--train", "/dev/zero"], 1, "/dev/zero: "),
 ])
 def test_wrong_input_is_one_line_and_leaves_nothing(small, data, tmp_path, change, status, message):
     output = tmp_path / "out"
@@ -478,6 +481,40 @@ def test_a_model_that_gives_nan_labels_nothing(run, data, tmp_path):
         assert done.stdout == ""
     done = mezzo("predict", "--model", broken, "--precision", "bf16", "--text", "goal", check=False)
     assert "the model gives inf or NaN for text 1 in bf16; try --precision fp32" in one_line(done, 1)
+
+
+def test_what_a_message_quotes_does_not_break_its_line(run, tmp_path):
+    odd = tmp_path / "na me\nü.jsonl"
+    odd.write_text('{"text": "goal", "label": "a\\nb\\u001b[31m"}\n')
+    message = one_line(mezzo("eval", "--model", run[0], "--data", odd, check=False), 1)
+    assert "na me ü.jsonl:1: row 1: unknown label 'a b[31m'. The labels are: " in message
+
+
+def test_predictions_never_replace_the_texts(run, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("goal\n")
+    (tmp_path / "link.txt").symlink_to(texts)
+    done = mezzo("predict", "--model", run[0], "--data", texts, "--output", tmp_path / "link.txt", check=False)
+    assert "is the file of --data: predictions would replace the texts" in one_line(done, 2)
+    assert texts.read_text() == "goal\n"
+
+
+def test_bytes_that_are_no_utf8_are_counted(run, tmp_path):
+    (tmp_path / "bad.csv").write_bytes(b"text,label\ngo\xffal,sport\nteam,sport\n")
+    for command in ["predict", "--model", run[0]], ["eval", "--model", run[0]], ["tokenize", "--model", run[0]]:
+        done = mezzo(*command, "--data", tmp_path / "bad.csv")
+        assert done.stderr == f"{tmp_path}/bad.csv: bytes that are no UTF-8 replaced by U+FFFD in 1 of 2 rows\n"
+
+
+def test_labels_of_a_model_that_cannot_be_told_apart_are_refused_by_file(run, data, tmp_path):
+    for names, message in [(["a"], "id2label names 1 label, and a classifier needs two"),
+                           (["a", "a", "c"], "id2label names two labels 'a'; give each a name of its own")]:
+        model = tmp_path / str(len(names))
+        shutil.copytree(run[0], model)
+        config = json.loads((model / "config.json").read_text())
+        config |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+        (model / "config.json").write_text(json.dumps(config))
+        assert f"{model}/config.json: {message}" in one_line(mezzo("predict", "--model", model, "--text", "x", check=False), 1)
 
 
 def test_wrong_commands_and_foreign_models():

@@ -361,7 +361,7 @@ def test_metrics_that_somebody_moves_end_the_run_but_lose_no_step(data, whole, t
     process, stderr = run_and_damage(flags(data, output, *more), output, record, move, tmp_path)
     assert process.returncode == 1
     assert re.search(r"metrics.jsonl: was removed, moved or replaced .*; where checkpoints are left", stderr.splitlines()[-1]), stderr
-    trained(flags(data, output, *more, "--resume", "auto"))
+    assert "resumed after step " in trained(flags(data, output, *more, "--resume", "auto")).stderr
     assert model_of(output) == model_of(whole)
 
 

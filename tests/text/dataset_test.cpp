@@ -180,7 +180,7 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
               "a.json:4: row 3: not valid JSON: half a surrogate pair in a string.");
   }
   EXPECT_EQ(at_row("[\"c\" 1]"), "a.json:4: row 3: not valid JSON: ',' or ']' expected.");
-  EXPECT_EQ(at_row("[\"c\", 1]\n [\"d\", 1]"), "a.json:5: row 4: not valid JSON: ',' or ']' expected.");
+  EXPECT_EQ(at_row("[\"c\", 1]\n [\"d\", 1]"), "a.json:5: not valid JSON: ',' or ']' expected.");
 }
 
 TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
@@ -193,11 +193,11 @@ TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
 TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
   EXPECT_EQ(error("a.json", "{\"text\": \"a\"}\n"),
             "a.json:1: row 1: the file is an object, not an array of rows. For one object a line, name it .jsonl.");
-  EXPECT_EQ(error("a.json", "  \n"), "a.json:2: row 1: the JSON ends where a value is expected.");
-  EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: row 2: the JSON ends where ',' or ']' is expected.");
-  EXPECT_EQ(error("a.json", "[[\"a\", 0]]\nx"), "a.json:2: row 2: not valid JSON: more text after its end.");
+  EXPECT_EQ(error("a.json", "  \n"), "a.json:2: the JSON ends where a value is expected.");
+  EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: the JSON ends where ',' or ']' is expected.");
+  EXPECT_EQ(error("a.json", "[[\"a\", 0]]\nx"), "a.json:2: not valid JSON: more text after its end.");
   EXPECT_EQ(error("a.jsonl", "[\"a\",\n0]"), "a.jsonl:1: row 1: the JSON ends where a value is expected.");
-  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n[\"b\", 1] x"), "a.jsonl:2: row 3: not valid JSON: more text after its end.");
+  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n[\"b\", 1] x"), "a.jsonl:2: not valid JSON: more text after its end.");
 }
 
 TEST_F(LoadRowsTest, RefusesNestingThatCouldExhaustTheStack) {

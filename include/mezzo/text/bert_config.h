@@ -30,6 +30,10 @@ struct BertConfig {
   ///     a BERT single-label classifier (or bare encoder) this code can run.
   static BertConfig from_file(const std::filesystem::path& config_json);
 
+  /// Whether a classifier can tell its labels apart: two at least, each with a name of its own.
+  /// @throws c10::ValueError  naming `config_json`, where they were read, and what is wrong.
+  void check_labels(const std::filesystem::path& config_json) const;
+
   /// Writes a config.json that transformers' BertForSequenceClassification
   /// loads. Atomic: the file is complete or untouched.
   void save(const std::filesystem::path& config_json) const;
