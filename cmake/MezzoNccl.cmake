@@ -8,10 +8,17 @@ if(NOT EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so")
   return()
 endif()
 
-find_package(CUDAToolkit QUIET)
+# Not by find_package(CUDAToolkit): that of CMake 3.25 ends in an error where it finds a toolkit of CUDA 13, and what
+# it checks for is not needed.
+find_program(_mezzo_nvcc nvcc NO_CACHE)
+get_filename_component(_mezzo_nvcc_dir "${_mezzo_nvcc}" DIRECTORY)
+find_path(_mezzo_toolkit cuda_runtime.h NO_CACHE NO_DEFAULT_PATH PATHS
+  "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include" "${_mezzo_nvcc_dir}/../include" /usr/local/cuda/include)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${MEZZO_TORCH_ROOT}/../nvidia/nccl/include" NO_CACHE)
 file(GLOB _mezzo_cuda_dirs "${MEZZO_TORCH_ROOT}/../nvidia/cu*/include") # they fit the libraries, so they come first
-list(APPEND _mezzo_cuda_dirs ${CUDAToolkit_INCLUDE_DIRS})
+if(_mezzo_toolkit)
+  list(APPEND _mezzo_cuda_dirs "${_mezzo_toolkit}")
+endif()
 if(NCCL_INCLUDE_DIR)
   list(APPEND _mezzo_cuda_dirs "${NCCL_INCLUDE_DIR}")
 endif()

@@ -16,6 +16,9 @@ if [[ ! -e $torch/lib/libtorch_cuda.so ]]; then
   exit 1
 fi
 
+# As scripts/build.sh does for a user.
+cmake --preset release -B "$folder/user" -DMEZZO_VENV="$MEZZO_VENV" -DTorch_DIR="$torch/share/cmake/Torch" \
+  -DMEZZO_BUILD_TESTS=OFF >"$folder/user.log"
 cmake --preset release -B "$folder/build" -DMEZZO_VENV="$MEZZO_VENV" -DTorch_DIR="$torch/share/cmake/Torch" \
   -DMEZZO_BUILD_TESTS=ON | tee "$folder/configure.log"
 grep -q "mezzo: with NCCL" "$folder/configure.log" || { echo "test_cuda_build: built without NCCL" >&2; exit 1; }
