@@ -64,6 +64,36 @@ TEST_F(CpuMemoryPoolDeathTest, OneSizeAfterAnotherStaysInTheMemoryOfTheLargest) 
   EXPECT_EXIT(touch_one_size_after_another(), testing::ExitedWithCode(0), "as it should be");
 }
 
+void fill_with_small_then_with_large_ones() {
+  use_cpu_memory_pool();
+  const int64_t before = resident();
+  std::vector<at::Tensor> small;
+  for (int i = 0; i < 300; ++i) {
+    small.push_back(at::empty({kMiB}, at::kByte).fill_(i % 251));
+  }
+  const std::vector<at::Tensor> kept = {small[0], small[150], small[299]};
+  small.clear();
+  std::vector<at::Tensor> large;
+  for (int i = 0; i < 10; ++i) {
+    large.push_back(written(30 * kMiB));
+  }
+  const int64_t taken = resident() - before;
+  const auto stats = cpu_memory_stats();
+  std::string failure;
+  for (const int64_t i : {0, 1, 2}) {
+    failure = kept[i].eq(i == 0 ? 0 : i == 1 ? 150 : 48).all().item<bool>() ? failure : "a tensor was given back";
+  }
+  // 303 MiB in use and half as much again. All side by side would take 600.
+  if (taken > 470 * kMiB || std::abs(taken - stats.reserved) > 16 * kMiB) {
+    failure = "took " + std::to_string(taken / kMiB) + " MiB, says " + std::to_string(stats.reserved / kMiB);
+  }
+  mezzo::end(failure);
+}
+
+TEST_F(CpuMemoryPoolDeathTest, GivesTheSystemBackWhatItHolds) {
+  EXPECT_EXIT(fill_with_small_then_with_large_ones(), testing::ExitedWithCode(0), "as it should be");
+}
+
 void allocate_on_threads() {
   use_cpu_memory_pool();
   std::atomic<bool> is_good = true;
