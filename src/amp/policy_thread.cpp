@@ -7,7 +7,9 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "amp/op_policy_table.h"
@@ -59,18 +61,20 @@ Home make_home() {
   return &of_this_thread;
 }
 
-/// Another copy may have been faster.
+/// Another copy may be faster, or just at it: the key is taken a moment before it shows by whom.
 Home find_or_make_home() {
-  if (auto* found = find_home()) {
-    return found;
-  }
-  try {
-    return make_home();
-  } catch (const c10::Error&) {
+  for (int patience = 100;; --patience) {
     if (auto* found = find_home()) {
       return found;
     }
-    throw;
+    try {
+      return make_home();
+    } catch (const c10::Error&) {
+      if (patience == 0) {
+        throw;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 }
 

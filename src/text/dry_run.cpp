@@ -108,8 +108,10 @@ void print_dry_run(const TrainConfig& config,
       counted(plan.batch_size * plan.grad_accumulation, "text"),
       counted(plan.grad_accumulation, "micro-batch", "micro-batches"), counted(plan.ranks, "rank"),
       to_string(setup.precision)));
-  write_stdout(fmt::format("tokens a step: {} at least, {} in the middle, {} at most\n\n", work.tokens.front(),
-                           work.tokens[work.tokens.size() / 2], work.tokens.back()));
+  const auto looked_at = static_cast<int64_t>(work.tokens.size());
+  write_stdout(fmt::format("tokens a step{}: {} at least, {} in the middle, {} at most\n\n",
+                           looked_at < plan.total_steps ? fmt::format(", of the first {}", looked_at) : "",
+                           work.tokens.front(), work.tokens[looked_at / 2], work.tokens.back()));
   write_stdout(fmt::format("memory{}\n", plan.ranks > 1 ? " of each rank" : ""));
   print_size("weights", estimate.weights);
   print_size("optimizer state", estimate.optimizer);

@@ -49,5 +49,21 @@ TEST(MasterWeightsTest, RefusesOtherDtypesBeforeAnythingChanges) {
   EXPECT_EQ(weight.scalar_type(), at::kFloat);
 }
 
+TEST(MasterWeightsTest, RefusesAStateWhoseEntriesForOneParameterDifferInAnything) {
+  auto weight = at::ones({2}).requires_grad_();
+  MasterWeights masters({{"a", weight}, {"b", weight}}, at::kHalf);
+  const auto values = at::full({2}, 3.0F);
+  for (const auto& other : {at::full({2}, 4.0F), at::full({3}, 3.0F), values.to(at::kDouble)}) {
+    try {
+      masters.load_state_dict({{"a", values}, {"b", other}});
+      FAIL() << other;
+    } catch (const c10::ValueError& error) {
+      EXPECT_NE(error.msg().find("entries a and b of the state to load differ"), std::string::npos) << error.msg();
+    }
+  }
+  masters.load_state_dict({{"a", values}, {"b", values.clone()}});
+  EXPECT_EQ(weight[0].item<float>(), 3);
+}
+
 }  // namespace
 }  // namespace mezzo

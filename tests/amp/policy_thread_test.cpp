@@ -102,6 +102,24 @@ TEST_F(PolicyThreadDeathTest, SharedObjectsWithACopyOfMezzoEachShareOneHome) {
   EXPECT_EXIT(open_regions_of_three_copies(), testing::ExitedWithCode(0), "as it should be");
 }
 
+void close_the_copy_that_opened_the_first_region() {
+  first_copy = load_copy("first");
+  checks.expect(first_copy("fp32", [] {}) == static_cast<int8_t>(at::kFloat), "the copy's own policy");
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(first_copy), &info);
+  void* library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  checks.expect(library != nullptr, "the copy is there");
+  dlclose(library);  // this one's
+  dlclose(library);  // load_copy's
+  const AutocastGuard autocast(at::kCPU, at::kBFloat16, AutocastOptions().policy(OpPolicy::preset("cpu")));
+  checks.expect(product() == at::kBFloat16, "its home of regions outlives it");
+  checks.end();
+}
+
+TEST_F(PolicyThreadDeathTest, ASharedObjectThatIsClosedTakesNoRegionsAlong) {
+  EXPECT_EXIT(close_the_copy_that_opened_the_first_region(), testing::ExitedWithCode(0), "as it should be");
+}
+
 /// A guard with a log must be refused with these words, and leave no trace.
 void expect_refusal(const std::string& words) {
   std::string message;
