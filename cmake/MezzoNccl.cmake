@@ -13,7 +13,7 @@ endif()
 find_program(_mezzo_nvcc nvcc NO_CACHE)
 get_filename_component(_mezzo_nvcc_dir "${_mezzo_nvcc}" DIRECTORY)
 find_path(_mezzo_toolkit cuda_runtime.h NO_CACHE NO_DEFAULT_PATH PATHS
-  "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include" "${_mezzo_nvcc_dir}/../include" /usr/local/cuda/include)
+  "${CUDAToolkit_ROOT}/include" "$ENV{CUDAToolkit_ROOT}/include" "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include" "${_mezzo_nvcc_dir}/../include" /usr/local/cuda/include)
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${MEZZO_TORCH_ROOT}/../nvidia/nccl/include" NO_CACHE)
 file(GLOB _mezzo_cuda_dirs "${MEZZO_TORCH_ROOT}/../nvidia/cu*/include") # they fit the libraries, so they come first
 if(_mezzo_toolkit)

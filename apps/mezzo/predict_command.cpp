@@ -50,9 +50,12 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   }
   ModelSession session(flags.model, group);
   std::error_code none;
-  if (!flags.output.empty() && std::filesystem::equivalent(flags.data, flags.output, none)) {
-    throw UsageError(fmt::format("--output {} is the file of --data: predictions would replace the texts; pass another",
-                                 flags.output.string()));
+  const std::filesystem::path source = flags.data.empty() && !flags.text ? "/dev/stdin" : flags.data;
+  if (!flags.output.empty() && std::filesystem::equivalent(source, flags.output, none)) {
+    throw UsageError(
+        fmt::format("--output {} is the file that the texts are read from: predictions would replace them; "
+                    "pass another",
+                    flags.output.string()));
   }
   std::optional<text::AtomicFile> file;
   if (!flags.output.empty() && is_main(group)) {

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
-#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -28,7 +28,7 @@ struct TrainFlags {
   std::string config_file;
   std::string loss_scale = "dynamic";
   std::string batch_size = "32";
-  std::optional<int64_t> restarted;  // by a mezzo launch of that time, in seconds since 1970
+  bool restarted = false;  // by mezzo launch
 };
 
 void add_sources(CLI::App& app, TrainConfig& config) {
@@ -167,7 +167,7 @@ void add_running(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str();
   app.add_option("--keep", config.keep, "checkpoints kept")->group("Run")->capture_default_str();
   app.add_option("--resume", config.resume, "auto, or a checkpoint folder to go on from")->group("Run");
-  app.add_option("--restarted", flags.restarted)->group("");  // of mezzo launch
+  app.add_flag("--restarted", flags.restarted)->group("");  // of mezzo launch
   app.add_option("--threads", config.threads, "processor threads; 0: LibTorch's choice")
       ->group("Run")
       ->capture_default_str();
@@ -210,22 +210,25 @@ std::optional<int64_t> parse_batch_size(const std::string& text) {
   return size;
 }
 
-/// Whether the run that a launcher started at `launched` and starts again now has saved a checkpoint itself, so that it
-/// need not begin at that of --resume. Others may be there that it went back from.
-bool has_own_checkpoints(const TrainConfig& config, std::time_t launched) {
+/// Whether the run that a launcher starts again had gone on from its --resume, and has a checkpoint: then there is more
+/// to go on from. All ranks read the same. Where a run before it was told the same, that may be one of its own.
+bool has_own_checkpoints(const TrainConfig& config) {
+  std::ifstream file(config.output / "run.json");
+  const auto json = nlohmann::json::parse(file, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json::json_pointer setting("/settings/resume");
+  if (!json.contains(setting) || (json[setting] != config.resume && json[setting] != "auto")) {
+    return false;
+  }
   std::error_code none;
   const std::filesystem::directory_iterator entries(config.output / "checkpoints", none);
-  return std::any_of(begin(entries), end(entries), [&](const auto& entry) {
-    struct stat info {};
-    return entry.path().filename().string().starts_with("step-") && ::stat(entry.path().c_str(), &info) == 0 &&
-           info.st_mtime >= launched;
-  });
+  return std::any_of(begin(entries), end(entries),
+                     [](const auto& entry) { return entry.path().filename().string().starts_with("step-"); });
 }
 
 int run_train(TrainFlags& flags) {
   flags.config.loss_scale = parse_loss_scale(flags.loss_scale);
   flags.config.batch_size = parse_batch_size(flags.batch_size);
-  if (flags.restarted && has_own_checkpoints(flags.config, *flags.restarted)) {
+  if (flags.restarted && has_own_checkpoints(flags.config)) {
     flags.config.resume = "auto";
   }
   as_usage([&] { flags.config.validate(); });
@@ -253,9 +256,9 @@ Run add_train(CLI::App& app) {
   add_ranks(app, flags->config);
   add_running(app, *flags);
   app.footer(
-      "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could "
-      "not\n"
-      "be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was taken.");
+      "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could\n"
+      "not be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was "
+      "taken.");
   return [flags] { return run_train(*flags); };
 }
 

@@ -152,8 +152,8 @@ void BertConfig::save(const std::filesystem::path& config_json) const {
 }
 
 void BertConfig::check_labels(const std::filesystem::path& config_json) const {
-  TORCH_CHECK_VALUE(label_names.size() >= 2, config_json.string(), ": id2label names ", label_names.size(),
-                    " label, and a classifier needs two");
+  TORCH_CHECK_VALUE(label_names.size() >= 2, config_json.string(),
+                    ": id2label names fewer than two labels, and a classifier tells two apart");
   std::set<std::string_view> seen;
   for (const std::string& name : label_names) {
     TORCH_CHECK_VALUE(!name.empty(), config_json.string(), ": id2label has an empty name");

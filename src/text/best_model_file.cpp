@@ -2,6 +2,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <cerrno>
+#include <system_error>
+
 #include "text/checkpoint_store.h"
 #include "text/content_hash.h"
 
@@ -17,7 +20,8 @@ void BestModelFile::written(const std::string& hash) {
 std::string BestModelFile::problem(Look look) const {
   struct stat now {};
   if (::stat(path_.c_str(), &now) != 0) {
-    return path_.string() + ": is missing: it was removed while the run was going";
+    return path_.string() + (errno == ENOENT ? ": is missing: it was removed while the run was going"
+                                             : ": cannot be looked at: " + std::generic_category().message(errno));
   }
   const bool untouched = now.st_dev == as_written_.st_dev && now.st_ino == as_written_.st_ino &&
                          now.st_size == as_written_.st_size && now.st_mtim.tv_sec == as_written_.st_mtim.tv_sec &&
@@ -40,7 +44,7 @@ std::string BestModelFile::mend(Look look, const std::function<std::optional<std
     const auto copy = find_copy();
     TORCH_CHECK_VALUE(copy, what,
                       ". It held the best weights, of which no checkpoint has a copy, so the run ends here; --resume "
-                      "auto goes on without them");
+                      "auto goes on from the last checkpoint, without them where there was none before");
     copy_intact_file(*copy, path_, hash_);
   }
   written(hash_);

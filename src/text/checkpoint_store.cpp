@@ -53,11 +53,10 @@ void remove_files(const fs::path& checkpoint) {
   fs::remove(checkpoint, ignored);
 }
 
-/// Those of the checkpoint alone.
-void move_files(const fs::path& checkpoint, const fs::path& target) {
+void move_files_of_others(const fs::path& checkpoint, const fs::path& target) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(checkpoint)) {
-    if (is_file_of_checkpoint(entry.path())) {
+    if (!is_file_of_checkpoint(entry.path())) {
       files.push_back(entry.path());
     }
   }
@@ -214,6 +213,12 @@ bool CheckpointStore::has(int64_t step) {
   return fs::exists(path) && is_intact(path);
 }
 
+bool CheckpointStore::has_any() {
+  const auto checkpoints = list_if_possible(folder_);
+  return std::any_of(checkpoints.begin(), checkpoints.end(),
+                     [this](const auto& checkpoint) { return is_intact(checkpoint.second); });
+}
+
 void set_checkpoints_aside(const fs::path& folder, int64_t after) {
   auto checkpoints = layout::list(folder);
   std::reverse(checkpoints.begin(), checkpoints.end());
@@ -222,12 +227,14 @@ void set_checkpoints_aside(const fs::path& folder, int64_t after) {
       continue;
     }
     const fs::path aside = layout::path_aside(folder, step);
-    if (holds_files_of_others(path)) {
-      fs::create_directory(aside);
-      move_files(path, aside);
-    } else {
-      fs::rename(path, aside);
+    fs::rename(path, aside);
+    if (holds_files_of_others(aside)) {
+      fs::create_directory(path);
+      move_files_of_others(aside, path);
     }
+  }
+  if (!checkpoints.empty()) {
+    flush_folder(folder);
   }
 }
 

@@ -31,8 +31,9 @@ class CheckpointStore {
   ///     What cannot be removed once the checkpoint is complete is only warned of.
   void save(const Checkpoint& checkpoint, const std::filesystem::path& best_model);
 
-  /// Whether there is an intact checkpoint of that step.
+  /// Whether there is an intact checkpoint, of that step or of any.
   bool has(int64_t step);
+  bool has_any();
 
   /// A file of a checkpoint with the contents of `hash`.
   std::optional<std::filesystem::path> find_weights(const std::string& hash) const;
@@ -52,7 +53,7 @@ class CheckpointStore {
 };
 
 /// Renames the checkpoints of later steps than `after`, oldest first, for CheckpointStore::tidy to remove: a process that
-/// is killed meanwhile leaves none that is half removed. Files of somebody else stay where they are.
+/// is killed meanwhile leaves none that is half removed. Files of somebody else get back to where they were.
 void set_checkpoints_aside(const std::filesystem::path& folder, int64_t after);
 
 /// Removes the files of folder/step-* that checkpoints consist of, and `folder` where nothing else lies in it.

@@ -97,8 +97,13 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
     return;
   }
   run_ = resumed->run;
+  left_behind_.clear();
   if (config_.resume != "auto") {
-    goes_back_to_ = resumed->step;
+    for (const auto& [step, path] : checkpoint_format::list(config_.output / "checkpoints")) {
+      if (step > resumed->step) {
+        left_behind_.push_back(step);
+      }
+    }
   }
   const auto present = read_present_run(config_.output);
   const bool is_its_own =
@@ -111,6 +116,10 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
   TORCH_CHECK_VALUE(!present || !present->finished || config_.overwrite, "--resume: ", config_.output.string(),
                     " holds the finished run of this checkpoint already; pass --overwrite to go back to step ",
                     resumed->step, " and replace its end, or another --output");
+  TORCH_CHECK_VALUE(left_behind_.empty() || config_.overwrite || lies_in_output(config_, config_.resume),
+                    "--resume: ", config_.output.string(), " has gone on from this checkpoint to step ",
+                    left_behind_.front(),
+                    "; pass --resume auto to go on from there, or --overwrite to go back to step ", resumed->step);
 }
 
 void RunFolder::check_new(const RunIdentity& identity) {
@@ -162,13 +171,15 @@ void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity
   }
 }
 
-/// Without a checkpoint, the best model and the records are all there is of maybe days of training.
+/// Without a checkpoint, the best model and the records are all there is of maybe days of training. Where a process is
+/// killed meanwhile, part of them are in the folder aside, and the next start goes on.
 void RunFolder::keep_records() {
   std::error_code none;
   const fs::path metrics = config_.output / "metrics.jsonl", model = config_.output / "model.safetensors";
-  const fs::path aside = config_.output / ".before-restart";  // there where a process was killed meanwhile
+  const fs::path aside = config_.output / ".before-restart";
   const uintmax_t size = fs::file_size(metrics, none);
-  if (!fs::exists(model) && (none || size == 0) && !fs::exists(aside)) {
+  const bool has_records = fs::exists(model) || (!none && size > 0);
+  if (!fs::exists(aside) && !(begins_again_ && has_records)) {
     return;
   }
   make_folders(aside);
@@ -177,8 +188,10 @@ void RunFolder::keep_records() {
       fs::rename(config_.output / name, aside / name);
     }
   };
-  std::for_each(kRunFiles.begin(), kRunFiles.end(), keep);
-  keep("tensorboard");
+  if (begins_again_) {
+    std::for_each(kRunFiles.begin(), kRunFiles.end(), keep);
+    keep("tensorboard");
+  }
   int64_t number = 1;
   do {
     kept_ = config_.output / fmt::format("before-restart-{}", number++);
@@ -187,9 +200,7 @@ void RunFolder::keep_records() {
 }
 
 void RunFolder::clear() {
-  if (begins_again_) {
-    keep_records();
-  }
+  keep_records();
   if (replaces_) {
     for (const char* name : kRunFiles) {
       fs::remove(config_.output / name);
@@ -197,8 +208,8 @@ void RunFolder::clear() {
     remove_files_named(config_.output / "tensorboard", "events.out.tfevents.");
     remove_checkpoints(config_.output / "checkpoints");
   }
-  if (goes_back_to_) {  // before the records of those steps go
-    set_checkpoints_aside(config_.output / "checkpoints", *goes_back_to_);
+  if (!left_behind_.empty()) {  // before the records of those steps go
+    set_checkpoints_aside(config_.output / "checkpoints", left_behind_.back() - 1);
   }
   for (const auto& entry : fs::directory_iterator(config_.output)) {
     if (is_leftover(entry.path())) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mezzo/text/checkpoint.h"
 #include "mezzo/text/train_config.h"
@@ -37,6 +38,9 @@ class RunFolder {
   /// After make(): whether the folder is still where it was made.
   bool is_there() const { return lock_->is_there(); }
 
+  /// The steps of checkpoints later than the one that was asked for, which clear() removes; newest first.
+  const std::vector<int64_t>& left_behind() const { return left_behind_; }
+
   /// The run's name in run.json and in its checkpoints.
   const std::string& run() const { return run_; }
 
@@ -53,7 +57,7 @@ class RunFolder {
   std::string run_;
   bool replaces_ = false;      // another run
   bool begins_again_ = false;  // one that ended before its first checkpoint
-  std::optional<int64_t> goes_back_to_;
+  std::vector<int64_t> left_behind_;
   std::filesystem::path kept_;
 };
 

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/utsname.h>
 #include <torch/version.h>
 
@@ -138,6 +139,9 @@ RunOutput::RunOutput(const TrainConfig& config,
       counted(at::get_num_threads(), "thread")));
   if (resumed) {
     note(fmt::format("resumed after step {}", resumed->step));
+    if (!folder.left_behind().empty()) {
+      note(fmt::format("checkpoints of later steps were removed: {}", fmt::join(folder.left_behind(), ", ")));
+    }
   } else if (config.resume == "auto") {
     const std::string kept = folder.kept().string();
     note(fmt::format("no checkpoint in {}, starting anew{}", (config.output / "checkpoints").string(),

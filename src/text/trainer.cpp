@@ -669,8 +669,9 @@ class Trainer {
     }
   }
 
-  /// With a checkpoint of what is in memory, unless the whole folder is gone. Records are on the disk before
-  /// any checkpoint is, which a power cut may leave as the newest one.
+  /// With a checkpoint of what is in memory, unless the whole folder is gone. Records are on the disk before, where
+  /// they can be: a power cut may leave it as the newest one. Where the best model is lost, an earlier checkpoint is
+  /// worth more than one without it: what comes after it is found again.
   void end_if_output_failed() {
     put_out([&] { output_->flush(); });
     if (!ranks_.any(output_error_ != nullptr)) {
@@ -678,11 +679,16 @@ class Trainer {
     }
     Checkpoint checkpoint = state();
     if (output_ && folder_->is_there()) {
-      if (checkpoint.best && !best_model_->problem(BestModelFile::Look::kThorough).empty() && !find_copy_of_best()) {
+      const bool has_best =
+          !checkpoint.best || best_model_->problem(BestModelFile::Look::kThorough).empty() || find_copy_of_best();
+      if (!has_best) {
         checkpoint.best.reset();
-        checkpoint.last_eval_step = 0;
+        checkpoint.last_eval_step =
+            std::min(checkpoint.last_eval_step, checkpoint.step - 1);  // its model is the best of now
       }
-      save_if_possible(checkpoint);
+      if (has_best || !checkpoints_->has_any()) {
+        save_if_possible(checkpoint);
+      }
     }
     ranks_.all_or_none([&] {
       if (output_error_) {

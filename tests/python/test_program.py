@@ -495,7 +495,11 @@ def test_predictions_never_replace_the_texts(run, tmp_path):
     texts.write_text("goal\n")
     (tmp_path / "link.txt").symlink_to(texts)
     done = mezzo("predict", "--model", run[0], "--data", texts, "--output", tmp_path / "link.txt", check=False)
-    assert "is the file of --data: predictions would replace the texts" in one_line(done, 2)
+    refusal = "is the file that the texts are read from: predictions would replace them; pass another"
+    assert refusal in one_line(done, 2)
+    with open(texts) as stdin:
+        done = subprocess.run([PROGRAM, "predict", "--model", run[0], "--output", texts], stdin=stdin, capture_output=True, text=True)
+    assert refusal in one_line(done, 2)
     assert texts.read_text() == "goal\n"
 
 
@@ -507,7 +511,7 @@ def test_bytes_that_are_no_utf8_are_counted(run, tmp_path):
 
 
 def test_labels_of_a_model_that_cannot_be_told_apart_are_refused_by_file(run, data, tmp_path):
-    for names, message in [(["a"], "id2label names 1 label, and a classifier needs two"),
+    for names, message in [(["a"], "id2label names fewer than two labels, and a classifier tells two apart"),
                            (["a", "a", "c"], "id2label names two labels 'a'; give each a name of its own")]:
         model = tmp_path / str(len(names))
         shutil.copytree(run[0], model)

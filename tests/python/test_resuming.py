@@ -9,7 +9,7 @@ import time
 
 import pytest
 import tiny_runs
-from support import PROGRAM, random_bert
+from support import PROGRAM, random_bert, records
 from tiny_runs import checkpoints_of, faults, flags, flip_a_byte, logged_calls, losses_of, model_of, run, snapshot, trained
 
 
@@ -348,6 +348,16 @@ def test_a_best_model_without_a_copy_ends_the_run_but_not_its_weights(data, tmp_
         (output / "model.safetensors").rmdir()
     trained(flags(data, output, *more, "--resume", "auto"))
     assert json.loads((output / "run.json").read_text())["best_step"] >= step, "the best of those that are left"
+    assert [record["step"] for record in records(output, "eval") if "final" not in record] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_best_model_without_a_copy_is_found_again_after_an_earlier_checkpoint(data, whole, tmp_path):
+    output = tmp_path / "out"
+    more = ["--save-every", 3]  # the best model is that of step 4
+    process, stderr = run_and_damage(flags(data, output, *more), output, LAST_STEP - 2, (output / "model.safetensors").unlink, tmp_path)
+    assert process.returncode == 1 and checkpoints_of(output) == [3], stderr
+    trained(flags(data, output, *more, "--resume", "auto"))
+    assert model_of(output) == model_of(whole)
 
 
 @pytest.mark.parametrize("record", [2, 3, 4, LAST_STEP + 2])
@@ -385,6 +395,25 @@ def test_a_folder_of_checkpoints_that_is_away_is_not_taken_for_none(data, cut, t
     assert "checkpoints: cannot be searched for checkpoints: No such file or directory" in refused(flags(data, cut, "--resume", "auto"), cut)
     (tmp_path / "disk").rename(tmp_path / "away")
     assert "resumed after step 4" in trained(flags(data, cut, "--resume", "auto")).stderr
+
+
+def test_what_was_being_kept_when_a_run_was_killed_is_kept_whatever_comes_next(data, finished):
+    (finished / ".before-restart").mkdir()
+    (finished / ".before-restart/model.safetensors").write_text("of an earlier run")
+    trained(flags(data, finished, "--overwrite"))
+    assert (finished / "before-restart-1/model.safetensors").read_text() == "of an earlier run"
+
+
+def test_a_run_that_has_gone_on_elsewhere_is_not_taken_back_unasked(data, whole, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(whole, old)
+    again = flags(data, new, "--resume", old / "checkpoints/step-4", "--save-every", 1)
+    shutil.copytree(old, new)
+    (new / "run.json").write_text(json.dumps({**json.loads((new / "run.json").read_text()), "finished": False}))
+    assert f"--resume: {new} has gone on from this checkpoint to step 6; pass --resume auto" in refused(again, new)
+    done = trained([*again, "--overwrite"])
+    assert "checkpoints of later steps were removed: 6\n" in done.stderr
+    assert model_of(new) == model_of(whole)
 
 
 def test_what_a_killed_run_left_half_written_is_removed(data, cut, whole):

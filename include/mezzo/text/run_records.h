@@ -123,8 +123,7 @@ class MetricsLog {
   ~MetricsLog();
 
   /// @throws c10::Error  if the line could not be written, e.g. on a full disk. What is missing of it is written before
-  /// the
-  ///     next one, or by flush().
+  ///     the next one, or by flush().
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
   void append(const DiagnoseRecord& record);
