@@ -9,11 +9,15 @@ if(NOT EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so")
 endif()
 
 # Not by find_package(CUDAToolkit): that of CMake 3.25 ends in an error where it finds a toolkit of CUDA 13, and what
-# it checks for is not needed.
-find_program(_mezzo_nvcc nvcc NO_CACHE)
-get_filename_component(_mezzo_nvcc_dir "${_mezzo_nvcc}" DIRECTORY)
-find_path(_mezzo_toolkit cuda_runtime.h NO_CACHE NO_DEFAULT_PATH PATHS
-  "${CUDAToolkit_ROOT}/include" "$ENV{CUDAToolkit_ROOT}/include" "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include" "${_mezzo_nvcc_dir}/../include" /usr/local/cuda/include)
+# it checks for is not needed. What is said to that, where the toolkit lies or that none is wanted, holds here too.
+set(_mezzo_toolkit)
+if(NOT CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit)
+  find_program(_mezzo_nvcc nvcc NO_CACHE)
+  get_filename_component(_mezzo_nvcc_dir "${_mezzo_nvcc}" DIRECTORY)
+  find_path(_mezzo_toolkit cuda_runtime.h NO_CACHE NO_DEFAULT_PATH PATHS
+    "${CUDAToolkit_ROOT}/include" "$ENV{CUDAToolkit_ROOT}/include" "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include"
+    "${_mezzo_nvcc_dir}/../include" /usr/local/cuda/include)
+endif()
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS "${MEZZO_TORCH_ROOT}/../nvidia/nccl/include" NO_CACHE)
 file(GLOB _mezzo_cuda_dirs "${MEZZO_TORCH_ROOT}/../nvidia/cu*/include") # they fit the libraries, so they come first
 if(_mezzo_toolkit)

@@ -54,7 +54,8 @@ std::string refusal(const LaunchOptions& options) {
 TEST(LauncherTest, RefusesOptionsOutOfRange) {
   const LaunchOptions good({"true"});
   EXPECT_EQ(refusal(LaunchOptions({})), "there is no command to launch");
-  EXPECT_EQ(refusal(LaunchOptions(good).nproc(0)), "nproc is 0, expected at least 1");
+  EXPECT_EQ(refusal(LaunchOptions(good).nproc(0)), "nproc is 0, expected 1 to 1024");
+  EXPECT_EQ(refusal(LaunchOptions(good).nproc(1025)), "nproc is 1025, expected 1 to 1024");
   EXPECT_EQ(refusal(LaunchOptions(good).nnodes(-1)), "nnodes is -1, expected at least 1");
   EXPECT_EQ(refusal(LaunchOptions(good).max_restarts(-1)), "max_restarts is -1, expected at least 0");
   EXPECT_EQ(refusal(LaunchOptions(good).grace_seconds(-1)), "grace_seconds is -1 seconds, expected 0 to 1e+06");

@@ -89,6 +89,15 @@ def test_a_toolkit_without_most_of_its_libraries_does_not_stop_the_build(site, t
     assert done.returncode == 0, done.stderr
 
 
+def test_what_the_wheel_leaves_out_may_come_from_a_toolkit(site, tmp_path):
+    for name in WHEEL.split() + ["crt/host_config.h", "nv/target"]:
+        header = tmp_path / "cuda/include" / name
+        header.parent.mkdir(parents=True, exist_ok=True)
+        header.touch()
+    done = site.configure(f"-DCUDAToolkit_ROOT={tmp_path / 'cuda'}")
+    assert "-- mezzo: with NCCL\n" in done.stdout, done.stderr
+
+
 def test_a_libtorch_that_does_not_say_its_definitions_is_refused(site):
     site.write("torch/share/cmake/Caffe2/Caffe2Targets.cmake", "# of another time")
     done = site.configure()
