@@ -119,10 +119,13 @@ std::string place_in_config_file(const std::vector<std::string>& arguments, cons
       return "";  // it won
     }
   }
-  for (const auto& [key, value] : parse_file(*path)) {
-    if (to_flag(key.str()) == flag) {
-      return fmt::format("{}:{}: ", *path, value.source().begin.line);
+  try {
+    for (const auto& [key, value] : parse_file(*path)) {
+      if (to_flag(key.str()) == flag) {
+        return fmt::format("{}:{}: ", *path, value.source().begin.line);
+      }
     }
+  } catch (const UsageError&) {  // of a command that had not come to read it
   }
   return "";
 }
