@@ -144,7 +144,7 @@ def test_a_finished_run_is_undone_only_when_asked(data, finished, whole):
 
 def test_a_stop_before_the_first_step_leaves_a_checkpoint_in_a_new_folder(data, cut, tmp_path):
     new = tmp_path / "new"
-    done = run(flags(data, new, "--resume", cut / "checkpoints/step-4"), **faults(new, "term", 3))
+    done = run(flags(data, new, "--resume", cut / "checkpoints/step-4"), **faults(new, term_at=3))
     assert done.returncode == 143 and "stopped after step 4; go on with --resume auto" in done.stderr, done.stderr
     assert checkpoints_of(new) == [4]
     shutil.rmtree(cut)

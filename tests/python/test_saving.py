@@ -303,13 +303,19 @@ def test_a_disk_that_holds_one_checkpoint_but_not_two_still_gets_the_model(data,
     assert model_of(whole) in done.stdout
 
 
+def last_write_before_the_final_evaluation(data, tmp_path, more):
+    """Trains to the end in tmp_path/whole. The number of the write after which its final evaluation begins."""
+    whole = tmp_path / "whole"
+    calls = logged_calls(flags(data, whole, *more), whole, tmp_path / "log")
+    of_metrics = [i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith("metrics.jsonl")]
+    return of_metrics[2 * tiny_runs.STEPS - 1]  # a step and an evaluation each
+
+
 def test_a_signal_in_the_final_evaluation_saves_the_last_weights_not_the_best(data, tmp_path):
     more = ["--test", data / "dev.jsonl", "--save-every", 0]
-    calls = logged_calls(flags(data, tmp_path / "whole", *more), tmp_path / "whole", tmp_path / "log")
-    of_metrics = [i for i, (call, path) in enumerate(calls, 1) if call == "write" and path.endswith("metrics.jsonl")]
-    last_dev = of_metrics[2 * tiny_runs.STEPS - 1]  # a step and an evaluation each
+    last_dev = last_write_before_the_final_evaluation(data, tmp_path, more)
     output = tmp_path / "out"
-    done = run(flags(data, output, *more), **faults(output, "term", last_dev))
+    done = run(flags(data, output, *more), **faults(output, term_at=last_dev))
     assert done.returncode == 143 and "stopped after step 6" in done.stderr, done.stderr
     without_dev = flags(data, tmp_path / "last", "--dev-ratio", 0)
     at = without_dev.index("--dev")
@@ -318,6 +324,25 @@ def test_a_signal_in_the_final_evaluation_saves_the_last_weights_not_the_best(da
     assert sha(output / "checkpoints/step-6/weights.safetensors") == model_of(tmp_path / "last")
     trained(flags(data, output, *more, "--resume", "auto"))
     assert model_of(output) == model_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("save_every", [0, 2])
+def test_a_run_stopped_in_its_final_evaluation_and_killed_while_it_saves_goes_on_to_the_same_bits(data, tmp_path, save_every):
+    more = ["--test", data / "dev.jsonl", "--save-every", save_every]
+    last_dev = last_write_before_the_final_evaluation(data, tmp_path, more)
+    output = tmp_path / "out"
+    calls = logged_calls(flags(data, output, *more), output, tmp_path / "log-of-stop", term_at=last_dev)
+    points = [point for point in changes(calls, in_a_folder) if point > last_dev]
+    assert points, "it saves"
+    for point in spread(points, KILL_POINTS):
+        shutil.rmtree(output)
+        killed = run(flags(data, output, *more), **faults(output, "kill", point, term_at=last_dev))
+        at = (point, calls[point - 1], killed.stderr)
+        assert killed.returncode == -9, at
+        trained(flags(data, output, *more, "--resume", "auto"))
+        assert model_of(output) == model_of(tmp_path / "whole") and leftovers(output) == [], at
+        assert losses_of(output) == losses_of(tmp_path / "whole"), at
+    print(f"stopped in the final evaluation, --save-every {save_every}: {min(len(points), KILL_POINTS)} of {len(points)} points")
 
 
 def test_damaged_checkpoints_do_not_count_among_those_kept(data, tmp_path):

@@ -82,15 +82,16 @@ def flip_a_byte(path):
     path.write_bytes(contents)
 
 
-def faults(output, fault="", at=0, log=None):
+def faults(output, fault="", at=0, log=None, term_at=0):
     """The environment in which the program's writes to `output` fail; see write_faults.cpp."""
     return dict(LD_PRELOAD=os.environ["MEZZO_WRITE_FAULTS"], MEZZO_FAULT_FOLDER=str(output), MEZZO_FAULT=fault,
-                MEZZO_FAULT_AT=str(at), **({"MEZZO_FAULT_LOG": str(log)} if log else {}))
+                MEZZO_FAULT_AT=str(at), MEZZO_TERM_AT=str(term_at), **({"MEZZO_FAULT_LOG": str(log)} if log else {}))
 
 
-def logged_calls(arguments, output, log):
-    """[(call, path)] of a run that goes through, call by call."""
-    trained(arguments, **faults(output, log=log))
+def logged_calls(arguments, output, log, term_at=0):
+    """[(call, path)] of a run that goes through, or is stopped at one of them, call by call."""
+    done = run(arguments, **faults(output, log=log, term_at=term_at))
+    assert done.returncode == (143 if term_at else 0), done.stderr
     lines = [line.split(" ", 2) for line in log.read_text().splitlines()]
     assert [int(number) for number, _, _ in lines] == list(range(1, len(lines) + 1))
     return [(call, path) for _, call, path in lines]

@@ -1,8 +1,9 @@
 // Preloaded into the program: counts the calls that write to a folder, and makes one of them fail, or the process end.
 //   MEZZO_FAULT_FOLDER  whose calls count, an absolute path
 //   MEZZO_FAULT_LOG     a file that gets a line for each: its number, the call, the path
-//   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), term (a signal, and the call),
-//                       stop (the call waits until the process may go on), EIO, ENOSPC;
+//   MEZZO_TERM_AT       the number of a call before which SIGTERM comes
+//   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), stop (the call waits until the
+//                       process may go on), EIO, ENOSPC;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
 #include <fcntl.h>
 #include <sys/syscall.h>
@@ -64,8 +65,12 @@ bool fails(const char* call, const std::string& path) {
   }
   static std::atomic<long> calls{0};
   static const long chosen = std::atol(variable("MEZZO_FAULT_AT").c_str());
+  static const long stopped = std::atol(variable("MEZZO_TERM_AT").c_str());
   const long number = ++calls;
   log(number, call, path);
+  if (number == stopped) {
+    ::kill(::getpid(), SIGTERM);
+  }
   if (fault() == "EINVAL" && std::strcmp(call, "fsync") == 0) {
     errno = EINVAL;
     return true;
@@ -75,8 +80,6 @@ bool fails(const char* call, const std::string& path) {
   }
   if (fault() == "kill") {
     ::kill(::getpid(), SIGKILL);
-  } else if (fault() == "term") {
-    ::kill(::getpid(), SIGTERM);
   } else if (fault() == "stop") {
     ::kill(::getpid(), SIGSTOP);
   }
