@@ -8,7 +8,7 @@ if(MEZZO_BUILD_DISTRIBUTED)
   list(APPEND _targets mezzo_distributed)
 endif()
 if(MEZZO_BUILD_TEXT)
-  list(APPEND _targets mezzo_text)
+  list(APPEND _targets mezzo_encoder mezzo_text)
   install(TARGETS mezzo_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 install(TARGETS ${_targets} EXPORT mezzoTargets

@@ -1,9 +1,10 @@
-// Several processes, each with a part of every batch, and a step from two micro-batches of each. Alone, or with torchrun:
+// Several processes, each with a part of every batch, and a step from two micro-batches of each. Alone, or
+// with torchrun:
 // torchrun --no-python --nproc-per-node 2 build/release/bin/example_distributed_data_parallel
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>
-#include <mezzo/distributed/distributed_data_parallel.h>
+#include <mezzo/distributed/data_parallel/distributed_data_parallel.h>
 #include <mezzo/optim/adam.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>

@@ -1,11 +1,11 @@
-"""Writes src/text/unicode_tables.inc: what Hugging Face's tokenizers does to each of the 1,112,064 code points.
+"""Writes src/text/tokenizers/unicode_tables.inc: what Hugging Face's tokenizers does to each of the 1,112,064 code points.
 
 Nothing is taken from a Unicode file. The installed tokenizers library is asked about every code point, because its
 parts follow different Unicode versions (its category tables are years older than its lower-casing), and ids are only
 equal where those differences are kept. Run it again after an upgrade of tokenizers; tests/python/test_tokenizer.py
 compares the result with the library.
 
-    .venv/bin/python tools/generate_unicode_tables.py src/text/unicode_tables.inc
+    .venv/bin/python tools/generate_unicode_tables.py src/text/tokenizers/unicode_tables.inc
 """
 import argparse
 import sys

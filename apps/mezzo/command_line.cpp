@@ -12,7 +12,7 @@
 
 #include "commands.h"
 #include "config_file.h"
-#include "mezzo/text/nearest_name.h"
+#include "mezzo/text/words/nearest_name.h"
 
 namespace mezzo::app {
 namespace {

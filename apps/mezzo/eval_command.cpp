@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "commands.h"
-#include "mezzo/text/dataset.h"
-#include "mezzo/text/metrics.h"
-#include "mezzo/text/standard_output.h"
+#include "mezzo/text/data/dataset.h"
+#include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
 #include "text_source.h"

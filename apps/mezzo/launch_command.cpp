@@ -14,8 +14,8 @@
 #include "command_line.h"
 #include "commands.h"
 #include "config_file.h"
-#include "mezzo/distributed/launcher.h"
-#include "mezzo/text/nearest_name.h"
+#include "mezzo/distributed/launch/launcher.h"
+#include "mezzo/text/words/nearest_name.h"
 
 namespace mezzo::app {
 namespace {

@@ -19,7 +19,7 @@
 #include "commands.h"
 #include "config_file.h"
 #include "mezzo/memory/cpu_memory_pool.h"
-#include "mezzo/text/standard_output.h"
+#include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/version.h"
 
 namespace {

@@ -9,8 +9,8 @@
 #include <cstdio>
 
 #include "commands.h"
-#include "mezzo/text/pretrained.h"
-#include "mezzo/text/train_config.h"
+#include "mezzo/text/models/pretrained.h"
+#include "mezzo/text/train/train_config.h"
 
 namespace mezzo::app {
 namespace {

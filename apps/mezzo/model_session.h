@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "mezzo/amp/cpu_half_compute.h"
-#include "mezzo/distributed/process_group.h"
-#include "mezzo/text/bert.h"
-#include "mezzo/text/bert_tokenizer.h"
-#include "mezzo/text/inference.h"
+#include "mezzo/distributed/group/process_group.h"
+#include "mezzo/text/inference/inference.h"
+#include "mezzo/text/models/bert.h"
+#include "mezzo/text/tokenizers/bert_tokenizer.h"
 
 namespace mezzo::app {
 
@@ -37,7 +37,8 @@ class ModelSession {
   ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
   /// [texts, labels] float32 logits. `texts` must not be empty.
-  /// @throws c10::Error  naming the first text of all so far whose logits are inf or NaN: no label can be told from them.
+  /// @throws c10::Error  naming the first text of all so far whose logits are inf or NaN: no label can be told from
+  /// them.
   at::Tensor logits(const std::vector<std::string>& texts);
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;

@@ -7,8 +7,8 @@
 #include <system_error>
 
 #include "commands.h"
-#include "mezzo/text/atomic_file.h"
-#include "mezzo/text/standard_output.h"
+#include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
 #include "text_source.h"

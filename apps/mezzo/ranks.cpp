@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "mezzo/text/precision.h"
+#include "mezzo/text/models/precision.h"
 
 namespace mezzo::app {
 namespace {

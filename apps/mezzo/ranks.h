@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "mezzo/distributed/process_group.h"
+#include "mezzo/distributed/group/process_group.h"
 
 namespace mezzo::app {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "mezzo/text/dataset.h"
+#include "mezzo/text/data/dataset.h"
 
 namespace mezzo::app {
 
@@ -25,7 +25,7 @@ class LineReader {
   std::string take(size_t end);
 
   int fd_;
-  std::string buffer_;   // from taken_ on: what was read and not returned
+  std::string buffer_;  // from taken_ on: what was read and not returned
   size_t taken_ = 0;
   size_t searched_ = 0;  // no line ends before
   bool at_end_ = false;

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "commands.h"
-#include "mezzo/text/bert_tokenizer.h"
-#include "mezzo/text/standard_output.h"
+#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/tokenizers/bert_tokenizer.h"
 #include "text_source.h"
 
 namespace mezzo::app {

@@ -13,8 +13,8 @@
 #include <system_error>
 
 #include "commands.h"
-#include "mezzo/text/train_config.h"
-#include "mezzo/text/trainer.h"
+#include "mezzo/text/train/train_config.h"
+#include "mezzo/text/train/trainer.h"
 #include "ranks.h"
 #include "stop_signal.h"
 
@@ -236,8 +236,7 @@ int run_train(TrainFlags& flags) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
   const auto timeout = std::chrono::seconds(flags.config.timeout);
   return with_ranks(flags.config.device, timeout, [&](distributed::ProcessGroup* group) {
-    const auto result = text::train(
-        flags.config, [] { return stop_signal() != 0; }, group);
+    const auto result = text::train(flags.config, [] { return stop_signal() != 0; }, group);
     if (result.saves_failed) {
       return kNotAllSaved;
     }

@@ -1,7 +1,7 @@
 /// The parts of a BERT layer, forward and backward on the rows of 32 texts: the fused blocks, the same of ATen
 /// operations, and the bare matrix products in both, in the same process and in turn. Prints tables in Markdown.
 
-#include "kernels/bert_blocks.h"
+#include "encoder/bert_blocks.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -11,8 +11,8 @@
 #include <functional>
 #include <vector>
 
-#include "kernels/cpu/simd/kernels.h"
-#include "kernels/fused_blocks.h"
+#include "encoder/cpu/simd/kernels.h"
+#include "encoder/fused_blocks.h"
 #include "medians.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 

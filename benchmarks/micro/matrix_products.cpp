@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "kernels/cpu/products.h"
-#include "kernels/cpu/simd/kernels.h"
+#include "encoder/cpu/products.h"
+#include "encoder/cpu/simd/kernels.h"
 #include "medians.h"
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/memory/cpu_memory_pool.h"

@@ -2,7 +2,6 @@
 
 /// All of mezzo's core: autocast, gradient scaling, master weights, optimizers. Needs LibTorch alone.
 
-#include "mezzo/amp/amp_optimizer.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/autocast_state.h"
 #include "mezzo/amp/cast_log.h"
@@ -19,6 +18,7 @@
 #include "mezzo/amp/scale_advice.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/optim/adam.h"
+#include "mezzo/optim/amp_optimizer.h"
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/lr_schedule.h"

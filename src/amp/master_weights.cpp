@@ -4,7 +4,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
-#include <cctype>
 #include <utility>
 
 namespace mezzo {
@@ -30,23 +29,6 @@ at::Tensor rounded(const std::string& name, const at::Tensor& values, c10::Scala
 }
 
 }  // namespace
-
-bool is_norm_parameter(const NamedParameter& parameter) {
-  const std::string& name = parameter.name;
-  const size_t end = name.rfind('.');
-  if (parameter.tensor.dim() != 1 || end == std::string::npos) {
-    return false;
-  }
-  const size_t dot = name.rfind('.', end - 1);  // npos + 1 is 0
-  std::string module = name.substr(dot + 1, end - dot - 1);
-  for (char& c : module) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  const std::string letters = module.substr(0, 2);
-  const bool is_short = (letters == "ln" || letters == "bn" || letters == "gn") &&
-                        (module.size() == 2 || module[2] == '_' || std::isdigit(static_cast<unsigned char>(module[2])));
-  return module.find("norm") != std::string::npos || is_short;
-}
 
 MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options)
     : dtype_(dtype) {
@@ -173,8 +155,8 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
   for (const auto& [name, first] : first_name_of_) {
     if (const auto entry = state.find(name); entry != state.end()) {
       const at::Tensor &same = state.at(first), &values = entry->second;
-      TORCH_CHECK_VALUE(values.scalar_type() == same.scalar_type() && values.equal(same), "MasterWeights: entries ", first, " and ", name,
-                        " of the state to load differ, but are one parameter of this model");
+      TORCH_CHECK_VALUE(values.scalar_type() == same.scalar_type() && values.equal(same), "MasterWeights: entries ",
+                        first, " and ", name, " of the state to load differ, but are one parameter of this model");
       ++used;
     }
   }

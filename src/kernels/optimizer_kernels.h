@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "mezzo/optim/parameter_update.h"
+#include "mezzo/kernels/parameter_update.h"
 
 /// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for float64 parameters):
 /// gradient * inv_scale * clip, the update, and the rounding of `param` and `shadow` in one pass. Gradients are read

@@ -7,8 +7,6 @@
 #include <map>
 #include <utility>
 
-#include "mezzo/amp/master_weights.h"
-
 namespace mezzo {
 
 bool usually_decays(const NamedParameter& parameter) {

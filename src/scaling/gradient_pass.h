@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/gradient_groups.h"
-#include "mezzo/amp/amp_optimizer.h"
+#include "mezzo/optim/amp_optimizer.h"
 
 namespace mezzo {
 

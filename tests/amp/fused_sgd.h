@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ATen/ops/_fused_sgd.h>
-#include <mezzo/amp/amp_optimizer.h>
+#include <mezzo/optim/amp_optimizer.h>
 
 #include <string>
 #include <utility>

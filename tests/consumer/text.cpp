@@ -1,5 +1,5 @@
-#include <mezzo/text/bert_tokenizer.h>
-#include <mezzo/text/trainer.h>
+#include <mezzo/text/tokenizers/bert_tokenizer.h>
+#include <mezzo/text/train/trainer.h>
 
 #include <iostream>
 

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/hosted_store.h"
-#include "mezzo/distributed/process_group.h"
+#include "distributed/group/hosted_store.h"
+#include "mezzo/distributed/group/process_group.h"
 
 namespace mezzo::distributed {
 

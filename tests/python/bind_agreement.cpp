@@ -1,6 +1,6 @@
 #include "bindings.h"
 #include "mezzo/amp/grad_scaler.h"
-#include "mezzo/distributed/agreement.h"
+#include "mezzo/distributed/group/agreement.h"
 
 using namespace mezzo;
 using namespace mezzo::distributed;

@@ -2,7 +2,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "bindings.h"
-#include "mezzo/distributed/distributed_data_parallel.h"
+#include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
 
 namespace {
 

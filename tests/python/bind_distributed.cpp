@@ -1,6 +1,6 @@
 #include "bindings.h"
-#include "mezzo/distributed/process_group.h"
-#include "mezzo/distributed/shared_memory_all_reduce.h"
+#include "mezzo/distributed/data_parallel/shared_memory_all_reduce.h"
+#include "mezzo/distributed/group/process_group.h"
 
 namespace {
 

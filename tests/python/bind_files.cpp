@@ -1,7 +1,7 @@
 #include "bindings.h"
-#include "mezzo/text/dataset.h"
-#include "mezzo/text/metrics.h"
-#include "mezzo/text/safetensors.h"
+#include "mezzo/text/data/dataset.h"
+#include "mezzo/text/io/safetensors.h"
+#include "mezzo/text/tasks/metrics.h"
 
 using namespace mezzo::text;
 

@@ -2,10 +2,10 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "bindings.h"
-#include "mezzo/text/trainer.h"
-#include "text/checkpointed.h"
-#include "text/machine_memory.h"
-#include "text/memory_estimate.h"
+#include "mezzo/text/train/trainer.h"
+#include "text/models/checkpointed.h"
+#include "text/train/machine_memory.h"
+#include "text/train/memory_estimate.h"
 
 namespace {
 

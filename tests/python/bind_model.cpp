@@ -1,8 +1,8 @@
 #include "bindings.h"
 #include "kernels/dropout.h"
-#include "mezzo/text/batching.h"
-#include "mezzo/text/bert.h"
-#include "mezzo/text/pretrained.h"
+#include "mezzo/text/data/batching.h"
+#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/pretrained.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 #include "bindings.h"
-#include "mezzo/text/report.h"
-#include "mezzo/text/run_records.h"
-#include "mezzo/text/tensorboard_writer.h"
+#include "mezzo/text/records/run_records.h"
+#include "mezzo/text/records/tensorboard_writer.h"
+#include "mezzo/text/report/report.h"
 
 namespace {
 

@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "bindings.h"
-#include "mezzo/distributed/balance.h"
-#include "mezzo/distributed/distributed_sampler.h"
+#include "mezzo/distributed/data_parallel/balance.h"
+#include "mezzo/distributed/data_parallel/distributed_sampler.h"
 
 using namespace mezzo::distributed;
 

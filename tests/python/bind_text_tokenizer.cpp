@@ -1,5 +1,5 @@
 #include "bindings.h"
-#include "mezzo/text/bert_tokenizer.h"
+#include "mezzo/text/tokenizers/bert_tokenizer.h"
 
 namespace {
 

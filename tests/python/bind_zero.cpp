@@ -2,7 +2,7 @@
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/amp/overflow_report.h"
-#include "mezzo/distributed/zero_redundancy_optimizer.h"
+#include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/sgd.h"

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
-#include <mezzo/amp/amp_optimizer.h>
+#include <mezzo/optim/amp_optimizer.h>
 #include <torch/arg.h>
 
 #include <cstddef>
@@ -189,7 +189,7 @@ class GradScaler {
   /// then calls `optimizer.step(arguments...)`. Syncs.
   template <class Optimizer, class... Arguments>
     requires(sizeof...(Arguments) > 0) && std::is_convertible_v<Optimizer&, AmpOptimizerRef> &&
-            (sizeof...(Arguments) > 1 || (!std::is_convertible_v<Arguments&&, AmpOptimizer::Closure> && ...))
+            (sizeof...(Arguments) > 1 || (!std::is_convertible_v<Arguments &&, AmpOptimizer::Closure> && ...))
   StepResult step(Optimizer& optimizer, Arguments&&... arguments) {
     return step_by(optimizer, [&]() -> at::Tensor {
       using Returned = decltype(optimizer.step(std::forward<Arguments>(arguments)...));

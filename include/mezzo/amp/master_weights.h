@@ -13,11 +13,6 @@
 
 namespace mezzo {
 
-/// Whether a parameter is the weight or bias of a normalization layer: it has one dimension, and the module it belongs
-/// to, the last but one part of its name, is called a norm or `ln`, `bn` or `gn` with a number at most
-/// (`attention.output.LayerNorm.weight`, `blocks.3.norm1.bias`, `ln_f.weight`).
-bool is_norm_parameter(const NamedParameter& parameter);
-
 struct MasterWeightsOptions {
   /// Norms stay float32 in the model, and train as they are.
   TORCH_ARG(bool, keep_norms_fp32) = false;

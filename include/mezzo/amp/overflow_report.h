@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
-#include <mezzo/amp/amp_optimizer.h>
+#include <mezzo/optim/amp_optimizer.h>
 
 #include <cstddef>
 #include <cstdint>

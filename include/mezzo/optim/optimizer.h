@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "mezzo/amp/amp_optimizer.h"
+#include "mezzo/kernels/parameter_update.h"
+#include "mezzo/optim/amp_optimizer.h"
 #include "mezzo/optim/named_parameter.h"
 #include "mezzo/optim/optimizer_share.h"
-#include "mezzo/optim/parameter_update.h"
 #include "mezzo/optim/torch_state.h"
 
 namespace mezzo {

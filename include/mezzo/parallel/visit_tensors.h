@@ -44,10 +44,10 @@ template <class T>
 concept IsMap = requires { typename T::mapped_type; };
 template <class T>
 concept IsRange = requires(T& value) {
-                    typename T::value_type;
-                    value.begin();
-                    value.end();
-                  };
+  typename T::value_type;
+  value.begin();
+  value.end();
+};
 template <class T>
 concept IsTuple = requires { std::tuple_size<T>::value; };
 

@@ -1,0 +1,33 @@
+# mezzo_add_room(LIBRARY FOLDER SOURCES ... [NEEDS ...] [LINKS ...])
+# A room of the house: the sources of one idea, in src/FOLDER, compiled as a target of their own and put into LIBRARY.
+# NEEDS names the rooms, by their folders, whose headers it may include: none that is not declared yet, so arrows point
+# down only. tests/python/test_rooms.py holds the include lines against it.
+function(mezzo_add_room library folder)
+  cmake_parse_arguments(PARSE_ARGV 2 room "" "" "SOURCES;NEEDS;LINKS")
+  foreach(need IN LISTS room_NEEDS)
+    string(REPLACE "/" "_" needed "mezzo_${need}_room")
+    if(NOT TARGET ${needed})
+      message(FATAL_ERROR "the room ${folder} needs ${need}, which is not declared before it")
+    endif()
+  endforeach()
+  string(REPLACE "/" "_" target "mezzo_${folder}_room")
+  if(NOT room_SOURCES)
+    add_library(${target} INTERFACE) # headers alone
+    return()
+  endif()
+  list(TRANSFORM room_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/src/${folder}/")
+  add_library(${target} OBJECT ${room_SOURCES})
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
+  target_link_libraries(${target} PRIVATE mezzo::torch mezzo_warnings ${room_LINKS})
+  target_precompile_headers(${target} REUSE_FROM mezzo_pch)
+  target_sources(${library} PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()
+
+# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with rooms, and what its users link with it.
+function(mezzo_add_library target name)
+  add_library(${target})
+  add_library(mezzo::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} LINKER_LANGUAGE CXX)
+  target_link_libraries(${target} PUBLIC ${ARGN})
+endfunction()

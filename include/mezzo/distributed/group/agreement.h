@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+#include "mezzo/distributed/group/process_group.h"
+
+namespace mezzo::distributed {
+
+/// Makes a GradScaler take its decisions together with those of the other ranks: all skip the same steps and keep the
+/// same scale. One collective over 8 bytes for every check of gradients.
+/// @code
+/// mezzo::GradScaler scaler(mezzo::GradScalerOptions().agree(agree_on_found_inf(group)));
+/// @endcode
+/// Gradients that DistributedDataParallel has averaged overflow on all ranks or on none; this is for all others, such
+/// as those that only one rank computes, or that ranks divide among them. `group` must outlive the scaler. Collective,
+/// and like the group neither thread-safe nor, on CUDA devices, without a sync.
+std::function<void(at::Tensor& flags)> agree_on_found_inf(ProcessGroup& group);
+
+/// Adds up a vector over all ranks, in place: an OptimizerShare's `add_up`. `group` must outlive it.
+std::function<void(at::Tensor& values)> sum_over_ranks(ProcessGroup& group);
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/arg.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
+
+#include "mezzo/distributed/group/rank_environment.h"
+
+namespace mezzo::distributed {
+
+struct ProcessGroupOptions {
+  /// How long a rank waits for the others, at start and in each collective, before it gives up.
+  TORCH_ARG(std::chrono::milliseconds, timeout) = std::chrono::minutes(10);
+  /// Where tensors live: Gloo serves the CPU in any case, NCCL CUDA devices.
+  TORCH_ARG(c10::Device, device) = c10::Device(c10::kCPU);
+};
+
+/// The ranks of a run, connected: a c10d::ProcessGroup, and the means to say which rank is to blame when it breaks.
+///
+/// Each rank beats a heart at the store where they met. When a collective fails, `guard` and the collectives here look
+/// which rank has failed for a reason of its own or has no heartbeat, and throw an error that names it.
+///
+/// Every rank must call the same collectives in the same order. Not thread-safe. Collectives wait for their result; on
+/// CUDA devices they sync the stream.
+class ProcessGroup {
+ public:
+  /// Meets the other ranks.
+  /// @throws c10::Error  within the timeout, naming the ranks that did not come, or the store that could not be
+  /// reached.
+  /// @throws c10::ValueError  for a CUDA device where LibTorch has no NCCL.
+  explicit ProcessGroup(const RankEnvironment& environment, const ProcessGroupOptions& options = {});
+
+  /// Leaves at once, which ends the collectives of others with an error unless `shutdown` came before. Where this rank
+  /// hosts the store, it stays a few seconds more, so that the others can see what happened.
+  ~ProcessGroup();
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return environment_.rank; }
+  int size() const { return environment_.world_size; }
+  const RankEnvironment& environment() const { return environment_; }
+  const ProcessGroupOptions& options() const { return options_; }
+  /// What c10d's own classes take.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return group_; }
+
+  /// Adds up, or takes the largest of, the ranks' `tensor` in place.
+  void all_reduce_sum(at::Tensor& tensor);
+  void all_reduce_max(at::Tensor& tensor);
+  /// Copies rank `root`'s `tensor` into that of the others: same shape and dtype everywhere.
+  void broadcast(at::Tensor& tensor, int root = 0);
+  /// Each rank's string, by rank.
+  std::vector<std::string> all_gather(const std::string& text);
+  void barrier();
+
+  /// Whether `here` holds on any rank.
+  bool any(bool here);
+
+  /// Throws on all ranks where they do not give the same values by name: "NAME differs between ranks: …", naming the
+  /// first rank that differs from rank 0, and both values.
+  void check_same(const std::map<std::string, std::string>& values);
+
+  /// Runs `work` on every rank, and throws on all of them where it threw on one: there its own error, on the others
+  /// one that names the rank and repeats the message. For work that calls no collectives, such as reading files.
+  void all_or_none(const std::function<void()>& work);
+
+  /// Runs `work`, which may call collectives, also within backward. Where one of them fails, throws an error that names
+  /// the rank to blame; where `work` fails by itself, lets the other ranks know and rethrows.
+  void guard(const std::function<void()>& work);
+
+  /// Ends the group in good order: waits until every rank is here. Call last. Where rank 0 hosts the store, it stays
+  /// until the others need that no more, or have no heartbeat.
+  void shutdown();
+
+ private:
+  void connect();
+  void meet();
+  bool hosts_store() const { return rank() == 0 && !environment_.launcher_hosts_store; }
+  void keep_store_for_others() const;
+  void wait_until_others_left();
+  void all_reduce(at::Tensor& tensor, c10d::ReduceOp op);
+  [[noreturn]] void throw_blaming(const std::string& error);
+
+  RankEnvironment environment_;
+  ProcessGroupOptions options_;
+  c10::intrusive_ptr<c10d::Store> start_store_;  // shared with other groups of this start
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::unique_ptr<class Heartbeat> heartbeat_;
+  bool all_know_ = false;        // that the run fails, and why
+  bool others_may_ask_ = false;  // why this rank does not answer any more
+};
+
+}  // namespace mezzo::distributed

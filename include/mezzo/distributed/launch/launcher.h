@@ -1,0 +1,75 @@
+#pragma once
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mezzo::distributed {
+
+/// What to start, and how often.
+struct LaunchOptions {
+  explicit LaunchOptions(std::vector<std::string> command) : command_(std::move(command)) {}
+
+  /// The program and its arguments, the same for every rank. Without a slash it is looked for in PATH.
+  TORCH_ARG(std::vector<std::string>, command);
+  /// What restarts run instead, such as the same command with `--resume auto`; empty: `command`.
+  TORCH_ARG(std::vector<std::string>, restart_command);
+  /// Ranks on this node.
+  TORCH_ARG(int64_t, nproc) = 1;
+  /// Nodes in all, each with a launcher of its own and the same `nproc`; `node_rank` counts from 0.
+  TORCH_ARG(int64_t, nnodes) = 1;
+  TORCH_ARG(int64_t, node_rank) = 0;
+  /// Where ranks meet: a name or address of node 0 that every node can reach, and a port that is free there. On a
+  /// single node neither is needed: a free port of 127.0.0.1 is chosen. Restart k of several nodes meets at
+  /// `master_port` + k, so that no rank can mistake an earlier life of the run for its own.
+  TORCH_ARG(std::string, master_addr);
+  TORCH_ARG(int64_t, master_port) = 0;
+  /// How often all ranks are started again after one has failed.
+  TORCH_ARG(int64_t, max_restarts) = 0;
+  /// Exit statuses that another try cannot mend, such as the one for wrong usage.
+  TORCH_ARG(std::vector<int>, final_statuses) = { 2 };
+  /// How long ranks may take to end after SIGINT or SIGTERM was passed on to them, before SIGKILL ends them.
+  TORCH_ARG(double, grace_seconds) = 30;
+  /// The same, after another rank has failed.
+  TORCH_ARG(double, failure_grace_seconds) = 5;
+  /// What the launcher's own lines begin with.
+  TORCH_ARG(std::string, name) = "launch";
+};
+
+/// Starts `nproc` processes that find each other by torchrun's environment
+/// (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` …), waits for them, and returns the exit
+/// status of the run: 0 when every rank ended with 0, else that of the first
+/// rank to fail, as a shell counts it: 128 + N for signal N.
+///
+/// - The launcher of node 0 hosts the `c10d::TCPStore` at which ranks meet, so that
+///   the death of a rank does not take it along.
+/// - Every line that a rank writes appears whole, after `[rank N] `: stdout on
+///   stdout, stderr on stderr. On a terminal the first rank of the node has a terminal
+///   for its stderr too, so that it may draw a progress bar; lines of others go above it.
+///   Lines of more than a mebibyte are cut.
+/// - When a rank fails, the others are ended, and one line on stderr says which and why.
+///   A rank that is stopped (SIGSTOP) is reported and left alone.
+/// - SIGINT and SIGTERM are passed on to every rank once, SIGHUP as SIGTERM; a second
+///   one ends the ranks at once. The status is then 128 + N, unless all ranks still end with 0.
+/// - When nobody reads stdout or stderr any more, that of the ranks is a broken pipe, too: it ends a rank that goes on
+///   writing there (status 141), unless the rank ignores SIGPIPE, as `mezzo train` does.
+/// - When stdout takes no more for another reason, such as a full disk, that is said once and the ranks go on; status 1
+///   where they all end with 0.
+/// - Ranks are process groups of their own, and no process of a group outlives this
+///   call, nor the death of this process by SIGKILL.
+///
+/// `OMP_NUM_THREADS` is the processors that this process may use, divided among the ranks of
+/// the node, unless it is set. Stdin goes to the first rank of node 0, unless it is a terminal.
+///
+/// Installs signal handlers for the time of the call and puts back those it found.
+/// One call at a time in a process. The thread must outlive the ranks: Linux ends
+/// them when the thread that started them ends.
+///
+/// @throws c10::ValueError  for options out of range; nothing was started then.
+/// @throws c10::Error  when the command cannot be run or the port is in use; what was started has ended then.
+/// @see torchrun. Differs: no rendezvous of changing nodes; the number of ranks is fixed.
+int launch(const LaunchOptions& options);
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <torch/arg.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mezzo/distributed/group/process_group.h"
+#include "mezzo/optim/amp_optimizer.h"
+#include "mezzo/optim/optimizer.h"
+
+namespace mezzo::distributed {
+
+/// Which rank updates which parameter, by name: group after group, the largest tensors first, each goes to the rank
+/// with the fewest elements so far. The partition of torch.distributed.optim.ZeroRedundancyOptimizer. A pure function.
+std::map<std::string, int> partition_parameters(const std::vector<ParamGroup>& groups, int num_ranks);
+
+struct ZeroRedundancyOptimizerOptions {
+  /// Weights are handed out in messages of about this size.
+  TORCH_ARG(int64_t, bucket_bytes) = 25 << 20;
+};
+
+/// What was sent to hand out weights, since construction.
+struct ZeroRedundancyStatistics {
+  int64_t steps = 0;           ///< after which weights travelled; on the CPU, a skipped step sends none
+  int64_t messages = 0;        ///< broadcasts
+  int64_t bytes_sent = 0;      ///< of this rank's share, counted once, to however many ranks it went
+  int64_t bytes_received = 0;  ///< of the other shares
+};
+
+/// Divides an optimizer's state among the ranks (ZeRO stage 1, Rajbhandari et al. 2020): each keeps the moments of its
+/// share of the parameters alone, updates those, and gives the new weights to the others. The numbers are those of the
+/// whole optimizer on one rank, to the bit; the total gradient norm may round differently.
+/// @code
+/// ZeroRedundancyOptimizer optimizer(group, std::make_unique<mezzo::AdamW>(groups, options));
+/// scaler.scale(loss).backward();   // gradients averaged over the ranks, as by DistributedDataParallel
+/// scaler.step(optimizer);
+/// scaler.update();
+/// optimizer.zero_grad();
+/// @endcode
+///
+/// With master weights only the half-precision weights travel, half the bytes, and masters exist once over all ranks:
+/// @code
+/// const auto owner = partition_parameters(groups_of(parameters), group.size());
+/// mezzo::MasterWeights masters(parameters, torch::kHalf, mezzo::MasterWeightsOptions().keeps(
+///     [&](const auto& parameter) { return owner.at(parameter.name) == group.rank(); }));
+/// ZeroRedundancyOptimizer optimizer(group, std::make_unique<mezzo::AdamW>(groups_of(masters.masters()), options));
+/// @endcode
+/// There is no other way to send float32 weights in lower precision: ranks would then differ from the owner.
+///
+/// `step`, `check_gradients` and `step_scaled` are collective: every rank makes the same calls in the same order, also
+/// where it has no gradient. They wait for the other ranks; on CUDA devices they do not wait for the device but where
+/// the process group does. What breaks on one rank ends the calls of the others with an error that names it.
+/// Not thread-safe. The process group must outlive it.
+///
+/// @see torch.distributed.optim.ZeroRedundancyOptimizer (Python). Differs: wraps an optimizer, instead of making it;
+/// norm, clipping and found_inf are those of all ranks; `state_dict` consolidates by itself.
+class ZeroRedundancyOptimizer : public AmpOptimizer {
+ public:
+  /// Takes `optimizer`, made alike on every rank with all parameters and not used yet. Collective.
+  /// @throws c10::Error  on all ranks, where the parameters differ between ranks, or one has a shadow, though another
+  ///     rank updates it.
+  ZeroRedundancyOptimizer(ProcessGroup& group,
+                          std::unique_ptr<Optimizer> optimizer,
+                          ZeroRedundancyOptimizerOptions options = {});
+  ~ZeroRedundancyOptimizer() override;
+  ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
+  ZeroRedundancyOptimizer& operator=(const ZeroRedundancyOptimizer&) = delete;
+
+  /// The optimizer with this rank's share. Stepping it is the same as stepping this.
+  Optimizer& local() { return *local_; }
+
+  double lr() const { return local_->lr(); }
+  void set_lr(double lr) { local_->set_lr(lr); }
+  void zero_grad() { local_->zero_grad(); }
+  /// As Optimizer has them, of all ranks together: the same on each.
+  const at::Tensor& grad_norm() const { return local_->grad_norm(); }
+  at::Tensor found_inf() const override { return local_->found_inf(); }
+
+  std::string name() const override { return "ZeroRedundancyOptimizer of " + local_->name(); }
+  at::Tensor step(const Closure& closure = {}) override;
+  bool applies_scale_itself() const override { return true; }
+  at::Tensor master_of(size_t index) const override { return local_->master_of(index); }
+  bool allows_half_gradients() const override { return local_->allows_half_gradients(); }
+  std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
+  at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
+  /// All parameters, whoever updates them.
+  void visit_parameters(const ParameterVisitor& visit) override { local_->visit_parameters(visit); }
+  std::string parameter_name(size_t index) const override { return local_->parameter_name(index); }
+  const void* identity() const override { return local_->identity(); }
+
+  /// The state of all ranks, as the whole optimizer would give it: complete on rank `to`, empty on the others.
+  /// Collective. What other ranks had lies on the group's device; rank `to`'s own tensors are shared.
+  std::map<std::string, at::Tensor> state_dict(int to = 0);
+
+  /// Takes its share of a whole state, made by any number of ranks or by a plain optimizer. Each rank must be given
+  /// it; nothing is communicated.
+  /// @throws c10::ValueError  as Optimizer's.
+  void load_state_dict(const std::map<std::string, at::Tensor>& state) { local_->load_state_dict(state); }
+
+  /// All weights in the precision they are trained in: masters, where there are some, from the ranks that keep them.
+  /// Complete on rank `to`, empty on the others. Collective. Rank `to`'s own tensors are shared.
+  std::map<std::string, at::Tensor> weights(int to = 0);
+
+  /// Bytes of optimizer state on this rank, without masters.
+  int64_t state_bytes() const;
+  /// Whether this rank updates the parameter.
+  bool owns(const std::string& name) const { return owner_.at(name) == group_.rank(); }
+  const ZeroRedundancyStatistics& statistics() const { return statistics_; }
+
+ private:
+  void check_alike() const;
+  void check_shadows() const;
+  void plan_messages();
+  void hand_out(const at::Tensor& found_inf);
+
+  struct Message;
+
+  ProcessGroup& group_;
+  std::unique_ptr<Optimizer> local_;
+  ZeroRedundancyOptimizerOptions options_;
+  std::map<std::string, int> owner_;
+  std::vector<Message> messages_;  // of one step, in the order in which all ranks send them
+  ZeroRedundancyStatistics statistics_;
+};
+
+}  // namespace mezzo::distributed

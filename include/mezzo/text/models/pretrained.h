@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/text/models/bert.h"
+
+namespace mezzo::text {
+
+/// What loading a folder's weights did beyond copying them.
+struct LoadedWeights {
+  std::vector<std::string> initialised;  ///< parameters the file lacks, drawn afresh
+  std::vector<std::string> unused;       ///< tensors of the file that the model has no place for
+};
+
+/// Whether `folder` holds a trained classifier, not only an encoder.
+bool has_classifier(const std::filesystem::path& folder);
+
+/// Fills `model` from `folder`/model.safetensors, written by transformers or
+/// by mezzo: names with or without the prefix `bert.`, any floating dtype, old
+/// names `LayerNorm.gamma` and `LayerNorm.beta` too. A missing pooler or
+/// classifier is drawn from `seed` and reported.
+///
+/// @throws c10::ValueError  naming the tensor, where one does not fit or any
+///     other is missing; the model is unusable then.
+LoadedWeights load_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder, uint64_t seed);
+
+/// As load_pretrained, for a model on CPU that is only run: its parameters are the mapped bytes of the file, where they
+/// are float32 there, so nothing is copied, and what is never used, such as the rows of rare words, is never read.
+/// Do not train it; and while it lives, replace the file by rename, as save_pretrained does, never in place.
+LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder);
+
+/// Writes config.json and model.safetensors (float32) into `folder`, which is
+/// made if need be; transformers' `from_pretrained` loads them. Each file is
+/// replaced atomically. Returns the hash of model.safetensors, as AtomicFile::commit does.
+/// @param weights  every parameter of BertForSequenceClassification by name, on any device.
+std::string save_pretrained(const BertConfig& config,
+                            const std::vector<std::pair<std::string, at::Tensor>>& weights,
+                            const std::filesystem::path& folder);
+
+}  // namespace mezzo::text

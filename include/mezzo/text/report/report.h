@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/text/records/run_records.h"
+
+namespace mezzo::text {
+
+/// What a report is made of. Everything but the records may be left empty; its
+/// part of the page is left out then.
+struct ReportInput {
+  using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+  std::string title = "Training report";  ///< what was trained on what
+  std::string when;                       ///< a date, or from when to when
+  std::string notice;                     ///< how the run ended, where it did not come to its end
+  std::vector<StepRecord> steps;
+  std::vector<EvalRecord> evals;
+  std::vector<DiagnoseRecord> diagnoses;
+  std::optional<EndRecord> end;                        ///< nullopt: the run has not come to its end
+  std::optional<int64_t> best_step;                    ///< whose weights are kept, being the best on dev so far
+  std::vector<std::string> label_names;                ///< by label; a label without a name is shown by its number
+  std::string evaluated;                               ///< what the two below are of: split and model
+  std::vector<std::vector<int64_t>> confusion_matrix;  ///< counts, [true label][predicted label]
+  std::string classification_report;                   ///< as scikit-learn prints it
+  Pairs headline;                                      ///< further numbers for the top of the page: name, value
+  Pairs settings;                                      ///< in the order to show them
+  Pairs environment;                                   ///< versions, machine
+};
+
+/// Renders `report.html`: headline numbers, curves over the steps, what
+/// `--diagnose` found, confusion matrix, classification report, settings and
+/// environment.
+///
+/// The page is one self-contained file: no script, nothing loaded, light and
+/// dark by the reader's preference, fit for print and narrow screens. All
+/// strings are escaped, so texts and names may come from anywhere. Long runs
+/// are thinned to what the pixels can show (least and greatest value of each
+/// column), which keeps the page under 1 MB. Equal input gives equal bytes.
+///
+/// @throws c10::ValueError  if the confusion matrix is not square.
+std::string render_report(const ReportInput& input);
+
+}  // namespace mezzo::text

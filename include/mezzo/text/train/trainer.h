@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "mezzo/distributed/group/process_group.h"
+#include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/train/train_config.h"
+
+namespace mezzo::text {
+
+/// What a run came to.
+struct TrainResult {
+  bool finished = false;      ///< false: stopped on request; unless it was a dry run, a checkpoint is saved
+  bool saves_failed = false;  ///< a checkpoint in between could not be written
+  int64_t steps = 0;          ///< optimizer steps done
+  std::optional<ClassificationReport> report;  ///< on test, or on dev without one; none without both
+};
+
+/// Fine-tunes a BERT classifier as `config` says, and leaves in
+/// `config.output`: the best model by dev accuracy (or the last, without dev
+/// rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
+/// tensorboard/ and checkpoints/.
+///
+/// The same config gives the same weights on the same machine, also when the
+/// run was stopped and resumed in between.
+///
+/// With `config.dry_run`, prints what it would do and what that takes, by trying a few steps that it forgets, and
+/// leaves `config.output` as it is.
+///
+/// Called on every rank of `group` with the same config, each batch is `batch_size` texts of each rank, gradients are
+/// averaged over all texts, and every rank ends with the same weights. Rank 0 writes and prints. Several hosts resume
+/// from an `output` that all of them see.
+///
+/// @param stop_requested  asked from when all is read and checked, and nothing written yet: after every step, and
+///     during evaluation; once true, on any rank, a checkpoint is saved and the run ends. Until it is first asked, the
+///     process may as well be ended.
+/// @param group  nullptr: one process.
+/// @throws c10::ValueError  for settings or files that are wrong, before
+///     anything is written; c10::Error when the run fails.
+TrainResult train(const TrainConfig& config,
+                  const std::function<bool()>& stop_requested,
+                  distributed::ProcessGroup* group = nullptr);
+
+}  // namespace mezzo::text

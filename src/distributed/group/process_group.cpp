@@ -1,0 +1,365 @@
+#include "mezzo/distributed/group/process_group.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <regex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <typeinfo>
+#include <utility>
+
+#include "distributed/group/backends.h"
+#include "distributed/group/compare_ranks.h"
+#include "distributed/group/heartbeat.h"
+
+namespace mezzo::distributed {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// The cause has been found already, so that guards around guards leave it alone.
+struct BlamingError : c10::DistError {
+  explicit BlamingError(const std::string& message) : c10::DistError(message) {}
+};
+
+milliseconds beat_interval(milliseconds timeout) {
+  return std::clamp(timeout / 10, milliseconds(50), milliseconds(1000));
+}
+
+std::string first_line(const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+std::string seconds(milliseconds duration) {
+  return fmt::format("{:g} s", static_cast<double>(duration.count()) / 1000);
+}
+
+std::string this_process() {
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  return fmt::format("process {} on {}", getpid(), host);
+}
+
+/// Whether a message begins with the place in Gloo's sources that threw it, "[…/gloo/transport/tcp/pair.cc:553] ",
+/// behind the name of a class where the error has come through Python.
+bool has_stamp_of_gloo(const std::string& message) {
+  static const std::regex stamp(R"((\w+: )?\[\S*/gloo/\S+\.(cc|h):\d+\] )");
+  return std::regex_search(message.substr(0, 1000), stamp, std::regex_constants::match_continuous);
+}
+
+/// Whether an error came from a collective and not from this rank's own doing: by its type or the place that threw it,
+/// since the words of a message may be any, such as a file's name. Gloo's classes are not LibTorch's to show.
+bool is_communication_error(const std::exception& error) {
+  return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
+         c10::demangle(typeid(error).name()).starts_with("gloo::") || has_stamp_of_gloo(first_line(error));
+}
+
+/// The key that says that `rank` needs the store no more.
+std::string left_key(int rank) { return fmt::format("left/{}", rank); }
+
+/// The key that counts the groups in which `rank` has met the others.
+std::string groups_of(int rank) { return fmt::format("groups/{}", rank); }
+
+/// Of a line of check_same(): NAME, zero, VALUE.
+std::string name_of(const std::string& line) { return line.substr(0, line.find('\0')); }
+
+struct Difference {
+  std::string name, here, there;
+};
+
+/// Lines stand in the order of names, so the lesser of two names is the one that the other rank lacks.
+Difference by_name(const RankDifference& lines) {
+  const bool from_here = !lines.there || (lines.here && name_of(*lines.here) < name_of(*lines.there));
+  const std::string name = name_of(from_here ? *lines.here : *lines.there);
+  const auto value = [&](const std::optional<std::string>& line) {
+    return line && name_of(*line) == name ? line->substr(name.size() + 1) : "nothing";
+  };
+  return {name, value(lines.here), value(lines.there)};
+}
+
+}  // namespace
+
+ProcessGroup::ProcessGroup(const RankEnvironment& environment, const ProcessGroupOptions& options)
+    : environment_(environment), options_(options) {
+  TORCH_CHECK_VALUE(options.timeout() > milliseconds(0), "the timeout of a process group must be above 0");
+  check_backend(options.device());
+  connect();
+  try {
+    meet();
+    group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank(), size());
+    guard([&] {
+      const auto store = c10::make_intrusive<c10d::PrefixStore>("group", store_);
+      add_backends(*group_, store, environment_, options_.device(), options_.timeout());
+      barrier();
+      start_store_->add(groups_of(rank()), 1);
+    });
+  } catch (const std::exception&) {
+    group_.reset();
+    keep_store_for_others();
+    throw;
+  }
+}
+
+/// So that they can see what happened.
+void ProcessGroup::keep_store_for_others() const {
+  if (hosts_store()) {
+    std::this_thread::sleep_for(8 * beat_interval(options_.timeout()));
+  }
+}
+
+/// Opens two connections to the store: for the group, and for the heartbeat.
+void ProcessGroup::connect() {
+  c10d::TCPStoreOptions tcp;
+  tcp.port = environment_.master_port;
+  tcp.isServer = rank() == 0 && !environment_.launcher_hosts_store;
+  tcp.waitWorkers = false;
+  tcp.timeout = options_.timeout();
+  tcp.multiTenant = true;  // for several groups of one process
+  try {
+    const auto tcp_store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, tcp);
+    // A store may serve several runs, starts of a run and groups of a start, and keeps what each of them left.
+    const std::string start = fmt::format("mezzo/{}/{}", environment_.run_id, environment_.restart_count);
+    start_store_ = c10::make_intrusive<c10d::PrefixStore>(start, tcp_store);
+    const std::string prefix = fmt::format("{}/{}", start, start_store_->add(groups_of(rank()), 0));
+    store_ = c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store);
+    heartbeat_ = std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store->clone()), rank(),
+                                             size(), this_process(), beat_interval(options_.timeout()));
+  } catch (const std::exception& error) {
+    const std::string place = fmt::format("{}:{}", environment_.master_addr, environment_.master_port);
+    throw BlamingError(tcp.isServer
+                           ? fmt::format("rank 0 cannot open the store where ranks meet at {}: {}; set "
+                                         "MASTER_PORT to a free port of this host",
+                                         place, first_line(error))
+                           : fmt::format("rank {} could not reach the store where ranks meet, at {}, within {}: "
+                                         "is rank 0 running, and MASTER_ADDR its host? ({})",
+                                         rank(), place, seconds(options_.timeout()), first_line(error)));
+  }
+}
+
+/// Waits for the heartbeats of all ranks.
+void ProcessGroup::meet() {
+  std::vector<std::string> keys;
+  for (int other = 0; other < size(); ++other) {
+    keys.push_back(fmt::format("beat/{}", other));
+  }
+  try {
+    store_->wait(keys, options_.timeout());
+  } catch (const std::exception& error) {
+    std::vector<int> missing;
+    try {
+      for (int other = 0; other < size(); ++other) {
+        if (!store_->check({keys[other]})) {
+          missing.push_back(other);
+        }
+      }
+    } catch (const std::exception&) {
+      throw BlamingError(
+          fmt::format("the store where ranks meet, at {}:{}, went away while rank {} waited for the others",
+                      environment_.master_addr, environment_.master_port, rank()));
+    }
+    throw BlamingError(
+        fmt::format("rank{} {} of {} did not come within {}: still starting, failed, or on a host that "
+                    "cannot reach {}:{}",
+                    missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), size(), seconds(options_.timeout()),
+                    environment_.master_addr, environment_.master_port));
+  }
+}
+
+ProcessGroup::~ProcessGroup() {
+  group_.reset();  // closes its connections, which the others notice
+  if (others_may_ask_) {
+    keep_store_for_others();
+  }
+}
+
+void ProcessGroup::shutdown() {
+  barrier();
+  if (hosts_store()) {
+    wait_until_others_left();
+  }
+  heartbeat_.reset();
+  if (!hosts_store() && !environment_.launcher_hosts_store) {  // a launcher may take it away from now on
+    store_->add(left_key(rank()), 1);
+  }
+}
+
+/// Does not wait for those that never will: they have failed, or have no heartbeat any more.
+void ProcessGroup::wait_until_others_left() {
+  using Clock = std::chrono::steady_clock;
+  const auto still_to_come = [&](const Heartbeat::Census& census) {
+    for (int other = 1; other < size(); ++other) {
+      const bool is_gone =
+          census.silent.contains(other) || census.failed.contains(other) || census.gave_up.contains(other);
+      if (!is_gone && !store_->check({left_key(other)})) {
+        return true;
+      }
+    }
+    return false;
+  };
+  const auto begin = Clock::now();
+  while (still_to_come({}) && Clock::now() < begin + beat_interval(options_.timeout())) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  while (still_to_come({}) && Clock::now() < begin + options_.timeout()) {
+    const auto census = heartbeat_->take_census();
+    if (!census.store_answers || !still_to_come(census)) {
+      return;
+    }
+  }
+}
+
+void ProcessGroup::all_reduce_sum(at::Tensor& tensor) { all_reduce(tensor, c10d::ReduceOp::SUM); }
+void ProcessGroup::all_reduce_max(at::Tensor& tensor) { all_reduce(tensor, c10d::ReduceOp::MAX); }
+
+void ProcessGroup::all_reduce(at::Tensor& tensor, c10d::ReduceOp op) {
+  guard([&] {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = std::move(op);
+    group_->allreduce(tensors, options)->wait();
+  });
+}
+
+void ProcessGroup::broadcast(at::Tensor& tensor, int root) {
+  guard([&] {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    group_->broadcast(tensors, options)->wait();
+  });
+}
+
+std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
+  const auto on_cpu = [&](at::Tensor mine) {
+    std::vector<at::Tensor> parts;
+    for (int other = 0; other < size(); ++other) {
+      parts.push_back(at::empty_like(mine));
+    }
+    std::vector<std::vector<at::Tensor>> outputs{parts};
+    std::vector<at::Tensor> inputs{std::move(mine)};
+    guard([&] { group_->allgather(outputs, inputs)->wait(); });
+    return parts;
+  };
+  auto length = at::empty({1}, at::kLong);
+  length.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(text.size());
+  const auto lengths = on_cpu(length);
+  int64_t longest = 1;
+  for (const auto& other : lengths) {
+    longest = std::max(longest, other.const_data_ptr<int64_t>()[0]);
+  }
+  auto bytes = at::zeros({longest}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  std::vector<std::string> texts;
+  for (const auto& other : on_cpu(bytes)) {
+    const auto* first = other.const_data_ptr<uint8_t>();
+    texts.emplace_back(first, first + lengths[texts.size()].const_data_ptr<int64_t>()[0]);
+  }
+  return texts;
+}
+
+void ProcessGroup::barrier() { any(false); }
+
+bool ProcessGroup::any(bool here) {
+  auto flag = at::empty({1}, at::kInt);
+  flag.mutable_data_ptr<int32_t>()[0] = here ? 1 : 0;
+  all_reduce_max(flag);
+  return flag.const_data_ptr<int32_t>()[0] != 0;
+}
+
+void ProcessGroup::check_same(const std::map<std::string, std::string>& values) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : values) {
+    lines.push_back(name + '\0' + value);
+  }
+  if (const auto difference = compare_ranks(*this, lines)) {
+    all_know_ = true;
+    const auto [name, here, there] = by_name(*difference);
+    throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank 0, '{}' on rank {}; start all ranks alike",
+                                   name, here, there, difference->rank));
+  }
+}
+
+void ProcessGroup::all_or_none(const std::function<void()>& work) {
+  std::exception_ptr mine;
+  std::string message;
+  try {
+    work();
+  } catch (const std::exception& error) {
+    mine = std::current_exception();
+    message = first_line(error);
+  }
+  const auto messages = all_gather(message);
+  const auto first = std::find_if(messages.begin(), messages.end(), [](const auto& text) { return !text.empty(); });
+  all_know_ = first != messages.end();
+  if (mine) {
+    std::rethrow_exception(mine);
+  }
+  if (first != messages.end()) {
+    throw BlamingError(fmt::format("rank {} failed: {}", first - messages.begin(), *first));
+  }
+}
+
+void ProcessGroup::guard(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const BlamingError&) {
+    throw;
+  } catch (const std::exception& error) {
+    if (is_communication_error(error)) {
+      throw_blaming(first_line(error));
+    }
+    if (!all_know_ && !others_may_ask_) {
+      others_may_ask_ = true;
+      heartbeat_->announce_failure(first_line(error));
+    }
+    throw;
+  }
+}
+
+/// `error`: what the collective said, which knows addresses at most.
+void ProcessGroup::throw_blaming(const std::string& error) {
+  others_may_ask_ = true;
+  const auto census = heartbeat_->take_census();
+  std::string message;
+  if (!census.store_answers) {
+    const bool by_launcher = environment_.launcher_hosts_store;
+    message = fmt::format(
+        "the store where ranks met, kept by {} at {}:{}, does not answer any more: {}, or its host "
+        "cannot be reached",
+        by_launcher ? "the launcher" : "rank 0", environment_.master_addr, environment_.master_port,
+        by_launcher ? "the launcher has ended" : "rank 0 was killed or stopped");
+  } else if (!census.failed.empty()) {
+    const auto& [other, reason] = *census.failed.begin();
+    message = fmt::format("rank {} failed: {}", other, reason);
+  } else if (!census.silent.empty()) {
+    std::vector<std::string> silent;
+    for (const auto& [other, home] : census.silent) {
+      silent.push_back(fmt::format("rank {} ({})", other, home));
+    }
+    message = fmt::format("lost {}: killed, stopped, or out of reach", fmt::join(silent, ", "));
+  } else if (!census.gave_up.empty()) {
+    message = census.gave_up.begin()->second;
+  } else {
+    message = fmt::format(
+        "a collective failed though all ranks are alive; one may have been busy for longer than the "
+        "timeout of {} ({})",
+        seconds(options_.timeout()), error);
+  }
+  if (census.store_answers) {
+    heartbeat_->announce_giving_up(message);
+  }
+  throw BlamingError(message);
+}
+
+}  // namespace mezzo::distributed

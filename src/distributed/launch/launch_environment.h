@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mezzo/distributed/launch/launcher.h"
+
+namespace mezzo::distributed {
+
+/// Where the ranks of one start meet, and which start it is.
+struct LaunchAttempt {
+  std::string master_addr;
+  int64_t master_port;
+  int64_t restart_count;
+};
+
+/// "NAME=value" for all of this process's environment with torchrun's variables for one rank of the node.
+std::vector<std::string> rank_environment(const LaunchOptions& options,
+                                          const LaunchAttempt& attempt,
+                                          int64_t local_rank);
+
+}  // namespace mezzo::distributed

@@ -1,0 +1,277 @@
+#include "encoder/cpu/attention_ops.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "encoder/cpu/tensor_spans.h"
+#include "kernels/cpu/share_out.h"
+
+namespace mezzo::kernels::cpu {
+namespace {
+
+/// A span from element `first` on.
+template <class AnySpan>
+AnySpan from(AnySpan span, int64_t first) {
+  const int64_t size = span.element == Element::kFloat ? 4 : 2;
+  using Byte = std::conditional_t<std::is_same_v<AnySpan, Span>, char, const char>;
+  return {static_cast<Byte*>(span.data) + first * size, span.element};
+}
+
+/// Places of the sequences, thread by thread, in the order in which each should take its own.
+struct Order {
+  std::vector<int64_t> places, ends;  ///< ends: of each thread's
+};
+
+/// The longest of a thread's first. Its own are those that begin in its part of the rows; the last row's owner has
+/// those, too, that are empty and begin behind it.
+Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
+  Order order;
+  const int64_t threads = at::get_num_threads();
+  order.places.resize(sequences.size());
+  std::iota(order.places.begin(), order.places.end(), 0);
+  auto begin = order.places.begin();
+  for (int64_t thread = 0; thread < threads; ++thread) {
+    const int64_t rows_end = share_begin(rows, thread + 1, threads);
+    const auto end = std::partition_point(
+        begin, order.places.end(), [&](int64_t b) { return std::min(sequences[b].first_row, rows - 1) < rows_end; });
+    std::stable_sort(begin, end,
+                     [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
+    order.ends.push_back(end - order.places.begin());
+    begin = end;
+  }
+  return order;
+}
+
+int64_t longest(const std::vector<Sequence>& sequences) {
+  return std::max_element(sequences.begin(), sequences.end(),
+                          [](const Sequence& a, const Sequence& b) { return a.num_tokens < b.num_tokens; })
+      ->num_tokens;
+}
+
+/// Room for rows of sequences, to be written. Those of none are zero.
+at::Tensor room(const std::vector<Sequence>& sequences, at::IntArrayRef sizes, at::ScalarType dtype) {
+  auto rows = at::empty(sizes, dtype);
+  const int64_t row_size = static_cast<int64_t>(rows.nbytes()) / std::max<int64_t>(rows.size(0), 1);
+  int64_t end = 0;  // of the sequences so far
+  const auto clear_until = [&](int64_t row) {
+    std::memset(static_cast<char*>(rows.mutable_data_ptr()) + end * row_size, 0,
+                static_cast<size_t>((row - end) * row_size));
+  };
+  for (const Sequence& sequence : sequences) {
+    clear_until(sequence.first_row);
+    end = sequence.first_row + sequence.num_tokens;
+  }
+  clear_until(rows.size(0));
+  return rows;
+}
+
+float* part_of(const at::Tensor& vector, int64_t first) {
+  return vector.defined() ? vector.mutable_data_ptr<float>() + first : nullptr;
+}
+
+/// Tasks for each thread, roughly, so that all end at about the same time.
+constexpr int64_t kTurnsOfAThread = 16;
+
+/// What all tiles of an attention share, and how they differ.
+class Tiles {
+ public:
+  explicit Tiles(const PackedAttention& attention)
+      : attention_(attention),
+        hidden_(attention.key.size(1)),
+        head_size_(hidden_ / attention.num_heads),
+        query_bias_(as_float(attention.biases.query)),
+        key_bias_(as_float(attention.biases.key)),
+        value_bias_(as_float(attention.biases.value)),
+        order_(longest_first(attention.sequences, attention.key.size(0))) {}
+
+  /// `log_sum_exp` and `output` may be undefined.
+  AttentionTile tile(int64_t b, int64_t head, const at::Tensor& log_sum_exp, const at::Tensor& output) const {
+    const Sequence& sequence = attention_.sequences[b];
+    const int64_t column = head * head_size_, heads = attention_.num_heads;
+    const int64_t first = sequence.first_row * hidden_ + column;
+    return {.query = from(read_span(attention_.query), first),
+            .key = from(read_span(attention_.key), first),
+            .value = from(read_span(attention_.value), first),
+            .values_are_keys = false,
+            .query_stride = hidden_,
+            .key_stride = hidden_,
+            .value_stride = hidden_,
+            .query_bias = query_bias_.const_data_ptr<float>() + column,
+            .key_bias = key_bias_.const_data_ptr<float>() + column,
+            .value_bias = value_bias_.const_data_ptr<float>() + column,
+            .num_queries = sequence.num_tokens,
+            .num_keys = sequence.num_tokens,
+            .head_size = head_size_,
+            .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size_))),
+            .dropout = dropout_of(attention_.dropout),
+            .first_query_number = static_cast<uint32_t>(sequence.first_row * heads + head),
+            .query_number_step = static_cast<uint32_t>(heads),
+            .output = output.defined() ? from(write_span(output), first) : Span{},
+            .output_stride = hidden_,
+            .log_sum_exp = part_of(log_sum_exp, sequence.first_row * heads + head),
+            .weight_sums = nullptr};
+  }
+
+  /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first. A thread takes
+  /// neighbouring heads, as many as leave enough for the others, so that one can read ahead for the next.
+  template <class Task>
+  void for_each(const Task& task) const {
+    const int64_t count = static_cast<int64_t>(order_.places.size()), heads = attention_.num_heads;
+    const int64_t parts = std::clamp<int64_t>(kTurnsOfAThread * at::get_num_threads() / count, 1, heads);
+    auto ends = order_.ends;
+    for (int64_t& end : ends) {
+      end *= parts;
+    }
+    const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention_.sequences), head_size_);
+    share_out(ends, [&](const auto& next) {
+      const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
+      for (int64_t i = next(); i >= 0; i = next()) {
+        for (int64_t part = i % parts, head = heads * part / parts; head < heads * (part + 1) / parts; ++head) {
+          task(order_.places[i / parts], head, scratch.mutable_data_ptr<float>());
+        }
+      }
+    });
+  }
+
+  at::Tensor room() const {
+    return cpu::room(attention_.sequences, attention_.query.sizes(), attention_.query.scalar_type());
+  }
+
+  int64_t hidden() const { return hidden_; }
+  int64_t head_size() const { return head_size_; }
+
+ private:
+  const PackedAttention& attention_;
+  int64_t hidden_, head_size_;
+  at::Tensor query_bias_, key_bias_, value_bias_;
+  Order order_;
+};
+
+}  // namespace
+
+at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp) {
+  const Tiles tiles(attention);
+  const auto output = tiles.room();
+  at::Tensor sums;
+  if (log_sum_exp != nullptr) {
+    sums = *log_sum_exp = at::empty({attention.query.size(0), attention.num_heads}, at::kFloat);
+  }
+  tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
+    simd_kernels().attention(tiles.tile(b, head, sums, output), scratch);
+  });
+  return output;
+}
+
+AttentionGradients packed_attention_backward(const PackedAttention& attention,
+                                             const at::Tensor& log_sum_exp,
+                                             const at::Tensor& grad) {
+  const Tiles tiles(attention);
+  const int64_t hidden = tiles.hidden();
+  AttentionGradients result{tiles.room(), tiles.room(), tiles.room(), {}};
+  const auto sums = at::empty({static_cast<int64_t>(attention.sequences.size()), 3, hidden}, at::kFloat);
+  tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
+    const int64_t column = head * tiles.head_size(), first = attention.sequences[b].first_row * hidden + column;
+    const AttentionTileBackward op{.forward = tiles.tile(b, head, log_sum_exp, {}),
+                                   .grad_output = from(read_span(grad), first),
+                                   .grad_weight_sums = nullptr,
+                                   .grad_query = from(write_span(result.query), first),
+                                   .grad_key = from(write_span(result.key), first),
+                                   .grad_value = from(write_span(result.value), first),
+                                   .sums = sums.mutable_data_ptr<float>() + b * 3 * hidden + column,
+                                   .sum_stride = hidden};
+    simd_kernels().attention_backward(op, scratch);
+  });
+  const auto totals = sums.sum(0);
+  result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
+  return result;
+}
+
+namespace {
+
+/// The tile of sequence `b`, whose queries are the heads'. What is undefined of the tensors is nullptr in it.
+AttentionTile first_token_tile(const FirstTokenAttention& attention,
+                               int64_t b,
+                               const at::Tensor& log_sum_exp,
+                               const WeightedRows& output) {
+  const Sequence& sequence = attention.sequences[b];
+  const int64_t heads = attention.query.size(0), hidden = attention.rows.size(1), of_head = attention.query.stride(0);
+  return {.query = from(read_span(attention.query), b * hidden),
+          .key = from(read_span(attention.rows), sequence.first_row * hidden),
+          .value = {},
+          .values_are_keys = true,
+          .query_stride = of_head,
+          .key_stride = hidden,
+          .value_stride = 0,
+          .query_bias = nullptr,
+          .key_bias = nullptr,
+          .value_bias = nullptr,
+          .num_queries = heads,
+          .num_keys = sequence.num_tokens,
+          .head_size = hidden,
+          .scale = attention.scale,
+          .dropout = dropout_of(attention.dropout),
+          .first_query_number = static_cast<uint32_t>(sequence.first_row * heads),
+          .query_number_step = 1,
+          .output = output.rows.defined() ? from(write_span(output.rows), b * hidden) : Span{},
+          .output_stride = of_head,
+          .log_sum_exp = part_of(log_sum_exp, b * heads),
+          .weight_sums = part_of(output.weight_sums, b * heads)};
+}
+
+/// Calls `task(b, scratch)` for every sequence.
+template <class Task>
+void for_each_sequence(const FirstTokenAttention& attention, const Task& task) {
+  const auto order = longest_first(attention.sequences, attention.rows.size(0));
+  const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention.sequences), attention.rows.size(1));
+  share_out(order.ends, [&](const auto& next) {
+    const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
+    for (int64_t i = next(); i >= 0; i = next()) {
+      task(order.places[i], scratch.mutable_data_ptr<float>());
+    }
+  });
+}
+
+}  // namespace
+
+WeightedRows first_token_attention(const FirstTokenAttention& attention, at::Tensor* log_sum_exp) {
+  const int64_t heads = attention.query.size(0), sequences = attention.query.size(1);
+  const WeightedRows output{at::empty_like(attention.query), at::empty({sequences, heads}, at::kFloat)};
+  at::Tensor sums;
+  if (log_sum_exp != nullptr) {
+    sums = *log_sum_exp = at::empty({sequences, heads}, at::kFloat);
+  }
+  for_each_sequence(attention, [&](int64_t b, float* scratch) {
+    simd_kernels().attention(first_token_tile(attention, b, sums, output), scratch);
+  });
+  return output;
+}
+
+FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& attention,
+                                                   const at::Tensor& log_sum_exp,
+                                                   const WeightedRows& grad,
+                                                   at::ScalarType rows_dtype) {
+  const int64_t heads = attention.query.size(0), hidden = attention.rows.size(1);
+  const FirstTokenGradients result{at::empty_like(attention.query),
+                                   room(attention.sequences, attention.rows.sizes(), rows_dtype)};
+  for_each_sequence(attention, [&](int64_t b, float* scratch) {
+    const AttentionTileBackward op{.forward = first_token_tile(attention, b, log_sum_exp, {}),
+                                   .grad_output = from(read_span(grad.rows), b * hidden),
+                                   .grad_weight_sums = part_of(grad.weight_sums, b * heads),
+                                   .grad_query = from(write_span(result.query), b * hidden),
+                                   .grad_key = from(write_span(result.rows), attention.sequences[b].first_row * hidden),
+                                   .grad_value = {},
+                                   .sums = nullptr,
+                                   .sum_stride = 0};
+    simd_kernels().attention_backward(op, scratch);
+  });
+  return result;
+}
+
+}  // namespace mezzo::kernels::cpu

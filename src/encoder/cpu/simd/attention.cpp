@@ -1,0 +1,366 @@
+#include <cstddef>
+
+#include "encoder/cpu/simd/convert.h"
+#include "encoder/cpu/simd/table.h"
+
+namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace {
+
+/// Queries computed at a time.
+constexpr int64_t kQueryBlock = 32;
+
+int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
+
+/// A matrix in scratch, its rows a whole number of vectors apart.
+struct Matrix {
+  float* data;
+  int64_t stride;
+  float* row(int64_t i) const { return data + i * stride; }
+};
+
+/// How a matrix is read: element (i, k) lies at data[i * row + k * column].
+struct Strided {
+  const float* data;
+  int64_t row, column;
+};
+
+Strided plain(const Matrix& a) { return {a.data, a.stride, 1}; }
+Strided transposed(const Matrix& a) { return {a.data, 1, a.stride}; }
+
+/// kRows rows and kVectors vectors of c, from `depth` columns of a and rows of b; held in registers meanwhile.
+template <int kRows, int kVectors, bool kAdd>
+inline void product_tile(const float* a,
+                         int64_t a_row,
+                         int64_t a_column,
+                         const float* b,
+                         int64_t b_row,
+                         int64_t depth,
+                         float* c,
+                         int64_t c_row) {
+  Floats sums[kRows][kVectors];
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      sums[i][v] = kAdd ? load(c + i * c_row + v * kWidth) : Floats{};
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    Floats right[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      right[v] = load(b + k * b_row + v * kWidth);
+    }
+    for (int i = 0; i < kRows; ++i) {
+      const float left = a[i * a_row + k * a_column];
+      for (int v = 0; v < kVectors; ++v) {
+        sums[i][v] += left * right[v];
+      }
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      store(c + i * c_row + v * kWidth, sums[i][v]);
+    }
+  }
+}
+
+template <int kVectors, bool kAdd>
+void product_columns(
+    const Strided& a, const float* b, int64_t b_row, int64_t rows, int64_t depth, float* c, int64_t c_row) {
+  constexpr int kRows = 6;  // 12 sums, 2 vectors of b and one of a: the 16 registers of AVX2
+  int64_t i = 0;
+  for (; i + kRows <= rows; i += kRows) {
+    product_tile<kRows, kVectors, kAdd>(a.data + i * a.row, a.row, a.column, b, b_row, depth, c + i * c_row, c_row);
+  }
+  for (; i + 2 <= rows; i += 2) {
+    product_tile<2, kVectors, kAdd>(a.data + i * a.row, a.row, a.column, b, b_row, depth, c + i * c_row, c_row);
+  }
+  for (; i < rows; ++i) {
+    product_tile<1, kVectors, kAdd>(a.data + i * a.row, a.row, a.column, b, b_row, depth, c + i * c_row, c_row);
+  }
+}
+
+/// c = a b, or c += a b: [rows, depth] times [depth, columns]. Columns up to the next multiple of kWidth are computed
+/// too.
+template <bool kAdd>
+void product(const Strided& a, const Matrix& b, int64_t rows, int64_t depth, int64_t columns, const Matrix& c) {
+  int64_t j = 0;
+  for (; j + kWidth < columns; j += 2 * kWidth) {
+    product_columns<2, kAdd>(a, b.data + j, b.stride, rows, depth, c.data + j, c.stride);
+  }
+  if (j < columns) {
+    product_columns<1, kAdd>(a, b.data + j, b.stride, rows, depth, c.data + j, c.stride);
+  }
+}
+
+/// Takes what it is asked for from one piece of memory.
+class Arena {
+ public:
+  explicit Arena(float* memory) : next_(memory) {}
+  float* take(int64_t count) {
+    float* taken = next_;
+    next_ += round_up(count, 16);
+    return taken;
+  }
+  Matrix matrix(int64_t rows, int64_t columns) {
+    const int64_t stride = round_up(columns, kMaskRun);
+    return {take(rows * stride), stride};
+  }
+
+ private:
+  float* next_;
+};
+
+/// Rows `first` ... of one head, with the bias, times `scale`; zeros in the columns up to the next whole vector.
+void copy_in(ConstSpan from,
+             int64_t stride,
+             const float* bias,
+             float scale,
+             int64_t first,
+             int64_t rows,
+             int64_t head_size,
+             const Matrix& to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    float* out = to.row(i);
+    const float* in = read(from, (first + i) * stride, head_size, out);
+    read_ahead(tail(from, (first + i) * stride + head_size), head_size);  // of the next head, whose turn comes next
+    for_each_vector(head_size, [&](int64_t d, auto get, auto) {
+      const Floats x = bias != nullptr ? get(in + d) + get(bias + d) : get(in + d);
+      store(out + d, x * scale);  // lanes beyond head_size are zero
+    });
+  }
+}
+
+void transpose(const Matrix& from, int64_t rows, int64_t columns, const Matrix& to) {
+  for (int64_t j = 0; j < columns; ++j) {
+    float* out = to.row(j);
+    for (int64_t i = 0; i < rows; ++i) {
+      out[i] = from.data[i * from.stride + j];
+    }
+    for (int64_t i = rows; i < round_up(rows, kWidth); ++i) {
+      out[i] = 0;
+    }
+  }
+}
+
+void copy_out(const Matrix& from, int64_t first, int64_t rows, int64_t head_size, Span to, int64_t stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t at = (first + i) * stride;
+    if (float* out = place(to, at, from.row(i)); out != from.row(i)) {
+      for_each_vector(head_size, [&](int64_t d, auto get, auto put) { put(out + d, get(from.row(i) + d)); });
+    }
+    write(from.row(i), to, at, head_size);
+  }
+}
+
+void add_rows(const Matrix& from, int64_t rows, int64_t columns, float* sums) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for_each_vector(columns,
+                    [&](int64_t d, auto get, auto put) { put(sums + d, get(sums + d) + get(from.row(i) + d)); });
+  }
+}
+
+void fill_zero(const Matrix& matrix, int64_t rows) {
+  __builtin_memset(matrix.data, 0, static_cast<std::size_t>(rows * matrix.stride) * sizeof(float));
+}
+
+void set_zero(float* values, int64_t count) {
+  __builtin_memset(values, 0, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+// Rows of scores and weights are computed in whole vectors: `padded` is a multiple of kWidth, and what lies behind the
+// keys is a score of -inf, then a weight of zero.
+
+constexpr float kMinusInf = -__builtin_inff();
+
+void pad_scores(float* scores, int64_t keys, int64_t padded) {
+  for (int64_t j = keys; j < padded; ++j) {
+    scores[j] = kMinusInf;
+  }
+}
+
+/// In place: e^(score - shift). Returns the sum.
+float exponentials(float* scores, int64_t padded, float shift) {
+  Floats total{};
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    const Floats e = exp(load(scores + j) - shift);
+    total += e;
+    store(scores + j, e);
+  }
+  return sum(total);
+}
+
+float largest(const float* scores, int64_t padded) {
+  Floats most = load(scores);
+  for (int64_t j = kWidth; j < padded; j += kWidth) {
+    most = max(most, load(scores + j));
+  }
+  return max(most);
+}
+
+void multiply(float* row, const float* by, int64_t padded) {
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(row + j, load(row + j) * load(by + j));
+  }
+}
+
+void scale_row(float* row, float by, int64_t padded) {
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(row + j, load(row + j) * by);
+  }
+}
+
+/// From the gradient of a query's weights, before dropout, to that of its scores, in place.
+void softmax_backward(const float* weights, float* grad, int64_t padded) {
+  Floats products{};
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    products += load(weights + j) * load(grad + j);
+  }
+  const float mean = sum(products);
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(grad + j, load(weights + j) * (load(grad + j) - mean));
+  }
+}
+
+float total(const float* row, int64_t padded) {
+  Floats totals{};
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    totals += load(row + j);
+  }
+  return sum(totals);
+}
+
+void add_to_row(float* row, float term, int64_t padded) {
+  for (int64_t j = 0; j < padded; j += kWidth) {
+    store(row + j, load(row + j) + term);
+  }
+}
+
+/// The factors of dropout for the weights of queries `first` ..., if there is one.
+void mask_rows(const AttentionTile& tile, int64_t first, int64_t rows, const Matrix& factors) {
+  if (!tile.dropout.is_on) {
+    return;
+  }
+  const int64_t runs = (tile.num_keys + kMaskRun - 1) / kMaskRun;
+  all_dropout_factors(rows * runs, tile.dropout, [&](int64_t i) {
+    const int64_t row = i / runs, key = i % runs * kMaskRun;
+    const auto number = tile.first_query_number + static_cast<uint32_t>(first + row) * tile.query_number_step;
+    return MaskRun{static_cast<uint32_t>(key / 4), number, factors.row(row) + key};
+  });
+}
+
+}  // namespace
+
+int64_t attention_scratch(int64_t num_keys, int64_t head_size) {
+  const int64_t keys = round_up(num_keys, kMaskRun) + 16, columns = round_up(head_size, kMaskRun) + 16;
+  return 4 * keys * columns + 2 * columns * keys + 6 * kQueryBlock * (keys + columns) + 1024;
+}
+
+void attention(const AttentionTile& tile, float* scratch) {
+  const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
+  Arena arena(scratch);
+  const bool is_one = tile.values_are_keys;
+  const auto key = arena.matrix(keys, columns), value = is_one ? key : arena.matrix(keys, columns);
+  const auto key_columns = arena.matrix(columns, keys);
+  const auto query = arena.matrix(kQueryBlock, columns), output = arena.matrix(kQueryBlock, columns);
+  const auto weights = arena.matrix(kQueryBlock, keys), factors = arena.matrix(kQueryBlock, keys);
+
+  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
+  if (!is_one) {
+    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, value);
+  }
+  transpose(key, keys, columns, key_columns);
+  for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
+    const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
+    copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
+    product<false>(plain(query), key_columns, rows, columns, keys, weights);
+    mask_rows(tile, first, rows, factors);
+    for (int64_t i = 0; i < rows; ++i) {
+      float* row = weights.row(i);
+      pad_scores(row, keys, padded);
+      const float most = largest(row, padded);
+      const float exponential_sum = exponentials(row, padded, most);
+      scale_row(row, 1 / exponential_sum, padded);
+      const int64_t number = (first + i) * tile.query_number_step;
+      if (tile.log_sum_exp != nullptr) {
+        tile.log_sum_exp[number] = most + __builtin_logf(exponential_sum);
+      }
+      if (tile.dropout.is_on) {
+        multiply(row, factors.row(i), padded);
+      }
+      if (tile.weight_sums != nullptr) {
+        tile.weight_sums[number] = total(row, padded);
+      }
+    }
+    product<false>(plain(weights), value, rows, keys, columns, output);
+    copy_out(output, first, rows, columns, tile.output, tile.output_stride);
+  }
+}
+
+void attention_backward(const AttentionTileBackward& op, float* scratch) {
+  const AttentionTile& tile = op.forward;
+  const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
+  Arena arena(scratch);
+  const bool is_one = tile.values_are_keys;
+  const auto key = arena.matrix(keys, columns), key_columns = arena.matrix(columns, keys);
+  const auto value_columns = is_one ? key_columns : arena.matrix(columns, keys);
+  const auto grad_key = arena.matrix(keys, columns), grad_value = is_one ? grad_key : arena.matrix(keys, columns);
+  const auto query = arena.matrix(kQueryBlock, columns), grad_output = arena.matrix(kQueryBlock, columns);
+  const auto weights = arena.matrix(kQueryBlock, keys), grad_weights = arena.matrix(kQueryBlock, keys);
+  const auto factors = arena.matrix(kQueryBlock, keys);
+
+  if (!is_one) {  // then grad_key, not used yet, holds the values
+    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, grad_key);
+    transpose(grad_key, keys, columns, value_columns);
+    fill_zero(grad_value, keys);
+  }
+  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
+  transpose(key, keys, columns, key_columns);
+  fill_zero(grad_key, keys);
+  const auto add_to_sum = [&](int64_t i, const Matrix& rows, int64_t count) {
+    if (op.sums != nullptr) {
+      add_rows(rows, count, columns, op.sums + i * op.sum_stride);
+    }
+  };
+  for (int64_t i = 0; i < 3 && op.sums != nullptr; ++i) {
+    set_zero(op.sums + i * op.sum_stride, columns);
+  }
+  for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
+    const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
+    copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
+    copy_in(op.grad_output, tile.output_stride, nullptr, 1, first, rows, columns, grad_output);
+    product<false>(plain(query), key_columns, rows, columns, keys, weights);
+    product<false>(plain(grad_output), value_columns, rows, columns, keys, grad_weights);
+    mask_rows(tile, first, rows, factors);
+    for (int64_t i = 0; i < rows; ++i) {
+      float *weight = weights.row(i), *grad = grad_weights.row(i), *factor = factors.row(i);
+      const int64_t number = (first + i) * tile.query_number_step;
+      pad_scores(weight, keys, padded);
+      exponentials(weight, padded, tile.log_sum_exp[number]);
+      if (op.grad_weight_sums != nullptr) {
+        add_to_row(grad, op.grad_weight_sums[number], padded);
+      }
+      if (tile.dropout.is_on) {
+        multiply(grad, factor, padded);
+      }
+      softmax_backward(weight, grad, padded);
+      if (tile.dropout.is_on) {  // as they met the values
+        multiply(weight, factor, padded);
+      }
+    }
+    product<true>(transposed(weights), grad_output, keys, rows, columns, grad_value);
+    product<true>(transposed(grad_weights), query, keys, rows, columns, grad_key);
+    product<false>(plain(grad_weights), key, rows, keys, columns, query);
+    for (int64_t i = 0; i < rows; ++i) {
+      scale_row(query.row(i), tile.scale, round_up(columns, kWidth));
+    }
+    add_to_sum(0, query, rows);
+    copy_out(query, first, rows, columns, op.grad_query, tile.query_stride);
+  }
+  add_to_sum(1, grad_key, keys);
+  copy_out(grad_key, 0, keys, columns, op.grad_key, tile.key_stride);
+  if (!is_one) {
+    add_to_sum(2, grad_value, keys);
+    copy_out(grad_value, 0, keys, columns, op.grad_value, tile.value_stride);
+  }
+}
+
+}  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -1,0 +1,233 @@
+#pragma once
+
+#include "encoder/cpu/simd/elements.h"
+#include "encoder/cpu/simd/simd.h"
+
+namespace mezzo::kernels::cpu::MEZZO_SIMD {
+
+inline float bits_to_float(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+inline uint32_t float_to_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+inline float bfloat16_to_float(uint16_t x) { return bits_to_float(uint32_t{x} << 16); }
+
+/// To nearest even; NaN stays NaN.
+inline uint16_t float_to_bfloat16(float x) {
+  const uint32_t bits = float_to_bits(x);
+  const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+  return static_cast<uint16_t>((is_nan ? bits | 0x400000 : bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+inline float half_to_float(uint16_t x) {
+  const uint32_t sign = uint32_t{x & 0x8000U} << 16, magnitude = x & 0x7FFFU;
+  if (magnitude >= 0x7C00) {  // inf and NaN
+    return bits_to_float(sign | 0x7F800000 | ((magnitude & 0x3FF) << 13));
+  }
+  // The exponents' biases differ by 112; as a product, subnormal numbers come out right too.
+  return bits_to_float(sign | float_to_bits(bits_to_float(magnitude << 13) * 0x1p112f));
+}
+
+/// To nearest even; NaN stays NaN; beyond 65504 becomes inf.
+inline uint16_t float_to_half(float x) {
+  const uint32_t bits = float_to_bits(x), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7FFFFFFF;
+  if (magnitude > 0x7F800000) {
+    return static_cast<uint16_t>(sign | 0x7E00 | ((magnitude >> 13) & 0x3FF));
+  }
+  if (magnitude >= 0x477FF000) {  // rounds to 65536 or more
+    return static_cast<uint16_t>(sign | 0x7C00);
+  }
+  if (magnitude < 0x38800000) {  // subnormal: adding 0.5 leaves multiples of 2^-24 in the low bits
+    return static_cast<uint16_t>(sign | (float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3F000000));
+  }
+  return static_cast<uint16_t>(sign | ((magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13));
+}
+
+inline int64_t size_of(Element element) { return element == Element::kFloat ? 4 : 2; }
+
+/// What begins at element `first`.
+inline ConstSpan tail(ConstSpan span, int64_t first) {
+  return {static_cast<const char*>(span.data) + first * size_of(span.element), span.element};
+}
+
+/// Asks for `count` elements, which processors do not guess where rows lie far apart.
+inline void read_ahead(ConstSpan span, int64_t count) {
+  const auto* data = static_cast<const char*>(span.data);
+  for (int64_t i = 0; i < count * size_of(span.element); i += 64) {
+    __builtin_prefetch(data + i);
+  }
+}
+
+/// All elements of a vector, or the first ones.
+struct All {};
+struct First {
+  int64_t count;
+};
+
+/// Elements i, i + 1, ... of an array that go through a register alone: loads run ahead of what is computed, which the
+/// conversion of whole rows, below, waits for.
+template <Element kElement>
+struct Elements {
+  static constexpr int64_t kBytes = kElement == Element::kFloat ? 4 : 2;
+
+  static Floats load(const void* array, int64_t i, All) {
+    const char* from = static_cast<const char*>(array) + i * kBytes;
+    if constexpr (kElement == Element::kFloat) {
+      return MEZZO_SIMD::load(reinterpret_cast<const float*>(from));
+    } else {
+      Halves halves;
+      __builtin_memcpy(&halves, from, sizeof halves);
+      return widened(halves);
+    }
+  }
+
+  static void store(void* array, int64_t i, All, Floats x) {
+    char* to = static_cast<char*>(array) + i * kBytes;
+    if constexpr (kElement == Element::kFloat) {
+      MEZZO_SIMD::store(reinterpret_cast<float*>(to), x);
+    } else {
+      const Halves halves = rounded(x);
+      __builtin_memcpy(to, &halves, sizeof halves);
+    }
+  }
+
+  /// Zeros behind them.
+  static Floats load(const void* array, int64_t i, First part) {
+    char copy[kWidth * kBytes] = {};
+    __builtin_memcpy(copy, static_cast<const char*>(array) + i * kBytes, static_cast<std::size_t>(part.count * kBytes));
+    return load(copy, 0, All{});
+  }
+
+  static void store(void* array, int64_t i, First part, Floats x) {
+    char copy[kWidth * kBytes];
+    store(copy, 0, All{}, x);
+    __builtin_memcpy(static_cast<char*>(array) + i * kBytes, copy, static_cast<std::size_t>(part.count * kBytes));
+  }
+
+ private:
+  using Halves = uint16_t __attribute__((vector_size(kWidth * sizeof(uint16_t)), may_alias));
+
+  static Floats widened(Halves halves) {
+    if constexpr (kElement == Element::kBFloat16) {
+#ifdef __AVX512F__
+      return (Floats)((Bits)_mm512_maskz_cvtepu16_epi32(0xFFFF, (__m256i)halves) << 16);
+#else
+      return (Floats)(__builtin_convertvector(halves, Bits) << 16);
+#endif
+    }
+#if defined(__AVX512F__)
+    return (Floats)_mm512_maskz_cvtph_ps(0xFFFF, (__m256i)halves);
+#elif defined(__F16C__)
+    return (Floats)_mm256_cvtph_ps((__m128i)halves);
+#else
+    Floats x;
+    for (int64_t i = 0; i < kWidth; ++i) {
+      x[i] = half_to_float(halves[i]);
+    }
+    return x;
+#endif
+  }
+
+  static Halves rounded(Floats x) {
+    if constexpr (kElement == Element::kBFloat16) {
+#ifdef __AVX512BF16__  // whose instructions take subnormal numbers for zeros
+      return (Halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+      const auto bits = (Bits)x;
+      const Bits quiet = bits | 0x400000, nearest = bits + 0x7FFF + ((bits >> 16) & 1);
+      const Bits words = ((Ints)bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : nearest;
+#if defined(__AVX2__) && !defined(__AVX512F__)  // the compiler packs them one by one
+      const auto high = (__m256i)(words >> 16);
+      return (Halves)_mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+#else
+      return __builtin_convertvector(words >> 16, Halves);
+#endif
+#endif
+    }
+#if defined(__AVX512F__)
+    return (Halves)_mm512_maskz_cvtps_ph(0xFFFF, (__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+    return (Halves)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    Halves halves;
+    for (int64_t i = 0; i < kWidth; ++i) {
+      halves[i] = float_to_half(x[i]);
+    }
+    return halves;
+#endif
+  }
+};
+
+/// Calls `body(i, All{})` at every full vector of `count` elements and `body(i, First{left})` for what is left.
+template <class Body>
+inline void for_elements(int64_t count, const Body& body) {
+  for_vectors(count, [&](int64_t i) { body(i, All{}); }, [&](int64_t i, int64_t left) { body(i, First{left}); });
+}
+
+/// `count` elements of `from`, from element `first` on, as float32: in place, or converted into `scratch`.
+inline const float* read(ConstSpan from, int64_t first, int64_t count, float* scratch) {
+  if (from.element == Element::kFloat) {
+    return static_cast<const float*>(from.data) + first;
+  }
+  const auto* in = static_cast<const uint16_t*>(from.data) + first;
+  int64_t i = 0;
+  if (from.element == Element::kBFloat16) {
+    for (; i < count; ++i) {
+      scratch[i] = bfloat16_to_float(in[i]);
+    }
+    return scratch;
+  }
+#ifdef __F16C__
+  for (; i + 8 <= count; i += 8) {
+    _mm256_storeu_ps(scratch + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
+  }
+#endif
+  for (; i < count; ++i) {
+    scratch[i] = half_to_float(in[i]);
+  }
+  return scratch;
+}
+
+/// Where to compute `count` elements of `to`: in place where those are float32, else in `scratch`, for `write`.
+inline float* place(Span to, int64_t first, float* scratch) {
+  return to.element == Element::kFloat ? static_cast<float*>(to.data) + first : scratch;
+}
+
+/// Ends what `place` began: rounds `count` values at `values` into `to`.
+inline void write(const float* values, Span to, int64_t first, int64_t count) {
+  if (to.element == Element::kFloat) {
+    return;
+  }
+  auto* out = static_cast<uint16_t*>(to.data) + first;
+  int64_t i = 0;
+  if (to.element == Element::kBFloat16) {
+#ifdef __AVX512BF16__  // whose instructions take subnormal numbers for zeros
+    for (; i + 32 <= count; i += 32) {
+      const auto rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(values + i + 16), _mm512_loadu_ps(values + i));
+      __builtin_memcpy(out + i, &rounded, sizeof rounded);
+    }
+#endif
+    for (; i < count; ++i) {
+      out[i] = float_to_bfloat16(values[i]);
+    }
+    return;
+  }
+#ifdef __F16C__
+  for (; i + 8 <= count; i += 8) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  }
+#endif
+  for (; i < count; ++i) {
+    out[i] = float_to_half(values[i]);
+  }
+}
+
+}  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -1,0 +1,192 @@
+#pragma once
+
+#include <cstdint>
+
+#include "encoder/cpu/simd/elements.h"
+#include "encoder/cpu/simd/philox.h"
+
+// What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by side, row `begin` to
+// `end - 1` are computed, sums are added to `sums`. Vectors of H elements (weights, biases) are float32. Every result
+// is a function of the arguments alone.
+
+namespace mezzo::kernels::cpu {
+
+/// A layer normalisation's `weight` and `bias` [H].
+struct Norm {
+  const float* weight;
+  const float* bias;
+  float eps;
+};
+
+/// output = layer_norm(dropout(product + bias) + residual). Row t is dropped as row `row_numbers[t]` of a tensor would
+/// be, or as row t where that is nullptr.
+struct ResidualLayerNorm {
+  ConstSpan product;  ///< [T, H]; may be the memory of `normalised`
+  const float* bias;
+  ConstSpan residual;  ///< [T, H]
+  Norm norm;
+  Dropout dropout;
+  const int64_t* row_numbers;  ///< [T]
+  Span output;                 ///< [T, H]
+  float* normalised;  ///< [T, H]: before `weight` and `bias` of the norm; nullptr if backward will not be called
+  float* rstd;        ///< [T]; 1 / standard deviation; or nullptr likewise
+};
+
+/// sums [3, H]: of grad_norm_weight, grad_norm_bias, grad_bias.
+struct ResidualLayerNormBackward {
+  ConstSpan grad_output;  ///< [T, H]
+  const float* normalised;
+  const float* rstd;
+  const float* norm_weight;
+  Dropout dropout;
+  const int64_t* row_numbers;
+  Span grad_residual;  ///< [T, H]
+  Span grad_product;   ///< [T, H]
+};
+
+/// output = dropout(layer_norm(word[ids] + position[positions] + token_type)).
+struct EmbeddingLayerNorm {
+  ConstSpan word;      ///< [vocabulary, H]
+  ConstSpan position;  ///< [positions, H]
+  const float* token_type;
+  const int64_t* ids;        ///< [T]
+  const int64_t* positions;  ///< [T]
+  Norm norm;
+  Dropout dropout;
+  Span output;        ///< [T, H]
+  float* normalised;  ///< as in ResidualLayerNorm
+  float* rstd;
+};
+
+/// sums [2, H]: of grad_norm_weight, grad_norm_bias.
+struct EmbeddingLayerNormBackward {
+  ConstSpan grad_output;  ///< [T, H]
+  const float* normalised;
+  const float* rstd;
+  const float* norm_weight;
+  Dropout dropout;
+  float* grad_sum;  ///< [T, H]: of the sum of the three embeddings
+};
+
+enum class ActivationKind { kGelu, kGeluTanh, kRelu };
+
+/// output = activation(product + bias).
+struct BiasActivation {
+  ConstSpan product;  ///< [T, F]; all spans hold the same elements
+  const float* bias;
+  ActivationKind kind;
+  Span output;  ///< [T, F]
+};
+
+/// sums [1, F]: of grad_product, which is grad_bias.
+struct BiasActivationBackward {
+  ConstSpan product;  ///< [T, F]; all spans hold the same elements
+  const float* bias;
+  ActivationKind kind;
+  ConstSpan grad_output;  ///< [T, F]
+  Span grad_product;      ///< [T, F]; may be the memory of grad_output
+  Span output;            ///< [T, F]: of the forward pass, once more; may be the memory of `product`
+};
+
+/// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride` elements apart. Query i draws
+/// the blocks {key / 4, first_query_number + i * query_number_step, step, site}, word key % 4.
+struct AttentionTile {
+  ConstSpan query, key, value;
+  bool values_are_keys;  ///< then what is said of values is not looked at
+  int64_t query_stride, key_stride, value_stride;
+  const float *query_bias, *key_bias, *value_bias;  ///< [D], added to each row; or nullptr
+  int64_t num_queries, num_keys, head_size;
+  float scale;  ///< of the scores
+  Dropout dropout;
+  uint32_t first_query_number, query_number_step;
+  Span output;  ///< [num_queries, D]
+  int64_t output_stride;
+  float* log_sum_exp;  ///< [num_queries], `query_number_step` apart; nullptr if backward will not be called
+  float* weight_sums;  ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
+};
+
+/// sums: three of [D], for the biases of query, key and value, `sum_stride` apart, overwritten; or nullptr.
+struct AttentionTileBackward {
+  AttentionTile forward;                  ///< output and weight_sums are not touched
+  ConstSpan grad_output;                  ///< strides as output
+  const float* grad_weight_sums;          ///< as weight_sums; nullptr for zeros
+  Span grad_query, grad_key, grad_value;  ///< strides as query, key, value; grad_key of both where values are keys
+  float* sums;
+  int64_t sum_stride;
+};
+
+/// Element (i, j) lies i * row + j * column elements behind the first; one of the two is 1.
+struct MatrixView {
+  ConstSpan elements;
+  int64_t row, column;
+};
+
+/// Rows of `ProductRows` that are computed at a time, at most.
+constexpr int64_t kLargestRowBlock = 96;
+
+/// a b: [M, depth] times [depth, N], of the same elements. Of b, panels of `panel_columns` columns.
+struct ProductTerm {
+  MatrixView a;
+  const float* packed;
+  int64_t depth;
+};
+
+/// output = [output +] the sum of the terms, [M, N], rounded once. An element's value depends on its row and column
+/// alone, not on the rows that are computed with it.
+struct ProductRows {
+  const ProductTerm* terms;
+  int64_t num_terms;
+  int64_t columns;  ///< N
+  Span output;      ///< contiguous
+  bool adds;
+};
+
+/// One instruction set's matrix products. Panels are `panel_columns` columns of a matrix [depth, N], in `panel_rows`
+/// rows of words of a float's size: float32 values, or pairs of bfloat16.
+struct ProductKernels {
+  int64_t tile_rows;  ///< of which tasks should have a multiple
+  int64_t panel_columns;
+  int64_t (*panel_rows)(Element element, int64_t depth);
+  /// `columns` of b from `first_column` on, a multiple of panel_columns; zeros behind the last one. `packed` has room
+  /// for whole panels.
+  void (*pack_panels)(const MatrixView& b, int64_t first_column, int64_t columns, int64_t depth, float* packed);
+  int64_t (*scratch)(int64_t columns);  ///< floats for `rows`
+  /// Rows `begin` to `end` - 1, at most kLargestRowBlock of them.
+  void (*rows)(const ProductRows&, int64_t begin, int64_t end, float* scratch);
+};
+
+/// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the function beside it
+/// tells.
+struct SimdKernels {
+  const char* name;
+
+  int64_t (*row_scratch)(int64_t columns);  ///< floats, for all row kernels
+  void (*residual_layer_norm)(const ResidualLayerNorm&, int64_t begin, int64_t end, int64_t columns, float* scratch);
+  void (*residual_layer_norm_backward)(
+      const ResidualLayerNormBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+  void (*embedding_layer_norm)(const EmbeddingLayerNorm&, int64_t begin, int64_t end, int64_t columns, float* scratch);
+  void (*embedding_layer_norm_backward)(
+      const EmbeddingLayerNormBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+  void (*bias_activation)(const BiasActivation&, int64_t begin, int64_t end, int64_t columns);
+  void (*bias_activation_backward)(
+      const BiasActivationBackward&, int64_t begin, int64_t end, int64_t columns, float* sums);
+
+  int64_t (*attention_scratch)(int64_t num_keys, int64_t head_size);  ///< floats, for forward and backward
+  void (*attention)(const AttentionTile&, float* scratch);
+  void (*attention_backward)(const AttentionTileBackward&, float* scratch);
+
+  const ProductKernels* products;  ///< null for baseline, where LibTorch's are the faster ones
+};
+
+/// Those for the best instruction set that this machine has; an environment variable, MEZZO_CPU_CAPABILITY, chooses
+/// a lesser one: baseline, avx2, avx512, avx512_bf16. @throws c10::ValueError  for another
+const SimdKernels& simd_kernels();
+
+/// All that this machine can run, the least first.
+struct SimdKernelList {
+  const SimdKernels* kernels[4];
+  int count;
+};
+SimdKernelList all_simd_kernels();
+
+}  // namespace mezzo::kernels::cpu

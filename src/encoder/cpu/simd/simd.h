@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+// The files of this folder are compiled once per instruction set, into a namespace that MEZZO_SIMD names (baseline,
+// avx2, avx512). They include no header with inline functions of others, whose copies the linker could hand to slower
+// machines.
+
+namespace mezzo::kernels::cpu::MEZZO_SIMD {
+
+#if defined(__AVX512F__)
+constexpr int64_t kWidth = 16;
+#elif defined(__AVX2__)
+constexpr int64_t kWidth = 8;
+#else
+constexpr int64_t kWidth = 4;
+#endif
+
+/// kWidth floats, and words of the same size: compilers turn operators on them into instructions.
+using Floats = float __attribute__((vector_size(kWidth * sizeof(float)), may_alias));
+using Ints = int32_t __attribute__((vector_size(kWidth * sizeof(int32_t)), may_alias));
+using Bits = uint32_t __attribute__((vector_size(kWidth * sizeof(uint32_t)), may_alias));
+
+inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline Floats load(const float* from) {
+  Floats x;
+  __builtin_memcpy(&x, from, sizeof x);
+  return x;
+}
+
+inline void store(float* to, Floats x) { __builtin_memcpy(to, &x, sizeof x); }
+
+inline Floats broadcast(float x) { return Floats{} + x; }
+
+/// The first `count` floats, 0 to kWidth; zeros behind them.
+inline Floats load_part(const float* from, int64_t count) {
+  Floats x{};
+  for (int64_t i = 0; i < count; ++i) {
+    x[i] = from[i];
+  }
+  return x;
+}
+
+inline void store_part(float* to, Floats x, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = x[i];
+  }
+}
+
+inline float sum(Floats x) {
+  float total = 0;
+  for (int64_t i = 0; i < kWidth; ++i) {
+    total += x[i];
+  }
+  return total;
+}
+
+inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+inline float max(Floats x) {
+  float most = x[0];
+  for (int64_t i = 1; i < kWidth; ++i) {
+    most = x[i] > most ? x[i] : most;
+  }
+  return most;
+}
+
+/// Calls `body(i)` at every full vector of `count` elements and `rest(i, how_many)` for what is left.
+template <class Body, class Rest>
+inline void for_vectors(int64_t count, const Body& body, const Rest& rest) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    body(i);
+  }
+  if (i < count) {
+    rest(i, count - i);
+  }
+}
+
+/// The same, with the two loads and stores differing only: body(i, load, store).
+template <class Body>
+inline void for_each_vector(int64_t count, const Body& body) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) {
+    body(i, [](const float* from) { return load(from); }, [](float* to, Floats x) { store(to, x); });
+  }
+  if (const int64_t left = count - i; left > 0) {
+    body(
+        i, [left](const float* from) { return load_part(from, left); },
+        [left](float* to, Floats x) { store_part(to, x, left); });
+  }
+}
+
+/// e^x within 2 units in the last place, for x from -87 to 88. 2^n 2^f with |f| <= 1/2, 2^f by a minimax polynomial.
+inline Floats exp_in_range(Floats x) {
+  constexpr float kLog2e = 1.44269502f, kLog2eLow = 1.92596300e-08f;
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  const Floats rounded = x * kLog2e + kRound;
+  const Floats n = rounded - kRound;
+  const Floats f = (x * kLog2e - n) + x * kLog2eLow;
+  Floats p = f * 1.53457420e-04f + 1.33999288e-03f;
+  p = p * f + 9.61848917e-03f;
+  p = p * f + 5.55032879e-02f;
+  p = p * f + 2.40226469e-01f;
+  p = p * f + 6.93147206e-01f;
+  p = p * f + 1.0f;
+  return (Floats)((Bits)p + ((Bits)rounded << 23));  // adds n to the exponent
+}
+
+/// The same for any x: 0 below -87, NaN stays NaN.
+inline Floats exp(Floats x) {
+  const Floats e = exp_in_range(x > 88.0f ? broadcast(88.0f) : x);
+  return x < -87.0f ? Floats{} : x != x ? x : e;
+}
+
+}  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -1,0 +1,26 @@
+#include "encoder/cpu/simd/table.h"
+
+namespace mezzo::kernels::cpu::MEZZO_SIMD {
+
+#define MEZZO_STRING(name) #name
+#define MEZZO_EXPANDED_STRING(name) MEZZO_STRING(name)
+
+const SimdKernels table = {.name = MEZZO_EXPANDED_STRING(MEZZO_SIMD),
+                           .row_scratch = row_scratch,
+                           .residual_layer_norm = residual_layer_norm,
+                           .residual_layer_norm_backward = residual_layer_norm_backward,
+                           .embedding_layer_norm = embedding_layer_norm,
+                           .embedding_layer_norm_backward = embedding_layer_norm_backward,
+                           .bias_activation = bias_activation,
+                           .bias_activation_backward = bias_activation_backward,
+                           .attention_scratch = attention_scratch,
+                           .attention = attention,
+                           .attention_backward = attention_backward,
+#ifdef MEZZO_MATRIX_PRODUCTS
+                           .products = &product_kernels
+#else
+                           .products = nullptr
+#endif
+};
+
+}  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "encoder/cpu/simd/kernels.h"
+#include "encoder/cpu/simd/simd.h"
+
+/// The kernels of one instruction set, a file for each kind.
+namespace mezzo::kernels::cpu::MEZZO_SIMD {
+
+int64_t row_scratch(int64_t columns);
+void residual_layer_norm(const ResidualLayerNorm& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
+void residual_layer_norm_backward(
+    const ResidualLayerNormBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+void embedding_layer_norm(const EmbeddingLayerNorm& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
+void embedding_layer_norm_backward(
+    const EmbeddingLayerNormBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+void bias_activation(const BiasActivation& op, int64_t begin, int64_t end, int64_t columns);
+void bias_activation_backward(
+    const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums);
+
+int64_t attention_scratch(int64_t num_keys, int64_t head_size);
+void attention(const AttentionTile& tile, float* scratch);
+void attention_backward(const AttentionTileBackward& tile, float* scratch);
+
+#ifdef MEZZO_MATRIX_PRODUCTS
+extern const ProductKernels product_kernels;
+#endif
+
+extern const SimdKernels table;
+
+}  // namespace mezzo::kernels::cpu::MEZZO_SIMD

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+#include "encoder/cpu/row_ops.h"
+#include "encoder/cpu/simd/kernels.h"
+
+/// Tensors as the kernels take them.
+namespace mezzo::kernels::cpu {
+
+inline Element element_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return Element::kFloat;
+    case at::kBFloat16: return Element::kBFloat16;
+    case at::kHalf: return Element::kHalf;
+    default: TORCH_INTERNAL_ASSERT(false, "no kernel for ", tensor.scalar_type());
+  }
+}
+
+inline ConstSpan read_span(const at::Tensor& tensor) { return {tensor.const_data_ptr(), element_of(tensor)}; }
+inline Span write_span(const at::Tensor& tensor) { return {tensor.mutable_data_ptr(), element_of(tensor)}; }
+
+/// A vector as float32; a tensor that owns them.
+inline at::Tensor as_float(const at::Tensor& vector) { return vector.to(at::kFloat).contiguous(); }
+
+inline Dropout dropout_of(const DropoutSite& site) {
+  return {site.p > 0, static_cast<uint32_t>(std::ldexp(site.p, 32)), static_cast<float>(1 / (1 - site.p)), site.key};
+}
+
+}  // namespace mezzo::kernels::cpu

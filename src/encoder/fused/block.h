@@ -1,0 +1,101 @@
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <string>
+#include <utility>
+
+#include "amp/policy_region.h"
+#include "amp/tensor_caster.h"
+#include "encoder/cpu/products.h"
+#include "encoder/cpu/row_ops.h"
+#include "encoder/fused_blocks.h"
+
+/// What the blocks share.
+namespace mezzo::kernels::fused {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// While it lives, autocast casts nothing: the block has cast what it should.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+/// What a matrix product of `x` is computed in: autocast's dtype, or that of `x`.
+inline at::ScalarType compute_dtype(const at::Tensor& x) {
+  return at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
+}
+
+/// A weight to compute with, and the tensor that its gradient goes to: a float32 weight gets it in float32, cast or
+/// not.
+struct Weight {
+  Weight(const LinearParams& params, at::ScalarType dtype) : leaf(params.weight) {
+    const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype;
+    if (leaf.scalar_type() == dtype) {
+      value = leaf.detach();
+    } else if (has_shadow && leaf.scalar_type() == at::kFloat) {
+      value = params.shadow;
+    } else {
+      static const std::string name = "mezzo::linear";  // in logs
+      const TensorCaster caster(at::kCPU, name, CastPolicy::kLowerPrecision, PolicyRegion::current_log(at::kCPU));
+      const auto cast = caster.cast(leaf, dtype);  // once in a region of autocast
+      leaf = leaf.scalar_type() == at::kFloat ? leaf : cast;
+      value = cast.detach();
+    }
+  }
+  at::Tensor leaf, value;
+};
+
+/// A bias as the product's dtype holds it.
+inline at::Tensor rounded(const at::Tensor& bias, at::ScalarType dtype) { return bias.to(dtype); }
+
+/// a b, where nothing else can be computed meanwhile.
+inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
+  cpu::Products products;
+  const auto result = products.add(a, b);
+  products.compute();
+  return result;
+}
+
+/// The gradient of a linear layer's weight, of `dtype`, once `products` are computed; if it is wanted.
+inline at::Tensor grad_weight(const AutogradContext* ctx,
+                              size_t input,
+                              cpu::Products& products,
+                              const at::Tensor& grad,
+                              const at::Tensor& x,
+                              at::ScalarType dtype) {
+  return ctx->needs_input_grad(input) ? products.add(grad.t(), x, dtype) : at::Tensor();
+}
+
+/// A vector of sums as the gradient of `param`, with memory of its own.
+inline at::Tensor grad_vector(const at::Tensor& sums, const at::Tensor& param) {
+  return sums.to(param.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+/// A node's settings, kept for backward beside its tensors.
+template <class Settings>
+struct Kept : torch::CustomClassHolder {
+  explicit Kept(Settings given) : settings(std::move(given)) {}
+  Settings settings;
+};
+
+template <class Settings>
+void keep(AutogradContext* ctx, Settings settings) {
+  ctx->saved_data["settings"] = at::IValue::make_capsule(c10::make_intrusive<Kept<Settings>>(std::move(settings)));
+}
+
+template <class Settings>
+c10::intrusive_ptr<Kept<Settings>> kept(const AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<Kept<Settings>>(ctx->saved_data.at("settings").toCapsule());
+}
+
+/// Blocks have no second derivative; asking for one must not give a wrong first.
+inline void check_once_differentiable(const char* block) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(), "mezzo: the fused ", block,
+                              " of BERT is differentiable once; create_graph cannot pass through it");
+}
+
+}  // namespace mezzo::kernels::fused

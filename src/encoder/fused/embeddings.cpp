@@ -1,0 +1,76 @@
+#include <ATen/ops/zeros.h>
+
+#include "encoder/fused/block.h"
+
+namespace mezzo::kernels::fused {
+namespace {
+
+/// The gradient of an embedding table from that of its rows, as they were looked up.
+at::Tensor grad_table(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& rows) {
+  auto grad = at::zeros(table.sizes(), table.options().dtype(at::kFloat));
+  cpu::add_rows_at(indices, rows, grad);
+  return grad.to(table.scalar_type());
+}
+
+struct Embeddings : torch::autograd::Function<Embeddings> {
+  static at::Tensor forward(AutogradContext* ctx,
+                            const at::Tensor& word,
+                            const at::Tensor& position,
+                            const at::Tensor& token_type,
+                            const at::Tensor& norm_weight,
+                            const at::Tensor& norm_bias,
+                            double eps,
+                            const at::Tensor& ids,
+                            const at::Tensor& positions,
+                            const DropoutSite& dropout,
+                            bool is_differentiable) {
+    const NoAutocast no_autocast;
+    cpu::Normalised normalised;
+    auto output =
+        cpu::embedding_layer_norm(word, position, token_type.select(0, 0), ids, positions,
+                                  {norm_weight, norm_bias, eps}, dropout, is_differentiable ? &normalised : nullptr);
+    ctx->save_for_backward(
+        {word, position, token_type, norm_weight, norm_bias, ids, positions, normalised.rows, normalised.rstd});
+    keep(ctx, dropout);
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    check_once_differentiable("embeddings");
+    const NoAutocast no_autocast;
+    const auto saved = ctx->get_saved_variables();
+    const auto &word = saved[0], &position = saved[1], &token_type = saved[2], &norm_weight = saved[3],
+               &norm_bias = saved[4], &ids = saved[5], &positions = saved[6];
+    const auto found = cpu::embedding_layer_norm_backward(grads[0].contiguous(), {saved[7], saved[8]}, norm_weight,
+                                                          kept<DropoutSite>(ctx)->settings);
+    variable_list result(10);
+    if (ctx->needs_input_grad(0)) {
+      result[0] = grad_table(word, ids, found.sum);
+    }
+    if (ctx->needs_input_grad(1)) {
+      result[1] = grad_table(position, positions, found.sum);
+    }
+    if (ctx->needs_input_grad(2)) {
+      result[2] = at::zeros_like(token_type);
+      result[2].select(0, 0).copy_(found.sum.sum(0));
+    }
+    result[3] = grad_vector(found.norm.weight, norm_weight);
+    result[4] = grad_vector(found.norm.bias, norm_bias);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor embeddings(const at::Tensor& word,
+                      const at::Tensor& position,
+                      const at::Tensor& token_type,
+                      const at::Tensor& ids,
+                      const at::Tensor& positions,
+                      const LayerNormParams& norm,
+                      const DropoutSite& dropout) {
+  return Embeddings::apply(word, position, token_type, norm.weight, norm.bias, norm.eps, ids, positions, dropout,
+                           at::GradMode::is_enabled());
+}
+
+}  // namespace mezzo::kernels::fused

@@ -1,0 +1,173 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_add.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cmath>
+
+#include "encoder/cpu/attention_ops.h"
+#include "encoder/fused/attention_node.h"
+
+namespace mezzo::kernels::fused {
+namespace {
+
+/// Heads' parts: columns of [B, H], rows of a weight [H, H].
+class Heads {
+ public:
+  Heads(int64_t count, int64_t hidden) : count_(count), size_(hidden / count) {}
+
+  int64_t count() const { return count_; }
+  int64_t size() const { return size_; }
+  double scale() const { return 1 / std::sqrt(static_cast<double>(size_)); }
+  at::Tensor columns(const at::Tensor& rows, int64_t head) const { return rows.narrow(1, head * size_, size_); }
+  at::Tensor rows(const at::Tensor& weight, int64_t head) const { return weight.narrow(0, head * size_, size_); }
+
+  /// [B, H] as [B, num_heads, D].
+  at::Tensor apart(const at::Tensor& rows) const { return rows.unflatten(1, {count_, size_}); }
+  /// [num_heads, B, D] as [B, H].
+  static at::Tensor side_by_side(const at::Tensor& heads) { return heads.transpose(0, 1).flatten(1); }
+
+ private:
+  int64_t count_, size_;
+};
+
+/// Attention of which only the sequences' first rows are wanted: see cpu::FirstTokenAttention.
+struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
+  static at::Tensor forward(AutogradContext* ctx,
+                            const at::Tensor& x,
+                            const at::Tensor& /*query_weight*/,
+                            const at::Tensor& query_bias,
+                            const at::Tensor& /*key_weight*/,
+                            const at::Tensor& key_bias,
+                            const at::Tensor& /*value_weight*/,
+                            const at::Tensor& value_bias,
+                            const at::Tensor& /*output_weight*/,
+                            const at::Tensor& output_bias,
+                            const at::Tensor& norm_weight,
+                            const at::Tensor& norm_bias,
+                            const AttentionSettings& settings,
+                            const at::Tensor& query_weight,
+                            const at::Tensor& key_weight,
+                            const at::Tensor& value_weight,
+                            const at::Tensor& output_weight) {
+    const NoAutocast no_autocast;
+    const auto dtype = query_weight.scalar_type();
+    const auto input = x.to(dtype), first = input.index_select(0, settings.first_rows);
+    const Heads heads(settings.num_heads, x.size(1));
+    const auto in_float = [&](const at::Tensor& bias) { return rounded(bias, dtype).to(at::kFloat); };
+
+    cpu::Products of_query;
+    const auto product = of_query.add(first, query_weight.t(), at::kFloat);
+    of_query.compute();
+    const auto query = product.add_(in_float(query_bias)).to(dtype);
+    cpu::Products of_heads;
+    const auto seen = at::empty({heads.count(), first.size(0), first.size(1)}, first.options());
+    for (int64_t h = 0; h < heads.count(); ++h) {
+      of_heads.assign(seen[h], heads.columns(query, h), heads.rows(key_weight, h));
+    }
+    of_heads.compute();
+    at::Tensor log_sum_exp;
+    const auto weighted = cpu::first_token_attention(
+        {seen, input, static_cast<float>(heads.scale()), settings.sequences, settings.weights_dropout},
+        settings.is_differentiable ? &log_sum_exp : nullptr);
+    cpu::Products of_values;
+    const auto values = at::empty({heads.count(), first.size(0), heads.size()}, at::kFloat);
+    for (int64_t h = 0; h < heads.count(); ++h) {
+      of_values.assign(values[h], weighted.rows[h], heads.rows(value_weight, h).t());
+    }
+    of_values.compute();
+    const auto value_biases = weighted.weight_sums.unsqueeze(2) * in_float(value_bias).view({heads.count(), -1});
+    const auto context = (Heads::side_by_side(values) + value_biases.flatten(1)).to(dtype);
+
+    cpu::Normalised normalised;
+    auto output = cpu::residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype),
+                                           x.index_select(0, settings.first_rows),
+                                           {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
+                                           settings.first_rows, settings.is_differentiable ? &normalised : nullptr);
+    if (settings.is_differentiable) {
+      ctx->save_for_backward(
+          {input,         query_weight,  query_bias,           key_weight, key_bias,        value_weight,   value_bias,
+           output_weight, output_bias,   norm_weight,          norm_bias,  first,           query,          seen,
+           log_sum_exp,   weighted.rows, weighted.weight_sums, context,    normalised.rows, normalised.rstd});
+      keep(ctx, settings);
+    }
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    check_once_differentiable("attention block");
+    const NoAutocast no_autocast;
+    const auto saved = ctx->get_saved_variables();
+    const auto holder = kept<AttentionSettings>(ctx);
+    const AttentionSettings& settings = holder->settings;
+    const auto &input = saved[kX], &key_weight = saved[kKeyWeight], &value_weight = saved[kValueWeight];
+    const auto &first = saved[kInputs], &query = saved[kInputs + 1], &seen = saved[kInputs + 2],
+               &log_sum_exp = saved[kInputs + 3], &weighted = saved[kInputs + 4], &weight_sums = saved[kInputs + 5],
+               &context = saved[kInputs + 6];
+    const auto dtype = input.scalar_type();
+    const Heads heads(settings.num_heads, input.size(1));
+    variable_list result(kAllInputs);
+    const auto room_for_weight = [&](AttentionInput weight) {
+      return ctx->needs_input_grad(weight) ? at::empty(saved[weight].sizes(), settings.weight_dtype) : at::Tensor();
+    };
+
+    const auto outer = cpu::residual_layer_norm_backward(
+        grads[0].contiguous(), {saved[kInputs + 7], saved[kInputs + 8]}, saved[kNormWeight], settings.output_dropout,
+        settings.first_rows, dtype, settings.x_dtype);
+    cpu::Products of_output;
+    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
+    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context, settings.weight_dtype);
+    of_output.compute();
+
+    cpu::Products of_values;
+    const auto grad_weighted = at::empty_like(weighted);
+    result[kValueWeight] = room_for_weight(kValueWeight);
+    for (int64_t h = 0; h < heads.count(); ++h) {
+      const auto grad = heads.columns(grad_context, h);
+      of_values.assign(grad_weighted[h], grad, heads.rows(value_weight, h));
+      if (result[kValueWeight].defined()) {
+        of_values.assign(heads.rows(result[kValueWeight], h), grad.t(), weighted[h]);
+      }
+    }
+    of_values.compute();
+    const auto grad_heads = heads.apart(grad_context.to(at::kFloat));
+    const auto value_bias = rounded(saved[kValueBias], dtype).to(at::kFloat).view({heads.count(), -1});
+    const auto inner = cpu::first_token_attention_backward(
+        {seen, input, static_cast<float>(heads.scale()), settings.sequences, settings.weights_dropout}, log_sum_exp,
+        {grad_weighted, (grad_heads * value_bias).sum(2)}, settings.x_dtype);
+
+    cpu::Products of_heads;
+    const auto grad_parts = at::empty({heads.count(), first.size(0), heads.size()}, at::kFloat);
+    result[kKeyWeight] = room_for_weight(kKeyWeight);
+    for (int64_t h = 0; h < heads.count(); ++h) {
+      of_heads.assign(grad_parts[h], inner.query[h], heads.rows(key_weight, h).t());
+      if (result[kKeyWeight].defined()) {
+        of_heads.assign(heads.rows(result[kKeyWeight], h), heads.columns(query, h).t(), inner.query[h]);
+      }
+    }
+    of_heads.compute();
+    const auto grad_product = Heads::side_by_side(grad_parts), grad_query = grad_product.to(dtype);
+    cpu::Products of_query;
+    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, of_query, grad_query, first, settings.weight_dtype);
+    of_query.add_to(outer.residual, grad_query, saved[kQueryWeight]);
+    of_query.compute();
+    result[kX] = inner.rows;
+    result[kX].index_add_(0, settings.first_rows, outer.residual);
+
+    result[kQueryBias] = grad_vector(grad_product.sum(0), saved[kQueryBias]);
+    result[kKeyBias] = at::zeros_like(saved[kKeyBias]);  // it shifts all scores of a query alike
+    result[kValueBias] = grad_vector((weight_sums.unsqueeze(2) * grad_heads).sum(0).flatten(), saved[kValueBias]);
+    result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
+    result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);
+    result[kNormBias] = grad_vector(outer.norm.bias, saved[kNormBias]);
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayout& layout) {
+  return apply_attention<FirstTokenAttention>(x, params, layout, layout.first_rows());
+}
+
+}  // namespace mezzo::kernels::fused

@@ -1,0 +1,116 @@
+#include "encoder/packed_attention.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/reference/random_words.h"
+
+namespace mezzo::kernels {
+namespace {
+
+/// A sequence joins a group if it fills at least this share of the group's longest.
+constexpr double kLeastFill = 0.75;
+
+/// The sequences by length, longest first, cut into groups of similar length.
+std::vector<std::vector<int64_t>> group_by_length(const std::vector<Sequence>& sequences) {
+  std::vector<int64_t> order(sequences.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
+  std::vector<std::vector<int64_t>> groups;
+  for (const int64_t sequence : order) {
+    const double longest = groups.empty() ? 0 : static_cast<double>(sequences[groups.back().front()].num_tokens);
+    if (groups.empty() || static_cast<double>(sequences[sequence].num_tokens) < kLeastFill * longest) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(sequence);
+  }
+  return groups;
+}
+
+/// [G, heads, L, L]: which weights are kept.
+at::Tensor keep_mask(const SequenceLayout::Group& group, int64_t num_heads, const DropoutSite& dropout) {
+  const auto options = group.pad_index.options();
+  const int64_t blocks = (group.max_seqlen + 3) / 4;
+  const auto rows = group.pad_index.view({group.size, 1, group.max_seqlen, 1});
+  const auto number = rows * num_heads + at::arange(num_heads, options).view({1, num_heads, 1, 1});
+  const auto words =
+      reference::random_words(at::arange(blocks, options), number, at::full({}, int64_t{dropout.key.step}, options),
+                              dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
+  return words.flatten(3).narrow(3, 0, group.max_seqlen).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
+}
+
+/// Of queries, keys and values padded to [G, heads, L, head_size].
+at::Tensor attend(const at::Tensor& q,
+                  const at::Tensor& k,
+                  const at::Tensor& v,
+                  const SequenceLayout::Group& group,
+                  const DropoutSite& dropout) {
+  if (dropout.p == 0 && !q.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
+    return at::scaled_dot_product_attention(q, k, v, group.key_mask);
+  }
+  const auto scores = at::matmul(q * (1 / std::sqrt(static_cast<double>(q.size(3)))), k.transpose(2, 3));
+  const auto masked = scores.masked_fill(group.key_mask.logical_not(), -std::numeric_limits<double>::infinity());
+  auto weights = masked.softmax(-1);
+  if (dropout.p > 0) {
+    weights = at::where(keep_mask(group, q.size(1), dropout), weights * (1 / (1 - dropout.p)),
+                        at::zeros({}, weights.options()));
+  }
+  return at::matmul(weights, v);
+}
+
+}  // namespace
+
+const SequenceLayout::Padding& SequenceLayout::padding() const {
+  if (padding_) {
+    return *padding_;
+  }
+  padding_.emplace();
+  const auto device = first_rows_.device();
+  std::vector<int64_t> unpad(num_rows_, 0);
+  int64_t padded_rows = 0;
+  for (const auto& members : group_by_length(sequences_)) {
+    const auto size = static_cast<int64_t>(members.size()), longest = sequences_[members.front()].num_tokens;
+    std::vector<int64_t> pad(size * longest, 0);
+    auto key_mask = at::zeros({size, 1, 1, longest}, at::kBool);
+    for (int64_t g = 0; g < size; ++g) {
+      const auto [begin, count] = sequences_[members[g]];
+      for (int64_t i = 0; i < count; ++i) {
+        pad[g * longest + i] = begin + i;
+        unpad[begin + i] = padded_rows + g * longest + i;
+      }
+      key_mask.select(0, g).narrow(2, 0, count).fill_(true);
+    }
+    padding_->groups.push_back({size, longest, at::tensor(pad, at::kLong).to(device), key_mask.to(device)});
+    padded_rows += size * longest;
+  }
+  padding_->unpad_index = at::tensor(unpad, at::kLong).to(device);
+  return *padding_;
+}
+
+at::Tensor reference::packed_attention(const at::Tensor& query,
+                                       const at::Tensor& key,
+                                       const at::Tensor& value,
+                                       int64_t num_heads,
+                                       const SequenceLayout& layout,
+                                       const DropoutSite& dropout) {
+  const int64_t hidden = query.size(1);
+  std::vector<at::Tensor> contexts;
+  for (const auto& group : layout.padding().groups) {
+    const auto pad = [&](const at::Tensor& rows) {  // [T, H] -> [G, heads, L, head_size]
+      return rows.index_select(0, group.pad_index)
+          .view({group.size, group.max_seqlen, num_heads, hidden / num_heads})
+          .transpose(1, 2);
+    };
+    const auto context = attend(pad(query), pad(key), pad(value), group, dropout);
+    contexts.push_back(context.transpose(1, 2).reshape({group.size * group.max_seqlen, hidden}));
+  }
+  return at::cat(contexts).index_select(0, layout.padding().unpad_index);
+}
+
+}  // namespace mezzo::kernels

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mezzo/text/checkpoint/checkpoint.h"
+
+/// What a checkpoint's folder, step-N, consists of.
+namespace mezzo::text::checkpoint_format {
+
+constexpr const char* kWeights = "weights.safetensors";
+constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kBest = "best.safetensors";  // only where the best weights are not those of kWeights
+constexpr const char* kState = "state.json";
+constexpr const char* kManifest = "manifest.json";  // the hashes of the others, by name
+inline constexpr std::array kFiles = {kWeights, kOptimizer, kBest, kState, kManifest};
+
+/// Checkpoints of `folder` by step, newest first. Of a step where a process was killed while it replaced the
+/// checkpoint, there may be two, the new one first. None where there is no such folder.
+/// @throws c10::ValueError  where it cannot be read, which says nothing about what lies there.
+std::vector<std::pair<int64_t, std::filesystem::path>> list(const std::filesystem::path& folder);
+
+std::filesystem::path path(const std::filesystem::path& folder, int64_t step);
+/// Where a checkpoint is written to or removed from: a name that is free.
+std::filesystem::path path_aside(const std::filesystem::path& folder, int64_t step);
+bool is_aside(const std::filesystem::path& path);
+/// Where a checkpoint waits until another is in its place: a name that is free.
+std::filesystem::path path_replaced(const std::filesystem::path& folder, int64_t step);
+bool is_replaced(const std::filesystem::path& path);
+
+nlohmann::ordered_json to_json(const RunIdentity& identity);
+RunIdentity identity_from_json(const nlohmann::ordered_json& json);
+
+/// All of state.json.
+std::string state_text(const Checkpoint& checkpoint);
+
+using Hashes = std::map<std::string, std::string>;  // by file
+Hashes read_manifest(const std::filesystem::path& checkpoint);
+
+/// Reads all files and the state. OUTPUT/model.safetensors may stand in for a damaged copy of the best weights.
+/// @throws c10::ValueError  naming the file that is missing, damaged or of another
+/// format.
+Checkpoint read_and_verify(const std::filesystem::path& checkpoint);
+
+}  // namespace mezzo::text::checkpoint_format

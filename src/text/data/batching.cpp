@@ -1,0 +1,125 @@
+#include "mezzo/text/data/batching.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randperm.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "text/words/known_value.h"
+
+namespace mezzo::text {
+namespace {
+
+/// Matrix libraries build a kernel per shape; rounding the rows of a packed batch lets a few kernels serve all.
+constexpr int64_t kRoundPackedRowsTo = 32;
+/// Batches that are shuffled together before grouping by length, as in transformers.
+constexpr int64_t kMegaBatch = 50;
+
+std::vector<std::vector<int64_t>> chunks(const std::vector<int64_t>& order, int64_t size) {
+  TORCH_CHECK_VALUE(size > 0, "batch size must be at least 1, got ", size);
+  std::vector<std::vector<int64_t>> batches;
+  for (size_t begin = 0; begin < order.size(); begin += static_cast<size_t>(size)) {
+    const size_t end = std::min(order.size(), begin + static_cast<size_t>(size));
+    batches.emplace_back(order.begin() + static_cast<ptrdiff_t>(begin), order.begin() + static_cast<ptrdiff_t>(end));
+  }
+  return batches;
+}
+
+template <class Iterator>
+void sort_longest_first(const TokenizedTexts& texts, Iterator begin, Iterator end) {
+  std::stable_sort(begin, end, [&](int64_t a, int64_t b) { return texts.ids[a].size() > texts.ids[b].size(); });
+}
+
+}  // namespace
+
+Batching parse_batching(std::string_view name) {
+  check_known("--batching", name, {"packed", "grouped", "dynamic", "padded"});
+  if (name == "packed") return Batching::kPacked;
+  if (name == "grouped") return Batching::kGrouped;
+  if (name == "dynamic") return Batching::kDynamic;
+  return Batching::kPadded;
+}
+
+std::vector<std::vector<int64_t>> epoch_batches(
+    const TokenizedTexts& texts, int64_t batch_size, Batching batching, uint64_t seed, int64_t epoch) {
+  const auto count = static_cast<int64_t>(texts.ids.size());
+  // As torch's DistributedSampler shuffles: a generator seeded with seed + epoch.
+  const auto permutation = at::randperm(count, at::detail::createCPUGenerator(seed + static_cast<uint64_t>(epoch)),
+                                        at::TensorOptions(at::kLong));
+  std::vector<int64_t> order(permutation.const_data_ptr<int64_t>(), permutation.const_data_ptr<int64_t>() + count);
+  if (batching == Batching::kGrouped) {
+    const int64_t mega = kMegaBatch * batch_size;
+    for (int64_t begin = 0; begin < count; begin += mega) {
+      sort_longest_first(texts, order.begin() + begin, order.begin() + std::min(count, begin + mega));
+    }
+  }
+  return chunks(order, batch_size);
+}
+
+std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t max_tokens) {
+  std::vector<int64_t> order(texts.ids.size());
+  std::iota(order.begin(), order.end(), 0);
+  sort_longest_first(texts, order.begin(), order.end());
+  std::vector<std::vector<int64_t>> batches;
+  int64_t tokens = max_tokens;  // of the last batch
+  for (const int64_t index : order) {
+    const auto length = static_cast<int64_t>(texts.ids[index].size());
+    if (batches.empty() || tokens + length > max_tokens) {
+      batches.emplace_back();
+      tokens = 0;
+    }
+    batches.back().push_back(index);
+    tokens += length;
+  }
+  return batches;
+}
+
+int64_t count_rows(const TokenizedTexts& texts,
+                   std::span<const int64_t> indices,
+                   Batching batching,
+                   int64_t max_length) {
+  int64_t tokens = 0, longest = 0;
+  for (const int64_t index : indices) {
+    const auto length = static_cast<int64_t>(texts.ids[index].size());
+    tokens += length;
+    longest = std::max(longest, length);
+  }
+  const auto count = static_cast<int64_t>(indices.size());
+  switch (batching) {
+    case Batching::kPacked: return (tokens + kRoundPackedRowsTo - 1) / kRoundPackedRowsTo * kRoundPackedRowsTo;
+    case Batching::kGrouped:
+    case Batching::kDynamic: return count * longest;
+    case Batching::kPadded: return count * max_length;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown batching");
+}
+
+PackedBatch collate(const TokenizedTexts& texts,
+                    std::span<const int64_t> indices,
+                    Batching batching,
+                    int64_t max_length,
+                    int64_t pad_id) {
+  std::vector<std::span<const int32_t>> ids;
+  std::vector<int64_t> labels;
+  size_t longest = 0;
+  for (int64_t index : indices) {
+    ids.emplace_back(texts.ids[index]);
+    longest = std::max(longest, texts.ids[index].size());
+    if (!texts.labels.empty()) {
+      labels.push_back(texts.labels[index]);
+    }
+  }
+  PackOptions options;
+  options.pad_id = pad_id;
+  switch (batching) {
+    case Batching::kPacked: options.round_rows_to = kRoundPackedRowsTo; break;
+    case Batching::kGrouped:
+    case Batching::kDynamic: options.pad_to = static_cast<int64_t>(longest); break;
+    case Batching::kPadded: options.pad_to = max_length; break;
+  }
+  return pack(ids, labels, options);
+}
+
+}  // namespace mezzo::text

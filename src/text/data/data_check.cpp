@@ -1,0 +1,192 @@
+#include "text/data/data_check.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+
+#include "text/io/utf8.h"
+#include "text/tokenizers/unicode.h"
+#include "text/words/printable.h"
+
+namespace mezzo::text {
+namespace {
+
+using Texts = std::unordered_map<std::string_view, size_t>;  // each with its first row
+
+/// Without white space, and in lower case as far as ASCII goes.
+std::string folded(std::string_view text) {
+  std::string result;
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const char32_t c = decode_utf8(p);
+    if (unicode::properties(c).flags & unicode::kWhiteSpace) continue;
+    append_utf8(result, c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  return result;
+}
+
+bool is_empty(std::string_view text) {
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    if (!(unicode::properties(decode_utf8(p)).flags & unicode::kWhiteSpace)) return false;
+  }
+  return true;
+}
+
+std::string place(const LabeledRows& rows, size_t row) { return fmt::format("{}:{}", rows.file, rows.lines[row]); }
+
+/// For a message of one line.
+std::string shown(std::string_view name) {
+  constexpr size_t kColumns = 40;
+  const std::string line = printable(name);
+  const std::string_view begin = truncate_to_width(line, kColumns);
+  return fmt::format("'{}{}'", begin, begin.size() < line.size() ? "…" : "");
+}
+
+std::string name_of(const RawLabel& label) {
+  if (const auto* id = std::get_if<int64_t>(&label)) return std::to_string(*id);
+  const auto* name = std::get_if<std::string>(&label);
+  return name != nullptr ? shown(*name) : "none";
+}
+
+/// Rows of one kind: how many, and the first.
+struct Found {
+  int64_t count = 0;
+  size_t row = 0, earlier = 0;
+
+  void add(size_t found, size_t same_as = 0) {
+    if (count++ == 0) row = found, earlier = same_as;
+  }
+};
+
+Texts index(const std::vector<std::string>& texts) {
+  Texts rows;
+  rows.reserve(texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (!is_empty(texts[i])) rows.emplace(texts[i], i);
+  }
+  return rows;
+}
+
+void describe_texts(const LabeledRows& rows, std::vector<std::string>& lines) {
+  const Texts texts = index(rows.texts);
+  Found empty, again, contradicting;
+  for (size_t i = 0; i < rows.texts.size(); ++i) {
+    const auto first = texts.find(rows.texts[i]);
+    if (first == texts.end()) {
+      empty.add(i);
+    } else if (first->second != i) {
+      const bool same_label = rows.labels[i] == rows.labels[first->second];
+      (same_label ? again : contradicting).add(i, first->second);
+    }
+  }
+  if (empty.count > 0) {
+    lines.push_back(fmt::format("{} of {} texts in {} {} empty, the first at {}", empty.count, rows.texts.size(),
+                                rows.file, empty.count == 1 ? "is" : "are", place(rows, empty.row)));
+  }
+  if (again.count > 0) {
+    lines.push_back(fmt::format("{} of {} texts in {} stood there before with the same label, such as {} at {}",
+                                again.count, rows.texts.size(), rows.file, place(rows, again.row),
+                                place(rows, again.earlier)));
+  }
+  if (contradicting.count > 0) {
+    lines.push_back(fmt::format(
+        "{} of {} texts in {} stood there before with another label, such as {} ({}) at {} ({})", contradicting.count,
+        rows.texts.size(), rows.file, place(rows, contradicting.row), name_of(rows.labels[contradicting.row]),
+        place(rows, contradicting.earlier), name_of(rows.labels[contradicting.earlier])));
+  }
+}
+
+void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
+  std::map<std::string_view, size_t> names;  // and their first rows
+  for (size_t i = 0; i < rows.labels.size(); ++i) {
+    if (const auto* name = std::get_if<std::string>(&rows.labels[i])) names.emplace(*name, i);
+  }
+  std::unordered_map<std::string, size_t> by_letters;
+  Found alike;
+  for (const auto& [name, row] : names) {
+    const auto [same, is_new] = by_letters.emplace(folded(name), row);
+    if (!is_new) alike.add(row, same->second);
+  }
+  if (alike.count > 0) {
+    lines.push_back(fmt::format(
+        "{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
+        "from {} at {}",
+        alike.count, names.size(), rows.file, alike.count == 1 ? "differs" : "differ", name_of(rows.labels[alike.row]),
+        place(rows, alike.row), name_of(rows.labels[alike.earlier]), place(rows, alike.earlier)));
+  }
+}
+
+void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
+  Found unnamed;
+  for (size_t i = 0; i < rows.labels.size(); ++i) {
+    const auto* id = std::get_if<int64_t>(&rows.labels[i]);
+    if (id == nullptr || *id >= labels.size()) continue;
+    const std::string number = std::to_string(*id);
+    const std::string& name = labels.name(*id);
+    if (name != number && name != "LABEL_" + number) unnamed.add(i);  // the latter is transformers' for no name
+  }
+  if (unnamed.count == 0) return;
+  const int64_t id = std::get<int64_t>(rows.labels[unnamed.row]);
+  lines.push_back(
+      fmt::format("{} of {} labels in {} are numbers and taken as places in the list of label names: {} "
+                  "stands for {}, first at {}",
+                  unnamed.count, rows.labels.size(), rows.file, id, shown(labels.name(id)), place(rows, unnamed.row)));
+}
+
+}  // namespace
+
+void check_can_train(const LabeledRows& rows) {
+  TORCH_CHECK_VALUE(!std::ranges::all_of(rows.texts, is_empty), rows.file, ": all of its ", rows.texts.size(),
+                    " texts are empty, so there is nothing to learn from. Is 'text' the right column?");
+  const bool one_label = std::ranges::all_of(rows.labels, [&](const RawLabel& l) { return l == rows.labels.front(); });
+  TORCH_CHECK_VALUE(!one_label, rows.file, rows.labels.size() == 1 ? ": its only text has" : ": all texts have",
+                    " a single label, ", name_of(rows.labels.front()), "; a classifier needs at least two");
+}
+
+std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels) {
+  std::vector<std::string> lines;
+  describe_texts(rows, lines);
+  describe_names(rows, lines);
+  describe_integers(rows, labels, lines);
+  return lines;
+}
+
+std::vector<std::string> shared_texts(const DatasetOfFile& train,
+                                      const DatasetOfFile& held_out,
+                                      const std::string& role) {
+  const Texts texts = index(train.dataset.texts);
+  Found shared;
+  for (size_t i = 0; i < held_out.dataset.texts.size(); ++i) {
+    const auto found = texts.find(held_out.dataset.texts[i]);
+    if (found != texts.end()) shared.add(i, found->second);
+  }
+  if (shared.count == 0) return {};
+  return {
+      fmt::format("{} of {} {} texts are training texts, too, such as {}:{} at {}:{}: of these, scores say what was "
+                  "remembered, not what was learnt",
+                  shared.count, held_out.dataset.size(), role, held_out.file, held_out.dataset.lines[shared.row],
+                  train.file, train.dataset.lines[shared.earlier])};
+}
+
+std::vector<std::string> untrained_labels(const Dataset& train, const LabelMap& labels, const std::string& why) {
+  constexpr size_t kShown = 10;
+  std::vector<bool> seen(labels.size());
+  for (const int64_t label : train.labels) seen[label] = true;
+  std::vector<std::string> missing;
+  for (int64_t id = 0; id < labels.size(); ++id) {
+    if (!seen[id]) missing.push_back(shown(labels.name(id)));
+  }
+  if (missing.empty()) return {};
+  return {fmt::format("{} of {} labels {} no training text{}: {}{}", missing.size(), labels.size(),
+                      missing.size() == 1 ? "has" : "have", why,
+                      fmt::join(std::span(missing).first(std::min(kShown, missing.size())), ", "),
+                      missing.size() > kShown ? ", …" : "")};
+}
+
+}  // namespace mezzo::text

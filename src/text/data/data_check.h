@@ -1,0 +1,35 @@
+// What is odd about the data of a run: nothing of it need be wrong, but who knows of it may save a day.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mezzo/text/data/dataset.h"
+
+namespace mezzo::text {
+
+/// Refuses training data that nobody can mean: texts that are all empty, or all of one label.
+/// @throws c10::ValueError
+void check_can_train(const LabeledRows& rows);
+
+/// One line each, with a number and an example's place, about `rows` by themselves: empty texts, texts that stand there
+/// twice, with one label or with two, labels that only white space or case tells apart, integers in place of names.
+/// Linear in their size.
+std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels);
+
+/// The texts to train on, or others, and the file that they are from.
+struct DatasetOfFile {
+  const Dataset& dataset;
+  const std::string& file;
+};
+
+/// A line about the texts of `held_out` ("dev", "test": `role`) that `train` has, too, if there are any.
+std::vector<std::string> shared_texts(const DatasetOfFile& train,
+                                      const DatasetOfFile& held_out,
+                                      const std::string& role);
+
+/// A line about the labels that no row of a training part has, of which `labels` knows.
+/// @param why  how that can be.
+std::vector<std::string> untrained_labels(const Dataset& train, const LabelMap& labels, const std::string& why);
+
+}  // namespace mezzo::text

@@ -1,0 +1,142 @@
+#include "mezzo/text/data/dataset.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randperm.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <span>
+
+namespace mezzo::text {
+namespace {
+
+std::string where(const LabeledRows& rows, size_t row) {
+  return fmt::format("{}:{}: row {}: ", rows.file, rows.lines[row], row + 1);
+}
+
+std::string list_names(const LabelMap& labels) {
+  constexpr size_t kShown = 20;
+  const auto& names = labels.names();
+  std::string list = fmt::format("{}", fmt::join(std::span(names).first(std::min(kShown, names.size())), ", "));
+  if (names.size() > kShown) list += fmt::format(", … ({} in all)", names.size());
+  return list;
+}
+
+/// @param numbers  the labels, each with its first row.
+void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>& numbers) {
+  constexpr size_t kShown = 10;
+  const auto count = static_cast<size_t>(numbers.empty() ? 0 : numbers.rbegin()->first + 1);
+  if (numbers.size() == count) return;
+  const auto& [largest, row] = *numbers.rbegin();
+  TORCH_CHECK_VALUE(numbers.size() + 1 < count || numbers.contains(0), rows.file, ": the labels go from 1 to ", largest,
+                    ", so no text has label 0, and classes are numbered from 0. Number the labels from 0, write them "
+                    "as names, or pass --allow-empty-classes to train a class 0 without an example.");
+  std::vector<int64_t> missing;
+  int64_t next = 0;
+  for (auto label = numbers.begin(); missing.size() < kShown && label != numbers.end(); ++next) {
+    if (label->first == next) {
+      ++label;
+    } else {
+      missing.push_back(next);
+    }
+  }
+  const size_t empty = count - numbers.size();
+  TORCH_CHECK_VALUE(false, where(rows, row), "label ", largest, " makes ", count, " classes, and ", empty,
+                    empty == 1 ? " has" : " have", " no text: ", fmt::format("{}", fmt::join(missing, ", ")),
+                    empty > missing.size() ? ", …" : "",
+                    ". Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
+}
+
+int64_t find_id(const LabeledRows& rows, size_t row, const LabelMap& labels) {
+  const RawLabel& label = rows.labels[row];
+  TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(label), where(rows, row),
+                    "the row has no label. Give it one, or remove the row.");
+  const auto* name = std::get_if<std::string>(&label);
+  const std::optional<int64_t> id = name != nullptr ? labels.id(*name) : std::get<int64_t>(label);
+  TORCH_CHECK_VALUE(id && *id < labels.size(), where(rows, row), "unknown label ",
+                    name != nullptr ? "'" + *name + "'" : std::to_string(*id),
+                    name != nullptr ? ". The labels are: " : ". The labels, numbered from 0, are: ", list_names(labels),
+                    ".");
+  return *id;
+}
+
+}  // namespace
+
+LabelMap LabelMap::from_names(std::vector<std::string> names) {
+  TORCH_CHECK_VALUE(!names.empty(), "LabelMap: at least one label name expected, got none.");
+  LabelMap map;
+  for (const std::string& name : names) {
+    TORCH_CHECK_VALUE(!name.empty(), "LabelMap: a label name is empty.");
+    TORCH_CHECK_VALUE(map.ids_.emplace(name, static_cast<int64_t>(map.ids_.size())).second,
+                      "LabelMap: two labels are named '", name, "'.");
+  }
+  map.names_ = std::move(names);
+  return map;
+}
+
+LabelMap LabelMap::from_rows(const LabeledRows& rows, bool allow_empty_classes) {
+  std::set<std::string> names;
+  std::map<int64_t, size_t> numbers;  // and their first rows
+  for (size_t i = 0; i < rows.labels.size(); ++i) {
+    if (const auto* name = std::get_if<std::string>(&rows.labels[i])) {
+      names.insert(*name);
+    } else {
+      const auto* id = std::get_if<int64_t>(&rows.labels[i]);
+      TORCH_CHECK_VALUE(id != nullptr, where(rows, i), "the row has no label. Give it one, or remove the row.");
+      numbers.emplace(*id, i);
+    }
+  }
+  if (!names.empty()) {
+    TORCH_CHECK_VALUE(names.size() <= kMaxLabels, rows.file, ": has ", names.size(), " different labels, at most ",
+                      kMaxLabels, " can be trained. Are these labels, or identifiers?");
+    return from_names({names.begin(), names.end()});
+  }
+  if (!allow_empty_classes) check_every_class(rows, numbers);
+  const int64_t count = numbers.empty() ? 0 : numbers.rbegin()->first + 1;
+  TORCH_CHECK_VALUE(count <= kMaxLabels, where(rows, numbers.rbegin()->second), "label ", count - 1, " makes ", count,
+                    " classes, at most ", kMaxLabels, " can be trained. Number the labels from 0 without gaps.");
+  std::vector<std::string> decimals;
+  for (int64_t id = 0; id < count; ++id) decimals.push_back(std::to_string(id));
+  return from_names(std::move(decimals));
+}
+
+std::optional<int64_t> LabelMap::id(std::string_view name) const {
+  const auto found = ids_.find(std::string(name));
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
+}
+
+Dataset to_dataset(LabeledRows rows, const LabelMap& labels) {
+  Dataset dataset;
+  dataset.labels.reserve(rows.labels.size());
+  for (size_t i = 0; i < rows.labels.size(); ++i) dataset.labels.push_back(find_id(rows, i, labels));
+  dataset.texts = std::move(rows.texts);
+  dataset.lines = std::move(rows.lines);
+  return dataset;
+}
+
+std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
+  TORCH_CHECK_VALUE(ratio > 0 && ratio < 1, "split_dataset: ratio must be between 0 and 1, got ", ratio, ".");
+  const int64_t total = dataset.size();
+  const int64_t second = std::llround(static_cast<double>(total) * ratio);
+  TORCH_CHECK_VALUE(second > 0 && second < total, "split_dataset: a ratio of ", ratio, " leaves one part of ", total,
+                    " rows empty. Use more rows or another ratio.");
+  const at::Tensor order =
+      at::randperm(total, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kLong).device(at::kCPU));
+  std::pair<Dataset, Dataset> parts;
+  const int64_t* rows = order.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < total; ++i) {
+    Dataset& part = i < total - second ? parts.first : parts.second;
+    part.texts.push_back(std::move(dataset.texts[rows[i]]));
+    part.labels.push_back(dataset.labels[rows[i]]);
+    if (!dataset.lines.empty()) part.lines.push_back(dataset.lines[rows[i]]);
+  }
+  return parts;
+}
+
+}  // namespace mezzo::text

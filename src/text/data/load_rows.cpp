@@ -1,0 +1,339 @@
+// load_rows() of dataset.h: from files to rows.
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "mezzo/text/data/dataset.h"
+#include "mezzo/text/words/nearest_name.h"
+#include "text/io/csv_reader.h"
+#include "text/io/json_reader.h"
+#include "text/io/text_input.h"
+#include "text/io/utf8.h"
+
+namespace mezzo::text {
+namespace {
+
+/// Each label costs a row of the classifier; a larger integer is no label but somebody's identifier.
+constexpr int64_t kMaxIntegerLabel = 999'999;
+
+/// Moves to the file's text: what follows a byte order mark.
+void begin_text(TextInput& input, const std::string& file) {
+  const std::string_view mark = input.ahead(2);
+  TORCH_CHECK_VALUE(mark != "\xFF\xFE" && mark != "\xFE\xFF", file, ": the file is UTF-16. Save it as UTF-8.");
+  if (input.ahead(3) == "\xEF\xBB\xBF") input.skip(3);
+  TORCH_CHECK_VALUE(!input.at_end(), file, ": the file is empty.");
+}
+
+/// What to do where `name` is missing among `present`: a near name, or the only one of no other use, is renamed.
+std::string rename_advice(const std::string& name, const std::vector<std::string>& present) {
+  std::optional<std::string> found = nearest_name(name, present);
+  if (!found) {
+    const auto is_other = [](const std::string& column) { return column != "text" && column != "label"; };
+    if (std::ranges::count_if(present, is_other) == 1) found = *std::ranges::find_if(present, is_other);
+  }
+  return found ? fmt::format(" Rename '{}' to '{}'.", replace_invalid_utf8(*found), name) : "";
+}
+
+/// Gathers the rows of one file and checks their labels.
+class RowCollector {
+ public:
+  RowCollector(std::string file, const LoadRowsOptions& options) : options_(options) { rows_.file = std::move(file); }
+
+  bool full() const { return options_.limit() > 0 && size() >= options_.limit(); }
+  bool labels_required() const { return options_.labels_required(); }
+
+  /// What an error in the row after those that are here begins with.
+  std::string where(int64_t line) const { return fmt::format("{}:{}: row {}: ", rows_.file, line, size() + 1); }
+
+  /// Of what is wrong outside of rows.
+  std::string between(int64_t line) const { return fmt::format("{}:{}: ", rows_.file, line); }
+
+  void add(std::string text, RawLabel label, int64_t line) {
+    check(label, line);
+    rows_.texts.push_back(std::move(text));
+    rows_.labels.push_back(std::move(label));
+    rows_.lines.push_back(line);
+  }
+
+  /// add() for bytes that may be any.
+  void add_bytes(std::string text, RawLabel label, int64_t line) {
+    bool replaced = false;
+    const auto repair = [&](std::string& bytes) {
+      if (find_invalid_utf8(bytes) == bytes.size()) return;
+      bytes = replace_invalid_utf8(bytes);
+      replaced = true;
+    };
+    repair(text);
+    if (auto* name = std::get_if<std::string>(&label)) repair(*name);
+    add(std::move(text), std::move(label), line);
+    rows_.rows_with_invalid_utf8 += replaced;
+  }
+
+  LabeledRows finish() {
+    TORCH_CHECK_VALUE(!rows_.texts.empty(), rows_.file, ": the file has no rows.");
+    return std::move(rows_);
+  }
+
+ private:
+  int64_t size() const { return static_cast<int64_t>(rows_.texts.size()); }
+
+  void check(RawLabel& label, int64_t line) {
+    const auto* name = std::get_if<std::string>(&label);
+    if (name != nullptr && name->empty()) label = std::monostate();
+    if (std::holds_alternative<std::monostate>(label)) {
+      TORCH_CHECK_VALUE(!labels_required(), where(line), "the row has no label. Give it one, or remove the row.");
+      return;
+    }
+    if (labeled_line_ == 0) {
+      labeled_line_ = line;
+      kind_ = label.index();
+    }
+    TORCH_CHECK_VALUE(label.index() == kind_, where(line), "the label is ", kind_name(label.index()), " where line ",
+                      labeled_line_, " has ", kind_name(kind_), ". Use one kind of label in a file.");
+  }
+
+  static const char* kind_name(size_t kind) { return kind == 1 ? "an integer" : "a string"; }
+
+  const LoadRowsOptions& options_;
+  LabeledRows rows_;
+  int64_t labeled_line_ = 0;  // the first with a label, and what kind that is
+  size_t kind_ = 0;
+};
+
+/// @param number  as JSON writes it.
+int64_t integer_label(std::string_view number, const std::string& where) {
+  TORCH_CHECK_VALUE(number.find_first_of(".eE") == number.npos, where, "label ", number,
+                    " is not a whole number. Labels are integers from 0, or strings.");
+  TORCH_CHECK_VALUE(!number.starts_with('-'), where, "label ", number,
+                    " is negative. Labels are integers from 0, or strings.");
+  int64_t value = 0;
+  const auto result = std::from_chars(number.data(), number.data() + number.size(), value);
+  TORCH_CHECK_VALUE(result.ec == std::errc() && value <= kMaxIntegerLabel, where, "label ", number, " is above ",
+                    kMaxIntegerLabel, ". Number the labels from 0, or write them as strings.");
+  return value;
+}
+
+std::string json_text(JsonReader& json) {
+  if (json.peek() != JsonReader::Type::kString) json.fail("the text is " + to_string(json.peek()) + ", not a string");
+  return json.string();
+}
+
+RawLabel json_label(JsonReader& json, const std::string& where) {
+  switch (json.peek()) {
+    case JsonReader::Type::kString: return json.string();
+    case JsonReader::Type::kNumber: return integer_label(json.number(), where);
+    case JsonReader::Type::kNull: json.skip(); return std::monostate();
+    default: json.fail("the label is " + to_string(json.peek()) + ", not a string or an integer");
+  }
+}
+
+class JsonRows {
+ public:
+  JsonRows(TextInput& json, RowCollector& rows, int64_t first_line)
+      : json_(json, [this] { return where(); }, first_line), rows_(rows) {}
+
+  void read_array() {
+    TORCH_CHECK_VALUE(json_.peek() == JsonReader::Type::kArray, rows_.where(json_.line()), "the file is ",
+                      to_string(json_.peek()), ", not an array of rows. For one object a line, name it .jsonl.");
+    json_.begin_array();
+    while (json_.next_element()) {
+      read_row();
+      if (rows_.full()) return;
+    }
+    json_.expect_end();
+  }
+
+  void read_line() {
+    read_row();
+    json_.expect_end();
+  }
+
+ private:
+  std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
+
+  void read_row() {
+    is_in_row_ = true;
+    const JsonReader::Type type = json_.peek();
+    const int64_t line = json_.line();
+    text_.reset();
+    label_ = std::monostate();
+    if (type == JsonReader::Type::kArray) {
+      read_pair();
+    } else if (type == JsonReader::Type::kObject) {
+      read_object();
+    } else if (type == JsonReader::Type::kString && !rows_.labels_required()) {
+      text_ = json_.string();
+    } else {
+      json_.fail("the row is " + to_string(type) + R"(, not [text, label] or {"text": …, "label": …})");
+    }
+    rows_.add(std::move(*text_), std::move(label_), line);
+    is_in_row_ = false;
+  }
+
+  void read_pair() {
+    json_.begin_array();
+    if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
+    text_ = json_text(json_);
+    if (!json_.next_element()) return;
+    label_ = json_label(json_, where());
+    if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
+  }
+
+  void read_object() {
+    bool has_label = false;
+    std::vector<std::string> others;
+    json_.begin_object();
+    for (std::string key; json_.next_key(key);) {
+      if (key == "text") {
+        if (text_) json_.fail("the row has two keys \"text\"");
+        text_ = json_text(json_);
+      } else if (key == "label") {
+        if (std::exchange(has_label, true)) json_.fail("the row has two keys \"label\"");
+        label_ = json_label(json_, where());
+      } else {
+        json_.skip();
+        others.push_back(std::move(key));
+      }
+    }
+    if (!text_) fail_without("text", rename_advice("text", others));
+    const bool misses_label = !has_label && rows_.labels_required();
+    if (misses_label && nearest_name("label", others)) fail_without("label", rename_advice("label", others));
+  }
+
+  [[noreturn]] void fail_without(const std::string& key, std::string advice) const {
+    if (!advice.empty()) advice = "." + advice.substr(0, advice.size() - 1);  // fail() ends the sentence
+    json_.fail(fmt::format("the row has no key \"{}\"{}", key, advice));
+  }
+
+  JsonReader json_;
+  RowCollector& rows_;
+  bool is_in_row_ = false;
+  std::optional<std::string> text_;  // of the row being read
+  RawLabel label_;
+};
+
+/// Calls `use` with each line, less its line break, and its number until it returns false.
+template <class Use>
+void for_each_line(TextInput& input, Use&& use) {
+  for (int64_t number = 1; !input.at_end(); ++number) {
+    std::string line;
+    while (!input.at_end()) {
+      const std::string_view text = input.at_hand();
+      const size_t end = text.find('\n');
+      line += text.substr(0, end);
+      input.skip(std::min(end, text.size() - 1) + 1);
+      if (end != text.npos) break;
+    }
+    if (line.ends_with('\r')) line.pop_back();
+    if (!use(std::move(line), number)) return;
+  }
+}
+
+void read_jsonl(TextInput& input, RowCollector& rows) {
+  for_each_line(input, [&](const std::string& line, int64_t number) {
+    TextInput json(line);
+    if (line.find_first_not_of(" \t\r") != line.npos) JsonRows(json, rows, number).read_line();
+    return !rows.full();
+  });
+}
+
+void read_txt(TextInput& input, RowCollector& rows) {
+  TORCH_CHECK_VALUE(!rows.labels_required(), rows.where(1),
+                    "a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
+  for_each_line(input, [&](std::string line, int64_t number) {
+    rows.add_bytes(std::move(line), std::monostate(), number);
+    return !rows.full();
+  });
+}
+
+struct CsvColumns {
+  size_t count = 0;
+  size_t text = 0;
+  std::optional<size_t> label;
+};
+
+CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, bool label_required) {
+  const auto find = [&](const std::string& name, bool required) -> std::optional<size_t> {
+    const auto found = std::ranges::find(header, name);
+    TORCH_CHECK_VALUE(found != header.end() || !required, where, "no column '", name, "' among '",
+                      replace_invalid_utf8(fmt::format("{}", fmt::join(header, "', '"))),
+                      "'. The first line must name the columns: text and label.", rename_advice(name, header));
+    if (found == header.end()) return std::nullopt;
+    TORCH_CHECK_VALUE(std::find(found + 1, header.end(), name) == header.end(), where, "two columns '", name,
+                      "'. Rename one.");
+    return found - header.begin();
+  };
+  return {header.size(), *find("text", true), find("label", label_required)};
+}
+
+/// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
+bool is_integer(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
+}
+
+void read_csv(
+    TextInput& input, char delimiter, const LoadRowsOptions& options, RowCollector& rows, const std::string& file) {
+  CsvReader csv(input, delimiter, [&](int64_t line, const std::string& found) {
+    TORCH_CHECK_VALUE(false, file, ":", line, ": ", found, ".");
+  });
+  std::vector<std::string> fields;
+  if (!csv.next(fields)) return;
+  const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), options.labels_required());
+
+  struct Row {
+    std::string text, label;
+    int64_t line;
+  };
+  std::vector<Row> read;  // whether labels are integers shows only at the end
+  const auto limit = static_cast<size_t>(options.limit());
+  while ((limit == 0 || read.size() < limit) && csv.next(fields)) {
+    TORCH_CHECK_VALUE(fields.size() == columns.count, file, ":", csv.line(), ": row ", read.size() + 1, ": ",
+                      fields.size(), fields.size() == 1 ? " field" : " fields", " where the header names ",
+                      columns.count, ". Quote a text that holds a ", delimiter == '\t' ? "tab." : "comma.");
+    read.push_back(
+        {std::move(fields[columns.text]), columns.label ? std::move(fields[*columns.label]) : "", csv.line()});
+  }
+  const bool integers =
+      std::ranges::all_of(read, [](const Row& row) { return row.label.empty() || is_integer(row.label); });
+  for (Row& row : read) {
+    RawLabel label = std::move(row.label);
+    if (auto& name = std::get<std::string>(label); integers && !name.empty()) {
+      label = integer_label(name, rows.where(row.line));
+    }
+    rows.add_bytes(std::move(row.text), std::move(label), row.line);
+  }
+}
+
+}  // namespace
+
+LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options) {
+  const std::string file = path.string();
+  TORCH_CHECK_VALUE(options.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", options.limit(),
+                    ".");
+  std::string kind = path.extension().string();
+  std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::tolower(c); });
+  constexpr std::string_view kKinds[] = {".json", ".jsonl", ".csv", ".tsv", ".txt"};
+  TORCH_CHECK_VALUE(std::ranges::find(kKinds, kind) != std::end(kKinds), file,
+                    ": a data file must be named .json, .jsonl, .csv, .tsv or .txt.");
+  TextInput input = TextInput::open(path);
+  begin_text(input, file);
+  RowCollector rows(file, options);
+  if (kind == ".json") {
+    JsonRows(input, rows, 1).read_array();
+  } else if (kind == ".jsonl") {
+    read_jsonl(input, rows);
+  } else if (kind == ".txt") {
+    read_txt(input, rows);
+  } else {
+    read_csv(input, kind == ".tsv" ? '\t' : ',', options, rows, file);
+  }
+  return rows.finish();
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,63 @@
+#include "mezzo/text/data/packed_batch.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace mezzo::text {
+
+PackedBatch PackedBatch::to(const at::Device& device) const {
+  PackedBatch moved = *this;
+  moved.input_ids = input_ids.to(device);
+  moved.positions = positions.to(device);
+  if (labels.defined()) {
+    moved.labels = labels.to(device);
+  }
+  return moved;
+}
+
+PackedBatch pack(std::span<const std::span<const int32_t>> texts,
+                 std::span<const int64_t> labels,
+                 const PackOptions& options) {
+  TORCH_CHECK_VALUE(!texts.empty(), "pack: a batch needs at least one text");
+  TORCH_CHECK_VALUE(labels.empty() || labels.size() == texts.size(), "pack: ", texts.size(), " texts but ",
+                    labels.size(), " labels");
+  const auto batch_size = static_cast<int64_t>(texts.size());
+  PackedBatch batch;
+  batch.cu_seqlens = at::zeros({batch_size + 1}, at::kInt);
+  batch.seqlens = at::empty({batch_size}, at::kInt);
+  auto* first = batch.cu_seqlens.mutable_data_ptr<int32_t>();
+  auto* counts = batch.seqlens.mutable_data_ptr<int32_t>();
+  for (int64_t b = 0; b < batch_size; ++b) {
+    const auto count = static_cast<int64_t>(texts[b].size());
+    TORCH_CHECK_VALUE(count > 0, "pack: text ", b, " has no tokens; a tokenizer gives at least [CLS] and [SEP]");
+    TORCH_CHECK_VALUE(options.pad_to == 0 || count <= options.pad_to, "pack: text ", b, " has ", count,
+                      " tokens, more than pad_to ", options.pad_to);
+    counts[b] = static_cast<int32_t>(count);
+    first[b + 1] = first[b] + static_cast<int32_t>(std::max(count, options.pad_to));
+    batch.num_tokens += count;
+  }
+
+  const int64_t multiple = options.round_rows_to;
+  const int64_t rows = (first[batch_size] + multiple - 1) / multiple * multiple;
+  batch.input_ids = at::empty({rows}, at::kLong);
+  batch.positions = at::zeros({rows}, at::kLong);
+  auto* ids = batch.input_ids.mutable_data_ptr<int64_t>();
+  auto* positions = batch.positions.mutable_data_ptr<int64_t>();
+  std::fill(ids, ids + rows, options.pad_id);
+  for (int64_t b = 0; b < batch_size; ++b) {
+    std::copy(texts[b].begin(), texts[b].end(), ids + first[b]);
+    for (int64_t i = 0; i < first[b + 1] - first[b]; ++i) {
+      positions[first[b] + i] = i;
+    }
+  }
+  if (!labels.empty()) {
+    batch.labels = at::empty({batch_size}, at::kLong);
+    std::copy(labels.begin(), labels.end(), batch.labels.mutable_data_ptr<int64_t>());
+  }
+  return batch;
+}
+
+}  // namespace mezzo::text

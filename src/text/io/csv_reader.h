@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "text/io/text_input.h"
+
+namespace mezzo::text {
+
+/// Splits RFC 4180 text into records: fields between delimiters, those that hold a delimiter, a quote or a line break
+/// in double quotes, with "" for a quote. Takes also what spreadsheets and Python's csv module write: records ended by
+/// LF, CR or CR LF, fields of different number, a quote inside a field that does not start with one. Skips blank lines.
+///
+/// pandas, Python's csv module and with them Hugging Face's datasets quote in tab-separated files as in others; but
+/// many files of that kind know no quotes, and there a text that begins with one would swallow the rows up to the next
+/// that does. So a record over several lines is refused where it separates fields by tabs and each of the lines has as
+/// many as the header: a text in quotes hardly ever looks like that.
+class CsvReader {
+ public:
+  /// @param csv   must outlive this.
+  /// @param fail  called with the line and what is wrong; must throw.
+  CsvReader(TextInput& csv, char delimiter, std::function<void(int64_t line, const std::string& found)> fail);
+
+  /// The next record, or false at the end.
+  bool next(std::vector<std::string>& fields);
+
+  /// The line on which the last record began, from 1.
+  int64_t line() const { return record_line_; }
+
+ private:
+  bool at_line_break() const { return csv_.peek() == '\n' || csv_.peek() == '\r'; }
+  char take();
+  void end_line();
+  std::string quoted_field();
+  std::string plain_field();
+  void check_lines_are_no_rows(int64_t last_line) const;
+
+  TextInput& csv_;
+  char delimiter_;
+  std::function<void(int64_t, const std::string&)> fail_;
+  size_t columns_ = 0;  // of the first record
+  int64_t line_ = 1;
+  int64_t record_line_ = 0;
+
+  // Of the record being read, as if there were no quotes.
+  size_t fields_on_line_ = 1;
+  bool line_is_blank_ = true;
+  bool lines_are_rows_ = true;   // each that is not blank has as many fields as `columns_`
+  int64_t long_field_line_ = 0;  // where its first field over several lines begins, or 0
+};
+
+}  // namespace mezzo::text

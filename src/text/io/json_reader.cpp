@@ -1,0 +1,236 @@
+#include "text/io/json_reader.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <locale>
+#include <sstream>
+
+#include "text/io/utf8.h"
+
+namespace mezzo::text {
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Above the largest double, as serde_json and Python's strictest readers refuse it; below the smallest is 0.
+bool overflows_double(const char* begin, const char* end) {
+  double value = 0;
+  if (std::from_chars(begin, end, value).ec != std::errc::result_out_of_range) return false;
+  std::istringstream stream(std::string(begin, end));  // says which way it went, in no locale
+  stream.imbue(std::locale::classic());
+  stream >> value;
+  return std::abs(value) > 1;
+}
+
+}  // namespace
+
+std::string to_string(JsonReader::Type type) {
+  switch (type) {
+    case JsonReader::Type::kObject: return "an object";
+    case JsonReader::Type::kArray: return "an array";
+    case JsonReader::Type::kString: return "a string";
+    case JsonReader::Type::kNumber: return "a number";
+    case JsonReader::Type::kBool: return "true or false";
+    case JsonReader::Type::kNull: return "null";
+  }
+  return "";
+}
+
+JsonReader::JsonReader(TextInput& input, std::function<std::string()> where, int64_t first_line)
+    : input_(input), where_(std::move(where)), line_(first_line) {}
+
+void JsonReader::fail(const std::string& found) const { TORCH_CHECK_VALUE(false, where_(), found, "."); }
+
+void JsonReader::skip_space() {
+  for (; !input_.at_end(); input_.skip(1)) {
+    const char c = input_.peek();
+    if (c == '\n') ++line_;
+    if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return;
+  }
+}
+
+void JsonReader::expect(char c, const char* what) {
+  skip_space();
+  if (!at(c)) {
+    fail(input_.at_end() ? fmt::format("the JSON ends where {} is expected", what)
+                         : fmt::format("not valid JSON: {} expected", what));
+  }
+  input_.skip(1);
+}
+
+JsonReader::Type JsonReader::peek() {
+  skip_space();
+  if (input_.at_end()) fail("the JSON ends where a value is expected");
+  const char c = input_.peek();
+  if (c == '{') return Type::kObject;
+  if (c == '[') return Type::kArray;
+  if (c == '"') return Type::kString;
+  if (c == '-' || is_digit(c)) return Type::kNumber;
+  if (c == 't' || c == 'f') return Type::kBool;
+  if (c == 'n') return Type::kNull;
+  fail("not valid JSON: a value expected");
+}
+
+void JsonReader::open(char bracket) {
+  expect(bracket, bracket == '{' ? "'{'" : "'['");
+  if (open_is_empty_.size() == kMaxDepth) fail(fmt::format("JSON nested more than {} deep", kMaxDepth));
+  open_is_empty_.push_back(true);
+}
+
+bool JsonReader::next(char closing) {
+  skip_space();
+  if (at(closing)) {
+    input_.skip(1);
+    open_is_empty_.pop_back();
+    return false;
+  }
+  if (!open_is_empty_.back()) {
+    expect(',', closing == '}' ? "',' or '}'" : "',' or ']'");
+    skip_space();
+    if (at(closing)) fail("not valid JSON: a comma before the closing bracket");
+  }
+  open_is_empty_.back() = false;
+  return true;
+}
+
+void JsonReader::begin_object() { open('{'); }
+void JsonReader::begin_array() { open('['); }
+bool JsonReader::next_element() { return next(']'); }
+
+bool JsonReader::next_key(std::string& key) {
+  if (!next('}')) return false;
+  key = string();
+  expect(':', "':'");
+  return true;
+}
+
+uint32_t JsonReader::hex4() {
+  const std::string_view hex = input_.ahead(4);
+  uint32_t value = 0;
+  const auto result = std::from_chars(hex.data(), hex.data() + hex.size(), value, 16);
+  if (hex.size() != 4 || result.ptr != hex.data() + 4) {
+    fail("not valid JSON: four hexadecimal digits expected after \\u");
+  }
+  input_.skip(4);
+  return value;
+}
+
+void JsonReader::escape(std::string& out) {
+  static constexpr std::string_view kLetters = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
+  const char c = input_.at_end() ? '\0' : input_.take();
+  if (const size_t i = kLetters.find(c); i != kLetters.npos) {
+    out += kMeanings[i];
+    return;
+  }
+  if (c != 'u') fail("not valid JSON: an unknown escape in a string");
+  uint32_t code_point = hex4();
+  if (code_point >= 0xD800 && code_point < 0xE000) {  // one of a pair of surrogates
+    const bool pair = code_point < 0xDC00 && input_.ahead(2) == "\\u";
+    if (pair) input_.skip(2);
+    const uint32_t low = pair ? hex4() : 0;
+    if (low < 0xDC00 || low > 0xDFFF) fail("not valid JSON: half a surrogate pair in a string");
+    code_point = 0x10000 + ((code_point - 0xD800) << 10) + (low - 0xDC00);
+  }
+  append_utf8(out, code_point);
+}
+
+std::string JsonReader::string() {
+  expect('"', "a string");
+  std::string result;
+  const auto is_plain = [](char c) { return c != '"' && c != '\\' && static_cast<uint8_t>(c) >= 0x20; };
+  while (true) {
+    const std::string_view text = input_.at_hand();
+    const size_t plain = std::ranges::find_if_not(text, is_plain) - text.begin();
+    result += text.substr(0, plain);
+    input_.skip(plain);
+    if (input_.at_end()) fail("the JSON ends inside a string");
+    if (is_plain(input_.peek())) continue;  // what was at hand has ended, not the string
+    const char c = input_.take();
+    if (c == '\\') {
+      escape(result);
+      continue;
+    }
+    if (c != '"') fail("not valid JSON: a control character in a string, where an escape such as \\n is expected");
+    if (find_invalid_utf8(result) != result.size()) fail("a string is not valid UTF-8");
+    return result;
+  }
+}
+
+size_t JsonReader::digits() {
+  size_t count = 0;
+  for (; !input_.at_end() && is_digit(input_.peek()); ++count) number_ += input_.take();
+  if (count == 0) fail("not valid JSON: a digit expected");
+  return count;
+}
+
+std::string_view JsonReader::number() {
+  skip_space();
+  number_.clear();
+  if (at('-')) number_ += input_.take();
+  const bool zero = at('0');
+  if (digits() > 1 && zero) fail("not valid JSON: a number that starts with 0");
+  if (at('.')) {
+    number_ += input_.take();
+    digits();
+  }
+  if (at('e') || at('E')) {
+    number_ += input_.take();
+    if (at('+') || at('-')) number_ += input_.take();
+    digits();
+  }
+  if (overflows_double(number_.data(), number_.data() + number_.size())) fail("a number too large for a double");
+  return number_;
+}
+
+std::optional<uint64_t> JsonReader::unsigned_integer() {
+  const std::string_view text = number();
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+void JsonReader::literal(std::string_view word) {
+  if (input_.ahead(word.size()) != word) fail(fmt::format("not valid JSON: {} expected", word));
+  input_.skip(word.size());
+}
+
+bool JsonReader::boolean() {
+  skip_space();
+  const bool value = at('t');
+  literal(value ? "true" : "false");
+  return value;
+}
+
+void JsonReader::skip() {
+  std::string key;
+  std::vector<bool> is_object;  // the values opened here
+  do {
+    switch (peek()) {
+      case Type::kObject:
+        begin_object();
+        is_object.push_back(true);
+        break;
+      case Type::kArray:
+        begin_array();
+        is_object.push_back(false);
+        break;
+      case Type::kString: string(); break;
+      case Type::kNumber: number(); break;
+      case Type::kBool: boolean(); break;
+      case Type::kNull: literal("null"); break;
+    }
+    while (!is_object.empty() && !(is_object.back() ? next_key(key) : next_element())) is_object.pop_back();
+  } while (!is_object.empty());
+}
+
+void JsonReader::expect_end() {
+  skip_space();
+  if (!input_.at_end()) fail("not valid JSON: more text after its end");
+}
+
+}  // namespace mezzo::text

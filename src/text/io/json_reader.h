@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/io/text_input.h"
+
+namespace mezzo::text {
+
+/// Reads one JSON value, piece by piece, without building a tree, and knows at every moment the line and the byte it is
+/// at. For input nobody vouches for: strict RFC 8259 and UTF-8, values nested at most kMaxDepth deep,
+/// nothing recursive, and each fault is a c10::ValueError that says where.
+///
+/// @code
+/// TextInput input = TextInput::open(path);
+/// JsonReader reader(input, [&] { return file + ":" + std::to_string(reader.line()) + ": "; });
+/// reader.begin_array();
+/// while (reader.next_element()) texts.push_back(reader.string());
+/// reader.expect_end();
+/// @endcode
+class JsonReader {
+ public:
+  enum class Type { kObject, kArray, kString, kNumber, kBool, kNull };
+
+  /// As many as serde_json allows, so that files it accepts are accepted here.
+  static constexpr size_t kMaxDepth = 127;
+
+  /// @param input  must outlive this.
+  /// @param where  what an error message begins with; asked when there is one.
+  JsonReader(TextInput& input, std::function<std::string()> where, int64_t first_line = 1);
+
+  /// The type of the value that comes next. Fails where none does.
+  Type peek();
+
+  void begin_object();
+  /// True with the next member's name in `key`, and its value comes next; false once the object has ended.
+  bool next_key(std::string& key);
+
+  void begin_array();
+  /// True when another element comes next; false once the array has ended.
+  bool next_element();
+
+  std::string string();
+  /// The number as it is written, one of JSON's grammar and within the range of a double. Valid until the next one.
+  std::string_view number();
+  /// The number where it is a whole one from 0 to 2^64 - 1, written without sign, fraction and exponent; else nullopt.
+  std::optional<uint64_t> unsigned_integer();
+  /// true or false.
+  bool boolean();
+  /// Reads past any value.
+  void skip();
+  /// Fails unless only white space is left.
+  void expect_end();
+
+  int64_t line() const { return line_; }
+  size_t offset() const { return input_.offset(); }
+  [[noreturn]] void fail(const std::string& found) const;
+
+ private:
+  void skip_space();
+  bool at(char c) { return !input_.at_end() && input_.peek() == c; }
+  void expect(char c, const char* what);
+  void open(char bracket);
+  bool next(char closing);
+  void literal(std::string_view word);
+  size_t digits();
+  uint32_t hex4();
+  void escape(std::string& out);
+
+  TextInput& input_;
+  std::function<std::string()> where_;
+  int64_t line_;
+  std::string number_;               // the last one
+  std::vector<bool> open_is_empty_;  // one per open object or array: nothing was read in it yet
+};
+
+/// "an object", "a string", ...
+std::string to_string(JsonReader::Type type);
+
+}  // namespace mezzo::text

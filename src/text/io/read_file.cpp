@@ -1,0 +1,44 @@
+#include "text/io/read_file.h"
+
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "system/unique_fd.h"
+
+namespace mezzo::text {
+
+std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
+  const auto check = [&](bool good) {
+    TORCH_CHECK_VALUE(good, path.string(), ": cannot be read: ", std::generic_category().message(errno), ".");
+  };
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  check(fd.get() >= 0);
+  std::error_code unknown;  // a pipe has no size
+  const uint64_t size = std::filesystem::file_size(path, unknown);
+  std::string bytes(unknown ? 0 : std::min(size, max_bytes) + 1, '\0');  // one more, to see the end
+  size_t used = 0;
+  while (true) {
+    if (used == bytes.size()) {
+      bytes.resize(std::max<size_t>(2 * used, 1 << 16));
+    }
+    const ssize_t count = ::read(fd.get(), bytes.data() + used, bytes.size() - used);
+    if (count == 0) {
+      bytes.resize(used);
+      return bytes;
+    }
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    check(count > 0);
+    used += static_cast<size_t>(count);
+    TORCH_CHECK_VALUE(used <= max_bytes, path.string(), ": has more than ", max_bytes,
+                      " bytes, the most that is read.");
+  }
+}
+
+}  // namespace mezzo::text

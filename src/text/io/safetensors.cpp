@@ -1,0 +1,431 @@
+#include "mezzo/text/io/safetensors.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <unordered_map>
+
+#include "mezzo/text/io/atomic_file.h"
+#include "text/io/json_reader.h"
+#include "text/io/utf8.h"
+
+static_assert(std::endian::native == std::endian::little, "mezzo: safetensors data is little-endian");
+
+namespace mezzo::text {
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr std::string_view kMetadataKey = "__metadata__";
+
+struct Dtype {
+  std::string_view name;
+  uint64_t bits;               // of one element as the file counts them
+  at::ScalarType torch_dtype;  // Undefined where torch has none
+};
+
+/// In the writer's order: later ones first.
+constexpr std::array<Dtype, 22> kDtypes{{
+    {"BOOL", 8, at::kBool},
+    {"F4", 4, at::ScalarType::Float4_e2m1fn_x2},
+    {"F6_E2M3", 6, at::ScalarType::Undefined},
+    {"F6_E3M2", 6, at::ScalarType::Undefined},
+    {"U8", 8, at::kByte},
+    {"I8", 8, at::kChar},
+    {"F8_E5M2", 8, at::kFloat8_e5m2},
+    {"F8_E4M3", 8, at::kFloat8_e4m3fn},
+    {"F8_E8M0", 8, at::kFloat8_e8m0fnu},
+    {"F8_E4M3FNUZ", 8, at::kFloat8_e4m3fnuz},
+    {"F8_E5M2FNUZ", 8, at::kFloat8_e5m2fnuz},
+    {"I16", 16, at::kShort},
+    {"U16", 16, at::kUInt16},
+    {"F16", 16, at::kHalf},
+    {"BF16", 16, at::kBFloat16},
+    {"I32", 32, at::kInt},
+    {"U32", 32, at::kUInt32},
+    {"F32", 32, at::kFloat},
+    {"C64", 64, at::kComplexFloat},
+    {"F64", 64, at::kDouble},
+    {"I64", 64, at::kLong},
+    {"U64", 64, at::kUInt64},
+}};
+
+struct TensorInfo {
+  std::string name;
+  const Dtype* dtype = nullptr;
+  std::vector<uint64_t> shape;
+  uint64_t begin = 0, end = 0;  // from the end of the header
+};
+
+/// A whole file in memory: private, so that no write reaches the file.
+class Mapping {
+ public:
+  explicit Mapping(const std::filesystem::path& path) {
+    const auto fail = [&](int error) {
+      TORCH_CHECK_VALUE(false, path.string(), ": cannot be read: ", std::generic_category().message(error), ".");
+    };
+    // Non-blocking, or a pipe would be waited for. It changes nothing for a regular file.
+    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0) fail(errno);
+    struct stat status{};
+    int error = fstat(descriptor, &status) == 0 ? 0 : errno;
+    if (error == 0 && !S_ISREG(status.st_mode)) error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+    if (error == 0 && status.st_size > 0) {
+      size_ = static_cast<size_t>(status.st_size);
+      data_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
+      if (data_ == MAP_FAILED) error = errno;
+    }
+    close(descriptor);
+    if (error != 0) fail(error);
+  }
+  ~Mapping() {
+    if (size_ > 0) munmap(data_, size_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
+  char* at(uint64_t offset) const { return static_cast<char*>(data_) + offset; }
+
+  /// Drops the whole pages between two offsets.
+  void drop(uint64_t begin, uint64_t end) const {
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const uint64_t first = (begin + page - 1) / page * page, last = end / page * page;
+    if (first < last) madvise(at(first), last - first, MADV_DONTNEED);
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// The header's JSON as it stands, with nothing believed yet but that the file holds it.
+std::string_view header_json(std::string_view file, const std::string& name) {
+  TORCH_CHECK_VALUE(file.size() >= 8, name, ": ", file.size(), " bytes, too short for a safetensors file. ",
+                    "It may be cut off: fetch or save it again.");
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  TORCH_CHECK_VALUE(length <= kMaxHeaderBytes, name, ": header length ", length, " is above the format's limit of ",
+                    kMaxHeaderBytes, ". This is not a safetensors file, or a damaged one.");
+  TORCH_CHECK_VALUE(length <= file.size() - 8, name, ": header length ", length, " goes past the end of the file at ",
+                    file.size(), " bytes. The file is cut off: fetch or save it again.");
+  const std::string_view header = file.substr(8, length);
+  const size_t invalid = find_invalid_utf8(header);
+  TORCH_CHECK_VALUE(invalid == header.size(), name, ": byte ", 8 + invalid, " of the header is not valid UTF-8. ",
+                    "This is not a safetensors file, or a damaged one.");
+  TORCH_CHECK_VALUE(header.starts_with('{'), name, ": the header does not start with '{'. ",
+                    "This is not a safetensors file, or a damaged one.");
+  return header;
+}
+
+std::vector<uint64_t> parse_sizes(JsonReader& json, const std::string& what) {
+  if (json.peek() != JsonReader::Type::kArray) json.fail(what + ": an array of whole numbers expected");
+  std::vector<uint64_t> sizes;
+  json.begin_array();
+  while (json.next_element()) {
+    const auto size = json.peek() == JsonReader::Type::kNumber ? json.unsigned_integer() : std::nullopt;
+    if (!size) json.fail(what + ": an array of whole numbers from 0 to 2^64 - 1 expected");
+    sizes.push_back(*size);
+  }
+  return sizes;
+}
+
+const Dtype* parse_dtype(JsonReader& json, const std::string& tensor) {
+  if (json.peek() != JsonReader::Type::kString) json.fail(fmt::format("tensor '{}': dtype is not a string", tensor));
+  const std::string name = json.string();
+  const auto dtype = std::ranges::find(kDtypes, name, &Dtype::name);
+  if (dtype == kDtypes.end()) json.fail(fmt::format("tensor '{}' has the unknown dtype '{}'", tensor, name));
+  return &*dtype;
+}
+
+TensorInfo parse_tensor(JsonReader& json, std::string name) {
+  const std::string tensor = fmt::format("tensor '{}'", name);
+  if (json.peek() != JsonReader::Type::kObject) json.fail(tensor + " is not described by an object");
+  TensorInfo info;
+  std::set<std::string> seen;
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets") {
+      json.skip();
+      continue;
+    }
+    if (!seen.insert(key).second) json.fail(fmt::format("{}: {} stands there twice", tensor, key));
+    if (key == "dtype") {
+      info.dtype = parse_dtype(json, name);
+    } else if (key == "shape") {
+      info.shape = parse_sizes(json, tensor + ": shape");
+    } else {
+      const auto offsets = parse_sizes(json, tensor + ": data_offsets");
+      if (offsets.size() != 2) json.fail(tensor + ": data_offsets must be two numbers");
+      info.begin = offsets[0];
+      info.end = offsets[1];
+    }
+  }
+  for (const char* key : {"dtype", "shape", "data_offsets"}) {
+    if (!seen.contains(key)) json.fail(fmt::format("{} has no {}", tensor, key));
+  }
+  info.name = std::move(name);
+  return info;
+}
+
+std::map<std::string, std::string> parse_metadata(JsonReader& json) {
+  std::map<std::string, std::string> metadata;
+  if (json.peek() == JsonReader::Type::kNull) {
+    json.skip();
+    return metadata;
+  }
+  if (json.peek() != JsonReader::Type::kObject) json.fail("__metadata__ is not an object");
+  json.begin_object();
+  for (std::string key; json.next_key(key);) {
+    if (json.peek() != JsonReader::Type::kString) {
+      json.fail(fmt::format("__metadata__: the value of '{}' is not a string", key));
+    }
+    if (!metadata.emplace(key, json.string()).second) {
+      json.fail(fmt::format("__metadata__ holds '{}' twice", key));
+    }
+  }
+  return metadata;
+}
+
+/// shape times element size in bytes, or an error where that is no whole number of bytes below 2^61.
+uint64_t byte_count(const TensorInfo& info, const std::string& file) {
+  uint64_t bits = 1;
+  bool overflow = false;
+  for (const uint64_t size : info.shape) overflow |= __builtin_mul_overflow(bits, size, &bits);
+  overflow |= __builtin_mul_overflow(bits, info.dtype->bits, &bits);
+  TORCH_CHECK_VALUE(!overflow, file, ": tensor '", info.name, "': shape [",
+                    fmt::format("{}", fmt::join(info.shape, ", ")),
+                    "] is too large for any file. The header is damaged.");
+  TORCH_CHECK_VALUE(bits % 8 == 0, file, ": tensor '", info.name, "': ", bits, " bits of ", info.dtype->name,
+                    " do not fill whole bytes. The header is damaged.");
+  return bits / 8;
+}
+
+/// Sorts the tensors by their data, and checks that this covers the `size` bytes after the header without hole or
+/// overlap.
+void check_layout(std::vector<TensorInfo>& tensors, uint64_t size, const std::string& file) {
+  std::ranges::stable_sort(tensors, {}, [](const TensorInfo& info) { return std::pair(info.begin, info.end); });
+  uint64_t position = 0;
+  for (const TensorInfo& info : tensors) {
+    TORCH_CHECK_VALUE(info.begin == position && info.end >= info.begin, file, ": tensor '", info.name,
+                      "': data_offsets [", info.begin, ", ", info.end, "] where data must go on at ", position,
+                      ". The header is damaged.");
+    const uint64_t bytes = byte_count(info, file);
+    TORCH_CHECK_VALUE(info.end - info.begin == bytes, file, ": tensor '", info.name, "': data_offsets [", info.begin,
+                      ", ", info.end, "] hold ", info.end - info.begin, " bytes where ", info.dtype->name, " [",
+                      fmt::format("{}", fmt::join(info.shape, ", ")), "] takes ", bytes, ". The header is damaged.");
+    position = info.end;
+  }
+  TORCH_CHECK_VALUE(position == size, file, ": the header describes ", position,
+                    " bytes of tensor data and the file holds ", size, ". The file is ",
+                    position > size ? "cut off" : "damaged", ": fetch or save it again.");
+}
+
+/// The shape as torch counts elements, where it can: nullopt above 2^63 - 1, also of the strides that a zero dimension
+/// hides.
+std::optional<std::vector<int64_t>> torch_shape(const TensorInfo& info) {
+  std::vector<int64_t> shape;
+  int64_t stride = 1;
+  for (const uint64_t size : info.shape) {
+    if (size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;
+    shape.push_back(static_cast<int64_t>(size));
+    if (__builtin_mul_overflow(stride, std::max<int64_t>(shape.back(), 1), &stride)) return std::nullopt;
+  }
+  if (info.dtype->torch_dtype == at::ScalarType::Float4_e2m1fn_x2) {
+    if (shape.empty() || shape.back() % 2 != 0) return std::nullopt;
+    shape.back() /= 2;
+  }
+  return shape;
+}
+
+}  // namespace
+
+struct SafetensorsReader::File {
+  explicit File(const std::filesystem::path& path) : name(path.string()), mapping(std::make_shared<Mapping>(path)) {
+    const std::string_view header = header_json(mapping->bytes(), name);
+    data_offset = 8 + header.size();
+    TextInput input(header);
+    std::optional<JsonReader> json;
+    json.emplace(input, [&] { return fmt::format("{}: header, byte {}: ", name, 8 + json->offset()); });
+    std::set<std::string, std::less<>> seen;
+    json->begin_object();
+    for (std::string key; json->next_key(key);) {
+      if (!seen.insert(key).second) json->fail(fmt::format("the name '{}' stands there twice", key));
+      if (key == kMetadataKey) {
+        metadata = parse_metadata(*json);
+      } else {
+        tensors.push_back(parse_tensor(*json, key));
+      }
+    }
+    json->expect_end();
+    check_layout(tensors, mapping->bytes().size() - data_offset, name);
+    for (size_t i = 0; i < tensors.size(); ++i) index.emplace(tensors[i].name, i);
+  }
+
+  const TensorInfo& find(std::string_view tensor) const {
+    const auto found = index.find(tensor);
+    TORCH_CHECK_VALUE(found != index.end(), name, ": no tensor '", tensor, "' among its ", tensors.size(),
+                      " tensors. Is it the right model?");
+    return tensors[found->second];
+  }
+
+  std::string name;
+  std::shared_ptr<const Mapping> mapping;
+  size_t data_offset = 0;
+  std::vector<TensorInfo> tensors;
+  std::unordered_map<std::string_view, size_t> index;  // into `tensors`, which holds the names
+  std::map<std::string, std::string> metadata;
+};
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(std::make_shared<File>(path)) {}
+
+std::vector<std::string> SafetensorsReader::names() const {
+  std::vector<std::string> names;
+  for (const TensorInfo& info : file_->tensors) names.push_back(info.name);
+  return names;
+}
+
+bool SafetensorsReader::contains(std::string_view name) const { return file_->index.contains(name); }
+
+const std::map<std::string, std::string>& SafetensorsReader::metadata() const { return file_->metadata; }
+
+void SafetensorsReader::release(std::string_view name) const {
+  const TensorInfo& info = file_->find(name);
+  file_->mapping->drop(file_->data_offset + info.begin, file_->data_offset + info.end);
+}
+
+at::Tensor SafetensorsReader::tensor(std::string_view name) const {
+  const TensorInfo& info = file_->find(name);
+  const at::ScalarType dtype = info.dtype->torch_dtype;
+  TORCH_CHECK_VALUE(dtype != at::ScalarType::Undefined, file_->name, ": tensor '", name, "' is ", info.dtype->name,
+                    ", which torch has no dtype for. Convert the file to another dtype.");
+  const auto shape = torch_shape(info);
+  TORCH_CHECK_VALUE(shape, file_->name, ": tensor '", name, "': torch cannot hold ", info.dtype->name, " of shape [",
+                    fmt::format("{}", fmt::join(info.shape, ", ")), "].");
+  char* data = file_->mapping->at(file_->data_offset + info.begin);
+  if (reinterpret_cast<uintptr_t>(data) % (info.dtype->bits < 8 ? 1 : info.dtype->bits / 8) != 0) {
+    at::Tensor copy = at::empty(*shape, dtype);
+    std::memcpy(copy.mutable_data_ptr(), data, copy.nbytes());
+    return copy;
+  }
+  return at::from_blob(data, *shape, [mapping = file_->mapping](void*) {}, at::TensorOptions(dtype));
+}
+
+namespace {
+
+struct NamedTensor {
+  const std::string* name;
+  const at::Tensor* tensor;
+  const Dtype* dtype;
+};
+
+/// What can be written, in the order in which it will be.
+std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                                 const std::string& file) {
+  std::vector<NamedTensor> prepared;
+  for (const auto& [name, tensor] : tensors) {
+    TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.size() && name != kMetadataKey, file,
+                      ": a tensor cannot be named '", replace_invalid_utf8(name),
+                      "'. Use UTF-8 text other than __metadata__.");
+    TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, file, ": tensor '", name, "' is ",
+                      tensor.defined() ? "sparse; save to_dense() of it." : "undefined; leave it out.");
+    const auto dtype = std::ranges::find(kDtypes, tensor.scalar_type(), &Dtype::torch_dtype);
+    TORCH_CHECK_VALUE(dtype != kDtypes.end(), file, ": tensor '", name, "' is ", tensor.scalar_type(),
+                      ", which the safetensors format has no dtype for. Convert it to another dtype.");
+    TORCH_CHECK_VALUE(dtype->bits >= 8 || tensor.dim() > 0, file, ": tensor '", name, "': a scalar of ",
+                      tensor.scalar_type(), " cannot be saved. Give it a dimension.");
+    prepared.push_back({&name, &tensor, &*dtype});
+  }
+  std::ranges::sort(prepared, [](const NamedTensor& a, const NamedTensor& b) {
+    return a.dtype != b.dtype ? a.dtype > b.dtype : *a.name < *b.name;
+  });
+  std::set<std::string_view> seen;
+  for (const NamedTensor& tensor : prepared) {
+    TORCH_CHECK_VALUE(seen.insert(*tensor.name).second, file, ": two tensors are named '", *tensor.name,
+                      "'. Give each its own name.");
+  }
+  return prepared;
+}
+
+std::string json_string(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    static constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+    if (const size_t i = kEscaped.find(c); i != kEscaped.npos) {
+      result += {'\\', kLetters[i]};
+    } else if (static_cast<uint8_t>(c) < 0x20) {
+      result += fmt::format("\\u{:04x}", static_cast<uint8_t>(c));
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
+}
+
+std::string metadata_json(const std::map<std::string, std::string>& metadata, const std::string& file) {
+  std::vector<std::string> members;
+  for (const auto& [key, value] : metadata) {
+    TORCH_CHECK_VALUE(find_invalid_utf8(key) == key.size() && find_invalid_utf8(value) == value.size(), file,
+                      ": metadata '", replace_invalid_utf8(key), "' is not valid UTF-8.");
+    members.push_back(json_string(key) + ":" + json_string(value));
+  }
+  return fmt::format("{{{}}}", fmt::join(members, ","));
+}
+
+std::string header(const std::vector<NamedTensor>& tensors,
+                   const std::map<std::string, std::string>& metadata,
+                   const std::string& file) {
+  std::vector<std::string> members;
+  if (!metadata.empty()) members.push_back("\"__metadata__\":" + metadata_json(metadata, file));
+  uint64_t offset = 0;
+  for (const NamedTensor& named : tensors) {
+    auto shape = named.tensor->sizes().vec();
+    if (named.dtype->bits == 4) shape.back() *= 2;
+    const uint64_t end = offset + named.tensor->numel() * named.tensor->element_size();
+    members.push_back(fmt::format(R"({}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                                  json_string(*named.name), named.dtype->name, fmt::join(shape, ","), offset, end));
+    offset = end;
+  }
+  std::string json = fmt::format("{{{}}}", fmt::join(members, ","));
+  json.resize((json.size() + 7) / 8 * 8, ' ');  // so that the data after it is aligned
+  TORCH_CHECK_VALUE(json.size() <= kMaxHeaderBytes, file, ": a header of ", json.size(),
+                    " bytes is above the format's limit of ", kMaxHeaderBytes,
+                    ". Save fewer tensors or less metadata.");
+  return json;
+}
+
+}  // namespace
+
+std::string save_safetensors(const std::filesystem::path& path,
+                             const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  const std::vector<NamedTensor> prepared = prepare(tensors, path.string());
+  const std::string json = header(prepared, metadata, path.string());
+  const uint64_t length = json.size();
+  AtomicFile file(path);
+  file.write(&length, sizeof(length));
+  file.write(json);
+  for (const NamedTensor& named : prepared) {
+    const at::Tensor plain = named.tensor->detach().cpu().resolve_conj().resolve_neg().contiguous();
+    file.write(plain.const_data_ptr(), plain.nbytes());
+  }
+  return file.commit();
+}
+
+}  // namespace mezzo::text

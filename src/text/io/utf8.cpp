@@ -1,0 +1,40 @@
+#include "text/io/utf8.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace mezzo::text {
+
+size_t find_invalid_utf8(std::string_view bytes) {
+  size_t i = 0;
+  while (i < bytes.size()) {
+    uint64_t word = 0;
+    if (i + sizeof(word) <= bytes.size()) {
+      std::memcpy(&word, bytes.data() + i, sizeof(word));
+      if ((word & 0x8080808080808080u) == 0) {  // eight ASCII characters
+        i += sizeof(word);
+        continue;
+      }
+    }
+    const int length = utf8_sequence_length(bytes.substr(i));
+    if (length < 0) return i;
+    i += length;
+  }
+  return i;
+}
+
+std::string replace_invalid_utf8(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size() + 16);
+  while (!bytes.empty()) {
+    const size_t valid = find_invalid_utf8(bytes);
+    text.append(bytes.substr(0, valid));
+    bytes.remove_prefix(valid);
+    if (bytes.empty()) break;
+    append_utf8(text, 0xFFFD);
+    bytes.remove_prefix(-utf8_sequence_length(bytes));
+  }
+  return text;
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,392 @@
+#include "mezzo/text/report/report.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <numeric>
+
+#include "text/report/chart_axis.h"
+#include "text/report/confusion_table.h"
+#include "text/report/diagnosis_section.h"
+#include "text/report/html.h"
+#include "text/report/report_style.h"
+#include "text/report/svg_chart.h"
+#include "text/words/words.h"
+
+namespace mezzo::text {
+namespace {
+
+using Look = ChartSeries::Look;
+using Steps = std::vector<StepRecord>;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kLeastStepsToSmooth = 20;
+constexpr size_t kMostEvaluations = 200;
+
+// ---- Curves
+
+template <class Function>
+ChartSeries step_series(std::string name, Look look, const Steps& steps, Function&& value) {
+  ChartSeries series{.name = std::move(name), .look = look, .color = 1, .x = {}, .y = {}};
+  for (const StepRecord& step : steps) {
+    series.x.push_back(static_cast<double>(step.step));
+    series.y.push_back(value(step));
+  }
+  return series;
+}
+
+ChartSeries eval_series(const std::vector<EvalRecord>& evals,
+                        std::string_view split,
+                        double EvalRecord::* value,
+                        std::string name,
+                        int color) {
+  ChartSeries series{.name = std::move(name), .look = Look::kPoints, .color = color, .x = {}, .y = {}};
+  for (const EvalRecord& eval : evals) {
+    if (eval.split == split && !eval.is_final) {
+      series.x.push_back(static_cast<double>(eval.step));
+      series.y.push_back(eval.*value);
+    }
+  }
+  return series;
+}
+
+/// The exponential moving average over about a thirtieth of the steps, without the pull towards zero at the start.
+ChartSeries smoothed(const ChartSeries& raw) {
+  ChartSeries series = raw;
+  series.name = "smoothed";
+  series.look = Look::kLine;
+  const double window = std::max(5.0, static_cast<double>(raw.y.size()) / 30);
+  const double keep = 1 - 2 / (window + 1);
+  double sum = 0;
+  double weight = 0;
+  for (double& y : series.y) {
+    if (std::isfinite(y)) {
+      sum = keep * sum + (1 - keep) * y;
+      weight = keep * weight + (1 - keep);
+      y = sum / weight;
+    }
+  }
+  return series;
+}
+
+/// The values of the steps as they are and, where there are enough to hide the trend, their average over them.
+template <class Function>
+std::vector<ChartSeries> noisy_series(const std::string& name, const Steps& steps, Function&& value) {
+  ChartSeries raw = step_series(name, Look::kThin, steps, value);
+  if (steps.size() < kLeastStepsToSmooth) {
+    raw.look = Look::kLine;
+    return {raw};
+  }
+  ChartSeries average = smoothed(raw);
+  return {std::move(raw), std::move(average)};
+}
+
+template <class Predicate>
+std::vector<double> steps_where(const Steps& steps, Predicate&& predicate) {
+  std::vector<double> found;
+  for (const StepRecord& step : steps) {
+    if (predicate(step)) {
+      found.push_back(static_cast<double>(step.step));
+    }
+  }
+  return found;
+}
+
+double rate(double amount, const StepRecord& step) { return step.seconds > 0 ? amount / step.seconds : kNan; }
+
+Chart loss_chart(const ReportInput& input) {
+  Chart chart;
+  chart.title = "Loss";
+  chart.scale = Chart::Scale::kLogIfWide;
+  chart.series = noisy_series("train", input.steps, [](const StepRecord& step) { return step.loss; });
+  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::loss, "dev", 2));
+  chart.marks = steps_where(input.steps, [](const StepRecord& step) { return !std::isfinite(step.loss); });
+  chart.mark_name = "non-finite value";
+  return chart;
+}
+
+/// The evaluation on dev that the best model was chosen by, or null.
+const EvalRecord* best_eval(const ReportInput& input) {
+  const auto found = std::find_if(input.evals.rbegin(), input.evals.rend(), [&](const EvalRecord& eval) {
+    return eval.split == "dev" && !eval.is_final && eval.step == input.best_step;
+  });
+  return found == input.evals.rend() ? nullptr : &*found;
+}
+
+Chart accuracy_chart(const ReportInput& input) {
+  Chart chart;
+  chart.title = "Dev accuracy";
+  chart.from_zero = false;
+  if (!input.steps.empty()) {  // the same steps as in the other charts
+    chart.x_range = {static_cast<double>(input.steps.front().step), static_cast<double>(input.steps.back().step)};
+  }
+  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::accuracy, "accuracy", 2));
+  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::macro_f1, "macro F1", 3));
+  if (const EvalRecord* best = best_eval(input)) {
+    chart.series.push_back({.name = "best model",
+                            .look = Look::kPoints,
+                            .color = 1,
+                            .x = {static_cast<double>(best->step)},
+                            .y = {best->accuracy}});
+  }
+  return chart;
+}
+
+Chart single_chart(std::string title, std::string unit, std::vector<ChartSeries> series) {
+  Chart chart;
+  chart.title = std::move(title);
+  chart.unit = std::move(unit);
+  chart.series = std::move(series);
+  return chart;
+}
+
+Chart loss_scale_chart(const Steps& steps) {
+  Chart chart = single_chart(
+      "Loss scale", "",
+      {step_series("loss scale", Look::kSteps, steps, [](const StepRecord& step) { return step.loss_scale; })});
+  chart.scale = Chart::Scale::kLog2;
+  chart.marks = steps_where(steps, [](const StepRecord& step) { return step.skipped; });
+  chart.mark_name = "skipped step";
+  return chart;
+}
+
+Chart grad_norm_chart(const Steps& steps) {
+  Chart chart = single_chart("Gradient norm", "",
+                             noisy_series("norm", steps, [](const StepRecord& step) { return step.grad_norm; }));
+  chart.scale = Chart::Scale::kLogIfWide;
+  chart.marks = steps_where(steps, [](const StepRecord& step) { return !std::isfinite(step.grad_norm); });
+  chart.mark_name = "non-finite value";
+  return chart;
+}
+
+std::string render_curves(const ReportInput& input) {
+  const Steps& steps = input.steps;
+  if (steps.empty() && input.evals.empty()) {
+    return "";
+  }
+  std::vector<Chart> charts = {
+      loss_chart(input), accuracy_chart(input),
+      single_chart("Learning rate", "",
+                   {step_series("learning rate", Look::kLine, steps, [](const StepRecord& step) { return step.lr; })}),
+      grad_norm_chart(steps)};
+  const bool scales = std::any_of(steps.begin(), steps.end(), [](const auto& step) { return step.loss_scale != 1; });
+  if (scales) {
+    charts.push_back(loss_scale_chart(steps));
+  }
+  charts.push_back(single_chart("Time per step", "seconds",
+                                noisy_series("seconds", steps, [](const StepRecord& step) { return step.seconds; })));
+  charts.push_back(single_chart("Samples per second", "", noisy_series("samples/s", steps, [](const StepRecord& step) {
+                                  return rate(static_cast<double>(step.samples), step);
+                                })));
+  charts.push_back(
+      single_chart("Tokens per second", "without padding", noisy_series("tokens/s", steps, [](const StepRecord& step) {
+                     return rate(static_cast<double>(step.tokens), step);
+                   })));
+  std::string out = "<section><h2>Training</h2><div class=\"charts\">\n";
+  for (const Chart& chart : charts) {
+    out += render_chart(chart);
+  }
+  return out + "</div></section>\n";
+}
+
+// ---- Headline
+
+struct Number {
+  std::string name;
+  std::string value;
+  std::string detail;
+};
+
+std::string format_share(double share) { return share >= 0 && share <= 1 ? fmt::format("{:.2f} %", 100 * share) : "–"; }
+
+std::string format_bytes(int64_t bytes) {
+  return bytes < 1000000000 ? fmt::format("{:.0f} MB", static_cast<double>(bytes) / 1e6)
+                            : fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string format_rate(double value) {
+  if (!std::isfinite(value)) {
+    return "–";
+  }
+  return std::abs(value) < 1000 ? fmt::format("{:.1f}", value) : format_number(std::round(value));
+}
+
+template <class Value>
+double total_of(const Steps& steps, Value StepRecord::* value) {
+  return std::accumulate(steps.begin(), steps.end(), 0.0,
+                         [=](double sum, const StepRecord& step) { return sum + static_cast<double>(step.*value); });
+}
+
+/// What tells most of the model that the run leaves: the final evaluation, else the best so far, else the last.
+const EvalRecord* telling_eval(const ReportInput& input) {
+  const auto final = std::find_if(input.evals.rbegin(), input.evals.rend(), [](const auto& e) { return e.is_final; });
+  if (final != input.evals.rend()) {
+    return &*final;
+  }
+  const EvalRecord* best = best_eval(input);
+  return best != nullptr || input.evals.empty() ? best : &input.evals.back();
+}
+
+void add_quality(std::vector<Number>& numbers, const ReportInput& input) {
+  const EvalRecord* eval = telling_eval(input);
+  if (eval == nullptr) {
+    numbers.push_back({"Accuracy", "–", "not evaluated"});
+    numbers.push_back({"Macro F1", "–", "not evaluated"});
+    return;
+  }
+  const std::string split = eval->split == "test" ? "Test" : eval->split == "dev" ? "Dev" : eval->split;
+  numbers.push_back({split + " accuracy", format_share(eval->accuracy), "model of step " + format_count(eval->step)});
+  numbers.push_back({split + " macro F1", format_share(eval->macro_f1), "loss " + format_number(eval->loss)});
+  if (input.best_step) {
+    const EvalRecord* best = best_eval(input);
+    numbers.push_back({input.end ? "Best step" : "Best step so far", format_count(*input.best_step),
+                       best != nullptr ? "dev accuracy " + format_share(best->accuracy) : "by dev accuracy"});
+  }
+}
+
+void add_speed(std::vector<Number>& numbers, const ReportInput& input) {
+  const Steps& steps = input.steps;
+  const auto& end = input.end;
+  const double seconds = total_of(steps, &StepRecord::seconds);
+  const auto per_second = [&](double amount) { return seconds > 0 ? amount / seconds : kNan; };
+  const EndRecord run = end.value_or(EndRecord{.steps = static_cast<int64_t>(steps.size()),
+                                               .minutes = seconds / 60,
+                                               .samples_per_second = per_second(total_of(steps, &StepRecord::samples)),
+                                               .tokens_per_second = per_second(total_of(steps, &StepRecord::tokens)),
+                                               .peak_memory_bytes = 0});
+  const bool goes_on = !end && input.notice.empty();
+  const std::string so_far = goes_on ? " so far" : "";
+  numbers.push_back({"Training time", duration_in_words(60 * run.minutes),
+                     format_count(run.steps) + (run.steps == 1 ? " step" : " steps") + so_far});
+  numbers.push_back(
+      {"Samples per second", format_rate(run.samples_per_second), format_rate(run.tokens_per_second) + " tokens/s"});
+  const std::string missing = goes_on ? "run has not ended" : "not recorded";
+  numbers.push_back({"Peak memory", end ? format_bytes(run.peak_memory_bytes) : "–", end ? "" : missing});
+}
+
+void add_skipped(std::vector<Number>& numbers, const Steps& steps) {
+  const auto skipped = std::count_if(steps.begin(), steps.end(), [](const auto& step) { return step.skipped; });
+  std::string detail = "no steps recorded";
+  if (!steps.empty()) {
+    const double percent = 100.0 * static_cast<double>(skipped) / static_cast<double>(steps.size());
+    detail = (skipped > 0 && percent < 0.1 ? "under 0.1" : fmt::format("{:.1f}", percent)) + " % of " +
+             format_count(static_cast<long long>(steps.size()));
+  }
+  numbers.push_back({"Skipped steps", format_count(skipped), detail});
+}
+
+std::string render_headline(const ReportInput& input) {
+  std::vector<Number> numbers;
+  add_quality(numbers, input);
+  add_speed(numbers, input);
+  add_skipped(numbers, input.steps);
+  for (const auto& [name, value] : input.headline) {
+    numbers.push_back({name, value, ""});
+  }
+  std::string out = "<section class=\"headline\">\n";
+  for (const Number& number : numbers) {
+    out += "<div class=\"number\"><div class=\"name\">" + escape_html(number.name) + "</div><div class=\"value\">" +
+           escape_html(number.value) + "</div><div class=\"detail\">" + escape_html(number.detail) + "</div></div>\n";
+  }
+  return out + "</section>\n";
+}
+
+// ---- Tables
+
+std::string render_pairs(const std::string& heading, const ReportInput::Pairs& pairs) {
+  if (pairs.empty()) {
+    return "";
+  }
+  std::string out = "<section><h2>" + heading + "</h2><div class=\"card\"><table class=\"pairs\"><tbody>\n";
+  for (const auto& [name, value] : pairs) {
+    out += "<tr><th scope=\"row\">" + escape_html(name) + "</th><td>" + escape_html(value) + "</td></tr>\n";
+  }
+  return out + "</tbody></table></div></section>\n";
+}
+
+std::string render_evaluations(const ReportInput& input) {
+  const auto& evals = input.evals;
+  if (evals.empty()) {
+    return "";
+  }
+  std::string out = "<section><h2>Evaluations</h2><div class=\"card scroll\">";
+  const size_t first = evals.size() - std::min(evals.size(), kMostEvaluations);
+  if (first > 0) {
+    out += fmt::format("<p class=\"unit\">The last {} of {}.</p>", kMostEvaluations, evals.size());
+  }
+  out +=
+      "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th><th>accuracy</th><th>macro F1</th>"
+      "<th>seconds</th></tr></thead><tbody>\n";
+  const EvalRecord* best = best_eval(input);
+  for (size_t i = first; i < evals.size(); ++i) {
+    const EvalRecord& eval = evals[i];
+    out +=
+        fmt::format("<tr{}><td>{}{}</td><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                    &eval == best ? " class=\"best\"" : "", format_count(eval.step), &eval == best ? ", the best" : "",
+                    escape_html(eval.split), eval.is_final ? ", final" : "", format_number(eval.loss),
+                    format_share(eval.accuracy), format_share(eval.macro_f1), format_rate(eval.seconds));
+  }
+  return out + "</tbody></table></div></section>\n";
+}
+
+std::string render_quality(const ReportInput& input) {
+  const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
+  std::string out = "<div class=\"quality\">\n";  // side by side where both fit
+  if (!input.confusion_matrix.empty()) {
+    out += "<section><h2>Confusion matrix" + of + "</h2><div class=\"card\">" +
+           render_confusion(input.confusion_matrix, input.label_names) + "</div></section>\n";
+  }
+  if (!input.classification_report.empty()) {
+    out += "<section><h2>Classification report" + of + "</h2><div class=\"card\"><pre>" +
+           escape_html(input.classification_report) + "</pre></div></section>\n";
+  }
+  return out + "</div>\n";
+}
+
+std::string subtitle(const ReportInput& input) {
+  const Steps& steps = input.steps;
+  const std::string when = input.when.empty() ? "" : escape_html(input.when) + " · ";
+  if (steps.empty()) {
+    return when + "no steps recorded";
+  }
+  return fmt::format("{}{} step{} · {} samples · {} tokens · {} epoch{}", when,
+                     format_number(static_cast<double>(steps.size())), steps.size() == 1 ? "" : "s",
+                     format_number(total_of(steps, &StepRecord::samples)),
+                     format_number(total_of(steps, &StepRecord::tokens)), format_number(steps.back().epoch),
+                     steps.back().epoch == 1 ? "" : "s");
+}
+
+void check(const ReportInput& input) {
+  const size_t size = input.confusion_matrix.size();
+  for (const auto& row : input.confusion_matrix) {
+    TORCH_CHECK_VALUE(row.size() == size, "render_report: the confusion matrix must be square, got a row of ",
+                      row.size(), " in a matrix of ", size, " rows.");
+  }
+}
+
+}  // namespace
+
+std::string render_report(const ReportInput& input) {
+  check(input);
+  const std::string title = escape_html(input.title);
+  const std::string notice =
+      input.notice.empty() ? "" : "<p class=\"card notice\">" + escape_html(input.notice) + "</p>\n";
+  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+         // Nothing may run or load, whatever a label is called: the second line of defence behind the escaping.
+         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+         "<title>" +
+         title + (input.when.empty() ? "" : ", " + escape_html(input.when)) + "</title>\n<style>" + kReportStyle +
+         "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" +
+         notice + render_headline(input) + render_curves(input) + render_diagnoses(input.diagnoses) +
+         render_quality(input) + render_evaluations(input) + "<div class=\"columns\">\n" +
+         render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
+         "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its "
+         "values.</footer>\n</main>\n</body>\n</html>\n";
+}
+
+}  // namespace mezzo::text

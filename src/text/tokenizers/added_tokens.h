@@ -1,0 +1,81 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizers/double_array_trie.h"
+
+namespace mezzo::text {
+
+/// A token that is found in the text itself, before WordPiece: an entry of "added_tokens" in tokenizer.json.
+struct AddedToken {
+  std::string content;
+  bool single_word = false;  // found only where no word character touches it
+  bool lstrip = false;       // takes the white space on its left with it
+  bool rstrip = false;       // and on its right
+  bool normalized = true;    // found in the normalized text
+  bool special = false;
+  int32_t id = -1;
+};
+
+/// A part of a text: an added token, or text between them (`id` is -1).
+struct TextSplit {
+  std::string_view text;
+  int32_t id = -1;
+};
+
+/// Finds added tokens: the leftmost, and of those that start there the longest, without overlap.
+class AddedTokenMatcher {
+ public:
+  AddedTokenMatcher() = default;
+
+  /// @param patterns  what to look for, `patterns[i]` for `tokens[i]`; not empty, and all different.
+  AddedTokenMatcher(std::vector<AddedToken> tokens, const std::vector<std::string>& patterns);
+
+  bool empty() const { return tokens_.empty(); }
+
+  /// The parts of a valid UTF-8 text, in order.
+  template <class Visitor>
+  void split(std::string_view text, const Visitor& visit) const {
+    if (tokens_.empty()) {
+      if (!text.empty()) visit(TextSplit{text});
+      return;
+    }
+    size_t done = 0;       // what lies before has been visited
+    size_t space_end = 0;  // of the white space that a token took last: no part of it is looked at twice
+    for (size_t i = find_first(text, 0); i < text.size(); i = find_first(text, i)) {
+      const DoubleArrayTrie::Match match = trie_.longest_prefix(0, text.substr(i));
+      if (match.id < 0) {
+        ++i;
+        continue;
+      }
+      const AddedToken& token = tokens_[match.id];
+      size_t begin = i;
+      size_t end = i + match.length;
+      i = end;
+      if (token.single_word && touches_word(text, begin, end)) continue;
+      if (token.lstrip) begin = begin > done ? done + strip_end(text.substr(done, begin - done)) : done;
+      if (token.rstrip) end = space_end = end < space_end ? space_end : strip_begin(text, end);
+      if (begin >= end) continue;  // white space that the token before has taken
+      if (done < begin) visit(TextSplit{text.substr(done, begin - done)});
+      visit(TextSplit{text.substr(begin, end - begin), token.id});
+      done = end;
+    }
+    if (done < text.size()) visit(TextSplit{text.substr(done)});
+  }
+
+ private:
+  size_t find_first(std::string_view text, size_t from) const;
+  static bool touches_word(std::string_view text, size_t begin, size_t end);
+  static size_t strip_end(std::string_view text);
+  static size_t strip_begin(std::string_view text, size_t begin);
+
+  std::vector<AddedToken> tokens_;
+  DoubleArrayTrie trie_;     // ids are indices into tokens_
+  std::string first_bytes_;  // the bytes that patterns start with
+};
+
+}  // namespace mezzo::text

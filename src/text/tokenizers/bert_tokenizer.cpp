@@ -1,0 +1,270 @@
+#include "mezzo/text/tokenizers/bert_tokenizer.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "text/io/utf8.h"
+#include "text/tokenizers/added_tokens.h"
+#include "text/tokenizers/bert_normalizer.h"
+#include "text/tokenizers/double_array_trie.h"
+#include "text/tokenizers/tokenizer_files.h"
+#include "text/tokenizers/wordpiece.h"
+
+namespace mezzo::text {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+/// Collects words and hands them to WordPiece, until there are more than `limit` ids.
+class WordSink {
+ public:
+  WordSink(const WordPiece& wordpiece, size_t limit, Ids& ids) : wordpiece_(wordpiece), limit_(limit), ids_(ids) {}
+
+  void append(char c) { word_.push_back(c); }
+  void append(std::string_view bytes) { word_.append(bytes); }
+  void append(char32_t c) { append_utf8(word_, c); }
+  void space(char32_t) { end_word(); }
+  void isolate(char32_t c) {
+    end_word();
+    append(c);
+    end_word();
+  }
+  bool full() const { return ids_.size() > limit_; }
+
+  void end_word() {
+    if (word_.empty()) return;
+    wordpiece_.append_ids(word_, ids_);
+    word_.clear();
+  }
+
+ private:
+  const WordPiece& wordpiece_;
+  size_t limit_;
+  Ids& ids_;
+  std::string word_;
+};
+
+/// For messages: one line, whatever the token.
+std::string quoted(const std::string& token) { return nlohmann::json(token).dump(); }
+
+std::vector<std::pair<std::string_view, int32_t>> views(const std::vector<std::pair<std::string, int32_t>>& vocab) {
+  return {vocab.begin(), vocab.end()};
+}
+
+/// BertNormalizer that changes nothing and only splits into words: for text that is normalized already.
+BertTokenizerOptions only_split() {
+  return BertTokenizerOptions().do_lower_case(false).strip_accents(false).tokenize_chinese_chars(false).clean_text(
+      false);
+}
+
+}  // namespace
+
+struct BertTokenizer::Impl {
+  explicit Impl(TokenizerSpec s)
+      : spec(checked(std::move(s))),
+        trie(views(spec.vocab)),
+        unk_id(base_id(spec.unk_token)),
+        wordpiece(trie, spec.continuation_prefix, spec.max_chars_per_word, unk_id),
+        normalizer(spec.options),
+        splitter(only_split()) {
+    pad_id = base_id(spec.pad_token);
+    cls_id = base_id(spec.cls_token, spec.cls_id);
+    sep_id = base_id(spec.sep_token, spec.sep_id);
+    tokens = spec.vocab;
+    assign_added_ids();
+    build_matchers();
+  }
+
+  /// Refuses a vocabulary without the special tokens, by name, before anything is made of it.
+  static TokenizerSpec checked(TokenizerSpec spec) {
+    std::vector<std::string> missing = {spec.unk_token, spec.pad_token, spec.cls_token, spec.sep_token};
+    if (spec.needs_mask) missing.push_back(spec.mask_token);
+    for (const auto& [token, id] : spec.vocab) std::erase(missing, token);
+    std::string names;
+    for (const std::string& token : missing) names += (names.empty() ? "" : ", ") + quoted(token);
+    TORCH_CHECK_VALUE(
+        missing.empty(), spec.source, ": the vocabulary lacks the token", missing.size() > 1 ? "s " : " ", names,
+        missing.size() > 1 ? "; is it that of a BERT model, one token a line?" : "; add it, or fetch the file again");
+    return spec;
+  }
+
+  /// The id of a token that the vocabulary has, which a template may have said already.
+  int32_t base_id(const std::string& token, int32_t id = -1) const {
+    const int32_t found = trie.find(token);
+    TORCH_CHECK_VALUE(id < 0 || id == found, spec.source, ": the post-processor gives the token ", quoted(token),
+                      " the id ", id, ", the vocabulary ", found, "; fetch the file again");
+    return found;
+  }
+
+  /// A token that the vocabulary has not gets the next id behind it, as in tokenizers.
+  void assign_added_ids() {
+    const auto vocab_count = static_cast<int32_t>(spec.vocab.size());
+    int32_t largest_added = -1;
+    std::erase_if(spec.added_tokens, [](const AddedToken& token) { return token.content.empty(); });
+    for (AddedToken& token : spec.added_tokens) {
+      int32_t id = trie.find(token.content);
+      if (id < 0) {
+        id = std::max(largest_added + 1, vocab_count);
+        TORCH_CHECK_VALUE(id > spec.vocab.back().second, spec.source, ": the added token ", quoted(token.content),
+                          " would get the id ", id, ", which the vocabulary has; remove equal lines and gaps there");
+        tokens.emplace_back(token.content, id);
+      }
+      TORCH_CHECK_VALUE(token.id < 0 || token.id == id, spec.source, ": the added token ", quoted(token.content),
+                        " is listed with the id ", token.id, " but its place in the vocabulary is ", id,
+                        "; fetch the files again");
+      token.id = id;
+      largest_added = std::max(largest_added, id);
+    }
+  }
+
+  void build_matchers() {
+    std::vector<AddedToken> raw, normalized;
+    std::vector<std::string> raw_patterns, normalized_patterns;
+    std::unordered_map<std::string, std::string> contents;
+    for (const AddedToken& token : spec.added_tokens) {
+      if (!token.normalized) {
+        raw.push_back(token);
+        raw_patterns.push_back(token.content);
+        continue;
+      }
+      std::string pattern = normalizer.normalize(token.content);
+      TORCH_CHECK_VALUE(!pattern.empty(), spec.source, ": the added token ", quoted(token.content),
+                        " is empty once normalized; set its \"normalized\" to false");
+      const auto [same, is_new] = contents.emplace(pattern, token.content);
+      // Hugging Face then finds the one or the other, by chance.
+      TORCH_CHECK_VALUE(is_new, spec.source, ": the added tokens ", quoted(same->second), " and ",
+                        quoted(token.content),
+                        " are equal once normalized; set \"normalized\" to false for one of them");
+      normalized.push_back(token);
+      normalized_patterns.push_back(std::move(pattern));
+    }
+    raw_tokens = AddedTokenMatcher(std::move(raw), raw_patterns);
+    normalized_tokens = AddedTokenMatcher(std::move(normalized), normalized_patterns);
+  }
+
+  /// Appends the ids of a text without special tokens. Stops early once there are more than `limit`.
+  void append_ids(std::string_view text, size_t limit, Ids& ids) const {
+    std::string repaired;
+    if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
+    WordSink sink(wordpiece, limit, ids);
+    raw_tokens.split(text, [&](TextSplit split) {
+      if (split.id >= 0) {
+        ids.push_back(split.id);
+      } else if (normalized_tokens.empty()) {
+        normalizer.run(split.text, sink);
+        sink.end_word();
+      } else {
+        append_normalized(normalizer.normalize(split.text), sink, ids);
+      }
+    });
+  }
+
+  void append_normalized(const std::string& text, WordSink& sink, Ids& ids) const {
+    normalized_tokens.split(text, [&](TextSplit split) {
+      if (split.id >= 0) {
+        ids.push_back(split.id);
+      } else {
+        splitter.run(split.text, sink);
+        sink.end_word();
+      }
+    });
+  }
+
+  /// How many ids `max_length` leaves to the texts.
+  static size_t budget(int64_t max_length, int64_t num_special) {
+    if (max_length == 0) return std::numeric_limits<size_t>::max();
+    TORCH_CHECK_VALUE(max_length >= num_special, "BertTokenizer::encode: max_length must be 0 (no limit) or at least ",
+                      num_special, ", the number of special tokens, got ", max_length);
+    return static_cast<size_t>(max_length - num_special);
+  }
+
+  TokenizerSpec spec;
+  DoubleArrayTrie trie;
+  int32_t unk_id;
+  WordPiece wordpiece;
+  BertNormalizer normalizer, splitter;
+  AddedTokenMatcher raw_tokens, normalized_tokens;
+  int32_t pad_id = -1, cls_id = -1, sep_id = -1;
+  std::vector<std::pair<std::string, int32_t>> tokens;  // vocabulary and added tokens, sorted by id
+};
+
+BertTokenizer::BertTokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+BertTokenizer BertTokenizer::from_pretrained(const std::filesystem::path& folder) {
+  return BertTokenizer(std::make_shared<const Impl>(read_tokenizer_folder(folder)));
+}
+
+BertTokenizer BertTokenizer::from_vocab(const std::filesystem::path& vocab_txt, const BertTokenizerOptions& options) {
+  TokenizerSpec spec = read_vocab_txt(vocab_txt);
+  spec.options = options;
+  for (const std::string& token : {spec.unk_token, spec.sep_token, spec.pad_token, spec.cls_token, spec.mask_token}) {
+    spec.added_tokens.push_back({token, false, false, false, /*normalized=*/false, /*special=*/true});
+  }
+  return BertTokenizer(std::make_shared<const Impl>(std::move(spec)));
+}
+
+Encoding BertTokenizer::encode(std::string_view text, int64_t max_length) const {
+  const size_t budget = Impl::budget(max_length, 2);
+  Encoding encoding;
+  Ids& ids = encoding.input_ids;
+  ids.push_back(impl_->cls_id);
+  impl_->append_ids(text, budget == std::numeric_limits<size_t>::max() ? budget : budget + 1, ids);
+  encoding.truncated = ids.size() - 1 > budget;
+  if (encoding.truncated) ids.resize(budget + 1);
+  ids.push_back(impl_->sep_id);
+  encoding.token_type_ids.assign(ids.size(), 0);
+  return encoding;
+}
+
+Encoding BertTokenizer::encode(std::string_view text, std::string_view pair, int64_t max_length) const {
+  const size_t budget = Impl::budget(max_length, 3);
+  Ids first, second;
+  impl_->append_ids(text, std::numeric_limits<size_t>::max(), first);
+  impl_->append_ids(pair, std::numeric_limits<size_t>::max(), second);
+  Encoding encoding;
+  encoding.truncated = first.size() + second.size() > budget;
+  if (encoding.truncated) {
+    // The shorter text stays whole while it fits into half; the odd token goes to the longer, the second of equals.
+    const bool first_is_longer = first.size() > second.size();
+    Ids& longer = first_is_longer ? first : second;
+    Ids& shorter = first_is_longer ? second : first;
+    shorter.resize(std::min(shorter.size(), budget / 2));
+    longer.resize(budget - shorter.size());
+  }
+  Ids& ids = encoding.input_ids;
+  ids.reserve(first.size() + second.size() + 3);
+  ids.push_back(impl_->cls_id);
+  ids.insert(ids.end(), first.begin(), first.end());
+  ids.push_back(impl_->sep_id);
+  encoding.token_type_ids.assign(ids.size(), 0);
+  ids.insert(ids.end(), second.begin(), second.end());
+  ids.push_back(impl_->sep_id);
+  encoding.token_type_ids.resize(ids.size(), 1);
+  return encoding;
+}
+
+int32_t BertTokenizer::pad_id() const { return impl_->pad_id; }
+int32_t BertTokenizer::unk_id() const { return impl_->unk_id; }
+int32_t BertTokenizer::cls_id() const { return impl_->cls_id; }
+int32_t BertTokenizer::sep_id() const { return impl_->sep_id; }
+int64_t BertTokenizer::vocab_size() const { return int64_t{impl_->tokens.back().second} + 1; }
+const BertTokenizerOptions& BertTokenizer::options() const { return impl_->spec.options; }
+
+const std::string& BertTokenizer::token(int32_t id) const {
+  const auto& tokens = impl_->tokens;
+  const auto found =
+      std::lower_bound(tokens.begin(), tokens.end(), id, [](const auto& token, int32_t i) { return token.second < i; });
+  TORCH_CHECK_VALUE(found != tokens.end() && found->second == id, "BertTokenizer::token: no token of ",
+                    impl_->spec.source, " has the id ", id, "; ids go from 0 to ", vocab_size() - 1);
+  return found->first;
+}
+
+void BertTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length) const {
+  write_tokenizer_folder(impl_->spec, model_max_length != 0 ? model_max_length : options().model_max_length(), folder);
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,36 @@
+// The files of a Hugging Face tokenizer. Every field is checked; what cannot be honoured is refused by name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "text/tokenizers/added_tokens.h"
+
+namespace mezzo::text {
+
+/// All that makes a BERT tokenizer.
+struct TokenizerSpec {
+  std::string source;                                  // the file of the vocabulary, for messages
+  std::vector<std::pair<std::string, int32_t>> vocab;  // tokens and ids, both distinct, sorted by id
+  BertTokenizerOptions options;
+  std::string continuation_prefix = "##";
+  uint64_t max_chars_per_word = 100;
+  std::string unk_token = "[UNK]", pad_token = "[PAD]", cls_token = "[CLS]", sep_token = "[SEP]";
+  std::string mask_token = "[MASK]";
+  bool needs_mask = true;
+  int32_t cls_id = -1, sep_id = -1;      // as the template has them; -1: look them up
+  std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 where the file has none
+};
+
+TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
+TokenizerSpec read_vocab_txt(const std::filesystem::path& path);
+
+/// Writes vocab.txt and tokenizer_config.json; see BertTokenizer::save. `added_tokens` have their ids.
+/// @param model_max_length  0: left out
+void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length, const std::filesystem::path& folder);
+
+}  // namespace mezzo::text

@@ -1,0 +1,107 @@
+#include "text/train/batch_size.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "mezzo/text/data/batching.h"
+#include "text/words/words.h"
+
+namespace mezzo::text {
+namespace {
+
+/// What is left alone: a share for memory that no tensor has (the allocator's gaps, matrix libraries' buffers, the
+/// pages of files that checkpoints are written to), and a little of everybody's.
+constexpr double kReserve = 0.1;
+constexpr int64_t kLeastReserve = int64_t{256} << 20;
+
+std::vector<int64_t> longest_first(const TokenizedTexts& texts) {
+  std::vector<int64_t> order(texts.ids.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return texts.ids[a].size() > texts.ids[b].size(); });
+  return order;
+}
+
+double mean_rows(const TrainConfig& config, const TokenizedTexts& texts, const std::vector<int64_t>& order) {
+  const Batching batching = parse_batching(config.batching);
+  if (batching == Batching::kPadded || batching == Batching::kDynamic) {
+    return static_cast<double>(count_rows(texts, std::span(order).first(1), batching, config.max_length));
+  }
+  int64_t tokens = 0;
+  for (const auto& ids : texts.ids) {
+    tokens += static_cast<int64_t>(ids.size());
+  }
+  return static_cast<double>(tokens) / static_cast<double>(texts.ids.size());
+}
+
+int64_t ranks_of_host(const Ranks& ranks) {
+  return ranks.group() == nullptr ? 1 : ranks.group()->environment().local_world_size;
+}
+
+}  // namespace
+
+BatchSizeChoice choose_batch_size(const TrainConfig& config,
+                                  const RunSetup& setup,
+                                  const Ranks& ranks,
+                                  const MachineMemory& memory) {
+  const auto order = longest_first(setup.train);
+  const auto longest = static_cast<int64_t>(setup.train.ids[order.front()].size());
+  const auto estimate = [&](int64_t texts) {
+    const auto worst = std::span(order).first(texts);
+    const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), config.max_length);
+    return estimate_memory(setup.model->config(), setup.precision, config, ranks.size(), {rows, longest});
+  };
+  const int64_t share = setup.device.is_cpu() ? memory.available / ranks_of_host(ranks) : memory.available;
+  const auto reserve = std::max(static_cast<int64_t>(kReserve * static_cast<double>(share)), kLeastReserve);
+  // The weights are there already.
+  const int64_t room = share - reserve + kFloatBytes * count_parameters(setup.model->config());
+
+  const double rows = mean_rows(config, setup.train, order) * ranks.size();
+  const auto cap = std::max(static_cast<int64_t>(static_cast<double>(kMaxAutoTokens) / rows), int64_t{1});
+  const int64_t all = (static_cast<int64_t>(order.size()) + ranks.size() - 1) / ranks.size();
+  const int64_t most = std::min(cap, all);
+  TORCH_CHECK_VALUE(
+      estimate(1).total <= room,
+      fmt::format("--batch-size auto: training on one text of {} tokens takes about {:.2f} GB, and {} has {:.2f} GB to "
+                  "spare; pass --gradient-checkpointing or a shorter --max-length, or a number to try all the same",
+                  longest, gigabytes(estimate(1).total), memory.source, gigabytes(room)));
+  int64_t texts = 1, too_many = most + 1;
+  while (too_many - texts > 1) {
+    const int64_t middle = texts + (too_many - texts) / 2;
+    (estimate(middle).total <= room ? texts : too_many) = middle;
+  }
+  const char* limit = texts < most ? "what the memory holds" : most < cap ? "all there are" : "more would be no faster";
+  return {texts, fmt::format("batch size auto: {}, about {:.0f} tokens{}, {}; {} has {:.2f} GB available",
+                             counted(texts, "text"), static_cast<double>(texts) * rows,
+                             ranks.size() > 1 ? " with all ranks" : "", limit, memory.source, gigabytes(share))};
+}
+
+TrainConfig with_batch_size(TrainConfig config,
+                            RunSetup& setup,
+                            const Ranks& ranks,
+                            const std::string& resumed_batch_size) {
+  if (config.batch_size) {
+    return config;
+  }
+  if (!resumed_batch_size.empty()) {
+    config.batch_size = std::stoll(resumed_batch_size);
+    setup.notes.push_back(fmt::format("batch size auto: {}, as before", counted(*config.batch_size, "text")));
+    return config;
+  }
+  BatchSizeChoice mine;
+  ranks.all_or_none([&] { mine = choose_batch_size(config, setup, ranks, machine_memory(setup.device)); });
+  config.batch_size = mine.texts;
+  for (const std::string& theirs : ranks.all_gather(std::to_string(mine.texts))) {
+    config.batch_size = std::min<int64_t>(*config.batch_size, std::stoll(theirs));
+  }
+  setup.notes.push_back(*config.batch_size < mine.texts
+                            ? fmt::format("batch size auto: {}, what another rank has the memory for",
+                                          counted(*config.batch_size, "text"))
+                            : mine.reason);
+  return config;
+}
+
+}  // namespace mezzo::text

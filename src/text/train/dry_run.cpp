@@ -1,0 +1,140 @@
+#include "text/train/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "mezzo/text/terminal/standard_output.h"
+#include "text/words/words.h"
+
+namespace mezzo::text {
+namespace {
+
+int64_t tokens_of(const TokenizedTexts& texts, const std::vector<int64_t>& indices) {
+  int64_t tokens = 0;
+  for (const int64_t index : indices) {
+    tokens += static_cast<int64_t>(texts.ids[index].size());
+  }
+  return tokens;
+}
+
+int64_t longest_of(const TokenizedTexts& texts, const std::vector<int64_t>& indices) {
+  size_t longest = 0;
+  for (const int64_t index : indices) {
+    longest = std::max(longest, texts.ids[index].size());
+  }
+  return static_cast<int64_t>(longest);
+}
+
+void print_size(const char* what, int64_t bytes, const std::string& more = "") {
+  write_stdout(fmt::format("{:<34}{:>9.3f} GB{}\n", what, gigabytes(bytes), more));
+}
+
+/// Seconds that the evaluations of the whole run take.
+double evaluation_seconds(const TrainConfig& config,
+                          const RunSetup& setup,
+                          const RunPlan& plan,
+                          const MeasuredSteps& measured) {
+  const auto dev = static_cast<int64_t>(setup.dev.ids.size()), test = static_cast<int64_t>(setup.test.ids.size());
+  const bool last_is_extra = config.eval_every == 0 || plan.total_steps % config.eval_every != 0;
+  const int64_t on_the_way = config.eval_every == 0 ? 0 : plan.total_steps / config.eval_every;
+  const int64_t texts = dev * (on_the_way + (last_is_extra ? 1 : 0)) + (test > 0 ? test : dev);
+  return static_cast<double>(texts) * measured.seconds_per_text;
+}
+
+}  // namespace
+
+PlannedWork look_ahead(const TrainConfig& config, const TokenizedTexts& texts, RunPlan plan) {
+  constexpr int64_t kMostSteps = 100'000;
+  const int64_t steps = std::min(plan.total_steps, kMostSteps);
+  PlannedWork work;
+  std::vector<int64_t> tokens(steps);
+  for (plan.rank = 0; plan.rank < plan.ranks; ++plan.rank) {
+    for (int64_t step = 0; step < steps; ++step) {
+      for (const auto& micro : plan.micro_batches(texts, step)) {
+        const int64_t rows = count_rows(texts, micro.indices, plan.batching, config.max_length);
+        if (rows > work.largest.rows) {
+          work.largest = {rows, longest_of(texts, micro.indices)};
+          work.largest_step = step;
+        }
+        tokens[step] += micro.is_stand_in ? 0 : tokens_of(texts, micro.indices);
+      }
+    }
+  }
+  work.by_tokens.resize(steps);
+  std::iota(work.by_tokens.begin(), work.by_tokens.end(), 0);
+  std::stable_sort(work.by_tokens.begin(), work.by_tokens.end(),
+                   [&](int64_t a, int64_t b) { return tokens[a] < tokens[b]; });
+  for (const int64_t step : work.by_tokens) {
+    work.tokens.push_back(tokens[step]);
+  }
+  return work;
+}
+
+int64_t nth_sample(int64_t n, int64_t count) {
+  double place = 0, part = 0.5;  // van der Corput's sequence: the bits of n behind the point, backwards
+  for (; n > 0; n /= 2, part /= 2) {
+    place += part * static_cast<double>(n % 2);
+  }
+  return static_cast<int64_t>(place * static_cast<double>(count));
+}
+
+TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
+  TokenizedTexts sample;
+  const auto count = static_cast<int64_t>(texts.ids.size()), taken = std::min(count, most);
+  for (int64_t i = 0; i < taken; ++i) {
+    sample.ids.push_back(texts.ids[i * count / taken]);
+    sample.labels.push_back(texts.labels[i * count / taken]);
+  }
+  return sample;
+}
+
+void print_dry_run(const TrainConfig& config,
+                   const RunSetup& setup,
+                   const RunPlan& plan,
+                   const PlannedWork& work,
+                   const MachineMemory& memory,
+                   const std::optional<MeasuredSteps>& measured) {
+  for (const std::string& note : setup.notes) {
+    if (!config.quiet) {
+      std::fputs((note + '\n').c_str(), stderr);
+    }
+  }
+  const auto estimate = estimate_memory(setup.model->config(), setup.precision, config, plan.ranks, work.largest);
+  write_stdout(fmt::format("{} of {} in {} on {} in {}\n", counted(plan.total_steps, "step"),
+                           counted(plan.batch_size * plan.grad_accumulation, "text"),
+                           counted(plan.grad_accumulation, "micro-batch", "micro-batches"), counted(plan.ranks, "rank"),
+                           to_string(setup.precision)));
+  const auto looked_at = static_cast<int64_t>(work.tokens.size());
+  write_stdout(fmt::format("tokens a step{}: {} at least, {} in the middle, {} at most\n\n",
+                           looked_at < plan.total_steps ? fmt::format(", of the first {}", looked_at) : "",
+                           work.tokens.front(), work.tokens[looked_at / 2], work.tokens.back()));
+  write_stdout(fmt::format("memory{}\n", plan.ranks > 1 ? " of each rank" : ""));
+  print_size("weights", estimate.weights);
+  print_size("optimizer state", estimate.optimizer);
+  print_size("gradients", estimate.gradients);
+  print_size("activations of the largest batch", estimate.activations,
+             fmt::format("  {} rows, the longest text {} tokens", work.largest.rows, work.largest.longest));
+  if (measured && setup.device.is_cpu()) {
+    print_size("the whole program at most", measured->peak_memory_bytes,
+               fmt::format("  measured in {}, the largest batch among them", counted(measured->steps, "step")));
+  } else {
+    print_size("most at one time", estimate.total, "  estimated");
+  }
+  print_size("available", memory.available,
+             fmt::format("  by {}, which has {:.3f} GB", memory.source, gigabytes(memory.total)));
+  if (!measured) {
+    write_stdout("\nno time, since no step was tried: there may be too little memory\n");
+    return;
+  }
+  const double steps = static_cast<double>(plan.total_steps) * measured->seconds_per_step;
+  const double evaluations = evaluation_seconds(config, setup, plan, *measured);
+  write_stdout(fmt::format("\ntime: about {}, {} of it for evaluations, by {} of {} each\n",
+                           duration_in_words(steps + evaluations),
+                           evaluations > 0 ? duration_in_words(evaluations) : "nothing",
+                           counted(measured->steps, "step"), duration_in_words(measured->seconds_per_step)));
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "mezzo/text/models/bert_config.h"
+#include "mezzo/text/models/precision.h"
+#include "mezzo/text/train/train_config.h"
+
+namespace mezzo::text {
+
+constexpr int64_t kFloatBytes = 4;
+
+/// What a training run keeps in memory at once, in bytes of tensors on one rank.
+struct MemoryEstimate {
+  int64_t weights = 0;
+  int64_t optimizer = 0;    ///< moments, and float32 masters
+  int64_t gradients = 0;    ///< of all parameters
+  int64_t activations = 0;  ///< what the largest micro-batch keeps for backward, and the work space beside it
+  int64_t total = 0;        ///< at the fullest moment of a step; see estimate_memory
+};
+
+/// The largest micro-batch of a rank.
+struct BatchShape {
+  int64_t rows = 0;     ///< of its matrices, padding and filler included
+  int64_t longest = 0;  ///< tokens of its longest text
+};
+
+/// Estimates the fullest moment of a step. A step drops its gradients at its end and makes them layer by layer in
+/// backward, which gives the activations of that layer back; so without accumulation and on one rank, only the larger
+/// of the two counts. Micro-batches after the first, and buckets that are exchanged among ranks, need both.
+///
+/// @param config   for the optimizer, masters, checkpointing, accumulation and ZeRO.
+MemoryEstimate estimate_memory(
+    const BertConfig& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
+
+/// Bytes that an encoder layer other than the last keeps for backward of each row, on a CPU: fused/attention.cpp and
+/// fused/feed_forward.cpp. tests/python/test_memory.py compares with what is measured.
+double layer_bytes_per_row(const BertConfig& model, Precision precision);
+
+/// Of the table of words, in float32.
+int64_t largest_parameter_bytes(const BertConfig& model);
+
+/// Parameters of the model with `labels` classes.
+int64_t count_parameters(const BertConfig& model);
+
+}  // namespace mezzo::text

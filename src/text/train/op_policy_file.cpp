@@ -1,0 +1,97 @@
+#include "mezzo/text/train/op_policy_file.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace mezzo::text {
+namespace {
+
+/// One file being read: says where a mistake is.
+class PolicyReader {
+ public:
+  explicit PolicyReader(const std::filesystem::path& path) : path_(path.string()) {}
+
+  OpPolicy read(std::istream& in) const {
+    const auto table = parse(in);
+    OpPolicy policy;
+    for (const auto& [key, value] : table) {  // by name: ops before preset
+      check(key == "preset" || key == "ops", value,
+            fmt::format("'{}' is no part of an op policy: preset, ops", std::string_view(key.str())));
+    }
+    if (const auto* preset = table.get("preset")) {
+      at_line(*preset, [&] { policy = OpPolicy::preset(text(*preset, "preset")); });
+    }
+    if (const auto* ops = table.get("ops")) {
+      check(ops->is_table(), *ops, "'ops' must be a table: [ops]");
+      set_lines(policy, *ops->as_table(), "");
+    }
+    return policy;
+  }
+
+ private:
+  toml::table parse(std::istream& in) const {
+    try {
+      return toml::parse(in, path_);
+    } catch (const toml::parse_error& error) {
+      TORCH_CHECK_VALUE(false, path_, ":", error.source().begin.line, ": ", std::string(error.description()));
+    }
+  }
+
+  /// A name with a dot that stands without quotes is a table in a table to TOML; here it is the op's overload.
+  void set_lines(OpPolicy& policy, const toml::table& table, const std::string& prefix) const {
+    for (const auto& [key, value] : table) {
+      const std::string op = prefix + std::string(key.str());
+      if (const auto* overloads = value.as_table()) {
+        set_lines(policy, *overloads, op + ".");
+      } else {
+        at_line(value, [&, &node = value] { policy.set(op, parse_cast_policy(text(node, op))); });
+      }
+    }
+  }
+
+  std::string text(const toml::node& node, const std::string& name) const {
+    check(node.is_string(), node, fmt::format("'{}' must be a string", name));
+    return node.as_string()->get();
+  }
+
+  /// Runs `action`; a mistake in the file is told with its place.
+  template <class Action>
+  void at_line(const toml::node& node, const Action& action) const {
+    try {
+      action();
+    } catch (const c10::ValueError& error) {
+      const std::string message = error.what_without_backtrace();
+      const std::string where = place(node);
+      TORCH_CHECK_VALUE(false, message.starts_with(where) ? message : where + message);
+    }
+  }
+
+  void check(bool holds, const toml::node& node, const std::string& message) const {
+    TORCH_CHECK_VALUE(holds, place(node), message);
+  }
+
+  std::string place(const toml::node& node) const { return fmt::format("{}:{}: ", path_, node.source().begin.line); }
+
+  std::string path_;
+};
+
+}  // namespace
+
+OpPolicy load_op_policy(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  TORCH_CHECK(in && !std::filesystem::is_directory(path), "cannot read the op policy ", path.string(),
+              "; it is neither a preset (cuda, cpu, cuda_2020, norms_stay_low) nor a readable file");
+  return PolicyReader(path).read(in);
+}
+
+OpPolicy parse_op_policy(const std::string& name_or_path) {
+  const auto presets = OpPolicy::preset_names();
+  const bool is_preset = std::find(presets.begin(), presets.end(), name_or_path) != presets.end();
+  return is_preset ? OpPolicy::preset(name_or_path) : load_op_policy(name_or_path);
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,129 @@
+#include "text/train/run_identity.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+#include <vector>
+
+#include "mezzo/optim/lr_schedule.h"
+#include "text/io/content_hash.h"
+
+namespace mezzo::text {
+namespace {
+
+/// Where results go, how they are shown, and what a longer life of the same run may change. The model, the vocabulary
+/// and the data may lie elsewhere: what they hold has to agree.
+const std::set<std::string, std::less<>> kFreeSettings = {"allow-empty-classes",
+                                                          "output",
+                                                          "resume",
+                                                          "save-every",
+                                                          "keep",
+                                                          "eval-every",
+                                                          "device",
+                                                          "threads",
+                                                          "diagnose",
+                                                          "model",
+                                                          "model-config",
+                                                          "vocab",
+                                                          "train",
+                                                          "dev",
+                                                          "test",
+                                                          "timeout",
+                                                          "gradient-checkpointing"};
+
+RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
+  const bool evaluations_count = follows_metric(parse_lr_schedule(config.schedule));
+  RunIdentity::Values flags;
+  for (const auto& [name, value] : config.settings()) {
+    if (!kFreeSettings.contains(name) || (name == "eval-every" && evaluations_count)) {
+      flags[name] = value;
+    }
+  }
+  flags["ranks"] = std::to_string(ranks.size());
+  flags["precision"] = to_string(setup.precision);
+  return flags;
+}
+
+/// initializer_range is left out: weights have been drawn when a run goes on.
+RunIdentity::Values fields_of(const BertConfig& model) {
+  const auto text = [](const auto& value) { return fmt::format("{}", value); };
+  return {{"attention_probs_dropout_prob", text(model.attention_probs_dropout_prob)},
+          {"classifier_dropout", model.classifier_dropout < 0 ? "null" : text(model.classifier_dropout)},
+          {"hidden_act", model.hidden_act},
+          {"hidden_dropout_prob", text(model.hidden_dropout_prob)},
+          {"hidden_size", text(model.hidden_size)},
+          {"intermediate_size", text(model.intermediate_size)},
+          {"layer_norm_eps", text(model.layer_norm_eps)},
+          {"max_position_embeddings", text(model.max_position_embeddings)},
+          {"num_attention_heads", text(model.num_attention_heads)},
+          {"num_hidden_layers", text(model.num_hidden_layers)},
+          {"pad_token_id", text(model.pad_token_id)},
+          {"type_vocab_size", text(model.type_vocab_size)},
+          {"vocab_size", text(model.vocab_size)}};
+}
+
+std::string summary_of(const TokenizedTexts& texts) {
+  ContentHash hash;
+  for (size_t i = 0; i < texts.ids.size(); ++i) {
+    const uint64_t length = texts.ids[i].size();
+    hash.update(&length, sizeof(length));
+    hash.update(texts.ids[i].data(), length * sizeof(texts.ids[i][0]));
+    hash.update(&texts.labels[i], sizeof(texts.labels[i]));
+  }
+  return fmt::format("{} texts of hash {}", texts.ids.size(), hash.hex());
+}
+
+std::string summary_of(const std::vector<std::string>& label_names) {
+  ContentHash hash;
+  for (const std::string& name : label_names) {
+    hash.update(name.c_str(), name.size() + 1);
+  }
+  return fmt::format("{} of hash {}", label_names.size(), hash.hex());
+}
+
+std::vector<std::string> differences(const RunIdentity::Values& was, const RunIdentity::Values& is) {
+  const auto quoted = [](const RunIdentity::Values& values, const std::string& name) {
+    const auto found = values.find(name);
+    return found == values.end() ? "not there" : fmt::format("'{}'", found->second);
+  };
+  RunIdentity::Values all = was;
+  all.insert(is.begin(), is.end());
+  std::vector<std::string> different;
+  for (const auto& [name, value] : all) {
+    const std::string before = quoted(was, name), now = quoted(is, name);
+    if (before != now) {
+      different.push_back(fmt::format("{} was {}, is now {}", name, before, now));
+    }
+  }
+  return different;
+}
+
+}  // namespace
+
+RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
+  return {flags_of(config, setup, ranks),
+          fields_of(setup.model->config()),
+          {{"training data", summary_of(setup.train)},
+           {"dev data", summary_of(setup.dev)},
+           {"labels", summary_of(setup.model->config().label_names)}}};
+}
+
+void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks) {
+  ranks.check_same(identity.flags);
+  ranks.check_same(identity.model);
+  RunIdentity::Values data = identity.data;
+  data.emplace("test data", summary_of(setup.test));
+  ranks.check_same(data);
+}
+
+std::string describe_difference(const RunIdentity& was, const RunIdentity& is) {
+  for (const auto group : {&RunIdentity::flags, &RunIdentity::model, &RunIdentity::data}) {
+    if (const auto different = differences(was.*group, is.*group); !different.empty()) {
+      return fmt::format("{}", fmt::join(different, "; "));
+    }
+  }
+  return "";
+}
+
+}  // namespace mezzo::text

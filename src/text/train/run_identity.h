@@ -1,0 +1,20 @@
+#pragma once
+
+#include "mezzo/text/checkpoint/checkpoint.h"
+#include "mezzo/text/train/train_config.h"
+#include "text/train/ranks.h"
+#include "text/train/run_setup.h"
+
+namespace mezzo::text {
+
+RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks);
+
+/// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  where ranks disagree, naming
+/// the first difference. Collective.
+void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks);
+
+/// What of `was` is not so in `is`: "seed was '1', is now '2'". Of a later group nothing where an earlier one differs.
+/// Empty where they agree.
+std::string describe_difference(const RunIdentity& was, const RunIdentity& is);
+
+}  // namespace mezzo::text

@@ -1,0 +1,363 @@
+#include "text/train/run_output.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/models/pretrained.h"
+#include "mezzo/text/report/report.h"
+#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/version.h"
+#include "text/checkpoint/checkpoint_format.h"
+#include "text/words/printable.h"
+#include "text/words/words.h"
+
+namespace mezzo::text {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string cpu_model() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) {
+      return line.substr(line.find(':') + 2);
+    }
+  }
+  return "unknown";
+}
+
+ReportInput::Pairs environment(const RunSetup& setup) {
+  utsname system{};
+  uname(&system);
+  return {{"mezzo", MEZZO_VERSION},
+          {"LibTorch", TORCH_VERSION},
+          {"compiler", __VERSION__},
+          {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
+          {"processor", cpu_model()},
+          {"threads", std::to_string(at::get_num_threads())},
+          {"device", setup.device.str()},
+          {"precision", std::string(to_string(setup.precision))}};
+}
+
+Json to_json_object(const ReportInput::Pairs& pairs) {
+  Json object = Json::object();
+  for (const auto& [name, value] : pairs) {
+    object[name] = value;
+  }
+  return object;
+}
+
+/// The last part of a path, and with `parents` those before it: "train.json" alone says little.
+std::string tail_of(const fs::path& path, int parents) {
+  fs::path whole = fs::absolute(path).lexically_normal();
+  if (!whole.has_filename()) {  // "model/"
+    whole = whole.parent_path();
+  }
+  fs::path tail = whole.filename();
+  for (; parents > 0 && whole.parent_path().has_filename(); --parents) {
+    whole = whole.parent_path();
+    tail = whole.filename() / tail;
+  }
+  return tail.string();
+}
+
+/// What is trained on what.
+std::string title_of(const TrainConfig& config) {
+  const std::string model = config.model.empty() ? "Fresh weights of " + tail_of(config.model_config, /*parents=*/1)
+                                                 : tail_of(config.model, /*parents=*/0);
+  return model + " trained on " + tail_of(config.train, /*parents=*/1);
+}
+
+/// "2026-11-22 23:58 to 2026-11-23 00:04 UTC", without what they have in common.
+std::string period(std::time_t begin, std::time_t end) {
+  const std::string first = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(begin));
+  const std::string last = fmt::format("{:%Y-%m-%d %H:%M}", fmt::gmtime(end));
+  const bool same_day = first.substr(0, first.find(' ')) == last.substr(0, last.find(' '));
+  return first + (first == last ? "" : " to " + (same_day ? last.substr(last.find(' ') + 1) : last)) + " UTC";
+}
+
+ProgressBar::Options progress_options(const TrainConfig& config, const RunPlan& plan, int64_t resumed_step) {
+  ProgressBar::Options options{.label = "train", .total = plan.total_steps, .initial = resumed_step};
+  options.style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto;
+  return options;
+}
+
+}  // namespace
+
+RunOutput::RunOutput(const TrainConfig& config,
+                     const RunSetup& setup,
+                     const RunPlan& plan,
+                     const RunIdentity& identity,
+                     RunFolder& folder,
+                     const std::optional<Checkpoint>& resumed)
+    : config_(config), setup_(setup), identity_(identity), total_steps_(plan.total_steps) {
+  folder.make(resumed, identity);
+  run_ = folder.run();
+  const fs::path metrics = config.output / "metrics.jsonl";
+  const bool has_records = resumed && fs::exists(metrics);
+  if (has_records) {
+    read_run_records(metrics);  // where that fails, nothing has changed yet
+  }
+  // Before any other file is made or cut: it says whose folder this is, and that the run has not ended.
+  write_run_json("running", resumed ? resumed->step : 0);
+  folder.clear();
+  TensorBoardWriter::Options board_options;
+  if (resumed) {
+    board_options.purge_step = resumed->step + 1;
+  }
+  if (has_records) {
+    metrics_ = MetricsLog::resume(metrics, resumed->step, resumed->last_eval_step);
+  } else {
+    metrics_.emplace(metrics);
+  }
+  board_.emplace(config.output / "tensorboard", board_options);
+  setup.tokenizer.save(config.output, config.max_length);
+  setup.model->config().save(config.output / "config.json");
+
+  for (const std::string& line : setup.notes) {
+    note(line);
+  }
+  note(fmt::format(
+      "{} of {} in {} on {}, {}", counted(plan.total_steps, "step"),
+      counted(plan.batch_size * plan.grad_accumulation, "text"), to_string(setup.precision),
+      plan.ranks > 1 ? fmt::format("{} ranks, each on {}", plan.ranks, setup.device.str()) : setup.device.str(),
+      counted(at::get_num_threads(), "thread")));
+  if (resumed) {
+    note(fmt::format("resumed after step {}", resumed->step));
+    if (!folder.left_behind().empty()) {
+      note(fmt::format("checkpoints of later steps were removed: {}", fmt::join(folder.left_behind(), ", ")));
+    }
+  } else if (config.resume == "auto") {
+    const std::string kept = folder.kept().string();
+    note(fmt::format("no checkpoint in {}, starting anew{}", (config.output / "checkpoints").string(),
+                     kept.empty() ? "" : "; what was there is kept in " + kept));
+  }
+  progress_.emplace(progress_options(config, plan, resumed ? resumed->step : 0));
+}
+
+void RunOutput::step(const StepRecord& record) {
+  if (!record.skipped) {
+    tell_of_repeats();
+  }
+  metrics_->append(record);
+  board_->add_scalar("train/loss", record.loss, record.step);
+  board_->add_scalar("train/lr", record.lr, record.step);
+  board_->add_scalar("train/grad_norm", record.grad_norm, record.step);
+  board_->add_scalar("train/loss_scale", record.loss_scale, record.step);
+  board_->add_scalar("train/samples_per_second", static_cast<double>(record.samples) / record.seconds, record.step);
+
+  const double rate = static_cast<double>(record.samples) / record.seconds;
+  smoothed_rate_ = smoothed_rate_ == 0 ? rate : 0.9 * smoothed_rate_ + 0.1 * rate;
+  std::string text = fmt::format("loss {}  {:.1f} samples/s", fixed(record.loss, 3), smoothed_rate_);
+  if (setup_.precision == Precision::kFloat16) {
+    text += fmt::format("  scale {:g}", record.loss_scale);
+  }
+  if (record.skipped) {
+    text += "  skipped";
+  }
+  progress_->update(record.step, text);
+}
+
+void RunOutput::eval(const EvalRecord& record) {
+  metrics_->append(record);
+  const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
+  board_->add_scalar(tag + "/loss", record.loss, record.step);
+  board_->add_scalar(tag + "/accuracy", record.accuracy, record.step);
+  board_->add_scalar(tag + "/macro_f1", record.macro_f1, record.step);
+  const std::string of = fmt::format("{}step {}: {} loss {}", record.is_final ? "model of " : "", record.step,
+                                     record.split, fixed(record.loss, 4));
+  note(std::isfinite(record.loss)
+           ? fmt::format("{}, accuracy {:.4f}, macro F1 {:.4f}", of, record.accuracy, record.macro_f1)
+           : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
+}
+
+void RunOutput::best(const BestModel& model) { best_ = model; }
+
+void RunOutput::diagnose(const DiagnoseRecord& record) {
+  metrics_->append(record);
+  if (const auto last = findings_.find(record.kind); last != findings_.end() && last->second.take_in(record)) {
+    return;
+  }
+  if (record.kind != "gradients") {
+    findings_.insert_or_assign(record.kind, Finding(record));
+  }
+  note(fmt::format("diagnosis of step {}, loss scale {:g}:", record.step, record.loss_scale));
+  std::istringstream lines(record.text);
+  for (std::string line; std::getline(lines, line);) {
+    note("  " + line);
+  }
+}
+
+void RunOutput::tell_of_repeats() {
+  if (const auto found = findings_.find("overflow"); found != findings_.end() && found->second.steps() > 1) {
+    const Finding& skips = found->second;
+    note(fmt::format("skipped alike: {} more steps, up to step {}, loss scale {:g}", skips.steps() - 1, skips.last_step,
+                     skips.last_scale));
+  }
+  findings_.clear();
+}
+
+void RunOutput::communication(const CommunicationRecord& record) {
+  metrics_->append(record);
+  const double steps = static_cast<double>(std::max<int64_t>(record.steps, 1));
+  const auto megabytes = [&](int64_t bytes) { return static_cast<double>(bytes) / 1e6 / steps; };
+  std::string text = record.gradient_bytes > 0
+                         ? fmt::format("{:.1f} MB of gradients a step in {:.0f} buckets",
+                                       megabytes(record.gradient_bytes), static_cast<double>(record.buckets) / steps)
+                         : "gradients through shared memory";
+  if (record.weight_bytes > 0) {
+    text += fmt::format(", {:.1f} MB of weights", megabytes(record.weight_bytes));
+  }
+  if (record.seconds > 0) {
+    text += fmt::format("; {:.0f} ms a step, {:.0f} % of it while backward computed", 1000 * record.seconds / steps,
+                        100 * (1 - record.exposed_seconds / record.seconds));
+  }
+  note(fmt::format("{}: {}", counted(record.ranks, "rank"), text));
+}
+
+std::string RunOutput::save_model(const BertForSequenceClassification& model,
+                                  const std::vector<std::pair<std::string, at::Tensor>>& weights) {
+  return save_pretrained(model.config(), weights, config_.output);
+}
+
+void RunOutput::training_done() {
+  tell_of_repeats();
+  if (progress_) {
+    progress_->finish();
+    progress_.reset();
+  }
+}
+
+void RunOutput::stopped(int64_t step) {
+  training_done();
+  note(fmt::format("stopped after step {}; go on with --resume auto", step));
+  write_ending(
+      "stopped", step,
+      fmt::format("This run was stopped after step {} of {}; the same command with --resume auto goes on with it.",
+                  step, total_steps_));
+}
+
+void RunOutput::failed(int64_t step, const std::string& error) {
+  training_done();
+  write_ending("failed", step, fmt::format("This run failed after step {} of {}: {}", step, total_steps_, error),
+               error);
+}
+
+void RunOutput::write_ending(const std::string& status,
+                             int64_t step,
+                             const std::string& notice,
+                             const std::string& error) {
+  const auto attempt = [&](const char* file, const auto& write) {
+    try {
+      write();
+    } catch (const c10::Error& failure) {
+      note(fmt::format("{} is not up to date: {}", file, failure.what_without_backtrace()));
+    } catch (const std::exception& failure) {
+      note(fmt::format("{} is not up to date: {}", file, failure.what()));
+    }
+  };
+  attempt("report.html", [&] { write_report(notice, /*report=*/std::nullopt, /*evaluated=*/""); });
+  attempt("run.json", [&] { write_run_json(status, step, error); });
+}
+
+void RunOutput::end(const EndRecord& record,
+                    const std::optional<ClassificationReport>& report,
+                    const std::string& split) {
+  metrics_->append(record);
+  const std::string evaluated = split + ", " + kept_model(record.steps);
+  write_report(/*notice=*/"", report, evaluated);
+  write_run_json("finished", record.steps);
+  summary_ = report ? fmt::format("{}:\n{}\n", evaluated, report->to_text()) : "";
+  summary_ += fmt::format("{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n",
+                          duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,
+                          static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string());
+}
+
+void RunOutput::print_summary() const {
+  if (!config_.quiet) {
+    write_stdout(summary_);
+    flush_stdout();
+  }
+}
+
+void RunOutput::note(const std::string& line) {
+  if (!config_.quiet) {
+    warn(line);
+  }
+}
+
+void RunOutput::warn(const std::string& line) {
+  if (progress_ && !config_.quiet) {
+    progress_->print_line(line);
+  } else {
+    std::fputs((line + '\n').c_str(), stderr);  // a stderr that cannot be written must not end the run
+  }
+}
+
+std::string RunOutput::kept_model(int64_t last_step) const {
+  return best_ ? fmt::format("model of step {}, the best on dev with accuracy {:.4f}", best_->step, best_->accuracy)
+               : fmt::format("model of the last step, {}", last_step);
+}
+
+void RunOutput::write_report(const std::string& notice,
+                             const std::optional<ClassificationReport>& report,
+                             const std::string& evaluated) const {
+  RunRecords records = read_run_records(config_.output / "metrics.jsonl");
+  ReportInput input;
+  input.title = title_of(config_);
+  input.when = period(started_, std::time(nullptr));
+  input.notice = notice;
+  input.steps = std::move(records.steps);
+  input.evals = std::move(records.evals);
+  input.diagnoses = std::move(records.diagnoses);
+  input.end = records.end;
+  if (best_) {
+    input.best_step = best_->step;
+  }
+  input.label_names = setup_.model->config().label_names;
+  if (report) {
+    input.evaluated = evaluated;
+    input.confusion_matrix = report->confusion;
+    input.classification_report = report->to_text();
+  }
+  input.settings = config_.settings();
+  input.environment = environment(setup_);
+  write_file_atomically(config_.output / "report.html", render_report(input));
+}
+
+void RunOutput::write_run_json(const std::string& status, int64_t steps, const std::string& error) const {
+  Json json = {
+      {"finished", status == "finished"},
+      {"run", run_},
+      {"status", status},
+      {"steps", steps},
+      {"best_step", best_ ? Json(best_->step) : Json()},
+      {"best_accuracy", best_ ? Json(best_->accuracy) : Json()},
+      {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+      {"settings", to_json_object(config_.settings())},
+      {"identity", checkpoint_format::to_json(identity_)},
+      {"environment", to_json_object(environment(setup_))},
+      {"texts",
+       {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
+  if (!error.empty()) {
+    json["error"] = error;
+  }
+  write_file_atomically(config_.output / "run.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <ctime>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/text/records/run_records.h"
+#include "mezzo/text/records/tensorboard_writer.h"
+#include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/terminal/progress_bar.h"
+#include "text/records/findings.h"
+#include "text/train/diagnosis.h"
+#include "text/train/run_folder.h"
+#include "text/train/run_setup.h"
+#include "text/train/training_parts.h"
+
+namespace mezzo::text {
+
+/// Everything a run shows and leaves behind, checkpoints apart: metrics.jsonl,
+/// tensorboard/, progress, the model's folder, run.json, report.html. However a run ends, short of being killed, the
+/// last two say so.
+class RunOutput {
+ public:
+  /// @param folder  after its check: made and cleared here.
+  /// @param resumed  where an earlier life of the run is taken up; nullopt starts afresh.
+  RunOutput(const TrainConfig& config,
+            const RunSetup& setup,
+            const RunPlan& plan,
+            const RunIdentity& identity,
+            RunFolder& folder,
+            const std::optional<Checkpoint>& resumed);
+
+  void step(const StepRecord& record);
+  void eval(const EvalRecord& record);
+  /// The weights of `step` are the best so far, of that accuracy on dev.
+  void best(const BestModel& model);
+  /// Prints the text of the record, too, unless it says what that of the step before said: such steps are counted.
+  void diagnose(const DiagnoseRecord& record);
+  void communication(const CommunicationRecord& record);
+  /// Saves the weights as the run's model. Returns the hash of their file.
+  std::string save_model(const BertForSequenceClassification& model,
+                         const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is to have those of its steps.
+  void flush() { metrics_->flush(); }
+  /// Prints the line, however quiet the run is.
+  void warn(const std::string& line);
+  /// No more steps come: ends the progress bar.
+  void training_done();
+
+  // One of these at last. Each writes run.json and report.html; the first two only tell of what they cannot write, as
+  // there is an error, or a checkpoint saved, that matters more.
+  void stopped(int64_t step);
+  void failed(int64_t step, const std::string& error);
+  /// @param report  of `split`; none where nothing was evaluated, or inf or NaN came out.
+  void end(const EndRecord& record, const std::optional<ClassificationReport>& report, const std::string& split);
+  /// Prints what end() was told on stdout, as the last thing of all.
+  void print_summary() const;
+
+ private:
+  void note(const std::string& line);
+  /// The skipped steps that were only counted.
+  void tell_of_repeats();
+  /// "model of step 150"
+  std::string kept_model(int64_t last_step) const;
+  void write_report(const std::string& notice,
+                    const std::optional<ClassificationReport>& report,
+                    const std::string& evaluated) const;
+  void write_ending(const std::string& status, int64_t step, const std::string& notice, const std::string& error = "");
+  /// @param status  running, finished, stopped or failed.
+  void write_run_json(const std::string& status, int64_t steps, const std::string& error = "") const;
+
+  const TrainConfig& config_;
+  const RunSetup& setup_;
+  const RunIdentity& identity_;
+  std::string run_;  // its name
+  const int64_t total_steps_;
+  const std::time_t started_ = std::time(nullptr);
+  std::optional<BestModel> best_;
+  std::map<std::string, Finding> findings_;  // the last ones printed, by kind
+  std::optional<MetricsLog> metrics_;
+  std::optional<TensorBoardWriter> board_;
+  std::optional<ProgressBar> progress_;
+  std::string summary_;
+  double smoothed_rate_ = 0;  // samples per second, over the last steps
+};
+
+}  // namespace mezzo::text

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mezzo/text/data/batching.h"
+#include "mezzo/text/data/dataset.h"
+#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/precision.h"
+#include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "mezzo/text/train/train_config.h"
+
+namespace mezzo::text {
+
+/// What training starts from: read, checked, tokenized and on its device.
+struct RunSetup {
+  c10::Device device;
+  Precision precision;
+  BertTokenizer tokenizer;
+  TokenizedTexts train, dev, test;  ///< dev and test may be empty
+  std::shared_ptr<BertForSequenceClassification> model;
+  std::vector<std::string> notes;  ///< for the user: sizes, what was initialised, what was cut
+};
+
+RunSetup set_up_run(const TrainConfig& config);
+
+/// Token ids of `dataset`, made in parallel; `truncated` counts the texts that lost their end.
+TokenizedTexts tokenize(const BertTokenizer& tokenizer, const Dataset& dataset, int64_t max_length, int64_t& truncated);
+
+}  // namespace mezzo::text

@@ -1,0 +1,104 @@
+#include "text/train/training_model.h"
+
+#include "text/train/training_parts.h"
+
+namespace mezzo::text {
+
+TrainingModel::TrainingModel(const TrainConfig& config,
+                             const RunSetup& setup,
+                             const Ranks& ranks,
+                             const Checkpoint* resumed)
+    : ranks_(ranks),
+      model_(setup.model),
+      is_sharded_(config.zero_stage == 1 && ranks.size() > 1),
+      parameters_(named_parameters(*model_)) {
+  if (resumed != nullptr) {
+    load_weights(*resumed, parameters_);
+  }
+  if (config.master_weights) {
+    make_masters(config, setup.precision);
+  } else if (setup.device.is_cpu() && setup.precision != Precision::kFloat32 && !is_sharded_) {
+    const auto shadows = model_->make_shadows(autocast_dtype(setup.precision).value());
+    for (NamedParameter& parameter : parameters_) {
+      if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
+        parameter.shadow = shadow->second;
+      }
+    }
+  }
+  make_optimizer(config);
+  if (ranks.size() > 1) {
+    exchange_gradients(config);
+  }
+  if (resumed != nullptr) {
+    optimizer_->load_state_dict({resumed->optimizer.begin(), resumed->optimizer.end()});
+  }
+}
+
+/// Where optimizer states are sharded, masters are too.
+void TrainingModel::make_masters(const TrainConfig& config, Precision precision) {
+  auto options = MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32);
+  if (is_sharded_) {
+    const auto owner =
+        distributed::partition_parameters(make_groups(config, parameters_, model_->config()), ranks_.size());
+    options.keeps([owner, rank = ranks_.rank()](const NamedParameter& p) { return owner.at(p.name) == rank; });
+  }
+  masters_.emplace(parameters_, autocast_dtype(precision).value(), options);
+  parameters_ = masters_->masters();
+}
+
+void TrainingModel::make_optimizer(const TrainConfig& config) {
+  whole_ = text::make_optimizer(config, make_groups(config, parameters_, model_->config()));
+  if (is_sharded_) {
+    sharded_.emplace(*ranks_.group(), std::move(whole_));
+  }
+  optimizer_ = is_sharded_ ? &sharded_->local() : whole_.get();
+}
+
+/// After the masters have made the model half, so that halves are sent.
+void TrainingModel::exchange_gradients(const TrainConfig& config) {
+  auto& group = *ranks_.group();
+  ddp_.emplace(model_, group, distributed::DistributedDataParallelOptions().gradient_as_bucket_view(true));
+  ddp_->register_comm_hook(make_comm_hook(config, group));
+}
+
+at::Tensor TrainingModel::forward(const PackedBatch& batch, const DropoutSeed& random) {
+  return ddp_ ? ddp_->forward(batch, random) : model_->forward(batch, random);
+}
+
+std::unique_ptr<distributed::NoSyncGuard> TrainingModel::no_sync() {
+  return ddp_ ? std::make_unique<distributed::NoSyncGuard>(*ddp_) : nullptr;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
+  const auto gathered = sharded_ ? sharded_->weights() : std::map<std::string, at::Tensor>();
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const NamedParameter& parameter : parameters_) {
+    const auto found = gathered.find(parameter.name);
+    tensors.emplace_back(parameter.name, found != gathered.end() ? found->second : parameter.tensor.detach());
+  }
+  return tensors;
+}
+
+std::map<std::string, at::Tensor> TrainingModel::optimizer_state() {
+  return sharded_ ? sharded_->state_dict() : optimizer_->state_dict();
+}
+
+std::optional<CommunicationRecord> TrainingModel::communication() const {
+  if (!ddp_) {
+    return std::nullopt;
+  }
+  const auto stats = ddp_->comm_stats();
+  CommunicationRecord record;
+  record.ranks = ranks_.size();
+  record.steps = stats.steps;
+  record.gradient_bytes = stats.total.gradient_bytes;
+  record.buckets = stats.total.buckets;
+  record.seconds = stats.total.seconds;
+  record.exposed_seconds = stats.total.exposed_seconds;
+  if (sharded_) {
+    record.weight_bytes = sharded_->statistics().bytes_sent + sharded_->statistics().bytes_received;
+  }
+  return record;
+}
+
+}  // namespace mezzo::text

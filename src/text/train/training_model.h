@@ -1,0 +1,64 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mezzo/amp/master_weights.h"
+#include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
+#include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
+#include "mezzo/optim/optimizer.h"
+#include "mezzo/text/checkpoint/checkpoint.h"
+#include "mezzo/text/models/bert.h"
+#include "mezzo/text/records/run_records.h"
+#include "text/train/ranks.h"
+#include "text/train/run_setup.h"
+
+namespace mezzo::text {
+
+/// A model with all that updates it: the optimizer, whole or sharded; float32 masters, where the model itself is half;
+/// and the exchange of gradients, where there are several ranks. Every rank must make the same calls.
+class TrainingModel {
+ public:
+  /// @param resumed  whose weights and optimizer state to take over; nullptr for none.
+  TrainingModel(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks, const Checkpoint* resumed);
+
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random);
+
+  /// While it lives, backward adds to this rank's gradients only. Empty for one rank.
+  std::unique_ptr<distributed::NoSyncGuard> no_sync();
+
+  /// Whether gradients are summed outside of the model, in float32, and so have to be exchanged before they are.
+  bool has_masters() const { return masters_.has_value(); }
+  void accumulate_in_masters() { masters_->accumulate_gradients(); }
+
+  Optimizer& optimizer() { return *optimizer_; }
+
+  /// The float32 weights, in the model's order. Collective; complete on the main rank.
+  std::vector<std::pair<std::string, at::Tensor>> weights();
+  /// Collective; complete on the main rank.
+  std::map<std::string, at::Tensor> optimizer_state();
+
+  /// What was exchanged so far; nullopt for one rank.
+  std::optional<CommunicationRecord> communication() const;
+
+ private:
+  void make_masters(const TrainConfig& config, Precision precision);
+  void make_optimizer(const TrainConfig& config);
+  void exchange_gradients(const TrainConfig& config);
+
+  const Ranks& ranks_;
+  std::shared_ptr<BertForSequenceClassification> model_;
+  bool is_sharded_;
+  std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
+  std::optional<MasterWeights> masters_;
+  std::unique_ptr<Optimizer> whole_;
+  std::optional<distributed::ZeroRedundancyOptimizer> sharded_;
+  Optimizer* optimizer_ = nullptr;  // one of the two
+  std::optional<distributed::DistributedDataParallel<BertForSequenceClassification>> ddp_;
+};
+
+}  // namespace mezzo::text

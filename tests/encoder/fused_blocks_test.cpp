@@ -1,0 +1,443 @@
+#include "encoder/fused_blocks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "encoder/cpu/attention_ops.h"
+#include "encoder/cpu/row_ops.h"
+#include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/cast_log.h"
+#include "mezzo/amp/cpu_half_compute.h"
+#include "mezzo/amp/finite_tracer.h"
+
+namespace mezzo::kernels {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+/// A packed batch: rows of texts, with padding behind some and filler at the end.
+struct Rows {
+  Rows(const std::vector<int32_t>& lengths, int32_t padding, int64_t filler) {
+    auto cu_seqlens = at::zeros({static_cast<int64_t>(lengths.size()) + 1}, at::kInt);
+    int32_t total = 0;
+    for (size_t b = 0; b < lengths.size(); ++b) {
+      cu_seqlens[static_cast<int64_t>(b) + 1] = total += lengths[b] + static_cast<int32_t>(b % 2) * padding;
+    }
+    count = total + filler;
+    layout.emplace(cu_seqlens, at::tensor(lengths, at::kInt), count, at::kCPU);
+  }
+
+  /// 1 for rows of tokens, 0 for the others, whose values have no meaning.
+  at::Tensor token_mask() const {
+    auto mask = at::zeros({count, 1});
+    for (const auto& [first, tokens] : layout->sequences()) {
+      mask.narrow(0, first, tokens).fill_(1);
+    }
+    return mask;
+  }
+
+  int64_t count = 0;
+  std::optional<SequenceLayout> layout;
+};
+
+struct Shape {
+  std::string name;
+  std::vector<int32_t> lengths;
+  int32_t padding;
+  int64_t filler, heads, head_size;
+};
+
+std::vector<Shape> shapes() {
+  std::vector<Shape> result = {{"OneToken", {1}, 0, 0, 1, 8},
+                               {"OddSizes", {3, 1, 17, 2}, 3, 5, 3, 5},
+                               {"WholeVectors", {32, 8, 16}, 0, 8, 2, 64},
+                               {"Longest", {512, 1, 33}, 0, 0, 2, 32}};
+  std::mt19937 random(7);
+  for (int i = 0; i < 4; ++i) {
+    const auto draw = [&](int32_t most) { return std::uniform_int_distribution<int32_t>(1, most)(random); };
+    Shape shape{"Random" + std::to_string(i), {}, draw(4) - 1, draw(40) - 1, draw(4), draw(70)};
+    shape.lengths.resize(draw(9));
+    std::generate(shape.lengths.begin(), shape.lengths.end(), [&] { return draw(70); });
+    result.push_back(shape);
+  }
+  return result;
+}
+
+/// A part of a layer: its parameters, and what it computes of x and them, fused and as a composition of ATen
+/// operations.
+struct Block {
+  Tensors params;
+  std::function<at::Tensor(const at::Tensor& x, const Tensors& params)> fused, composed;
+};
+
+Tensors random_params(const std::vector<std::vector<int64_t>>& sizes) {
+  Tensors params;
+  for (const auto& size : sizes) {
+    params.push_back(at::randn(size).mul_(size.size() == 2 ? 1 / std::sqrt(static_cast<double>(size[1])) : 0.5));
+  }
+  return params;
+}
+
+Block attention_block(const Shape& shape, const Rows& rows, double p, bool only_first_rows) {
+  const int64_t h = shape.heads * shape.head_size;
+  const DropoutSite weights{p, {11, 2, 5}}, output{p, {11, 2, 6}};
+  return {random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}}),
+          [=, &rows](const at::Tensor& x, const Tensors& w) {
+            const auto block = only_first_rows ? fused::first_token_attention : fused::attention;
+            return block(x,
+                         {.query = {w[0], w[1]},
+                          .key = {w[2], w[3]},
+                          .value = {w[4], w[5]},
+                          .output = {w[6], w[7]},
+                          .norm = {w[8], w[9], 1e-5},
+                          .num_heads = shape.heads,
+                          .weights_dropout = weights,
+                          .output_dropout = output},
+                         *rows.layout);
+          },
+          [=, &rows](const at::Tensor& x, const Tensors& w) {
+            const auto context = packed_attention(at::linear(x, w[0], w[1]), at::linear(x, w[2], w[3]),
+                                                  at::linear(x, w[4], w[5]), shape.heads, *rows.layout, weights);
+            const auto result = residual_layer_norm(at::linear(context, w[6], w[7]), x, {w[8], w[9], 1e-5}, output);
+            return only_first_rows ? result.index_select(0, rows.layout->first_rows()) : result;
+          }};
+}
+
+Block feed_forward_block(const Shape& shape, Activation activation, double p) {
+  const int64_t h = shape.heads * shape.head_size, f = 3 * h + 1;
+  const DropoutSite site{p, {11, 2, 7}};
+  return {random_params({{f, h}, {f}, {h, f}, {h}, {h}, {h}}),
+          [=](const at::Tensor& x, const Tensors& w) {
+            return fused::feed_forward(x,
+                                       {.intermediate = {w[0], w[1]},
+                                        .output = {w[2], w[3]},
+                                        .activation = activation,
+                                        .norm = {w[4], w[5], 1e-5},
+                                        .dropout = site},
+                                       {});
+          },
+          [=](const at::Tensor& x, const Tensors& w) {
+            return residual_layer_norm(at::linear(linear_activation(x, w[0], w[1], activation), w[2], w[3]), x,
+                                       {w[4], w[5], 1e-5}, site);
+          }};
+}
+
+Block embeddings_block(const Shape& shape, const Rows& rows, double p) {
+  const int64_t h = shape.heads * shape.head_size;
+  const DropoutSite site{p, {11, 2, 8}};
+  const auto ids = at::randint(13, {rows.count}, at::kLong), positions = at::randint(9, {rows.count}, at::kLong);
+  return {random_params({{13, h}, {9, h}, {2, h}, {h}, {h}}),
+          [=](const at::Tensor&, const Tensors& w) {
+            return fused::embeddings(w[0], w[1], w[2], ids, positions, {w[3], w[4], 1e-5}, site);
+          },
+          [=](const at::Tensor&, const Tensors& w) {
+            return embedding_layer_norm(w[0], w[1], w[2], ids, positions, {w[3], w[4], 1e-5}, site);
+          }};
+}
+
+enum class Precision { kFloat32, kBFloat16, kHalf };
+
+/// Value and gradients: the output times fixed weights, by x and the parameters.
+Tensors value_and_gradients(const std::function<at::Tensor(const at::Tensor&, const Tensors&)>& forward,
+                            const at::Tensor& x,
+                            const Tensors& params,
+                            const at::Tensor& grad,
+                            at::ScalarType dtype,
+                            std::optional<at::ScalarType> autocast) {
+  const auto leaf = [&](const at::Tensor& t) { return t.to(dtype, false, /*copy=*/true).requires_grad_(); };
+  Tensors inputs{leaf(x)};
+  for (const auto& param : params) {
+    inputs.push_back(leaf(param));
+  }
+  at::Tensor output;
+  {
+    const AutocastGuard guard(at::kCPU, autocast.value_or(at::kBFloat16), autocast.has_value());
+    output = forward(inputs[0], {inputs.begin() + 1, inputs.end()});
+  }
+  auto result =
+      torch::autograd::grad({output}, inputs, {grad.to(output.scalar_type())}, {}, false, /*allow_unused=*/true);
+  result.insert(result.begin(), output.detach());
+  std::erase_if(result, [](const at::Tensor& gradient) { return !gradient.defined(); });  // x, for embeddings
+  return result;
+}
+
+/// The derivative of <output, grad> along `directions` (of x, then of the parameters) by a central difference in
+/// float64.
+double finite_difference(const std::function<at::Tensor(const at::Tensor&, const Tensors&)>& forward,
+                         const at::Tensor& x,
+                         const Tensors& params,
+                         const at::Tensor& grad,
+                         const Tensors& directions) {
+  // So short that hardly a value crosses the kink of ReLU; the sums' rounding, 1e-16 of them, stays far below
+  // float32's.
+  constexpr double kStep = 1e-7;
+  const auto value_at = [&](double step) {
+    const auto moved = [&](const at::Tensor& t, size_t i) { return t.to(at::kDouble) + step * directions[i]; };
+    Tensors weights;
+    for (size_t i = 0; i < params.size(); ++i) {
+      weights.push_back(moved(params[i], i + 1));
+    }
+    return (forward(moved(x, 0), weights) * grad.to(at::kDouble)).sum().item<double>();
+  };
+  const at::NoGradGuard no_grad;
+  return (value_at(kStep) - value_at(-kStep)) / (2 * kStep);
+}
+
+/// How far tensor `i` of `values` is from the right one: the norm of the difference.
+double error(const Tensors& values, const Tensors& right, size_t i, const at::Tensor& output_mask) {
+  auto difference = values[i].to(at::kDouble) - right[i].to(at::kDouble);
+  return (i == 0 ? difference * output_mask : difference).norm().item<double>();
+}
+
+/// What errors of tensor `i` are measured by. The bias of the keys shifts all scores of a query alike, so its true
+/// gradient is zero: what is left is rounding of terms as large as those of x.
+double magnitude(const Tensors& right, size_t i) {
+  const bool is_key_bias = right.size() == 12 && i == 5;
+  return std::max(1e-3, right[is_key_bias ? 1 : i].to(at::kDouble).norm().item<double>());
+}
+
+struct Case {
+  Shape shape;
+  Precision precision;
+};
+
+class FusedBlocksTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override { torch::manual_seed(0); }
+
+  /// Against the composition in float64. Half types may be twice as far from it as the composition in them, and a unit
+  /// in the last place.
+  void check(const Block& block, const Rows& rows, bool only_first_rows = false) {
+    const int64_t h = GetParam().shape.heads * GetParam().shape.head_size;
+    const auto x = at::randn({rows.count, h});
+    const auto mask =
+        only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
+    const auto grad = at::randn({mask.size(0), h}) * mask;
+    const auto right = value_and_gradients(block.composed, x, block.params, grad, at::kDouble, std::nullopt);
+    switch (GetParam().precision) {
+      case Precision::kFloat32: {
+        const auto mine = value_and_gradients(block.fused, x, block.params, grad, at::kFloat, std::nullopt);
+        ASSERT_EQ(mine.size(), right.size());
+        for (size_t i = 0; i < mine.size(); ++i) {
+          ASSERT_EQ(mine[i].sizes(), right[i].sizes()) << i;
+          // Some 50 roundings on the way, each of 6e-8, mostly averaging out.
+          EXPECT_LE(error(mine, right, i, mask), 2e-6 * magnitude(right, i)) << kWhich << i;
+        }
+        expect_slope(block, x, grad, mine);
+        break;
+      }
+      case Precision::kBFloat16: check_half(block, x, grad, mask, right, at::kBFloat16, 0x1p-8); break;
+      case Precision::kHalf: check_half(block, x, grad, mask, right, at::kHalf, 0x1p-11); break;
+    }
+  }
+
+ private:
+  /// `mine`: the output, then gradients of x, where there is one, and of the parameters.
+  static void expect_slope(const Block& block, const at::Tensor& x, const at::Tensor& grad, const Tensors& mine) {
+    const size_t first = mine.size() - 1 - block.params.size();  // 1 where x has a gradient
+    Tensors directions{at::randn(x.sizes(), at::kDouble) * static_cast<double>(first)};
+    double slope = first == 0 ? 0 : (mine[1].to(at::kDouble) * directions[0]).sum().item<double>();
+    double size = first == 0 ? 0 : mine[1].norm().item<double>();
+    for (size_t i = 0; i < block.params.size(); ++i) {
+      const auto gradient = mine[1 + first + i].to(at::kDouble);
+      directions.push_back(at::randn(gradient.sizes(), at::kDouble));
+      slope += (gradient * directions.back()).sum().item<double>();
+      size = std::hypot(size, gradient.norm().item<double>());
+    }
+    // A random direction's share of an error is about the error's norm; twice, for chance, and again for many tensors.
+    EXPECT_NEAR(slope, finite_difference(block.composed, x, block.params, grad, directions), 8e-6 * size);
+  }
+
+  static constexpr const char* kWhich = "0 is the output, 1 the gradient of x, then of parameters: ";
+
+  static void check_half(const Block& block,
+                         const at::Tensor& x,
+                         const at::Tensor& grad,
+                         const at::Tensor& mask,
+                         const Tensors& right,
+                         at::ScalarType dtype,
+                         double unit) {
+    const CpuHalfCompute half_compute;
+    // Float32 parameters under autocast; then a model that is all half, as master weights leave it.
+    for (const auto leaves : {at::kFloat, dtype}) {
+      const auto theirs = value_and_gradients(block.composed, x, block.params, grad, leaves, dtype);
+      const auto mine = value_and_gradients(block.fused, x, block.params, grad, leaves, dtype);
+      ASSERT_EQ(mine.size(), right.size());
+      for (size_t i = 0; i < mine.size(); ++i) {
+        ASSERT_EQ(mine[i].sizes(), right[i].sizes()) << i;
+        EXPECT_EQ(mine[i].scalar_type(), theirs[i].scalar_type()) << i;
+        EXPECT_LE(error(mine, right, i, mask), 2 * error(theirs, right, i, mask) + unit * magnitude(right, i))
+            << kWhich << i;
+      }
+    }
+  }
+};
+
+TEST_P(FusedBlocksTest, AttentionEqualsItsComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    for (const bool only_first_rows : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", only first rows " << only_first_rows);
+      check(attention_block(shape, rows, p, only_first_rows), rows, only_first_rows);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, FeedForwardEqualsItsComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    for (const auto activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+      if (activation == Activation::kRelu && GetParam().precision != Precision::kFloat32) {
+        continue;  // rounding moves values across its kink
+      }
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", activation " << static_cast<int>(activation));
+      check(feed_forward_block(shape, activation, p), rows);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, EmbeddingsEqualTheirComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    SCOPED_TRACE(p);
+    check(embeddings_block(shape, rows, p), rows);
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const auto& shape : shapes()) {
+    for (const auto precision : {Precision::kFloat32, Precision::kBFloat16, Precision::kHalf}) {
+      result.push_back({shape, precision});
+    }
+  }
+  return result;
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& test) {
+  constexpr const char* kPrecisions[] = {"Float32", "BFloat16", "Half"};
+  return test.param.shape.name + kPrecisions[static_cast<int>(test.param.precision)];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FusedBlocksTest, testing::ValuesIn(cases()), name_of);
+
+TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
+  const Rows rows({20, 3, 41, 7, 100}, 0, 5);
+  const int64_t heads = 4, h = 96;
+  const auto make = [&] { return at::randn({rows.count, h}); };
+  const auto query = make(), key = make(), value = make(), grad = make(), residual = make(), product = make();
+  const auto vector = at::randn({h});
+  const DropoutSite site{0.1, {1, 2, 3}};
+  const auto compute = [&] {
+    at::Tensor log_sum_exp;
+    const cpu::PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout->sequences(),
+                                         site};
+    Tensors results{cpu::packed_attention(attention, &log_sum_exp)};
+    const auto of_attention = cpu::packed_attention_backward(attention, log_sum_exp, grad);
+    cpu::Normalised normalised;
+    results.push_back(
+        cpu::residual_layer_norm(product.clone(), vector, residual, {vector, vector, 1e-5}, site, {}, &normalised));
+    const auto of_norm = cpu::residual_layer_norm_backward(grad, normalised, vector, site, {}, at::kFloat, at::kFloat);
+    const cpu::FirstTokenAttention first_token{at::stack({query.narrow(0, 0, 5), key.narrow(0, 0, 5)}), value, 0.1F,
+                                               rows.layout->sequences(), site};
+    const auto weighted = cpu::first_token_attention(first_token, &log_sum_exp);
+    const auto of_first_token = cpu::first_token_attention_backward(first_token, log_sum_exp, weighted, at::kBFloat16);
+    const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);
+    for (const auto& tensor :
+         {of_attention.query, of_attention.key, of_attention.value, of_attention.biases.query, of_attention.biases.key,
+          of_attention.biases.value, of_norm.product, of_norm.residual, of_norm.bias, of_norm.norm.weight,
+          of_norm.norm.bias, weighted.rows, weighted.weight_sums, of_first_token.query, of_first_token.rows,
+          of_activation.product, of_activation.output, of_activation.bias}) {
+      results.push_back(tensor);
+    }
+    return results;
+  };
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  const auto many = compute();
+  at::set_num_threads(1);
+  const auto one = compute();
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_TRUE(at::equal(many[i], one[i])) << i;
+  }
+}
+
+TEST(FusedBlocks, RefuseIdsThatTheModelDoesNotHave) {
+  const auto table = at::randn({5, 8}), norm = at::ones({8});
+  const auto run = [&](int64_t id, int64_t position) {
+    fused::embeddings(table, table, table, at::tensor({id}), at::tensor({position}), {norm, norm, 1e-5}, {});
+  };
+  EXPECT_THROW(run(5, 0), c10::IndexError);
+  EXPECT_THROW(run(-1, 0), c10::IndexError);
+  EXPECT_THROW(run(0, 5), c10::IndexError);
+  run(4, 4);
+}
+
+TEST(FusedBlocks, GiveAWeightTheSameGradientWithAShadowAndWithout) {
+  const int64_t rows = 100, h = 64, f = 200;
+  const auto x = at::randn({rows, h}), vector = at::randn({h}), inner_bias = at::randn({f});
+  const auto inner = at::randn({f, h}).requires_grad_(), outer = at::randn({h, f}).requires_grad_();
+  const auto gradients = [&](bool has_shadow) {
+    const auto shadow = [&](const at::Tensor& weight) {
+      return has_shadow ? weight.detach().to(at::kBFloat16) : at::Tensor();
+    };
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    const auto output = fused::feed_forward(x,
+                                            {.intermediate = {inner, inner_bias, shadow(inner)},
+                                             .output = {outer, vector, shadow(outer)},
+                                             .activation = Activation::kGelu,
+                                             .norm = {vector, vector, 1e-5},
+                                             .dropout = {}},
+                                            {});
+    return torch::autograd::grad({output.pow(2).sum()}, {inner, outer});
+  };
+  const auto with = gradients(true), without = gradients(false);
+  for (size_t i = 0; i < with.size(); ++i) {
+    EXPECT_EQ(with[i].scalar_type(), at::kFloat);
+    EXPECT_TRUE(at::equal(with[i], without[i])) << i;
+  }
+}
+
+TEST(FusedBlocks, RefuseASecondDerivative) {
+  const Shape shape{"", {4}, 0, 0, 1, 8};
+  const auto block = feed_forward_block(shape, Activation::kGelu, 0);
+  Tensors params = block.params;
+  const auto x = at::randn({4, 8}).requires_grad_();
+  const auto output = block.fused(x, params);
+  EXPECT_THROW(torch::autograd::grad({output.sum()}, {x}, {}, true, /*create_graph=*/true), c10::NotImplementedError);
+}
+
+TEST(FusedBlocks, LetAnObserverSeeEveryOperation) {
+  const auto x = at::randn({4, 8});
+  EXPECT_TRUE(fused::can_run(x));
+  {
+    const FiniteTracer tracer;
+    EXPECT_FALSE(fused::can_run(x));
+  }
+  {
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    EXPECT_TRUE(fused::can_run(x));
+  }
+  {
+    CastLog log;
+    const AutocastGuard autocast(at::kCPU, at::kHalf, AutocastOptions().log(&log));
+    EXPECT_TRUE(fused::can_run(x)) << "a log changes no number";
+    const AutocastGuard with_policy(at::kCPU, at::kHalf, AutocastOptions().policy(OpPolicy::preset("cpu")));
+    EXPECT_FALSE(fused::can_run(x));
+  }
+  EXPECT_FALSE(fused::can_run(x.to(at::kDouble)));
+}
+
+}  // namespace
+}  // namespace mezzo::kernels

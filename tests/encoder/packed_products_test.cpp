@@ -1,0 +1,158 @@
+#include "encoder/cpu/packed_products.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "encoder/cpu/simd/kernels.h"
+
+namespace mezzo::kernels::cpu {
+namespace {
+
+class PackedProductsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (simd_kernels().products == nullptr) {
+      GTEST_SKIP() << "no products of our own for " << simd_kernels().name;
+    }
+    at::manual_seed(0);
+  }
+  void TearDown() override { at::set_num_threads(threads_); }
+
+  int64_t draw(int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(random_); }
+
+  /// Either way round in memory, at times part of a larger matrix and not aligned.
+  at::Tensor matrix(int64_t rows, int64_t columns, at::ScalarType dtype) {
+    const int64_t more = draw(0, 1) * draw(1, 7), first = draw(0, more);
+    if (draw(0, 1) == 0) {
+      return at::randn({rows, columns + more}).to(dtype).narrow(1, first, columns);
+    }
+    return at::randn({columns, rows + more}).to(dtype).t().narrow(0, first, rows);
+  }
+
+  ProductSum random_sum(at::ScalarType dtype, int64_t most_rows, int64_t most_columns, int64_t most_depth) {
+    ProductSum sum{at::randn({draw(1, most_rows), draw(1, most_columns)}).to(dtype), {}, draw(0, 1) == 0};
+    for (int64_t i = draw(1, 3); i > 0; --i) {
+      const int64_t depth = draw(1, most_depth);
+      sum.terms.emplace_back(matrix(sum.output.size(0), depth, dtype), matrix(depth, sum.output.size(1), dtype));
+    }
+    return sum;
+  }
+
+ private:
+  std::mt19937 random_{7};
+  int threads_ = at::get_num_threads();
+};
+
+double unit_roundoff(at::ScalarType dtype) {
+  return dtype == at::kFloat ? 0x1p-24 : dtype == at::kBFloat16 ? 0x1p-8 : 0x1p-11;
+}
+
+/// The sum in float64, and how far from it the kernels may be: each product and each addition rounds to float32 (all
+/// values are of order 1), the result once more.
+struct Expected {
+  at::Tensor sum, tolerance;
+};
+
+Expected expected(const ProductSum& of) {
+  auto sum = of.adds ? of.output.to(at::kDouble) : at::zeros(of.output.sizes(), at::kDouble);
+  auto magnitudes = sum.abs();
+  for (const auto& [a, b] : of.terms) {
+    sum += at::mm(a.to(at::kDouble), b.to(at::kDouble));
+    magnitudes += at::mm(a.to(at::kDouble).abs(), b.to(at::kDouble).abs());
+  }
+  const double depth = of.operations() / static_cast<double>(of.output.numel()) + 1;
+  return {sum, magnitudes * (depth * 0x1p-24) + sum.abs() * unit_roundoff(of.output.scalar_type()) + 0x1p-25};
+}
+
+void expect_expected(const at::Tensor& mine, const Expected& right) {
+  const auto excess = (mine.to(at::kDouble) - right.sum).abs() - right.tolerance;
+  EXPECT_LE(excess.max().item<double>(), 0);
+}
+
+TEST_F(PackedProductsTest, AreThoseOfFloat64RoundedOnce) {
+  for (int round = 0; round < 120; ++round) {
+    at::set_num_threads(static_cast<int>(draw(1, 4)));
+    const auto dtype = std::array{at::kFloat, at::kBFloat16, at::kHalf}.at(round % 3);
+    std::vector<ProductSum> sums;
+    std::vector<Expected> right;
+    for (int64_t i = draw(1, 3); i > 0; --i) {
+      sums.push_back(random_sum(dtype, 200, 150, round % 4 == 0 ? 900 : 40));
+      right.push_back(expected(sums.back()));
+    }
+    compute_packed(sums);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "round " << round << ", " << sums[i].output.sizes() << " of " << dtype);
+      expect_expected(sums[i].output, right[i]);
+    }
+  }
+}
+
+TEST_F(PackedProductsTest, DoNotDependOnTheNumberOfThreads) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    std::vector<ProductSum> sums;
+    for (int i = 0; i < 3; ++i) {
+      sums.push_back(random_sum(dtype, 700, 100, 500));
+    }
+    std::vector<at::Tensor> starts, first;
+    for (const auto& sum : sums) {
+      starts.push_back(sum.output.clone());
+    }
+    for (const int threads : {1, 2, 3, 4}) {
+      at::set_num_threads(threads);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        sums[i].output.copy_(starts[i]);
+      }
+      compute_packed(sums);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        if (threads == 1) {
+          first.push_back(sums[i].output.clone());
+        }
+        EXPECT_TRUE(at::equal(sums[i].output, first[i])) << threads << " threads, sum " << i;
+      }
+    }
+  }
+}
+
+TEST_F(PackedProductsTest, OfNoDepthAreZerosOrWhatWasThere) {
+  for (const auto dtype : {at::kFloat, at::kHalf}) {
+    const auto a = at::empty({70, 0}, dtype), b = at::empty({0, 20}, dtype), start = at::randn({70, 20}).to(dtype);
+    const std::vector<ProductSum> sums{{at::full({70, 20}, NAN, dtype), {{a, b}}, false},
+                                       {start.clone(), {{a, b}}, true}};
+    compute_packed(sums);
+    EXPECT_TRUE(at::equal(sums[0].output, at::zeros({70, 20}, dtype)));
+    EXPECT_TRUE(at::equal(sums[1].output, start));
+  }
+}
+
+TEST_F(PackedProductsTest, MatricesThatShareMemoryButNotShapeAreDifferent) {
+  const auto a = at::randn({64, 32}), square = at::randn({32, 32});
+  const std::vector<ProductSum> sums{{at::empty({64, 32}), {{a, square}}, false},
+                                     {at::empty({64, 32}), {{a, square.t()}}, false},
+                                     {at::empty({64, 16}), {{a, square.narrow(1, 0, 16)}}, false},
+                                     {at::empty({64, 32}), {{a, square}}, false}};
+  compute_packed(sums);
+  for (const auto& sum : sums) {
+    expect_expected(sum.output, expected(sum));
+  }
+}
+
+TEST_F(PackedProductsTest, SomeAreLeftToLibTorch) {
+  const auto sum = [](int64_t rows, at::ScalarType dtype) {
+    return ProductSum{at::empty({rows, 8}, dtype), {{at::empty({rows, 8}, dtype), at::empty({8, 8}, dtype)}}, false};
+  };
+  EXPECT_TRUE(can_be_packed(sum(64, at::kHalf)));
+  EXPECT_FALSE(can_be_packed(sum(63, at::kHalf)));  // few rows
+  EXPECT_FALSE(can_be_packed(sum(64, at::kDouble)));
+  auto strided = sum(64, at::kHalf);
+  strided.terms[0].first = at::empty({64, 16}, at::kHalf).slice(1, 0, 16, 2);
+  EXPECT_FALSE(can_be_packed(strided));
+}
+
+}  // namespace
+}  // namespace mezzo::kernels::cpu

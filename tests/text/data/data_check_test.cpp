@@ -1,0 +1,101 @@
+#include "text/data/data_check.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "text/scratch_folder.h"
+
+namespace mezzo::text {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+RawLabel name(std::string text) { return RawLabel(std::move(text)); }
+RawLabel id(int64_t value) { return RawLabel(value); }
+
+/// Rows of a file f, from line 2 on.
+LabeledRows rows(std::vector<std::pair<std::string, RawLabel>> pairs) {
+  LabeledRows result;
+  result.file = "f";
+  for (auto& [text, label] : pairs) {
+    result.texts.push_back(std::move(text));
+    result.labels.push_back(std::move(label));
+    result.lines.push_back(static_cast<int64_t>(result.texts.size()) + 1);
+  }
+  return result;
+}
+
+const LabelMap kJoyAnger = LabelMap::from_names({"joy", "anger"});
+
+TEST(DataCheckTest, RefusesDataThatTeachesNothing) {
+  const ScratchFolder none;
+  const auto error = [&](const LabeledRows& data) { return value_error([&] { check_can_train(data); }, none); };
+  EXPECT_EQ(error(rows({{"", id(0)}, {" \n\u3000", id(1)}})),
+            "f: all of its 2 texts are empty, so there is nothing to learn from. Is 'text' the right column?");
+  EXPECT_EQ(error(rows({{"a", name("joy")}, {"b", name("joy")}})),
+            "f: all texts have a single label, 'joy'; a classifier needs at least two");
+  EXPECT_EQ(error(rows({{"a", id(1)}})), "f: its only text has a single label, 1; a classifier needs at least two");
+  EXPECT_EQ(error(rows({{"", id(0)}, {"a", id(1)}})), "(nothing was thrown)");
+}
+
+TEST(DataCheckTest, FindsNothingOddInOrdinaryRows) {
+  EXPECT_THAT(odd_rows(rows({{"a", name("joy")}, {"b", name("anger")}, {"A", name("joy")}}), kJoyAnger), IsEmpty());
+  EXPECT_THAT(odd_rows(rows({{"a", id(0)}, {"b", id(1)}}), LabelMap::from_names({"0", "1"})), IsEmpty());
+  EXPECT_THAT(odd_rows(rows({{"a", id(0)}, {"b", id(1)}}), LabelMap::from_names({"LABEL_0", "LABEL_1"})), IsEmpty());
+}
+
+TEST(DataCheckTest, CountsEmptyRepeatedAndContradictingTexts) {
+  const auto data = rows({{"a", name("joy")},
+                          {"", name("joy")},
+                          {"b", name("joy")},
+                          {"a", name("joy")},
+                          {" ", name("anger")},
+                          {"a", name("anger")},
+                          {"b", name("joy")},
+                          {"a", name("joy")}});
+  EXPECT_THAT(odd_rows(data, kJoyAnger),
+              ElementsAre("2 of 8 texts in f are empty, the first at f:3",
+                          "3 of 8 texts in f stood there before with the same label, such as f:5 at f:2",
+                          "1 of 8 texts in f stood there before with another label, such as f:7 ('anger') at f:2 "
+                          "('joy')"));
+}
+
+TEST(DataCheckTest, CountsLabelsThatOnlyWhiteSpaceOrCaseTellsApart) {
+  const auto data = rows({{"a", name("joy")}, {"b", name("anger")}, {"c", name("joy ")}, {"d", name("Anger")}});
+  EXPECT_THAT(odd_rows(data, LabelMap::from_rows(data)),
+              ElementsAre("2 of 4 labels in f differ from another in white space or case alone, such as 'anger' at f:3 "
+                          "from 'Anger' at f:5"));
+}
+
+TEST(DataCheckTest, SaysWhatIntegersStandForWhereLabelsHaveNames) {
+  EXPECT_THAT(odd_rows(rows({{"a", id(1)}, {"b", id(0)}}), kJoyAnger),
+              ElementsAre("2 of 2 labels in f are numbers and taken as places in the list of label names: 1 stands for "
+                          "'anger', first at f:2"));
+}
+
+TEST(DataCheckTest, KeepsALineOfWhateverTheLabelsHold) {
+  const std::string label = "two\nlines" + std::string(200, 'x');
+  const auto lines = odd_rows(rows({{"a", name(label)}, {"b", name(label + "\t")}}), kJoyAnger);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].find('\n'), std::string::npos);
+  EXPECT_LT(lines[0].size(), 250u);
+}
+
+TEST(DataCheckTest, CountsTextsThatTrainingHasToo) {
+  const Dataset train{{"a", "", "b"}, {0, 1, 0}, {2, 3, 4}};
+  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", "b", "", "b"}, {0, 0, 0, 0}, {2, 3, 4, 5}}, "d"}, "dev"),
+              ElementsAre("2 of 4 dev texts are training texts, too, such as d:3 at t:4: of these, scores say what was "
+                          "remembered, not what was learnt"));
+  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", ""}, {0, 0}, {2, 3}}, "d"}, "dev"), IsEmpty());
+}
+
+TEST(DataCheckTest, NamesLabelsWithoutATrainingText) {
+  EXPECT_THAT(untrained_labels(Dataset{{"a"}, {0}}, kJoyAnger, " left"),
+              ElementsAre("1 of 2 labels has no training text left: 'anger'"));
+  EXPECT_THAT(untrained_labels(Dataset{{"a", "b"}, {0, 1}}, kJoyAnger, ""), IsEmpty());
+}
+
+}  // namespace
+}  // namespace mezzo::text

@@ -1,0 +1,441 @@
+#include "mezzo/text/data/dataset.h"
+
+#include <ATen/ops/randperm.h>
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <random>
+#include <set>
+
+#include "text/scratch_folder.h"
+
+namespace mezzo::text {
+namespace {
+
+using testing::ElementsAre;
+using Strings = std::vector<std::string>;
+using Labels = std::vector<RawLabel>;
+
+const RawLabel kNone = std::monostate();
+RawLabel name(std::string text) { return RawLabel(std::move(text)); }
+RawLabel id(int64_t value) { return RawLabel(value); }
+LoadRowsOptions optional_labels() { return LoadRowsOptions().labels_required(false); }
+
+class LoadRowsTest : public testing::Test {
+ protected:
+  LabeledRows load(std::string_view file, std::string_view bytes, const LoadRowsOptions& options = {}) {
+    return load_rows(folder_.write(file, bytes), options);
+  }
+  std::string error(std::string_view file, std::string_view bytes, const LoadRowsOptions& options = {}) {
+    return value_error([&] { load(file, bytes, options); }, folder_);
+  }
+
+  const ScratchFolder folder_;
+};
+
+TEST_F(LoadRowsTest, ReadsJsonPairsAndObjects) {
+  const auto rows =
+      load("a.json", "[[\"good\\n\", 1],\n {\"id\": [1], \"label\": 0, \"text\": \"\"},\n\n[\"\\u4e2d 文\", 2]\n]\n");
+  EXPECT_EQ(rows.texts, (Strings{"good\n", "", "中 文"}));
+  EXPECT_EQ(rows.labels, (Labels{id(1), id(0), id(2)}));
+  EXPECT_THAT(rows.lines, ElementsAre(1, 2, 4));
+}
+
+TEST_F(LoadRowsTest, ReadsJsonLines) {
+  const auto rows = load("a.JSONL", "\xEF\xBB\xBF[\"a\", \"joy\"]\r\n\r\n  \n{\"text\": \"b\", \"label\": \"anger\"}");
+  EXPECT_EQ(rows.texts, (Strings{"a", "b"}));
+  EXPECT_EQ(rows.labels, (Labels{name("joy"), name("anger")}));
+  EXPECT_THAT(rows.lines, ElementsAre(1, 4));
+}
+
+TEST_F(LoadRowsTest, ReadsCsvWithQuotesLineBreaksAndOtherColumns) {
+  const auto rows =
+      load("a.csv", "\xEF\xBB\xBFid,label,text\r\n1,0,\"a, \"\"b\"\"\r\nc\"\r\n\r\n2,1,5\" wide\r\n3,1,\r\n");
+  EXPECT_EQ(rows.texts, (Strings{"a, \"b\"\r\nc", "5\" wide", ""}));
+  EXPECT_EQ(rows.labels, (Labels{id(0), id(1), id(1)}));
+  EXPECT_THAT(rows.lines, ElementsAre(2, 5, 6));
+}
+
+TEST_F(LoadRowsTest, ReadsTsv) {
+  const auto rows = load("a.tsv", "text\tlabel\na, b\tjoy\n\"c\td\"\tanger");
+  EXPECT_EQ(rows.texts, (Strings{"a, b", "c\td"}));
+  EXPECT_EQ(rows.labels, (Labels{name("joy"), name("anger")}));
+}
+
+TEST_F(LoadRowsTest, TakesCsvLabelsAsIntegersOnlyWhenAllAre) {
+  EXPECT_EQ(load("a.csv", "text,label\na,1\nb,0").labels, (Labels{id(1), id(0)}));
+  EXPECT_EQ(load("a.csv", "text,label\na,1\nb,x").labels, (Labels{name("1"), name("x")}));
+  EXPECT_EQ(load("a.csv", "text,label\na,1\nb,01").labels, (Labels{name("1"), name("01")}));
+}
+
+TEST_F(LoadRowsTest, ReadsFilesWithoutLabelsWhereTheyAreOptional) {
+  EXPECT_EQ(load("a.csv", "text\na\n\nb", optional_labels()).labels, (Labels{kNone, kNone}));
+  EXPECT_EQ(load("a.csv", "text,label\na,\nb,3", optional_labels()).labels, (Labels{kNone, id(3)}));
+  const auto rows = load("a.json", R"(["a", {"text": "b"}, ["c"], ["d", null], ["e", "x"]])", optional_labels());
+  EXPECT_EQ(rows.texts, (Strings{"a", "b", "c", "d", "e"}));
+  EXPECT_EQ(rows.labels, (Labels{kNone, kNone, kNone, kNone, name("x")}));
+  EXPECT_EQ(load("a.jsonl", "\"a\"\n{\"text\":\"b\"}", optional_labels()).texts, (Strings{"a", "b"}));
+  EXPECT_EQ(load("a.txt", "one\r\n\n three\n", optional_labels()).texts, (Strings{"one", "", " three"}));
+}
+
+TEST_F(LoadRowsTest, ReadsNothingAfterTheLimit) {
+  const auto two = LoadRowsOptions().limit(2);
+  EXPECT_EQ(load("a.json", "[[\"a\",0],[\"b\",1], nonsense", two).texts, (Strings{"a", "b"}));
+  EXPECT_EQ(load("a.jsonl", "[\"a\",0]\n[\"b\",1]\nnonsense", two).texts, (Strings{"a", "b"}));
+  EXPECT_EQ(load("a.csv", "text,label\na,0\nb,1\nnonsense", two).texts, (Strings{"a", "b"}));
+  EXPECT_EQ(load("a.txt", "a\nb\nc", optional_labels().limit(2)).texts, (Strings{"a", "b"}));
+  EXPECT_EQ(error("a.json", "[]", LoadRowsOptions().limit(-1)),
+            "load_rows: limit must be 0 (all rows) or positive, got -1.");
+}
+
+TEST_F(LoadRowsTest, ReadsNoMoreOfAFileThanTheLimitAsksFor) {
+  // The writer of a pipe that stays open: a reader that wants more than two rows would wait for ever.
+  for (const auto& [file, rows] :
+       std::vector<std::pair<std::string, std::string>>{{"p.json", "[[\"a\",0],[\"b\",1]"},
+                                                        {"p.jsonl", "[\"a\",0]\n[\"b\",1]\n"},
+                                                        {"p.csv", "text,label\na,0\nb,1\n"},
+                                                        {"p.tsv", "text\tlabel\na\t0\nb\t1\n"}}) {
+    const auto path = folder_ / file;
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    const int pipe = open(path.c_str(), O_RDWR);  // so that neither side waits for the other to open it
+    ASSERT_EQ(write(pipe, rows.data(), rows.size()), static_cast<ssize_t>(rows.size()));
+    EXPECT_EQ(load_rows(path, LoadRowsOptions().limit(2)).texts, (Strings{"a", "b"})) << file;
+    close(pipe);
+  }
+}
+
+TEST_F(LoadRowsTest, ReadsTheSameAcrossTheEndsOfBlocks) {
+  // Texts of all lengths around the block's put every kind of token on its edge.
+  for (size_t length = (64 << 10) - 40; length < (64 << 10) + 8; ++length) {
+    const std::string text = std::string(length, 'x') + "é\n\"";
+    EXPECT_EQ(load("a.json", "[[\"" + std::string(length, 'x') +
+                                 "\\u00e9\\n\\\"\", 123],\n{\"text\": \"中\", \"n\": [null, true, "
+                                 "-1.5e-3], \"label\": 0}]")
+                  .texts,
+              (Strings{text, "中"}));
+    EXPECT_EQ(load("a.jsonl", "[\"" + std::string(length, 'x') + "é\\n\\\"\", 1]\r\n[\"b\", 0]").texts,
+              (Strings{text, "b"}));
+    const auto rows = load("a.csv", "text,label\r\n\"" + std::string(length, 'x') + "é\n\"\"\",1\r\n\"b\"\"\",0\r\n");
+    EXPECT_EQ(rows.texts, (Strings{text, "b\""}));
+    EXPECT_THAT(rows.lines, ElementsAre(2, 4));
+  }
+}
+
+TEST_F(LoadRowsTest, ReplacesAndCountsBytesThatAreNotUtf8OutsideJson) {
+  const auto rows = load("a.csv", "text,label\na\xff\xe4\xb8,0\nb,1\n\xed\xa0\x80,1");
+  EXPECT_EQ(rows.texts, (Strings{"a\uFFFD\uFFFD", "b", "\uFFFD\uFFFD\uFFFD"}));
+  EXPECT_EQ(rows.rows_with_invalid_utf8, 2);
+  EXPECT_EQ(load("a.txt", "\xc3(", optional_labels()).texts, (Strings{"\uFFFD("}));
+  EXPECT_EQ(error("a.json", "[[\"a\xff\", 0]]"), "a.json:1: row 1: a string is not valid UTF-8.");
+}
+
+TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
+  EXPECT_EQ(value_error([&] { load_rows(folder_ / "none.csv"); }, folder_),
+            "none.csv: cannot be read: No such file or directory.");
+  std::filesystem::create_directory(folder_ / "d.csv");
+  EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
+  EXPECT_EQ(error("a.xml", ""), "a.xml: a data file must be named .json, .jsonl, .csv, .tsv or .txt.");
+  EXPECT_EQ(error("a.txt", "a"),
+            "a.txt:1: row 1: a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
+  EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"), "a.csv: the file is UTF-16. Save it as UTF-8.");
+}
+
+TEST_F(LoadRowsTest, RefusesFilesWithoutRows) {
+  for (const char* file : {"a.json", "a.jsonl", "a.csv", "a.tsv"}) {
+    EXPECT_EQ(error(file, ""), std::string(file) + ": the file is empty.");
+    EXPECT_EQ(error(file, "\xEF\xBB\xBF"), std::string(file) + ": the file is empty.");
+  }
+  EXPECT_EQ(error("a.json", "[\n]"), "a.json: the file has no rows.");
+  EXPECT_EQ(error("a.jsonl", "\n \n"), "a.jsonl: the file has no rows.");
+  EXPECT_EQ(error("a.csv", "text,label\n\n"), "a.csv: the file has no rows.");
+  EXPECT_EQ(error("a.csv", "\n\n"), "a.csv: the file has no rows.");
+}
+
+TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
+  const auto at_row = [&](std::string_view row) {
+    return error("a.json", "[[\"a\", 0],\n[\"b\", 1],\n\n" + std::string(row) + "]");
+  };
+  EXPECT_EQ(at_row("3"), R"(a.json:4: row 3: the row is a number, not [text, label] or {"text": …, "label": …}.)");
+  EXPECT_EQ(at_row("\"c\""), R"(a.json:4: row 3: the row is a string, not [text, label] or {"text": …, "label": …}.)");
+  EXPECT_EQ(at_row("[]"), "a.json:4: row 3: the row is an empty array, not [text, label].");
+  EXPECT_EQ(at_row("[\"c\"]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(at_row("[\"c\", \"\"]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(at_row("[\"c\", null]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(at_row("[\"c\", 1, 2]"), "a.json:4: row 3: the row has more than two elements; it must be [text, label].");
+  EXPECT_EQ(at_row("[3, 1]"), "a.json:4: row 3: the text is a number, not a string.");
+  EXPECT_EQ(at_row("[\"c\", {}]"), "a.json:4: row 3: the label is an object, not a string or an integer.");
+  EXPECT_EQ(at_row("[\"c\", true]"), "a.json:4: row 3: the label is true or false, not a string or an integer.");
+  EXPECT_EQ(at_row("{\"label\": 1}"), "a.json:4: row 3: the row has no key \"text\".");
+  EXPECT_EQ(at_row("{\"text\": \"c\"}"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(at_row("{\"text\": null, \"label\": 1}"), "a.json:4: row 3: the text is null, not a string.");
+  EXPECT_EQ(at_row("{\"text\": \"c\",\n\"text\": \"d\"}"), "a.json:5: row 3: the row has two keys \"text\".");
+  EXPECT_EQ(at_row("{\"label\": 1, \"label\": 1}"), "a.json:4: row 3: the row has two keys \"label\".");
+  EXPECT_EQ(at_row("[\"c\", \"x\"]"),
+            "a.json:4: row 3: the label is a string where line 1 has an integer. Use one kind of label in a file.");
+  for (const char* text : {"\\ud83d", "\\ude00", "\\ud83d\\u0041"}) {
+    EXPECT_EQ(at_row("[\"" + std::string(text) + "\", 1]"),
+              "a.json:4: row 3: not valid JSON: half a surrogate pair in a string.");
+  }
+  EXPECT_EQ(at_row("[\"c\" 1]"), "a.json:4: row 3: not valid JSON: ',' or ']' expected.");
+  EXPECT_EQ(at_row("[\"c\", 1]\n [\"d\", 1]"), "a.json:5: not valid JSON: ',' or ']' expected.");
+}
+
+TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
+  std::string json = "[";
+  for (int i = 0; i < 1000; ++i) json += "[\"text\", 1], ";
+  EXPECT_EQ(error("a.json", json + "[\"text\", -1]]"),
+            "a.json:1: row 1001: label -1 is negative. Labels are integers from 0, or strings.");
+}
+
+TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
+  EXPECT_EQ(error("a.json", "{\"text\": \"a\"}\n"),
+            "a.json:1: row 1: the file is an object, not an array of rows. For one object a line, name it .jsonl.");
+  EXPECT_EQ(error("a.json", "  \n"), "a.json:2: the JSON ends where a value is expected.");
+  EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: the JSON ends where ',' or ']' is expected.");
+  EXPECT_EQ(error("a.json", "[[\"a\", 0]]\nx"), "a.json:2: not valid JSON: more text after its end.");
+  EXPECT_EQ(error("a.jsonl", "[\"a\",\n0]"), "a.jsonl:1: row 1: the JSON ends where a value is expected.");
+  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n[\"b\", 1] x"), "a.jsonl:2: not valid JSON: more text after its end.");
+}
+
+TEST_F(LoadRowsTest, RefusesNestingThatCouldExhaustTheStack) {
+  EXPECT_EQ(error("a.json", std::string(1'000'000, '[')), "a.json:1: row 1: the text is an array, not a string.");
+  EXPECT_EQ(error("a.jsonl", "\n{\"x\":" + std::string(1'000'000, '[')),
+            "a.jsonl:2: row 1: JSON nested more than 127 deep.");
+}
+
+TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
+  for (const auto& [label, found] : std::vector<std::pair<std::string, std::string>>{
+           {"-1", "is negative. Labels are integers from 0, or strings."},
+           {"1000000", "is above 999999. Number the labels from 0, or write them as strings."},
+           {"18446744073709551616", "is above 999999. Number the labels from 0, or write them as strings."}}) {
+    EXPECT_EQ(error("a.json", "[[\"a\", " + label + "]]"), "a.json:1: row 1: label " + label + " " + found);
+    EXPECT_EQ(error("a.csv", "label,text\n0,a\n" + label + ",b"), "a.csv:3: row 2: label " + label + " " + found);
+  }
+  EXPECT_EQ(error("a.jsonl", "[\"a\", 1.0]"),
+            "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings.");
+  EXPECT_EQ(load("a.json", "[[\"a\", 999999]]").labels, (Labels{id(999'999)}));
+}
+
+TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
+  EXPECT_EQ(error("a.csv", "\nx,sentence,label\na,0"),
+            "a.csv:2: no column 'text' among 'x', 'sentence', 'label'. The first line must name the columns: text and "
+            "label.");
+  EXPECT_EQ(error("a.csv", "text\na"),
+            "a.csv:1: no column 'label' among 'text'. The first line must name the columns: text and label.");
+  EXPECT_EQ(error("a.csv", "text,label,text\n"), "a.csv:1: two columns 'text'. Rename one.");
+  EXPECT_EQ(error("a.csv", "text,label\na,0\nb, c,1\n"),
+            "a.csv:3: row 2: 3 fields where the header names 2. Quote a text that holds a comma.");
+  EXPECT_EQ(error("a.tsv", "text\tlabel\na\n"),
+            "a.tsv:2: row 1: 1 field where the header names 2. Quote a text that holds a tab.");
+  EXPECT_EQ(error("a.csv", "text,label\na,\n"),
+            "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
+}
+
+TEST_F(LoadRowsTest, SaysWhichColumnOrKeyToRename) {
+  const std::string rule = " The first line must name the columns: text and label.";
+  EXPECT_EQ(error("a.csv", "Text,label\na,0"),
+            "a.csv:1: no column 'text' among 'Text', 'label'." + rule + " Rename 'Text' to 'text'.");
+  EXPECT_EQ(error("a.tsv", "id\ttxet\tlabel\n"),
+            "a.tsv:1: no column 'text' among 'id', 'txet', 'label'." + rule + " Rename 'txet' to 'text'.");
+  EXPECT_EQ(error("a.csv", "sentence,label\na,0"),
+            "a.csv:1: no column 'text' among 'sentence', 'label'." + rule + " Rename 'sentence' to 'text'.");
+  EXPECT_EQ(error("a.csv", "text,Labels\na,0"),
+            "a.csv:1: no column 'label' among 'text', 'Labels'." + rule + " Rename 'Labels' to 'label'.");
+  EXPECT_EQ(error("a.jsonl", R"({"sentence": "a", "label": 0})"),
+            "a.jsonl:1: row 1: the row has no key \"text\". Rename 'sentence' to 'text'.");
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "id": 3, "LABEL": 0})"),
+            "a.jsonl:1: row 1: the row has no key \"label\". Rename 'LABEL' to 'label'.");
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "id": 3})"),
+            "a.jsonl:1: row 1: the row has no label. Give it one, or remove the row.");
+}
+
+TEST_F(LoadRowsTest, RefusesQuotesThatDoNotClose) {
+  EXPECT_EQ(error("a.csv", "text,label\na,0\n\"b,0\nc,0\n"),
+            "a.csv:3: a field opens with a double quote that is never closed. Close it, or put a text with quotes in "
+            "quotes and write each of its own twice.");
+  EXPECT_EQ(error("a.csv", "text,label\n\"a\"c,0\n"),
+            "a.csv:2: text after the closing quote of a field; inside quotes, write a quote twice.");
+  EXPECT_EQ(
+      error("a.csv", "text,label\n\"a\r\nb\"c,0\n"),
+      "a.csv:3: text after the closing quote of a field that opens on line 2; inside quotes, write a quote twice.");
+}
+
+TEST_F(LoadRowsTest, RefusesALoneQuoteThatWouldMergeRowsOfATsv) {
+  const auto merged = [](int from, int to, int columns) {
+    return "a.tsv:" + std::to_string(from) + ": a field opens with a double quote that closes on line " +
+           std::to_string(to) + ", though each line up to there has all " + std::to_string(columns) +
+           " columns. Put a text with quotes in quotes and write each of its own twice, or save it as .jsonl.";
+  };
+  EXPECT_EQ(error("a.tsv", "text\tlabel\nx\t0\n\"\t1\nfoo\t0\n\"\t1\ny\t0\n"), merged(3, 5, 2));
+  EXPECT_EQ(error("a.tsv", "label\ttext\n1\t\"hi\n0\tfoo\n\n1\t\"\n"), merged(2, 5, 2));
+  EXPECT_EQ(error("a.tsv", "id\ttext\tlabel\r\n1\t\"hi\t0\r\n2\tho\"\t1"), merged(2, 3, 3));
+  // Texts in quotes, as pandas and the csv module write them.
+  EXPECT_EQ(load("a.tsv", "text\tlabel\n\"a\n\tb\n\"\t1\n\"\"\"\"\t0\n").texts, (Strings{"a\n\tb\n", "\""}));
+  EXPECT_EQ(load("a.tsv", "label\ttext\n1\t\"a\nb\"\n").texts, (Strings{"a\nb"}));
+  EXPECT_EQ(load("a.tsv", "text\n\"a\nb\"\n", optional_labels()).texts, (Strings{"a\nb"}));
+  EXPECT_EQ(load("a.csv", "text,label\n\"a, b\nc\",1\n").texts, (Strings{"a, b\nc"}));
+}
+
+TEST_F(LoadRowsTest, NeverCrashesOnDamagedFiles) {
+  const std::vector<std::pair<std::string, std::string>> files{
+      {"a.json", "[[\"a\\u00e9\\ud83d\\ude00\", 1],\n{\"text\": \"b\", \"x\": [1e5, null, true], \"label\": 0}]"},
+      {"a.jsonl", "[\"a\", \"x\"]\n{\"text\": \"b\", \"label\": \"y\"}\n"},
+      {"a.csv", "id,text,label\r\n1,\"a \"\"b\"\"\nc\",0\r\n2,中文,1\r\n"}};
+  static constexpr std::string_view kBytes = "{}[]\",:0123456789\\u-.eE \n\r\t\xff\x80tfn";
+  std::mt19937 random(1);
+  size_t accepted = 0;
+  for (int i = 0; i < 9'000; ++i) {
+    auto [file, bytes] = files[i % files.size()];
+    for (size_t edits = 1 + random() % 3; edits > 0; --edits) {
+      const size_t at = random() % bytes.size();
+      switch (random() % 3) {
+        case 0: bytes.insert(at, 1, kBytes[random() % kBytes.size()]); break;
+        case 1: bytes.erase(at, 1 + random() % 9); break;
+        default: bytes[at] = kBytes[random() % kBytes.size()];
+      }
+    }
+    accepted += error(file, bytes, LoadRowsOptions().labels_required(i % 2 == 0)) == "(nothing was thrown)";
+  }
+  EXPECT_GT(accepted, 500);
+  EXPECT_LT(accepted, 8'000);
+}
+
+TEST_F(LoadRowsTest, NeverCrashesOnACutOffFile) {
+  const std::string json = "[[\"a\\u00e9\\ud83d\\ude00\", 1],\n{\"text\": \"b\", \"x\": [1e5, null], \"label\": 0}]";
+  for (size_t length = 0; length < json.size(); ++length) {
+    EXPECT_NE(error("a.json", json.substr(0, length)), "(nothing was thrown)") << length;
+  }
+}
+
+TEST(LabelMapTest, NamesIntegersAndSortsNames) {
+  const auto numbers =
+      LabelMap::from_rows({.file = "", .texts = {"", "", ""}, .labels = {id(2), id(0), id(1)}, .lines = {1, 2, 3}});
+  EXPECT_EQ(numbers.names(), (Strings{"0", "1", "2"}));
+  const auto names = LabelMap::from_rows(
+      {.file = "", .texts = {"", "", ""}, .labels = {name("é"), name("b"), name("B")}, .lines = {1, 2, 3}});
+  EXPECT_EQ(names.names(), (Strings{"B", "b", "é"}));
+  EXPECT_EQ(names.id("b"), 1);
+  EXPECT_EQ(names.id("c"), std::nullopt);
+  EXPECT_EQ(names.name(2), "é");
+  EXPECT_EQ(names.size(), 3);
+}
+
+LabeledRows labelled(const Labels& labels) {
+  LabeledRows rows;
+  rows.file = "f";
+  for (const RawLabel& label : labels) {
+    rows.texts.push_back("text " + std::to_string(rows.texts.size()));
+    rows.labels.push_back(label);
+    rows.lines.push_back(static_cast<int64_t>(rows.texts.size()) + 1);
+  }
+  return rows;
+}
+
+TEST(LabelMapTest, RefusesClassesWithoutARowUnlessToldTo) {
+  const ScratchFolder none;
+  const auto error = [&](const Labels& labels, bool allow = false) {
+    return value_error([&] { LabelMap::from_rows(labelled(labels), allow); }, none);
+  };
+  EXPECT_EQ(error({id(1), id(3), id(2)}),
+            "f: the labels go from 1 to 3, so no text has label 0, and classes are numbered from 0. Number the labels "
+            "from 0, write them as names, or pass --allow-empty-classes to train a class 0 without an example.");
+  EXPECT_EQ(error({id(0), id(3), id(2)}),
+            "f:3: row 2: label 3 makes 4 classes, and 1 has no text: 1. Number the labels from 0 without gaps, write "
+            "them as names, or pass --allow-empty-classes.");
+  EXPECT_EQ(error({id(0), id(99'999)}),
+            "f:3: row 2: label 99999 makes 100000 classes, and 99998 have no text: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …. "
+            "Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
+  EXPECT_EQ(LabelMap::from_rows(labelled({id(1), id(3)}), /*allow_empty_classes=*/true).names(),
+            (Strings{"0", "1", "2", "3"}));
+  EXPECT_EQ(error({id(0), id(999'999)}, /*allow=*/true),
+            "f:3: row 2: label 999999 makes 1000000 classes, at most 100000 can be trained. Number the labels from 0 "
+            "without gaps.");
+}
+
+TEST(LabelMapTest, RefusesIdentifiersForLabels) {
+  const ScratchFolder none;
+  Labels labels;
+  for (int i = 0; i <= LabelMap::kMaxLabels; ++i) labels.push_back(name("user " + std::to_string(i)));
+  EXPECT_EQ(value_error([&] { LabelMap::from_rows(labelled(labels)); }, none),
+            "f: has 100001 different labels, at most 100000 can be trained. Are these labels, or identifiers?");
+}
+
+TEST(LabelMapTest, RefusesBadNames) {
+  const ScratchFolder none;
+  EXPECT_EQ(value_error([] { LabelMap::from_names({}); }, none),
+            "LabelMap: at least one label name expected, got none.");
+  EXPECT_EQ(value_error([] { LabelMap::from_names({"a", ""}); }, none), "LabelMap: a label name is empty.");
+  EXPECT_EQ(value_error([] { LabelMap::from_names({"a", "a"}); }, none), "LabelMap: two labels are named 'a'.");
+  EXPECT_EQ(
+      value_error([] { LabelMap::from_rows({.file = "f", .texts = {""}, .labels = {kNone}, .lines = {7}}); }, none),
+      "f:7: row 1: the row has no label. Give it one, or remove the row.");
+}
+
+TEST(ToDatasetTest, GivesEachRowItsId) {
+  const LabelMap labels = LabelMap::from_names({"sad", "1", "0"});
+  const auto dataset = to_dataset(
+      {.file = "f", .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}, .lines = {1, 2, 3}},
+      labels);
+  EXPECT_EQ(dataset.texts, (Strings{"a", "b", "c"}));
+  EXPECT_THAT(dataset.labels, ElementsAre(2, 0, 1));
+  EXPECT_THAT(to_dataset({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels).labels,
+              ElementsAre(1));
+}
+
+TEST(ToDatasetTest, RefusesLabelsItDoesNotKnowAndListsThose) {
+  const ScratchFolder none;
+  const auto error = [&](const RawLabel& label, const LabelMap& labels) {
+    return value_error(
+        [&] { to_dataset({.file = "f", .texts = {"", ""}, .labels = {id(0), label}, .lines = {3, 9}}, labels); }, none);
+  };
+  const LabelMap labels = LabelMap::from_names({"joy", "anger"});
+  EXPECT_EQ(error(name("fear"), labels), "f:9: row 2: unknown label 'fear'. The labels are: joy, anger.");
+  EXPECT_EQ(error(id(2), labels), "f:9: row 2: unknown label 2. The labels, numbered from 0, are: joy, anger.");
+  EXPECT_EQ(error(kNone, labels), "f:9: row 2: the row has no label. Give it one, or remove the row.");
+  Strings many;
+  for (int i = 0; i < 25; ++i) many.push_back(std::to_string(i));
+  EXPECT_EQ(
+      error(name("x"), LabelMap::from_names(many)),
+      "f:9: row 2: unknown label 'x'. The labels are: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, "
+      "18, 19, … (25 in all).");
+}
+
+Dataset numbered(int64_t size) {
+  Dataset dataset;
+  for (int64_t i = 0; i < size; ++i) {
+    dataset.texts.push_back(std::to_string(i));
+    dataset.labels.push_back(i);
+  }
+  return dataset;
+}
+
+TEST(SplitDatasetTest, GivesEveryRowToOnePartTheSameWayEveryTime) {
+  const auto [train, dev] = split_dataset(numbered(1000), 0.08, 123);
+  EXPECT_EQ(train.size(), 920);
+  EXPECT_EQ(dev.size(), 80);
+  std::set<int64_t> seen(train.labels.begin(), train.labels.end());
+  seen.insert(dev.labels.begin(), dev.labels.end());
+  EXPECT_EQ(seen.size(), 1000);
+  for (int64_t i = 0; i < dev.size(); ++i) EXPECT_EQ(dev.texts[i], std::to_string(dev.labels[i]));
+  EXPECT_EQ(split_dataset(numbered(1000), 0.08, 123).second.labels, dev.labels);
+  EXPECT_NE(split_dataset(numbered(1000), 0.08, 124).second.labels, dev.labels);
+}
+
+TEST(SplitDatasetTest, RefusesAnEmptyPart) {
+  const ScratchFolder none;
+  const auto error = [&](int64_t rows, double ratio) {
+    return value_error([&] { split_dataset(numbered(rows), ratio, 1); }, none);
+  };
+  EXPECT_EQ(error(5, 0.08),
+            "split_dataset: a ratio of 0.08 leaves one part of 5 rows empty. Use more rows or another ratio.");
+  EXPECT_EQ(error(1, 0.5),
+            "split_dataset: a ratio of 0.5 leaves one part of 1 rows empty. Use more rows or another ratio.");
+  EXPECT_EQ(error(5, 1.5), "split_dataset: ratio must be between 0 and 1, got 1.5.");
+  EXPECT_EQ(error(5, std::nan("")), "split_dataset: ratio must be between 0 and 1, got nan.");
+}
+
+}  // namespace
+}  // namespace mezzo::text

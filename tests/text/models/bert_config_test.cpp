@@ -1,0 +1,45 @@
+#include "mezzo/text/models/bert_config.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "text/scratch_folder.h"
+
+namespace mezzo::text {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class BertConfigTest : public testing::Test {
+ protected:
+  std::string error(std::string_view config_json) {
+    return value_error([&] { BertConfig::from_file(folder_.write("config.json", config_json)); }, folder_);
+  }
+
+  const ScratchFolder folder_;
+};
+
+TEST_F(BertConfigTest, NamesTheFileAndLineOfBadJson) {
+  EXPECT_EQ(error("{\n\"layer_norm_eps\": 1e999}"), "config.json:2: a number too large for a double.");
+  EXPECT_EQ(error("{\"x\": " + std::string(1'000'000, '[')), "config.json:1: JSON nested more than 127 deep.");
+  EXPECT_EQ(error("{\"hidden_size\": 768"), "config.json:1: the JSON ends where ',' or '}' is expected.");
+  EXPECT_EQ(error("[]"), "config.json: expected a JSON object, found array");
+  EXPECT_THAT(error("{\"hidden_size\": 1e300}"), StartsWith("config.json: hidden_size is 1e+300, expected an integer"));
+}
+
+TEST_F(BertConfigTest, KeepsTheNamesOfManyLabelsInOrder) {
+  BertConfig config;
+  for (int i = 0; i < 50'000; ++i) config.label_names.push_back("label " + std::to_string(i));
+  config.save(folder_ / "config.json");  // in linear time: a search for each name among all would take minutes
+  EXPECT_EQ(BertConfig::from_file(folder_ / "config.json").label_names, config.label_names);
+  const std::string text = ScratchFolder::read(folder_ / "config.json");
+  EXPECT_THAT(text, HasSubstr("\"id2label\": {\n    \"0\": \"label 0\",\n    \"1\": \"label 1\",\n    \"2\": "));
+  EXPECT_EQ(nlohmann::json::parse(text)["label2id"]["label 49999"], 49'999);
+}
+
+}  // namespace
+}  // namespace mezzo::text

@@ -1,0 +1,325 @@
+#include "mezzo/text/report/report.h"
+
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "text/report/chart_axis.h"
+#include "text/report/confusion_table.h"
+#include "text/report/html.h"
+#include "text/report/svg_chart.h"
+
+// That pages are well-formed, and curves true to the data, is tests/python/test_report.py.
+
+namespace mezzo::text {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+ReportInput small_run() {
+  ReportInput input;
+  input.title = "A run";
+  for (int64_t step = 1; step <= 4; ++step) {
+    input.steps.push_back({.step = step,
+                           .epoch = 0.25 * static_cast<double>(step),
+                           .loss = 2.0 / static_cast<double>(step),
+                           .lr = 3e-5,
+                           .grad_norm = 2,
+                           .loss_scale = 65536,
+                           .skipped = step == 1,
+                           .samples = 32,
+                           .tokens = 600,
+                           .seconds = 2});
+  }
+  input.evals = {{.step = 2, .split = "dev", .loss = 1.2, .accuracy = 0.5, .macro_f1 = 0.4, .seconds = 3},
+                 {.step = 4, .split = "dev", .loss = 1.3, .accuracy = 0.4, .macro_f1 = 0.3, .seconds = 3},
+                 {.step = 2,
+                  .split = "test",
+                  .loss = 1.1,
+                  .accuracy = 0.5975,
+                  .macro_f1 = 0.5612,
+                  .seconds = 3,
+                  .is_final = true}};
+  input.best_step = 2;
+  input.end = EndRecord{.steps = 4,
+                        .minutes = 4.93,
+                        .samples_per_second = 31.2,
+                        .tokens_per_second = 607,
+                        .peak_memory_bytes = 2412345678};
+  input.label_names = {"neg", "pos"};
+  input.confusion_matrix = {{30, 10}, {5, 55}};
+  return input;
+}
+
+std::string number(const std::string& name, const std::string& value, const std::string& detail) {
+  return "<div class=\"name\">" + name + "</div><div class=\"value\">" + value + "</div><div class=\"detail\">" +
+         detail + "</div>";
+}
+
+std::vector<std::string> labels(const ChartAxis& axis) {
+  std::vector<std::string> out;
+  for (const auto& tick : axis.ticks()) {
+    out.push_back(tick.label);
+  }
+  return out;
+}
+
+TEST(ReportTest, HeadsThePageWithTheNumbersOfTheRun) {
+  const std::string page = render_report(small_run());
+  EXPECT_THAT(page, HasSubstr(number("Test accuracy", "59.75 %", "model of step 2")));
+  EXPECT_THAT(page, HasSubstr(number("Test macro F1", "56.12 %", "loss 1.1")));
+  EXPECT_THAT(page, HasSubstr(number("Best step", "2", "dev accuracy 50.00 %")));
+  EXPECT_THAT(page, HasSubstr(number("Training time", "4 min 56 s", "4 steps")));
+  EXPECT_THAT(page, HasSubstr(number("Samples per second", "31.2", "607.0 tokens/s")));
+  EXPECT_THAT(page, HasSubstr(number("Peak memory", "2.41 GB", "")));
+  EXPECT_THAT(page, HasSubstr(number("Skipped steps", "1", "25.0 % of 4")));
+}
+
+TEST(ReportTest, SaysWhatARunWithoutEndOrTestHasInstead) {
+  ReportInput input = small_run();
+  input.evals.pop_back();
+  input.end.reset();
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr(number("Dev accuracy", "50.00 %", "model of step 2")));
+  EXPECT_THAT(page, HasSubstr(number("Best step so far", "2", "dev accuracy 50.00 %")));
+  EXPECT_THAT(page, HasSubstr(number("Training time", "8.0 s", "4 steps so far")));
+  EXPECT_THAT(page, HasSubstr(number("Samples per second", "16.0", "300.0 tokens/s")));
+  EXPECT_THAT(page, HasSubstr(number("Peak memory", "–", "run has not ended")));
+  input.evals.clear();
+  EXPECT_THAT(render_report(input), HasSubstr(number("Accuracy", "–", "not evaluated")));
+}
+
+TEST(ReportTest, GivesTheFinalEvaluationItsOwnPlace) {
+  ReportInput input = small_run();
+  input.evals.back().split = "dev";  // as in a run without test
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("<tr class=\"best\"><td>2, the best</td><td>dev</td>"));
+  EXPECT_THAT(page, HasSubstr("<tr><td>2</td><td>dev, final</td>"));
+  EXPECT_THAT(page, Not(HasSubstr("data-y=\"0.5975\""))) << "no point of a curve";
+  EXPECT_THAT(page, HasSubstr("data-x=\"2\" data-y=\"0.5\"><title>step 2\nbest model 0.5</title>"));
+}
+
+TEST(ReportTest, SaysWhatWasTrainedWhenAndHowItEnded) {
+  ReportInput input = small_run();
+  input.title = "MiniLM trained on emotion/train.json";
+  input.when = "2026-11-22 23:58 to 23:59 UTC";
+  EXPECT_THAT(render_report(input), Not(HasSubstr("class=\"card notice\"")));
+  input.notice = "This run failed after step 4 of 9: <why>";
+  input.evaluated = "test, model of step 2";
+  input.classification_report = "accuracy";
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("<title>MiniLM trained on emotion/train.json, 2026-11-22 23:58 to 23:59 UTC</title>"));
+  EXPECT_THAT(page, HasSubstr("<h1>MiniLM trained on emotion/train.json</h1>\n<p class=\"sub\">2026-11-22 23:58 to"));
+  EXPECT_THAT(page, HasSubstr("<p class=\"card notice\">This run failed after step 4 of 9: &lt;why&gt;</p>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Confusion matrix of test, model of step 2</h2>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Classification report of test, model of step 2</h2>"));
+}
+
+TEST(ReportTest, ChartsTheLossScaleOnlyWhereThereIsOne) {
+  ReportInput input = small_run();
+  EXPECT_THAT(render_report(input), HasSubstr("<b>Loss scale</b>"));
+  for (StepRecord& step : input.steps) {
+    step.loss_scale = 1;
+  }
+  EXPECT_THAT(render_report(input), Not(HasSubstr("<b>Loss scale</b>")));
+  EXPECT_THAT(render_report(input), HasSubstr("<b>Gradient norm</b>"));
+}
+
+TEST(ReportTest, SaysOnceWhatManyStepsWereSkippedFor) {
+  ReportInput input = small_run();
+  const auto found = [&](int64_t step, const char* kind, const std::string& text) {
+    DiagnoseRecord& record = input.diagnoses.emplace_back();
+    record.step = step;
+    record.kind = kind;
+    record.loss_scale = 65536 / static_cast<double>(step);
+    record.text = text;
+  };
+  for (int64_t step = 1; step <= 50; ++step) {
+    found(step, "overflow", "gradients");
+    found(step, "first_op", "an op\n1" + std::to_string(step));
+  }
+  found(51, "first_op", "another op");
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("step 1, loss scale 65,536, and alike up to step 50, loss scale 1,310.7: what overflow"));
+  EXPECT_THAT(page, HasSubstr("<pre>an op\n11</pre>"));
+  EXPECT_THAT(page, Not(HasSubstr("<pre>an op\n12</pre>")));
+  EXPECT_THAT(page, HasSubstr("step 51, loss scale 1,285.0: where it began</p><pre>another op</pre>"));
+}
+
+TEST(ReportTest, EscapesEveryString) {
+  const std::string evil = "<script>alert('x')</script>\"&\x01\xff";
+  ReportInput input = small_run();
+  input.title = evil;
+  input.evals[0].split = evil;
+  input.label_names = {evil, evil};
+  input.classification_report = evil;
+  input.headline = input.settings = input.environment = {{evil, evil}};
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, Not(HasSubstr("<script")));
+  EXPECT_THAT(page, Not(HasSubstr("alert('")));
+  EXPECT_THAT(page, Not(HasSubstr("\x01")));
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;&quot;&amp;\xEF\xBF\xBD"));
+}
+
+TEST(ReportTest, LoadsNothingAndRunsNothing) {
+  const std::string page = render_report(small_run());
+  for (const char* loader : {"src=", "href=", "url(", "@import", "<script", "<link", "onload"}) {
+    EXPECT_THAT(page, Not(HasSubstr(loader)));
+  }
+  EXPECT_THAT(page, HasSubstr("default-src 'none'"));
+}
+
+TEST(ReportTest, RendersWhateverIsMissingOrBroken) {
+  EXPECT_THAT(render_report({}), HasSubstr("no steps recorded"));
+  const double awkward[] = {0, -0.0, kNan, kInf, -kInf, 1e308, -1e308, 5e-324, -1, 1};
+  for (const double value : awkward) {
+    for (const size_t size : {1, 2, 25}) {
+      ReportInput input = small_run();
+      StepRecord step = input.steps[0];
+      step.loss = step.lr = step.grad_norm = step.loss_scale = step.seconds = step.epoch = value;
+      input.steps.assign(size, step);
+      input.steps.back().loss = -value;
+      input.evals = {
+          {.step = 1, .split = "dev", .loss = value, .accuracy = value, .macro_f1 = value, .seconds = value}};
+      input.end = EndRecord{
+          .steps = 0, .minutes = value, .samples_per_second = kNan, .tokens_per_second = kNan, .peak_memory_bytes = 0};
+      const std::string page = render_report(input);
+      EXPECT_EQ(page.find("nan"), std::string::npos) << value << " x " << size;
+      EXPECT_EQ(page.find("inf"), std::string::npos) << value << " x " << size;
+    }
+  }
+}
+
+TEST(ReportTest, StaysUnderAMegabyteForAHundredThousandSteps) {
+  ReportInput input = small_run();
+  for (int64_t step = 5; step <= 100000; ++step) {
+    StepRecord record = input.steps[static_cast<size_t>(step % 4)];
+    record.step = step;
+    record.loss = std::fmod(static_cast<double>(step) * 0.618, 1.0);
+    record.skipped = step % 2 == 0;
+    record.loss_scale = step % 3 == 0 ? 65536 : 32768;
+    record.seconds = 1 + std::fmod(static_cast<double>(step) * 0.381, 1.0);
+    record.grad_norm = record.seconds;
+    input.steps.push_back(record);
+    if (step % 50 == 0) {
+      input.evals.push_back(input.evals[0]);
+      input.evals.back().step = step;
+    }
+  }
+  EXPECT_LT(render_report(input).size(), 1000000u);
+}
+
+TEST(ReportTest, RefusesAConfusionMatrixThatIsNotSquare) {
+  ReportInput input;
+  input.confusion_matrix = {{1, 2}, {3}};
+  try {
+    render_report(input);
+    FAIL() << "accepted";
+  } catch (const c10::ValueError& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "render_report: the confusion matrix must be square, got a row of 1 in a matrix of 2 rows.");
+  }
+}
+
+TEST(ConfusionTableTest, ShowsCountsRecallPrecisionAndSupport) {
+  const std::string table = render_confusion({{30, 10}, {0, 0}}, {"负", "正"});
+  EXPECT_THAT(table, HasSubstr("title=\"true 负, predicted 正: 10 of 40 (25%)\">10</td>"));
+  EXPECT_THAT(table, HasSubstr("<td class=\"edge\">75%</td><td class=\"edge\">40</td>"));
+  EXPECT_THAT(table, HasSubstr("<td class=\"edge\">–</td><td class=\"edge\">0</td>")) << "a label without texts";
+  EXPECT_THAT(table, HasSubstr("precision</th><td class=\"edge\">100%</td><td class=\"edge\">0%</td>"));
+}
+
+TEST(ConfusionTableTest, NumbersLabelsWithoutANameAndListsConfusionsOfMany) {
+  EXPECT_THAT(render_confusion({{1, 0}, {0, 1}}, {"a"}), HasSubstr("title=\"1\">1</th>"));
+  std::vector<std::vector<int64_t>> counts(1000, std::vector<int64_t>(1000, 1));
+  counts[3][7] = 500;
+  const std::string list = render_confusion(counts, {});
+  EXPECT_LT(list.size(), 10000u);
+  EXPECT_THAT(list, HasSubstr("<tbody><tr><td>3</td><td>7</td><td>500</td>"));
+}
+
+TEST(ChartAxisTest, PutsTicksAtRoundNumbers) {
+  EXPECT_THAT(labels(ChartAxis::whole_numbers(1, 288)), ElementsAre("50", "100", "150", "200", "250"));
+  EXPECT_THAT(labels(ChartAxis::whole_numbers(7, 7)), ElementsAre("6", "7", "8"));
+  EXPECT_THAT(labels(ChartAxis::containing(0, 1.79, AxisScale::kLinear)), ElementsAre("0", "0.5", "1.0", "1.5", "2.0"));
+  EXPECT_THAT(labels(ChartAxis::containing(0, 3e-5, AxisScale::kLinear)), ElementsAre("0", "1e-5", "2e-5", "3e-5"));
+  EXPECT_THAT(labels(ChartAxis::containing(0, 0, AxisScale::kLinear)),
+              ElementsAre("0", "0.2", "0.4", "0.6", "0.8", "1.0"));
+  EXPECT_THAT(labels(ChartAxis::containing(65536, 65536, AxisScale::kLog2)),
+              ElementsAre("32,768", "65,536", "131,072"));
+  EXPECT_THAT(labels(ChartAxis::containing(0.02, 500, AxisScale::kLog10)),
+              ElementsAre("0.01", "0.1", "1", "10", "100", "1,000"));
+}
+
+TEST(ChartAxisTest, PlacesEveryFiniteValueBetweenTheEnds) {
+  for (const double low : {-1e308, -1.0, 0.0, 5e-324, 1.0, 1e15}) {
+    for (const double high : {-1.0, 0.0, 5e-324, 1.0 + 1e-16, 1e15 + 1, 1e308}) {
+      if (low <= high) {
+        const auto axis = ChartAxis::containing(low, high, AxisScale::kLinear);
+        EXPECT_GE(axis.place(low), 0) << low << " " << high;
+        EXPECT_LE(axis.place(high), 1) << low << " " << high;
+        EXPECT_LE(axis.ticks().size(), 15u);
+      }
+    }
+  }
+}
+
+TEST(ChartAxisTest, WritesNumbersForPeople) {
+  EXPECT_EQ(format_number(0.41234), "0.4123");
+  EXPECT_EQ(format_number(65536), "65,536");
+  EXPECT_EQ(format_number(-1234.56), "-1,234.6");
+  EXPECT_EQ(format_number(3e-5), "3e-5");
+  EXPECT_EQ(format_number(kInf), "non-finite");
+  EXPECT_EQ(format_count(-1234567), "-1,234,567");
+  EXPECT_EQ(format_count(123), "123");
+}
+
+TEST(SvgChartTest, KeepsASpikeOfOneStepInALongRun) {
+  Chart chart;
+  ChartSeries series;
+  for (int i = 0; i < 50000; ++i) {
+    series.x.push_back(i);
+    series.y.push_back(i == 31234 ? 100 : 1);
+  }
+  chart.series = {series};
+  EXPECT_THAT(render_chart(chart), HasSubstr(" 12.00L")) << "the top of the plot is at 12";
+}
+
+TEST(SvgChartTest, LeavesAGapForAValueThatIsNotFinite) {
+  Chart chart;
+  chart.series = {
+      {.name = "a", .look = ChartSeries::Look::kLine, .color = 1, .x = {1, 2, 3, 4, 5}, .y = {1, 1, kNan, 1, 1}}};
+  const std::string svg = render_chart(chart);
+  const std::string line = svg.substr(svg.find("class=\"line"));
+  EXPECT_EQ(std::count(line.begin(), line.begin() + static_cast<long>(line.find("/>")), 'M'), 2);
+}
+
+TEST(SvgChartTest, MarksStepsOneByOneOrTogetherWhenTheyAreClose) {
+  Chart chart;
+  chart.series = {{.name = "a", .look = ChartSeries::Look::kSteps, .color = 1, .x = {1, 10000}, .y = {8, 4}}};
+  chart.marks = {10, 11, 5000};
+  chart.mark_name = "skipped step";
+  const std::string svg = render_chart(chart);
+  EXPECT_THAT(svg, HasSubstr("2 skipped steps: steps 10 to 11"));
+  EXPECT_THAT(svg, HasSubstr("skipped step: step 5,000"));
+  EXPECT_THAT(svg, HasSubstr("3 skipped steps</span>"));
+}
+
+TEST(SvgChartTest, SaysThatThereIsNoData) { EXPECT_THAT(render_chart({}), HasSubstr(">no data</text>")); }
+
+TEST(HtmlTest, EscapesMarkupAndKeepsLines) {
+  EXPECT_EQ(escape_html("<a b=\"c\" d='e'>&\n\t\x02中"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;\n\t中");
+  EXPECT_EQ(escape_html("\xef\xbf\xbe\xc2\x85"), "");
+}
+
+}  // namespace
+}  // namespace mezzo::text
