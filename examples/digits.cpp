@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
                        nn::Flatten(),
                        nn::Linear(32 * 4 * 4, 10)};
   model->to(device);
-  mezzo::AdamW optimizer({{named_parameters(*model), /*weight_decay=*/0.01}}, mezzo::AdamOptions().lr(2e-3));
+  mezzo::AdamW optimizer(*model, mezzo::AdamWOptions().lr(2e-3));
   mezzo::GradScaler scaler(mezzo::GradScalerOptions().enabled(precision == "fp16"));  // bf16 has float32's range
   const auto dtype = precision == "fp16" ? torch::kHalf : torch::kBFloat16;
   auto forward = mezzo::autocast(

@@ -21,7 +21,7 @@ int main() {
   torch::manual_seed(0);
   torch::nn::Sequential model{torch::nn::Linear(16, 64), torch::nn::GELU(), torch::nn::Linear(64, 3)};
   dist::DistributedDataParallel ddp(model, group);
-  mezzo::AdamW optimizer({{named_parameters(*model), /*weight_decay=*/0.01}}, mezzo::AdamOptions().lr(5e-3));
+  mezzo::AdamW optimizer(*model, mezzo::AdamWOptions().lr(5e-3));
   const auto all = torch::randn({256, 16});
   const auto inputs = all.chunk(group.size())[group.rank()];
   const auto labels = inputs.narrow(1, 0, 3).argmax(1);

@@ -30,8 +30,8 @@ int main(int argc, char** argv) {
   generator->to(device);
   critic->to(device);
   const auto adam = mezzo::AdamOptions().lr(2e-3).betas({0.5, 0.99});
-  mezzo::Adam generator_optimizer({{named_parameters(*generator)}}, adam);
-  mezzo::Adam critic_optimizer({{named_parameters(*critic)}}, adam);
+  mezzo::Adam generator_optimizer(*generator, adam);
+  mezzo::Adam critic_optimizer(*critic, adam);
 
   mezzo::GradScaler scaler(mezzo::GradScalerOptions().growth_interval(100));
   std::vector<double> critic_losses, generator_losses, scales;

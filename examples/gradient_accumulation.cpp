@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   torch::manual_seed(0);
   torch::nn::Sequential model{torch::nn::Linear(16, 64), torch::nn::GELU(), torch::nn::Linear(64, 3)};
   model->to(device);
-  mezzo::AdamW optimizer({{named_parameters(*model), /*weight_decay=*/0.01}}, mezzo::AdamOptions().lr(5e-3));
+  mezzo::AdamW optimizer(*model, mezzo::AdamWOptions().lr(5e-3));
   const auto inputs = torch::randn({256, 16}).to(device);
   const auto labels = inputs.narrow(1, 0, 3).argmax(1);
   constexpr int kMicroBatches = 4;

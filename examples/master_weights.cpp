@@ -19,8 +19,8 @@ int main(int argc, char** argv) {
   const auto inputs = torch::randn({256, 16}).to(device);
   const auto labels = inputs.narrow(1, 0, 4).argmax(1);
 
-  mezzo::MasterWeights masters(named_parameters(*model), torch::kHalf);  // the model is float16 from here on
-  mezzo::AdamW optimizer({{masters.masters(), /*weight_decay=*/0.01}}, mezzo::AdamOptions().lr(1e-3));
+  mezzo::MasterWeights masters(*model, torch::kHalf);  // the model is float16 from here on
+  mezzo::AdamW optimizer(masters.masters(), mezzo::AdamWOptions().lr(1e-3));
   mezzo::GradScaler scaler;
   std::vector<double> losses, scales;
   for (int step = 0; step < 60; ++step) {

@@ -64,7 +64,7 @@ Timing time_mezzo(at::ScalarType gradient_dtype) {
     owner.mutable_grad() = model.gradients[i];
     group.params.push_back({"parameter " + std::to_string(i), model.params[i], model.shadows[i]});
   }
-  mezzo::AdamW optimizer({group}, mezzo::AdamOptions().lr(3e-5).max_grad_norm(1.0));
+  mezzo::AdamW optimizer({group}, mezzo::AdamWOptions().lr(3e-5).max_grad_norm(1.0));
   mezzo::GradScaler scaler(mezzo::GradScalerOptions().init_scale(1024));
   scaler.scale(at::ones({}));
   return time_of([&] {

@@ -1,5 +1,6 @@
 #include "mezzo/amp/autocast_guard.h"
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
@@ -21,7 +22,7 @@ c10::DeviceType checked_device_type(c10::DeviceType device_type) {
 c10::ScalarType checked_dtype(c10::ScalarType dtype) {
   TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
                     "AutocastGuard: dtype must be kHalf or kBFloat16, got ", dtype,
-                    ". For a full-precision scope, pass /*enabled=*/false.");
+                    ". For a full-precision scope, use AutocastGuard::disabled(device_type).");
   return dtype;
 }
 
@@ -31,6 +32,11 @@ AutocastGuard::AutocastGuard(c10::DeviceType device_type)
     : AutocastGuard(
           device_type,
           Found{.dtype = at::autocast::get_autocast_dtype(checked_device_type(device_type)), .enabled = true}) {}
+
+AutocastGuard AutocastGuard::disabled(c10::DeviceType device_type) {
+  return {device_type,
+          Found{.dtype = at::autocast::get_autocast_dtype(checked_device_type(device_type)), .enabled = false}};
+}
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type,
                              c10::ScalarType dtype,
@@ -44,6 +50,11 @@ AutocastGuard::AutocastGuard(c10::DeviceType device_type, const Found& state, st
       previous_enabled_(at::autocast::is_autocast_enabled(device_type)),
       previous_dtype_(at::autocast::get_autocast_dtype(device_type)),
       previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
+  if (state.enabled && device_type == at::kCUDA && !at::hasCUDA()) {
+    TORCH_WARN_ONCE(
+        "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
+        "type that the model's tensors live on.");
+  }
   at::autocast::set_autocast_enabled(device_type, state.enabled);
   at::autocast::set_autocast_dtype(device_type, state.dtype);
   at::autocast::increment_nesting();

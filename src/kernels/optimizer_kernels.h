@@ -22,6 +22,7 @@ using ParameterUpdates = std::vector<ParameterUpdate>;
 
 struct AdamSettings {
   double beta1, beta2, eps;
+  bool amsgrad;    ///< divides by the root of the largest second moment so far
   bool decoupled;  ///< weight decay shrinks the weights (AdamW), not added to gradients (Adam)
 };
 
@@ -31,7 +32,7 @@ struct AdamSettings {
 /// lr * smallest_normal / (1 - beta1) / eps.
 bool flushes_denormals(const AdamSettings& settings);
 
-/// Slots: exp_avg, exp_avg_sq. Needs a step count.
+/// Slots: exp_avg, exp_avg_sq, and max_exp_avg_sq with amsgrad. Needs a step count.
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 
 struct SgdSettings {

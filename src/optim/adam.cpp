@@ -16,24 +16,41 @@ void check(const AdamOptions& options) {
 
 }  // namespace
 
-Adam::Adam(std::vector<ParamGroup> groups, AdamOptions options)
+Adam::Adam(ParamGroups groups, AdamOptions options)
     : Optimizer(std::move(groups),
                 {.lr = options.lr(),
                  .max_grad_norm = options.max_grad_norm(),
                  .stochastic_rounding_seed = options.stochastic_rounding_seed(),
-                 .weight_decay = options.weight_decay().value_or(0)}),
+                 .weight_decay = options.weight_decay()}),
       options_(options) {
   check(options);
 }
 
-AdamW::AdamW(std::vector<ParamGroup> groups, AdamOptions options)
-    : Adam(std::move(groups), options.weight_decay(options.weight_decay().value_or(0.01))) {}
+AdamW::AdamW(ParamGroups groups, const AdamWOptions& options)
+    : Adam(std::move(groups),
+           AdamOptions()
+               .lr(options.lr())
+               .betas(options.betas())
+               .eps(options.eps())
+               .weight_decay(options.weight_decay())
+               .amsgrad(options.amsgrad())
+               .max_grad_norm(options.max_grad_norm())
+               .stochastic_rounding_seed(options.stochastic_rounding_seed())) {}
+
+std::vector<std::string_view> Adam::slot_names() const {
+  std::vector<std::string_view> names{"exp_avg", "exp_avg_sq"};
+  if (options_.amsgrad()) {
+    names.emplace_back("max_exp_avg_sq");
+  }
+  return names;
+}
 
 void Adam::update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) {
   kernels::adam(updates,
                 {.beta1 = options_.betas().first,
                  .beta2 = options_.betas().second,
                  .eps = options_.eps(),
+                 .amsgrad = options_.amsgrad(),
                  .decoupled = has_decoupled_weight_decay()},
                 factors);
 }
@@ -41,7 +58,7 @@ void Adam::update(const std::vector<ParameterUpdate>& updates, const GradientFac
 TorchOptions Adam::hyperparameters() const {
   return {{"betas", options_.betas()},
           {"eps", options_.eps()},
-          {"amsgrad", false},
+          {"amsgrad", options_.amsgrad()},
           {"maximize", false},
           {"decoupled_weight_decay", has_decoupled_weight_decay()}};
 }

@@ -1,5 +1,7 @@
 #include "mezzo/optim/clip_grad.h"
 
+#include <ATen/ops/_foreach_clamp_max.h>
+#include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
@@ -18,19 +20,38 @@
 
 namespace mezzo {
 
-at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm) {
-  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0, got ", max_norm, ".");
-  const c10::NoGradGuard no_grad;
+namespace {
+
+GradientGroups gradients_of(at::TensorList parameters, const char* function) {
   GradientGroups groups;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& gradient = parameters[i].grad();
     if (!gradient.defined()) {
       continue;
     }
-    TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "clip_grad_norm_: parameter ", i, " has a gradient of layout ",
+    TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, function, ": parameter ", i, " has a gradient of layout ",
                       gradient.layout(), "; only dense gradients can be clipped. Leave that parameter out.");
     groups.add(gradient);
   }
+  return groups;
+}
+
+}  // namespace
+
+void clip_grad_value_(at::TensorList parameters, double clip_value) {
+  TORCH_CHECK_VALUE(clip_value >= 0, "clip_grad_value_: clip_value must be at least 0, got ", clip_value, ".");
+  const c10::NoGradGuard no_grad;
+  for (const auto& group : gradients_of(parameters, "clip_grad_value_")) {
+    at::_foreach_clamp_min_(group.gradients, -clip_value);
+    at::_foreach_clamp_max_(group.gradients, clip_value);
+  }
+}
+
+at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double norm_type) {
+  TORCH_CHECK_VALUE(max_norm >= 0, "clip_grad_norm_: max_norm must be at least 0, got ", max_norm, ".");
+  TORCH_CHECK_VALUE(norm_type > 0, "clip_grad_norm_: norm_type must be above 0, got ", norm_type, ".");
+  const c10::NoGradGuard no_grad;
+  const GradientGroups groups = gradients_of(parameters, "clip_grad_norm_");
   if (groups.empty()) {
     return at::zeros({}, at::kFloat);
   }
@@ -39,9 +60,9 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm) {
   std::vector<at::Tensor> norms;
   for (const auto& group : groups) {
     const auto dtype = group.dtype == at::kDouble ? at::kDouble : at::kFloat;
-    norms.push_back(copy_to(at::stack(at::_foreach_norm(group.gradients, 2, dtype)), device));
+    norms.push_back(copy_to(at::stack(at::_foreach_norm(group.gradients, norm_type, dtype)), device));
   }
-  const auto total_norm = at::linalg_vector_norm(at::cat(norms), 2);
+  const auto total_norm = at::linalg_vector_norm(at::cat(norms), norm_type);
   const auto wanted = (total_norm + 1e-6).reciprocal() * max_norm;  // as Python divides a number by a tensor
   const auto factor = at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
   for (const auto& group : groups) {

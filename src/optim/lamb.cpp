@@ -16,7 +16,7 @@ void check(const LAMBOptions& options) {
 
 }  // namespace
 
-LAMB::LAMB(std::vector<ParamGroup> groups, LAMBOptions options)
+LAMB::LAMB(ParamGroups groups, LAMBOptions options)
     : Optimizer(std::move(groups),
                 {.lr = options.lr(),
                  .max_grad_norm = options.max_grad_norm(),

@@ -1,9 +1,23 @@
 #include "mezzo/optim/named_parameter.h"
 
+#include <torch/nn/module.h>
+
 #include <cctype>
 #include <cstddef>
+#include <set>
 
 namespace mezzo {
+
+std::vector<NamedParameter> named_parameters(const torch::nn::Module& module) {
+  std::vector<NamedParameter> parameters;
+  std::set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      parameters.push_back({item.key(), item.value()});
+    }
+  }
+  return parameters;
+}
 
 bool is_norm_parameter(const NamedParameter& parameter) {
   const std::string& name = parameter.name;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <set>
@@ -39,23 +40,49 @@ void check_parameter(const NamedParameter& parameter, bool stochastic) {
 
 }  // namespace
 
-Optimizer::Optimizer(std::vector<ParamGroup> groups, const StepOptions& options)
-    : groups_(std::move(groups)), options_(options) {
+ParamGroups::ParamGroups(std::vector<NamedParameter> parameters) { groups_.push_back({std::move(parameters)}); }
+
+ParamGroups::ParamGroups(const torch::nn::Module& module) {
+  auto parameters = named_parameters(module);
+  std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.tensor.requires_grad(); });
+  groups_.push_back({std::move(parameters)});
+}
+
+Optimizer::Optimizer(ParamGroups groups, const StepOptions& options)
+    : groups_(std::move(groups.groups_)), options_(options) {
   TORCH_CHECK_VALUE(options.lr >= 0, "Optimizer: lr must not be negative, got ", options.lr);
   TORCH_CHECK_VALUE(options.max_grad_norm >= 0, "Optimizer: max_grad_norm must be at least 0, got ",
                     options.max_grad_norm);
-  std::set<std::string> names;
-  std::set<const void*> tensors;
   for (ParamGroup& group : groups_) {
     group.weight_decay = group.weight_decay.value_or(options.weight_decay);
+  }
+  check_groups(groups_);
+}
+
+void Optimizer::check_groups(const std::vector<ParamGroup>& groups) const {
+  std::set<std::string> names;
+  std::set<const void*> tensors;
+  for (const ParamGroup& group : groups) {
     for (const NamedParameter& parameter : group.params) {
-      check_parameter(parameter, options.stochastic_rounding_seed.has_value());
+      check_parameter(parameter, options_.stochastic_rounding_seed.has_value());
       TORCH_CHECK_VALUE(
           names.insert(parameter.name).second && tensors.insert(parameter.tensor.unsafeGetTensorImpl()).second,
           "Optimizer: parameter ", parameter.name, " is listed twice");
     }
   }
   TORCH_CHECK_VALUE(!names.empty(), "Optimizer: no parameters to train");
+}
+
+void Optimizer::add_param_group(ParamGroup group) {
+  TORCH_CHECK_VALUE(!share_,
+                    "Optimizer: add_param_group() was called after set_share(); add the group before the "
+                    "parameters are shared out");
+  TORCH_CHECK_VALUE(!group.params.empty(), "Optimizer: add_param_group() got a group without parameters");
+  group.weight_decay = group.weight_decay.value_or(options_.weight_decay);
+  auto groups = groups_;
+  groups.push_back(std::move(group));
+  check_groups(groups);
+  groups_ = std::move(groups);
 }
 
 void Optimizer::set_share(OptimizerShare share) {

@@ -37,4 +37,10 @@ std::vector<ParamGroup> make_param_groups(const std::vector<NamedParameter>& par
   return result;
 }
 
+std::vector<ParamGroup> no_decay_groups(const torch::nn::Module& module, double weight_decay) {
+  auto parameters = named_parameters(module);
+  std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.tensor.requires_grad(); });
+  return make_param_groups(parameters, {.weight_decay = weight_decay});
+}
+
 }  // namespace mezzo

@@ -6,7 +6,7 @@
 
 namespace mezzo {
 
-SGD::SGD(std::vector<ParamGroup> groups, SGDOptions options)
+SGD::SGD(ParamGroups groups, SGDOptions options)
     : Optimizer(std::move(groups),
                 {.lr = options.lr(),
                  .max_grad_norm = options.max_grad_norm(),

@@ -29,6 +29,27 @@ struct AutocastState {
 
 torch::Tensor product() { return torch::ones({2, 2}).mm(torch::ones({2, 2})); }
 
+TEST(AutocastGuardTest, DisablesARegionAndPutsItBack) {
+  const AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
+  const AutocastState before;
+  {
+    const auto full = AutocastGuard::disabled(torch::kCPU);
+    EXPECT_EQ(product().scalar_type(), torch::kFloat);
+  }
+  EXPECT_EQ(AutocastState(), before);
+  EXPECT_EQ(product().scalar_type(), torch::kBFloat16);
+  EXPECT_THROW(AutocastGuard::disabled(torch::kLazy), c10::ValueError);
+}
+
+TEST(AutocastGuardTest, WrapsAFunctionWithAPolicy) {
+  auto policy = OpPolicy::built_in(torch::kCPU);
+  policy.set("aten::mm", CastPolicy::kFloat32);
+  auto in_float = autocast(torch::kCPU, torch::kBFloat16, product, AutocastOptions().policy(policy));
+  auto in_half = autocast(torch::kCPU, torch::kBFloat16, product);
+  EXPECT_EQ(in_float().scalar_type(), torch::kFloat);
+  EXPECT_EQ(in_half().scalar_type(), torch::kBFloat16);
+}
+
 class AutocastGuardDtypeTest : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(AutocastGuardDtypeTest, RunsMatrixProductsInItsDtypeAndLossesInFloat32) {
@@ -91,7 +112,7 @@ TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
                  "AutocastGuard: dtype must be kHalf or kBFloat16, got Float. "
-                 "For a full-precision scope, pass /*enabled=*/false.");
+                 "For a full-precision scope, use AutocastGuard::disabled(device_type).");
   }
   try {
     AutocastGuard autocast(torch::kMeta, torch::kHalf);
@@ -144,7 +165,9 @@ TEST(AutocastGuardTest, CachesWeightCastsUntilTheOutermostRegionEnds) {
   {
     AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
     const auto before = x.mm(weight);
-    { AutocastGuard inner(torch::kCPU, torch::kBFloat16); }
+    {
+      AutocastGuard inner(torch::kCPU, torch::kBFloat16);
+    }
     {
       torch::NoGradGuard no_grad;
       weight.mul_(2);

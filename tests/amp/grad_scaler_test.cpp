@@ -5,14 +5,18 @@
 #include <torch/cuda.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
+#include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "amp/fused_sgd.h"
@@ -151,6 +155,49 @@ TEST(GradScalerTest, ScalesOnTheOutputsDtypeRules) {
   EXPECT_TRUE(torch::equal(list[0], torch::full({}, 8.0)));
   EXPECT_TRUE(torch::equal(list[1], torch::full({2}, 4.0)));
   EXPECT_TRUE(scaler.scale(at::TensorList{}).empty());
+}
+
+TEST(GradScalerTest, ScalesEveryTensorOfAStructure) {
+  GradScaler scaler(GradScalerOptions().init_scale(8.0));
+  const std::map<std::string, torch::Tensor> losses{{"a", torch::ones({})}, {"b", torch::full({2}, 2.0f)}};
+  const auto [scaled, pair] = scaler.scale(std::tuple(losses, std::pair(torch::ones({1}), torch::Tensor())));
+  EXPECT_EQ(scaled.at("a").item<float>(), 8.0f);
+  EXPECT_TRUE(torch::equal(scaled.at("b"), torch::full({2}, 16.0f)));
+  EXPECT_EQ(pair.first.item<float>(), 8.0f);
+  EXPECT_FALSE(pair.second.defined());
+  EXPECT_EQ(losses.at("a").item<float>(), 1.0f) << "what was given stays";
+}
+
+TEST(GradScalerTest, CountsTheIterationsThatWereSkipped) {
+  auto weight = weights();
+  auto sgd = sgd_for({weight});
+  GradScaler scaler(GradScalerOptions().static_scale(true));
+  EXPECT_EQ(scaler.get_skipped_steps(), 0);
+  for (const float gradient : {1.0f, kInf, 1.0f, kNaN, kInf, 1.0f}) {
+    sgd.zero_grad();
+    backward(scaler, weight, {gradient, 1.0f});
+    scaler.step(sgd);
+    scaler.update();
+  }
+  EXPECT_EQ(scaler.get_skipped_steps(), 3);
+}
+
+TEST(GradScalerTest, ChangesItsScalarsInPlaceSoThatACapturedGraphMayHoldThem) {
+  auto weight = weights();
+  auto sgd = sgd_for({weight});
+  GradScaler scaler(GradScalerOptions().init_scale(8.0).growth_interval(1).hysteresis(2));
+  scaler.scale(torch::zeros({}));
+  const auto scale = scaler.scale_tensor();
+  std::vector<float> seen;
+  for (const float gradient : {1.0f, kInf, kInf, 1.0f}) {
+    sgd.zero_grad();
+    backward(scaler, weight, {gradient, 1.0f});
+    scaler.step(sgd);
+    scaler.update();
+    seen.push_back(scale.item<float>());
+  }
+  EXPECT_THAT(seen, testing::ElementsAre(16.0f, 16.0f, 8.0f, 16.0f));
+  EXPECT_TRUE(scaler.scale_tensor().is_same(scale));
 }
 
 TEST(GradScalerTest, MakesTheScaleAtTheFirstScaleCall) {
@@ -779,6 +826,25 @@ TEST(GradScalerTest, RoundTripsItsStateWithPyTorchsKeys) {
     EXPECT_EQ(loaded->get_growth_interval(), 5);
     EXPECT_EQ(loaded->get_growth_tracker(), 1);
   }
+}
+
+TEST(GradScalerTest, RoundTripsThroughAnArchive) {
+  const auto options = GradScalerOptions().init_scale(512.0).growth_interval(7).hysteresis(3);
+  GradScaler scaler(options);
+  scaler.scale(torch::zeros({}));
+  scaler.update(64.0);
+  std::stringstream file;
+  torch::save(scaler, file);
+  GradScaler other(GradScalerOptions().hysteresis(3));
+  torch::load(other, file);
+  EXPECT_EQ(other.get_scale(), 64.0);
+  EXPECT_EQ(other.get_growth_interval(), 7);
+  EXPECT_EQ(other.state_dict().size(), 6u);
+
+  std::stringstream of_tensor;
+  torch::save(torch::ones({2}), of_tensor);
+  EXPECT_THROW(torch::load(other, of_tensor), c10::Error);
+  EXPECT_EQ(other.get_scale(), 64.0);
 }
 
 TEST(GradScalerTest, RefusesAStateThatIsEmptyIncompleteOrOutOfRange) {

@@ -3,11 +3,20 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/serialize.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
+#include "mezzo/optim/lr_scheduler.h"
+#include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
 namespace mezzo {
@@ -66,12 +75,16 @@ TEST(OptimizerKernelsTest, AgreeWithTheirReferenceForSizesAroundVectorsBlocksAnd
   const GradientFactors factors{at::full({}, 0.5), at::full({}, 0.7), {}};
   using Updates = const kernels::ParameterUpdates&;
   using Run = std::function<void(Updates)>;
-  const kernels::AdamSettings adam{0.9, 0.999, 1e-8, true};
+  const kernels::AdamSettings adam{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .amsgrad = false, .decoupled = true};
+  const kernels::AdamSettings amsgrad{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .amsgrad = true, .decoupled = false};
   const kernels::SgdSettings sgd{0.9, true};
   const kernels::LambSettings lamb{0.9, 0.999, 1e-6};
   expect_same<Run>(
       2, [&](Updates u) { kernels::adam(u, adam, factors); },
       [&](Updates u) { kernels::reference::adam(u, adam, factors); });
+  expect_same<Run>(
+      3, [&](Updates u) { kernels::adam(u, amsgrad, factors); },
+      [&](Updates u) { kernels::reference::adam(u, amsgrad, factors); });
   expect_same<Run>(
       1, [&](Updates u) { kernels::sgd(u, sgd, factors); },
       [&](Updates u) { kernels::reference::sgd(u, sgd, factors); });
@@ -83,7 +96,7 @@ TEST(OptimizerKernelsTest, AgreeWithTheirReferenceForSizesAroundVectorsBlocksAnd
 TEST(OptimizerTest, TellsAutogradThatItChangedParametersAndShadows) {
   auto weight = at::ones({3}).requires_grad_();
   auto shadow = at::ones({3}, at::kHalf);
-  SGD sgd({{{{"weight", weight, shadow}}}}, SGDOptions().lr(0.5));
+  SGD sgd({{"weight", weight, shadow}}, SGDOptions().lr(0.5));
   weight.mutable_grad() = at::ones({3});
   const auto version = weight._version(), shadow_version = shadow._version();
   sgd.step();
@@ -95,7 +108,7 @@ TEST(OptimizerTest, TellsAutogradThatItChangedParametersAndShadows) {
 TEST(OptimizerTest, TakesGradientsAndParametersOfAnyStrides) {
   const auto gradient = at::randn({4, 6});
   auto plain = at::ones({4, 6}).requires_grad_(), strided = at::ones({6, 4}).t().requires_grad_();
-  AdamW adamw({{{{"plain", plain}, {"strided", strided}}}}, AdamOptions().lr(0.1));
+  AdamW adamw({{"plain", plain}, {"strided", strided}}, AdamWOptions().lr(0.1));
   plain.mutable_grad() = gradient.t().contiguous().t();
   strided.mutable_grad() = gradient;
   adamw.step();
@@ -108,7 +121,7 @@ TEST(OptimizerTest, StepsOnTheDeviceWithoutAWriteToItsGradients) {
     GTEST_SKIP() << "no CUDA device in this process";
   }
   auto weight = at::ones({5}, at::kCUDA).requires_grad_(), host = at::ones({5}).requires_grad_();
-  AdamW adamw({{{{"weight", weight}, {"host", host}}}}, AdamOptions().lr(0.1).max_grad_norm(1));
+  AdamW adamw({{"weight", weight}, {"host", host}}, AdamWOptions().lr(0.1).max_grad_norm(1));
   GradScaler scaler(GradScalerOptions().init_scale(8));
   scaler.scale(at::ones({}, at::kCUDA));
   weight.mutable_grad() = at::full({5}, 8.0, at::kCUDA);
@@ -117,6 +130,146 @@ TEST(OptimizerTest, StepsOnTheDeviceWithoutAWriteToItsGradients) {
   EXPECT_TRUE(at::allclose(weight.cpu(), host));
   EXPECT_EQ(weight.grad()[0].item<float>(), 8);
   EXPECT_NEAR(adamw.grad_norm().item<double>(), std::sqrt(10.0), 1e-6);
+}
+
+struct Net : torch::nn::Module {
+  Net() {
+    linear = register_module("linear", torch::nn::Linear(3, 2));
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({2})));
+    linear->bias.requires_grad_(false);
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(linear->forward(x)).square().sum(); }
+  torch::nn::Linear linear{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+};
+
+std::vector<std::string> names_of(const ParamGroup& group) {
+  std::vector<std::string> names;
+  for (const NamedParameter& parameter : group.params) {
+    names.push_back(parameter.name);
+  }
+  return names;
+}
+
+TEST(OptimizerTest, TakesAModuleAndLeavesItsFrozenParametersOut) {
+  Net net;
+  const AdamW adamw(net);
+  ASSERT_EQ(adamw.param_groups().size(), 1u);
+  EXPECT_EQ(names_of(adamw.param_groups().front()),
+            (std::vector<std::string>{"linear.weight", "norm.weight", "norm.bias"}));
+  EXPECT_EQ(adamw.param_groups().front().weight_decay, 0.01) << "as torch.optim.AdamW";
+  EXPECT_EQ(Adam(net).param_groups().front().weight_decay, 0) << "as torch.optim.Adam";
+}
+
+TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {
+  Net net;
+  const AdamW adamw(no_decay_groups(net, 0.3));
+  ASSERT_EQ(adamw.param_groups().size(), 2u);
+  EXPECT_EQ(names_of(adamw.param_groups()[0]), std::vector<std::string>{"linear.weight"});
+  EXPECT_EQ(adamw.param_groups()[0].weight_decay, 0.3);
+  EXPECT_EQ(names_of(adamw.param_groups()[1]), (std::vector<std::string>{"norm.weight", "norm.bias"}));
+  EXPECT_EQ(adamw.param_groups()[1].weight_decay, 0);
+}
+
+TEST(OptimizerTest, TrainsAGroupThatIsAddedLater) {
+  auto first = at::ones({2}).requires_grad_(), second = at::ones({2}).requires_grad_();
+  SGD sgd({{"first", first}}, SGDOptions().lr(0.5).weight_decay(0.1));
+  const auto step = [&] {
+    sgd.zero_grad();
+    (first.sum() + second.sum()).backward();
+    sgd.step();
+    second.mutable_grad().reset();  // not the optimizer's at first
+  };
+  step();
+  EXPECT_TRUE(at::equal(second, at::ones({2})));
+  EXPECT_THROW(sgd.add_param_group({{{"third", first}}}), c10::ValueError) << "one tensor twice";
+  EXPECT_THROW(sgd.add_param_group({{{"first", second}}}), c10::ValueError) << "one name twice";
+  EXPECT_THROW(sgd.add_param_group({}), c10::ValueError);
+  EXPECT_EQ(sgd.param_groups().size(), 1u);
+  sgd.add_param_group({{{"second", second}}, /*weight_decay=*/std::nullopt, /*lr_scale=*/0.5});
+  EXPECT_EQ(sgd.param_groups()[1].weight_decay, 0.1);
+  step();
+  EXPECT_TRUE(at::allclose(second, at::full({2}, 1 - 0.25 * 1.1))) << second;
+}
+
+/// Trains, saves, and lets another optimizer of the same kind go on.
+template <class MakeOptimizer>
+void expect_to_go_on(const MakeOptimizer& make) {
+  auto weight = at::linspace(-1, 1, 8).requires_grad_(), bias = at::ones({3}).requires_grad_();
+  const auto train = [&](Optimizer& optimizer, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      optimizer.zero_grad();
+      (weight.pow(2).sum() * bias.pow(3).sum()).backward();
+      optimizer.step();
+    }
+  };
+  auto whole = make(weight, bias);
+  train(*whole, 3);
+  whole->set_lr(0.02);
+  std::stringstream file;
+  torch::save(*whole, file);
+  const auto weight_then = weight.detach().clone(), bias_then = bias.detach().clone();
+  train(*whole, 3);
+  const auto weight_after = weight.detach().clone(), bias_after = bias.detach().clone();
+  {
+    const at::NoGradGuard no_grad;
+    weight.copy_(weight_then);
+    bias.copy_(bias_then);
+  }
+  auto resumed = make(weight, bias);
+  torch::load(*resumed, file);
+  EXPECT_EQ(resumed->lr(), 0.02);
+  train(*resumed, 3);
+  EXPECT_TRUE(at::equal(weight, weight_after)) << resumed->name();
+  EXPECT_TRUE(at::equal(bias, bias_after)) << resumed->name();
+}
+
+TEST(OptimizerTest, GoesOnToTheBitFromAnArchive) {
+  const auto groups = [](const at::Tensor& weight, const at::Tensor& bias) {
+    return std::vector<ParamGroup>{{{{"weight", weight}}, 0.1}, {{{"a.bias", bias}}, 0.0, 0.5}};
+  };
+  expect_to_go_on([&](const auto& w, const auto& b) { return std::make_unique<AdamW>(groups(w, b)); });
+  expect_to_go_on([&](const auto& w, const auto& b) {
+    return std::make_unique<Adam>(groups(w, b), AdamOptions().amsgrad(true).betas({0.8, 0.9}));
+  });
+  expect_to_go_on([&](const auto& w, const auto& b) {
+    return std::make_unique<SGD>(groups(w, b), SGDOptions().momentum(0.9).nesterov(true));
+  });
+  expect_to_go_on([&](const auto& w, const auto& b) { return std::make_unique<LAMB>(groups(w, b)); });
+}
+
+TEST(OptimizerTest, RefusesAnArchiveThatIsNotItsOwn) {
+  auto weight = at::ones({2}).requires_grad_();
+  std::stringstream of_tensor, of_sgd;
+  torch::save(at::ones({2}), of_tensor);
+  torch::save(SGD({{"weight", weight}}), of_sgd);
+  AdamW adamw({{"weight", weight}});
+  EXPECT_THROW(torch::load(adamw, of_tensor), c10::ValueError);
+  const SGD with_momentum({{"weight", weight}}, SGDOptions().momentum(0.5));
+  SGD sgd({{"weight", weight}});
+  std::stringstream of_momentum;
+  torch::save(with_momentum, of_momentum);
+  EXPECT_THROW(torch::load(sgd, of_momentum), c10::ValueError);
+}
+
+TEST(LrSchedulerTest, SetsTheLearningRateOfTheStepToCome) {
+  auto weight = at::ones({2}).requires_grad_();
+  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4));
+  const LrSchedule schedule{.kind = LrScheduleKind::kLinear, .warmup_steps = 2, .total_steps = 6};
+  LrScheduler scheduler(sgd, schedule);
+  std::vector<double> rates{sgd.lr()};
+  for (int i = 0; i < 6; ++i) {
+    scheduler.step();
+    rates.push_back(scheduler.get_last_lr());
+  }
+  const std::vector<double> expected{0, 0.2, 0.4, 0.3, 0.2, 0.1, 0};
+  for (size_t i = 0; i < rates.size(); ++i) {
+    EXPECT_DOUBLE_EQ(rates[i], expected[i]);
+  }
+  sgd.set_lr(0.4);
+  const LrScheduler resumed(sgd, schedule, /*steps=*/3);
+  EXPECT_DOUBLE_EQ(sgd.lr(), 0.3);
+  EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kGreedy}), c10::ValueError);
 }
 
 }  // namespace

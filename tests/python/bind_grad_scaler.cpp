@@ -104,6 +104,12 @@ void bind_grad_scaler(py::module_& m) {
       .def("state_dict", &Scaler::state_dict)
       .def("load_state_dict", [](Scaler& self, const py::dict& state) { self.load_state_dict(to_state_dict(state)); });
 
-  m.def("clip_grad_norm_",
-        [](const Parameters& parameters, double max_norm) { return mezzo::clip_grad_norm_(parameters, max_norm); });
+  m.def(
+      "clip_grad_norm_",
+      [](const Parameters& parameters, double max_norm, double norm_type) {
+        return mezzo::clip_grad_norm_(parameters, max_norm, norm_type);
+      },
+      py::arg("parameters"), py::arg("max_norm"), py::arg("norm_type") = 2.0);
+  m.def("clip_grad_value_",
+        [](const Parameters& parameters, double clip_value) { mezzo::clip_grad_value_(parameters, clip_value); });
 }

@@ -42,8 +42,13 @@ Options with_common(Options options, const OptimizerArguments& given) {
 }
 
 std::unique_ptr<Optimizer> make(std::vector<ParamGroup> groups, const OptimizerArguments& given) {
-  if (given.kind == "adamw") return std::make_unique<AdamW>(std::move(groups), with_common(AdamOptions(), given));
-  if (given.kind == "adam") return std::make_unique<Adam>(std::move(groups), with_common(AdamOptions(), given));
+  const bool amsgrad = given.kind.ends_with(" amsgrad");
+  if (given.kind.starts_with("adamw")) {
+    return std::make_unique<AdamW>(std::move(groups), with_common(AdamWOptions().amsgrad(amsgrad), given));
+  }
+  if (given.kind.starts_with("adam")) {
+    return std::make_unique<Adam>(std::move(groups), with_common(AdamOptions().amsgrad(amsgrad), given));
+  }
   if (given.kind == "lamb") return std::make_unique<LAMB>(std::move(groups), with_common(LAMBOptions(), given));
   return std::make_unique<SGD>(std::move(groups),
                                with_common(SGDOptions().momentum(given.momentum).nesterov(given.nesterov), given));
@@ -55,9 +60,9 @@ std::unique_ptr<Optimizer> make_with_defaults(const std::string& kind, const std
   for (const at::Tensor& parameter : parameters) {
     group.params.push_back({std::to_string(group.params.size()), parameter});
   }
-  if (kind == "adamw") return std::make_unique<AdamW>(std::vector{group}, AdamOptions());
-  if (kind == "adam") return std::make_unique<Adam>(std::vector{group}, AdamOptions());
-  return std::make_unique<SGD>(std::vector{group}, SGDOptions());
+  if (kind == "adamw") return std::make_unique<AdamW>(std::vector{group});
+  if (kind == "adam") return std::make_unique<Adam>(std::vector{group});
+  return std::make_unique<SGD>(std::vector{group});
 }
 
 /// {"state": {…}, "param_groups": […]} as Python has it.
@@ -148,7 +153,11 @@ void bind_kernels(py::module_& m) {
         }
         const GradientFactors factors{inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()),
                                       found_inf.value_or(at::Tensor())};
-        const AdamSettings adam_settings{0.9, 0.999, eps, kind == "adamw"};
+        const AdamSettings adam_settings{.beta1 = 0.9,
+                                         .beta2 = 0.999,
+                                         .eps = eps,
+                                         .amsgrad = kind.ends_with(" amsgrad"),
+                                         .decoupled = kind.starts_with("adamw")};
         const SgdSettings sgd_settings{momentum, false};
         const LambSettings lamb_settings{0.9, 0.999, 1e-6};
         if (kind == "sgd") {
@@ -279,9 +288,8 @@ void bind_optim(py::module_& m) {
       .def("load_state_dict", [](MasteredModel& self, const std::map<std::string, at::Tensor>& state) {
         self.masters().load_state_dict(state);
       });
-  m.def("is_norm_parameter", [](const std::string& name, const at::Tensor& tensor) {
-    return is_norm_parameter({name, tensor});
-  });
+  m.def("is_norm_parameter",
+        [](const std::string& name, const at::Tensor& tensor) { return is_norm_parameter({name, tensor}); });
 
   bind_kernels(m);
 

@@ -34,7 +34,7 @@ std::unique_ptr<Optimizer> make(const std::vector<NamedParameter>& parameters, c
     return options.lr(given.lr).max_grad_norm(given.max_grad_norm).stochastic_rounding_seed(given.seed);
   };
   auto groups = two_groups(parameters);
-  if (given.kind == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamOptions()));
+  if (given.kind == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamWOptions()));
   if (given.kind == "adam") return std::make_unique<Adam>(std::move(groups), with(AdamOptions()));
   if (given.kind == "lamb") return std::make_unique<LAMB>(std::move(groups), with(LAMBOptions()));
   return std::make_unique<SGD>(std::move(groups), with(SGDOptions().momentum(0.9)));

@@ -1,4 +1,4 @@
-"""clip_grad_norm_ against torch.nn.utils.clip_grad_norm_."""
+"""clip_grad_norm_ and clip_grad_value_ against those of torch.nn.utils."""
 import random
 
 import _mezzo
@@ -22,11 +22,11 @@ def parameters_with_gradients(seed, dtypes):
     return parameters, rng.choice([0.0, 1e-3, 1.0, 50.0, float("inf")])
 
 
-def compare(seed, dtypes, rtol):
+def compare(seed, dtypes, rtol, norm_type=2.0):
     ours, max_norm = parameters_with_gradients(seed, dtypes)
     theirs, _ = parameters_with_gradients(seed, dtypes)
-    norm = _mezzo.clip_grad_norm_(ours, max_norm)
-    expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm)
+    norm = _mezzo.clip_grad_norm_(ours, max_norm, norm_type)
+    expected = torch.nn.utils.clip_grad_norm_(theirs, max_norm, norm_type)
     torch.testing.assert_close(norm, expected, rtol=rtol, atol=0, equal_nan=True, check_dtype=rtol == 0)
     for our, their in zip(ours, theirs):
         assert (our.grad is None) == (their.grad is None)
@@ -44,3 +44,32 @@ def test_half_and_mixed_gradients_agree_within_the_rounding_that_float32_accumul
     # PyTorch rounds each half gradient's norm to half: eps(bfloat16), once for the norm and once for the product.
     for seed in range(300):
         compare(seed, [torch.float32, torch.bfloat16, torch.float64], rtol=2 * torch.finfo(torch.bfloat16).eps)
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 3.0, 0.5, float("inf")])
+def test_other_norms_are_bit_equal_for_float32(norm_type):
+    for seed in range(100):
+        compare(seed, [torch.float32], 0, norm_type)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_clipped_values_are_pytorchs(dtype):
+    for seed in range(100):
+        ours, limit = parameters_with_gradients(seed, [dtype])
+        theirs, _ = parameters_with_gradients(seed, [dtype])
+        _mezzo.clip_grad_value_(ours, limit)
+        torch.nn.utils.clip_grad_value_(theirs, limit)
+        for our, their in zip(ours, theirs):
+            assert (our.grad is None) == (their.grad is None)
+            if our.grad is not None:
+                torch.testing.assert_close(our.grad, their.grad, rtol=0, atol=0, equal_nan=True)
+
+
+def test_values_and_norms_that_mean_nothing_are_refused():
+    parameter = torch.zeros(2, requires_grad=True)
+    parameter.grad = torch.tensor([3.0, -4.0])
+    for call in (lambda: _mezzo.clip_grad_value_([parameter], -1.0), lambda: _mezzo.clip_grad_value_([parameter], float("nan")),
+                 lambda: _mezzo.clip_grad_norm_([parameter], 1.0, 0.0), lambda: _mezzo.clip_grad_norm_([parameter], 1.0, float("nan"))):
+        with pytest.raises(ValueError):
+            call()
+    assert parameter.grad.tolist() == [3.0, -4.0]

@@ -13,7 +13,8 @@ STEPS = 100
 def reference(kind, groups, lr, momentum=0, nesterov=False):
     if kind == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups, lr=lr, fused=True)
+    kind, _, amsgrad = kind.partition(" ")
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind](groups, lr=lr, amsgrad=bool(amsgrad), fused=True)
 
 
 @pytest.fixture
@@ -53,7 +54,8 @@ def follow_pytorch(kind, seed, sizes, check, momentum=0, nesterov=False, dtype=t
             check(a, b, step)
 
 
-KINDS = [("adamw", 0, False), ("adam", 0, False), ("sgd", 0, False), ("sgd", 0.9, False), ("sgd", 0.9, True)]
+KINDS = [("adamw", 0, False), ("adam", 0, False), ("adamw amsgrad", 0, False), ("adam amsgrad", 0, False),
+         ("sgd", 0, False), ("sgd", 0.9, False), ("sgd", 0.9, True)]
 
 
 @pytest.mark.parametrize("kind, momentum, nesterov", KINDS)

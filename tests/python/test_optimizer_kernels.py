@@ -25,14 +25,14 @@ def clones(case):
     return copy(params), copy(gradients), copy(steps), [copy(s) for s in slots], copy(shadows)
 
 
-@pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("adam", 0), ("sgd", 0.9), ("sgd", 0), ("lamb", 0)])
+@pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("adam", 0), ("adamw amsgrad", 0), ("sgd", 0.9), ("sgd", 0), ("lamb", 0)])
 @pytest.mark.parametrize("param_dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize("gradient_dtype", [torch.float32, *HALVES])
 def test_kernels_agree_with_their_reference(kind, momentum, param_dtype, gradient_dtype):
     """Any mix of dtypes, scaled, clipped, rounded stochastically; LAMB sums its norms in another order."""
     rng = random.Random(0)
     generator = torch.Generator().manual_seed(0)
-    moments = {"sgd": 1 if momentum else 0}.get(kind, 2)
+    moments = {"sgd": 1 if momentum else 0, "adamw amsgrad": 3}.get(kind, 2)
     for shadow_dtype in [None, *HALVES]:
         case = kernel_case(rng, generator, param_dtype, gradient_dtype, shadow_dtype, moments)
         other, before = clones(case), clones(case)

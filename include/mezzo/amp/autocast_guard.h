@@ -18,6 +18,12 @@ namespace mezzo {
 class CastLog;
 class PolicyRegionGuard;
 
+namespace detail {
+class FunctionScope;
+class ForwardScope;
+class BackwardScope;
+}  // namespace detail
+
 /// What an AutocastGuard may carry besides a dtype.
 struct AutocastOptions {
   /// false makes a full-precision region inside an autocast one.
@@ -51,7 +57,8 @@ struct AutocastOptions {
 /// they are kept by mezzo, for each thread, and an updated one is cast again.
 ///
 /// A region for a device this process has no tensors on is legal and does
-/// nothing; tensors on other devices are not touched.
+/// nothing; tensors on other devices are not touched. The first for CUDA where
+/// LibTorch has none, or no GPU, warns.
 ///
 /// Example:
 /// @code
@@ -66,6 +73,8 @@ struct AutocastOptions {
 /// @see torch.autocast (Python). Differs: a dtype the device type cannot
 /// autocast to is an error, where Python warns and switches autocast off.
 class AutocastGuard {
+  struct Found;
+
  public:
   /// @param dtype  kHalf or kBFloat16.
   /// @param enabled  false makes a full-precision region inside an autocast one.
@@ -89,11 +98,10 @@ class AutocastGuard {
   /// makes a region that casts to it.
   explicit AutocastGuard(c10::DeviceType device_type);
 
-  /// For mezzo's own use: a state that a thread had, of whatever dtype.
-  struct Found {
-    c10::ScalarType dtype;
-    bool enabled;
-  };
+  /// A full-precision region: `auto full = mezzo::AutocastGuard::disabled(torch::kCUDA);`
+  static AutocastGuard disabled(c10::DeviceType device_type);
+
+  /// Puts back a state that a thread had; none but mezzo's own scopes can name it.
   AutocastGuard(c10::DeviceType device_type, const Found& state, std::optional<bool> cache_enabled = std::nullopt);
 
   ~AutocastGuard();
@@ -101,6 +109,13 @@ class AutocastGuard {
   AutocastGuard& operator=(const AutocastGuard&) = delete;
 
  private:
+  friend class detail::FunctionScope;
+  friend class detail::ForwardScope;
+  friend class detail::BackwardScope;
+  struct Found {
+    c10::ScalarType dtype;
+    bool enabled;
+  };
   c10::DeviceType device_type_;
   bool previous_enabled_;
   c10::ScalarType previous_dtype_;
@@ -137,6 +152,19 @@ template <class Function>
   return [=, wrapped = std::forward<Function>(function)]<class... Args>(
              Args&&... args) mutable -> std::invoke_result_t<std::decay_t<Function>&, Args...> {
     AutocastGuard guard(device_type, dtype, enabled, cache_enabled);
+    return std::invoke(wrapped, std::forward<Args>(args)...);
+  };
+}
+
+/// The same with a policy or a log.
+template <class Function>
+[[nodiscard]] auto autocast(c10::DeviceType device_type,
+                            c10::ScalarType dtype,
+                            Function&& function,
+                            AutocastOptions options) {
+  return [device_type, dtype, options = std::move(options), wrapped = std::forward<Function>(function)]<class... Args>(
+             Args&&... args) mutable -> std::invoke_result_t<std::decay_t<Function>&, Args...> {
+    AutocastGuard guard(device_type, dtype, options);
     return std::invoke(wrapped, std::forward<Args>(args)...);
   };
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -17,8 +18,16 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/amp/visit_tensors.h"
+
+namespace torch::serialize {
+class InputArchive;
+class OutputArchive;
+}  // namespace torch::serialize
+
 namespace mezzo {
 
+class LossScale;
 struct ScaleOfGradients;
 
 struct GradScalerOptions {
@@ -141,8 +150,9 @@ class GradScaler {
   explicit GradScaler(GradScalerOptions options = {});
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
-  GradScaler(GradScaler&&) = default;
-  GradScaler& operator=(GradScaler&&) = default;
+  GradScaler(GradScaler&&) noexcept;
+  GradScaler& operator=(GradScaler&&) noexcept;
+  ~GradScaler();
 
   /// `output` times the scale, on the output's device; differentiable. A 0-dim
   /// half loss becomes float32. Never syncs.
@@ -150,6 +160,19 @@ class GradScaler {
 
   /// Each of several outputs, on whatever devices, times the scale.
   std::vector<at::Tensor> scale(at::TensorList outputs);
+
+  /// The same of each tensor in a structure (visit_tensors.h): tuples, maps, types of your own; undefined ones stay so.
+  template <TensorStructure Outputs>
+    requires(!std::is_convertible_v<Outputs &&, at::TensorList>)
+  std::remove_cvref_t<Outputs> scale(Outputs&& outputs) {
+    auto scaled = std::forward<Outputs>(outputs);
+    for_each_tensor(scaled, [this](at::Tensor& output) {
+      if (output.defined()) {
+        output = scale(output);
+      }
+    });
+    return scaled;
+  }
 
   /// Divides the gradients of `optimizer` by the scale, to clip or inspect them
   /// before `step`, and remembers whether any was, or became, inf or NaN. Call
@@ -221,12 +244,14 @@ class GradScaler {
   /// Steps without overflow since the scale last changed; 0 if disabled. Syncs.
   int64_t get_growth_tracker() const;
   /// The scale where it lives, to compute with; undefined before the first `scale`. Never syncs.
-  const at::Tensor& scale_tensor() const { return scale_; }
+  const at::Tensor& scale_tensor() const;
+  /// Iterations that were skipped, since the first `scale`; 0 if disabled. Not part of the state_dict. Syncs.
+  int64_t get_skipped_steps() const;
 
   bool is_enabled() const { return options_.enabled(); }
-  double get_growth_factor() const { return options_.growth_factor(); }
-  double get_backoff_factor() const { return options_.backoff_factor(); }
-  int64_t get_growth_interval() const { return options_.growth_interval(); }
+  double get_growth_factor() const;
+  double get_backoff_factor() const;
+  int64_t get_growth_interval() const;
   /// Checked like the options; in force from the next `update`. Never sync.
   void set_growth_factor(double growth_factor);
   void set_backoff_factor(double backoff_factor);
@@ -263,25 +288,18 @@ class GradScaler {
   void check_has_gradients(AmpOptimizer& optimizer, const at::Tensor& found_inf) const;
   void check_scale_exists(const char* function) const;
   void check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const;
-  double checked_scale(const char* what, double value) const;
   bool scale_may_be_below_one() const;
   ScaleOfGradients scale_of_gradients() const;
-  void create_scale(c10::Device device);
-  void clamp_scale();
-  void update_scale(const at::Tensor& found_inf);
-  void count_skips(const at::Tensor& found_inf);
   void check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf);
 
   GradScalerOptions options_;
-  at::Tensor scale_;
-  at::Tensor growth_tracker_;
-  at::Tensor hysteresis_tracker_;  // int32: overflows still to come before the scale backs off
-  at::Tensor consecutive_skips_;   // int32: iterations in a row, up to the last update(), that overflowed
-  int64_t init_growth_tracker_ = 0;
-  int64_t init_hysteresis_tracker_;
+  std::unique_ptr<LossScale> loss_scale_;
   int64_t updates_since_skips_were_read_ = 0;
-  bool growth_tracker_may_exceed_interval_ = false;
   std::unordered_map<const void*, OptimizerState> optimizer_states_;
 };
+
+/// For `torch::save` and `torch::load`: the entries of the state_dict, with the same errors.
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const GradScaler& scaler);
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, GradScaler& scaler);
 
 }  // namespace mezzo

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mezzo/optim/named_parameter.h"
@@ -30,8 +31,8 @@ struct MasterWeightsOptions {
 /// One of mezzo's takes the model's half gradients and rounds its updates back
 /// into the model by itself:
 /// @code
-/// mezzo::MasterWeights masters(parameters, torch::kHalf);
-/// mezzo::AdamW optimizer({{masters.masters()}}, mezzo::AdamOptions().lr(3e-5));
+/// mezzo::MasterWeights masters(*model, torch::kHalf);
+/// mezzo::AdamW optimizer(masters.masters(), mezzo::AdamWOptions().lr(3e-5));
 /// scaler.scale(loss(batch)).backward();   // half weights, half gradients
 /// scaler.step(optimizer);                 // float32 update, then float16 weights
 /// scaler.update();
@@ -57,6 +58,9 @@ class MasterWeights {
   ///     parameter is not float32, has a gradient already, or a finite value
   ///     that overflows `dtype`; nothing has changed then.
   MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
+  /// Of all parameters of a module: `MasterWeights masters(*model, torch::kHalf)`.
+  MasterWeights(const torch::nn::Module& model, c10::ScalarType dtype, MasterWeightsOptions options = {})
+      : MasterWeights(named_parameters(model), dtype, std::move(options)) {}
 
   /// What to train: float32 tensors, whose `shadow` is the model's parameter. A
   /// norm kept in float32 is the model's own tensor, without shadow; so is, in

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,13 +16,27 @@ struct AdamOptions {
   TORCH_ARG(double, lr) = 1e-3;
   using betas_t = std::pair<double, double>;
   /// Each in [0, 1).
-  TORCH_ARG(betas_t, betas) = {0.9, 0.999};
+  TORCH_ARG(betas_t, betas) = { 0.9, 0.999 };
   TORCH_ARG(double, eps) = 1e-8;
-  /// Of groups that have none of their own. nullopt: 0 for Adam, 0.01 for AdamW, as in torch.optim.
-  TORCH_ARG(std::optional<double>, weight_decay) = std::nullopt;
+  /// Of groups that have none of their own; added to the gradient.
+  TORCH_ARG(double, weight_decay) = 0;
+  /// Divides by the largest second moment so far (Reddi et al. 2018, "On the convergence of Adam and beyond").
+  TORCH_ARG(bool, amsgrad) = false;
   /// As StepOptions.
   TORCH_ARG(double, max_grad_norm) = 0;
   /// As StepOptions.
+  TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
+};
+
+/// As AdamOptions; weight decay shrinks the weights themselves.
+struct AdamWOptions {
+  TORCH_ARG(double, lr) = 1e-3;
+  using betas_t = std::pair<double, double>;
+  TORCH_ARG(betas_t, betas) = { 0.9, 0.999 };
+  TORCH_ARG(double, eps) = 1e-8;
+  TORCH_ARG(double, weight_decay) = 0.01;
+  TORCH_ARG(bool, amsgrad) = false;
+  TORCH_ARG(double, max_grad_norm) = 0;
   TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
@@ -29,11 +44,11 @@ struct AdamOptions {
 /// gradient. On the CPU, moments that become denormal are stored as 0.
 class Adam : public Optimizer {
  public:
-  Adam(std::vector<ParamGroup> groups, AdamOptions options);
+  explicit Adam(ParamGroups groups, AdamOptions options = {});
   std::string name() const override { return "Adam"; }
 
  protected:
-  std::vector<std::string_view> slot_names() const override { return {"exp_avg", "exp_avg_sq"}; }
+  std::vector<std::string_view> slot_names() const override;
   bool counts_steps() const override { return true; }
   void update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) override;
   TorchOptions hyperparameters() const override;
@@ -48,7 +63,7 @@ class Adam : public Optimizer {
 /// torch.optim.AdamW(fused=True). Weight decay shrinks the weights themselves. Denormals as in Adam.
 class AdamW : public Adam {
  public:
-  AdamW(std::vector<ParamGroup> groups, AdamOptions options);
+  explicit AdamW(ParamGroups groups, const AdamWOptions& options = {});
   std::string name() const override { return "AdamW"; }
 
  protected:

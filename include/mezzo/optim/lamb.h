@@ -14,7 +14,7 @@ namespace mezzo {
 struct LAMBOptions {
   TORCH_ARG(double, lr) = 1e-3;
   using betas_t = std::pair<double, double>;
-  TORCH_ARG(betas_t, betas) = {0.9, 0.999};
+  TORCH_ARG(betas_t, betas) = { 0.9, 0.999 };
   TORCH_ARG(double, eps) = 1e-6;
   /// Of groups that have none of their own; added to the direction.
   TORCH_ARG(double, weight_decay) = 0;
@@ -29,7 +29,7 @@ struct LAMBOptions {
 /// A parameter or direction of norm 0 takes the plain step.
 class LAMB : public Optimizer {
  public:
-  LAMB(std::vector<ParamGroup> groups, LAMBOptions options);
+  explicit LAMB(ParamGroups groups, LAMBOptions options = {});
   std::string name() const override { return "LAMB"; }
 
  protected:

@@ -52,11 +52,12 @@ struct LrSchedule {
   int64_t total_steps = 0;
   /// What is left in the end: of kPolynomial, the two with MinLr and kWarmupStableDecay, which also starts there.
   double min_lr_ratio = 0;
-  std::optional<double> num_cycles;       ///< waves of a cosine, by default half a one; or restarts, by default 1
+  std::optional<double> num_cycles = {};  ///< waves of a cosine, by default half a one; or restarts, by default 1
   double power = 1;                       ///< of kPolynomial
-  std::optional<int64_t> timescale;       ///< of kInverseSqrt, in steps; by default the warmup, or 10000
-  std::optional<double> warmup_lr_ratio;  ///< of kCosineWarmupWithMinLr: where it starts; by default 1 / warmup_steps
-  int64_t decay_steps = 0;                ///< of kWarmupStableDecay, the last of `total_steps`
+  std::optional<int64_t> timescale = {};  ///< of kInverseSqrt, in steps; by default the warmup, or 10000
+  /// Of kCosineWarmupWithMinLr: where it starts; by default 1 / warmup_steps.
+  std::optional<double> warmup_lr_ratio = {};
+  int64_t decay_steps = 0;  ///< of kWarmupStableDecay, the last of `total_steps`
   RampShape warmup_shape = RampShape::kLinear;  ///< of kWarmupStableDecay
   RampShape decay_shape = RampShape::kCosine;   ///< of kWarmupStableDecay
 

@@ -3,6 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
 
 namespace mezzo {
 
@@ -14,6 +19,9 @@ struct NamedParameter {
   /// it in the same pass, and a gradient that backward left on it is the parameter's. Undefined: there is none.
   at::Tensor shadow = {};
 };
+
+/// Those of a module, by their names in it; a tied one once.
+std::vector<NamedParameter> named_parameters(const torch::nn::Module& module);
 
 /// Whether a parameter is the weight or bias of a normalization layer: it has one dimension, and the module it belongs
 /// to, the last but one part of its name, is called a norm or `ln`, `bn` or `gn` with a number at most

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mezzo/kernels/parameter_update.h"
@@ -16,6 +18,11 @@
 #include "mezzo/optim/optimizer_share.h"
 #include "mezzo/optim/torch_state.h"
 
+namespace torch::serialize {
+class InputArchive;
+class OutputArchive;
+}  // namespace torch::serialize
+
 namespace mezzo {
 
 /// Parameters that share hyperparameters.
@@ -23,6 +30,21 @@ struct ParamGroup {
   std::vector<NamedParameter> params;
   std::optional<double> weight_decay = {};  ///< nullopt: the optimizer's own, which it fills in
   double lr_scale = 1;                      ///< multiplies the optimizer's learning rate
+};
+
+/// What an optimizer trains. Converts from groups; from parameters, `{{"weight", weight}, {"bias", bias}}` or a vector
+/// of them, as one group; and from a module, `*model`, as one group of those that require a gradient.
+class ParamGroups {
+ public:
+  ParamGroups(std::vector<ParamGroup> groups) : groups_(std::move(groups)) {}
+  ParamGroups(std::initializer_list<ParamGroup> groups) : groups_(groups) {}
+  ParamGroups(std::vector<NamedParameter> parameters);
+  ParamGroups(std::initializer_list<NamedParameter> parameters) : ParamGroups(std::vector(parameters)) {}
+  ParamGroups(const torch::nn::Module& module);
+
+ private:
+  friend class Optimizer;
+  std::vector<ParamGroup> groups_;
 };
 
 /// What every optimizer of mezzo can do besides its update; each has these among its own options.
@@ -50,7 +72,11 @@ class Optimizer : public AmpOptimizer {
   /// @throws c10::ValueError  for no parameters, or one that is listed twice (or whose name is), is no leaf, does not
   ///     require a gradient, or has a shadow of another shape or dtype; for a `lr` or `max_grad_norm` that is negative;
   ///     for a float16 parameter where stochastic rounding is asked for.
-  Optimizer(std::vector<ParamGroup> groups, const StepOptions& options);
+  Optimizer(ParamGroups groups, const StepOptions& options);
+
+  /// Trains these, too, from now on, such as layers that were frozen before. Errors as of the constructor; nothing has
+  /// changed then. @throws c10::ValueError  also where the parameters are shared out (`set_share`).
+  void add_param_group(ParamGroup group);
 
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
   double lr() const { return options_.lr; }
@@ -130,6 +156,7 @@ class Optimizer : public AmpOptimizer {
     Summary summary;
   };
 
+  void check_groups(const std::vector<ParamGroup>& groups) const;
   std::vector<std::string_view> all_slot_names() const;
   std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
   std::vector<ParameterUpdate> collect_updates();
@@ -150,5 +177,10 @@ class Optimizer : public AmpOptimizer {
   std::optional<Checked> checked_;                        // by check_gradients, for the step that follows
   at::Tensor grad_norm_, found_inf_;
 };
+
+/// For `torch::save` and `torch::load`: state, learning rate, weight decay and the optimizer's own hyperparameters, by
+/// the place of each parameter in the groups. Errors as of `load_torch_state_dict`.
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const Optimizer& optimizer);
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, Optimizer& optimizer);
 
 }  // namespace mezzo

@@ -20,7 +20,7 @@ struct ParamGroupsOptions {
   /// Clark et al. 2020). 1: all layers learn alike.
   double layer_lr_decay = 1;
   /// The layer of a parameter, from 0 at the input up. Needed with `layer_lr_decay`.
-  std::function<int64_t(const NamedParameter&)> layer;
+  std::function<int64_t(const NamedParameter&)> layer = {};
 };
 
 /// Sorts parameters into groups by weight decay and layer. The topmost layer has `lr_scale` 1; each below it
@@ -28,5 +28,9 @@ struct ParamGroupsOptions {
 /// @throws c10::ValueError  for a decay outside (0, 1], or one below 1 without `layer`.
 std::vector<ParamGroup> make_param_groups(const std::vector<NamedParameter>& parameters,
                                           const ParamGroupsOptions& options);
+
+/// The two groups that fine-tuning usually has: parameters with weight decay, and biases and norms without. Of a
+/// module, those that require a gradient: `mezzo::AdamW optimizer(mezzo::no_decay_groups(*model), options)`.
+std::vector<ParamGroup> no_decay_groups(const torch::nn::Module& module, double weight_decay = 0.01);
 
 }  // namespace mezzo

@@ -25,7 +25,7 @@ struct SGDOptions {
 /// Stochastic gradient descent with momentum; the numbers and defaults of torch.optim.SGD(fused=True), dampening 0.
 class SGD : public Optimizer {
  public:
-  SGD(std::vector<ParamGroup> groups, SGDOptions options);
+  explicit SGD(ParamGroups groups, SGDOptions options = {});
   std::string name() const override { return "SGD"; }
 
  protected:

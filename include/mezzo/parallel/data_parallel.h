@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/parallel/visit_tensors.h"
+#include "mezzo/amp/visit_tensors.h"
 
 namespace mezzo {
 

@@ -242,7 +242,7 @@ void DistributedDataParallelBase::after_forward(std::vector<at::Tensor>& outputs
 void DistributedDataParallelBase::throw_cannot_inspect(const char* type) {
   TORCH_CHECK_VALUE(false, "DistributedDataParallel: cannot find the tensors in the output of forward, of type ",
                     c10::demangle(type), ", as find_unused_parameters and static_graph need; return a tensor, tuple, ",
-                    "vector, map or optional, or give the type a visit_tensors (mezzo/parallel/visit_tensors.h)");
+                    "vector, map or optional, or give the type a visit_tensors (mezzo/amp/visit_tensors.h)");
 }
 
 void DistributedDataParallelBase::register_comm_hook(CommHook hook) {

@@ -31,10 +31,12 @@ Constants constants(const ParameterUpdate& update, const AdamSettings& settings,
 }
 
 /// Rounds in the places where PyTorch's vector code does.
+/// @param max_exp_avg_sq  nullptr without amsgrad
 MEZZO_VECTOR_CLONES void update_block(float* __restrict param,
                                       const float* __restrict gradient,
                                       float* __restrict exp_avg,
                                       float* __restrict exp_avg_sq,
+                                      float* __restrict max_exp_avg_sq,
                                       int64_t count,
                                       const Constants& c) {
   // The mean moves from its nearer end.
@@ -47,7 +49,12 @@ MEZZO_VECTOR_CLONES void update_block(float* __restrict param,
     }
     const float mean = std::fma(coefficient, grad - exp_avg[i], from_old ? exp_avg[i] : grad);
     const float square = std::fma(c.square_weight * grad, grad, exp_avg_sq[i] * c.beta2);
-    const float denominator = std::sqrt(square) / c.root_bias + c.eps;
+    float largest = square;
+    if (max_exp_avg_sq != nullptr) {
+      largest = max_exp_avg_sq[i] >= square ? max_exp_avg_sq[i] : square;  // NaN, too
+      max_exp_avg_sq[i] = flushed(largest, c.least);
+    }
+    const float denominator = std::sqrt(largest) / c.root_bias + c.eps;
     param[i] = param[i] * c.shrink - c.step_size * mean / denominator;
     exp_avg[i] = flushed(mean, c.least);
     exp_avg_sq[i] = flushed(square, c.least);
@@ -66,9 +73,8 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
     of_tensor.push_back(constants(update, settings, factors));
   }
   update_all(updates, [&](size_t tensor, float* param, const float* gradient, int64_t begin, int64_t count) {
-    const auto& slots = updates[tensor].slots;
-    update_block(param, gradient, slots[0].mutable_data_ptr<float>() + begin,
-                 slots[1].mutable_data_ptr<float>() + begin, count, of_tensor[tensor]);
+    const auto slot = [&](size_t number) { return updates[tensor].slots[number].mutable_data_ptr<float>() + begin; };
+    update_block(param, gradient, slot(0), slot(1), settings.amsgrad ? slot(2) : nullptr, count, of_tensor[tensor]);
   });
 }
 

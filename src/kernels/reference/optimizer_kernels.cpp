@@ -122,8 +122,9 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
     settings.decoupled ? at::_fused_adamw_(arguments...) : at::_fused_adam_(arguments...);
   };
   run(updates, factors, [&](Batch& batch) {
-    kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], at::TensorList(), batch.steps, batch.lr,
-           settings.beta1, settings.beta2, batch.weight_decay, settings.eps, /*amsgrad=*/false, /*maximize=*/false,
+    const auto largest = settings.amsgrad ? at::TensorList(batch.slots[2]) : at::TensorList();
+    kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, batch.lr,
+           settings.beta1, settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, /*maximize=*/false,
            /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
     if (flushes_denormals(settings)) {
       flush_denormals(batch, factors);

@@ -99,14 +99,6 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& rank
   return plan;
 }
 
-std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model) {
-  std::vector<NamedParameter> parameters;
-  for (const auto& item : model.named_parameters()) {
-    parameters.push_back({item.key(), item.value()});
-  }
-  return parameters;
-}
-
 void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters) {
   at::NoGradGuard no_grad;
   const std::map<std::string, at::Tensor> saved(checkpoint.weights.begin(), checkpoint.weights.end());
@@ -143,7 +135,7 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector
   // skipped.
   const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
   const auto with = [&](auto options) { return options.lr(config.learning_rate).max_grad_norm(max_norm); };
-  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamOptions()));
+  if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamWOptions()));
   if (config.optimizer == "adam") return std::make_unique<Adam>(std::move(groups), with(AdamOptions()));
   if (config.optimizer == "sgd") return std::make_unique<SGD>(std::move(groups), with(SGDOptions()));
   return std::make_unique<LAMB>(std::move(groups), with(LAMBOptions()));

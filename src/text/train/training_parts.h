@@ -58,8 +58,6 @@ struct RunPlan {
 /// @param config  whose batch size is a number.
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks);
 
-std::vector<NamedParameter> named_parameters(const BertForSequenceClassification& model);
-
 /// @throws c10::ValueError  where the checkpoint's weights are not those of `parameters`.
 void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters);
 

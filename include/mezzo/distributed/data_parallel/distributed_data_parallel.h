@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/amp/visit_tensors.h"
 #include "mezzo/distributed/data_parallel/comm_hooks.h"
 #include "mezzo/distributed/group/comm_stats.h"
 #include "mezzo/distributed/group/process_group.h"
-#include "mezzo/parallel/visit_tensors.h"
 
 namespace mezzo::distributed {
 

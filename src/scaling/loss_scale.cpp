@@ -1,0 +1,219 @@
+#include "scaling/loss_scale.h"
+
+#include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "memory/device_copy.h"
+
+namespace mezzo {
+namespace {
+
+constexpr const char* kHysteresisTracker = "_hysteresis_tracker";
+constexpr int64_t kMostCounted = std::numeric_limits<int32_t>::max();
+
+void check_growth_factor(double growth_factor) {
+  TORCH_CHECK_VALUE(std::isfinite(growth_factor) && growth_factor > 1.0,
+                    "GradScaler: growth_factor must be finite and > 1, got ", growth_factor, ".");
+}
+
+void check_backoff_factor(double backoff_factor) {
+  TORCH_CHECK_VALUE(backoff_factor > 0.0 && backoff_factor < 1.0,
+                    "GradScaler: backoff_factor must be between 0 and 1, got ", backoff_factor,
+                    ". For a scale that stays as it is, use GradScalerOptions().static_scale(true).");
+}
+
+void check_growth_interval(int64_t growth_interval) {
+  TORCH_CHECK_VALUE(growth_interval >= 1 && growth_interval <= kMostCounted,
+                    "GradScaler: growth_interval must be between 1 and ", kMostCounted, ", got ", growth_interval,
+                    ". For a scale that stays as it is, use GradScalerOptions().static_scale(true).");
+}
+
+void check_hysteresis(const LossScaleSettings& settings) {
+  TORCH_CHECK_VALUE(settings.hysteresis >= 1 && settings.hysteresis <= kMostCounted,
+                    "GradScaler: hysteresis must be between 1, which backs off at every overflow, and ", kMostCounted,
+                    ", got ", settings.hysteresis, ".");
+  TORCH_CHECK_VALUE(settings.hysteresis == 1 || !settings.reproduce_pytorch, "GradScaler: hysteresis is ",
+                    settings.hysteresis, ", but PyTorch has none. Set it to 1, or reproduce_pytorch to false.");
+}
+
+const c10::Scalar& entry(const LossScale::StateDict& state_dict, const char* key) {
+  const auto found = state_dict.find(key);
+  TORCH_CHECK_VALUE(found != state_dict.end(), "GradScaler: the state_dict has no entry \"", key,
+                    "\". Pass one that GradScaler's state_dict() returned.");
+  return found->second;
+}
+
+int64_t integer_entry(const LossScale::StateDict& state_dict, const char* key) {
+  const c10::Scalar& value = entry(state_dict, key);
+  TORCH_CHECK_VALUE(value.isIntegral(/*includeBool=*/false), "GradScaler: entry \"", key,
+                    "\" of the state_dict must be an integer, got ", value, ".");
+  return value.toLong();
+}
+
+int64_t counter_entry(const LossScale::StateDict& state_dict, const char* key) {
+  const int64_t value = integer_entry(state_dict, key);
+  TORCH_CHECK_VALUE(value >= 0 && value <= kMostCounted, "GradScaler: entry \"", key,
+                    "\" of the state_dict must be between 0 and ", kMostCounted, ", got ", value, ".");
+  return value;
+}
+
+double real_entry(const LossScale::StateDict& state_dict, const char* key) {
+  const c10::Scalar& value = entry(state_dict, key);
+  TORCH_CHECK_VALUE(value.isFloatingPoint() || value.isIntegral(/*includeBool=*/false), "GradScaler: entry \"", key,
+                    "\" of the state_dict must be a real number, got ", value, ".");
+  return value.toDouble();
+}
+
+}  // namespace
+
+LossScale::LossScale(const LossScaleSettings& settings)
+    : settings_(settings), init_hysteresis_tracker_(settings.hysteresis) {
+  TORCH_CHECK_VALUE(settings.min_scale >= 0.0 && settings.min_scale <= settings.max_scale &&
+                        settings.max_scale <= std::numeric_limits<float>::max(),
+                    "GradScaler: min_scale and max_scale must satisfy 0 <= min_scale <= max_scale <= ",
+                    std::numeric_limits<float>::max(), ", got ", settings.min_scale, " and ", settings.max_scale, ".");
+  checked("init_scale", settings.init_scale);
+  check_growth_factor(settings.growth_factor);
+  check_backoff_factor(settings.backoff_factor);
+  check_growth_interval(settings.growth_interval);
+  check_hysteresis(settings);
+}
+
+double LossScale::checked(const char* what, double value) const {
+  const auto as_float = static_cast<float>(value);
+  TORCH_CHECK_VALUE(std::isfinite(as_float) && as_float > 0.0f, "GradScaler: ", what,
+                    " must be positive and finite in float32, got ", value, ".");
+  TORCH_CHECK_VALUE(settings_.reproduce_pytorch || (value >= settings_.min_scale && value <= settings_.max_scale),
+                    "GradScaler: ", what, " must be between min_scale ", settings_.min_scale, " and max_scale ",
+                    settings_.max_scale, ", got ", value, ".");
+  return value;
+}
+
+void LossScale::create(c10::Device device) {
+  const auto number = at::TensorOptions(device).dtype(at::kFloat), count = number.dtype(at::kInt);
+  scale_ = at::full({}, settings_.init_scale, number);
+  growth_tracker_ = at::full({}, init_growth_tracker_, count);
+  hysteresis_tracker_ = at::full({}, init_hysteresis_tracker_, count);
+  skips_in_a_row_ = at::zeros({}, count);
+  skipped_ = at::zeros({}, count.dtype(at::kLong));
+}
+
+double LossScale::value() const { return exists() ? scale_.item<double>() : settings_.init_scale; }
+
+int64_t LossScale::growth_tracker() const { return exists() ? growth_tracker_.item<int64_t>() : init_growth_tracker_; }
+
+int64_t LossScale::skipped() const { return exists() ? skipped_.item<int64_t>() : 0; }
+
+void LossScale::update(const at::Tensor& found_inf) {
+  const c10::NoGradGuard no_grad;
+  if (!settings_.is_static) {
+    if (growth_tracker_may_exceed_interval_ && !settings_.reproduce_pytorch) {
+      growth_tracker_.clamp_max_(settings_.growth_interval - 1);  // the kernel grows on equality alone
+      growth_tracker_may_exceed_interval_ = false;
+    }
+    grow_or_back_off(found_inf);
+    clamp();
+  }
+  const auto overflowed = found_inf != 0;
+  skips_in_a_row_.add_(1).mul_(overflowed);
+  skipped_.add_(overflowed);
+}
+
+void LossScale::grow_or_back_off(const at::Tensor& found_inf) {
+  const auto update = [&] {
+    at::_amp_update_scale_(scale_, growth_tracker_, found_inf, settings_.growth_factor, settings_.backoff_factor,
+                           settings_.growth_interval);
+  };
+  if (settings_.hysteresis == 1) {
+    update();
+    return;
+  }
+  const auto overflowed = found_inf != 0;
+  const auto left = (hysteresis_tracker_ - 1).clamp_min_(0);
+  hysteresis_tracker_.copy_(at::where(overflowed, left, settings_.hysteresis));
+  const auto backs_off_later = overflowed.logical_and(hysteresis_tracker_ > 0);
+  const auto previous_scale = scale_.clone();
+  update();
+  scale_.copy_(at::where(backs_off_later, previous_scale, scale_));
+}
+
+void LossScale::clamp() {
+  if (!settings_.reproduce_pytorch) {
+    scale_.clamp_(settings_.min_scale, settings_.max_scale);
+  }
+}
+
+void LossScale::set(double scale) { scale_.fill_(scale); }
+
+void LossScale::set(const at::Tensor& scale) {
+  const c10::NoGradGuard no_grad;
+  scale_.copy_(copy_to(scale.reshape({}), scale_.device()));
+  clamp();
+}
+
+int64_t LossScale::skips_in_a_row(const at::Tensor& found_inf) const {
+  return at::where(found_inf != 0, skips_in_a_row_ + 1, 0).item<int64_t>();
+}
+
+void LossScale::set_growth_factor(double growth_factor) {
+  check_growth_factor(growth_factor);
+  settings_.growth_factor = growth_factor;
+}
+
+void LossScale::set_backoff_factor(double backoff_factor) {
+  check_backoff_factor(backoff_factor);
+  settings_.backoff_factor = backoff_factor;
+}
+
+void LossScale::set_growth_interval(int64_t growth_interval) {
+  check_growth_interval(growth_interval);
+  settings_.growth_interval = growth_interval;
+  growth_tracker_may_exceed_interval_ = true;
+}
+
+LossScale::StateDict LossScale::state_dict() const {
+  StateDict state{{"scale", value()},
+                  {"growth_factor", settings_.growth_factor},
+                  {"backoff_factor", settings_.backoff_factor},
+                  {"growth_interval", settings_.growth_interval},
+                  {"_growth_tracker", growth_tracker()}};
+  if (settings_.hysteresis > 1) {
+    state[kHysteresisTracker] = exists() ? hysteresis_tracker_.item<int64_t>() : init_hysteresis_tracker_;
+  }
+  return state;
+}
+
+void LossScale::load_state_dict(const StateDict& state_dict) {
+  LossScaleSettings loaded = settings_;
+  loaded.init_scale = checked("entry \"scale\" of the state_dict", real_entry(state_dict, "scale"));
+  loaded.growth_factor = real_entry(state_dict, "growth_factor");
+  loaded.backoff_factor = real_entry(state_dict, "backoff_factor");
+  loaded.growth_interval = integer_entry(state_dict, "growth_interval");
+  const int64_t growth_tracker = counter_entry(state_dict, "_growth_tracker");
+  const int64_t hysteresis_tracker =
+      state_dict.count(kHysteresisTracker) > 0 ? counter_entry(state_dict, kHysteresisTracker) : settings_.hysteresis;
+  check_growth_factor(loaded.growth_factor);
+  check_backoff_factor(loaded.backoff_factor);
+  check_growth_interval(loaded.growth_interval);
+
+  settings_ = loaded;
+  init_growth_tracker_ = growth_tracker;
+  init_hysteresis_tracker_ = std::min(hysteresis_tracker, settings_.hysteresis);
+  growth_tracker_may_exceed_interval_ = true;
+  if (exists()) {
+    scale_.fill_(settings_.init_scale);
+    growth_tracker_.fill_(init_growth_tracker_);
+    hysteresis_tracker_.fill_(init_hysteresis_tracker_);
+    skips_in_a_row_.zero_();
+  }
+}
+
+}  // namespace mezzo
