@@ -1,7 +1,13 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <type_traits>
+
 #include "bindings.h"
+#include "mezzo/text/train/settings.h"
 #include "mezzo/text/train/trainer.h"
 #include "text/models/checkpointed.h"
 #include "text/train/machine_memory.h"
@@ -40,29 +46,24 @@ class LiveBytesContext {
   std::unique_ptr<c10::DebugInfoGuard> guard_;
 };
 
-/// The settings that a test of memory needs.
+/// Settings by the names of their flags, with underscores.
 TrainConfig to_config(const py::dict& settings) {
   TrainConfig config;
   config.quiet = true;
   config.eval_every = 0;
   config.dev_ratio = 0;
-  for (const auto& [key, value] : settings) {
-    const auto name = key.cast<std::string>();
-    const auto is = [&](const char* other) { return name == other; };
-    if (is("model_config")) config.model_config = value.cast<std::string>();
-    if (is("vocab")) config.vocab = value.cast<std::string>();
-    if (is("train")) config.train = value.cast<std::string>();
-    if (is("output")) config.output = value.cast<std::string>();
-    if (is("precision")) config.precision = value.cast<std::string>();
-    if (is("optimizer")) config.optimizer = value.cast<std::string>();
-    if (is("master_weights")) config.master_weights = value.cast<bool>();
-    if (is("gradient_checkpointing")) config.gradient_checkpointing = value.cast<bool>();
-    if (is("batch_size")) config.batch_size = value.cast<int64_t>();
-    if (is("grad_accumulation")) config.grad_accumulation = value.cast<int64_t>();
-    if (is("max_length")) config.max_length = value.cast<int64_t>();
-    if (is("max_steps")) config.max_steps = value.cast<int64_t>();
-    if (is("zero_stage")) config.zero_stage = value.cast<int64_t>();
-  }
+  visit_settings(config, [&](const Setting& setting, auto& field) {
+    using Field = std::remove_reference_t<decltype(field)>;
+    std::string name(setting.name());
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (settings.contains(name)) {
+      if constexpr (std::is_same_v<Field, std::filesystem::path>) {
+        field = settings[name.c_str()].template cast<std::string>();
+      } else {
+        field = settings[name.c_str()].template cast<Field>();
+      }
+    }
+  });
   return config;
 }
 

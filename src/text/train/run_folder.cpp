@@ -25,7 +25,8 @@ namespace fs = std::filesystem;
 /// What a run.json says, as far as it matters here.
 struct PresentRun {
   bool finished = false;
-  std::string run;  // its name; empty for runs of a mezzo that gave none
+  std::string run;     // its name; empty for runs of a mezzo that gave none
+  std::string resume;  // its --resume
   std::optional<RunIdentity> identity;
 };
 
@@ -37,7 +38,8 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
   try {
     const Json json = read_json_object(output / "run.json");
     json.at("environment").at("mezzo");
-    PresentRun present{json.at("finished").get<bool>(), json.value("run", ""), std::nullopt};
+    PresentRun present{json.at("finished").get<bool>(), json.value("run", ""),
+                       json.value(Json::json_pointer("/settings/resume"), ""), std::nullopt};
     if (json.contains("identity")) {
       present.identity = checkpoint_format::identity_from_json(json.at("identity"));
     }
@@ -238,6 +240,12 @@ std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns)
     }
   }
   return checkpoint;
+}
+
+std::string resume_of_restarted(const TrainConfig& config) {
+  const auto present = read_present_run(config.output);
+  const bool is_same_run = present && (present->resume == config.resume || present->resume == "auto");
+  return is_same_run && !checkpoint_format::list(config.output / "checkpoints").empty() ? "auto" : config.resume;
 }
 
 }  // namespace mezzo::text

@@ -3,43 +3,31 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <set>
+#include <string>
 #include <vector>
 
 #include "mezzo/optim/lr_schedule.h"
+#include "mezzo/text/train/settings.h"
 #include "text/io/content_hash.h"
 
 namespace mezzo::text {
 namespace {
 
-/// Where results go, how they are shown, and what a longer life of the same run may change. The model, the vocabulary
-/// and the data may lie elsewhere: what they hold has to agree.
-const std::set<std::string, std::less<>> kFreeSettings = {"allow-empty-classes",
-                                                          "output",
-                                                          "resume",
-                                                          "save-every",
-                                                          "keep",
-                                                          "eval-every",
-                                                          "device",
-                                                          "threads",
-                                                          "diagnose",
-                                                          "model",
-                                                          "model-config",
-                                                          "vocab",
-                                                          "train",
-                                                          "dev",
-                                                          "test",
-                                                          "timeout",
-                                                          "gradient-checkpointing"};
-
+/// Of the settings that change numbers. The model, the vocabulary and the data may lie elsewhere than they did: what
+/// they hold has to agree.
 RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
   const bool evaluations_count = follows_metric(parse_lr_schedule(config.schedule));
   RunIdentity::Values flags;
   for (const auto& [name, value] : config.settings()) {
-    if (!kFreeSettings.contains(name) || (name == "eval-every" && evaluations_count)) {
-      flags[name] = value;
-    }
+    flags[name] = value;
   }
+  visit_settings(config, [&](const Setting& setting, const auto&) {
+    const bool counts = setting.effect() == Setting::Effect::kNumbers ||
+                        (setting.effect() == Setting::Effect::kNumbersOfMetricSchedules && evaluations_count);
+    if (!counts) {
+      flags.erase(std::string(setting.name()));
+    }
+  });
   flags["ranks"] = std::to_string(ranks.size());
   flags["precision"] = to_string(setup.precision);
   return flags;

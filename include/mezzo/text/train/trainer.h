@@ -18,6 +18,11 @@ struct TrainResult {
   std::optional<ClassificationReport> report;  ///< on test, or on dev without one; none without both
 };
 
+/// The `resume` of a run that a launcher starts again: "auto" where its earlier start, told the same, has left a
+/// checkpoint in `config.output`, so that there is more to go on from; else that of `config`. All ranks read the same.
+/// @throws c10::ValueError  where that folder cannot be read.
+std::string resume_of_restarted(const TrainConfig& config);
+
 /// Fine-tunes a BERT classifier as `config` says, and leaves in
 /// `config.output`: the best model by dev accuracy (or the last, without dev
 /// rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
