@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <memory>
 #include <optional>
@@ -38,8 +39,9 @@ std::optional<Number> parse_number(const std::string& text) {
 }
 
 template <class Number>
-std::string_view kind_of_number() {
-  return std::is_integral_v<Number> ? "a whole number" : "a number";
+std::string what_it_may_be(const Setting& setting) {
+  return std::is_integral_v<Number> ? "a whole number"
+                                    : fmt::format("a number from {} to {}", setting.least(), setting.most());
 }
 
 /// Makes a flag of each setting.
@@ -62,10 +64,12 @@ class AddSetting {
       add(setting, field);
       return;
     }
-    const auto set = [name = flag(setting), none = setting.none(), &field](const std::string& text) {
+    const auto set = [setting, &field](const std::string& text) {
       field = parse_number<Number>(text);
-      if (!field && text != none) {
-        throw UsageError(fmt::format("{} '{}' is neither '{}' nor {}", name, text, none, kind_of_number<Number>()));
+      const bool is_finite = !field || std::isfinite(static_cast<double>(*field));
+      if ((!field || !is_finite) && text != setting.none()) {
+        throw UsageError(fmt::format("{} '{}' is neither '{}' nor {}", flag(setting), text, setting.none(),
+                                     what_it_may_be<Number>(setting)));
       }
     };
     app_.add_option_function<std::string>(flag(setting), set, std::string(setting.help()))

@@ -29,21 +29,17 @@ c10::ScalarType checked_dtype(c10::ScalarType dtype) {
 }  // namespace
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type)
-    : AutocastGuard(
-          device_type,
-          Found{.dtype = at::autocast::get_autocast_dtype(checked_device_type(device_type)), .enabled = true}) {}
+    : AutocastGuard(device_type, Found(at::autocast::get_autocast_dtype(checked_device_type(device_type)), true)) {}
 
 AutocastGuard AutocastGuard::disabled(c10::DeviceType device_type) {
-  return {device_type,
-          Found{.dtype = at::autocast::get_autocast_dtype(checked_device_type(device_type)), .enabled = false}};
+  return {device_type, Found(at::autocast::get_autocast_dtype(checked_device_type(device_type)), false)};
 }
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type,
                              c10::ScalarType dtype,
                              bool enabled,
                              std::optional<bool> cache_enabled)
-    : AutocastGuard(
-          checked_device_type(device_type), Found{.dtype = checked_dtype(dtype), .enabled = enabled}, cache_enabled) {}
+    : AutocastGuard(checked_device_type(device_type), Found(checked_dtype(dtype), enabled), cache_enabled) {}
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type, const Found& state, std::optional<bool> cache_enabled)
     : device_type_(device_type),

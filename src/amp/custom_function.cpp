@@ -53,7 +53,7 @@ FunctionScope::FunctionScope(const std::string& name, CastPolicy policy, c10::De
     case CastPolicy::kPromote: to_ = low; break;
     default: to_ = at::kFloat;
   }
-  off_.emplace(device_type, AutocastGuard::Found{.dtype = low, .enabled = false});
+  off_.emplace(device_type, AutocastGuard::Found(low, false));
 }
 
 void FunctionScope::consider(const at::Tensor& tensor) {
@@ -79,7 +79,7 @@ ForwardScope::ForwardScope(torch::autograd::AutogradContext* ctx,
   }
   if (enabled && cast_inputs) {
     to_ = cast_inputs;
-    off_.emplace(device_type, AutocastGuard::Found{.dtype = state->dtype, .enabled = false});
+    off_.emplace(device_type, AutocastGuard::Found(state->dtype, false));
   }
   ctx->saved_data[kSavedState] = c10::IValue::make_capsule(std::move(state));
 }
@@ -98,7 +98,7 @@ BackwardScope::BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceT
               "custom_bwd: this function's forward did not run through custom_fwd. Call custom_fwd in forward with the "
               "same context.");
   const auto state = c10::static_intrusive_pointer_cast<SavedState>(saved->second.toCapsule());
-  autocast_.emplace(device_type, AutocastGuard::Found{.dtype = state->dtype, .enabled = state->enabled});
+  autocast_.emplace(device_type, AutocastGuard::Found(state->dtype, state->enabled));
   if (state->policy || PolicyRegion::has_policy(device_type)) {  // the caller's, which may be another, is not its own
     policy_region_ = std::make_unique<PolicyRegionGuard>(
         device_type, PolicyRegion{state->policy, PolicyRegion::current_log(device_type)});

@@ -44,7 +44,8 @@ LossScaleSettings settings_of(const GradScalerOptions& options) {
           .max_scale = options.max_scale(),
           .hysteresis = options.hysteresis(),
           .is_static = options.static_scale(),
-          .reproduce_pytorch = options.reproduce_pytorch()};
+          .reproduce_pytorch = options.reproduce_pytorch(),
+          .counts_skips_in_a_row = options.max_consecutive_skips() > 0};
 }
 
 }  // namespace

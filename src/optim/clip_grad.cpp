@@ -36,6 +36,13 @@ GradientGroups gradients_of(at::TensorList parameters, const char* function) {
   return groups;
 }
 
+/// One for each gradient; none for those without elements, of which LibTorch refuses the largest magnitude.
+at::Tensor norms_of(std::vector<at::Tensor> gradients, double norm_type, at::ScalarType dtype) {
+  const auto options = gradients.front().options().dtype(dtype);
+  std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
+  return gradients.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(gradients, norm_type, dtype));
+}
+
 }  // namespace
 
 void clip_grad_value_(at::TensorList parameters, double clip_value) {
@@ -60,7 +67,7 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double no
   std::vector<at::Tensor> norms;
   for (const auto& group : groups) {
     const auto dtype = group.dtype == at::kDouble ? at::kDouble : at::kFloat;
-    norms.push_back(copy_to(at::stack(at::_foreach_norm(group.gradients, norm_type, dtype)), device));
+    norms.push_back(copy_to(norms_of(group.gradients, norm_type, dtype), device));
   }
   const auto total_norm = at::linalg_vector_norm(at::cat(norms), norm_type);
   const auto wanted = (total_norm + 1e-6).reciprocal() * max_norm;  // as Python divides a number by a tensor

@@ -1,13 +1,18 @@
 #include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
 
+#include <charconv>
+#include <map>
+#include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "mezzo/optim/optimizer.h"
 
-// An archive holds "groups", their count; an archive for each, named by its number, with its options and the numbers of
-// its parameters; and in "state" one for each parameter that has any, named by its number, with a tensor a slot.
+// An archive holds "kind", the optimizer's name; "groups", their count; an archive for each, named by its number, with
+// its options and the numbers of its parameters; and in "state" one for each parameter that has any, named by its
+// number, with a tensor a slot.
 
 namespace mezzo {
 namespace {
@@ -43,10 +48,48 @@ c10::IValue read(InputArchive& archive, const std::string& key) {
   return value;
 }
 
+int64_t to_number(const std::string& key) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
+  TORCH_CHECK_VALUE(error == std::errc() && end == key.data() + key.size() && number >= 0,
+                    "Optimizer: the archive to load has a state '", key, "', expected a parameter's number");
+  return number;
+}
+
+TorchOptimizerState::Group read_group(InputArchive& archive, int64_t number) {
+  InputArchive group, options;
+  TORCH_CHECK_VALUE(archive.try_read(std::to_string(number), group) && group.try_read("options", options),
+                    "Optimizer: the archive to load has no group ", number);
+  TorchOptimizerState::Group result;
+  const c10::IValue params = read(group, "params");
+  TORCH_CHECK_VALUE(params.isIntList(), "Optimizer: the parameters of group ", number,
+                    " of the archive to load are no list of numbers");
+  result.params = params.toIntVector();
+  for (const std::string& key : options.keys()) {
+    result.options[key] = to_option(key, read(options, key));
+  }
+  return result;
+}
+
+std::map<std::string, at::Tensor> read_slots(InputArchive& state, const std::string& number) {
+  InputArchive parameter;
+  TORCH_CHECK_VALUE(state.try_read(number, parameter), "Optimizer: state '", number,
+                    "' of the archive to load holds no tensors");
+  std::map<std::string, at::Tensor> slots;
+  for (const std::string& slot : parameter.keys()) {
+    at::Tensor tensor;
+    TORCH_CHECK_VALUE(parameter.try_read(slot, tensor), "Optimizer: '", slot, "' of state '", number,
+                      "' of the archive to load is no tensor");
+    slots[slot] = tensor.detach();
+  }
+  return slots;
+}
+
 }  // namespace
 
 OutputArchive& operator<<(OutputArchive& archive, const Optimizer& optimizer) {
   const TorchOptimizerState saved = optimizer.torch_state_dict();
+  archive.write("kind", c10::IValue(optimizer.name()));
   archive.write("groups", c10::IValue(static_cast<int64_t>(saved.param_groups.size())));
   for (size_t g = 0; g < saved.param_groups.size(); ++g) {
     OutputArchive group(archive.compilation_unit()), options(archive.compilation_unit());
@@ -70,30 +113,23 @@ OutputArchive& operator<<(OutputArchive& archive, const Optimizer& optimizer) {
 }
 
 InputArchive& operator>>(InputArchive& archive, Optimizer& optimizer) {
-  TorchOptimizerState loaded;
-  const c10::IValue groups = read(archive, "groups");
+  const c10::IValue kind = read(archive, "kind"), groups = read(archive, "groups");
+  TORCH_CHECK_VALUE(kind.isString() && kind.toStringRef() == optimizer.name(), "Optimizer: the archive to load is of ",
+                    kind.isString() ? kind.toStringRef() : "something else", ", this optimizer is ", optimizer.name());
   TORCH_CHECK_VALUE(groups.isInt(), "Optimizer: entry 'groups' of the archive to load is no count");
+  TorchOptimizerState loaded;
+  std::set<int64_t> numbers;
   for (int64_t g = 0; g < groups.toInt(); ++g) {
-    InputArchive group, options;
-    TORCH_CHECK_VALUE(archive.try_read(std::to_string(g), group) && group.try_read("options", options),
-                      "Optimizer: the archive to load has no group ", g);
-    TorchOptimizerState::Group& read_group = loaded.param_groups.emplace_back();
-    read_group.params = read(group, "params").toIntVector();
-    for (const std::string& key : options.keys()) {
-      read_group.options[key] = to_option(key, read(options, key));
+    loaded.param_groups.push_back(read_group(archive, g));
+    for (const int64_t number : loaded.param_groups.back().params) {
+      TORCH_CHECK_VALUE(numbers.insert(number).second, "Optimizer: the archive to load has parameter ", number,
+                        " twice");
     }
   }
   InputArchive state;
   TORCH_CHECK_VALUE(archive.try_read("state", state), "Optimizer: the archive to load has no entry 'state'");
   for (const std::string& number : state.keys()) {
-    InputArchive parameter;
-    if (!state.try_read(number, parameter)) {
-      continue;
-    }
-    auto& slots = loaded.state[std::stoll(number)];
-    for (const std::string& slot : parameter.keys()) {
-      parameter.read(slot, slots[slot]);
-    }
+    loaded.state[to_number(number)] = read_slots(state, number);
   }
   optimizer.load_torch_state_dict(loaded);
   return archive;

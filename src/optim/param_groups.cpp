@@ -37,10 +37,16 @@ std::vector<ParamGroup> make_param_groups(const std::vector<NamedParameter>& par
   return result;
 }
 
-std::vector<ParamGroup> no_decay_groups(const torch::nn::Module& module, double weight_decay) {
-  auto parameters = named_parameters(module);
-  std::erase_if(parameters, [](const NamedParameter& parameter) { return !parameter.tensor.requires_grad(); });
-  return make_param_groups(parameters, {.weight_decay = weight_decay});
+std::vector<ParamGroup> no_decay_groups(const torch::nn::Module& module, std::optional<double> weight_decay) {
+  ParamGroup decayed{{}, weight_decay}, plain{{}, 0.0};
+  for (const NamedParameter& parameter : named_parameters(module)) {
+    if (parameter.tensor.requires_grad()) {
+      (usually_decays(parameter) ? decayed : plain).params.push_back(parameter);
+    }
+  }
+  std::vector<ParamGroup> groups{std::move(decayed), std::move(plain)};
+  std::erase_if(groups, [](const ParamGroup& group) { return group.params.empty(); });
+  return groups;
 }
 
 }  // namespace mezzo

@@ -103,7 +103,7 @@ void LossScale::create(c10::Device device) {
   growth_tracker_ = at::full({}, init_growth_tracker_, count);
   hysteresis_tracker_ = at::full({}, init_hysteresis_tracker_, count);
   skips_in_a_row_ = at::zeros({}, count);
-  skipped_ = at::zeros({}, count.dtype(at::kLong));
+  skipped_ = at::zeros({}, number.dtype(at::kDouble));
 }
 
 double LossScale::value() const { return exists() ? scale_.item<double>() : settings_.init_scale; }
@@ -122,9 +122,10 @@ void LossScale::update(const at::Tensor& found_inf) {
     grow_or_back_off(found_inf);
     clamp();
   }
-  const auto overflowed = found_inf != 0;
-  skips_in_a_row_.add_(1).mul_(overflowed);
-  skipped_.add_(overflowed);
+  if (settings_.counts_skips_in_a_row) {
+    skips_in_a_row_.add_(1).mul_(found_inf != 0);
+  }
+  skipped_.add_(found_inf);  // which is 0 or 1
 }
 
 void LossScale::grow_or_back_off(const at::Tensor& found_inf) {

@@ -17,6 +17,7 @@ struct LossScaleSettings {
   double min_scale, max_scale;
   int64_t hysteresis;
   bool is_static, reproduce_pytorch;
+  bool counts_skips_in_a_row;  ///< for `skips_in_a_row`
 };
 
 /// The loss scale: torch.amp.GradScaler's state machine, with mezzo's hysteresis and bounds. Its scalars lie on one
@@ -45,7 +46,7 @@ class LossScale {
   void set(double scale);
   void set(const at::Tensor& scale);
 
-  /// Iterations in a row that were skipped, if the one at hand ends with `found_inf`. Syncs.
+  /// Iterations in a row that were skipped, if the one at hand ends with `found_inf`; where they are counted. Syncs.
   int64_t skips_in_a_row(const at::Tensor& found_inf) const;
 
   const LossScaleSettings& settings() const { return settings_; }
@@ -72,7 +73,7 @@ class LossScale {
   at::Tensor growth_tracker_;      // int32: steps without overflow since the scale changed
   at::Tensor hysteresis_tracker_;  // int32: overflows still to come before the scale backs off
   at::Tensor skips_in_a_row_;      // int32, up to the last update
-  at::Tensor skipped_;             // int64, since `create`
+  at::Tensor skipped_;             // float64, since `create`
 };
 
 }  // namespace mezzo

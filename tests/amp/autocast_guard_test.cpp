@@ -1,11 +1,15 @@
 #include "mezzo/amp/autocast_guard.h"
 
 #include <ATen/autocast_mode.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/types.h>
 
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "mezzo/amp/custom_function.h"
 
@@ -38,7 +42,31 @@ TEST(AutocastGuardTest, DisablesARegionAndPutsItBack) {
   }
   EXPECT_EQ(AutocastState(), before);
   EXPECT_EQ(product().scalar_type(), torch::kBFloat16);
-  EXPECT_THROW(AutocastGuard::disabled(torch::kLazy), c10::ValueError);
+  EXPECT_THROW(const auto none = AutocastGuard::disabled(torch::kLazy), c10::ValueError);
+}
+
+TEST(AutocastGuardTest, WarnsOfARegionForCudaWhereThereIsNone) {
+  if (torch::cuda::is_available()) {
+    GTEST_SKIP() << "there is a GPU";
+  }
+  struct Handler : c10::WarningHandler {
+    void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
+    std::vector<std::string> messages;
+  } handler;
+  const c10::WarningUtils::WarnAlways always(true);  // or an earlier test may have had the one warning
+  const c10::WarningUtils::WarningHandlerGuard guard(&handler);
+  {
+    const AutocastGuard autocast(torch::kCUDA, torch::kHalf, /*enabled=*/false);
+  }
+  {
+    const AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
+  }
+  EXPECT_TRUE(handler.messages.empty());
+  {
+    const AutocastGuard autocast(torch::kCUDA, torch::kHalf);
+  }
+  ASSERT_EQ(handler.messages.size(), 1u);
+  EXPECT_NE(handler.messages.front().find("for CUDA, which this process does not have"), std::string::npos);
 }
 
 TEST(AutocastGuardTest, WrapsAFunctionWithAPolicy) {

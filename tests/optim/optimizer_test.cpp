@@ -7,6 +7,7 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/serialize.h>
 
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -161,6 +162,18 @@ TEST(OptimizerTest, TakesAModuleAndLeavesItsFrozenParametersOut) {
   EXPECT_EQ(Adam(net).param_groups().front().weight_decay, 0) << "as torch.optim.Adam";
 }
 
+TEST(OptimizerTest, TakesParametersHoweverTheyAreWritten) {
+  auto weight = at::ones({2}).requires_grad_();
+  const std::vector<NamedParameter> params{{"weight", weight}};
+  const std::vector<ParamGroup> groups{{params, 0.5}};
+  for (const auto& optimizer : {std::make_shared<SGD>(params), std::make_shared<SGD>(groups),
+                                std::make_shared<SGD>(ParamGroups{{"weight", weight}})}) {
+    EXPECT_EQ(names_of(optimizer->param_groups().front()), std::vector<std::string>{"weight"});
+  }
+  EXPECT_EQ(SGD({{params, 0.25}}).param_groups().front().weight_decay, 0.25);
+  EXPECT_EQ(SGD({{"weight", weight}}).param_groups().size(), 1u);
+}
+
 TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {
   Net net;
   const AdamW adamw(no_decay_groups(net, 0.3));
@@ -169,6 +182,8 @@ TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {
   EXPECT_EQ(adamw.param_groups()[0].weight_decay, 0.3);
   EXPECT_EQ(names_of(adamw.param_groups()[1]), (std::vector<std::string>{"norm.weight", "norm.bias"}));
   EXPECT_EQ(adamw.param_groups()[1].weight_decay, 0);
+  EXPECT_EQ(AdamW(no_decay_groups(net), AdamWOptions().weight_decay(0.2)).param_groups()[0].weight_decay, 0.2)
+      << "the optimizer's own, where none is given";
 }
 
 TEST(OptimizerTest, TrainsAGroupThatIsAddedLater) {
@@ -245,11 +260,53 @@ TEST(OptimizerTest, RefusesAnArchiveThatIsNotItsOwn) {
   torch::save(SGD({{"weight", weight}}), of_sgd);
   AdamW adamw({{"weight", weight}});
   EXPECT_THROW(torch::load(adamw, of_tensor), c10::ValueError);
+  EXPECT_THROW(torch::load(adamw, of_sgd), c10::ValueError) << "an SGD's has no moments to take over";
   const SGD with_momentum({{"weight", weight}}, SGDOptions().momentum(0.5));
   SGD sgd({{"weight", weight}});
   std::stringstream of_momentum;
   torch::save(with_momentum, of_momentum);
   EXPECT_THROW(torch::load(sgd, of_momentum), c10::ValueError);
+}
+
+/// An archive with this state of one parameter, as somebody else may have made it.
+std::stringstream archive_of(const std::string& number, const std::vector<int64_t>& params, const c10::IValue& step) {
+  torch::serialize::OutputArchive archive, group(archive.compilation_unit()), options(archive.compilation_unit()),
+      state(archive.compilation_unit()), slots(archive.compilation_unit());
+  options.write("lr", c10::IValue(0.1));
+  options.write("weight_decay", c10::IValue(0.0));
+  group.write("options", options);
+  group.write("params", c10::IValue(params));
+  archive.write("kind", c10::IValue(std::string("AdamW")));
+  archive.write("groups", c10::IValue(int64_t{1}));
+  archive.write("0", group);
+  slots.write("exp_avg", at::ones({2}));
+  slots.write("exp_avg_sq", at::ones({2}));
+  step.isTensor() ? slots.write("step", step.toTensor()) : slots.write("step", step);
+  state.write(number, slots);
+  archive.write("state", state);
+  std::stringstream file;
+  archive.save_to(file);
+  return file;
+}
+
+TEST(OptimizerTest, RefusesAnArchiveThatSomebodyAltered) {
+  auto weight = at::ones({2}).requires_grad_();
+  AdamW adamw({{"weight", weight}});
+  const auto load = [&](const std::string& number, const std::vector<int64_t>& params, const c10::IValue& step) {
+    auto file = archive_of(number, params, step);
+    torch::load(adamw, file);
+  };
+  load("0", {0}, at::ones({}).requires_grad_());
+  EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1);
+  EXPECT_FALSE(adamw.state_dict().at("step/weight").requires_grad());
+  for (const char* number : {"layer", "1x", "-1", "99999999999999999999"}) {
+    EXPECT_THROW(load(number, {0}, at::ones({})), c10::ValueError) << number;
+  }
+  EXPECT_THROW(load("0", {0, 0}, at::ones({})), c10::ValueError);
+  EXPECT_THROW(load("0", {1}, at::ones({})), c10::ValueError);
+  EXPECT_THROW(load("0", {0}, c10::IValue(1.0)), c10::ValueError);
+  EXPECT_THROW(load("0", {0}, at::ones({3})), c10::ValueError);
+  EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1) << "nothing has changed";
 }
 
 TEST(LrSchedulerTest, SetsTheLearningRateOfTheStepToCome) {
@@ -266,10 +323,35 @@ TEST(LrSchedulerTest, SetsTheLearningRateOfTheStepToCome) {
   for (size_t i = 0; i < rates.size(); ++i) {
     EXPECT_DOUBLE_EQ(rates[i], expected[i]);
   }
-  sgd.set_lr(0.4);
-  const LrScheduler resumed(sgd, schedule, /*steps=*/3);
-  EXPECT_DOUBLE_EQ(sgd.lr(), 0.3);
   EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kGreedy}), c10::ValueError);
+  EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kLinear}), c10::ValueError) << "without total_steps";
+  EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kInverseSqrt, .timescale = 0}), c10::ValueError);
+}
+
+TEST(LrSchedulerTest, GoesOnFromArchives) {
+  auto weight = at::ones({2}).requires_grad_();
+  const LrSchedule schedule{.kind = LrScheduleKind::kLinear, .total_steps = 4};
+  std::stringstream of_optimizer, of_scheduler;
+  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4));
+  LrScheduler scheduler(sgd, schedule);
+  scheduler.step();
+  torch::save(sgd, of_optimizer);
+  torch::save(scheduler, of_scheduler);
+
+  SGD again({{"weight", weight}}, SGDOptions().lr(0.4));
+  LrScheduler resumed(again, schedule);
+  torch::load(again, of_optimizer);
+  torch::load(resumed, of_scheduler);
+  EXPECT_EQ(resumed.steps(), 1);
+  EXPECT_EQ(again.lr(), sgd.lr());
+  for (int i = 0; i < 3; ++i) {
+    scheduler.step();
+    resumed.step();
+    EXPECT_EQ(again.lr(), sgd.lr());
+  }
+  std::stringstream of_tensor;
+  torch::save(weight.detach(), of_tensor);
+  EXPECT_THROW(torch::load(resumed, of_tensor), c10::ValueError);
 }
 
 }  // namespace

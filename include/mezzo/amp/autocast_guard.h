@@ -99,7 +99,7 @@ class AutocastGuard {
   explicit AutocastGuard(c10::DeviceType device_type);
 
   /// A full-precision region: `auto full = mezzo::AutocastGuard::disabled(torch::kCUDA);`
-  static AutocastGuard disabled(c10::DeviceType device_type);
+  [[nodiscard]] static AutocastGuard disabled(c10::DeviceType device_type);
 
   /// Puts back a state that a thread had; none but mezzo's own scopes can name it.
   AutocastGuard(c10::DeviceType device_type, const Found& state, std::optional<bool> cache_enabled = std::nullopt);
@@ -113,6 +113,7 @@ class AutocastGuard {
   friend class detail::ForwardScope;
   friend class detail::BackwardScope;
   struct Found {
+    explicit Found(c10::ScalarType its_dtype, bool is_enabled) : dtype(its_dtype), enabled(is_enabled) {}
     c10::ScalarType dtype;
     bool enabled;
   };

@@ -150,6 +150,7 @@ class GradScaler {
   explicit GradScaler(GradScalerOptions options = {});
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
+  /// One that was moved from may be assigned to or destroyed, and nothing else.
   GradScaler(GradScaler&&) noexcept;
   GradScaler& operator=(GradScaler&&) noexcept;
   ~GradScaler();
@@ -163,7 +164,7 @@ class GradScaler {
 
   /// The same of each tensor in a structure (visit_tensors.h): tuples, maps, types of your own; undefined ones stay so.
   template <TensorStructure Outputs>
-    requires(!std::is_convertible_v<Outputs &&, at::TensorList>)
+    requires(!std::is_convertible_v<Outputs &&, at::TensorList> && !detail::IsPlain<std::remove_cvref_t<Outputs>>)
   std::remove_cvref_t<Outputs> scale(Outputs&& outputs) {
     auto scaled = std::forward<Outputs>(outputs);
     for_each_tensor(scaled, [this](at::Tensor& output) {
@@ -245,7 +246,8 @@ class GradScaler {
   int64_t get_growth_tracker() const;
   /// The scale where it lives, to compute with; undefined before the first `scale`. Never syncs.
   const at::Tensor& scale_tensor() const;
-  /// Iterations that were skipped, since the first `scale`; 0 if disabled. Not part of the state_dict. Syncs.
+  /// Iterations that `update()` ended and that were skipped, since the first `scale`; 0 if disabled. Not part of the
+  /// state_dict. Syncs.
   int64_t get_skipped_steps() const;
 
   bool is_enabled() const { return options_.enabled(); }

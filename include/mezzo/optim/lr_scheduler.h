@@ -7,36 +7,50 @@
 
 namespace mezzo {
 
-/// Keeps an optimizer's learning rate at what a schedule says, step by step, as the classes of torch.optim.lr_scheduler
-/// do.
+/// Keeps an optimizer's learning rate at what a schedule says, step by step, as the classes of
+/// torch.optim.lr_scheduler do.
 ///
 /// @code
 /// mezzo::AdamW optimizer(*model, mezzo::AdamWOptions().lr(3e-5));
-/// mezzo::LrScheduler scheduler(optimizer, {.kind = mezzo::LrScheduleKind::kLinear, .warmup_steps = 100, .total_steps =
-/// 1000}); … if (scaler.step(optimizer).stepped()) scheduler.step();   // a skipped step does not advance it
+/// mezzo::LrSchedule linear;
+/// linear.kind = mezzo::LrScheduleKind::kLinear;
+/// linear.warmup_steps = 100;
+/// linear.total_steps = 1000;
+/// mezzo::LrScheduler scheduler(optimizer, linear);
+/// // in the loop; a skipped step does not advance it:
+/// if (scaler.step(optimizer).stepped()) scheduler.step();
 /// @endcode
 ///
-/// Holds a reference to the optimizer. Not thread-safe; never syncs the device.
+/// To go on with a run, make it of the optimizer as at the run's start, then `torch::load` both. Holds a reference to
+/// the optimizer. Not thread-safe; never syncs the device.
 class LrScheduler {
  public:
   /// The optimizer's learning rate is the one that factors of 1 give; the first is set at once.
-  /// @param steps  taken already, where a run goes on: from `steps()` of then.
-  /// @throws c10::ValueError  for a kind that follows a metric (MetricSchedule).
-  LrScheduler(Optimizer& optimizer, LrSchedule schedule, int64_t steps = 0);
+  /// @throws c10::ValueError  for a kind that follows a metric (MetricSchedule), or that needs `total_steps` and has
+  ///     none, or whose first factor is not finite.
+  LrScheduler(Optimizer& optimizer, const LrSchedule& schedule);
 
   /// Another step was taken.
   void step();
 
+  /// Taken so far.
   int64_t steps() const { return steps_; }
   double get_last_lr() const { return optimizer_.lr(); }
 
  private:
+  friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive&, const LrScheduler&);
+  friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive&, LrScheduler&);
   void set();
 
   Optimizer& optimizer_;
   LrSchedule schedule_;
   double base_lr_;
-  int64_t steps_;
+  int64_t steps_ = 0;
 };
+
+/// For `torch::save` and `torch::load`: steps and the learning rate they are factors of; not the schedule.
+/// @throws c10::ValueError  for what is no scheduler's archive; nothing has changed then.
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const LrScheduler& scheduler);
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, LrScheduler& scheduler);
 
 }  // namespace mezzo

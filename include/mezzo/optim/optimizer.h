@@ -130,8 +130,8 @@ class Optimizer : public AmpOptimizer {
   /// hyperparameters. Groups keep their `lr_scale`.
   /// @throws c10::ValueError  for groups or tensors of other shapes, hyperparameters that differ between groups,
   /// learning
-  ///     rates that are not in the ratio of the groups' `lr_scale`, and variants mezzo does not have, such as amsgrad;
-  ///     nothing has changed then.
+  ///     rates that are not in the ratio of the groups' `lr_scale`, and an optimizer of another kind, such as with
+  ///     amsgrad or without; nothing has changed then.
   void load_torch_state_dict(const TorchOptimizerState& state);
 
  protected:
@@ -179,7 +179,8 @@ class Optimizer : public AmpOptimizer {
 };
 
 /// For `torch::save` and `torch::load`: state, learning rate, weight decay and the optimizer's own hyperparameters, by
-/// the place of each parameter in the groups. Errors as of `load_torch_state_dict`.
+/// the place of each parameter in the groups. Errors as of `load_torch_state_dict`, and for the archive of another
+/// optimizer.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const Optimizer& optimizer);
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, Optimizer& optimizer);
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ std::vector<ParamGroup> make_param_groups(const std::vector<NamedParameter>& par
 
 /// The two groups that fine-tuning usually has: parameters with weight decay, and biases and norms without. Of a
 /// module, those that require a gradient: `mezzo::AdamW optimizer(mezzo::no_decay_groups(*model), options)`.
-std::vector<ParamGroup> no_decay_groups(const torch::nn::Module& module, double weight_decay = 0.01);
+/// @param weight_decay  nullopt: the optimizer's own.
+std::vector<ParamGroup> no_decay_groups(const torch::nn::Module& module,
+                                        std::optional<double> weight_decay = std::nullopt);
 
 }  // namespace mezzo

@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 /// What a run.json says, as far as it matters here.
 struct PresentRun {
   bool finished = false;
-  std::string run;     // its name; empty for runs of a mezzo that gave none
-  std::string resume;  // its --resume
+  std::string run;                    // its name; empty for runs of a mezzo that gave none
+  std::optional<std::string> resume;  // its --resume
   std::optional<RunIdentity> identity;
 };
 
@@ -38,8 +38,10 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
   try {
     const Json json = read_json_object(output / "run.json");
     json.at("environment").at("mezzo");
-    PresentRun present{json.at("finished").get<bool>(), json.value("run", ""),
-                       json.value(Json::json_pointer("/settings/resume"), ""), std::nullopt};
+    PresentRun present{json.at("finished").get<bool>(), json.value("run", ""), std::nullopt, std::nullopt};
+    if (const Json::json_pointer resume("/settings/resume"); json.contains(resume)) {
+      present.resume = json.at(resume).get<std::string>();
+    }
     if (json.contains("identity")) {
       present.identity = checkpoint_format::identity_from_json(json.at("identity"));
     }

@@ -27,8 +27,8 @@ void check_value(const Setting& setting, const std::string& value) {
 void check_value(const Setting& setting, double value) {
   const bool fits =
       value >= setting.least() && (setting.below_most() ? value < setting.most() : value <= setting.most());
-  TORCH_CHECK_VALUE(fits, "--", setting.name(), " is ", value, ", expected a number from ", setting.least(),
-                    setting.below_most() ? " to below " : " to ", setting.most());
+  TORCH_CHECK_VALUE(fits, "--", setting.name(), " is ", fmt::format("{}", value), ", expected a number from ",
+                    setting.least(), setting.below_most() ? " to below " : " to ", setting.most());
 }
 
 void check_value(const Setting& setting, int64_t value) {

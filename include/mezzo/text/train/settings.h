@@ -86,7 +86,8 @@ void visit_settings(Config& config, Visit&& visit) {
         config.allow_empty_classes);
   visit(Setting(kData, "limit", "read only the first N training texts; 0: all").least(0), config.limit);
   visit(Setting(kData, "output", "folder for the results").changes_no_numbers(), config.output);
-  visit(Setting(kData, "overwrite", "replace a run that the folder holds").is_recorded(false), config.overwrite);
+  visit(Setting(kData, "overwrite", "replace a run that the folder holds").changes_no_numbers().is_recorded(false),
+        config.overwrite);
 
   constexpr std::string_view kRecipe = "Recipe";
   visit(Setting(kRecipe, "batch-size", "texts per micro-batch, or auto: as many as fit the memory")
@@ -201,9 +202,10 @@ void visit_settings(Config& config, Visit&& visit) {
         config.diagnose);
   visit(Setting(kRun, "dry-run",
                 "show the plan, and by a few steps that are forgotten the memory and time it takes; write nothing")
+            .changes_no_numbers()
             .is_recorded(false),
         config.dry_run);
-  visit(Setting(kRun, "quiet", "print nothing but errors").is_recorded(false), config.quiet);
+  visit(Setting(kRun, "quiet", "print nothing but errors").changes_no_numbers().is_recorded(false), config.quiet);
 }
 
 }  // namespace mezzo::text
