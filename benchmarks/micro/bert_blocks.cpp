@@ -1,8 +1,6 @@
 /// The parts of a BERT layer, forward and backward on the rows of 32 texts: the fused blocks, the same of ATen
 /// operations, and the bare matrix products in both, in the same process and in turn. Prints tables in Markdown.
 
-#include "encoder/bert_blocks.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/variable.h>
@@ -11,8 +9,8 @@
 #include <functional>
 #include <vector>
 
+#include "encoder/blocks.h"
 #include "encoder/cpu/simd/kernels.h"
-#include "encoder/fused_blocks.h"
 #include "medians.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 
@@ -22,7 +20,7 @@ using namespace mezzo::kernels;
 using Tensors = std::vector<at::Tensor>;
 
 /// Lengths like those of short messages, about 19.5 tokens each, and rows filled up to a multiple of 32.
-SequenceLayout layout_of_32_texts(int64_t& rows) {
+SequenceLayoutPtr layout_of_32_texts(int64_t& rows) {
   auto cu_seqlens = at::zeros({33}, at::kInt), seqlens = at::empty({32}, at::kInt);
   int32_t total = 0;
   for (int b = 0; b < 32; ++b) {
@@ -31,7 +29,7 @@ SequenceLayout layout_of_32_texts(int64_t& rows) {
     cu_seqlens[b + 1] = total += length;
   }
   rows = (total + 31) / 32 * 32;
-  return {cu_seqlens, seqlens, rows, at::kCPU};
+  return c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, rows, at::kCPU);
 }
 
 struct Shape {
@@ -81,23 +79,16 @@ void run(const Shape& shape, double p) {
   all.insert(all.end(), square.begin(), square.end());
   all.insert(all.end(), bias.begin(), bias.end());
 
-  const auto attention = [&] {
-    return fused::attention(x,
-                            {.query = {square[0], bias[0]},
-                             .key = {square[1], bias[1]},
-                             .value = {square[2], bias[2]},
-                             .output = {square[3], bias[3]},
-                             .norm = norm,
-                             .num_heads = shape.heads,
-                             .weights_dropout = site,
-                             .output_dropout = site},
-                            layout);
-  };
-  const auto attention_of_aten = [&] {
-    const auto context = packed_attention(at::linear(x, square[0], bias[0]), at::linear(x, square[1], bias[1]),
-                                          at::linear(x, square[2], bias[2]), shape.heads, layout, site);
-    return residual_layer_norm(at::linear(context, square[3], bias[3]), x, norm, site);
-  };
+  const AttentionParams attention_params{.query = {square[0], bias[0]},
+                                         .key = {square[1], bias[1]},
+                                         .value = {square[2], bias[2]},
+                                         .output = {square[3], bias[3]},
+                                         .norm = norm,
+                                         .num_heads = shape.heads,
+                                         .weights_dropout = site,
+                                         .output_dropout = site};
+  const auto attention = [&] { return attention_block(x, attention_params, layout); };
+  const auto attention_of_aten = [&] { return reference::attention_block(x, attention_params, layout); };
   print_row("attention block", shape,
             medians_of({[&] { step(attention, all, grad); }, [&] { step(attention_of_aten, all, grad); },
                         [&] {
@@ -107,19 +98,13 @@ void run(const Shape& shape, double p) {
                           }
                         }}));
 
-  const auto feed_forward = [&] {
-    return fused::feed_forward(x,
-                               {.intermediate = {up, bias[4]},
-                                .output = {down, bias[5]},
-                                .activation = Activation::kGelu,
-                                .norm = norm,
-                                .dropout = site},
-                               {});
-  };
-  const auto feed_forward_of_aten = [&] {
-    return residual_layer_norm(at::linear(linear_activation(x, up, bias[4], Activation::kGelu), down, bias[5]), x, norm,
-                               site);
-  };
+  const FeedForwardParams feed_forward_params{.intermediate = {up, bias[4]},
+                                              .output = {down, bias[5]},
+                                              .activation = Activation::kGelu,
+                                              .norm = norm,
+                                              .dropout = site};
+  const auto feed_forward = [&] { return feed_forward_block(x, feed_forward_params, {}); };
+  const auto feed_forward_of_aten = [&] { return reference::feed_forward_block(x, feed_forward_params, {}); };
   print_row("feed-forward block", shape,
             medians_of({[&] { step(feed_forward, all, grad); }, [&] { step(feed_forward_of_aten, all, grad); },
                         [&] {
@@ -131,15 +116,12 @@ void run(const Shape& shape, double p) {
   const auto word = parameter({21128, h}), position = parameter({512, h}), type = parameter({2, h});
   const auto ids = at::randint(21128, {rows}, at::kLong), positions = at::arange(rows).remainder(32);
   const Tensors tables{word, position, type, norm_weight, norm_bias};
+  const auto embed = [&] { return embedding_layer_norm(word, position, type, ids, positions, {}, norm, site); };
+  const auto embed_of_aten = [&] {
+    return reference::embedding_layer_norm(word, position, type, ids, positions, {}, norm, site);
+  };
   print_row("embeddings", shape,
-            medians_of({[&] {
-                          step([&] { return fused::embeddings(word, position, type, ids, positions, norm, site); },
-                               tables, grad);
-                        },
-                        [&] {
-                          step([&] { return embedding_layer_norm(word, position, type, ids, positions, norm, site); },
-                               tables, grad);
-                        }}));
+            medians_of({[&] { step(embed, tables, grad); }, [&] { step(embed_of_aten, tables, grad); }}));
 }
 
 }  // namespace

@@ -8,16 +8,17 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/operator.h"
 #include "kernels/philox.h"
 
 namespace mezzo::kernels {
 namespace {
 
 /// LibTorch's flash attention: half types on CUDA, sequences side by side without padding.
-bool can_flash(const at::Tensor& query, int64_t num_heads, const SequenceLayout& layout) {
+bool can_flash(const at::Tensor& query, int64_t num_heads, const SequenceLayoutPtr& layout) {
   constexpr int64_t kLargestHead = 256;
   const auto dtype = query.scalar_type();
-  return query.is_cuda() && (dtype == at::kHalf || dtype == at::kBFloat16) && layout.is_gapless() &&
+  return query.is_cuda() && (dtype == at::kHalf || dtype == at::kBFloat16) && layout->is_gapless() &&
          query.size(1) / num_heads <= kLargestHead && query.size(1) / num_heads % 8 == 0;
 }
 
@@ -32,11 +33,11 @@ at::Tensor flash_attention(const at::Tensor& query,
                            const at::Tensor& key,
                            const at::Tensor& value,
                            int64_t num_heads,
-                           const SequenceLayout& layout,
+                           const SequenceLayoutPtr& layout,
                            const DropoutSite& dropout) {
   std::vector<int32_t> cu_seqlens{0};
   int64_t longest = 0;
-  for (const Sequence& sequence : layout.sequences()) {
+  for (const Sequence& sequence : layout->sequences()) {
     cu_seqlens.push_back(cu_seqlens.back() + static_cast<int32_t>(sequence.num_tokens));
     longest = std::max(longest, sequence.num_tokens);
   }
@@ -54,51 +55,50 @@ at::Tensor flash_attention(const at::Tensor& query,
   return at::constant_pad_nd(context.reshape({tokens, query.size(1)}), {0, 0, 0, query.size(0) - tokens});
 }
 
+at::Tensor attention_anywhere(const at::Tensor& query,
+                              const at::Tensor& key,
+                              const at::Tensor& value,
+                              int64_t num_heads,
+                              const SequenceLayoutPtr& layout,
+                              double dropout,
+                              int64_t seed,
+                              int64_t step,
+                              int64_t site) {
+  return reference::packed_attention(query, key, value, num_heads, layout, {dropout, RandomKey::of(seed, step, site)});
+}
+
+at::Tensor attention_cuda(const at::Tensor& query,
+                          const at::Tensor& key,
+                          const at::Tensor& value,
+                          int64_t num_heads,
+                          const SequenceLayoutPtr& layout,
+                          double dropout,
+                          int64_t seed,
+                          int64_t step,
+                          int64_t site) {
+  const auto attention = can_flash(query, num_heads, layout) ? flash_attention : reference::packed_attention;
+  return attention(query, key, value, num_heads, layout, {dropout, RandomKey::of(seed, step, site)});
+}
+
+const Operator<decltype(attention_anywhere)> packed_attention_op(
+    "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
+        " layout, float dropout, int seed, int step, int site) -> Tensor",
+    kernel<&attention_cuda>(c10::DispatchKey::CUDA),
+    kernel<&attention_cuda>(c10::DispatchKey::AutogradCUDA),
+    meta_like_first(),
+    kernel<&attention_anywhere>(c10::DispatchKey::CompositeImplicitAutograd));
+
 }  // namespace
-
-SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
-                               const at::Tensor& seqlens,
-                               int64_t num_rows,
-                               const at::Device& device)
-    : num_rows_(num_rows) {
-  TORCH_CHECK_VALUE(cu_seqlens.numel() == seqlens.numel() + 1, "SequenceLayout: ", cu_seqlens.numel(),
-                    " rows in cu_seqlens for ", seqlens.numel(),
-                    " sequences; there is one more, where the last one ends");
-  const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
-  const int64_t batch_size = counts.size(0);
-  int64_t free_from = 0;  // the rows before are others'
-  for (int64_t b = 0; b < batch_size; ++b) {
-    const int64_t begin = first[b], count = counts[b], end = first[b + 1];
-    TORCH_CHECK_VALUE(count > 0 && begin >= free_from && begin + count <= end && end <= num_rows,
-                      "SequenceLayout: sequence ", b, " has ", count, " tokens in rows ", begin, " to ", end - 1,
-                      " of ", num_rows, ", and the sequences before it own those up to ", free_from - 1,
-                      "; each needs one token at least, rows for all of them, and rows behind those of the one before");
-    sequences_.push_back({begin, count});
-    free_from = end;
-  }
-  first_rows_ = cu_seqlens.narrow(0, 0, batch_size).to(device, at::kLong);
-}
-
-bool SequenceLayout::is_gapless() const {
-  int64_t next = 0;
-  for (const Sequence& sequence : sequences_) {
-    if (sequence.first_row != next) {
-      return false;
-    }
-    next += sequence.num_tokens;
-  }
-  return true;
-}
 
 at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& key,
                             const at::Tensor& value,
                             int64_t num_heads,
-                            const SequenceLayout& layout,
+                            const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout) {
-  return can_flash(query, num_heads, layout)
-             ? flash_attention(query, key, value, num_heads, layout, dropout)
-             : reference::packed_attention(query, key, value, num_heads, layout, dropout);
+  const auto& [p, random] = dropout;
+  return packed_attention_op(query, key, value, num_heads, layout, p, static_cast<int64_t>(random.seed), random.step,
+                             random.site);
 }
 
 }  // namespace mezzo::kernels

@@ -3,71 +3,27 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
-#include <vector>
 
+#include "encoder/sequence_layout.h"
 #include "kernels/random_key.h"
 
 namespace mezzo::kernels {
 
-/// Rows first_row ... first_row + num_tokens - 1 of a packed batch.
-struct Sequence {
-  int64_t first_row;
-  int64_t num_tokens;
-};
-
-/// Where the sequences of a packed batch lie. B sequences, T rows.
-class SequenceLayout {
- public:
-  /// @param cu_seqlens  [B + 1] int32 on CPU: sequence b owns rows cu_seqlens[b] to cu_seqlens[b + 1] - 1.
-  /// @param seqlens  [B] int32 on CPU: how many of them count, from the first; the rest is padding that no query sees.
-  /// @param num_rows  T; rows from cu_seqlens[B] on are filler that belongs to no sequence.
-  /// @throws c10::ValueError  where a sequence has no tokens or too few rows, or rows are out of order, owned twice or
-  ///     outside of the batch: kernels write to them unchecked.
-  SequenceLayout(const at::Tensor& cu_seqlens, const at::Tensor& seqlens, int64_t num_rows, const at::Device& device);
-
-  /// Sequences of similar length, side by side: G of them, padded to the longest, L.
-  struct Group {
-    int64_t size;          ///< G
-    int64_t max_seqlen;    ///< L
-    at::Tensor pad_index;  ///< [G * L] int64: row of token i of sequence g, or row 0 where there is none
-    at::Tensor key_mask;   ///< [G, 1, 1, L] bool: whether that token exists
-  };
-
-  /// Padding for those who cannot do without: made when first asked for. Not for several threads at once.
-  struct Padding {
-    std::vector<Group> groups;  ///< together, every sequence once
-    at::Tensor unpad_index;     ///< [T] int64: place of each row in the groups' rows, laid end to end; 0 for filler
-  };
-  const Padding& padding() const;
-
-  /// Whether the sequences lie side by side from row 0 on, without padding.
-  bool is_gapless() const;
-  const std::vector<Sequence>& sequences() const { return sequences_; }
-  const at::Tensor& first_rows() const { return first_rows_; }  ///< [B] int64: the row of each sequence's first token
-
- private:
-  std::vector<Sequence> sequences_;
-  int64_t num_rows_;
-  at::Tensor first_rows_;
-  mutable std::optional<Padding> padding_;
-};
-
-/// Multi-head self-attention within each sequence:
-/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns.
+/// The operator mezzo::packed_attention: multi-head self-attention within each sequence,
+/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. On CUDA LibTorch's flash attention, where
+/// that takes the dtype and the head size.
 ///
 /// @param query, key, value  [T, num_heads * head_size], one floating dtype.
 /// @param dropout  probability on the attention weights; 0 outside training. The weight that head h gives key j of its
 ///     sequence at row t is dropped when word j % 4 of the Philox block {j / 4, t * num_heads + h, step, site}, key
-///     seed, is below dropout * 2^32.
-/// @return [T, num_heads * head_size], of ATen operations, so differentiable to any order. Rows of filler and padding
-/// hold
-///     finite values without meaning.
+///     seed, is below dropout * 2^32. (Flash attention draws others, of the same key.)
+/// @return [T, num_heads * head_size], differentiable; to any order but for flash attention. Rows of filler and padding
+///     hold finite values without meaning.
 at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& key,
                             const at::Tensor& value,
                             int64_t num_heads,
-                            const SequenceLayout& layout,
+                            const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout);
 
 namespace reference {
@@ -76,7 +32,7 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& key,
                             const at::Tensor& value,
                             int64_t num_heads,
-                            const SequenceLayout& layout,
+                            const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout);
 }  // namespace reference
 

@@ -1,16 +1,33 @@
 #include "kernels/dropout.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include "kernels/operator.h"
 
 namespace mezzo::kernels {
 namespace {
 
-at::Tensor apply_mask(const at::Tensor& x, double p, const RandomKey& key) {
+at::Tensor dropout_cpu(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
   const auto dtype = x.scalar_type();
   const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-  return x.is_cpu() && has_kernel ? cpu::dropout(x.contiguous(), p, key) : reference::dropout(x, p, key);
+  const auto key = RandomKey::of(seed, step, site);
+  return has_kernel ? cpu::dropout(x.contiguous(), p, key) : reference::dropout(x, p, key);
 }
+
+at::Tensor dropout_composite(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
+  return reference::dropout(x, p, RandomKey::of(seed, step, site)).contiguous();
+}
+
+at::Tensor dropout_autograd(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site);
+
+const Operator<decltype(dropout_autograd)> dropout_op(
+    "dropout(Tensor x, float p, int seed, int step, int site) -> Tensor",
+    kernel<&dropout_cpu>(c10::DispatchKey::CPU),
+    kernel<&dropout_composite>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernel<&dropout_autograd>(c10::DispatchKey::Autograd),
+    meta_like_first());
 
 /// Dropout is linear and its own transpose, so backward is forward applied to the gradient.
 struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
@@ -20,17 +37,22 @@ struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
     ctx->saved_data["seed"] = seed;
     ctx->saved_data["step"] = step;
     ctx->saved_data["site"] = site;
-    const RandomKey key{static_cast<uint64_t>(seed), static_cast<uint32_t>(step), static_cast<uint32_t>(site)};
-    return apply_mask(x, p, key);
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return dropout_op(x, p, seed, step, site);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grad) {
     auto& saved = ctx->saved_data;
-    return {apply(grad[0], saved["p"].toDouble(), saved["seed"].toInt(), saved["step"].toInt(), saved["site"].toInt()),
-            at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {
+        dropout_op(grad[0], saved["p"].toDouble(), saved["seed"].toInt(), saved["step"].toInt(), saved["site"].toInt()),
+        at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
+
+at::Tensor dropout_autograd(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
+  return DropoutFunction::apply(x, p, seed, step, site);
+}
 
 }  // namespace
 
@@ -39,7 +61,7 @@ at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
   if (p == 0) {
     return x;
   }
-  return DropoutFunction::apply(x, p, static_cast<int64_t>(key.seed), int64_t{key.step}, int64_t{key.site});
+  return dropout_op(x, p, static_cast<int64_t>(key.seed), int64_t{key.step}, int64_t{key.site});
 }
 
 }  // namespace mezzo::kernels

@@ -6,7 +6,7 @@
 
 namespace mezzo::kernels {
 
-/// `x` with each element zeroed with probability `p`, the others divided by
+/// The operator mezzo::dropout: `x` with each element zeroed with probability `p`, the others divided by
 /// 1 - p. Differentiable to any order; the mask is a function of `key` and the
 /// element's index (row-major) and is computed again in backward, not stored.
 ///
@@ -23,6 +23,9 @@ namespace reference {
 at::Tensor dropout_keep_mask(at::IntArrayRef sizes, double p, const RandomKey& key, const at::Device& device);
 /// One application of the mask, without autograd.
 at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+/// Rows of `kernels::dropout` of a larger tensor: `x` [R, H], whose row r is its row `row_numbers[r]`. Differentiable.
+/// @param row_numbers  [R] int64
+at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, double p, const RandomKey& key);
 }  // namespace reference
 
 namespace cpu {

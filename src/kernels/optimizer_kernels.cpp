@@ -1,13 +1,20 @@
 #include "kernels/optimizer_kernels.h"
 
+#include <ATen/ops/empty.h>
+
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "kernels/is_half.h"
+#include "kernels/operator.h"
 
 namespace mezzo::kernels {
 namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+using OptionalTensors = c10::List<OptionalTensor>;
 
 /// Keeps the draws of rounding apart from those of dropout under the same seed.
 constexpr uint64_t kRoundingStream = 0x5B8F3C2E9D6A1705;
@@ -25,14 +32,15 @@ bool has_cpu_kernel(const ParameterUpdate& update) {
 }
 
 template <class Settings>
-using KernelOf = void (*)(const ParameterUpdates&, const Settings&, const GradientFactors&);
+using UpdateKernel = void(const ParameterUpdates&, const Settings&, const GradientFactors&);
 
+/// Those that it can go to `cpu_kernel`, the others to `reference_kernel`.
 template <class Settings>
-void dispatch(const ParameterUpdates& updates,
-              const Settings& settings,
-              const GradientFactors& factors,
-              KernelOf<Settings> cpu_kernel,
-              KernelOf<Settings> reference_kernel) {
+void update_on_cpu(const ParameterUpdates& updates,
+                   const Settings& settings,
+                   const GradientFactors& factors,
+                   UpdateKernel<Settings>& cpu_kernel,
+                   UpdateKernel<Settings>& reference_kernel) {
   ParameterUpdates fast, others;
   for (const ParameterUpdate& update : updates) {
     auto& chosen = has_cpu_kernel(update) ? fast : others;
@@ -53,29 +61,192 @@ void dispatch(const ParameterUpdates& updates,
   }
 }
 
-}  // namespace
+// An operator takes updates as lists with an entry for each parameter, or none where no parameter has the like.
+#define MEZZO_UPDATE_LISTS                                                                                   \
+  "Tensor(a!)[] params, Tensor[] gradients, Tensor(b!)?[] shadows, Tensor(c!)[] steps, Tensor(d!)[] slots, " \
+  "float[] lrs, float[] weight_decays, int[] indices, int? rounding_seed"
+#define MEZZO_FACTORS "Tensor? inv_scale, Tensor? clip, Tensor? found_inf"
 
-void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors) {
-  dispatch(updates, settings, factors, cpu::adam, reference::adam);
+/// @param slots  the first of all parameters, then the second of all, ...
+ParameterUpdates updates_of(at::TensorList params,
+                            at::TensorList gradients,
+                            const OptionalTensors& shadows,
+                            at::TensorList steps,
+                            at::TensorList slots,
+                            at::ArrayRef<double> lrs,
+                            at::ArrayRef<double> weight_decays,
+                            at::IntArrayRef indices,
+                            std::optional<int64_t> rounding_seed) {
+  const size_t count = params.size();
+  TORCH_CHECK_VALUE(gradients.size() == count && shadows.size() == count && lrs.size() == count &&
+                        weight_decays.size() == count && indices.size() == count &&
+                        (steps.empty() || steps.size() == count) && (count == 0 || slots.size() % count == 0),
+                    "mezzo: an update of ", count, " parameters needs as many gradients, shadows, learning rates, ",
+                    "weight decays and indices, as many steps or none, and as many of each slot");
+  ParameterUpdates updates(count);
+  for (size_t i = 0; i < count; ++i) {
+    ParameterUpdate& update = updates[i];
+    update.param = params[i];
+    update.gradient = gradients[i];
+    update.shadow = shadows.get(i).value_or(at::Tensor());
+    update.step = steps.empty() ? at::Tensor() : steps[i];
+    for (size_t slot = i; slot < slots.size(); slot += count) {
+      update.slots.push_back(slots[slot]);
+    }
+    update.lr = lrs[i];
+    update.weight_decay = weight_decays[i];
+    update.index = static_cast<uint32_t>(indices[i]);
+    if (rounding_seed) {
+      update.rounding_seed = static_cast<uint64_t>(*rounding_seed);
+    }
+  }
+  return updates;
 }
 
-void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors) {
-  dispatch(updates, settings, factors, cpu::sgd, reference::sgd);
+GradientFactors factors_of(const OptionalTensor& inv_scale,
+                           const OptionalTensor& clip,
+                           const OptionalTensor& found_inf) {
+  return {inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()), found_inf.value_or(at::Tensor())};
 }
 
-void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
-  dispatch(updates, settings, factors, cpu::lamb, reference::lamb);
+OptionalTensor if_defined(const at::Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
+
+/// The lists of some updates.
+struct UpdateLists {
+  explicit UpdateLists(const ParameterUpdates& updates) {
+    const size_t num_slots = updates.empty() ? 0 : updates.front().slots.size();
+    slots.resize(num_slots * updates.size());
+    shadows.reserve(updates.size());
+    for (size_t i = 0; i < updates.size(); ++i) {
+      const ParameterUpdate& update = updates[i];
+      params.push_back(update.param);
+      gradients.push_back(update.gradient);
+      shadows.push_back(if_defined(update.shadow));
+      if (update.step.defined()) {
+        steps.push_back(update.step);
+      }
+      for (size_t slot = 0; slot < num_slots; ++slot) {
+        slots[slot * updates.size() + i] = update.slots[slot];
+      }
+      lrs.push_back(update.lr);
+      weight_decays.push_back(update.weight_decay);
+      indices.push_back(update.index);
+      if (update.rounding_seed) {
+        rounding_seed = static_cast<int64_t>(*update.rounding_seed);
+      }
+    }
+  }
+
+  std::vector<at::Tensor> params, gradients, steps, slots;
+  OptionalTensors shadows;
+  std::vector<double> lrs, weight_decays;
+  std::vector<int64_t> indices;
+  std::optional<int64_t> rounding_seed;
+};
+
+/// The operator of an optimizer whose own settings are `Own...`. One of the two kernels runs.
+template <class Settings, UpdateKernel<Settings>& kCpu, UpdateKernel<Settings>& kReference, class... Own>
+struct UpdateOperator {
+  template <bool kIsCpu>
+  static void run(at::TensorList params,
+                  at::TensorList gradients,
+                  const OptionalTensors& shadows,
+                  at::TensorList steps,
+                  at::TensorList slots,
+                  at::ArrayRef<double> lrs,
+                  at::ArrayRef<double> weight_decays,
+                  at::IntArrayRef indices,
+                  std::optional<int64_t> rounding_seed,
+                  const OptionalTensor& inv_scale,
+                  const OptionalTensor& clip,
+                  const OptionalTensor& found_inf,
+                  Own... own) {
+    const auto updates =
+        updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices, rounding_seed);
+    const auto factors = factors_of(inv_scale, clip, found_inf);
+    if constexpr (kIsCpu) {
+      update_on_cpu(updates, Settings{own...}, factors, kCpu, kReference);
+    } else {
+      kReference(updates, Settings{own...}, factors);
+    }
+  }
+
+  using Signature = std::remove_pointer_t<decltype(&run<true>)>;
+
+  /// @param own  the schema of `Own`
+  UpdateOperator(const std::string& name, const std::string& own)
+      : op(name + "(" MEZZO_UPDATE_LISTS ", " MEZZO_FACTORS ", " + own + ") -> ()",
+           kernel<&run<true>>(c10::DispatchKey::CPU),
+           kernel<&run<false>>(c10::DispatchKey::CompositeExplicitAutograd),
+           meta_in_place(),
+           no_autograd()) {}
+
+  void operator()(const ParameterUpdates& updates, const GradientFactors& factors, Own... own) const {
+    const UpdateLists lists(updates);
+    op(lists.params, lists.gradients, lists.shadows, lists.steps, lists.slots, lists.lrs, lists.weight_decays,
+       lists.indices, lists.rounding_seed, if_defined(factors.inv_scale), if_defined(factors.clip),
+       if_defined(factors.found_inf), own...);
+  }
+
+  Operator<Signature> op;
+};
+
+const UpdateOperator<AdamSettings, cpu::adam, reference::adam, double, double, double, bool, bool> adam_op(
+    "adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled");
+const UpdateOperator<SgdSettings, cpu::sgd, reference::sgd, double, bool> sgd_op("sgd_",
+                                                                                 "float momentum, bool nesterov");
+const UpdateOperator<LambSettings, cpu::lamb, reference::lamb, double, double, double> lamb_op(
+    "lamb_", "float beta1, float beta2, float eps");
+
+using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+Summary as_tuple(const GradientSummary& summary) { return {summary.norm, summary.found_inf, summary.sum_of_squares}; }
+
+Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& inv_scale) {
+  return as_tuple(reference::summarize_gradients(gradients.vec(), inv_scale.value_or(at::Tensor())));
 }
 
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
+Summary summarize_on_cpu(at::TensorList gradients, const OptionalTensor& inv_scale) {
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& gradient : gradients) {
-    if (!gradient.is_cpu() || !has_cpu_kernel(gradient.scalar_type())) {
-      return reference::summarize_gradients(gradients, inv_scale);
+    if (!has_cpu_kernel(gradient.scalar_type())) {
+      return summarize_anywhere(gradients, inv_scale);
     }
     contiguous.push_back(gradient.contiguous());
   }
-  return cpu::summarize_gradients(contiguous, inv_scale);
+  return as_tuple(cpu::summarize_gradients(contiguous, inv_scale.value_or(at::Tensor())));
+}
+
+Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*inv_scale*/) {
+  const auto number = [&](at::ScalarType dtype) { return at::empty({}, gradients.front().options().dtype(dtype)); };
+  return {number(at::kFloat), number(at::kFloat), number(at::kDouble)};
+}
+
+const Operator<decltype(summarize_on_cpu)> summarize_op(
+    "summarize_gradients(Tensor[] gradients, Tensor? inv_scale) -> (Tensor norm, Tensor found_inf, "
+    "Tensor sum_of_squares)",
+    kernel<&summarize_on_cpu>(c10::DispatchKey::CPU),
+    kernel<&summarize_anywhere>(c10::DispatchKey::CompositeExplicitAutograd),
+    kernel<&summarize_nothing>(c10::DispatchKey::Meta),
+    no_autograd());
+
+}  // namespace
+
+void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors) {
+  adam_op(updates, factors, settings.beta1, settings.beta2, settings.eps, settings.amsgrad, settings.decoupled);
+}
+
+void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors) {
+  sgd_op(updates, factors, settings.momentum, settings.nesterov);
+}
+
+void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
+  lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps);
+}
+
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
+  const auto [norm, found_inf, sum_of_squares] = summarize_op(gradients, if_defined(inv_scale));
+  return {norm, found_inf, sum_of_squares};
 }
 
 bool flushes_denormals(const AdamSettings& settings) {

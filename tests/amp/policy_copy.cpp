@@ -1,8 +1,10 @@
-// A shared object with a copy of mezzo of its own: see policy_thread_test.cpp, which loads it twice.
+// A shared object with a copy of mezzo of its own: see policy_thread_test.cpp, which loads it twice, and
+// kernels/operator_test.cpp.
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 
+#include "kernels/dropout.h"
 #include "mezzo/amp/autocast_guard.h"
 
 /// Calls `inside` in a bfloat16 region of this copy, with a policy that runs mm in `mm_policy`, or without one; returns
@@ -16,3 +18,6 @@ extern "C" int8_t product_in_region(const char* mm_policy, void (*inside)()) {
   inside();
   return static_cast<int8_t>(at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type());
 }
+
+/// Dropout by this copy, in place.
+extern "C" void drop(at::Tensor& x) { x = mezzo::kernels::dropout(x, 0.5, {1, 2, 3}); }

@@ -31,7 +31,7 @@ struct Rows {
       cu_seqlens[static_cast<int64_t>(b) + 1] = total += lengths[b] + static_cast<int32_t>(b % 2) * padding;
     }
     count = total + filler;
-    layout.emplace(cu_seqlens, at::tensor(lengths, at::kInt), count, at::kCPU);
+    layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, at::tensor(lengths, at::kInt), count, at::kCPU);
   }
 
   /// 1 for rows of tokens, 0 for the others, whose values have no meaning.
@@ -44,7 +44,7 @@ struct Rows {
   }
 
   int64_t count = 0;
-  std::optional<SequenceLayout> layout;
+  SequenceLayoutPtr layout;
 };
 
 struct Shape {
@@ -85,60 +85,54 @@ Tensors random_params(const std::vector<std::vector<int64_t>>& sizes) {
   return params;
 }
 
-Block attention_block(const Shape& shape, const Rows& rows, double p, bool only_first_rows) {
+Block attention(const Shape& shape, const Rows& rows, double p, bool only_first_rows) {
   const int64_t h = shape.heads * shape.head_size;
-  const DropoutSite weights{p, {11, 2, 5}}, output{p, {11, 2, 6}};
+  const auto params_of = [heads = shape.heads, p](const Tensors& w) {
+    return AttentionParams{.query = {w[0], w[1]},
+                           .key = {w[2], w[3]},
+                           .value = {w[4], w[5]},
+                           .output = {w[6], w[7]},
+                           .norm = {w[8], w[9], 1e-5},
+                           .num_heads = heads,
+                           .weights_dropout = {p, {11, 2, 5}},
+                           .output_dropout = {p, {11, 2, 6}}};
+  };
   return {random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}}),
           [=, &rows](const at::Tensor& x, const Tensors& w) {
-            const auto block = only_first_rows ? fused::first_token_attention : fused::attention;
-            return block(x,
-                         {.query = {w[0], w[1]},
-                          .key = {w[2], w[3]},
-                          .value = {w[4], w[5]},
-                          .output = {w[6], w[7]},
-                          .norm = {w[8], w[9], 1e-5},
-                          .num_heads = shape.heads,
-                          .weights_dropout = weights,
-                          .output_dropout = output},
-                         *rows.layout);
+            const auto block = only_first_rows ? first_token_attention_block : attention_block;
+            return block(x, params_of(w), rows.layout);
           },
           [=, &rows](const at::Tensor& x, const Tensors& w) {
-            const auto context = packed_attention(at::linear(x, w[0], w[1]), at::linear(x, w[2], w[3]),
-                                                  at::linear(x, w[4], w[5]), shape.heads, *rows.layout, weights);
-            const auto result = residual_layer_norm(at::linear(context, w[6], w[7]), x, {w[8], w[9], 1e-5}, output);
-            return only_first_rows ? result.index_select(0, rows.layout->first_rows()) : result;
+            const auto block = only_first_rows ? reference::first_token_attention_block : reference::attention_block;
+            return block(x, params_of(w), rows.layout);
           }};
 }
 
-Block feed_forward_block(const Shape& shape, Activation activation, double p) {
+Block feed_forward(const Shape& shape, Activation activation, double p) {
   const int64_t h = shape.heads * shape.head_size, f = 3 * h + 1;
-  const DropoutSite site{p, {11, 2, 7}};
+  const auto params_of = [activation, p](const Tensors& w) {
+    return FeedForwardParams{.intermediate = {w[0], w[1]},
+                             .output = {w[2], w[3]},
+                             .activation = activation,
+                             .norm = {w[4], w[5], 1e-5},
+                             .dropout = {p, {11, 2, 7}}};
+  };
   return {random_params({{f, h}, {f}, {h, f}, {h}, {h}, {h}}),
-          [=](const at::Tensor& x, const Tensors& w) {
-            return fused::feed_forward(x,
-                                       {.intermediate = {w[0], w[1]},
-                                        .output = {w[2], w[3]},
-                                        .activation = activation,
-                                        .norm = {w[4], w[5], 1e-5},
-                                        .dropout = site},
-                                       {});
-          },
-          [=](const at::Tensor& x, const Tensors& w) {
-            return residual_layer_norm(at::linear(linear_activation(x, w[0], w[1], activation), w[2], w[3]), x,
-                                       {w[4], w[5], 1e-5}, site);
-          }};
+          [=](const at::Tensor& x, const Tensors& w) { return feed_forward_block(x, params_of(w), {}); },
+          [=](const at::Tensor& x, const Tensors& w) { return reference::feed_forward_block(x, params_of(w), {}); }};
 }
 
-Block embeddings_block(const Shape& shape, const Rows& rows, double p) {
+Block embeddings(const Shape& shape, const Rows& rows, double p) {
   const int64_t h = shape.heads * shape.head_size;
   const DropoutSite site{p, {11, 2, 8}};
   const auto ids = at::randint(13, {rows.count}, at::kLong), positions = at::randint(9, {rows.count}, at::kLong);
+  const auto types = p > 0 ? at::randint(2, {rows.count}, at::kLong) : at::Tensor();
   return {random_params({{13, h}, {9, h}, {2, h}, {h}, {h}}),
           [=](const at::Tensor&, const Tensors& w) {
-            return fused::embeddings(w[0], w[1], w[2], ids, positions, {w[3], w[4], 1e-5}, site);
+            return embedding_layer_norm(w[0], w[1], w[2], ids, positions, types, {w[3], w[4], 1e-5}, site);
           },
           [=](const at::Tensor&, const Tensors& w) {
-            return embedding_layer_norm(w[0], w[1], w[2], ids, positions, {w[3], w[4], 1e-5}, site);
+            return reference::embedding_layer_norm(w[0], w[1], w[2], ids, positions, types, {w[3], w[4], 1e-5}, site);
           }};
 }
 
@@ -286,7 +280,7 @@ TEST_P(FusedBlocksTest, AttentionEqualsItsComposition) {
   for (const double p : {0.0, 0.2}) {
     for (const bool only_first_rows : {false, true}) {
       SCOPED_TRACE(testing::Message() << "dropout " << p << ", only first rows " << only_first_rows);
-      check(attention_block(shape, rows, p, only_first_rows), rows, only_first_rows);
+      check(attention(shape, rows, p, only_first_rows), rows, only_first_rows);
     }
   }
 }
@@ -300,7 +294,7 @@ TEST_P(FusedBlocksTest, FeedForwardEqualsItsComposition) {
         continue;  // rounding moves values across its kink
       }
       SCOPED_TRACE(testing::Message() << "dropout " << p << ", activation " << static_cast<int>(activation));
-      check(feed_forward_block(shape, activation, p), rows);
+      check(feed_forward(shape, activation, p), rows);
     }
   }
 }
@@ -310,7 +304,7 @@ TEST_P(FusedBlocksTest, EmbeddingsEqualTheirComposition) {
   const Rows rows(shape.lengths, shape.padding, shape.filler);
   for (const double p : {0.0, 0.2}) {
     SCOPED_TRACE(p);
-    check(embeddings_block(shape, rows, p), rows);
+    check(embeddings(shape, rows, p), rows);
   }
 }
 
@@ -375,13 +369,15 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
 
 TEST(FusedBlocks, RefuseIdsThatTheModelDoesNotHave) {
   const auto table = at::randn({5, 8}), norm = at::ones({8});
-  const auto run = [&](int64_t id, int64_t position) {
-    fused::embeddings(table, table, table, at::tensor({id}), at::tensor({position}), {norm, norm, 1e-5}, {});
+  const auto run = [&](int64_t id, int64_t position, int64_t type = 0) {
+    embedding_layer_norm(table, table, table, at::tensor({id}), at::tensor({position}), at::tensor({type}),
+                         {norm, norm, 1e-5}, {});
   };
   EXPECT_THROW(run(5, 0), c10::IndexError);
   EXPECT_THROW(run(-1, 0), c10::IndexError);
   EXPECT_THROW(run(0, 5), c10::IndexError);
-  run(4, 4);
+  EXPECT_THROW(run(0, 0, 5), c10::IndexError);
+  run(4, 4, 4);
 }
 
 TEST(FusedBlocks, GiveAWeightTheSameGradientWithAShadowAndWithout) {
@@ -393,13 +389,13 @@ TEST(FusedBlocks, GiveAWeightTheSameGradientWithAShadowAndWithout) {
       return has_shadow ? weight.detach().to(at::kBFloat16) : at::Tensor();
     };
     const AutocastGuard autocast(at::kCPU, at::kBFloat16);
-    const auto output = fused::feed_forward(x,
-                                            {.intermediate = {inner, inner_bias, shadow(inner)},
-                                             .output = {outer, vector, shadow(outer)},
-                                             .activation = Activation::kGelu,
-                                             .norm = {vector, vector, 1e-5},
-                                             .dropout = {}},
-                                            {});
+    const auto output = feed_forward_block(x,
+                                           {.intermediate = {inner, inner_bias, shadow(inner)},
+                                            .output = {outer, vector, shadow(outer)},
+                                            .activation = Activation::kGelu,
+                                            .norm = {vector, vector, 1e-5},
+                                            .dropout = {}},
+                                           {});
     return torch::autograd::grad({output.pow(2).sum()}, {inner, outer});
   };
   const auto with = gradients(true), without = gradients(false);
@@ -411,7 +407,7 @@ TEST(FusedBlocks, GiveAWeightTheSameGradientWithAShadowAndWithout) {
 
 TEST(FusedBlocks, RefuseASecondDerivative) {
   const Shape shape{"", {4}, 0, 0, 1, 8};
-  const auto block = feed_forward_block(shape, Activation::kGelu, 0);
+  const auto block = feed_forward(shape, Activation::kGelu, 0);
   Tensors params = block.params;
   const auto x = at::randn({4, 8}).requires_grad_();
   const auto output = block.fused(x, params);

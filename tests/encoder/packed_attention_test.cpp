@@ -32,7 +32,7 @@ TEST(PackedAttentionTest, EachSequenceAttendsToItselfAlone) {
   const int64_t rows = 16;
   const auto make = [&] { return at::randn({rows, kHidden}, at::kDouble).requires_grad_(); };
   const auto q = make(), k = make(), v = make();
-  const SequenceLayout layout(cu_seqlens, seqlens, rows, at::kCPU);
+  const auto layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, rows, at::kCPU);
   const auto out = packed_attention(q, k, v, kHeads, layout, /*dropout=*/{});
   ASSERT_EQ(out.sizes(), (at::IntArrayRef{rows, kHidden}));
 
@@ -53,7 +53,7 @@ TEST(PackedAttentionTest, EachSequenceAttendsToItselfAlone) {
 
 TEST(PackedAttentionTest, DropsAttentionWeightsInTraining) {
   const auto cu_seqlens = at::tensor({0, 50}, at::kInt), seqlens = at::tensor({50}, at::kInt);
-  const SequenceLayout layout(cu_seqlens, seqlens, 50, at::kCPU);
+  const auto layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, 50, at::kCPU);
   const auto zeros = at::zeros({50, kHidden}), ones = at::ones({50, kHidden});
   // Equal scores: every weight is 1 / 50, so an output says how many of the 50 keys were kept, times 1 / 0.8.
   const auto out =
@@ -69,7 +69,7 @@ TEST(PackedAttentionTest, OnCudaEqualsTheReferenceAndRepeatsItsMasks) {
     GTEST_SKIP() << "no CUDA device";
   }
   const auto cu_seqlens = at::tensor({0, 4, 5, 38}, at::kInt), seqlens = at::tensor({4, 1, 33}, at::kInt);
-  const SequenceLayout layout(cu_seqlens, seqlens, 40, at::kCUDA);
+  const auto layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, 40, at::kCUDA);
   const auto options = at::TensorOptions(at::kCUDA).dtype(at::kHalf);
   const auto make = [&] { return at::randn({40, 128}, options).requires_grad_(); };
   const auto q = make(), k = make(), v = make();

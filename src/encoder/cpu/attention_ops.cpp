@@ -49,10 +49,13 @@ Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   return order;
 }
 
+/// Tokens of the longest; 0 where there is none.
 int64_t longest(const std::vector<Sequence>& sequences) {
-  return std::max_element(sequences.begin(), sequences.end(),
-                          [](const Sequence& a, const Sequence& b) { return a.num_tokens < b.num_tokens; })
-      ->num_tokens;
+  int64_t most = 0;
+  for (const Sequence& sequence : sequences) {
+    most = std::max(most, sequence.num_tokens);
+  }
+  return most;
 }
 
 /// Room for rows of sequences, to be written. Those of none are zero.
@@ -124,6 +127,9 @@ class Tiles {
   template <class Task>
   void for_each(const Task& task) const {
     const int64_t count = static_cast<int64_t>(order_.places.size()), heads = attention_.num_heads;
+    if (count == 0) {
+      return;
+    }
     const int64_t parts = std::clamp<int64_t>(kTurnsOfAThread * at::get_num_threads() / count, 1, heads);
     auto ends = order_.ends;
     for (int64_t& end : ends) {

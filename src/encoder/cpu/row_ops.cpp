@@ -141,11 +141,15 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const at::Tensor& token_type,
                                 const at::Tensor& ids,
                                 const at::Tensor& positions,
+                                const at::Tensor& token_types,
                                 const LayerNormParams& norm,
                                 const DropoutSite& dropout,
                                 Normalised* normalised) {
   check_indices(ids, word, "token id");
   check_indices(positions, position, "position");
+  if (token_types.defined()) {
+    check_indices(token_types, token_type, "token type");
+  }
   const auto type = as_float(token_type), weight = as_float(norm.weight), shift = as_float(norm.bias);
   const auto output = at::empty({ids.size(0), word.size(1)}, word.options());
   if (normalised != nullptr) {
@@ -157,6 +161,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
       .token_type = type.const_data_ptr<float>(),
       .ids = ids.const_data_ptr<int64_t>(),
       .positions = positions.const_data_ptr<int64_t>(),
+      .token_types = numbers(token_types),
       .norm = {weight.const_data_ptr<float>(), shift.const_data_ptr<float>(), static_cast<float>(norm.eps)},
       .dropout = dropout_of(dropout),
       .output = write_span(output),

@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "encoder/bert_blocks.h"
+#include "encoder/blocks.h"
 #include "kernels/random_key.h"
 
 /// The row-wise kernels on tensors, without autograd. On CPU, contiguous, float32, bfloat16 or float16; T rows. Small
@@ -49,12 +49,14 @@ ResidualLayerNormGradients residual_layer_norm_backward(const at::Tensor& grad,
                                                         at::ScalarType product_dtype,
                                                         at::ScalarType residual_dtype);
 
-/// dropout(layer_norm(word[ids] + position[positions] + token_type)): [T, H], dtype of `word`.
+/// dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])): [T, H], dtype of `word`. Types are 0
+/// where `token_types` is undefined.
 at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const at::Tensor& position,
                                 const at::Tensor& token_type,
                                 const at::Tensor& ids,
                                 const at::Tensor& positions,
+                                const at::Tensor& token_types,
                                 const LayerNormParams& norm,
                                 const DropoutSite& dropout,
                                 Normalised* normalised);

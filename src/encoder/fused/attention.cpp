@@ -32,7 +32,7 @@ struct Attention : torch::autograd::Function<Attention> {
         products.add(input, value_weight.t()),
         {rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)},
         settings.num_heads,
-        settings.sequences,
+        settings.sequences(),
         settings.weights_dropout};
     products.compute();
     at::Tensor log_sum_exp;
@@ -70,7 +70,7 @@ struct Attention : torch::autograd::Function<Attention> {
         value,
         {rounded(saved[kQueryBias], dtype), rounded(saved[kKeyBias], dtype), rounded(saved[kValueBias], dtype)},
         settings.num_heads,
-        settings.sequences,
+        settings.sequences(),
         settings.weights_dropout};
     variable_list result(kAllInputs);
     cpu::Products of_output;
@@ -101,7 +101,7 @@ struct Attention : torch::autograd::Function<Attention> {
 
 }  // namespace
 
-at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayout& layout) {
+at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
   return apply_attention<Attention>(x, params, layout, {});
 }
 

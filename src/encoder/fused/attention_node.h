@@ -11,10 +11,12 @@ struct AttentionSettings {
   int64_t num_heads;
   double eps;
   DropoutSite weights_dropout, output_dropout;
-  std::vector<Sequence> sequences;
+  SequenceLayoutPtr layout;
   at::Tensor first_rows;  ///< [B] int64; undefined where all rows are computed
   bool is_differentiable;
   at::ScalarType x_dtype, weight_dtype;
+
+  const std::vector<Sequence>& sequences() const { return layout->sequences(); }
 };
 
 /// Inputs of a node, where gradients go; behind them come settings and the weights to compute with.
@@ -37,17 +39,17 @@ constexpr size_t kAllInputs = kInputs + 5;
 template <class Node>
 at::Tensor apply_attention(const at::Tensor& x,
                            const AttentionParams& params,
-                           const SequenceLayout& layout,
+                           const SequenceLayoutPtr& layout,
                            const at::Tensor& first_rows) {
   const auto dtype = compute_dtype(x);
   const Weight query(params.query, dtype), key(params.key, dtype), value(params.value, dtype),
       output(params.output, dtype);
-  return Node::apply(x, query.leaf, params.query.bias, key.leaf, params.key.bias, value.leaf, params.value.bias,
-                     output.leaf, params.output.bias, params.norm.weight, params.norm.bias,
-                     AttentionSettings{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout,
-                                       layout.sequences(), first_rows, at::GradMode::is_enabled(), x.scalar_type(),
-                                       query.leaf.scalar_type()},
-                     query.value, key.value, value.value, output.value);
+  return Node::apply(
+      x, query.leaf, params.query.bias, key.leaf, params.key.bias, value.leaf, params.value.bias, output.leaf,
+      params.output.bias, params.norm.weight, params.norm.bias,
+      AttentionSettings{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout, layout,
+                        first_rows, at::GradMode::is_enabled(), x.scalar_type(), query.leaf.scalar_type()},
+      query.value, key.value, value.value, output.value);
 }
 
 }  // namespace mezzo::kernels::fused

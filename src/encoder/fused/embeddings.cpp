@@ -1,5 +1,7 @@
 #include <ATen/ops/zeros.h>
 
+#include <optional>
+
 #include "encoder/fused/block.h"
 
 namespace mezzo::kernels::fused {
@@ -22,15 +24,17 @@ struct Embeddings : torch::autograd::Function<Embeddings> {
                             double eps,
                             const at::Tensor& ids,
                             const at::Tensor& positions,
+                            const std::optional<at::Tensor>& types,
                             const DropoutSite& dropout,
                             bool is_differentiable) {
     const NoAutocast no_autocast;
+    const auto token_types = types.value_or(at::Tensor());
     cpu::Normalised normalised;
     auto output =
-        cpu::embedding_layer_norm(word, position, token_type.select(0, 0), ids, positions,
+        cpu::embedding_layer_norm(word, position, token_type, ids, positions, token_types,
                                   {norm_weight, norm_bias, eps}, dropout, is_differentiable ? &normalised : nullptr);
-    ctx->save_for_backward(
-        {word, position, token_type, norm_weight, norm_bias, ids, positions, normalised.rows, normalised.rstd});
+    ctx->save_for_backward({word, position, token_type, norm_weight, norm_bias, ids, positions, token_types,
+                            normalised.rows, normalised.rstd});
     keep(ctx, dropout);
     return output;
   }
@@ -40,10 +44,10 @@ struct Embeddings : torch::autograd::Function<Embeddings> {
     const NoAutocast no_autocast;
     const auto saved = ctx->get_saved_variables();
     const auto &word = saved[0], &position = saved[1], &token_type = saved[2], &norm_weight = saved[3],
-               &norm_bias = saved[4], &ids = saved[5], &positions = saved[6];
-    const auto found = cpu::embedding_layer_norm_backward(grads[0].contiguous(), {saved[7], saved[8]}, norm_weight,
+               &norm_bias = saved[4], &ids = saved[5], &positions = saved[6], &token_types = saved[7];
+    const auto found = cpu::embedding_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight,
                                                           kept<DropoutSite>(ctx)->settings);
-    variable_list result(10);
+    variable_list result(11);
     if (ctx->needs_input_grad(0)) {
       result[0] = grad_table(word, ids, found.sum);
     }
@@ -51,8 +55,10 @@ struct Embeddings : torch::autograd::Function<Embeddings> {
       result[1] = grad_table(position, positions, found.sum);
     }
     if (ctx->needs_input_grad(2)) {
-      result[2] = at::zeros_like(token_type);
-      result[2].select(0, 0).copy_(found.sum.sum(0));
+      result[2] = token_types.defined() ? grad_table(token_type, token_types, found.sum) : at::zeros_like(token_type);
+      if (!token_types.defined()) {
+        result[2].select(0, 0).copy_(found.sum.sum(0));
+      }
     }
     result[3] = grad_vector(found.norm.weight, norm_weight);
     result[4] = grad_vector(found.norm.bias, norm_bias);
@@ -67,9 +73,11 @@ at::Tensor embeddings(const at::Tensor& word,
                       const at::Tensor& token_type,
                       const at::Tensor& ids,
                       const at::Tensor& positions,
+                      const at::Tensor& token_types,
                       const LayerNormParams& norm,
                       const DropoutSite& dropout) {
-  return Embeddings::apply(word, position, token_type, norm.weight, norm.bias, norm.eps, ids, positions, dropout,
+  const auto types = token_types.defined() ? std::optional(token_types) : std::nullopt;  // nodes take none undefined
+  return Embeddings::apply(word, position, token_type, norm.weight, norm.bias, norm.eps, ids, positions, types, dropout,
                            at::GradMode::is_enabled());
 }
 

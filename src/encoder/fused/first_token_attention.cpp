@@ -68,7 +68,7 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     of_heads.compute();
     at::Tensor log_sum_exp;
     const auto weighted = cpu::first_token_attention(
-        {seen, input, static_cast<float>(heads.scale()), settings.sequences, settings.weights_dropout},
+        {seen, input, static_cast<float>(heads.scale()), settings.sequences(), settings.weights_dropout},
         settings.is_differentiable ? &log_sum_exp : nullptr);
     cpu::Products of_values;
     const auto values = at::empty({heads.count(), first.size(0), heads.size()}, at::kFloat);
@@ -133,7 +133,7 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     const auto grad_heads = heads.apart(grad_context.to(at::kFloat));
     const auto value_bias = rounded(saved[kValueBias], dtype).to(at::kFloat).view({heads.count(), -1});
     const auto inner = cpu::first_token_attention_backward(
-        {seen, input, static_cast<float>(heads.scale()), settings.sequences, settings.weights_dropout}, log_sum_exp,
+        {seen, input, static_cast<float>(heads.scale()), settings.sequences(), settings.weights_dropout}, log_sum_exp,
         {grad_weighted, (grad_heads * value_bias).sum(2)}, settings.x_dtype);
 
     cpu::Products of_heads;
@@ -166,8 +166,8 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
 
 }  // namespace
 
-at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayout& layout) {
-  return apply_attention<FirstTokenAttention>(x, params, layout, layout.first_rows());
+at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  return apply_attention<FirstTokenAttention>(x, params, layout, layout->first_rows());
 }
 
 }  // namespace mezzo::kernels::fused

@@ -2,36 +2,14 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <vector>
 
 #include "kernels/reference/random_words.h"
 
 namespace mezzo::kernels {
 namespace {
-
-/// A sequence joins a group if it fills at least this share of the group's longest.
-constexpr double kLeastFill = 0.75;
-
-/// The sequences by length, longest first, cut into groups of similar length.
-std::vector<std::vector<int64_t>> group_by_length(const std::vector<Sequence>& sequences) {
-  std::vector<int64_t> order(sequences.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
-  std::vector<std::vector<int64_t>> groups;
-  for (const int64_t sequence : order) {
-    const double longest = groups.empty() ? 0 : static_cast<double>(sequences[groups.back().front()].num_tokens);
-    if (groups.empty() || static_cast<double>(sequences[sequence].num_tokens) < kLeastFill * longest) {
-      groups.emplace_back();
-    }
-    groups.back().push_back(sequence);
-  }
-  return groups;
-}
 
 /// [G, heads, L, L]: which weights are kept.
 at::Tensor keep_mask(const SequenceLayout::Group& group, int64_t num_heads, const DropoutSite& dropout) {
@@ -66,42 +44,18 @@ at::Tensor attend(const at::Tensor& q,
 
 }  // namespace
 
-const SequenceLayout::Padding& SequenceLayout::padding() const {
-  if (padding_) {
-    return *padding_;
-  }
-  padding_.emplace();
-  const auto device = first_rows_.device();
-  std::vector<int64_t> unpad(num_rows_, 0);
-  int64_t padded_rows = 0;
-  for (const auto& members : group_by_length(sequences_)) {
-    const auto size = static_cast<int64_t>(members.size()), longest = sequences_[members.front()].num_tokens;
-    std::vector<int64_t> pad(size * longest, 0);
-    auto key_mask = at::zeros({size, 1, 1, longest}, at::kBool);
-    for (int64_t g = 0; g < size; ++g) {
-      const auto [begin, count] = sequences_[members[g]];
-      for (int64_t i = 0; i < count; ++i) {
-        pad[g * longest + i] = begin + i;
-        unpad[begin + i] = padded_rows + g * longest + i;
-      }
-      key_mask.select(0, g).narrow(2, 0, count).fill_(true);
-    }
-    padding_->groups.push_back({size, longest, at::tensor(pad, at::kLong).to(device), key_mask.to(device)});
-    padded_rows += size * longest;
-  }
-  padding_->unpad_index = at::tensor(unpad, at::kLong).to(device);
-  return *padding_;
-}
-
 at::Tensor reference::packed_attention(const at::Tensor& query,
                                        const at::Tensor& key,
                                        const at::Tensor& value,
                                        int64_t num_heads,
-                                       const SequenceLayout& layout,
+                                       const SequenceLayoutPtr& layout,
                                        const DropoutSite& dropout) {
+  if (layout->sequences().empty()) {
+    return at::zeros_like(query);
+  }
   const int64_t hidden = query.size(1);
   std::vector<at::Tensor> contexts;
-  for (const auto& group : layout.padding().groups) {
+  for (const auto& group : layout->padding().groups) {
     const auto pad = [&](const at::Tensor& rows) {  // [T, H] -> [G, heads, L, head_size]
       return rows.index_select(0, group.pad_index)
           .view({group.size, group.max_seqlen, num_heads, hidden / num_heads})
@@ -110,7 +64,7 @@ at::Tensor reference::packed_attention(const at::Tensor& query,
     const auto context = attend(pad(query), pad(key), pad(value), group, dropout);
     contexts.push_back(context.transpose(1, 2).reshape({group.size * group.max_seqlen, hidden}));
   }
-  return at::cat(contexts).index_select(0, layout.padding().unpad_index);
+  return at::cat(contexts).index_select(0, layout->padding().unpad_index);
 }
 
 }  // namespace mezzo::kernels

@@ -8,17 +8,37 @@
 #include "kernels/reference/random_words.h"
 
 namespace mezzo::kernels::reference {
+namespace {
+
+int64_t threshold_of(double p) { return static_cast<int64_t>(std::ldexp(p, 32)); }
+
+at::Tensor where_kept(const at::Tensor& keep, const at::Tensor& x, double p) {
+  const auto scaled = x * (1 / (1 - p));
+  return at::where(keep, scaled, at::zeros({}, scaled.options()));
+}
+
+}  // namespace
 
 at::Tensor dropout_keep_mask(at::IntArrayRef sizes, double p, const RandomKey& key, const at::Device& device) {
   const int64_t count = c10::multiply_integers(sizes);
-  const auto threshold = static_cast<int64_t>(std::ldexp(p, 32));
   const auto step = at::full({}, int64_t{key.step}, at::TensorOptions(at::kLong).device(device));
-  return random_words((count + 3) / 4, step, key.seed, key.site).narrow(0, 0, count).ge(threshold).view(sizes);
+  return random_words((count + 3) / 4, step, key.seed, key.site).narrow(0, 0, count).ge(threshold_of(p)).view(sizes);
 }
 
 at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
-  const auto scaled = x * (1 / (1 - p));
-  return at::where(dropout_keep_mask(x.sizes(), p, key, x.device()), scaled, at::zeros({}, scaled.options()));
+  return where_kept(dropout_keep_mask(x.sizes(), p, key, x.device()), x, p);
+}
+
+at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, double p, const RandomKey& key) {
+  if (p == 0) {
+    return x;
+  }
+  const auto options = row_numbers.options();
+  const auto element = row_numbers.unsqueeze(1) * x.size(1) + at::arange(x.size(1), options);  // [R, H]
+  const auto block = element.bitwise_right_shift(2), word = element.bitwise_and(3).unsqueeze(-1);
+  const auto words = random_words(block.bitwise_and(0xFFFFFFFF), block.bitwise_right_shift(32),
+                                  at::full({}, int64_t{key.step}, options), key.seed, key.site);
+  return where_kept(words.gather(-1, word).squeeze(-1).ge(threshold_of(p)), x, p);
 }
 
 }  // namespace mezzo::kernels::reference

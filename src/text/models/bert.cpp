@@ -7,9 +7,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "encoder/bert_blocks.h"
-#include "encoder/fused_blocks.h"
-#include "encoder/packed_attention.h"
+#include "encoder/blocks.h"
+#include "encoder/sequence_layout.h"
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "text/models/checkpointed.h"
@@ -21,7 +20,7 @@ namespace mezzo::text {
 using kernels::DropoutSite;
 using kernels::LayerNormParams;
 using kernels::RandomKey;
-using kernels::SequenceLayout;
+using kernels::SequenceLayoutPtr;
 
 /// y = x weight^T + bias.
 class Dense : public torch::nn::Module {
@@ -38,7 +37,7 @@ class Dense : public torch::nn::Module {
     return shadow_;
   }
 
-  kernels::fused::LinearParams params() {
+  kernels::LinearParams params() {
     if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
       shadow_.copy_(weight.detach());
       lead_ = lead();
@@ -99,13 +98,8 @@ class BertEmbeddings : public torch::nn::Module {
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
     const DropoutSite dropout{is_training() ? dropout_ : 0, site(random, kEmbeddingSite)};
-    if (kernels::fused::can_run(word_->weight)) {
-      return kernels::fused::embeddings(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
-                                        batch.positions, norm_->params(), dropout);
-    }
-    const ModuleScope scope("embeddings");
     return kernels::embedding_layer_norm(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
-                                         batch.positions, norm_->params(), dropout);
+                                         batch.positions, /*token_types=*/{}, norm_->params(), dropout);
   }
 
  private:
@@ -122,12 +116,6 @@ class BertSelfAttention : public torch::nn::Module {
         value_(register_module("value", std::make_shared<Dense>(config.hidden_size, config.hidden_size))),
         num_heads_(config.num_attention_heads),
         dropout_(config.attention_probs_dropout_prob) {}
-
-  at::Tensor forward(const at::Tensor& x, const SequenceLayout& layout, const RandomKey& random) const {
-    const ModuleScope scope("self");
-    return kernels::packed_attention(query_->forward(x), key_->forward(x), value_->forward(x), num_heads_, layout,
-                                     dropout(random));
-  }
 
   Dense& query() const { return *query_; }
   Dense& key() const { return *key_; }
@@ -149,11 +137,6 @@ class BertOutput : public torch::nn::Module {
         norm_(register_module("LayerNorm", std::make_shared<LayerNorm>(config.hidden_size, config.layer_norm_eps))),
         dropout_(config.hidden_dropout_prob) {}
 
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& residual, const RandomKey& random) const {
-    const ModuleScope scope("output");
-    return kernels::residual_layer_norm(dense_->forward(x), residual, norm_->params(), dropout(random));
-  }
-
   Dense& dense() const { return *dense_; }
   LayerNormParams norm() const { return norm_->params(); }
   DropoutSite dropout(const RandomKey& random) const { return {is_training() ? dropout_ : 0, random}; }
@@ -170,21 +153,13 @@ class BertAttention : public torch::nn::Module {
       : self_(register_module("self", std::make_shared<BertSelfAttention>(config))),
         output_(register_module("output", std::make_shared<BertOutput>(config, config.hidden_size))) {}
 
+  /// @return [B, H] with `only_first_rows`, else [T, H]
   at::Tensor forward(const at::Tensor& x,
-                     const SequenceLayout& layout,
+                     const SequenceLayoutPtr& layout,
                      const DropoutSeed& random,
-                     int64_t layer) const {
-    const ModuleScope scope("attention");
-    const auto context = self_->forward(x, layout, site(random, layer, LayerSite::kAttentionWeights));
-    return output_->forward(context, x, site(random, layer, LayerSite::kAttentionOutput));
-  }
-
-  at::Tensor forward_fused(const at::Tensor& x,
-                           const SequenceLayout& layout,
-                           const DropoutSeed& random,
-                           int64_t layer,
-                           bool only_first_rows) const {
-    const kernels::fused::AttentionParams params{
+                     int64_t layer,
+                     bool only_first_rows) const {
+    const kernels::AttentionParams params{
         .query = self_->query().params(),
         .key = self_->key().params(),
         .value = self_->value().params(),
@@ -193,8 +168,8 @@ class BertAttention : public torch::nn::Module {
         .num_heads = self_->num_heads(),
         .weights_dropout = self_->dropout(site(random, layer, LayerSite::kAttentionWeights)),
         .output_dropout = output_->dropout(site(random, layer, LayerSite::kAttentionOutput))};
-    return only_first_rows ? kernels::fused::first_token_attention(x, params, layout)
-                           : kernels::fused::attention(x, params, layout);
+    return only_first_rows ? kernels::first_token_attention_block(x, params, layout)
+                           : kernels::attention_block(x, params, layout);
   }
 
  private:
@@ -213,11 +188,6 @@ class BertIntermediate : public torch::nn::Module {
   explicit BertIntermediate(const BertConfig& config)
       : dense_(register_module("dense", std::make_shared<Dense>(config.hidden_size, config.intermediate_size))),
         activation_(parse_activation(config.hidden_act)) {}
-  at::Tensor forward(const at::Tensor& x) const {  // [T, H] -> [T, F]
-    const ModuleScope scope("intermediate");
-    return kernels::linear_activation(x, dense_->weight, dense_->bias, activation_);
-  }
-
   Dense& dense() const { return *dense_; }
   kernels::Activation activation() const { return activation_; }
 
@@ -236,25 +206,19 @@ class BertLayer : public torch::nn::Module {
   /// @param only_first_rows  whether no row but each sequence's first is needed
   /// @return [B, H] with `only_first_rows`, else [T, H]
   at::Tensor forward(const at::Tensor& x,
-                     const SequenceLayout& layout,
+                     const SequenceLayoutPtr& layout,
                      const DropoutSeed& random,
                      int64_t layer,
                      bool only_first_rows) const {
-    const auto dropout = site(random, layer, LayerSite::kOutput);
-    if (kernels::fused::can_run(x)) {
-      const auto attended = attention_->forward_fused(x, layout, random, layer, only_first_rows);
-      return kernels::fused::feed_forward(attended,
-                                          {.intermediate = intermediate_->dense().params(),
-                                           .output = output_->dense().params(),
-                                           .activation = intermediate_->activation(),
-                                           .norm = output_->norm(),
-                                           .dropout = output_->dropout(dropout)},
-                                          only_first_rows ? layout.first_rows() : at::Tensor());
-    }
     const ModuleScope scope("layer", layer);
-    const auto attended = attention_->forward(x, layout, random, layer);
-    const auto output = output_->forward(intermediate_->forward(attended), attended, dropout);
-    return only_first_rows ? output.index_select(0, layout.first_rows()) : output;
+    const auto attended = attention_->forward(x, layout, random, layer, only_first_rows);
+    return kernels::feed_forward_block(attended,
+                                       {.intermediate = intermediate_->dense().params(),
+                                        .output = output_->dense().params(),
+                                        .activation = intermediate_->activation(),
+                                        .norm = output_->norm(),
+                                        .dropout = output_->dropout(site(random, layer, LayerSite::kOutput))},
+                                       only_first_rows ? layout->first_rows() : at::Tensor());
   }
 
  private:
@@ -274,7 +238,7 @@ class BertEncoder : public torch::nn::Module {
   }
 
   /// @return [B, H]: the last layer's first row of each sequence
-  at::Tensor forward(at::Tensor x, const SequenceLayout& layout, const DropoutSeed& random) const {
+  at::Tensor forward(at::Tensor x, const SequenceLayoutPtr& layout, const DropoutSeed& random) const {
     const ModuleScope scope("encoder");
     for (size_t i = 0; i < layers_.size(); ++i) {
       const auto run = [=, this, layer = layers_[i]](const std::vector<at::Tensor>& inputs) {
@@ -317,7 +281,8 @@ class BertModel : public torch::nn::Module {
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [B, H]
     const ModuleScope scope("bert");
-    const SequenceLayout layout(batch.cu_seqlens, batch.seqlens, batch.input_ids.size(0), batch.input_ids.device());
+    const auto layout = c10::make_intrusive<kernels::SequenceLayout>(batch.cu_seqlens, batch.seqlens,
+                                                                     batch.input_ids.size(0), batch.input_ids.device());
     return pooler_->forward(encoder_->forward(embeddings_->forward(batch, random), layout, random));
   }
 

@@ -44,13 +44,15 @@ struct ResidualLayerNormBackward {
   Span grad_product;   ///< [T, H]
 };
 
-/// output = dropout(layer_norm(word[ids] + position[positions] + token_type)).
+/// output = dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])). Types are 0 where
+/// `token_types` is nullptr.
 struct EmbeddingLayerNorm {
-  ConstSpan word;      ///< [vocabulary, H]
-  ConstSpan position;  ///< [positions, H]
-  const float* token_type;
-  const int64_t* ids;        ///< [T]
-  const int64_t* positions;  ///< [T]
+  ConstSpan word;              ///< [vocabulary, H]
+  ConstSpan position;          ///< [positions, H]
+  const float* token_type;     ///< [types, H]
+  const int64_t* ids;          ///< [T]
+  const int64_t* positions;    ///< [T]
+  const int64_t* token_types;  ///< [T]
   Norm norm;
   Dropout dropout;
   Span output;        ///< [T, H]

@@ -145,10 +145,11 @@ void embedding_layer_norm(const EmbeddingLayerNorm& op, int64_t begin, int64_t e
     const int64_t first = row * columns;
     const float* word = read(op.word, op.ids[row] * columns, columns, scratch.row(0));
     const float* position = read(op.position, op.positions[row] * columns, columns, scratch.row(1));
+    const float* type = op.token_type + (op.token_types != nullptr ? op.token_types[row] * columns : 0);
     float* normalised = op.normalised != nullptr ? op.normalised + first : scratch.row(2);
     float* output = place(op.output, first, scratch.row(3));
     for_each_vector(columns, [&](int64_t i, auto get, auto put) {
-      put(normalised + i, get(word + i) + get(op.token_type + i) + get(position + i));
+      put(normalised + i, get(word + i) + get(type + i) + get(position + i));
     });
     const float rstd = normalise(normalised, columns, op.norm.eps);
     if (op.rstd != nullptr) {

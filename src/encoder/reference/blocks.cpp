@@ -1,0 +1,78 @@
+#include "encoder/blocks.h"
+
+#include <ATen/ATen.h>
+
+#include "kernels/dropout.h"
+#include "mezzo/amp/module_scope.h"
+
+namespace mezzo::kernels::reference {
+namespace {
+
+at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm) {
+  return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, norm.eps);
+}
+
+at::Tensor linear(const at::Tensor& x, const LinearParams& params) { return at::linear(x, params.weight, params.bias); }
+
+at::Tensor activate(const at::Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::kGelu: return at::gelu(x);
+    case Activation::kGeluTanh: return at::gelu(x, "tanh");
+    case Activation::kRelu: return at::relu(x);
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown activation");
+}
+
+}  // namespace
+
+at::Tensor embedding_layer_norm(const at::Tensor& word,
+                                const at::Tensor& position,
+                                const at::Tensor& token_type,
+                                const at::Tensor& ids,
+                                const at::Tensor& positions,
+                                const at::Tensor& token_types,
+                                const LayerNormParams& norm,
+                                const DropoutSite& site) {
+  const ModuleScope scope("embeddings");
+  const auto type = token_types.defined() ? at::embedding(token_type, token_types) : token_type.select(0, 0);
+  const auto sum = at::embedding(word, ids) + type + at::embedding(position, positions);
+  return kernels::dropout(layer_norm(sum, norm), site.p, site.key);
+}
+
+at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  const ModuleScope scope("attention");
+  const auto context = [&] {
+    const ModuleScope self("self");
+    return kernels::packed_attention(linear(x, params.query), linear(x, params.key), linear(x, params.value),
+                                     params.num_heads, layout, params.weights_dropout);
+  }();
+  const ModuleScope output("output");
+  return kernels::residual_layer_norm(linear(context, params.output), x, params.norm, params.output_dropout);
+}
+
+at::Tensor first_token_attention_block(const at::Tensor& x,
+                                       const AttentionParams& params,
+                                       const SequenceLayoutPtr& layout) {
+  return reference::attention_block(x, params, layout).index_select(0, layout->first_rows());
+}
+
+at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
+  const auto inner = [&] {
+    const ModuleScope intermediate("intermediate");
+    return activate(linear(x, params.intermediate), params.activation);
+  }();
+  const ModuleScope output("output");
+  return kernels::residual_layer_norm(linear(inner, params.output), x, params.norm, params.dropout, row_numbers);
+}
+
+at::Tensor residual_layer_norm(const at::Tensor& x,
+                               const at::Tensor& residual,
+                               const LayerNormParams& norm,
+                               const DropoutSite& site,
+                               const at::Tensor& row_numbers) {
+  const auto dropped =
+      row_numbers.defined() ? dropout_of_rows(x, row_numbers, site.p, site.key) : kernels::dropout(x, site.p, site.key);
+  return layer_norm(dropped + residual, norm);
+}
+
+}  // namespace mezzo::kernels::reference

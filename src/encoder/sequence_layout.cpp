@@ -1,0 +1,108 @@
+#include "encoder/sequence_layout.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <torch/custom_class.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace mezzo::kernels {
+namespace {
+
+/// A sequence joins a group if it fills at least this share of the group's longest.
+constexpr double kLeastFill = 0.75;
+
+/// The sequences by length, longest first, cut into groups of similar length.
+std::vector<std::vector<int64_t>> group_by_length(const std::vector<Sequence>& sequences) {
+  std::vector<int64_t> order(sequences.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
+  std::vector<std::vector<int64_t>> groups;
+  for (const int64_t sequence : order) {
+    const double longest = groups.empty() ? 0 : static_cast<double>(sequences[groups.back().front()].num_tokens);
+    if (groups.empty() || static_cast<double>(sequences[sequence].num_tokens) < kLeastFill * longest) {
+      groups.emplace_back();
+    }
+    groups.back().push_back(sequence);
+  }
+  return groups;
+}
+
+}  // namespace
+
+SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
+                               const at::Tensor& seqlens,
+                               int64_t num_rows,
+                               const at::Device& device)
+    : num_rows_(num_rows) {
+  TORCH_CHECK_VALUE(cu_seqlens.numel() == seqlens.numel() + 1, "SequenceLayout: ", cu_seqlens.numel(),
+                    " rows in cu_seqlens for ", seqlens.numel(),
+                    " sequences; there is one more, where the last one ends");
+  const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
+  const int64_t batch_size = counts.size(0);
+  int64_t free_from = 0;  // the rows before are others'
+  for (int64_t b = 0; b < batch_size; ++b) {
+    const int64_t begin = first[b], count = counts[b], end = first[b + 1];
+    TORCH_CHECK_VALUE(count > 0 && begin >= free_from && begin + count <= end && end <= num_rows,
+                      "SequenceLayout: sequence ", b, " has ", count, " tokens in rows ", begin, " to ", end - 1,
+                      " of ", num_rows, ", and the sequences before it own those up to ", free_from - 1,
+                      "; each needs one token at least, rows for all of them, and rows behind those of the one before");
+    sequences_.push_back({begin, count});
+    free_from = end;
+  }
+  first_rows_ = cu_seqlens.narrow(0, 0, batch_size).to(device, at::kLong);
+}
+
+bool SequenceLayout::is_gapless() const {
+  int64_t next = 0;
+  for (const Sequence& sequence : sequences_) {
+    if (sequence.first_row != next) {
+      return false;
+    }
+    next += sequence.num_tokens;
+  }
+  return true;
+}
+
+const SequenceLayout::Padding& SequenceLayout::padding() const {
+  if (padding_) {
+    return *padding_;
+  }
+  padding_.emplace();
+  const auto device = first_rows_.device();
+  std::vector<int64_t> unpad(num_rows_, 0);
+  int64_t padded_rows = 0;
+  for (const auto& members : group_by_length(sequences_)) {
+    const auto size = static_cast<int64_t>(members.size()), longest = sequences_[members.front()].num_tokens;
+    std::vector<int64_t> pad(size * longest, 0);
+    auto key_mask = at::zeros({size, 1, 1, longest}, at::kBool);
+    for (int64_t g = 0; g < size; ++g) {
+      const auto [begin, count] = sequences_[members[g]];
+      for (int64_t i = 0; i < count; ++i) {
+        pad[g * longest + i] = begin + i;
+        unpad[begin + i] = padded_rows + g * longest + i;
+      }
+      key_mask.select(0, g).narrow(2, 0, count).fill_(true);
+    }
+    padding_->groups.push_back({size, longest, at::tensor(pad, at::kLong).to(device), key_mask.to(device)});
+    padded_rows += size * longest;
+  }
+  padding_->unpad_index = at::tensor(unpad, at::kLong).to(device);
+  return *padding_;
+}
+
+const std::string& sequence_layout_schema() {
+  static const std::string name = [] {
+    std::string full = "__torch__.torch.classes.mezzo.SequenceLayout";
+    if (!torch::getCustomClass(full)) {  // as another copy of mezzo in this process may have done
+      torch::class_<SequenceLayout>("mezzo", "SequenceLayout")
+          .def(torch::init<const at::Tensor&, const at::Tensor&, int64_t, const at::Device&>());
+    }
+    return full;
+  }();
+  return name;
+}
+
+}  // namespace mezzo::kernels

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace mezzo::kernels {
+
+/// What computes an operator for one dispatch key. Made when the schema's types are known.
+struct OperatorKernel {
+  c10::DispatchKey key;
+  torch::CppFunction (*make)();
+};
+
+/// `kFunction` for `key`: kCPU or kCUDA below autograd, kAutogradCPU and such in its place, kCompositeImplicitAutograd
+/// for a composition of ATen operations that serves every device without a kernel of its own.
+template <auto* kFunction>
+constexpr OperatorKernel kernel(c10::DispatchKey key) {
+  using Function = std::remove_pointer_t<decltype(kFunction)>;
+  return {key, [] { return torch::CppFunction(c10::CompileTimeFunctionPointer<Function, kFunction>()); }};
+}
+
+/// For operators that work in place and that autograd should not see.
+constexpr OperatorKernel no_autograd() {
+  return {c10::DispatchKey::Autograd, [] { return torch::CppFunction::makeFallthrough(); }};
+}
+
+/// On the Meta device, where nothing is computed: a result like the first argument.
+OperatorKernel meta_like_first();
+/// The same, of operators that only write to their arguments.
+OperatorKernel meta_in_place();
+
+/// Where to register an operator; nullptr where another copy of mezzo in this process, of the same version, has
+/// registered it. Nothing is ever taken back: that copy may outlive this one's static storage.
+/// @throws c10::Error  where the other copy is of another version.
+torch::Library* library_for(const std::string& name);
+
+/// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments' device and autograd
+/// state, and lets policies, cast logs, FiniteTracer, profilers and torch.ops.mezzo see the call. Registered when the
+/// program or library is loaded; what goes wrong then is thrown at the first call. Calls are thread-safe.
+template <class Signature>
+class Operator;
+
+template <class Result, class... Arguments>
+class Operator<Result(Arguments...)> {
+ public:
+  /// @param schema  "name(Tensor x, ...) -> Tensor", without the namespace
+  template <class... Kernels>
+  explicit Operator(const std::string& schema, const Kernels&... kernels) {
+    try {
+      const std::string name = schema.substr(0, schema.find('('));
+      if (torch::Library* library = library_for(name)) {
+        library->def(schema.c_str());
+        (library->impl(name.c_str(), torch::dispatch(kernels.key, kernels.make())), ...);
+      }
+      handle_ =
+          c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "").typed<Result(Arguments...)>();
+    } catch (const c10::Error& error) {
+      error_ = error.what_without_backtrace();
+    }
+  }
+
+  Result operator()(Arguments... arguments) const {
+    TORCH_CHECK(handle_.has_value(), error_);
+    return handle_->call(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  std::optional<c10::TypedOperatorHandle<Result(Arguments...)>> handle_;
+  std::string error_;
+};
+
+}  // namespace mezzo::kernels

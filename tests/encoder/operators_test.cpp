@@ -1,0 +1,396 @@
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "encoder/blocks.h"
+#include "kernels/dropout.h"
+#include "kernels/optimizer_kernels.h"
+#include "mezzo/amp/cpu_half_compute.h"
+
+/// Every operator that mezzo registers, on every device at hand, against its specification: the composite kernel that
+/// the dispatcher has for it. A new operator needs a line in `samples` and nothing else.
+
+namespace mezzo::kernels {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using torch::jit::Stack;
+
+/// Draws the arguments of one call.
+class Draw {
+ public:
+  Draw(uint64_t seed, std::vector<int32_t> lengths, at::Device device, at::ScalarType dtype, bool aligned)
+      : lengths_(std::move(lengths)), device_(device), dtype_(dtype), aligned_(aligned), random_(seed) {
+    torch::manual_seed(seed);
+    for (const int32_t length : lengths_) {
+      rows_ += length;
+    }
+  }
+
+  int64_t rows() const { return rows_; }
+  int64_t texts() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t number(int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(random_); }
+
+  /// Unaligned tensors begin an element behind the start of their memory.
+  at::Tensor floats(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype = {}) const {
+    const int64_t count = c10::multiply_integers(sizes);
+    const auto memory = at::randn({count + 1}).to(device_, dtype.value_or(dtype_));
+    return memory.narrow(0, aligned_ ? 0 : 1, count).view(sizes);
+  }
+  at::Tensor ids(int64_t below) const { return at::randint(below, {rows_}, at::kLong).to(device_); }
+  at::Tensor number_of(double value) const { return at::full({}, value, at::kFloat).to(device_); }
+
+  SequenceLayoutPtr layout() const {
+    auto cu_seqlens = at::zeros({texts() + 1}, at::kInt);
+    cu_seqlens.narrow(0, 1, texts()).copy_(at::tensor(lengths_, at::kInt).cumsum(0));
+    return c10::make_intrusive<SequenceLayout>(cu_seqlens, at::tensor(lengths_, at::kInt), rows_, device_);
+  }
+
+ private:
+  std::vector<int32_t> lengths_;
+  at::Device device_;
+  at::ScalarType dtype_;
+  bool aligned_;
+  std::mt19937 random_;
+  int64_t rows_ = 0;
+};
+
+constexpr double kEps = 1e-5, kDropout = 0.25;
+constexpr int64_t kSeed = -12, kStep = 3, kSite = 4, kHeads = 3;
+
+Tensors many(const Draw& draw,
+             const std::vector<std::vector<int64_t>>& sizes,
+             std::optional<at::ScalarType> dtype = {}) {
+  Tensors tensors;
+  for (const auto& size : sizes) {
+    const double scale =
+        size.size() == 2 ? 1 / std::sqrt(static_cast<double>(size[1])) : 1;  // products of weights stay near 1
+    tensors.push_back(draw.floats(size, dtype).mul_(scale));
+  }
+  return tensors;
+}
+
+Stack attention(Draw& draw) {
+  const int64_t h = kHeads * draw.number(1, 40);
+  return {draw.floats({draw.rows(), h}),
+          many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
+          many(draw, {{h}, {h}, {h}, {h}}),
+          Tensors{},
+          draw.floats({h}),
+          draw.floats({h}),
+          kEps,
+          kHeads,
+          draw.layout(),
+          kDropout,
+          kDropout,
+          kSeed,
+          kStep,
+          kSite,
+          kSite + 1};
+}
+
+/// Parameters of three sizes, the first empty, with moments that a step may have left.
+Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<c10::IValue>& own) {
+  const std::vector<std::vector<int64_t>> sizes = {{0}, {draw.number(1, 3000)}, {draw.number(1, 70), 33}};
+  c10::List<std::optional<at::Tensor>> shadows;
+  Tensors steps, slots;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    shadows.push_back(std::nullopt);
+    if (counts_steps) {
+      steps.push_back(draw.number_of(7));
+    }
+  }
+  for (size_t slot = 0; slot < num_slots; ++slot) {
+    for (const at::Tensor& tensor : many(draw, sizes, at::kFloat)) {
+      slots.push_back(slot == 0 ? tensor * 0.1 : tensor.square() + 0.5);
+    }
+  }
+  Stack stack{many(draw, sizes),
+              many(draw, sizes),
+              shadows,
+              steps,
+              slots,
+              std::vector<double>(3, 1e-2),
+              std::vector<double>{0, 0.1, 0.2},
+              std::vector<int64_t>{0, 1, 2},
+              c10::IValue(),
+              draw.number_of(1.0 / 65536),
+              draw.number_of(0.7),
+              draw.number_of(0)};
+  stack.insert(stack.end(), own.begin(), own.end());
+  return stack;
+}
+
+/// What to call each operator with.
+const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
+  static const std::map<std::string, std::function<Stack(Draw&)>> all = {
+      {"dropout", [](Draw& draw) { return Stack{draw.floats({draw.rows(), 33}), kDropout, kSeed, kStep, kSite}; }},
+      {"residual_layer_norm",
+       [](Draw& draw) {
+         const int64_t h = draw.number(2, 70);
+         return Stack{draw.floats({draw.rows(), h}),
+                      draw.floats({draw.rows(), h}),
+                      draw.floats({h}),
+                      draw.floats({h}),
+                      kEps,
+                      kDropout,
+                      kSeed,
+                      kStep,
+                      kSite,
+                      draw.ids(1000)};
+       }},
+      {"embedding_layer_norm",
+       [](Draw& draw) {
+         const int64_t h = draw.number(2, 70);
+         return Stack{draw.floats({13, h}),
+                      draw.floats({9, h}),
+                      draw.floats({2, h}),
+                      draw.ids(13),
+                      draw.ids(9),
+                      draw.ids(2),
+                      draw.floats({h}),
+                      draw.floats({h}),
+                      kEps,
+                      kDropout,
+                      kSeed,
+                      kStep,
+                      kSite};
+       }},
+      {"packed_attention",
+       [](Draw& draw) {
+         const int64_t h = kHeads * draw.number(1, 40);
+         return Stack{draw.floats({draw.rows(), h}),
+                      draw.floats({draw.rows(), h}),
+                      draw.floats({draw.rows(), h}),
+                      kHeads,
+                      draw.layout(),
+                      kDropout,
+                      kSeed,
+                      kStep,
+                      kSite};
+       }},
+      {"attention_block", attention},
+      {"first_token_attention_block", attention},
+      {"feed_forward_block",
+       [](Draw& draw) {
+         const int64_t h = draw.number(2, 70), f = draw.number(1, 200);
+         return Stack{draw.floats({draw.rows(), h}),
+                      many(draw, {{f, h}, {h, f}}),
+                      many(draw, {{f}, {h}}),
+                      Tensors{},
+                      "gelu",
+                      draw.floats({h}),
+                      draw.floats({h}),
+                      kEps,
+                      kDropout,
+                      kSeed,
+                      kStep,
+                      kSite,
+                      draw.ids(1000)};
+       }},
+      {"summarize_gradients",
+       [](Draw& draw) {
+         return Stack{many(draw, {{draw.rows()}, {draw.number(1, 99), 33}}), draw.number_of(1.0 / 65536)};
+       }},
+      {"adam_", [](Draw& draw) { return update(draw, 3, true, {0.9, 0.999, 1e-8, true, true}); }},
+      {"sgd_", [](Draw& draw) { return update(draw, 1, false, {0.9, true}); }},
+      {"lamb_", [](Draw& draw) { return update(draw, 2, true, {0.9, 0.999, 1e-6}); }},
+  };
+  return all;
+}
+
+/// Those of them that are linked from somewhere, so that they are registered: all, here.
+[[maybe_unused]] volatile const void* const kLinked[] = {
+    reinterpret_cast<const void*>(static_cast<at::Tensor (*)(const at::Tensor&, double, const RandomKey&)>(&dropout)),
+    reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
+    reinterpret_cast<const void*>(&adam)};
+
+c10::OperatorHandle operator_of(const std::string& name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "");
+}
+
+/// Replaces every tensor among the arguments by `change` of it and of the argument's name.
+void for_each_tensor(const c10::OperatorHandle& op,
+                     Stack& stack,
+                     const std::function<at::Tensor(const at::Tensor& tensor, const std::string& name)>& change) {
+  for (size_t i = 0; i < stack.size(); ++i) {
+    const std::string& name = op.schema().arguments()[i].name();
+    if (stack[i].isTensor()) {
+      stack[i] = change(stack[i].toTensor(), name);
+    } else if (stack[i].isTensorList()) {
+      Tensors changed;
+      for (const at::Tensor& tensor : stack[i].toTensorVector()) {
+        changed.push_back(change(tensor, name));
+      }
+      stack[i] = changed;
+    }
+  }
+}
+
+struct Outcome {
+  Tensors values;     ///< what it returned, or else changed in place
+  Tensors gradients;  ///< of its floating arguments; undefined where there is none
+};
+
+enum class By { kDispatcher, kSpecification };
+
+/// @param dtype  of the floating arguments. Numbers stay float32; so do an optimizer's moments where it is half.
+Outcome run(const c10::OperatorHandle& op, const Stack& arguments, By by, at::ScalarType dtype) {
+  const bool in_place = op.schema().is_mutable();
+  Stack stack = arguments;
+  Tensors leaves;
+  for_each_tensor(op, stack, [&](const at::Tensor& tensor, const std::string& name) {
+    if (!tensor.is_floating_point()) {
+      return tensor;
+    }
+    const bool stays = tensor.dim() == 0 || (name == "slots" && dtype != at::kDouble);
+    auto leaf = stays || tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
+    if (in_place) {
+      const auto memory = at::empty({leaf.numel() + 1}, leaf.options());  // as aligned as it was
+      leaf = memory.narrow(0, tensor.storage_offset(), leaf.numel()).view(leaf.sizes()).copy_(leaf);
+    } else {
+      leaf = leaf.detach().requires_grad_(tensor.dim() > 0);
+    }
+    leaves.push_back(leaf);
+    return leaf;
+  });
+  Outcome outcome;
+  const bool is_functional = !op.schema().returns().empty();
+  const at::AutoGradMode grad_mode(!in_place);
+  if (by == By::kDispatcher) {
+    op.callBoxed(stack);
+  } else {
+    const bool is_implicit = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+    // Autograd of an operator that is not made of others is its own.
+    const at::AutoGradMode differentiates(is_implicit);
+    op.callBoxedForDispatchKey(
+        is_implicit ? c10::DispatchKey::CompositeImplicitAutograd : c10::DispatchKey::CompositeExplicitAutograd, stack);
+  }
+  if (!is_functional) {
+    return {leaves, {}};
+  }
+  for (const c10::IValue& value : stack) {
+    outcome.values.push_back(value.toTensor());
+  }
+  if (outcome.values.front().requires_grad()) {
+    torch::manual_seed(5);
+    const auto& value = outcome.values.front();
+    const auto grad = at::randn(value.sizes()).to(value.options());
+    outcome.gradients = torch::autograd::grad({value}, leaves, {grad}, {}, false, /*allow_unused=*/true);
+  }
+  return outcome;
+}
+
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>();
+}
+
+/// No farther from the specification in float64 than twice as far as the specification in the dtype, and `slack` of the
+/// largest: kernels sum in another order, and round less often.
+void expect_close(const Tensors& mine, const Tensors& theirs, const Tensors& right, double slack, const char* what) {
+  ASSERT_EQ(mine.size(), right.size()) << what;
+  double largest = 0;
+  for (const at::Tensor& tensor : right) {
+    largest = std::max(largest, tensor.defined() ? tensor.norm().item<double>() : 0);
+  }
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (!right[i].defined() || right[i].numel() == 0) {
+      continue;  // an integer argument, or nothing to compare
+    }
+    const auto value = mine[i].defined() ? mine[i] : at::zeros_like(right[i]);
+    const auto reference = theirs[i].defined() ? theirs[i] : at::zeros_like(right[i]);
+    ASSERT_EQ(value.sizes(), right[i].sizes()) << what << i;
+    EXPECT_EQ(value.scalar_type(), reference.scalar_type()) << what << i;
+    // Gradients that are zero but for rounding, as of the keys' biases, are measured by the largest.
+    EXPECT_LE(distance(value, right[i]), 2 * distance(reference, right[i]) + slack * largest) << what << i;
+  }
+}
+
+std::vector<at::Device> devices() {
+  std::vector<at::Device> all{at::kCPU};
+  if (at::hasCUDA()) {
+    all.emplace_back(at::kCUDA, 0);
+  }
+  return all;
+}
+
+class OperatorTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(OperatorTest, ComputesItsSpecificationOnEveryDevice) {
+  const auto op = operator_of(GetParam());
+  const CpuHalfCompute half_compute;  // of the specification, at float32's speed
+  for (const at::Device device : devices()) {
+    // Of float32 some 50 roundings on the way, each of 6e-8, mostly averaging out; of the half types one.
+    for (const auto& [dtype, slack] : {std::pair(at::kFloat, 2e-6), {at::kBFloat16, 0x1p-8}, {at::kHalf, 0x1p-11}}) {
+      uint64_t seed = 0;
+      for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{}, {1}, {3, 1, 17, 2}, {70, 33}}) {
+        for (const bool aligned : {true, false}) {
+          SCOPED_TRACE(testing::Message() << device << " " << dtype << ", " << lengths.size() << " sequences"
+                                          << (aligned ? "" : ", unaligned"));
+          Draw draw(++seed, lengths, device, dtype, aligned);
+          const Stack arguments = samples().at(GetParam())(draw);
+          const auto mine = run(op, arguments, By::kDispatcher, dtype);
+          const auto theirs = run(op, arguments, By::kSpecification, dtype);
+          const auto right = run(op, arguments, By::kSpecification, at::kDouble);
+          expect_close(mine.values, theirs.values, right.values, slack, "value ");
+          if (!theirs.gradients.empty()) {
+            expect_close(mine.gradients, theirs.gradients, right.gradients, slack, "gradient ");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OperatorTest, TellsSizesWithoutComputing) {
+  const auto op = operator_of(GetParam());
+  if (op.schema().is_mutable()) {
+    return;  // it has no result to tell of
+  }
+  const auto result = [&](at::Device device) {
+    Draw draw(1, {5, 2}, device, at::kFloat, true);
+    Stack stack = samples().at(GetParam())(draw);
+    op.callBoxed(stack);
+    return stack.front().toTensor();
+  };
+  const auto real = result(at::kCPU), meta = result(at::kMeta);
+  EXPECT_TRUE(meta.is_meta());
+  EXPECT_EQ(meta.sizes(), real.sizes());
+  EXPECT_EQ(meta.scalar_type(), real.scalar_type());
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> all;
+  for (const auto& [name, sample] : samples()) {
+    all.push_back(name);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         OperatorTest,
+                         testing::ValuesIn(names()),
+                         [](const testing::TestParamInfo<std::string>& name) { return name.param; });
+
+TEST(Operators, AreAllTested) {
+  const std::set<std::string> compute_nothing = {"version", "_policy_home"};
+  for (const auto& op : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (op.getNamespace() == "mezzo") {
+      const std::string name = op.name.substr(op.name.find("::") + 2);
+      EXPECT_TRUE(samples().contains(name) || compute_nothing.contains(name)) << name << " has no sample";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mezzo::kernels
