@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "amp/policy_region.h"
+#include "kernels/is_half.h"
 
 namespace mezzo {
 namespace {
@@ -20,8 +21,7 @@ c10::DeviceType checked_device_type(c10::DeviceType device_type) {
 }
 
 c10::ScalarType checked_dtype(c10::ScalarType dtype) {
-  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
-                    "AutocastGuard: dtype must be kHalf or kBFloat16, got ", dtype,
+  TORCH_CHECK_VALUE(is_half(dtype), "AutocastGuard: dtype must be kHalf or kBFloat16, got ", dtype,
                     ". For a full-precision scope, use AutocastGuard::disabled(device_type).");
   return dtype;
 }

@@ -1,7 +1,5 @@
 #include "mezzo/amp/cast_log.h"
 
-#include <ATen/Context.h>
-#include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <sstream>
 
 #include "amp/dtype_name.h"
+#include "amp/random_state_guard.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/module_scope.h"
 
@@ -32,29 +31,6 @@ std::string megabytes(int64_t bytes) {
   text << std::fixed << std::setprecision(3) << static_cast<double>(bytes) / 1e6;
   return text.str();
 }
-
-/// Puts the random numbers of the CPU, and of another device where there is one, back to where they were.
-class RandomStateGuard {
- public:
-  explicit RandomStateGuard(c10::DeviceType device_type) {
-    keep(at::globalContext().defaultGenerator(c10::kCPU));
-    if (device_type == c10::kCUDA && at::hasCUDA()) {
-      keep(at::globalContext().defaultGenerator(device_type));
-    }
-  }
-  ~RandomStateGuard() {
-    for (auto& [generator, state] : states_) {
-      generator.set_state(state);
-    }
-  }
-  RandomStateGuard(const RandomStateGuard&) = delete;
-  RandomStateGuard& operator=(const RandomStateGuard&) = delete;
-
- private:
-  void keep(const at::Generator& generator) { states_.emplace_back(generator, generator.get_state()); }
-
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
-};
 
 }  // namespace
 

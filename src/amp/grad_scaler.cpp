@@ -1,8 +1,5 @@
 #include "mezzo/amp/grad_scaler.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
@@ -11,29 +8,13 @@
 #include <limits>
 #include <string>
 
+#include "amp/scaled_gradients.h"
 #include "kernels/device_scalars.h"
 #include "mezzo/amp/overflow_report.h"
-#include "scaling/gradient_pass.h"
 #include "scaling/loss_scale.h"
 
 namespace mezzo {
 namespace {
-
-/// Leaves an optimizer's step from within its closure; never leaves GradScaler::step.
-struct ClosureOverflow {};
-
-std::vector<at::Tensor> clone_parameters(AmpOptimizer& optimizer) {
-  const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> clones;
-  optimizer.visit_parameters([&](at::Tensor& parameter) { clones.push_back(parameter.detach().clone()); });
-  return clones;
-}
-
-void restore_parameters(AmpOptimizer& optimizer, const std::vector<at::Tensor>& clones) {
-  const c10::NoGradGuard no_grad;
-  auto clone = clones.begin();
-  optimizer.visit_parameters([&](at::Tensor& parameter) { parameter.copy_(*clone++); });
-}
 
 LossScaleSettings settings_of(const GradScalerOptions& options) {
   return {.init_scale = options.init_scale(),
@@ -100,55 +81,11 @@ std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   return scaled;
 }
 
-bool GradScaler::scale_may_be_below_one() const {
-  if (scale_tensor().is_cpu()) {
-    return !(scale_tensor().item<float>() >= 1.0f);  // nothing to wait for on the CPU
-  }
-  return options_.min_scale() < 1.0;
-}
-
-/// The verdict of all processes, where this one came to `found_inf`. Undefined if none has gradients.
-at::Tensor GradScaler::agreed(const at::Tensor& found_inf) const {
-  if (!options_.agree()) {
-    return found_inf;
-  }
-  const c10::NoGradGuard no_grad;
-  const bool has_gradients = found_inf.defined();
-  const auto no = at::zeros({}, scale_tensor().options());
-  auto flags = has_gradients ? at::stack({found_inf, at::ones({}, scale_tensor().options())}) : at::stack({no, no});
-  options_.agree()(flags);
-  if (!has_gradients && flags[1].item<float>() == 0.0f) {  // waits for the device in this rare case alone
-    return {};
-  }
-  return flags[0];
-}
-
-ScaleOfGradients GradScaler::scale_of_gradients() const {
-  return {scale_tensor(), scale_may_be_below_one(), options_.reproduce_pytorch()};
-}
-
-/// The verdict of all processes on the gradients of `optimizer`, which are unscaled then. All agree before any gradient
-/// changes: where that throws, gradients are scaled as before, and the optimizer is ready.
-at::Tensor GradScaler::unscale_gradients(AmpOptimizer& optimizer) const {
-  GradientPass pass(optimizer, GradientPass::Use::kUnscale);
-  const auto scale = scale_of_gradients();
-  if (!options_.agree()) {
-    return pass.unscale(scale);
-  }
-  auto found_inf = agreed(pass.check(scale));
-  pass.unscale(scale);
-  return found_inf;
-}
-
-/// The verdict of all processes before the step of an optimizer that applies the scale itself.
-at::Tensor GradScaler::check_before_step(AmpOptimizer& optimizer, const OptimizerState& state) const {
-  if (state.stage == Stage::kReady) {
-    const auto own = options_.reproduce_pytorch() ? std::nullopt : optimizer.check_gradients(scale_tensor());
-    return agreed(own ? *own : GradientPass(optimizer, GradientPass::Use::kStepScaled).check(scale_of_gradients()));
-  }
-  // What was done to gradients since unscale_ may be found by the update. Alone, one hears of it afterwards.
-  const auto later = options_.agree() ? optimizer.check_gradients(std::nullopt) : std::nullopt;
-  return later ? agreed(either(state.found_inf, copy_to(*later, scale_tensor().device()))) : state.found_inf;
+ScaledGradients GradScaler::gradients_of(AmpOptimizer& optimizer) const {
+  // On the CPU there is nothing to wait for.
+  const bool may_be_below_one =
+      scale_tensor().is_cpu() ? !(scale_tensor().item<float>() >= 1.0f) : options_.min_scale() < 1.0;
+  return {optimizer, {scale_tensor(), may_be_below_one, options_.reproduce_pytorch()}, options_.agree()};
 }
 
 void GradScaler::check_scale_exists(const char* function) const {
@@ -187,134 +124,74 @@ void GradScaler::unscale_(AmpOptimizerRef optimizer) {
               " since the last update(). Call it once per step, after the last backward.");
   TORCH_CHECK(stage != Stage::kStepped, "GradScaler: unscale_() was called on ", optimizer->name(),
               " after step(). Call it before step(), and update() at the end of the iteration.");
-  optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, unscale_gradients(*optimizer)};
+  optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, gradients_of(*optimizer).unscale()};
 }
 
 StepResult GradScaler::step(AmpOptimizerRef optimizer) {
-  if (is_enabled() && optimizer->applies_scale_itself()) {
-    check_scale_exists("step()");
-    const auto state = state_of(*optimizer);
-    check_not_stepped(*optimizer, state.stage);
-    return step_on_device(*optimizer, state, /*loss=*/{});
+  if (!is_enabled() || !optimizer->applies_scale_itself()) {
+    return step_by(*optimizer, [&] { return optimizer->step(nullptr); });
   }
-  return step_by(*optimizer, [&] { return optimizer->step(nullptr); });
+  check_scale_exists("step()");
+  const auto state = state_of(*optimizer);
+  check_not_stepped(*optimizer, state.stage);
+  return step_on_device(*optimizer, state, /*loss=*/{});
 }
 
 /// The step of an optimizer that applies the scale itself: no host sync anywhere.
 StepResult GradScaler::step_on_device(AmpOptimizer& optimizer, const OptimizerState& state, at::Tensor loss) {
-  const auto found_inf = check_before_step(optimizer, state);
+  const bool are_scaled = state.stage == Stage::kReady;
+  auto gradients = gradients_of(optimizer);
+  auto found_inf = are_scaled ? gradients.check() : gradients.check_again(state.found_inf);
   check_has_gradients(optimizer, found_inf);
   if (!found_inf.defined()) {
-    return finish(optimizer, found_inf, /*has_run=*/false, std::move(loss));
+    return finish(optimizer, std::move(found_inf), /*stepped=*/false, std::move(loss));
   }
-  const auto grad_scale = state.stage == Stage::kReady ? std::optional(scale_tensor()) : std::nullopt;
-  auto returned = optimizer.step_scaled(grad_scale, found_inf);
-  return finish(optimizer, found_inf, /*has_run=*/true, loss.defined() ? std::move(loss) : std::move(returned));
+  auto returned = optimizer.step_scaled(are_scaled ? std::optional(scale_tensor()) : std::nullopt, found_inf);
+  return updated(optimizer, std::move(found_inf), loss.defined() ? std::move(loss) : std::move(returned));
 }
 
 /// The step of any other: unscale, wait for the verdict, `take_step`.
 StepResult GradScaler::step_by(AmpOptimizerRef optimizer, const std::function<at::Tensor()>& take_step) {
   if (!is_enabled()) {
-    return step_unscaled(*optimizer, take_step);
+    return updated(*optimizer, /*found_inf=*/{}, take_step());
   }
   check_scale_exists("step()");
   auto state = state_of(*optimizer);
   check_not_stepped(*optimizer, state.stage);
   if (state.stage == Stage::kReady) {
-    state.found_inf = unscale_gradients(*optimizer);
+    state.found_inf = gradients_of(*optimizer).unscale();
   }
   check_has_gradients(*optimizer, state.found_inf);
   // Should the step throw, the gradients are unscaled all the same.
   optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, state.found_inf};
   if (!state.found_inf.defined() || state.found_inf.item<float>() != 0.0f) {
-    return finish(*optimizer, state.found_inf, /*has_run=*/false, /*loss=*/{});
+    return finish(*optimizer, state.found_inf, /*stepped=*/false, /*loss=*/{});
   }
-  auto loss = take_step();
-  return finish(*optimizer, state.found_inf, /*has_run=*/true, std::move(loss));
+  return updated(*optimizer, state.found_inf, take_step());
 }
 
-/// Takes note of a step's end. Where the update ran, what it says of itself is the last word.
-StepResult GradScaler::finish(AmpOptimizer& optimizer, at::Tensor found_inf, bool has_run, at::Tensor loss) {
-  const auto verdict = has_run ? optimizer.found_inf() : at::Tensor();
+/// The optimizer has run: what its update says of itself is the last word.
+StepResult GradScaler::updated(AmpOptimizer& optimizer, at::Tensor found_inf, at::Tensor loss) {
+  const auto verdict = optimizer.found_inf();
+  const bool decided_itself = verdict.defined() || (is_enabled() && optimizer.applies_scale_itself());
   if (verdict.defined()) {
-    found_inf = copy_to(verdict, scale_tensor().device());
+    found_inf = is_enabled() ? copy_to(verdict, scale_tensor().device()) : verdict;
   }
-  const bool decided_there = has_run && (verdict.defined() || optimizer.applies_scale_itself());
-  if (found_inf.defined() && (decided_there || !has_run)) {
-    check_not_stuck(optimizer, found_inf);
-  }
-  optimizer_states_[optimizer.identity()] = {Stage::kStepped, found_inf};
-  return decided_there ? StepResult(std::nullopt, std::move(found_inf), std::move(loss))
-                       : StepResult(has_run, std::move(found_inf), std::move(loss));
+  return finish(optimizer, std::move(found_inf), decided_itself ? std::nullopt : std::optional(true), std::move(loss));
 }
 
-/// The step of a disabled scaler. It stepped, unless the optimizer itself says otherwise.
-StepResult GradScaler::step_unscaled(AmpOptimizer& optimizer, const std::function<at::Tensor()>& take_step) {
-  auto loss = take_step();
-  auto verdict = optimizer.found_inf();
-  return verdict.defined() ? StepResult(std::nullopt, std::move(verdict), std::move(loss))
-                           : StepResult(/*stepped=*/true, {}, std::move(loss));
-}
-
-/// Runs the closure once, then unscales and checks; the verdict is in the optimizer's state.
-at::Tensor GradScaler::evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Closure& closure) {
-  auto loss = [&] {
-    const c10::AutoGradMode enable_grad(true);
-    return closure();
-  }();
-  TORCH_CHECK(loss_scale_->exists(),
-              "GradScaler: the closure given to step() did not call scale(). Let it run backward on "
-              "scaler.scale(loss) and return the loss.");
-  if (!optimizer.applies_scale_itself()) {
-    auto found_inf = unscale_gradients(optimizer);
-    check_has_gradients(optimizer, found_inf);
-    optimizer_states_[optimizer.identity()].found_inf = std::move(found_inf);
+/// Takes note of a step's end. `stepped`: nullopt where `found_inf` is to tell, on the device.
+StepResult GradScaler::finish(AmpOptimizer& optimizer,
+                              at::Tensor found_inf,
+                              std::optional<bool> stepped,
+                              at::Tensor loss) {
+  if (is_enabled()) {
+    if (found_inf.defined() && stepped != true) {
+      check_not_stuck(optimizer, found_inf);
+    }
+    optimizer_states_[optimizer.identity()] = {Stage::kStepped, found_inf};
   }
-  return loss;
-}
-
-StepResult GradScaler::step(AmpOptimizerRef optimizer, const AmpOptimizer::Closure& closure) {
-  if (!closure) {
-    return step(*optimizer);
-  }
-  if (!is_enabled()) {
-    return step_unscaled(*optimizer, [&] { return optimizer->step(closure); });
-  }
-  const auto stage = state_of(*optimizer).stage;
-  check_not_stepped(*optimizer, stage);
-  TORCH_CHECK(stage != Stage::kUnscaled, "GradScaler: step() with a closure was called on ", optimizer->name(),
-              " after unscale_(). Leave unscale_() out: every gradient that the closure computes is unscaled for you.");
-
-  const auto first_loss = evaluate(*optimizer, closure);
-  if (optimizer->applies_scale_itself()) {
-    return step_on_device(*optimizer, {}, first_loss);
-  }
-  const auto found_inf = [&] { return state_of(*optimizer).found_inf; };
-  const auto overflowed = [&] { return !found_inf().defined() || found_inf().item<float>() != 0.0f; };
-  if (overflowed()) {
-    return finish(*optimizer, found_inf(), /*has_run=*/false, first_loss);
-  }
-
-  const auto parameters = clone_parameters(*optimizer);
-  const auto restore_state = optimizer->save_state();
-  bool first_is_fresh = true;
-  try {
-    auto loss = optimizer->step([&] {
-      if (std::exchange(first_is_fresh, false)) {
-        return first_loss;
-      }
-      auto later_loss = evaluate(*optimizer, closure);
-      if (overflowed()) {
-        throw ClosureOverflow();
-      }
-      return later_loss;
-    });
-    return finish(*optimizer, found_inf(), /*has_run=*/true, std::move(loss));
-  } catch (const ClosureOverflow&) {
-    restore_parameters(*optimizer, parameters);
-    restore_state();
-    return finish(*optimizer, found_inf(), /*has_run=*/false, first_loss);
-  }
+  return StepResult(stepped, std::move(found_inf), std::move(loss));
 }
 
 void GradScaler::update() {

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "kernels/is_half.h"
+
 namespace mezzo {
 namespace {
 
@@ -32,8 +34,7 @@ at::Tensor rounded(const std::string& name, const at::Tensor& values, c10::Scala
 
 MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options)
     : dtype_(dtype) {
-  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
-                    "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
+  TORCH_CHECK_VALUE(is_half(dtype), "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> halves;
   std::vector<bool> has_master;

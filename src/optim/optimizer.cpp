@@ -5,13 +5,13 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "kernels/device_scalars.h"
+#include "kernels/grouped.h"
 #include "kernels/is_half.h"
-#include "kernels/optimizer_kernels.h"
+#include "scaling/gradient_pass.h"
 
 namespace mezzo {
 namespace {
@@ -24,6 +24,14 @@ const at::Tensor& gradient_owner(const NamedParameter& parameter) {
                     " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
                     "backward, or after none");
   return on_shadow ? shadow : tensor;
+}
+
+/// The gradient to update a parameter from; undefined where there is none.
+const at::Tensor& dense_gradient(const NamedParameter& parameter) {
+  const at::Tensor& gradient = gradient_owner(parameter).grad();
+  TORCH_CHECK_VALUE(!gradient.defined() || gradient.layout() == at::kStrided, "Optimizer: the gradient of parameter ",
+                    parameter.name, " is sparse, which this optimizer does not take");
+  return gradient;
 }
 
 void check_parameter(const NamedParameter& parameter, bool stochastic) {
@@ -74,35 +82,12 @@ void Optimizer::check_groups(const std::vector<ParamGroup>& groups) const {
 }
 
 void Optimizer::add_param_group(ParamGroup group) {
-  TORCH_CHECK_VALUE(!share_,
-                    "Optimizer: add_param_group() was called after set_share(); add the group before the "
-                    "parameters are shared out");
   TORCH_CHECK_VALUE(!group.params.empty(), "Optimizer: add_param_group() got a group without parameters");
   group.weight_decay = group.weight_decay.value_or(options_.weight_decay);
   auto groups = groups_;
   groups.push_back(std::move(group));
   check_groups(groups);
   groups_ = std::move(groups);
-}
-
-void Optimizer::set_share(OptimizerShare share) {
-  TORCH_CHECK_VALUE(share.add_up && share.hand_out, "Optimizer: a share needs both functions, add_up and hand_out");
-  TORCH_CHECK_VALUE(state_.empty(),
-                    "Optimizer: set_share() was called when there was state already; call it right "
-                    "after construction");
-  std::set<std::string> unknown = share.parameters;
-  for (const ParamGroup& group : groups_) {
-    for (const NamedParameter& parameter : group.params) {
-      unknown.erase(parameter.name);
-    }
-  }
-  TORCH_CHECK_VALUE(unknown.empty(), "Optimizer: the share has a parameter ", *unknown.begin(),
-                    ", which this optimizer has not");
-  share_ = std::move(share);
-}
-
-bool Optimizer::owns(const NamedParameter& parameter) const {
-  return !share_ || share_->parameters.contains(parameter.name);
 }
 
 void Optimizer::zero_grad() {
@@ -123,7 +108,7 @@ at::Tensor Optimizer::step(const Closure& closure) {
     loss = closure();
   }
   checked_.reset();
-  apply(/*inv_scale=*/{}, /*found_inf=*/{}, std::nullopt);
+  apply(/*inv_scale=*/{}, look(/*inv_scale=*/{}, /*found_inf=*/{}, options_.max_grad_norm > 0));
   return loss;
 }
 
@@ -134,25 +119,26 @@ std::optional<at::Tensor> Optimizer::check_gradients(const std::optional<at::Ten
     return std::nullopt;
   }
   const auto inv_scale = scale ? inverse_of(*scale) : at::Tensor();
-  Summary summary = summarize(inv_scale, /*found_inf=*/{});
-  if (!summary.norm.defined()) {
+  const auto scale_is_lost = scale ? (*scale * inv_scale).isfinite().logical_not().to(at::kFloat) : at::Tensor();
+  const auto verdict = look(inv_scale, scale_is_lost, /*measures=*/true);
+  if (!verdict.norm.defined()) {
     return at::Tensor();
   }
-  if (scale) {
-    const auto scale_is_lost = (*scale * inv_scale).isfinite().logical_not().to(at::kFloat);
-    summary.found_inf = either(scale_is_lost, summary.found_inf);
-  }
-  checked_ = {scale, summary};
-  return summary.found_inf;
+  checked_ = {scale, verdict};
+  return verdict.found_inf;
 }
 
 at::Tensor Optimizer::step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) {
   const at::NoGradGuard no_grad;
+  const auto inv_scale = grad_scale ? inverse_of(*grad_scale) : at::Tensor();
   const auto checked = std::exchange(checked_, std::nullopt);
   const bool is_of_these = checked && checked->scale.has_value() == grad_scale.has_value() &&
                            (!grad_scale || checked->scale->is_same(*grad_scale));
-  apply(grad_scale ? inverse_of(*grad_scale) : at::Tensor(), found_inf,
-        is_of_these ? std::optional(checked->summary) : std::nullopt);
+  auto verdict = is_of_these ? checked->verdict : look(inv_scale, found_inf, options_.max_grad_norm > 0);
+  if (is_of_these) {
+    verdict.found_inf = either(found_inf, verdict.found_inf);  // others that agreed may have found more
+  }
+  apply(inv_scale, verdict);
   return {};
 }
 
@@ -170,17 +156,6 @@ at::Tensor Optimizer::master_of(size_t index) const {
   return gradient_owner(parameter).is_same(parameter.shadow) ? parameter.tensor : at::Tensor();
 }
 
-bool Optimizer::allows_half_gradients() const {
-  for (const ParamGroup& group : groups_) {
-    for (const NamedParameter& parameter : group.params) {
-      if (owns(parameter) && parameter.tensor.scalar_type() == at::kHalf) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
 std::string Optimizer::parameter_name(size_t index) const { return parameter_at(index).name; }
 
 const NamedParameter& Optimizer::parameter_at(size_t index) const {
@@ -193,17 +168,6 @@ const NamedParameter& Optimizer::parameter_at(size_t index) const {
   TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
 }
 
-/// The gradient to update a parameter from; undefined where there is none, or another share updates it.
-at::Tensor Optimizer::own_gradient(const NamedParameter& parameter) const {
-  const at::Tensor& gradient = gradient_owner(parameter).grad();
-  if (!gradient.defined() || !owns(parameter)) {
-    return {};
-  }
-  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "Optimizer: the gradient of parameter ", parameter.name,
-                    " is sparse, which this optimizer does not take");
-  return gradient;
-}
-
 /// Of all its parameters with gradients; makes the state of those that have none yet.
 std::vector<ParameterUpdate> Optimizer::collect_updates() {
   std::vector<ParameterUpdate> updates;
@@ -212,7 +176,7 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
   for (const ParamGroup& group : groups_) {
     for (const NamedParameter& parameter : group.params) {
       ParameterUpdate update{.param = parameter.tensor,
-                             .gradient = own_gradient(parameter),
+                             .gradient = dense_gradient(parameter),
                              .shadow = parameter.shadow,
                              .step = {},
                              .slots = {},
@@ -237,91 +201,39 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
   return updates;
 }
 
-/// Of all gradients there are, on the device of `inv_scale`, if defined, or else of the first gradient; an undefined
-/// norm if there is none. `found_inf`, if defined, is another verdict that all shares are to agree on.
-Optimizer::Summary Optimizer::summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf) const {
-  const Summary own = summarize_own(inv_scale);
-  return share_ ? total_of_shares(own, found_inf) : own;
-}
-
-Optimizer::Summary Optimizer::total_of_shares(const Summary& own, const at::Tensor& found_inf) const {
-  const bool has_gradients = own.norm.defined();
-  const auto device = has_gradients ? own.norm.device() : found_inf.defined() ? found_inf.device() : first_device();
-  const auto number = at::TensorOptions(device).dtype(at::kDouble);
-  const auto zero = at::zeros({}, number);
-  const auto verdict = either(own.found_inf, found_inf);
-  auto values =
-      at::stack({has_gradients ? own.sum_of_squares : zero, verdict.defined() ? verdict.to(at::kDouble) : zero,
-                 has_gradients ? at::ones({}, number) : zero});
-  share_->add_up(values);
-  const auto norm = values[0].sqrt().to(at::kFloat);
-  const auto found = values[1].gt(0).logical_or(norm.isfinite().logical_not()).to(at::kFloat);
-  // Waits for the device only where this share had no gradient.
-  const bool any_gradients = has_gradients || values[2].item<double>() > 0;
-  return any_gradients ? Summary{norm, found, values[0]} : Summary{{}, found, {}};
-}
-
-at::Device Optimizer::first_device() const {
-  const auto group =
-      std::find_if(groups_.begin(), groups_.end(), [](const auto& each) { return !each.params.empty(); });
-  return group->params.front().tensor.device();
-}
-
-/// `found_inf`, or that of any other share.
-at::Tensor Optimizer::agreed(const at::Tensor& found_inf) const {
-  auto values = found_inf.to(at::kDouble).reshape({1});
-  share_->add_up(values);
-  return values[0].gt(0).to(at::kFloat);
-}
-
-Optimizer::Summary Optimizer::summarize_own(const at::Tensor& inv_scale) const {
-  std::map<std::string, std::vector<at::Tensor>> gradients;  // by device
-  std::optional<at::Device> device = inv_scale.defined() ? std::optional(inv_scale.device()) : std::nullopt;
-  for (const ParamGroup& group : groups_) {
-    for (const NamedParameter& parameter : group.params) {
-      if (const auto gradient = own_gradient(parameter); gradient.defined()) {
-        device = device.value_or(gradient.device());
-        gradients[gradient.device().str()].push_back(gradient);
+/// What there is to know before a step: `found_inf`, a verdict given or undefined, and where it `measures` them, what
+/// the gradients come to; on the device of `inv_scale`, if defined, or else of the first gradient.
+GradientVerdict Optimizer::look(const at::Tensor& inv_scale, const at::Tensor& found_inf, bool measures) const {
+  const at::NoGradGuard no_grad;
+  GradientVerdict verdict{.is_measured = measures, .norm = {}, .sum_of_squares = {}, .found_inf = found_inf};
+  if (measures) {
+    GradientPass pass;
+    for (const ParamGroup& group : groups_) {
+      for (const NamedParameter& parameter : group.params) {
+        if (dense_gradient(parameter).defined()) {
+          pass.add(gradient_owner(parameter));
+        }
       }
     }
+    const auto found = pass.measure(inv_scale);
+    verdict.norm = found.norm;
+    verdict.sum_of_squares = found.sum_of_squares;
+    verdict.found_inf = either(found_inf, found.found_inf);
   }
-  std::vector<at::Tensor> norms, sums;
-  at::Tensor found_inf;
-  for (const auto& [name, tensors] : gradients) {
-    const auto summary = kernels::summarize_gradients(tensors, copy_to(inv_scale, tensors.front().device()));
-    norms.push_back(copy_to(summary.norm, *device));
-    sums.push_back(copy_to(summary.sum_of_squares, *device));
-    found_inf = either(found_inf, copy_to(summary.found_inf, *device));
-  }
-  if (norms.size() > 1) {
-    norms = {at::linalg_vector_norm(at::stack(norms))};
-  }
-  return norms.empty() ? Summary{} : Summary{norms.front(), found_inf, at::stack(sums).sum()};
+  return verdict_hook_ && (measures || found_inf.defined()) ? verdict_hook_(verdict) : verdict;
 }
 
-/// `summary`: of these gradients, if it is known already.
-void Optimizer::apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, const std::optional<Summary>& summary) {
+/// Updates every parameter that has a gradient, unless the verdict says not to. Both norm and verdict are the step's
+/// then.
+void Optimizer::apply(const at::Tensor& inv_scale, const GradientVerdict& verdict) {
   const at::NoGradGuard no_grad;
-  const bool measure = options_.max_grad_norm > 0 && !summary;
-  const Summary known = measure ? summarize(inv_scale, found_inf) : summary.value_or(Summary{});
-  const bool is_agreed = !share_ || measure || summary || !found_inf.defined();
-  grad_norm_ = known.norm;
-  found_inf_ = either(is_agreed ? found_inf : agreed(found_inf), known.found_inf);
-  at::Tensor clip;
-  if (known.norm.defined() && options_.max_grad_norm > 0) {
-    const auto wanted = (known.norm + 1e-6).reciprocal() * options_.max_grad_norm;  // as clip_grad_norm_
-    clip = at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
-  }
-  std::map<std::string, std::vector<ParameterUpdate>> by_device;
-  for (ParameterUpdate& update : collect_updates()) {
-    by_device[update.param.device().str()].push_back(std::move(update));
-  }
-  for (const auto& [name, updates] : by_device) {
+  grad_norm_ = verdict.norm;
+  found_inf_ = verdict.found_inf;
+  const bool clips = grad_norm_.defined() && options_.max_grad_norm > 0;
+  const auto clip = clips ? clip_factor(grad_norm_, options_.max_grad_norm) : at::Tensor();
+  for (const auto& updates : grouped(collect_updates(), [](const auto& each) { return each.param.device(); })) {
     const at::Device device = updates.front().param.device();
     update(updates, {copy_to(inv_scale, device), copy_to(clip, device), copy_to(found_inf_, device)});
-  }
-  if (share_) {
-    share_->hand_out(found_inf_);
   }
 }
 

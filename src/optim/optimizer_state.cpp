@@ -42,14 +42,11 @@ std::map<std::string, at::Tensor> Optimizer::state_dict() const {
   return entries;
 }
 
-void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries) {
+void Optimizer::check_state_dict(const std::map<std::string, at::Tensor>& entries) const {
   const auto names = all_slot_names();
-  std::map<std::string, std::vector<at::Tensor>> loaded;
   size_t used = 0;
   for (const ParamGroup& group : groups_) {
     for (const NamedParameter& parameter : group.params) {
-      const bool keep = owns(parameter);
-      auto state = keep ? initial_state(parameter.tensor) : std::vector<at::Tensor>();
       size_t found = 0;
       for (size_t slot = 0; slot < names.size(); ++slot) {
         const std::string key = std::string(names[slot]) + "/" + parameter.name;
@@ -61,19 +58,30 @@ void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries
         const auto expected = names[slot] == kStep ? at::IntArrayRef() : parameter.tensor.sizes();
         TORCH_CHECK_VALUE(entry->second.sizes() == expected && found == slot, "Optimizer: state entry ", key, " is ",
                           entry->second.sizes(), ", expected ", expected, " and every slot of the parameter");
-        if (keep) {
-          state[slot].copy_(entry->second);
-        }
         ++found;
       }
       used += found;
-      if (found > 0 && keep) {
-        loaded[parameter.name] = std::move(state);
-      }
     }
   }
   TORCH_CHECK_VALUE(used == entries.size(), "Optimizer: the state to load has ", entries.size() - used,
                     " entries that belong to no parameter of this optimizer");
+}
+
+void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries) {
+  check_state_dict(entries);
+  const auto names = all_slot_names();
+  std::map<std::string, std::vector<at::Tensor>> loaded;
+  for (const ParamGroup& group : groups_) {
+    for (const NamedParameter& parameter : group.params) {
+      if (names.empty() || !entries.contains(std::string(names.front()) + "/" + parameter.name)) {
+        continue;
+      }
+      auto& state = loaded[parameter.name] = initial_state(parameter.tensor);
+      for (size_t slot = 0; slot < names.size(); ++slot) {
+        state[slot].copy_(entries.at(std::string(names[slot]) + "/" + parameter.name));
+      }
+    }
+  }
   state_ = std::move(loaded);
 }
 

@@ -1,34 +1,15 @@
 #include "parallel/replicas.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <mutex>
+
+#include "amp/random_state_guard.h"
 
 namespace mezzo {
 namespace {
-
-/// Making a copy draws initial weights, which are then overwritten; the program's random numbers are to stay the same.
-class KeepRandomState {
- public:
-  KeepRandomState() : generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::lock_guard lock(generator_.mutex());
-    state_ = generator_.get_state();
-  }
-  ~KeepRandomState() {
-    const std::lock_guard lock(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  KeepRandomState(const KeepRandomState&) = delete;
-  KeepRandomState& operator=(const KeepRandomState&) = delete;
-
- private:
-  at::Generator generator_;
-  at::Tensor state_;
-};
 
 /// Whether no graph leads to its parameters, but those which somebody still might run backward through.
 bool is_free(const torch::nn::Module& replica) {
@@ -92,7 +73,8 @@ void Replicas::clear() {
 
 std::shared_ptr<torch::nn::Module> Replicas::make(c10::Device device) const {
   const at::NoGradGuard no_grad;
-  const KeepRandomState keep_random_state;
+  // A copy draws initial weights, which are then overwritten; the program's random numbers are to stay the same.
+  const RandomStateGuard random_state;
   auto replica = replicate_(device);
   TORCH_CHECK_VALUE(replica != nullptr && replica != module_, "DataParallel: a replica of ", module_->name(),
                     " must be another module of its type");

@@ -4,8 +4,7 @@
 
 #include <vector>
 
-#include "kernels/gradient_groups.h"
-#include "mezzo/optim/amp_optimizer.h"
+#include "kernels/optimizer_kernels.h"
 
 namespace mezzo {
 
@@ -18,34 +17,50 @@ struct ScaleOfGradients {
   bool reproduce_pytorch;
 };
 
-/// All gradients of an optimizer: finds inf and NaN, in them and in what unscaling makes of them, and unscales them.
-/// Verdicts are 1 or 0, float32, 0-dim, on the device of the scale; undefined where there is no gradient. Never syncs.
+/// Where gradients will be once they are unscaled, which decides on whether they are finite then.
+enum class Unscaled { kInPlace, kInFloat32 };
+
+/// What is read of a set of gradients, on whatever devices and of whatever floating dtypes, and what is done to all of
+/// them: each kernel takes those of one device and dtype together. Verdicts are 1 or 0, float32, 0-dim; they and norms
+/// are undefined where there is no gradient. Never syncs.
 class GradientPass {
  public:
-  /// What becomes of the gradients after the verdict.
-  enum class Use {
-    kUnscale,     ///< `unscale` divides them
-    kStepScaled,  ///< the optimizer divides them, in float32
-  };
+  /// Takes the gradient of `owner` in. `master`: a float32 tensor that is to own the unscaled gradient, since half
+  /// precision has no numbers for the small ones; undefined: `owner` keeps it.
+  void add(at::Tensor owner, at::Tensor master = {});
+  bool empty() const { return gradients_.empty(); }
 
-  /// @throws c10::ValueError  for a gradient that cannot be used so, naming the parameter; nothing has changed then.
-  GradientPass(AmpOptimizer& optimizer, Use use);
+  /// Whether inf or NaN is in a gradient, or in what unscaling makes of it; on the device of the scale. Reads each
+  /// gradient once and changes none.
+  at::Tensor check(const ScaleOfGradients& scale, Unscaled unscaled) const;
 
-  /// The verdict alone. Changes no gradient.
-  at::Tensor check(const ScaleOfGradients& scale) const;
-
-  /// Divides every gradient, and returns the same verdict. That of a parameter with a float32 master becomes the
-  /// master's gradient, since half precision has no numbers for the small ones.
+  /// Divides every gradient, and returns the verdict of `check`.
   at::Tensor unscale(const ScaleOfGradients& scale);
+
+  /// The total L2 norm of the gradients times `inv_scale`, if defined, and a verdict, in one reading; on the device of
+  /// `inv_scale`, or else of the first gradient. Dense gradients alone, as of the next three.
+  kernels::GradientSummary measure(const at::Tensor& inv_scale) const;
+
+  /// The total norm, as clip_grad_norm_ has it; on the device of the first gradient.
+  at::Tensor norm(double norm_type) const;
+
+  /// Multiplies every gradient by a 0-dim tensor.
+  void multiply(const at::Tensor& factor) const;
+
+  /// Clamps every element to [-value, value].
+  void clamp(double value) const;
 
  private:
   struct Gradient {
-    at::Tensor owner;
-    at::Tensor master;  // to own the unscaled gradient; undefined: `owner` keeps it
+    at::Tensor owner, master;
+    at::Tensor values() const;
   };
+  std::vector<std::vector<at::Tensor>> groups() const;
 
-  Use use_;
   std::vector<Gradient> gradients_;
 };
+
+/// What gradients of this total norm are multiplied by, so that it is `max_norm` at most.
+at::Tensor clip_factor(const at::Tensor& total_norm, double max_norm);
 
 }  // namespace mezzo

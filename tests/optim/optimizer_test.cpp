@@ -16,7 +16,6 @@
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
-#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
@@ -307,51 +306,6 @@ TEST(OptimizerTest, RefusesAnArchiveThatSomebodyAltered) {
   EXPECT_THROW(load("0", {0}, c10::IValue(1.0)), c10::ValueError);
   EXPECT_THROW(load("0", {0}, at::ones({3})), c10::ValueError);
   EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1) << "nothing has changed";
-}
-
-TEST(LrSchedulerTest, SetsTheLearningRateOfTheStepToCome) {
-  auto weight = at::ones({2}).requires_grad_();
-  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4));
-  const LrSchedule schedule{.kind = LrScheduleKind::kLinear, .warmup_steps = 2, .total_steps = 6};
-  LrScheduler scheduler(sgd, schedule);
-  std::vector<double> rates{sgd.lr()};
-  for (int i = 0; i < 6; ++i) {
-    scheduler.step();
-    rates.push_back(scheduler.get_last_lr());
-  }
-  const std::vector<double> expected{0, 0.2, 0.4, 0.3, 0.2, 0.1, 0};
-  for (size_t i = 0; i < rates.size(); ++i) {
-    EXPECT_DOUBLE_EQ(rates[i], expected[i]);
-  }
-  EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kGreedy}), c10::ValueError);
-  EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kLinear}), c10::ValueError) << "without total_steps";
-  EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kInverseSqrt, .timescale = 0}), c10::ValueError);
-}
-
-TEST(LrSchedulerTest, GoesOnFromArchives) {
-  auto weight = at::ones({2}).requires_grad_();
-  const LrSchedule schedule{.kind = LrScheduleKind::kLinear, .total_steps = 4};
-  std::stringstream of_optimizer, of_scheduler;
-  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4));
-  LrScheduler scheduler(sgd, schedule);
-  scheduler.step();
-  torch::save(sgd, of_optimizer);
-  torch::save(scheduler, of_scheduler);
-
-  SGD again({{"weight", weight}}, SGDOptions().lr(0.4));
-  LrScheduler resumed(again, schedule);
-  torch::load(again, of_optimizer);
-  torch::load(resumed, of_scheduler);
-  EXPECT_EQ(resumed.steps(), 1);
-  EXPECT_EQ(again.lr(), sgd.lr());
-  for (int i = 0; i < 3; ++i) {
-    scheduler.step();
-    resumed.step();
-    EXPECT_EQ(again.lr(), sgd.lr());
-  }
-  std::stringstream of_tensor;
-  torch::save(weight.detach(), of_tensor);
-  EXPECT_THROW(torch::load(resumed, of_tensor), c10::ValueError);
 }
 
 }  // namespace

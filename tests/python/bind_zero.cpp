@@ -73,7 +73,12 @@ class Setup {
   }
 
   AmpOptimizer& stepping() { return zero_ ? static_cast<AmpOptimizer&>(*zero_) : *plain_; }
-  Optimizer& local() { return zero_ ? zero_->local() : *plain_; }
+  const Optimizer& local() { return zero_ ? zero_->local() : *plain_; }
+  void zero_grad() { zero_ ? zero_->zero_grad() : plain_->zero_grad(); }
+  void set_lr(double lr) { zero_ ? zero_->set_lr(lr) : plain_->set_lr(lr); }
+  void load_state_dict(const std::map<std::string, at::Tensor>& state) {
+    zero_ ? zero_->load_state_dict(state) : plain_->load_state_dict(state);
+  }
   ZeroRedundancyOptimizer& zero() { return *zero_; }
   MasterWeights& masters() { return *masters_; }
   std::map<std::string, at::Tensor> state_dict(int to) { return zero_ ? zero_->state_dict(to) : plain_->state_dict(); }
@@ -130,14 +135,13 @@ void bind_zero(py::module_& m) {
       .def(
           "unscaled_by", [](Setup& self, GradScaler& scaler) { scaler.unscale_(self.stepping()); }, NoGil())
       .def("overflow_summary", [](Setup& self) { return overflow_report(self.stepping()).summary(); })
-      .def("zero_grad", [](Setup& self) { self.local().zero_grad(); })
-      .def("set_lr", [](Setup& self, double lr) { self.local().set_lr(lr); })
+      .def("zero_grad", &Setup::zero_grad)
+      .def("set_lr", &Setup::set_lr)
       .def("grad_norm", [](Setup& self) { return self.local().grad_norm(); })
       .def("found_inf", [](Setup& self) { return self.local().found_inf(); })
       .def("state_dict", &Setup::state_dict, py::arg("to") = 0, NoGil())
       .def("own_state_dict", [](Setup& self) { return self.local().state_dict(); })
-      .def("load_state_dict",
-           [](Setup& self, const std::map<std::string, at::Tensor>& state) { self.local().load_state_dict(state); })
+      .def("load_state_dict", &Setup::load_state_dict)
       .def("weights", &Setup::weights, py::arg("to") = 0, NoGil())
       .def("accumulate_gradients", [](Setup& self) { self.masters().accumulate_gradients(); })
       .def("own_masters", [](Setup& self) { return self.masters().state_dict(); })

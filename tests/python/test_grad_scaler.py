@@ -18,6 +18,7 @@ import pytest
 import torch
 from scaled_optimizers import PyTorchFused, Shim
 from torch.amp.grad_scaler import OptState
+from torch.utils._python_dispatch import TorchDispatchMode
 
 INF, NAN = float("inf"), float("nan")
 MIN_SCALE = torch.finfo(torch.float32).tiny
@@ -395,3 +396,28 @@ def test_a_state_of_pytorch_loads_into_mezzo_and_back():
     back.load_state_dict(ours.state_dict())
     assert back.state_dict() == theirs.state_dict()
     assert {k: type(v) for k, v in ours.state_dict().items()} == {k: type(v) for k, v in theirs.state_dict().items()}
+
+
+class Readings(TorchDispatchMode):
+    """Notes what operations were given one of some tensors."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self.places, self.names = {tensor.data_ptr() for tensor in tensors}, []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = [tensor for arg in args for tensor in (arg if isinstance(arg, (list, tuple)) else [arg])]
+        if any(isinstance(tensor, torch.Tensor) and tensor.data_ptr() in self.places for tensor in given):
+            self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("scale, check", [(1024.0, "_amp_foreach_non_finite_check_and_unscale_"), (0.25, "_foreach_norm")])
+def test_gradients_are_read_once_to_check_them(scale, check):
+    """Also where unscaling makes them larger and what comes out of it is to be finite."""
+    parameter = torch.ones(10, requires_grad=True)
+    optimizer, scaler = _mezzo.FusedSGD([parameter], lr=0.1), _mezzo.GradScaler(init_scale=scale)
+    scaler.scale(parameter.sum()).backward()
+    with Readings([parameter.grad]) as readings:
+        assert scaler.step(optimizer)
+    assert readings.names == [check, "_fused_sgd_"]

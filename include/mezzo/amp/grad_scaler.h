@@ -28,7 +28,7 @@ class OutputArchive;
 namespace mezzo {
 
 class LossScale;
-struct ScaleOfGradients;
+class ScaledGradients;
 
 struct GradScalerOptions {
   /// The scale before the first overflow or growth. Within [min_scale, max_scale].
@@ -280,18 +280,14 @@ class GradScaler {
 
   StepResult step_by(AmpOptimizerRef optimizer, const std::function<at::Tensor()>& take_step);
   StepResult step_on_device(AmpOptimizer& optimizer, const OptimizerState& state, at::Tensor loss);
-  StepResult step_unscaled(AmpOptimizer& optimizer, const std::function<at::Tensor()>& take_step);
-  StepResult finish(AmpOptimizer& optimizer, at::Tensor found_inf, bool has_run, at::Tensor loss);
+  StepResult updated(AmpOptimizer& optimizer, at::Tensor found_inf, at::Tensor loss);
+  StepResult finish(AmpOptimizer& optimizer, at::Tensor found_inf, std::optional<bool> stepped, at::Tensor loss);
   at::Tensor evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Closure& closure);
   OptimizerState state_of(const AmpOptimizer& optimizer) const;
-  at::Tensor unscale_gradients(AmpOptimizer& optimizer) const;
-  at::Tensor check_before_step(AmpOptimizer& optimizer, const OptimizerState& state) const;
-  at::Tensor agreed(const at::Tensor& found_inf) const;
+  ScaledGradients gradients_of(AmpOptimizer& optimizer) const;
   void check_has_gradients(AmpOptimizer& optimizer, const at::Tensor& found_inf) const;
   void check_scale_exists(const char* function) const;
   void check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const;
-  bool scale_may_be_below_one() const;
-  ScaleOfGradients scale_of_gradients() const;
   void check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf);
 
   GradScalerOptions options_;

@@ -19,8 +19,8 @@ struct MasterWeightsOptions {
   TORCH_ARG(bool, keep_norms_fp32) = false;
   /// Tells norms from other parameters.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
-  /// Tells the parameters whose masters this process keeps, where others update the rest and hand it out (as
-  /// `mezzo::distributed::ZeroRedundancyOptimizer` does). Not asked about frozen ones. None: all.
+  /// Tells the parameters that get a master here. The others are half, too, and for somebody else to update, who has
+  /// their masters: another process, say. Not asked about frozen ones. None: all get one.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, keeps);
 };
 

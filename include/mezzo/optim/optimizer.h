@@ -14,8 +14,8 @@
 
 #include "mezzo/kernels/parameter_update.h"
 #include "mezzo/optim/amp_optimizer.h"
+#include "mezzo/optim/gradient_verdict.h"
 #include "mezzo/optim/named_parameter.h"
-#include "mezzo/optim/optimizer_share.h"
 #include "mezzo/optim/torch_state.h"
 
 namespace torch::serialize {
@@ -75,19 +75,18 @@ class Optimizer : public AmpOptimizer {
   Optimizer(ParamGroups groups, const StepOptions& options);
 
   /// Trains these, too, from now on, such as layers that were frozen before. Errors as of the constructor; nothing has
-  /// changed then. @throws c10::ValueError  also where the parameters are shared out (`set_share`).
+  /// changed then.
   void add_param_group(ParamGroup group);
 
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
   double lr() const { return options_.lr; }
   void set_lr(double lr) { options_.lr = lr; }
 
-  /// From now on updates, and keeps state of, the parameters of `share` alone. `grad_norm` and `found_inf` are those of
-  /// all shares together, and so are clipping and the verdict of `check_gradients`: that, and every step, wait for the
-  /// other processes then. Each process looks at the gradients of its share alone.
-  /// @throws c10::ValueError  for a name that is not this optimizer's, a function missing, or where there is state
-  ///     already.
-  void set_share(OptimizerShare share);
+  /// From now on asks `hook` once about what each `check_gradients` found, and about each step that was not checked so;
+  /// its answer is what `grad_norm`, `found_inf` and clipping go by. Where parameters of one model are divided among
+  /// optimizers of several processes, it adds up what these found (as ZeroRedundancyOptimizer's does). Not called by a
+  /// step that neither measures gradients nor is told a verdict.
+  void register_verdict_hook(VerdictHook hook) { verdict_hook_ = std::move(hook); }
 
   /// Drops all gradients, so that backward writes fresh ones.
   void zero_grad();
@@ -107,8 +106,6 @@ class Optimizer : public AmpOptimizer {
   bool applies_scale_itself() const override { return true; }
   /// The parameter, where its gradient lies on its shadow.
   at::Tensor master_of(size_t index) const override;
-  /// Where this optimizer updates no float16 parameter.
-  bool allows_half_gradients() const override;
   std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
   /// Visits the tensors that own gradients: shadows, where backward reached those.
@@ -119,9 +116,11 @@ class Optimizer : public AmpOptimizer {
   /// optimizer. Parameters that never had a gradient have none.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// Takes over what `state_dict` gave; with a share, of all parameters or of any, and keeps its own.
+  /// Takes over what `state_dict` gave. Parameters that have no entries start afresh.
   /// @throws c10::ValueError  for an entry that does not belong here; nothing has changed then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
+  /// The same errors; changes nothing.
+  void check_state_dict(const std::map<std::string, at::Tensor>& state) const;
 
   /// The state in torch.optim's layout, to go on with in Python; tensors are shared.
   TorchOptimizerState torch_state_dict() const;
@@ -147,32 +146,23 @@ class Optimizer : public AmpOptimizer {
   virtual void set_hyperparameters(const TorchOptions& options) = 0;
 
  private:
-  struct Summary {
-    at::Tensor norm, found_inf, sum_of_squares;
-  };
   /// What check_gradients found, and by which scale it divided.
   struct Checked {
     std::optional<at::Tensor> scale;
-    Summary summary;
+    GradientVerdict verdict;
   };
 
   void check_groups(const std::vector<ParamGroup>& groups) const;
   std::vector<std::string_view> all_slot_names() const;
   std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
   std::vector<ParameterUpdate> collect_updates();
-  at::Tensor own_gradient(const NamedParameter& parameter) const;
   const NamedParameter& parameter_at(size_t index) const;
-  bool owns(const NamedParameter& parameter) const;
-  Summary summarize(const at::Tensor& inv_scale, const at::Tensor& found_inf) const;
-  Summary summarize_own(const at::Tensor& inv_scale) const;
-  Summary total_of_shares(const Summary& own, const at::Tensor& found_inf) const;
-  at::Tensor agreed(const at::Tensor& found_inf) const;
-  at::Device first_device() const;
-  void apply(const at::Tensor& inv_scale, const at::Tensor& found_inf, const std::optional<Summary>& summary);
+  GradientVerdict look(const at::Tensor& inv_scale, const at::Tensor& found_inf, bool measures) const;
+  void apply(const at::Tensor& inv_scale, const GradientVerdict& verdict);
 
   std::vector<ParamGroup> groups_;
   StepOptions options_;
-  std::optional<OptimizerShare> share_;
+  VerdictHook verdict_hook_;
   std::map<std::string, std::vector<at::Tensor>> state_;  // parameter name -> the step count, if any, and its slots
   std::optional<Checked> checked_;                        // by check_gradients, for the step that follows
   at::Tensor grad_norm_, found_inf_;

@@ -1,5 +1,9 @@
 #include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,11 +11,12 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "distributed/group/collect_tensors.h"
 #include "distributed/group/tensor_bucket.h"
-#include "mezzo/distributed/group/agreement.h"
+#include "memory/device_copy.h"
 
 namespace mezzo::distributed {
 namespace {
@@ -29,6 +34,35 @@ void for_each_parameter(const std::vector<ParamGroup>& groups, const Function& f
     }
   }
 }
+
+at::Device first_device(const std::vector<ParamGroup>& groups) {
+  std::optional<at::Device> first;
+  for_each_parameter(groups,
+                     [&](const NamedParameter& parameter) { first = first.value_or(parameter.tensor.device()); });
+  return *first;
+}
+
+/// While it lives, the parameters that other ranks update have no gradient.
+class OwnGradientsAlone {
+ public:
+  explicit OwnGradientsAlone(const ZeroRedundancyOptimizer& optimizer) {
+    for_each_parameter(optimizer.local().param_groups(), [&](const NamedParameter& parameter) {
+      if (parameter.tensor.grad().defined() && !optimizer.owns(parameter.name)) {
+        others_.emplace_back(parameter.tensor, std::exchange(parameter.tensor.mutable_grad(), {}));
+      }
+    });
+  }
+  ~OwnGradientsAlone() {
+    for (auto& [parameter, gradient] : others_) {
+      parameter.mutable_grad() = std::move(gradient);
+    }
+  }
+  OwnGradientsAlone(const OwnGradientsAlone&) = delete;
+  OwnGradientsAlone& operator=(const OwnGradientsAlone&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> others_;
+};
 
 }  // namespace
 
@@ -64,16 +98,10 @@ ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(ProcessGroup& group,
   check_alike();
   group_.all_or_none([&] {
     check_shadows();
-    OptimizerShare share;
-    for (const auto& [name, rank] : owner_) {
-      if (rank == group_.rank()) {
-        share.parameters.insert(name);
-      }
-    }
-    share.add_up = sum_over_ranks(group_);
-    share.hand_out = [this](const at::Tensor& found_inf) { hand_out(found_inf); };
-    local_->set_share(std::move(share));
+    TORCH_CHECK_VALUE(local_->state_dict().empty(), "ZeroRedundancyOptimizer: ", local_->name(),
+                      " has state already; give it an optimizer that was not used yet");
   });
+  local_->register_verdict_hook([this](const GradientVerdict& own) { return verdict_of_all(own); });
   plan_messages();
 }
 
@@ -129,7 +157,9 @@ void ZeroRedundancyOptimizer::plan_messages() {
   }
 }
 
-void ZeroRedundancyOptimizer::hand_out(const at::Tensor& found_inf) {
+/// Gives the new weights of this rank's share to the others, and takes theirs.
+void ZeroRedundancyOptimizer::hand_out() {
+  const auto found_inf = local_->found_inf();
   const bool nothing_changed = found_inf.defined() && found_inf.is_cpu() && found_inf.item<float>() != 0.0f;
   if (group_.size() == 1 || nothing_changed) {
     return;
@@ -171,23 +201,80 @@ void ZeroRedundancyOptimizer::hand_out(const at::Tensor& found_inf) {
   statistics_.messages += static_cast<int64_t>(messages_.size());
 }
 
+/// Each rank has looked at the gradients of its share alone.
+GradientVerdict ZeroRedundancyOptimizer::verdict_of_all(const GradientVerdict& own) const {
+  const auto device = own.norm.defined()        ? own.norm.device()
+                      : own.found_inf.defined() ? own.found_inf.device()
+                                                : first_device(local_->param_groups());
+  const auto zero = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
+  const auto number = [&](const at::Tensor& value) {
+    return value.defined() ? copy_to(value, device, at::kDouble) : zero;
+  };
+  const bool has_gradients = own.norm.defined();
+  auto sums =
+      at::stack({number(own.sum_of_squares), number(own.found_inf), has_gradients ? at::ones_like(zero) : zero});
+  group_.all_reduce_sum(sums);
+  const auto norm = sums[0].sqrt().to(at::kFloat);
+  GradientVerdict all{.is_measured = own.is_measured, .norm = {}, .sum_of_squares = {}, .found_inf = {}};
+  all.found_inf = sums[1].gt(0).logical_or(norm.isfinite().logical_not()).to(at::kFloat);
+  // Waits for the device only where this rank had no gradient.
+  if (own.is_measured && (has_gradients || sums[2].item<double>() > 0)) {
+    all.norm = norm;
+    all.sum_of_squares = sums[0];
+  }
+  return all;
+}
+
 at::Tensor ZeroRedundancyOptimizer::step(const Closure& closure) {
   at::Tensor loss;
-  group_.guard([&] { loss = local_->step(closure); });
+  group_.guard([&] {
+    if (closure) {
+      const at::AutoGradMode enable_grad(true);
+      loss = closure();
+    }
+    const OwnGradientsAlone own(*this);
+    local_->step();
+    hand_out();
+  });
   return loss;
 }
 
 std::optional<at::Tensor> ZeroRedundancyOptimizer::check_gradients(const std::optional<at::Tensor>& scale) {
   std::optional<at::Tensor> found_inf;
-  group_.guard([&] { found_inf = local_->check_gradients(scale); });
+  group_.guard([&] {
+    const OwnGradientsAlone own(*this);
+    found_inf = local_->check_gradients(scale);
+  });
   return found_inf;
 }
 
 at::Tensor ZeroRedundancyOptimizer::step_scaled(const std::optional<at::Tensor>& grad_scale,
                                                 const at::Tensor& found_inf) {
-  at::Tensor loss;
-  group_.guard([&] { loss = local_->step_scaled(grad_scale, found_inf); });
-  return loss;
+  group_.guard([&] {
+    const OwnGradientsAlone own(*this);
+    local_->step_scaled(grad_scale, found_inf);
+    hand_out();
+  });
+  return {};
+}
+
+bool ZeroRedundancyOptimizer::allows_half_gradients() const {
+  bool updates_half = false;
+  for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
+    updates_half |= owns(parameter.name) && parameter.tensor.scalar_type() == at::kHalf;
+  });
+  return !updates_half;
+}
+
+void ZeroRedundancyOptimizer::load_state_dict(const std::map<std::string, at::Tensor>& state) {
+  local_->check_state_dict(state);
+  std::map<std::string, at::Tensor> own;
+  for (const auto& [key, tensor] : state) {
+    if (owns(key.substr(key.find('/') + 1))) {
+      own[key] = tensor;
+    }
+  }
+  local_->load_state_dict(own);
 }
 
 std::map<std::string, at::Tensor> ZeroRedundancyOptimizer::state_dict(int to) {

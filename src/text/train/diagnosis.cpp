@@ -38,7 +38,7 @@ std::string Diagnosis::part_of(const std::string& parameter) {
   return (is_layer ? "layer " : "") + std::string(rest.substr(0, rest.find('.')));
 }
 
-void Diagnosis::look_at(Optimizer& optimizer, double scale, const OverflowReport& overflow) {
+void Diagnosis::look_at(AmpOptimizer& optimizer, double scale, const OverflowReport& overflow) {
   ++steps_;
   if (overflow.empty() && (counted_ < kFirstSteps || steps_ % kCountEvery == 0)) {
     latest_ = count(optimizer, scale);
@@ -74,7 +74,7 @@ void Diagnosis::end_step() {
   latest_.clear();
 }
 
-std::vector<GradientExponents> Diagnosis::count(Optimizer& optimizer, double scale) {
+std::vector<GradientExponents> Diagnosis::count(AmpOptimizer& optimizer, double scale) {
   std::vector<NamedGradients> groups;
   size_t index = 0;
   optimizer.visit_parameters([&](const at::Tensor& parameter) {

@@ -8,7 +8,7 @@
 
 #include "mezzo/amp/overflow_report.h"
 #include "mezzo/amp/scale_advice.h"
-#include "mezzo/optim/optimizer.h"
+#include "mezzo/optim/amp_optimizer.h"
 #include "mezzo/text/records/run_records.h"
 
 namespace mezzo::text {
@@ -20,10 +20,10 @@ class Diagnosis {
   static std::string part_of(const std::string& parameter);
 
   /// Counts the optimizer's gradients, which are still multiplied by `scale`, by part of the model. Syncs.
-  static std::vector<GradientExponents> count(Optimizer& optimizer, double scale);
+  static std::vector<GradientExponents> count(AmpOptimizer& optimizer, double scale);
 
   /// Called once a step, before it is taken, on gradients that are still multiplied by `scale`. Syncs.
-  void look_at(Optimizer& optimizer, double scale, const OverflowReport& overflow);
+  void look_at(AmpOptimizer& optimizer, double scale, const OverflowReport& overflow);
 
   /// Where the step's gradients were counted and may be 0 because `scale` is too small for float16: a scale at which to
   /// count them again.

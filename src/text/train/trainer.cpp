@@ -262,7 +262,7 @@ class Trainer {
     StepRecord record{.step = counters_.step + 1};
     record.lr = metric_schedule_ ? metric_schedule_->lr()
                                  : config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
-    model_->optimizer().set_lr(record.lr);
+    model_->set_lr(record.lr);
 
     record.samples = plan_.samples(setup_.train, counters_.step);
     const auto micro_batches = plan_.micro_batches(setup_.train, counters_.step);
@@ -338,7 +338,7 @@ class Trainer {
     const auto no_sync = model_->no_sync();
     const FiniteTracer tracer;
     accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return share * record.loss_scale; });
-    model_->optimizer().zero_grad();
+    model_->zero_grad();
     return tracer.first();
   }
 
@@ -349,7 +349,7 @@ class Trainer {
     const auto no_sync = model_->no_sync();
     accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return share * scale; });
     auto counted = Diagnosis::count(model_->optimizer(), scale);
-    model_->optimizer().zero_grad();
+    model_->zero_grad();
     return counted;
   }
 
@@ -438,10 +438,10 @@ class Trainer {
       scaler_.step(model_->optimizer());
       scaler_.update();
     } else {
-      model_->optimizer().step();
+      model_->optimizer().step(nullptr);
     }
-    model_->optimizer().zero_grad();
-    return {model_->optimizer().grad_norm(), model_->optimizer().found_inf()};
+    model_->zero_grad();
+    return {model_->grad_norm(), model_->optimizer().found_inf()};
   }
 
   /// Waits for the device, so only where asked to, and in the step that may turn out to be one skip too many.

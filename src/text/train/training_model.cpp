@@ -30,7 +30,8 @@ TrainingModel::TrainingModel(const TrainConfig& config,
     exchange_gradients(config);
   }
   if (resumed != nullptr) {
-    optimizer_->load_state_dict({resumed->optimizer.begin(), resumed->optimizer.end()});
+    const std::map<std::string, at::Tensor> state(resumed->optimizer.begin(), resumed->optimizer.end());
+    sharded_ ? sharded_->load_state_dict(state) : whole_->load_state_dict(state);
   }
 }
 
@@ -51,7 +52,6 @@ void TrainingModel::make_optimizer(const TrainConfig& config) {
   if (is_sharded_) {
     sharded_.emplace(*ranks_.group(), std::move(whole_));
   }
-  optimizer_ = is_sharded_ ? &sharded_->local() : whole_.get();
 }
 
 /// After the masters have made the model half, so that halves are sent.
@@ -80,7 +80,7 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
 }
 
 std::map<std::string, at::Tensor> TrainingModel::optimizer_state() {
-  return sharded_ ? sharded_->state_dict() : optimizer_->state_dict();
+  return sharded_ ? sharded_->state_dict() : whole_->state_dict();
 }
 
 std::optional<CommunicationRecord> TrainingModel::communication() const {

@@ -35,7 +35,11 @@ class TrainingModel {
   bool has_masters() const { return masters_.has_value(); }
   void accumulate_in_masters() { masters_->accumulate_gradients(); }
 
-  Optimizer& optimizer() { return *optimizer_; }
+  /// Whole or sharded.
+  AmpOptimizer& optimizer() { return sharded_ ? static_cast<AmpOptimizer&>(*sharded_) : *whole_; }
+  void set_lr(double lr) { sharded_ ? sharded_->set_lr(lr) : whole_->set_lr(lr); }
+  void zero_grad() { sharded_ ? sharded_->zero_grad() : whole_->zero_grad(); }
+  const at::Tensor& grad_norm() const { return sharded_ ? sharded_->grad_norm() : whole_->grad_norm(); }
 
   /// The float32 weights, in the model's order. Collective; complete on the main rank.
   std::vector<std::pair<std::string, at::Tensor>> weights();
@@ -55,9 +59,8 @@ class TrainingModel {
   bool is_sharded_;
   std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
   std::optional<MasterWeights> masters_;
-  std::unique_ptr<Optimizer> whole_;
+  std::unique_ptr<Optimizer> whole_;  // until it is sharded
   std::optional<distributed::ZeroRedundancyOptimizer> sharded_;
-  Optimizer* optimizer_ = nullptr;  // one of the two
   std::optional<distributed::DistributedDataParallel<BertForSequenceClassification>> ddp_;
 };
 

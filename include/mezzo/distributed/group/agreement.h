@@ -18,7 +18,4 @@ namespace mezzo::distributed {
 /// and like the group neither thread-safe nor, on CUDA devices, without a sync.
 std::function<void(at::Tensor& flags)> agree_on_found_inf(ProcessGroup& group);
 
-/// Adds up a vector over all ranks, in place: an OptimizerShare's `add_up`. `group` must outlive it.
-std::function<void(at::Tensor& values)> sum_over_ranks(ProcessGroup& group);
-
 }  // namespace mezzo::distributed

@@ -62,8 +62,8 @@ struct ZeroRedundancyStatistics {
 class ZeroRedundancyOptimizer : public AmpOptimizer {
  public:
   /// Takes `optimizer`, made alike on every rank with all parameters and not used yet. Collective.
-  /// @throws c10::Error  on all ranks, where the parameters differ between ranks, or one has a shadow, though another
-  ///     rank updates it.
+  /// @throws c10::Error  on all ranks, where the parameters differ between ranks, one has a shadow, though another rank
+  ///     updates it, or the optimizer has state already.
   ZeroRedundancyOptimizer(ProcessGroup& group,
                           std::unique_ptr<Optimizer> optimizer,
                           ZeroRedundancyOptimizerOptions options = {});
@@ -71,8 +71,8 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
   ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
   ZeroRedundancyOptimizer& operator=(const ZeroRedundancyOptimizer&) = delete;
 
-  /// The optimizer with this rank's share. Stepping it is the same as stepping this.
-  Optimizer& local() { return *local_; }
+  /// The optimizer that updates this rank's share, to look at: it has all parameters, and state of that share alone.
+  const Optimizer& local() const { return *local_; }
 
   double lr() const { return local_->lr(); }
   void set_lr(double lr) { local_->set_lr(lr); }
@@ -85,7 +85,8 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
   at::Tensor step(const Closure& closure = {}) override;
   bool applies_scale_itself() const override { return true; }
   at::Tensor master_of(size_t index) const override { return local_->master_of(index); }
-  bool allows_half_gradients() const override { return local_->allows_half_gradients(); }
+  /// Where this rank updates no float16 parameter.
+  bool allows_half_gradients() const override;
   std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
   /// All parameters, whoever updates them.
@@ -100,7 +101,7 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
   /// Takes its share of a whole state, made by any number of ranks or by a plain optimizer. Each rank must be given
   /// it; nothing is communicated.
   /// @throws c10::ValueError  as Optimizer's.
-  void load_state_dict(const std::map<std::string, at::Tensor>& state) { local_->load_state_dict(state); }
+  void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
   /// All weights in the precision they are trained in: masters, where there are some, from the ranks that keep them.
   /// Complete on rank `to`, empty on the others. Collective. Rank `to`'s own tensors are shared.
@@ -116,7 +117,8 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
   void check_alike() const;
   void check_shadows() const;
   void plan_messages();
-  void hand_out(const at::Tensor& found_inf);
+  GradientVerdict verdict_of_all(const GradientVerdict& own) const;
+  void hand_out();
 
   struct Message;
 

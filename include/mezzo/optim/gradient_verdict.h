@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+
+namespace mezzo {
+
+/// What is known of the gradients of a step before it: 0-dim tensors on one device.
+struct GradientVerdict {
+  bool is_measured = false;   ///< whether the gradients were read for it
+  at::Tensor norm;            ///< their total L2 norm, float32; undefined: not measured, or there is no gradient
+  at::Tensor sum_of_squares;  ///< float64; there with the norm
+  at::Tensor found_inf;       ///< 1: the step is to change nothing, else 0; float32; undefined: nothing was checked
+};
+
+/// Makes what one optimizer found what several found together, whose parameters are parts of one model.
+using VerdictHook = std::function<GradientVerdict(const GradientVerdict& own)>;
+
+}  // namespace mezzo

@@ -1,0 +1,85 @@
+#include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "distributed/rank_threads.h"
+#include "mezzo/optim/sgd.h"
+
+namespace mezzo::distributed {
+namespace {
+
+using testing::Each;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+std::vector<NamedParameter> two_parameters() {
+  return {{"large", torch::ones({4}).requires_grad_()}, {"small", torch::ones({2}).requires_grad_()}};
+}
+
+std::unique_ptr<Optimizer> momentum_sgd(const std::vector<NamedParameter>& parameters) {
+  return std::make_unique<SGD>(parameters, SGDOptions().lr(0.5).momentum(0.9).max_grad_norm(1));
+}
+
+void set_gradients(const std::vector<NamedParameter>& parameters) {
+  for (const NamedParameter& parameter : parameters) {
+    parameter.tensor.mutable_grad() = torch::ones_like(parameter.tensor);
+  }
+}
+
+TEST(ZeroRedundancyOptimizerTest, LeavesTheGradientsOfOtherRanksWhereTheyAre) {
+  const auto errors = RankThreads().run([](ProcessGroup& group) {
+    const auto parameters = two_parameters();
+    ZeroRedundancyOptimizer optimizer(group, momentum_sgd(parameters));
+    set_gradients(parameters);
+    const auto large = parameters[0].tensor.grad(), small = parameters[1].tensor.grad();
+    optimizer.step();
+    EXPECT_FLOAT_EQ(optimizer.grad_norm().item<float>(), std::sqrt(6.0f)) << "of all ranks";
+    EXPECT_TRUE(parameters[0].tensor.grad().is_same(large) && parameters[1].tensor.grad().is_same(small));
+    EXPECT_TRUE(torch::equal(large, torch::ones({4})) && torch::equal(small, torch::ones({2})));
+    EXPECT_EQ(optimizer.local().state_dict().size(), 1u) << "moments of its share alone";
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ZeroRedundancyOptimizerTest, ChecksAWholeStateAndTakesItsShare) {
+  const auto errors = RankThreads().run([](ProcessGroup& group) {
+    const auto parameters = two_parameters();
+    ZeroRedundancyOptimizer optimizer(group, momentum_sgd(parameters));
+    const std::string mine = group.rank() == 0 ? "large" : "small", other = group.rank() == 0 ? "small" : "large";
+    const std::map<std::string, at::Tensor> whole{{"momentum_buffer/large", torch::full({4}, 3.0)},
+                                                  {"momentum_buffer/small", torch::full({2}, 4.0)}};
+    auto wrong = whole;
+    wrong["momentum_buffer/" + other] = torch::ones({7});
+    EXPECT_THROW(optimizer.load_state_dict(wrong), c10::ValueError) << "though another rank takes it";
+    EXPECT_TRUE(optimizer.local().state_dict().empty());
+    optimizer.load_state_dict(whole);
+    const auto own = optimizer.local().state_dict();
+    ASSERT_EQ(own.size(), 1u);
+    EXPECT_TRUE(own.at("momentum_buffer/" + mine).equal(whole.at("momentum_buffer/" + mine)));
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ZeroRedundancyOptimizerTest, RefusesAnOptimizerThatWasUsed) {
+  const auto errors = RankThreads{.world_size = 1}.run([](ProcessGroup& group) {
+    const auto parameters = two_parameters();
+    auto used = momentum_sgd(parameters);
+    set_gradients(parameters);
+    used->step();
+    ZeroRedundancyOptimizer optimizer(group, std::move(used));
+  });
+  EXPECT_THAT(errors, Each(StartsWith("ZeroRedundancyOptimizer: SGD has state already")));
+}
+
+}  // namespace
+}  // namespace mezzo::distributed
