@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "encoder/cpu/simd/elements.h"
-#include "encoder/cpu/simd/philox.h"
+#include "kernels/cpu/simd/elements.h"
 
 // What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by side, row `begin` to
 // `end - 1` are computed, sums are added to `sums`. Vectors of H elements (weights, biases) are float32. Every result

@@ -5,8 +5,7 @@
 
 #include <cmath>
 
-#include "encoder/cpu/row_ops.h"
-#include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/elements.h"
 
 /// Tensors as the kernels take them.
 namespace mezzo::kernels::cpu {

@@ -1,20 +1,8 @@
 #pragma once
 
-#include "encoder/cpu/simd/simd.h"
+#include "kernels/cpu/simd/elements.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/philox.h"
-#include "kernels/random_key.h"
-
-namespace mezzo::kernels::cpu {
-
-/// Which elements are dropped: with probability threshold / 2^32; the others are multiplied by `scale`.
-struct Dropout {
-  bool is_on;
-  uint32_t threshold;
-  float scale;
-  RandomKey key;
-};
-
-}  // namespace mezzo::kernels::cpu
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
