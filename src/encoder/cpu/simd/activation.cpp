@@ -1,3 +1,4 @@
+#include "encoder/cpu/simd/exp.h"
 #include "encoder/cpu/simd/gelu.h"
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"

@@ -1,5 +1,6 @@
 #include <cstddef>
 
+#include "encoder/cpu/simd/exp.h"
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/philox.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "encoder/cpu/simd/exp.h"
 #include "kernels/cpu/simd/elements.h"
 #include "kernels/cpu/simd/simd.h"
 

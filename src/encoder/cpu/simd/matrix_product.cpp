@@ -1,3 +1,5 @@
+#include <initializer_list>
+
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
 

@@ -19,7 +19,7 @@ struct ConstSpan {
 struct Span {
   void* data;
   Element element;
-  operator ConstSpan() const { return {data, element}; }
+  [[gnu::always_inline]] operator ConstSpan() const { return {data, element}; }
 };
 
 /// Which elements are dropped: with probability threshold / 2^32; the others are multiplied by `scale`.
