@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "encoder/blocks.h"
-#include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/instruction_set.h"
 #include "medians.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 
@@ -129,7 +129,7 @@ void run(const Shape& shape, double p) {
 int main() {
   mezzo::use_cpu_memory_pool();
   std::printf("%d threads, kernels for %s, float32, dropout 0.1, median of %d runs\n\n", at::get_num_threads(),
-              cpu::simd_kernels().name, kRuns);
+              cpu::name_of(cpu::instruction_set()), kRuns);
   std::printf("| forward and backward | model | fused, ms | ATen, ms | times | bare products, ms | share |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   for (const Shape& shape : {Shape{"MiniLM", 384, 12}, Shape{"BERT-base", 768, 12}}) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "encoder/cpu/products.h"
-#include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/instruction_set.h"
 #include "medians.h"
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/memory/cpu_memory_pool.h"
@@ -74,7 +74,7 @@ int main() {
   mezzo::use_cpu_memory_pool();
   const mezzo::CpuHalfCompute half_compute;
   std::printf("%d threads, kernels for %s, median of %d runs\n\n", at::get_num_threads(),
-              mezzo::kernels::cpu::simd_kernels().name, kRuns);
+              mezzo::kernels::cpu::name_of(mezzo::kernels::cpu::instruction_set()), kRuns);
   std::printf("| products | model | dtype | mezzo, ms | LibTorch, ms | times | mezzo, GFLOP/s |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/instruction_set.h"
 
 namespace mezzo::kernels::cpu {
 namespace {
@@ -18,7 +19,7 @@ class PackedProductsTest : public testing::Test {
  protected:
   void SetUp() override {
     if (simd_kernels().products == nullptr) {
-      GTEST_SKIP() << "no products of our own for " << simd_kernels().name;
+      GTEST_SKIP() << "no products of our own for " << name_of(instruction_set());
     }
     at::manual_seed(0);
   }

@@ -18,7 +18,8 @@
 #include <random>
 
 #include "distributed/data_parallel/sum.h"
-#include "kernels/cpu/convert.h"
+#include "kernels/cpu/simd/element_kernels.h"
+#include "kernels/cpu/tensor_spans.h"
 #include "system/unique_fd.h"
 
 namespace mezzo::distributed {
@@ -46,19 +47,6 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
 bool has_ended(int process) {
   pollfd ended{process, POLLIN, 0};
   return process >= 0 && ::poll(&ended, 1, 0) == 1;
-}
-
-void read(const float* in, float* out, int64_t count) { std::memcpy(out, in, count * sizeof(float)); }
-void write(const float* in, float* out, int64_t count) { std::memcpy(out, in, count * sizeof(float)); }
-
-template <class Half>
-void read(const Half* in, float* out, int64_t count) {
-  kernels::cpu::to_float(in, out, count);
-}
-
-template <class Half>
-void write(const float* in, Half* out, int64_t count) {
-  kernels::cpu::from_float(in, out, count);
 }
 
 /// Memory to share that no file system knows, so that nothing stays behind however its users end.
@@ -155,29 +143,22 @@ float* SharedMemoryAllReduce::result(uint32_t round) const { return region_->chu
 
 void SharedMemoryAllReduce::sum(at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.is_contiguous(), "SharedMemoryAllReduce: takes dense tensors on the CPU");
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return sum_elements(tensor.mutable_data_ptr<float>(), tensor.numel());
-    case at::kHalf: return sum_elements(tensor.mutable_data_ptr<at::Half>(), tensor.numel());
-    case at::kBFloat16: return sum_elements(tensor.mutable_data_ptr<at::BFloat16>(), tensor.numel());
-    default:
-      TORCH_CHECK_VALUE(false, "SharedMemoryAllReduce: takes float32, float16 and bfloat16, not ",
-                        tensor.scalar_type());
-  }
-}
-
-/// One wait a chunk: once all have put chunk k into their slots, all have also summed chunk k - 1, and are done with
-/// what lay in those places two chunks ago.
-template <class T>
-void SharedMemoryAllReduce::sum_elements(T* data, int64_t numel) {
+  const auto dtype = tensor.scalar_type();
+  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16,
+                    "SharedMemoryAllReduce: takes float32, float16 and bfloat16, not ", dtype);
+  // One wait a chunk: once all have put chunk k into their slots, all have also summed chunk k - 1, and are done with
+  // what lay in those places two chunks ago.
+  const auto& loops = kernels::cpu::element_kernels();
+  const int64_t numel = tensor.numel();
   const int64_t chunks = ceil_div(numel, kChunk);
   const auto length = [&](int64_t chunk) { return std::min(kChunk, numel - chunk * kChunk); };
   const auto copy_out = [&](int64_t chunk, uint32_t round) {
-    write(result(round), data + chunk * kChunk, length(chunk));
+    loops.from_float(result(round), kernels::cpu::write_span(tensor, chunk * kChunk), length(chunk));
   };
   std::vector<const float*> slots(size_);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     const uint32_t round = round_++;
-    read(data + chunk * kChunk, slot(rank_, round), length(chunk));
+    loops.to_float(kernels::cpu::read_span(tensor, chunk * kChunk), slot(rank_, round), length(chunk));
     wait_for_all(round_);
     if (chunk > 0) {
       copy_out(chunk - 1, round - 1);

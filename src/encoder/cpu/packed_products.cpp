@@ -4,8 +4,9 @@
 
 #include <algorithm>
 
-#include "encoder/cpu/tensor_spans.h"
+#include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
+#include "kernels/cpu/tensor_spans.h"
 
 namespace mezzo::kernels::cpu {
 namespace {

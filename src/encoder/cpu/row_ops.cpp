@@ -10,8 +10,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "encoder/cpu/tensor_spans.h"
+#include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
+#include "kernels/cpu/tensor_spans.h"
 
 namespace mezzo::kernels::cpu {
 namespace {

@@ -3,34 +3,8 @@
 #include <cmath>
 
 #include "kernels/cpu/update_blocks.h"
-#include "kernels/cpu/vector_clones.h"
 
 namespace mezzo::kernels::cpu {
-namespace {
-
-constexpr int kLanes = 16;  // partial sums, so that they become vectors and do not wait for each other
-
-/// In double, which holds the square of any float32, so only inf and NaN give inf or NaN.
-MEZZO_VECTOR_CLONES double sum_of_squares(const float* values, int64_t count) {
-  double sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const double value = values[i + lane];
-      sums[lane] += value * value;
-    }
-  }
-  double total = 0;
-  for (; i < count; ++i) {
-    total += double{values[i]} * double{values[i]};
-  }
-  for (const double sum : sums) {
-    total += sum;
-  }
-  return total;
-}
-
-}  // namespace
 
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
   std::vector<int64_t> sizes;
@@ -42,7 +16,7 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
   for_each_chunk(chunks, [&](size_t i) {
     for_each_block(chunks[i], [&](int64_t begin, int64_t count) {
       alignas(64) float copy[kBlock];
-      sums[i] += sum_of_squares(read_block(gradients[chunks[i].tensor], begin, count, copy), count);
+      sums[i] += element_kernels().sum_of_squares(read_block(gradients[chunks[i].tensor], begin, count, copy), count);
     });
   });
   double total = 0;

@@ -1,15 +1,12 @@
 #pragma once
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "kernels/cpu/chunks.h"
-#include "kernels/cpu/convert.h"
 #include "kernels/cpu/share_out.h"
+#include "kernels/cpu/simd/element_kernels.h"
+#include "kernels/cpu/tensor_spans.h"
 #include "kernels/optimizer_kernels.h"
 
 namespace mezzo::kernels::cpu {
@@ -20,20 +17,16 @@ constexpr int64_t kBlock = 1024;
 
 /// Elements of a tensor from `begin` on as float32: in place, or converted into `scratch`.
 inline const float* read_block(const at::Tensor& tensor, int64_t begin, int64_t count, float* scratch) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return tensor.const_data_ptr<float>() + begin;
-    case at::kBFloat16: to_float(tensor.const_data_ptr<at::BFloat16>() + begin, scratch, count); return scratch;
-    case at::kHalf: to_float(tensor.const_data_ptr<at::Half>() + begin, scratch, count); return scratch;
-    default: TORCH_INTERNAL_ASSERT(false, "no optimizer kernel for ", tensor.scalar_type());
+  const ConstSpan block = read_span(tensor, begin);
+  if (block.element == Element::kFloat) {
+    return static_cast<const float*>(block.data);
   }
+  element_kernels().to_float(block, scratch, count);
+  return scratch;
 }
 
 inline void write_block(const float* values, const at::Tensor& tensor, int64_t begin, int64_t count) {
-  if (tensor.scalar_type() == at::kHalf) {
-    from_float(values, tensor.mutable_data_ptr<at::Half>() + begin, count);
-  } else {
-    from_float(values, tensor.mutable_data_ptr<at::BFloat16>() + begin, count);
-  }
+  element_kernels().from_float(values, write_span(tensor, begin), count);
 }
 
 /// Rounds updated values into a half parameter, and refreshes the shadow.
@@ -41,8 +34,8 @@ inline void store_block(const ParameterUpdate& update, const float* values, int6
   const at::Tensor& param = update.param;
   if (update.rounding_seed && param.scalar_type() == at::kBFloat16) {
     const auto step = static_cast<uint32_t>(*update.step.const_data_ptr<float>());
-    round_stochastically(values, param.mutable_data_ptr<at::BFloat16>() + begin, begin, count,
-                         {rounding_key_seed(update), step, update.index});
+    element_kernels().round_stochastically(values, static_cast<uint16_t*>(write_span(param, begin).data), begin, count,
+                                           {rounding_key_seed(update), step, update.index});
   } else if (param.scalar_type() != at::kFloat) {
     write_block(values, param, begin, count);
   }
@@ -106,13 +99,6 @@ struct HostFactors {
     return tensor.defined() ? *tensor.const_data_ptr<float>() : otherwise;
   }
 };
-
-constexpr float kSmallestNormal = std::numeric_limits<float>::min();
-
-/// A moment as it is stored: 0 where its magnitude is less than `least`. A NaN stays.
-[[gnu::always_inline]] inline float flushed(float moment, float least) {
-  return std::fabs(moment) < least ? 0.0f : moment;
-}
 
 /// Counts a step of `update` and returns its number, from 1.
 inline double count_step(const ParameterUpdate& update) { return *update.step.mutable_data_ptr<float>() += 1; }

@@ -35,9 +35,6 @@ class SharedMemoryAllReduce {
   void sum(at::Tensor& tensor);
 
  private:
-  template <class T>
-  void sum_elements(T* data, int64_t numel);
-
   struct Region;
   SharedMemoryAllReduce(ProcessGroup& group, Region* region);
   void wait_for_all(uint32_t round);

@@ -1,6 +1,7 @@
-#include "encoder/cpu/simd/convert.h"
+#include "encoder/cpu/simd/exp.h"
 #include "encoder/cpu/simd/gelu.h"
 #include "encoder/cpu/simd/table.h"
+#include "kernels/cpu/simd/convert.h"
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 namespace {

@@ -1,7 +1,9 @@
 #include <cstddef>
 
-#include "encoder/cpu/simd/convert.h"
+#include "encoder/cpu/simd/exp.h"
 #include "encoder/cpu/simd/table.h"
+#include "kernels/cpu/simd/convert.h"
+#include "kernels/cpu/simd/philox.h"
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 namespace {

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "encoder/cpu/simd/elements.h"
-#include "encoder/cpu/simd/simd.h"
+#include "encoder/cpu/simd/exp.h"
+#include "kernels/cpu/simd/elements.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 

@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "encoder/cpu/simd/elements.h"
-#include "encoder/cpu/simd/philox.h"
+#include "kernels/cpu/simd/elements.h"
 
 // What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by side, row `begin` to
 // `end - 1` are computed, sums are added to `sums`. Vectors of H elements (weights, biases) are float32. Every result
@@ -160,8 +159,6 @@ struct ProductKernels {
 /// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the function beside it
 /// tells.
 struct SimdKernels {
-  const char* name;
-
   int64_t (*row_scratch)(int64_t columns);  ///< floats, for all row kernels
   void (*residual_layer_norm)(const ResidualLayerNorm&, int64_t begin, int64_t end, int64_t columns, float* scratch);
   void (*residual_layer_norm_backward)(
@@ -180,15 +177,7 @@ struct SimdKernels {
   const ProductKernels* products;  ///< null for baseline, where LibTorch's are the faster ones
 };
 
-/// Those for the best instruction set that this machine has; an environment variable, MEZZO_CPU_CAPABILITY, chooses
-/// a lesser one: baseline, avx2, avx512, avx512_bf16. @throws c10::ValueError  for another
+/// Those for `instruction_set()`.
 const SimdKernels& simd_kernels();
-
-/// All that this machine can run, the least first.
-struct SimdKernelList {
-  const SimdKernels* kernels[4];
-  int count;
-};
-SimdKernelList all_simd_kernels();
 
 }  // namespace mezzo::kernels::cpu

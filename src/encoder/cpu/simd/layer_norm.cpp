@@ -1,5 +1,6 @@
-#include "encoder/cpu/simd/convert.h"
 #include "encoder/cpu/simd/table.h"
+#include "kernels/cpu/simd/convert.h"
+#include "kernels/cpu/simd/philox.h"
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 namespace {

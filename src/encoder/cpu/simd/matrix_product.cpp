@@ -1,5 +1,7 @@
-#include "encoder/cpu/simd/convert.h"
+#include <initializer_list>
+
 #include "encoder/cpu/simd/table.h"
+#include "kernels/cpu/simd/convert.h"
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 namespace {

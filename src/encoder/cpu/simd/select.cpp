@@ -1,9 +1,5 @@
-#include <c10/util/Exception.h>
-
-#include <cstdlib>
-#include <string_view>
-
 #include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/instruction_set.h"
 
 namespace mezzo::kernels::cpu {
 
@@ -22,32 +18,21 @@ extern const SimdKernels table;
 }
 #endif
 
-SimdKernelList all_simd_kernels() {
-  SimdKernelList list{{&baseline::table}, 1};
+namespace {
+
+constexpr const SimdKernels* kTables[] = {
+    &baseline::table,
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("x86-64-v3")) list.kernels[list.count++] = &avx2::table;
-  if (__builtin_cpu_supports("x86-64-v4")) list.kernels[list.count++] = &avx512::table;
-  if (list.count == 3 && __builtin_cpu_supports("avx512bf16")) list.kernels[list.count++] = &avx512_bf16::table;
+    &avx2::table,
+    &avx512::table,
+    &avx512_bf16::table,
 #endif
-  return list;
-}
+};
+
+}  // namespace
 
 const SimdKernels& simd_kernels() {
-  static const SimdKernels& chosen = [&]() -> const SimdKernels& {
-    const auto list = all_simd_kernels();
-    const char* wanted = std::getenv("MEZZO_CPU_CAPABILITY");
-    if (wanted == nullptr) {
-      return *list.kernels[list.count - 1];
-    }
-    for (int i = 0; i < list.count; ++i) {
-      if (std::string_view(list.kernels[i]->name) == wanted) {
-        return *list.kernels[i];
-      }
-    }
-    TORCH_CHECK_VALUE(false, "MEZZO_CPU_CAPABILITY is '", wanted,
-                      "', which this machine cannot run or mezzo does not know: "
-                      "baseline, avx2, avx512, avx512_bf16; leave it unset for the best");
-  }();
+  static const SimdKernels& chosen = *tables_for(instruction_set(), kTables).back();
   return chosen;
 }
 

@@ -2,11 +2,7 @@
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
-#define MEZZO_STRING(name) #name
-#define MEZZO_EXPANDED_STRING(name) MEZZO_STRING(name)
-
-const SimdKernels table = {.name = MEZZO_EXPANDED_STRING(MEZZO_SIMD),
-                           .row_scratch = row_scratch,
+const SimdKernels table = {.row_scratch = row_scratch,
                            .residual_layer_norm = residual_layer_norm,
                            .residual_layer_norm_backward = residual_layer_norm_backward,
                            .embedding_layer_norm = embedding_layer_norm,

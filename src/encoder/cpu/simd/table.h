@@ -1,7 +1,7 @@
 #pragma once
 
 #include "encoder/cpu/simd/kernels.h"
-#include "encoder/cpu/simd/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 /// The kernels of one instruction set, a file for each kind.
 namespace mezzo::kernels::cpu::MEZZO_SIMD {

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kernels/random_key.h"
+
 namespace mezzo::kernels::cpu {
 
 /// What an array holds; kernels compute in float32 whatever it is.
@@ -17,7 +19,15 @@ struct ConstSpan {
 struct Span {
   void* data;
   Element element;
-  operator ConstSpan() const { return {data, element}; }
+  [[gnu::always_inline]] operator ConstSpan() const { return {data, element}; }
+};
+
+/// Which elements are dropped: with probability threshold / 2^32; the others are multiplied by `scale`.
+struct Dropout {
+  bool is_on;
+  uint32_t threshold;
+  float scale;
+  RandomKey key;
 };
 
 }  // namespace mezzo::kernels::cpu

@@ -2,13 +2,14 @@
 
 #include <cstdint>
 
-#ifdef __AVX2__
+#ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
-// The files of this folder are compiled once per instruction set, into a namespace that MEZZO_SIMD names (baseline,
-// avx2, avx512). They include no header with inline functions of others, whose copies the linker could hand to slower
-// machines.
+// What includes this is compiled once per instruction set, into a namespace that MEZZO_SIMD names (baseline, avx2,
+// avx512, avx512_bf16), and includes no header with inline functions of others, whose copies the linker could hand to
+// slower machines. The core's files keep multiplications and additions apart, the encoder's fuse them: headers that
+// both include leave nothing to fuse, for the linker keeps one copy of each function.
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
@@ -94,28 +95,6 @@ inline void for_each_vector(int64_t count, const Body& body) {
         i, [left](const float* from) { return load_part(from, left); },
         [left](float* to, Floats x) { store_part(to, x, left); });
   }
-}
-
-/// e^x within 2 units in the last place, for x from -87 to 88. 2^n 2^f with |f| <= 1/2, 2^f by a minimax polynomial.
-inline Floats exp_in_range(Floats x) {
-  constexpr float kLog2e = 1.44269502f, kLog2eLow = 1.92596300e-08f;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-  const Floats rounded = x * kLog2e + kRound;
-  const Floats n = rounded - kRound;
-  const Floats f = (x * kLog2e - n) + x * kLog2eLow;
-  Floats p = f * 1.53457420e-04f + 1.33999288e-03f;
-  p = p * f + 9.61848917e-03f;
-  p = p * f + 5.55032879e-02f;
-  p = p * f + 2.40226469e-01f;
-  p = p * f + 6.93147206e-01f;
-  p = p * f + 1.0f;
-  return (Floats)((Bits)p + ((Bits)rounded << 23));  // adds n to the exponent
-}
-
-/// The same for any x: 0 below -87, NaN stays NaN.
-inline Floats exp(Floats x) {
-  const Floats e = exp_in_range(x > 88.0f ? broadcast(88.0f) : x);
-  return x < -87.0f ? Floats{} : x != x ? x : e;
 }
 
 }  // namespace mezzo::kernels::cpu::MEZZO_SIMD

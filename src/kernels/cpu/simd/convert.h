@@ -1,7 +1,10 @@
 #pragma once
 
-#include "encoder/cpu/simd/elements.h"
-#include "encoder/cpu/simd/simd.h"
+#include <cstddef>
+#include <type_traits>
+
+#include "kernels/cpu/simd/elements.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
@@ -17,19 +20,16 @@ inline uint32_t float_to_bits(float x) {
   return bits;
 }
 
-inline float bfloat16_to_float(uint16_t x) { return bits_to_float(uint32_t{x} << 16); }
-
-/// To nearest even; NaN stays NaN.
-inline uint16_t float_to_bfloat16(float x) {
-  const uint32_t bits = float_to_bits(x);
+/// The bits of a float32 and an addend, cut to bfloat16; a NaN keeps its sign and becomes quiet.
+inline uint16_t cut_to_bfloat16(uint32_t bits, uint32_t addend) {
   const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-  return static_cast<uint16_t>((is_nan ? bits | 0x400000 : bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+  return static_cast<uint16_t>((is_nan ? bits | 0x400000 : bits + addend) >> 16);
 }
 
 inline float half_to_float(uint16_t x) {
   const uint32_t sign = uint32_t{x & 0x8000U} << 16, magnitude = x & 0x7FFFU;
-  if (magnitude >= 0x7C00) {  // inf and NaN
-    return bits_to_float(sign | 0x7F800000 | ((magnitude & 0x3FF) << 13));
+  if (magnitude >= 0x7C00) {  // inf and NaN, which becomes quiet
+    return bits_to_float(sign | 0x7F800000 | ((magnitude & 0x3FF) << 13) | (magnitude > 0x7C00 ? 0x400000 : 0));
   }
   // The exponents' biases differ by 112; as a product, subnormal numbers come out right too.
   return bits_to_float(sign | float_to_bits(bits_to_float(magnitude << 13) * 0x1p112f));
@@ -72,7 +72,7 @@ struct First {
 };
 
 /// Elements i, i + 1, ... of an array that go through a register alone: loads run ahead of what is computed, which the
-/// conversion of whole rows, below, waits for.
+/// conversion of whole rows, below, waits for. Rounded to nearest even; NaN stays NaN.
 template <Element kElement>
 struct Elements {
   static constexpr int64_t kBytes = kElement == Element::kFloat ? 4 : 2;
@@ -171,27 +171,33 @@ inline void for_elements(int64_t count, const Body& body) {
   for_vectors(count, [&](int64_t i) { body(i, All{}); }, [&](int64_t i, int64_t left) { body(i, First{left}); });
 }
 
+/// Calls body with the Elements that `element` names.
+template <class Body>
+inline void with_elements(Element element, const Body& body) {
+  switch (element) {
+    case Element::kFloat: return body(Elements<Element::kFloat>{});
+    case Element::kBFloat16: return body(Elements<Element::kBFloat16>{});
+    case Element::kHalf: return body(Elements<Element::kHalf>{});
+  }
+}
+
+template <class From, class To>
+inline void convert(const void* from, void* to, int64_t count) {
+  if constexpr (std::is_same_v<From, To>) {
+    __builtin_memcpy(to, from, static_cast<std::size_t>(count * To::kBytes));
+  } else {
+    for_elements(count, [&](int64_t i, auto part) { To::store(to, i, part, From::load(from, i, part)); });
+  }
+}
+
 /// `count` elements of `from`, from element `first` on, as float32: in place, or converted into `scratch`.
 inline const float* read(ConstSpan from, int64_t first, int64_t count, float* scratch) {
+  const void* begin = tail(from, first).data;
   if (from.element == Element::kFloat) {
-    return static_cast<const float*>(from.data) + first;
+    return static_cast<const float*>(begin);
   }
-  const auto* in = static_cast<const uint16_t*>(from.data) + first;
-  int64_t i = 0;
-  if (from.element == Element::kBFloat16) {
-    for (; i < count; ++i) {
-      scratch[i] = bfloat16_to_float(in[i]);
-    }
-    return scratch;
-  }
-#ifdef __F16C__
-  for (; i + 8 <= count; i += 8) {
-    _mm256_storeu_ps(scratch + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i))));
-  }
-#endif
-  for (; i < count; ++i) {
-    scratch[i] = half_to_float(in[i]);
-  }
+  with_elements(from.element,
+                [&]<class From>(From) { convert<From, Elements<Element::kFloat>>(begin, scratch, count); });
   return scratch;
 }
 
@@ -202,31 +208,9 @@ inline float* place(Span to, int64_t first, float* scratch) {
 
 /// Ends what `place` began: rounds `count` values at `values` into `to`.
 inline void write(const float* values, Span to, int64_t first, int64_t count) {
-  if (to.element == Element::kFloat) {
-    return;
-  }
-  auto* out = static_cast<uint16_t*>(to.data) + first;
-  int64_t i = 0;
-  if (to.element == Element::kBFloat16) {
-#ifdef __AVX512BF16__  // whose instructions take subnormal numbers for zeros
-    for (; i + 32 <= count; i += 32) {
-      const auto rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(values + i + 16), _mm512_loadu_ps(values + i));
-      __builtin_memcpy(out + i, &rounded, sizeof rounded);
-    }
-#endif
-    for (; i < count; ++i) {
-      out[i] = float_to_bfloat16(values[i]);
-    }
-    return;
-  }
-#ifdef __F16C__
-  for (; i + 8 <= count; i += 8) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
-                     _mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  }
-#endif
-  for (; i < count; ++i) {
-    out[i] = float_to_half(values[i]);
+  if (to.element != Element::kFloat) {
+    char* begin = static_cast<char*>(to.data) + first * size_of(to.element);
+    with_elements(to.element, [&]<class To>(To) { convert<Elements<Element::kFloat>, To>(values, begin, count); });
   }
 }
 

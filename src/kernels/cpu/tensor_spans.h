@@ -5,8 +5,7 @@
 
 #include <cmath>
 
-#include "encoder/cpu/row_ops.h"
-#include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/elements.h"
 
 /// Tensors as the kernels take them.
 namespace mezzo::kernels::cpu {
@@ -20,8 +19,14 @@ inline Element element_of(const at::Tensor& tensor) {
   }
 }
 
-inline ConstSpan read_span(const at::Tensor& tensor) { return {tensor.const_data_ptr(), element_of(tensor)}; }
-inline Span write_span(const at::Tensor& tensor) { return {tensor.mutable_data_ptr(), element_of(tensor)}; }
+/// Elements of a contiguous tensor from `first` on.
+inline ConstSpan read_span(const at::Tensor& tensor, int64_t first = 0) {
+  return {static_cast<const char*>(tensor.const_data_ptr()) + first * tensor.element_size(), element_of(tensor)};
+}
+
+inline Span write_span(const at::Tensor& tensor, int64_t first = 0) {
+  return {static_cast<char*>(tensor.mutable_data_ptr()) + first * tensor.element_size(), element_of(tensor)};
+}
 
 /// A vector as float32; a tensor that owns them.
 inline at::Tensor as_float(const at::Tensor& vector) { return vector.to(at::kFloat).contiguous(); }

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cpu/simd/elements.h"
+
+// Loops over elements, compiled once per instruction set; all give the same bits. Where a product and a sum are rounded
+// as one, the source says so.
+
+namespace mezzo::kernels::cpu {
+
+/// A moment of a magnitude less than `least` is stored as 0.
+struct AdamConstants {
+  float inv_scale, clip;
+  float weight_decay;  ///< added to the gradient, times the parameter
+  float shrink;        ///< multiplies the parameter
+  float mean_weight, beta2, square_weight, step_size, root_bias, eps;
+  float least;
+};
+
+struct SgdConstants {
+  float inv_scale, clip, weight_decay, lr, momentum;
+  bool nesterov;
+  float least;
+};
+
+struct LambConstants {
+  float inv_scale, clip, weight_decay, beta1, mean_weight, beta2, square_weight, bias1, bias2, eps;
+};
+
+/// Squared norms of a parameter and of the direction it moves in.
+struct LambNorms {
+  double param = 0, direction = 0;
+};
+
+/// One instruction set's loops. Arrays of one call do not overlap, but where it says so.
+struct ElementKernels {
+  /// Rounding is to nearest even; NaN stays NaN.
+  void (*to_float)(ConstSpan from, float* to, int64_t count);
+  void (*from_float)(const float* from, Span to, int64_t count);
+  /// reference::round_stochastically for elements `first` ... `first + count - 1`; `first` is a multiple of 128.
+  void (*round_stochastically)(
+      const float* from, uint16_t* bfloat16, int64_t first, int64_t count, const RandomKey& key);
+
+  /// Elements `first` ... `first + count - 1` of `x`, of the same type in `output`; `first` is a multiple of 128.
+  void (*dropout)(ConstSpan x, Span output, int64_t first, int64_t count, const Dropout& dropout);
+
+  /// @param max_exp_avg_sq  nullptr without amsgrad
+  void (*adam)(float* param,
+               const float* gradient,
+               float* exp_avg,
+               float* exp_avg_sq,
+               float* max_exp_avg_sq,
+               int64_t count,
+               const AdamConstants& c);
+  /// @param momentum_buffer  nullptr without momentum
+  void (*sgd)(float* param, const float* gradient, float* momentum_buffer, int64_t count, const SgdConstants& c);
+
+  void (*lamb_moments)(const float* gradient, float* exp_avg, float* exp_avg_sq, int64_t count, const LambConstants& c);
+  LambNorms (*lamb_norms)(
+      const float* param, const float* exp_avg, const float* exp_avg_sq, int64_t count, const LambConstants& c);
+  void (*lamb_params)(float* param,
+                      const float* exp_avg,
+                      const float* exp_avg_sq,
+                      int64_t count,
+                      float step_size,
+                      const LambConstants& c);
+
+  /// In double, which holds the square of any float32, so only inf and NaN give inf or NaN.
+  double (*sum_of_squares)(const float* values, int64_t count);
+  /// sum = a + b; `sum` may be `a` or `b`.
+  void (*add)(const float* a, const float* b, float* sum, int64_t count);
+};
+
+/// Those for `instruction_set()`.
+const ElementKernels& element_kernels();
+
+/// All that this machine can run, the least first.
+std::span<const ElementKernels* const> all_element_kernels();
+
+}  // namespace mezzo::kernels::cpu

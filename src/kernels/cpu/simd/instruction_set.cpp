@@ -1,0 +1,47 @@
+#include "kernels/cpu/simd/instruction_set.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace mezzo::kernels::cpu {
+namespace {
+
+constexpr const char* kNames[] = {"baseline", "avx2", "avx512", "avx512_bf16"};
+
+InstructionSet chosen() {
+  const auto best = best_instruction_set();
+  const char* wanted = std::getenv("MEZZO_CPU_CAPABILITY");
+  if (wanted == nullptr) {
+    return best;
+  }
+  const auto number = std::find(std::begin(kNames), std::end(kNames), std::string_view(wanted)) - std::begin(kNames);
+  TORCH_CHECK_VALUE(number <= static_cast<int>(best), "MEZZO_CPU_CAPABILITY is '", wanted,
+                    "', which this machine cannot run or mezzo does not know: "
+                    "baseline, avx2, avx512, avx512_bf16; leave it unset for the best");
+  return static_cast<InstructionSet>(number);
+}
+
+}  // namespace
+
+const char* name_of(InstructionSet set) { return kNames[static_cast<size_t>(set)]; }
+
+InstructionSet best_instruction_set() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("x86-64-v4")) {
+    return __builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512Bf16 : InstructionSet::kAvx512;
+  }
+  if (__builtin_cpu_supports("x86-64-v3")) {
+    return InstructionSet::kAvx2;
+  }
+#endif
+  return InstructionSet::kBaseline;
+}
+
+InstructionSet instruction_set() {
+  static const InstructionSet set = chosen();
+  return set;
+}
+
+}  // namespace mezzo::kernels::cpu
