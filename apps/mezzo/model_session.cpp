@@ -59,6 +59,7 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
       precision_(text::parse_precision(flags.precision, device_)),
       tokenizer_(text::BertTokenizer::from_pretrained(flags.model)),
       model_(load_model(flags.model)),
+      task_(text::make_task(model_->config().problem_type, model_->config().label_names)),
       max_length_(flags.max_length.value_or(default_max_length(tokenizer_, model_->config()))) {
   if (flags.threads > 0) {
     at::set_num_threads(static_cast<int>(flags.threads));
@@ -71,7 +72,7 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
   model_->to(device_);
 }
 
-at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
+at::Tensor ModelSession::run(const std::vector<std::string>& texts) {
   text::TokenizedTexts tokenized;
   for (const std::string& one : texts) {
     auto encoding = tokenizer_.encode(one, max_length_);
@@ -83,20 +84,20 @@ at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
   if (group_ != nullptr) {
     share = {.rank = group_->rank(), .of = group_->size()};
   }
-  auto logits = text::predict_logits(*model_, tokenized, precision_, {}, share);
+  auto outputs = text::predict_logits(*model_, tokenized, precision_, {}, share);
   if (group_ != nullptr) {
-    group_->all_reduce_sum(logits);
+    group_->all_reduce_sum(outputs);
   }
-  check_finite(logits);
-  return logits;
+  check_finite(outputs);
+  return outputs;
 }
 
-void ModelSession::check_finite(const at::Tensor& logits) const {
-  const auto is_finite = at::isfinite(logits).all(1);
+void ModelSession::check_finite(const at::Tensor& outputs) const {
+  const auto is_finite = at::isfinite(outputs).all(1);
   if (is_finite.all().item<bool>()) {
     return;
   }
-  const int64_t before = num_texts_ - logits.size(0);
+  const int64_t before = num_texts_ - outputs.size(0);
   TORCH_CHECK(false, "the model gives inf or NaN for text ",
               before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1, " in ", to_string(precision_),
               precision_ == text::Precision::kFloat32 ? ": its weights are damaged, or its training diverged"

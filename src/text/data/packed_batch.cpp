@@ -12,18 +12,14 @@ PackedBatch PackedBatch::to(const at::Device& device) const {
   PackedBatch moved = *this;
   moved.input_ids = input_ids.to(device);
   moved.positions = positions.to(device);
-  if (labels.defined()) {
-    moved.labels = labels.to(device);
+  if (targets.defined()) {
+    moved.targets = targets.to(device);
   }
   return moved;
 }
 
-PackedBatch pack(std::span<const std::span<const int32_t>> texts,
-                 std::span<const int64_t> labels,
-                 const PackOptions& options) {
+PackedBatch pack(std::span<const std::span<const int32_t>> texts, const PackOptions& options) {
   TORCH_CHECK_VALUE(!texts.empty(), "pack: a batch needs at least one text");
-  TORCH_CHECK_VALUE(labels.empty() || labels.size() == texts.size(), "pack: ", texts.size(), " texts but ",
-                    labels.size(), " labels");
   const auto batch_size = static_cast<int64_t>(texts.size());
   PackedBatch batch;
   batch.cu_seqlens = at::zeros({batch_size + 1}, at::kInt);
@@ -52,10 +48,6 @@ PackedBatch pack(std::span<const std::span<const int32_t>> texts,
     for (int64_t i = 0; i < first[b + 1] - first[b]; ++i) {
       positions[first[b] + i] = i;
     }
-  }
-  if (!labels.empty()) {
-    batch.labels = at::empty({batch_size}, at::kLong);
-    std::copy(labels.begin(), labels.end(), batch.labels.mutable_data_ptr<int64_t>());
   }
   return batch;
 }

@@ -60,13 +60,4 @@ at::Tensor predict_logits(BertForSequenceClassification& model,
   return logits;
 }
 
-double mean_cross_entropy(const at::Tensor& logits, const std::vector<int64_t>& labels) {
-  return at::cross_entropy_loss(logits, at::tensor(labels)).item<double>();
-}
-
-std::vector<int64_t> predicted_labels(const at::Tensor& logits) {
-  const auto best = logits.argmax(1).contiguous();
-  return {best.const_data_ptr<int64_t>(), best.const_data_ptr<int64_t>() + best.numel()};
-}
-
 }  // namespace mezzo::text

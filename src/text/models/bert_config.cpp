@@ -87,12 +87,12 @@ std::vector<std::string> read_label_names(const Fields& fields) {
 BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
   const PlainJson json = read_json_object(config_json);
   const Fields fields(config_json, json);
-  std::string model_type = "bert", positions = "absolute", problem = "single_label_classification";
+  std::string model_type = "bert", positions = "absolute";
   fields.read_one_of("model_type", model_type, {"bert"});
   fields.read_one_of("position_embedding_type", positions, {"absolute"});
-  fields.read_one_of("problem_type", problem, {"single_label_classification"});
 
   BertConfig config;
+  fields.read_one_of("problem_type", config.problem_type, {"single_label_classification"});
   fields.read("vocab_size", config.vocab_size, 1);
   fields.read("hidden_size", config.hidden_size, 1);
   fields.read("num_hidden_layers", config.num_hidden_layers, 1);
@@ -141,7 +141,7 @@ void BertConfig::save(const std::filesystem::path& config_json) const {
       {"layer_norm_eps", layer_norm_eps},
       {"pad_token_id", pad_token_id},
       {"position_embedding_type", "absolute"},
-      {"problem_type", "single_label_classification"},
+      {"problem_type", problem_type},
       {"dtype", "float32"},
   };
   if (!label_names.empty()) {

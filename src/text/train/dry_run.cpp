@@ -86,7 +86,6 @@ TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
   const auto count = static_cast<int64_t>(texts.ids.size()), taken = std::min(count, most);
   for (int64_t i = 0; i < taken; ++i) {
     sample.ids.push_back(texts.ids[i * count / taken]);
-    sample.labels.push_back(texts.labels[i * count / taken]);
   }
   return sample;
 }

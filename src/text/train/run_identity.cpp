@@ -53,11 +53,13 @@ RunIdentity::Values fields_of(const BertConfig& model) {
 
 std::string summary_of(const TokenizedTexts& texts) {
   ContentHash hash;
+  const auto targets = texts.targets.contiguous();
+  const size_t row_bytes = texts.ids.empty() ? 0 : targets.nbytes() / texts.ids.size();
   for (size_t i = 0; i < texts.ids.size(); ++i) {
     const uint64_t length = texts.ids[i].size();
     hash.update(&length, sizeof(length));
     hash.update(texts.ids[i].data(), length * sizeof(texts.ids[i][0]));
-    hash.update(&texts.labels[i], sizeof(texts.labels[i]));
+    hash.update(static_cast<const char*>(targets.const_data_ptr()) + i * row_bytes, row_bytes);
   }
   return fmt::format("{} texts of hash {}", texts.ids.size(), hash.hex());
 }
@@ -94,7 +96,7 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const 
           fields_of(setup.model->config()),
           {{"training data", summary_of(setup.train)},
            {"dev data", summary_of(setup.dev)},
-           {"labels", summary_of(setup.model->config().label_names)}}};
+           {"labels", summary_of(setup.task->label_names())}}};
 }
 
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks) {

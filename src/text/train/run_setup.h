@@ -9,6 +9,7 @@
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/models/bert.h"
 #include "mezzo/text/models/precision.h"
+#include "mezzo/text/tasks/task.h"
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
 #include "mezzo/text/train/train_config.h"
 
@@ -19,6 +20,7 @@ struct RunSetup {
   c10::Device device;
   Precision precision;
   BertTokenizer tokenizer;
+  std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
   std::shared_ptr<BertForSequenceClassification> model;
   std::vector<std::string> notes;  ///< for the user: sizes, what was initialised, what was cut

@@ -21,10 +21,10 @@ enum class Batching {
 /// @throws c10::ValueError  that lists the names, for any but packed, grouped, dynamic and padded.
 Batching parse_batching(std::string_view name);
 
-/// Token ids of texts, and their labels (one each, or none at all).
+/// Token ids of texts, and their targets: row i is text i's; undefined where there are none.
 struct TokenizedTexts {
   std::vector<std::vector<int32_t>> ids;
-  std::vector<int64_t> labels;
+  at::Tensor targets;
 };
 
 /// The batches of one epoch: lists of indices into the data set, each index

@@ -24,7 +24,7 @@ struct InferenceShare {
 /// The logits of each text, in the order of `texts`, whatever the batches were.
 ///
 /// Runs `model` in eval mode without gradients, and puts its mode back.
-/// @param texts  must not be empty; labels are not used.
+/// @param texts  must not be empty; targets are not used.
 /// @param share  of several ranks: the rows of other ranks' texts are 0, so that the sum over ranks has all of them.
 /// @return [N, num_labels] float32 on CPU; undefined if `progress` stopped it.
 at::Tensor predict_logits(BertForSequenceClassification& model,
@@ -32,11 +32,5 @@ at::Tensor predict_logits(BertForSequenceClassification& model,
                           Precision precision,
                           const InferenceProgress& progress = {},
                           const InferenceShare& share = {});
-
-/// Mean cross entropy of `logits` [N, C] against `labels` [N], in float32.
-double mean_cross_entropy(const at::Tensor& logits, const std::vector<int64_t>& labels);
-
-/// The most likely label of each row of `logits` [N, C].
-std::vector<int64_t> predicted_labels(const at::Tensor& logits);
 
 }  // namespace mezzo::text

@@ -34,7 +34,7 @@ class BertForSequenceClassification : public torch::nn::Module {
   void init_weights(uint64_t seed, const std::function<bool(const std::string& name)>& select);
   void init_weights(uint64_t seed);
 
-  /// @param batch  T rows on the parameters' device; `labels` is not used.
+  /// @param batch  T rows on the parameters' device; `targets` are not used.
   /// @param random  seed and step key every dropout mask in training mode
   ///     (`train()`); without effect after `eval()`.
   /// @return logits [B, num_labels]: float32, or what autocast makes of it.

@@ -24,6 +24,7 @@ struct BertConfig {
   double initializer_range = 0.02;
   double layer_norm_eps = 1e-12;
   int64_t pad_token_id = 0;
+  std::string problem_type = "single_label_classification";
   std::vector<std::string> label_names;  ///< id2label in the order of ids; LABEL_0 and LABEL_1 where a file has none
 
   /// @throws c10::ValueError  naming the file and the field, for anything but
