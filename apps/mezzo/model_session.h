@@ -11,7 +11,7 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/distributed/group/process_group.h"
 #include "mezzo/text/inference/inference.h"
-#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
 
@@ -51,8 +51,9 @@ class ModelSession {
   c10::Device device_;
   text::Precision precision_;
   text::BertTokenizer tokenizer_;
-  std::shared_ptr<text::BertForSequenceClassification> model_;
+  std::unique_ptr<text::ModelConfig> config_;
   std::shared_ptr<const text::Task> task_;
+  std::shared_ptr<text::ModelForTask> model_;
   int64_t max_length_;
   int64_t num_texts_ = 0, num_cut_ = 0;
 

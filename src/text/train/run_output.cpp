@@ -233,9 +233,9 @@ void RunOutput::communication(const CommunicationRecord& record) {
   note(fmt::format("{}: {}", counted(record.ranks, "rank"), text));
 }
 
-std::string RunOutput::save_model(const BertForSequenceClassification& model,
+std::string RunOutput::save_model(const ModelConfig& model,
                                   const std::vector<std::pair<std::string, at::Tensor>>& weights) {
-  return save_pretrained(model.config(), weights, config_.output);
+  return save_pretrained(model, weights, config_.output);
 }
 
 void RunOutput::training_done() {

@@ -42,8 +42,7 @@ class RunOutput {
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
   /// Saves the weights as the run's model. Returns the hash of their file.
-  std::string save_model(const BertForSequenceClassification& model,
-                         const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  std::string save_model(const ModelConfig& model, const std::vector<std::pair<std::string, at::Tensor>>& weights);
   /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is to have those of its steps.
   void flush() { metrics_->flush(); }
   /// Prints the line, however quiet the run is.

@@ -22,18 +22,18 @@ struct Datasets {
   Dataset train, dev, test;
 };
 
-BertConfig read_config(const TrainConfig& config) {
-  auto model = BertConfig::from_file(config.model.empty() ? config.model_config : config.model / "config.json");
+std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
+  auto model = ModelConfig::from_file(config.model.empty() ? config.model_config : config.model / "config.json");
   if (config.dropout) {
-    model.set_dropout(*config.dropout);
+    model->set_dropout(*config.dropout);
   }
-  TORCH_CHECK_VALUE(config.max_length <= model.max_position_embeddings, "--max-length is ", config.max_length,
-                    ", the model has positions for ", model.max_position_embeddings);
+  TORCH_CHECK_VALUE(config.max_length <= model->max_tokens(), "--max-length is ", config.max_length,
+                    ", the model has positions for ", model->max_tokens());
   return model;
 }
 
 /// A trained classifier keeps its labels; everything else takes those of the training data.
-std::shared_ptr<const Task> choose_task(const TrainConfig& config, const BertConfig& model, const LabeledRows& rows) {
+std::shared_ptr<const Task> choose_task(const TrainConfig& config, const ModelConfig& model, const LabeledRows& rows) {
   TaskOptions options{.allow_empty_classes = config.allow_empty_classes};
   if (!config.model.empty() && has_classifier(config.model)) {
     model.check_labels(config.model / "config.json");
@@ -84,7 +84,7 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
   look(config.test, data.test, "test");
 }
 
-Datasets load_datasets(const TrainConfig& config, const BertConfig& model, std::vector<std::string>& notes) {
+Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std::vector<std::string>& notes) {
   LabeledRows rows = load_rows(config.train, LoadRowsOptions().limit(config.limit));
   check_has_text(rows);
   Datasets data{choose_task(config, model, rows), {}, {}, {}};
@@ -111,7 +111,7 @@ Datasets load_datasets(const TrainConfig& config, const BertConfig& model, std::
   return data;
 }
 
-void fill_model(const TrainConfig& config, BertForSequenceClassification& model, std::vector<std::string>& notes) {
+void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std::string>& notes) {
   if (config.model.empty()) {
     model.init_weights(config.seed);
     notes.push_back("fresh weights");
@@ -154,7 +154,7 @@ RunSetup set_up_run(const TrainConfig& config) {
   const Precision precision = parse_precision(config.precision, device);
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
-  BertConfig model_config = read_config(config);
+  const auto model_config = read_config(config);
   RunSetup setup{
       device,
       precision,
@@ -165,10 +165,10 @@ RunSetup set_up_run(const TrainConfig& config) {
       {},
       nullptr,
       {}};
-  TORCH_CHECK_VALUE(setup.tokenizer.vocab_size() <= model_config.vocab_size, "the vocabulary has ",
-                    setup.tokenizer.vocab_size(), " tokens, the model's config.json allows ", model_config.vocab_size);
+  TORCH_CHECK_VALUE(setup.tokenizer.vocab_size() <= model_config->vocab_size, "the vocabulary has ",
+                    setup.tokenizer.vocab_size(), " tokens, the model's config.json allows ", model_config->vocab_size);
 
-  const Datasets data = load_datasets(config, model_config, setup.notes);
+  const Datasets data = load_datasets(config, *model_config, setup.notes);
   setup.task = data.task;
   int64_t truncated = 0;
   setup.train = tokenize(setup.tokenizer, data.train, config.max_length, truncated);
@@ -180,8 +180,9 @@ RunSetup set_up_run(const TrainConfig& config) {
     setup.notes.push_back(fmt::format("{} cut to {} tokens", counted(truncated, "text"), config.max_length));
   }
 
-  model_config.label_names = setup.task->label_names();
-  setup.model = std::make_shared<BertForSequenceClassification>(model_config);
+  model_config->problem_type = setup.task->problem_type();
+  model_config->label_names = setup.task->label_names();
+  setup.model = make_model(*model_config, setup.task->head());
   fill_model(config, *setup.model, setup.notes);
   setup.model->to(device);
   return setup;

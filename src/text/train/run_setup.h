@@ -7,7 +7,7 @@
 
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/data/dataset.h"
-#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/models/precision.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
@@ -22,7 +22,7 @@ struct RunSetup {
   BertTokenizer tokenizer;
   std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
-  std::shared_ptr<BertForSequenceClassification> model;
+  std::shared_ptr<ModelForTask> model;
   std::vector<std::string> notes;  ///< for the user: sizes, what was initialised, what was cut
 };
 

@@ -161,7 +161,7 @@ class Trainer {
 
   TrainResult dry_run() {
     const PlannedWork work = look_ahead(config_, setup_.train, plan_);
-    const auto estimate = estimate_memory(setup_.model->config(), setup_.precision, config_, plan_.ranks, work.largest);
+    const auto estimate = estimate_memory(*setup_.model, setup_.precision, config_, plan_.ranks, work.largest);
     MachineMemory memory = machine_memory(setup_.device);
     // Where it may be too much, trying would be worse than not knowing. The weights are there already.
     const bool may_fit = estimate.total - estimate.weights < memory.available;
@@ -201,14 +201,14 @@ class Trainer {
     if (const auto texts = sample_texts(setup_.dev.ids.empty() ? setup_.test : setup_.dev, kMostTexts);
         !texts.ids.empty()) {
       const auto evaluation_begin = Clock::now();
-      predict_logits(*setup_.model, texts, setup_.precision, {}, {.rank = ranks_.rank(), .of = ranks_.size()});
+      predict_outputs(*setup_.model, texts, setup_.precision, {}, {.rank = ranks_.rank(), .of = ranks_.size()});
       measured.seconds_per_text = seconds_since(evaluation_begin) / static_cast<double>(texts.ids.size());
     }
     for (const std::string& peak : ranks_.all_gather(std::to_string(peak_memory_bytes()))) {
       measured.peak_memory_bytes = std::max<int64_t>(measured.peak_memory_bytes, std::stoll(peak));
     }
     if (!setup_.dev.ids.empty()) {  // in the end the best weights are read again, a tensor at a time
-      measured.peak_memory_bytes += largest_parameter_bytes(setup_.model->config());
+      measured.peak_memory_bytes += largest_parameter_bytes(*setup_.model);
     }
     return measured;
   }
@@ -347,7 +347,7 @@ class Trainer {
                                               StepRecord record) {
     const auto no_sync = model_->no_sync();
     accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return share * scale; });
-    auto counted = Diagnosis::count(model_->optimizer(), scale);
+    auto counted = diagnosis_.count(model_->optimizer(), scale);
     model_->optimizer().zero_grad();
     return counted;
   }
@@ -510,8 +510,8 @@ class Trainer {
   /// @param record  step and split, and whether it is the final one. Returns nullopt when it was stopped.
   std::optional<Evaluation> evaluate(EvalRecord record, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
-    auto outputs = predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
-                                  {.rank = ranks_.rank(), .of = ranks_.size()});
+    auto outputs = predict_outputs(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
+                                   {.rank = ranks_.rank(), .of = ranks_.size()});
     if (ranks_.any(!outputs.defined())) {
       return std::nullopt;
     }
@@ -620,7 +620,7 @@ class Trainer {
         return;  // the checkpoint to come has the best model that is there
       }
       check_folder();
-      hash = output_->save_model(*setup_.model, tensors);
+      hash = output_->save_model(setup_.model->config(), tensors);
       best_model_->written(hash);
     });
     return hash;
@@ -790,7 +790,7 @@ class Trainer {
   Checkpoint counters_;                                           // its tensors stay empty
   std::vector<std::pair<std::string, at::Tensor>> last_weights_;  // of the main rank, once the model has the best ones
   int64_t skips_in_a_row_ = 0;
-  Diagnosis diagnosis_;
+  Diagnosis diagnosis_{[model = setup_.model](const std::string& parameter) { return model->part_of(parameter); }};
   std::optional<OverflowReport> overflow_;  // of the last step's gradients, where they were looked at
   Clock::time_point started_;
 };

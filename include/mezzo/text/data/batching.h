@@ -21,10 +21,11 @@ enum class Batching {
 /// @throws c10::ValueError  that lists the names, for any but packed, grouped, dynamic and padded.
 Batching parse_batching(std::string_view name);
 
-/// Token ids of texts, and their targets: row i is text i's; undefined where there are none.
+/// Token ids of texts, and what belongs to them.
 struct TokenizedTexts {
   std::vector<std::vector<int32_t>> ids;
-  at::Tensor targets;
+  std::vector<std::vector<int32_t>> token_types = {};  ///< as long as the ids each; none at all where all are 0
+  at::Tensor targets = {};                             ///< row i is text i's; undefined where there are none
 };
 
 /// The batches of one epoch: lists of indices into the data set, each index

@@ -19,6 +19,7 @@ struct DropoutSeed {
 struct PackedBatch {
   at::Tensor input_ids;    ///< [T] int64
   at::Tensor positions;    ///< [T] int64: place of each token in its text, from 0
+  at::Tensor token_types;  ///< [T] int64: of a pair of texts, which one; undefined where all are 0
   at::Tensor cu_seqlens;   ///< [B + 1] int32, on CPU: text b owns rows cu_seqlens[b] to cu_seqlens[b + 1] - 1
   at::Tensor seqlens;      ///< [B] int32, on CPU: its tokens; fewer than its rows only where it is padded
   at::Tensor targets;      ///< [B, ...]: what a Task compares outputs with; undefined when there are none
@@ -36,7 +37,10 @@ struct PackOptions {
 };
 
 /// @param texts  B sequences of token ids, none empty, none longer than `pad_to` when that is set.
+/// @param token_types  as long as `texts` each, or none at all where all are 0.
 /// @return on CPU, without targets.
-PackedBatch pack(std::span<const std::span<const int32_t>> texts, const PackOptions& options);
+PackedBatch pack(std::span<const std::span<const int32_t>> texts,
+                 const PackOptions& options,
+                 std::span<const std::span<const int32_t>> token_types = {});
 
 }  // namespace mezzo::text

@@ -18,6 +18,7 @@ class SingleLabelClassification : public Task {
 
   std::string_view problem_type() const override { return kProblemType; }
   const std::vector<std::string>& label_names() const override { return labels_.names(); }
+  Head head() const override { return {labels_.size(), RowsPer::kText}; }
   std::string summary() const override;
 
   at::Tensor targets(const LabeledRows& rows) const override;

@@ -14,6 +14,7 @@
 
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/data/packed_batch.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/tasks/metrics.h"
 
 namespace mezzo::text {
@@ -44,6 +45,8 @@ class Task {
   virtual std::string_view problem_type() const = 0;
   /// id2label of config.json: a name for each output of the model.
   virtual const std::vector<std::string>& label_names() const = 0;
+  /// What it reads of a model.
+  virtual Head head() const = 0;
   /// What the labels are, for a note: "4 classes".
   virtual std::string summary() const = 0;
 
@@ -57,7 +60,7 @@ class Task {
   virtual std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const = 0;
 
   /// The loss of a batch, float32: the sum over its texts, of which each weighs the same. Differentiable.
-  /// @param outputs  of the model, in any floating dtype.
+  /// @param outputs  of a model with that head, in any floating dtype.
   virtual at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const = 0;
 
   /// What evaluate() measures besides the loss. The first decides which model is the best.
