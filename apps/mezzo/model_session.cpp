@@ -32,8 +32,8 @@ std::shared_ptr<text::ModelForTask> load_model(const std::filesystem::path& fold
 }
 
 /// As many tokens as the model was trained with, or else has positions for.
-int64_t default_max_length(const text::BertTokenizer& tokenizer, const text::ModelConfig& config) {
-  const int64_t trained_with = tokenizer.options().model_max_length();
+int64_t default_max_length(const text::Tokenizer& tokenizer, const text::ModelConfig& config) {
+  const int64_t trained_with = tokenizer.model_max_length();
   return trained_with > 0 ? std::min(trained_with, config.max_tokens()) : config.max_tokens();
 }
 
@@ -63,28 +63,24 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
     : group_(group),
       device_(text::parse_device(flags.device)),
       precision_(text::parse_precision(flags.precision, device_)),
-      tokenizer_(text::BertTokenizer::from_pretrained(flags.model)),
+      tokenizer_(text::Tokenizer::from_pretrained(flags.model)),
       config_(read_config(flags.model)),
       task_(text::make_task(config_->problem_type, config_->label_names)),
       model_(load_model(flags.model, *config_, *task_)),
-      max_length_(flags.max_length.value_or(default_max_length(tokenizer_, *config_))) {
+      max_length_(flags.max_length.value_or(default_max_length(*tokenizer_, *config_))) {
   if (flags.threads > 0) {
     at::set_num_threads(static_cast<int>(flags.threads));
   }
   TORCH_CHECK_VALUE(max_length_ <= config_->max_tokens(), "--max-length is ", max_length_,
                     ", the model has positions for ", config_->max_tokens());
-  TORCH_CHECK_VALUE(tokenizer_.vocab_size() <= config_->vocab_size, flags.model.string(), ": the vocabulary has ",
-                    tokenizer_.vocab_size(), " tokens, config.json allows ", config_->vocab_size);
+  TORCH_CHECK_VALUE(tokenizer_->vocab_size() <= config_->vocab_size, flags.model.string(), ": the vocabulary has ",
+                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size);
   model_->to(device_);
 }
 
 at::Tensor ModelSession::run(const std::vector<std::string>& texts) {
-  text::TokenizedTexts tokenized;
-  for (const std::string& one : texts) {
-    auto encoding = tokenizer_.encode(one, max_length_);
-    num_cut_ += encoding.truncated ? 1 : 0;
-    tokenized.ids.push_back(std::move(encoding.input_ids));
-  }
+  const auto tokenized = text::tokenize(*tokenizer_, texts, max_length_);
+  num_cut_ += tokenized.truncated;
   num_texts_ += static_cast<int64_t>(texts.size());
   text::InferenceShare share;
   if (group_ != nullptr) {

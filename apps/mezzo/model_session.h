@@ -13,7 +13,7 @@
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/tasks/task.h"
-#include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "mezzo/text/tokenizers/tokenizer.h"
 
 namespace mezzo::app {
 
@@ -50,7 +50,7 @@ class ModelSession {
   CpuHalfCompute fast_half_compute_;
   c10::Device device_;
   text::Precision precision_;
-  text::BertTokenizer tokenizer_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::unique_ptr<text::ModelConfig> config_;
   std::shared_ptr<const text::Task> task_;
   std::shared_ptr<text::ModelForTask> model_;

@@ -126,7 +126,7 @@ RunOutput::RunOutput(const TrainConfig& config,
     metrics_.emplace(metrics);
   }
   board_.emplace(config.output / "tensorboard", board_options);
-  setup.tokenizer.save(config.output, config.max_length);
+  setup.tokenizer->save(config.output, config.max_length);
   setup.model->config().save(config.output / "config.json");
 
   for (const std::string& line : setup.notes) {

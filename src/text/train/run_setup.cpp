@@ -1,11 +1,9 @@
 #include "text/train/run_setup.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <atomic>
 #include <cmath>
 #include <system_error>
 #include <tuple>
@@ -127,27 +125,13 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
   }
 }
 
-}  // namespace
-
-TokenizedTexts tokenize(const BertTokenizer& tokenizer,
-                        const Dataset& dataset,
-                        int64_t max_length,
-                        int64_t& truncated) {
-  constexpr int64_t kTextsPerTask = 64;
-  TokenizedTexts texts;
+TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& tokenizer, const Dataset& dataset) {
+  TokenizedTexts texts = tokenize(tokenizer, dataset.texts, config.max_length);
   texts.targets = dataset.targets;
-  texts.ids.resize(dataset.texts.size());
-  std::atomic<int64_t> cut = 0;
-  at::parallel_for(0, static_cast<int64_t>(texts.ids.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      Encoding encoding = tokenizer.encode(dataset.texts[i], max_length);
-      texts.ids[i] = std::move(encoding.input_ids);
-      cut += encoding.truncated;
-    }
-  });
-  truncated += cut;
   return texts;
 }
+
+}  // namespace
 
 RunSetup set_up_run(const TrainConfig& config) {
   const c10::Device device = parse_device(config.device);
@@ -155,25 +139,25 @@ RunSetup set_up_run(const TrainConfig& config) {
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   const auto model_config = read_config(config);
-  RunSetup setup{
-      device,
-      precision,
-      config.model.empty() ? BertTokenizer::from_vocab(config.vocab) : BertTokenizer::from_pretrained(config.model),
-      nullptr,
-      {},
-      {},
-      {},
-      nullptr,
-      {}};
-  TORCH_CHECK_VALUE(setup.tokenizer.vocab_size() <= model_config->vocab_size, "the vocabulary has ",
-                    setup.tokenizer.vocab_size(), " tokens, the model's config.json allows ", model_config->vocab_size);
+  RunSetup setup{device,
+                 precision,
+                 config.model.empty() ? Tokenizer::from_vocab(config.vocab) : Tokenizer::from_pretrained(config.model),
+                 nullptr,
+                 {},
+                 {},
+                 {},
+                 nullptr,
+                 {}};
+  TORCH_CHECK_VALUE(setup.tokenizer->vocab_size() <= model_config->vocab_size, "the vocabulary has ",
+                    setup.tokenizer->vocab_size(), " tokens, the model's config.json allows ",
+                    model_config->vocab_size);
 
   const Datasets data = load_datasets(config, *model_config, setup.notes);
   setup.task = data.task;
-  int64_t truncated = 0;
-  setup.train = tokenize(setup.tokenizer, data.train, config.max_length, truncated);
-  setup.dev = tokenize(setup.tokenizer, data.dev, config.max_length, truncated);
-  setup.test = tokenize(setup.tokenizer, data.test, config.max_length, truncated);
+  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
+  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
+  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
+  const int64_t truncated = setup.train.truncated + setup.dev.truncated + setup.test.truncated;
   setup.notes.push_back(fmt::format("{} training, {} dev and {} test texts in {}", setup.train.ids.size(),
                                     setup.dev.ids.size(), setup.test.ids.size(), setup.task->summary()));
   if (truncated > 0) {
