@@ -6,7 +6,7 @@
 
 #include "commands.h"
 #include "mezzo/text/data/dataset.h"
-#include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
@@ -23,29 +23,31 @@ struct EvalFlags {
 
 int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   ModelSession session(flags.model, group);
-  const auto labels = text::LabelMap::from_names(session.label_names());
-  auto rows = text::load_rows(flags.data);
+  const auto rows = text::load_rows(flags.data);
   if (is_main(group)) {
     warn_of_invalid_utf8(rows);
   }
-  const auto data = text::to_dataset(std::move(rows), labels);
-  const auto logits = session.logits(data.texts);
+  const text::Task& task = session.task();
+  const auto targets = task.targets(rows);
+  const auto outputs = session.run(rows.texts);
   session.report_cut_texts();
-  const double loss = text::mean_cross_entropy(logits, data.labels);
-  const auto report = text::classification_report(data.labels, text::predicted_labels(logits), session.label_names());
+  const text::Evaluation evaluation = task.evaluate(outputs, targets);
   if (!is_main(group)) {
     return 0;
   }
   if (flags.json) {
-    const nlohmann::ordered_json json = {{"texts", data.texts.size()},
-                                         {"loss", loss},
-                                         {"accuracy", report.accuracy},
-                                         {"macro_f1", report.macro_avg.f1},
-                                         {"weighted_f1", report.weighted_avg.f1},
-                                         {"confusion_matrix", report.confusion}};  // empty for very many labels
+    nlohmann::ordered_json json = {{"texts", rows.texts.size()}, {"loss", evaluation.loss}};
+    for (size_t i = 0; i < task.metrics().size(); ++i) {
+      json[task.metrics()[i].name] = evaluation.metrics[i];
+    }
+    for (const auto& [name, value] : evaluation.details) {
+      json[name] = value;
+    }
+    json["confusion_matrix"] = evaluation.confusion_matrix;  // empty for very many labels
     text::write_stdout(json.dump() + "\n");
   } else {
-    text::write_stdout(fmt::format("loss {:.4f}, accuracy {:.4f}\n\n{}", loss, report.accuracy, report.to_text()));
+    text::write_stdout(fmt::format("loss {:.4f}, {} {:.4f}\n\n{}", evaluation.loss, task.metrics().front().title,
+                                   evaluation.metrics.front(), evaluation.report));
   }
   return 0;
 }

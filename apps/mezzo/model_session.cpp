@@ -15,10 +15,16 @@
 namespace mezzo::app {
 namespace {
 
-std::shared_ptr<text::BertForSequenceClassification> load_model(const std::filesystem::path& folder) {
-  const auto config = text::BertConfig::from_file(folder / "config.json");
-  config.check_labels(folder / "config.json");
-  auto model = std::make_shared<text::BertForSequenceClassification>(config);
+std::unique_ptr<text::ModelConfig> read_config(const std::filesystem::path& folder) {
+  auto config = text::ModelConfig::from_file(folder / "config.json");
+  config->check_labels(folder / "config.json");
+  return config;
+}
+
+std::shared_ptr<text::ModelForTask> load_model(const std::filesystem::path& folder,
+                                               const text::ModelConfig& config,
+                                               const text::Task& task) {
+  auto model = text::make_model(config, task.head());
   const auto loaded = text::map_pretrained(*model, folder);
   TORCH_CHECK_VALUE(loaded.initialised.empty(), (folder / "model.safetensors").string(), ": has no ",
                     loaded.initialised.front(), ", so it is no trained classifier; mezzo train makes one of it");
@@ -26,9 +32,9 @@ std::shared_ptr<text::BertForSequenceClassification> load_model(const std::files
 }
 
 /// As many tokens as the model was trained with, or else has positions for.
-int64_t default_max_length(const text::BertTokenizer& tokenizer, const text::BertConfig& config) {
-  const int64_t trained_with = tokenizer.options().model_max_length();
-  return trained_with > 0 ? std::min(trained_with, config.max_position_embeddings) : config.max_position_embeddings;
+int64_t default_max_length(const text::Tokenizer& tokenizer, const text::ModelConfig& config) {
+  const int64_t trained_with = tokenizer.model_max_length();
+  return trained_with > 0 ? std::min(trained_with, config.max_tokens()) : config.max_tokens();
 }
 
 }  // namespace
@@ -57,46 +63,43 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
     : group_(group),
       device_(text::parse_device(flags.device)),
       precision_(text::parse_precision(flags.precision, device_)),
-      tokenizer_(text::BertTokenizer::from_pretrained(flags.model)),
-      model_(load_model(flags.model)),
-      max_length_(flags.max_length.value_or(default_max_length(tokenizer_, model_->config()))) {
+      tokenizer_(text::Tokenizer::from_pretrained(flags.model)),
+      config_(read_config(flags.model)),
+      task_(text::make_task(config_->problem_type, config_->label_names)),
+      model_(load_model(flags.model, *config_, *task_)),
+      max_length_(flags.max_length.value_or(default_max_length(*tokenizer_, *config_))) {
   if (flags.threads > 0) {
     at::set_num_threads(static_cast<int>(flags.threads));
   }
-  TORCH_CHECK_VALUE(max_length_ <= model_->config().max_position_embeddings, "--max-length is ", max_length_,
-                    ", the model has positions for ", model_->config().max_position_embeddings);
-  TORCH_CHECK_VALUE(tokenizer_.vocab_size() <= model_->config().vocab_size, flags.model.string(),
-                    ": the vocabulary has ", tokenizer_.vocab_size(), " tokens, config.json allows ",
-                    model_->config().vocab_size);
+  TORCH_CHECK_VALUE(max_length_ <= config_->max_tokens(), "--max-length is ", max_length_,
+                    ", the model has positions for ", config_->max_tokens());
+  TORCH_CHECK_VALUE(tokenizer_->vocab_size() <= config_->vocab_size, flags.model.string(), ": the vocabulary has ",
+                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size);
   model_->to(device_);
 }
 
-at::Tensor ModelSession::logits(const std::vector<std::string>& texts) {
-  text::TokenizedTexts tokenized;
-  for (const std::string& one : texts) {
-    auto encoding = tokenizer_.encode(one, max_length_);
-    num_cut_ += encoding.truncated ? 1 : 0;
-    tokenized.ids.push_back(std::move(encoding.input_ids));
-  }
+at::Tensor ModelSession::run(const std::vector<std::string>& texts) {
+  const auto tokenized = text::tokenize(*tokenizer_, texts, max_length_);
+  num_cut_ += tokenized.truncated;
   num_texts_ += static_cast<int64_t>(texts.size());
   text::InferenceShare share;
   if (group_ != nullptr) {
     share = {.rank = group_->rank(), .of = group_->size()};
   }
-  auto logits = text::predict_logits(*model_, tokenized, precision_, {}, share);
+  auto outputs = text::predict_outputs(*model_, tokenized, precision_, {}, share);
   if (group_ != nullptr) {
-    group_->all_reduce_sum(logits);
+    group_->all_reduce_sum(outputs);
   }
-  check_finite(logits);
-  return logits;
+  check_finite(outputs);
+  return outputs;
 }
 
-void ModelSession::check_finite(const at::Tensor& logits) const {
-  const auto is_finite = at::isfinite(logits).all(1);
+void ModelSession::check_finite(const at::Tensor& outputs) const {
+  const auto is_finite = at::isfinite(outputs).all(1);
   if (is_finite.all().item<bool>()) {
     return;
   }
-  const int64_t before = num_texts_ - logits.size(0);
+  const int64_t before = num_texts_ - outputs.size(0);
   TORCH_CHECK(false, "the model gives inf or NaN for text ",
               before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1, " in ", to_string(precision_),
               precision_ == text::Precision::kFloat32 ? ": its weights are damaged, or its training diverged"

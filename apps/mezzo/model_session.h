@@ -11,8 +11,9 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/distributed/group/process_group.h"
 #include "mezzo/text/inference/inference.h"
-#include "mezzo/text/models/bert.h"
-#include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "mezzo/text/models/model_for_task.h"
+#include "mezzo/text/tasks/task.h"
+#include "mezzo/text/tokenizers/tokenizer.h"
 
 namespace mezzo::app {
 
@@ -36,25 +37,27 @@ class ModelSession {
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
   ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
-  /// [texts, labels] float32 logits. `texts` must not be empty.
-  /// @throws c10::Error  naming the first text of all so far whose logits are inf or NaN: no label can be told from
+  /// The model's outputs, float32: a row a text. `texts` must not be empty.
+  /// @throws c10::Error  naming the first text of all so far whose outputs are inf or NaN: nothing can be told from
   /// them.
-  at::Tensor logits(const std::vector<std::string>& texts);
+  at::Tensor run(const std::vector<std::string>& texts);
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;
-  const std::vector<std::string>& label_names() const { return model_->config().label_names; }
+  const text::Task& task() const { return *task_; }
 
  private:
   distributed::ProcessGroup* group_;
   CpuHalfCompute fast_half_compute_;
   c10::Device device_;
   text::Precision precision_;
-  text::BertTokenizer tokenizer_;
-  std::shared_ptr<text::BertForSequenceClassification> model_;
+  std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::unique_ptr<text::ModelConfig> config_;
+  std::shared_ptr<const text::Task> task_;
+  std::shared_ptr<text::ModelForTask> model_;
   int64_t max_length_;
   int64_t num_texts_ = 0, num_cut_ = 0;
 
-  void check_finite(const at::Tensor& logits) const;
+  void check_finite(const at::Tensor& outputs) const;
 };
 
 }  // namespace mezzo::app

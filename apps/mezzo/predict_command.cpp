@@ -1,4 +1,3 @@
-#include <ATen/ops/softmax.h>
 #include <fmt/format.h>
 
 #include <memory>
@@ -25,19 +24,24 @@ struct PredictFlags {
   bool logits = false;
 };
 
-/// One line of JSON about one text. `logits` and `scores`: [labels].
-std::string prediction(const std::string& text,
-                       const std::vector<std::string>& names,
-                       const at::Tensor& logits,
-                       const at::Tensor& scores,
-                       bool with_logits) {
-  const auto best = scores.argmax().item<int64_t>();
+Json to_json(double value) { return value; }
+Json to_json(const std::string& value) { return value; }
+Json to_json(const std::vector<std::pair<std::string, double>>& values) {
   Json::object_t by_name;  // filled without a search for each of the names, which differ
-  for (size_t id = 0; id < names.size(); ++id) {
-    by_name.emplace_back(names[id], scores[static_cast<int64_t>(id)].item<float>());
+  for (const auto& [name, value] : values) {
+    by_name.emplace_back(name, value);
   }
-  Json json = {{"text", text}, {"label", names[best]}, {"score", scores[best].item<float>()}, {"scores", by_name}};
-  if (with_logits) {
+  return by_name;
+}
+
+/// One line of JSON about one text.
+/// @param logits  the model's outputs for it; undefined to leave them out.
+std::string to_line(const std::string& text, const text::Prediction& prediction, const at::Tensor& logits) {
+  Json json = {{"text", text}};
+  for (const auto& [name, value] : prediction) {
+    json[name] = std::visit([](const auto& v) { return to_json(v); }, value);
+  }
+  if (logits.defined()) {
     json["logits"] =
         std::vector<float>(logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel());
   }
@@ -62,13 +66,14 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
     file.emplace(flags.output);
   }
   const auto predict = [&](const std::vector<std::string>& texts) {
-    const auto logits = session.logits(texts), scores = at::softmax(logits, 1);
+    const auto outputs = session.run(texts);
     if (!is_main(group)) {
       return;
     }
+    const auto predictions = session.task().predictions(outputs);
     for (size_t i = 0; i < texts.size(); ++i) {
-      const auto row = static_cast<int64_t>(i);
-      const auto line = prediction(texts[i], session.label_names(), logits[row], scores[row], flags.logits);
+      const auto line =
+          to_line(texts[i], predictions[i], flags.logits ? outputs[static_cast<int64_t>(i)] : at::Tensor());
       file ? file->write(line) : text::write_stdout(line);
     }
     text::flush_stdout();

@@ -5,7 +5,7 @@
 
 #include "commands.h"
 #include "mezzo/text/terminal/standard_output.h"
-#include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "mezzo/text/tokenizers/tokenizer.h"
 #include "text_source.h"
 
 namespace mezzo::app {
@@ -38,12 +38,12 @@ int run_tokenize(const TokenizeFlags& flags) {
   if (flags.max_length != 0 && flags.max_length < 2) {
     throw UsageError(fmt::format("--max-length is {}, expected at least 2, or 0 for no limit", flags.max_length));
   }
-  const auto tokenizer = flags.model.empty() ? text::BertTokenizer::from_vocab(flags.vocab)
-                                             : text::BertTokenizer::from_pretrained(flags.model);
+  const auto tokenizer =
+      flags.model.empty() ? text::Tokenizer::from_vocab(flags.vocab) : text::Tokenizer::from_pretrained(flags.model);
   for_each_chunk(flags.data, /*warns=*/true, [&](const std::vector<std::string>& texts) {
     fmt::memory_buffer lines;
     for (const std::string& one : texts) {
-      append_line(tokenizer.encode(one, flags.max_length).input_ids, lines);
+      append_line(tokenizer->encode(one, flags.max_length).input_ids, lines);
       if (lines.size() >= kWriteAt) {
         text::write_stdout({lines.data(), lines.size()});
         lines.clear();

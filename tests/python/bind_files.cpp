@@ -5,6 +5,14 @@
 
 using namespace mezzo::text;
 
+namespace {
+
+std::vector<int64_t> to_vector(const at::Tensor& targets) {
+  return {targets.const_data_ptr<int64_t>(), targets.const_data_ptr<int64_t>() + targets.numel()};
+}
+
+}  // namespace
+
 void bind_files(py::module_& m) {
   py::class_<SafetensorsReader>(m, "SafetensorsReader")
       .def(py::init<const std::string&>())
@@ -23,8 +31,8 @@ void bind_files(py::module_& m) {
       },
       py::arg("path"), py::arg("limit") = 0, py::arg("labels_required") = true);
   m.def("split_dataset", [](std::vector<std::string> texts, std::vector<int64_t> labels, double ratio, uint64_t seed) {
-    const auto [first, second] = split_dataset({std::move(texts), std::move(labels)}, ratio, seed);
-    return std::tuple(first.texts, first.labels, second.texts, second.labels);
+    const auto [first, second] = split_dataset({std::move(texts), at::tensor(labels)}, ratio, seed);
+    return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
   });
 
   m.def("classification_report", [](const std::vector<int64_t>& y_true, const std::vector<int64_t>& y_pred,

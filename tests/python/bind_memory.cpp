@@ -89,9 +89,8 @@ void bind_memory(py::module_& m) {
       "estimate_memory",
       [](const py::dict& settings, int ranks, int64_t rows, int64_t longest, int64_t labels) {
         const TrainConfig config = to_config(settings);
-        auto model = BertConfig::from_file(config.model_config);
-        model.label_names.resize(labels);
-        const auto estimate = estimate_memory(model, parse_precision(config.precision, at::kCPU), config, ranks,
+        const auto model = make_model(*ModelConfig::from_file(config.model_config), {.num_outputs = labels});
+        const auto estimate = estimate_memory(*model, parse_precision(config.precision, at::kCPU), config, ranks,
                                               {.rows = rows, .longest = longest});
         return py::dict("weights"_a = estimate.weights, "optimizer"_a = estimate.optimizer,
                         "gradients"_a = estimate.gradients, "activations"_a = estimate.activations,

@@ -1,7 +1,8 @@
 #include "bindings.h"
 #include "kernels/dropout.h"
 #include "mezzo/text/data/batching.h"
-#include "mezzo/text/models/bert.h"
+#include "mezzo/text/inference/inference.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/models/pretrained.h"
 
 namespace {
@@ -12,8 +13,8 @@ using namespace mezzo::text;
 /// A model and what Python needs to drive it; tensors are shared.
 class Bert {
  public:
-  Bert(const std::string& folder, uint64_t seed)
-      : model_(std::make_shared<BertForSequenceClassification>(BertConfig::from_file(folder + "/config.json"))),
+  Bert(const std::string& folder, uint64_t seed, bool per_token)
+      : model_(make(*ModelConfig::from_file(folder + "/config.json"), per_token)),
         loaded_(load_pretrained(*model_, folder, seed)) {}
 
   std::map<std::string, at::Tensor> parameters() const {
@@ -29,7 +30,7 @@ class Bert {
                      int64_t max_length,
                      uint64_t seed,
                      uint32_t step) {
-    TokenizedTexts texts{std::move(ids), {}};
+    const TokenizedTexts texts{.ids = std::move(ids)};
     std::vector<int64_t> indices(texts.ids.size());
     std::iota(indices.begin(), indices.end(), 0);
     const auto batch = collate(texts, indices, parse_batching(batching), max_length, model_->config().pad_token_id);
@@ -40,8 +41,18 @@ class Bert {
   void set_gradient_checkpointing(bool on) { model_->set_gradient_checkpointing(on); }
   const LoadedWeights& loaded() const { return loaded_; }
 
+  /// Row i is text i's, or the rows of its tokens.
+  at::Tensor predict(std::vector<std::vector<int32_t>> ids) {
+    return predict_outputs(*model_, {.ids = std::move(ids)}, Precision::kFloat32);
+  }
+
  private:
-  std::shared_ptr<BertForSequenceClassification> model_;
+  static std::shared_ptr<ModelForTask> make(const ModelConfig& config, bool per_token) {
+    return make_model(config,
+                      {static_cast<int64_t>(config.label_names.size()), per_token ? RowsPer::kToken : RowsPer::kText});
+  }
+
+  std::shared_ptr<ModelForTask> model_;
   LoadedWeights loaded_;
 };
 
@@ -49,10 +60,12 @@ class Bert {
 
 void bind_model(py::module_& m) {
   py::class_<Bert>(m, "Bert")
-      .def(py::init<std::string, uint64_t>(), py::arg("folder"), py::arg("seed") = 0)
+      .def(py::init<std::string, uint64_t, bool>(), py::arg("folder"), py::arg("seed") = 0,
+           py::arg("per_token") = false)
       .def("parameters", &Bert::parameters)
       .def("forward", &Bert::forward, py::arg("ids"), py::arg("batching") = "packed", py::arg("max_length") = 128,
            py::arg("seed") = 0, py::arg("step") = 0)
+      .def("predict", &Bert::predict, py::arg("ids"))
       .def("train", &Bert::train)
       .def("set_gradient_checkpointing", &Bert::set_gradient_checkpointing)
       .def_property_readonly("initialised", [](const Bert& self) { return self.loaded().initialised; })

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import MINILM, mixed_ids, padded, random_bert
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, BertForTokenClassification
 
 BATCHINGS = ["packed", "dynamic", "grouped", "padded"]
 
@@ -40,6 +40,21 @@ def test_logits_are_those_of_transformers_for_mixed_lengths(name, batching, requ
         actual = mine.forward(ids, batching=batching, max_length=128)
     assert actual.dtype == torch.float32
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_outputs_for_each_token_are_those_of_transformers(bert_base, tmp_path):
+    model = BertForTokenClassification(bert_base[0].config).eval()
+    model.save_pretrained(tmp_path)
+    ids = mixed_ids([2, 3, 17, 64, 1, 40], vocab_size=model.config.vocab_size)
+    mine = _mezzo.Bert(str(tmp_path), per_token=True)
+    assert mine.initialised == [], "no pooler"
+    actual = mine.predict(ids)
+    assert actual.shape == (6, 64, model.config.num_labels)
+    with torch.no_grad():
+        expected = model(**padded(ids)).logits
+    for text, row, reference in zip(ids, actual, expected):
+        torch.testing.assert_close(row[:len(text)], reference[:len(text)], rtol=0, atol=1e-5)
+        assert row[len(text):].count_nonzero() == 0
 
 
 def loss_gradients(model, ids, labels):

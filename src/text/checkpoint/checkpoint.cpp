@@ -64,6 +64,20 @@ void check_format(const fs::path& file, const Json& state) {
                     ", this mezzo reads format ", kCheckpointFormat, "; go on with the version that wrote it");
 }
 
+/// {"step": 50, "accuracy": 0.9, "hash": "…"}: the metric goes by its name.
+Json to_json(const BestModel& best) { return {{"step", best.step}, {best.metric, best.value}, {"hash", best.hash}}; }
+
+BestModel best_from_json(const Json& json) {
+  BestModel best{json.at("step").get<int64_t>(), "", 0, json.at("hash").get<std::string>()};
+  for (const auto& [name, value] : json.items()) {
+    if (name != "step" && name != "hash") {
+      best.metric = name;
+    }
+  }
+  best.value = json.at(best.metric).get<double>();
+  return best;
+}
+
 void read_state(const Json& json, Checkpoint& checkpoint) {
   json.at("run").get_to(checkpoint.run);
   json.at("step").get_to(checkpoint.step);
@@ -74,8 +88,7 @@ void read_state(const Json& json, Checkpoint& checkpoint) {
   json.at("step_seconds").get_to(checkpoint.step_seconds);
   json.at("last_eval_step").get_to(checkpoint.last_eval_step);
   if (const Json& best = json.at("best"); !best.is_null()) {
-    checkpoint.best = BestModel{best.at("step").get<int64_t>(), best.at("accuracy").get<double>(),
-                                best.at("hash").get<std::string>()};
+    checkpoint.best = best_from_json(best);
   }
   json.at("scaler").get_to(checkpoint.scaler);
   json.at("schedule").get_to(checkpoint.schedule);
@@ -144,20 +157,19 @@ RunIdentity identity_from_json(const Json& json) {
 
 std::string state_text(const Checkpoint& checkpoint) {
   const auto& best = checkpoint.best;
-  const Json json = {
-      {"format", kCheckpointFormat},
-      {"run", checkpoint.run},
-      {"step", checkpoint.step},
-      {"steps_taken", checkpoint.steps_taken},
-      {"samples", checkpoint.samples},
-      {"tokens", checkpoint.tokens},
-      {"seconds", checkpoint.seconds},
-      {"step_seconds", checkpoint.step_seconds},
-      {"last_eval_step", checkpoint.last_eval_step},
-      {"best", best ? Json{{"step", best->step}, {"accuracy", best->accuracy}, {"hash", best->hash}} : Json()},
-      {"scaler", checkpoint.scaler},
-      {"schedule", checkpoint.schedule},
-      {"identity", to_json(checkpoint.identity)}};
+  const Json json = {{"format", kCheckpointFormat},
+                     {"run", checkpoint.run},
+                     {"step", checkpoint.step},
+                     {"steps_taken", checkpoint.steps_taken},
+                     {"samples", checkpoint.samples},
+                     {"tokens", checkpoint.tokens},
+                     {"seconds", checkpoint.seconds},
+                     {"step_seconds", checkpoint.step_seconds},
+                     {"last_eval_step", checkpoint.last_eval_step},
+                     {"best", best ? to_json(*best) : Json()},
+                     {"scaler", checkpoint.scaler},
+                     {"schedule", checkpoint.schedule},
+                     {"identity", to_json(checkpoint.identity)}};
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -101,14 +102,13 @@ PackedBatch collate(const TokenizedTexts& texts,
                     Batching batching,
                     int64_t max_length,
                     int64_t pad_id) {
-  std::vector<std::span<const int32_t>> ids;
-  std::vector<int64_t> labels;
+  std::vector<std::span<const int32_t>> ids, token_types;
   size_t longest = 0;
   for (int64_t index : indices) {
     ids.emplace_back(texts.ids[index]);
     longest = std::max(longest, texts.ids[index].size());
-    if (!texts.labels.empty()) {
-      labels.push_back(texts.labels[index]);
+    if (!texts.token_types.empty()) {
+      token_types.emplace_back(texts.token_types[index]);
     }
   }
   PackOptions options;
@@ -119,7 +119,11 @@ PackedBatch collate(const TokenizedTexts& texts,
     case Batching::kDynamic: options.pad_to = static_cast<int64_t>(longest); break;
     case Batching::kPadded: options.pad_to = max_length; break;
   }
-  return pack(ids, labels, options);
+  PackedBatch batch = pack(ids, options, token_types);
+  if (texts.targets.defined()) {
+    batch.targets = texts.targets.index_select(0, at::tensor(at::ArrayRef<int64_t>(indices.data(), indices.size())));
+  }
+  return batch;
 }
 
 }  // namespace mezzo::text

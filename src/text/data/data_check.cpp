@@ -141,9 +141,12 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
 
 }  // namespace
 
-void check_can_train(const LabeledRows& rows) {
+void check_has_text(const LabeledRows& rows) {
   TORCH_CHECK_VALUE(!std::ranges::all_of(rows.texts, is_empty), rows.file, ": all of its ", rows.texts.size(),
                     " texts are empty, so there is nothing to learn from. Is 'text' the right column?");
+}
+
+void check_has_two_labels(const LabeledRows& rows) {
   const bool one_label = std::ranges::all_of(rows.labels, [&](const RawLabel& l) { return l == rows.labels.front(); });
   TORCH_CHECK_VALUE(!one_label, rows.file, rows.labels.size() == 1 ? ": its only text has" : ": all texts have",
                     " a single label, ", name_of(rows.labels.front()), "; a classifier needs at least two");
@@ -174,10 +177,12 @@ std::vector<std::string> shared_texts(const DatasetOfFile& train,
                   train.file, train.dataset.lines[shared.earlier])};
 }
 
-std::vector<std::string> untrained_labels(const Dataset& train, const LabelMap& labels, const std::string& why) {
+std::vector<std::string> untrained_labels(std::span<const int64_t> train,
+                                          const LabelMap& labels,
+                                          const std::string& why) {
   constexpr size_t kShown = 10;
   std::vector<bool> seen(labels.size());
-  for (const int64_t label : train.labels) seen[label] = true;
+  for (const int64_t label : train) seen[label] = true;
   std::vector<std::string> missing;
   for (int64_t id = 0; id < labels.size(); ++id) {
     if (!seen[id]) missing.push_back(shown(labels.name(id)));

@@ -1,6 +1,7 @@
 // What is odd about the data of a run: nothing of it need be wrong, but who knows of it may save a day.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -8,9 +9,10 @@
 
 namespace mezzo::text {
 
-/// Refuses training data that nobody can mean: texts that are all empty, or all of one label.
+/// Refuse training data that nobody can mean: texts that are all empty, or all of one label.
 /// @throws c10::ValueError
-void check_can_train(const LabeledRows& rows);
+void check_has_text(const LabeledRows& rows);
+void check_has_two_labels(const LabeledRows& rows);
 
 /// One line each, with a number and an example's place, about `rows` by themselves: empty texts, texts that stand there
 /// twice, with one label or with two, labels that only white space or case tells apart, integers in place of names.
@@ -29,7 +31,10 @@ std::vector<std::string> shared_texts(const DatasetOfFile& train,
                                       const std::string& role);
 
 /// A line about the labels that no row of a training part has, of which `labels` knows.
+/// @param train  the ids of its labels.
 /// @param why  how that can be.
-std::vector<std::string> untrained_labels(const Dataset& train, const LabelMap& labels, const std::string& why);
+std::vector<std::string> untrained_labels(std::span<const int64_t> train,
+                                          const LabelMap& labels,
+                                          const std::string& why);
 
 }  // namespace mezzo::text

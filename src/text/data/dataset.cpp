@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/randperm.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -111,13 +112,14 @@ std::optional<int64_t> LabelMap::id(std::string_view name) const {
   return found == ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
-Dataset to_dataset(LabeledRows rows, const LabelMap& labels) {
-  Dataset dataset;
-  dataset.labels.reserve(rows.labels.size());
-  for (size_t i = 0; i < rows.labels.size(); ++i) dataset.labels.push_back(find_id(rows, i, labels));
-  dataset.texts = std::move(rows.texts);
-  dataset.lines = std::move(rows.lines);
-  return dataset;
+at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels) {
+  at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
+  for (size_t i = 0; i < rows.labels.size(); ++i) ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, labels);
+  return ids;
+}
+
+Dataset to_dataset(LabeledRows rows, at::Tensor targets) {
+  return {std::move(rows.texts), std::move(targets), std::move(rows.lines)};
 }
 
 std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
@@ -133,8 +135,11 @@ std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_
   for (int64_t i = 0; i < total; ++i) {
     Dataset& part = i < total - second ? parts.first : parts.second;
     part.texts.push_back(std::move(dataset.texts[rows[i]]));
-    part.labels.push_back(dataset.labels[rows[i]]);
     if (!dataset.lines.empty()) part.lines.push_back(dataset.lines[rows[i]]);
+  }
+  if (dataset.targets.defined()) {
+    parts.first.targets = dataset.targets.index_select(0, order.narrow(0, 0, total - second));
+    parts.second.targets = dataset.targets.index_select(0, order.narrow(0, total - second, second));
   }
   return parts;
 }

@@ -12,18 +12,19 @@ PackedBatch PackedBatch::to(const at::Device& device) const {
   PackedBatch moved = *this;
   moved.input_ids = input_ids.to(device);
   moved.positions = positions.to(device);
-  if (labels.defined()) {
-    moved.labels = labels.to(device);
+  if (token_types.defined()) {
+    moved.token_types = token_types.to(device);
+  }
+  if (targets.defined()) {
+    moved.targets = targets.to(device);
   }
   return moved;
 }
 
 PackedBatch pack(std::span<const std::span<const int32_t>> texts,
-                 std::span<const int64_t> labels,
-                 const PackOptions& options) {
+                 const PackOptions& options,
+                 std::span<const std::span<const int32_t>> token_types) {
   TORCH_CHECK_VALUE(!texts.empty(), "pack: a batch needs at least one text");
-  TORCH_CHECK_VALUE(labels.empty() || labels.size() == texts.size(), "pack: ", texts.size(), " texts but ",
-                    labels.size(), " labels");
   const auto batch_size = static_cast<int64_t>(texts.size());
   PackedBatch batch;
   batch.cu_seqlens = at::zeros({batch_size + 1}, at::kInt);
@@ -53,9 +54,15 @@ PackedBatch pack(std::span<const std::span<const int32_t>> texts,
       positions[first[b] + i] = i;
     }
   }
-  if (!labels.empty()) {
-    batch.labels = at::empty({batch_size}, at::kLong);
-    std::copy(labels.begin(), labels.end(), batch.labels.mutable_data_ptr<int64_t>());
+  if (!token_types.empty()) {
+    TORCH_CHECK_VALUE(token_types.size() == texts.size(), "pack: ", texts.size(), " texts but token types of ",
+                      token_types.size());
+    batch.token_types = at::zeros({rows}, at::kLong);
+    for (int64_t b = 0; b < batch_size; ++b) {
+      TORCH_CHECK_VALUE(token_types[b].size() == texts[b].size(), "pack: text ", b, " has ", texts[b].size(),
+                        " tokens but ", token_types[b].size(), " token types");
+      std::ranges::copy(token_types[b], batch.token_types.mutable_data_ptr<int64_t>() + first[b]);
+    }
   }
   return batch;
 }

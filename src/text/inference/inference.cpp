@@ -4,6 +4,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "mezzo/amp/autocast_guard.h"
 
 namespace mezzo::text {
@@ -29,21 +31,47 @@ class EvalModeGuard {
   bool was_training_;
 };
 
+at::Tensor make_outputs(const Head& head, const TokenizedTexts& texts) {
+  const auto count = static_cast<int64_t>(texts.ids.size());
+  if (head.rows == RowsPer::kText) {
+    return at::zeros({count, head.num_outputs}, at::kFloat);
+  }
+  const auto longest = std::ranges::max(texts.ids, {}, [](const auto& ids) { return ids.size(); }).size();
+  return at::zeros({count, static_cast<int64_t>(longest), head.num_outputs}, at::kFloat);
+}
+
+/// The rows of a batch to the places of its texts.
+void put(const at::Tensor& rows,
+         const PackedBatch& batch,
+         const std::vector<int64_t>& indices,
+         RowsPer rows_per,
+         at::Tensor& outputs) {
+  if (rows_per == RowsPer::kText) {
+    outputs.index_copy_(0, at::tensor(indices), rows);
+    return;
+  }
+  const auto first = batch.cu_seqlens.accessor<int32_t, 1>(), count = batch.seqlens.accessor<int32_t, 1>();
+  for (size_t b = 0; b < indices.size(); ++b) {
+    const auto i = static_cast<int64_t>(b);
+    outputs[indices[b]].narrow(0, 0, count[i]).copy_(rows.narrow(0, first[i], count[i]));
+  }
+}
+
 }  // namespace
 
-at::Tensor predict_logits(BertForSequenceClassification& model,
-                          const TokenizedTexts& texts,
-                          Precision precision,
-                          const InferenceProgress& progress,
-                          const InferenceShare& share) {
-  TORCH_CHECK_VALUE(!texts.ids.empty(), "predict_logits: no texts");
+at::Tensor predict_outputs(ModelForTask& model,
+                           const TokenizedTexts& texts,
+                           Precision precision,
+                           const InferenceProgress& progress,
+                           const InferenceShare& share) {
+  TORCH_CHECK_VALUE(!texts.ids.empty(), "predict_outputs: no texts");
   const EvalModeGuard eval_mode(model);
   const at::NoGradGuard no_grad;
   const auto device = model.parameters().front().device();
   const auto dtype = autocast_dtype(precision);
   const mezzo::AutocastGuard autocast(device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
 
-  auto logits = at::zeros({static_cast<int64_t>(texts.ids.size()), model.num_labels()}, at::kFloat);
+  auto outputs = make_outputs(model.head(), texts);
   int64_t done = 0, number = 0;
   for (const auto& indices : length_sorted_batches(texts, dtype.has_value() ? kMaxHalfTokens : kMaxTokens)) {
     if (number++ % share.of != share.rank) {
@@ -51,22 +79,13 @@ at::Tensor predict_logits(BertForSequenceClassification& model,
     }
     const auto batch = collate(texts, indices, Batching::kPacked, /*max_length=*/0, model.config().pad_token_id);
     const auto rows = model.forward(batch.to(device)).to(at::kCPU, at::kFloat);
-    logits.index_copy_(0, at::tensor(indices), rows);
+    put(rows, batch, indices, model.head().rows, outputs);
     done += batch.size();
     if (progress && !progress(done)) {
       return {};
     }
   }
-  return logits;
-}
-
-double mean_cross_entropy(const at::Tensor& logits, const std::vector<int64_t>& labels) {
-  return at::cross_entropy_loss(logits, at::tensor(labels)).item<double>();
-}
-
-std::vector<int64_t> predicted_labels(const at::Tensor& logits) {
-  const auto best = logits.argmax(1).contiguous();
-  return {best.const_data_ptr<int64_t>(), best.const_data_ptr<int64_t>() + best.numel()};
+  return outputs;
 }
 
 }  // namespace mezzo::text

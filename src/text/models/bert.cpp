@@ -1,17 +1,15 @@
-#include "mezzo/text/models/bert.h"
-
+// BERT (Devlin et al. 2018) on packed rows.
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
-#include <c10/core/GradMode.h>
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include <c10/util/Exception.h>
 
 #include "encoder/blocks.h"
 #include "encoder/sequence_layout.h"
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
+#include "mezzo/text/models/bert_config.h"
 #include "text/models/checkpointed.h"
+#include "text/models/model_families.h"
+#include "text/models/modules.h"
 
 // Shapes below: T rows (tokens of all texts), B texts, H hidden size, F intermediate size, C labels.
 
@@ -22,59 +20,7 @@ using kernels::LayerNormParams;
 using kernels::RandomKey;
 using kernels::SequenceLayoutPtr;
 
-/// y = x weight^T + bias.
-class Dense : public torch::nn::Module {
- public:
-  Dense(int64_t in, int64_t out)
-      : weight(register_parameter("weight", at::empty({out, in}))),
-        bias(register_parameter("bias", at::empty({out}))) {}
-  at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
-
-  /// Keeps a copy of the weight in `dtype` from now on, which an optimizer may refresh when it updates the weight.
-  at::Tensor make_shadow(at::ScalarType dtype) {
-    shadow_ = weight.detach().to(dtype);
-    lead_ = lead();
-    return shadow_;
-  }
-
-  kernels::LinearParams params() {
-    if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
-      shadow_.copy_(weight.detach());
-      lead_ = lead();
-    }
-    return {weight, bias, shadow_};
-  }
-
-  at::Tensor weight, bias;
-
- private:
-  /// By how many changes the weight is ahead. What updates both in step leaves it as it is.
-  int64_t lead() const { return static_cast<int64_t>(weight._version()) - static_cast<int64_t>(shadow_._version()); }
-
-  at::Tensor shadow_;
-  int64_t lead_ = 0;
-};
-
 namespace {
-
-class Embedding : public torch::nn::Module {
- public:
-  Embedding(int64_t rows, int64_t columns) : weight(register_parameter("weight", at::empty({rows, columns}))) {}
-  at::Tensor weight;
-};
-
-class LayerNorm : public torch::nn::Module {
- public:
-  LayerNorm(int64_t size, double eps)
-      : weight_(register_parameter("weight", at::empty({size}))),
-        bias_(register_parameter("bias", at::empty({size}))),
-        eps_(eps) {}
-  LayerNormParams params() const { return {weight_, bias_, eps_}; }
-
- private:
-  at::Tensor weight_, bias_;
-  double eps_;
-};
 
 /// Which dropout of the model draws: one site each for the embeddings, three a layer, one for the classifier.
 enum class LayerSite : uint32_t { kAttentionWeights, kAttentionOutput, kOutput };
@@ -99,7 +45,7 @@ class BertEmbeddings : public torch::nn::Module {
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
     const DropoutSite dropout{is_training() ? dropout_ : 0, site(random, kEmbeddingSite)};
     return kernels::embedding_layer_norm(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
-                                         batch.positions, /*token_types=*/{}, norm_->params(), dropout);
+                                         batch.positions, batch.token_types, norm_->params(), dropout);
   }
 
  private:
@@ -237,13 +183,13 @@ class BertEncoder : public torch::nn::Module {
     }
   }
 
-  /// @return [B, H]: the last layer's first row of each sequence
-  at::Tensor forward(at::Tensor x, const SequenceLayoutPtr& layout, const DropoutSeed& random) const {
+  /// @param rows  of the last layer
+  at::Tensor forward(at::Tensor x, const SequenceLayoutPtr& layout, const DropoutSeed& random, RowsPer rows) const {
     const ModuleScope scope("encoder");
     for (size_t i = 0; i < layers_.size(); ++i) {
-      const auto run = [=, this, layer = layers_[i]](const std::vector<at::Tensor>& inputs) {
-        return layer->forward(inputs[0], layout, random, static_cast<int64_t>(i),
-                              /*only_first_rows=*/i + 1 == layers_.size());
+      const bool only_first_rows = rows == RowsPer::kText && i + 1 == layers_.size();
+      const auto run = [=, layer = layers_[i]](const std::vector<at::Tensor>& inputs) {
+        return layer->forward(inputs[0], layout, random, static_cast<int64_t>(i), only_first_rows);
       };
       x = checkpointing_ && is_training() ? checkpointed(run, {x}, layers_[i]->parameters()) : run({x});
     }
@@ -270,83 +216,79 @@ class BertPooler : public torch::nn::Module {
   std::shared_ptr<Dense> dense_;
 };
 
-}  // namespace
-
-class BertModel : public torch::nn::Module {
+class BertModel : public Encoder {
  public:
-  explicit BertModel(const BertConfig& config)
+  /// @param rows  what it is for: where it is for tokens, it has no pooler, as in transformers.
+  BertModel(const BertConfig& config, RowsPer rows)
       : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))),
         encoder_(register_module("encoder", std::make_shared<BertEncoder>(config))),
-        pooler_(register_module("pooler", std::make_shared<BertPooler>(config))) {}
+        num_layers_(config.num_hidden_layers) {
+    if (rows == RowsPer::kText) {
+      pooler_ = register_module("pooler", std::make_shared<BertPooler>(config));
+    }
+  }
 
-  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [B, H]
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override {
     const ModuleScope scope("bert");
     const auto layout = c10::make_intrusive<kernels::SequenceLayout>(batch.cu_seqlens, batch.seqlens,
                                                                      batch.input_ids.size(0), batch.input_ids.device());
-    return pooler_->forward(encoder_->forward(embeddings_->forward(batch, random), layout, random));
+    const auto output = encoder_->forward(embeddings_->forward(batch, random), layout, random, rows);
+    return rows == RowsPer::kText && pooler_ ? pooler_->forward(output) : output;
   }
 
-  void set_gradient_checkpointing(bool on) { encoder_->set_gradient_checkpointing(on); }
+  void set_gradient_checkpointing(bool on) override { encoder_->set_gradient_checkpointing(on); }
+
+  int64_t layer_of(std::string_view parameter) const override {
+    constexpr std::string_view kLayer = "encoder.layer.";
+    if (parameter.starts_with(kLayer)) {
+      return 1 + std::stoll(std::string(parameter.substr(kLayer.size())));
+    }
+    return parameter.starts_with("embeddings.") ? 0 : num_layers_ + 1;
+  }
 
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
   std::shared_ptr<BertEncoder> encoder_;
   std::shared_ptr<BertPooler> pooler_;
+  int64_t num_layers_;
 };
 
-BertForSequenceClassification::BertForSequenceClassification(const BertConfig& config) : config_(config) {
-  TORCH_CHECK_VALUE(num_labels() >= 2, "BertForSequenceClassification: needs at least two labels, got ", num_labels());
-  bert_ = register_module("bert", std::make_shared<BertModel>(config));
-  classifier_ = register_module("classifier", std::make_shared<Dense>(config.hidden_size, num_labels()));
-}
+/// transformers' BertForSequenceClassification, or BertForTokenClassification.
+class BertForTask : public ModelForTask {
+ public:
+  BertForTask(const BertConfig& config, const Head& head)
+      : ModelForTask(head),
+        config_(config),
+        bert_(register_module("bert", std::make_shared<BertModel>(config, head.rows))),
+        classifier_(register_module("classifier", std::make_shared<Dense>(config.hidden_size, head.num_outputs))) {}
 
-void BertForSequenceClassification::init_weights(uint64_t seed,
-                                                 const std::function<bool(const std::string& name)>& select) {
-  at::NoGradGuard no_grad;
-  for (auto& item : named_parameters()) {
-    const std::string& name = item.key();
-    at::Tensor& parameter = item.value();
-    if (!select(name)) {
-      continue;
-    }
-    if (name.ends_with("bias")) {
-      parameter.zero_();
-    } else if (name.ends_with("LayerNorm.weight")) {
-      parameter.fill_(1);
-    } else {
-      auto generator = at::detail::createCPUGenerator(XXH3_64bits_withSeed(name.data(), name.size(), seed));
-      parameter.normal_(0, config_.initializer_range, generator);
-      if (name.ends_with("word_embeddings.weight")) {
-        parameter.select(0, config_.pad_token_id).zero_();
-      }
-    }
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) override {
+    const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
+    const auto rows = bert_->forward(batch, random, head().rows);
+    const ModuleScope scope("classifier");
+    return classifier_->forward(kernels::dropout(rows, is_training() ? p : 0, site(random, kClassifierSite)));
   }
-}
 
-void BertForSequenceClassification::init_weights(uint64_t seed) {
-  init_weights(seed, [](const std::string&) { return true; });
-}
+  const ModelConfig& config() const override { return config_; }
+  std::string_view base_model_prefix() const override { return "bert"; }
+  Encoder& encoder() override { return *bert_; }
 
-void BertForSequenceClassification::set_gradient_checkpointing(bool on) { bert_->set_gradient_checkpointing(on); }
+ private:
+  BertConfig config_;
+  std::shared_ptr<BertModel> bert_;
+  std::shared_ptr<Dense> classifier_;
+};
 
-std::map<std::string, at::Tensor> BertForSequenceClassification::make_shadows(at::ScalarType dtype) {
-  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
-                    "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
-  std::map<std::string, at::Tensor> shadows;
-  for (const auto& item : named_modules()) {
-    auto* dense = item.value()->as<Dense>();
-    if (dense != nullptr && item.key().find("encoder.layer.") != std::string::npos) {
-      shadows[item.key() + ".weight"] = dense->make_shadow(dtype);
-    }
-  }
-  return shadows;
-}
+}  // namespace
 
-at::Tensor BertForSequenceClassification::forward(const PackedBatch& batch, const DropoutSeed& random) {
-  const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
-  const auto pooled = bert_->forward(batch, random);
-  const ModuleScope scope("classifier");
-  return classifier_->forward(kernels::dropout(pooled, is_training() ? p : 0, site(random, kClassifierSite)));
+ModelFamily bert_family() {
+  return {.model_type = "bert",
+          .read_config = [](const ConfigFields& fields) -> std::unique_ptr<ModelConfig> {
+            return std::make_unique<BertConfig>(BertConfig::from_fields(fields));
+          },
+          .make_model = [](const ModelConfig& config, const Head& head) -> std::shared_ptr<ModelForTask> {
+            return std::make_shared<BertForTask>(dynamic_cast<const BertConfig&>(config), head);
+          }};
 }
 
 }  // namespace mezzo::text

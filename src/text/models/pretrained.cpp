@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
@@ -13,6 +14,8 @@
 
 namespace mezzo::text {
 namespace {
+
+using Parameters = torch::OrderedDict<std::string, at::Tensor>;
 
 constexpr std::string_view kWeightsFile = "model.safetensors";
 
@@ -37,26 +40,26 @@ bool replace_ending(std::string& name, std::string_view old_ending, std::string_
   return true;
 }
 
-/// The parameter that a tensor of the file stands for, as this model names it.
-std::string parameter_name(std::string name) {
-  if (!name.starts_with("bert.") && !name.starts_with("classifier.") && !name.starts_with("cls.")) {
-    name.insert(0, "bert.");
-  }
+/// The parameter that a tensor of the file stands for, as `model` names it; the tensor's own name where there is none.
+std::string parameter_name(const ModelForTask& model, const Parameters& parameters, const std::string& stored) {
+  std::string name = stored;
   replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight") ||
       replace_ending(name, "LayerNorm.beta", "LayerNorm.bias");
-  return name;
+  const std::string inside = fmt::format("{}.{}", model.base_model_prefix(), name);
+  return parameters.contains(name) ? name : parameters.contains(inside) ? inside : stored;
 }
 
 }  // namespace
 
 bool has_classifier(const std::filesystem::path& folder) {
-  return SafetensorsReader(weights_path(folder)).contains("classifier.weight");
+  const auto names = SafetensorsReader(weights_path(folder)).names();
+  return std::ranges::any_of(names, [](const std::string& name) { return name.starts_with("classifier."); });
 }
 
 namespace {
 
 /// @param take  puts a tensor of the file in a parameter's place, and may call `release` when it is done with it.
-LoadedWeights load(BertForSequenceClassification& model,
+LoadedWeights load(ModelForTask& model,
                    const std::filesystem::path& folder,
                    uint64_t seed,
                    void (*take)(at::Tensor& parameter,
@@ -64,20 +67,21 @@ LoadedWeights load(BertForSequenceClassification& model,
                                 const std::function<void()>& release)) {
   const auto path = weights_path(folder);
   const SafetensorsReader file(path);
+  auto parameters = model.named_parameters();
   std::map<std::string, std::string> stored;  // parameter -> name in the file
   for (const std::string& name : file.names()) {
-    const bool is_new = stored.emplace(parameter_name(name), name).second;
-    TORCH_CHECK_VALUE(is_new, path.string(), ": holds ", parameter_name(name), " twice, as ", name, " and as ",
-                      stored[parameter_name(name)]);
+    const std::string parameter = parameter_name(model, parameters, name);
+    const auto [same, is_new] = stored.emplace(parameter, name);
+    TORCH_CHECK_VALUE(is_new, path.string(), ": holds ", parameter, " twice, as ", name, " and as ", same->second);
   }
 
   at::NoGradGuard no_grad;
   LoadedWeights loaded;
-  for (auto& item : model.named_parameters()) {
+  for (auto& item : parameters) {
+    const bool is_of_head = model.layer_of(item.key()) > model.config().num_hidden_layers;
     const auto found = stored.find(item.key());
     if (found == stored.end()) {
-      TORCH_CHECK_VALUE(item.key().starts_with("bert.pooler.") || item.key().starts_with("classifier."), path.string(),
-                        ": has no tensor ", item.key(), ", which config.json calls for");
+      TORCH_CHECK_VALUE(is_of_head, path.string(), ": has no tensor ", item.key(), ", which config.json calls for");
       loaded.initialised.push_back(item.key());
       continue;
     }
@@ -100,16 +104,14 @@ LoadedWeights load(BertForSequenceClassification& model,
 
 }  // namespace
 
-LoadedWeights load_pretrained(BertForSequenceClassification& model,
-                              const std::filesystem::path& folder,
-                              uint64_t seed) {
+LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed) {
   return load(model, folder, seed, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
     parameter.copy_(tensor);
     release();
   });
 }
 
-LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder) {
+LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder) {
   return load(model, folder, /*seed=*/0, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
     if (tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu()) {
       parameter.set_data(tensor);
@@ -120,7 +122,7 @@ LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::fi
   });
 }
 
-std::string save_pretrained(const BertConfig& config,
+std::string save_pretrained(const ModelConfig& config,
                             const std::vector<std::pair<std::string, at::Tensor>>& weights,
                             const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -22,6 +23,7 @@ namespace mezzo::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Metrics = decltype(EvalRecord::metrics);
 
 constexpr size_t kMaxLineBytes = 1 << 20;  // a record has some 200; a file that is no metrics.jsonl stops here
 
@@ -47,8 +49,7 @@ void visit_fields(Record& record, Visit&& visit) {
   visit("step", record.step);
   visit("split", record.split);
   visit("loss", record.loss);
-  visit("accuracy", record.accuracy);
-  visit("macro_f1", record.macro_f1);
+  visit("metrics", record.metrics);
   visit("seconds", record.seconds);
 }
 
@@ -117,11 +118,23 @@ const Value& to_json_value(const Value& value) {
   return value;
 }
 
+template <class Value>
+void add_member(Json& json, const char* key, const Value& value) {
+  json[key] = to_json_value(value);
+}
+
+/// Metrics are members of the record itself: {"loss":1.2,"accuracy":0.5,…}
+void add_member(Json& json, const char*, const Metrics& metrics) {
+  for (const auto& [name, value] : metrics) {
+    json[name] = value;
+  }
+}
+
 template <class Record>
 Json to_json_object(const char* event, const Record& record) {
   Json json;
   json["event"] = event;
-  visit_fields(record, [&](const char* key, const auto& value) { json[key] = to_json_value(value); });
+  visit_fields(record, [&](const char* key, const auto& value) { add_member(json, key, value); });
   return json;
 }
 
@@ -208,6 +221,16 @@ void read_member(const Place& place, const Json& object, const char* key, Value&
 void read_member(const Place& place, const Json& object, const char* key, std::optional<int64_t>& value) {
   if (const auto found = object.find(key); found != object.end() && !found->is_null()) {
     read_value(place, key, *found, value.emplace());
+  }
+}
+
+/// Every number that is no other field of an evaluation.
+void read_member(const Place& place, const Json& object, const char*, Metrics& metrics) {
+  constexpr std::array<std::string_view, 4> kOthers = {"step", "split", "loss", "seconds"};
+  for (const auto& [name, value] : object.items()) {
+    if ((value.is_number() || value.is_null()) && std::ranges::find(kOthers, name) == kOthers.end()) {
+      read_value(place, name.c_str(), value, metrics.emplace_back(name, 0).second);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -39,19 +40,22 @@ ChartSeries step_series(std::string name, Look look, const Steps& steps, Functio
   return series;
 }
 
-ChartSeries eval_series(const std::vector<EvalRecord>& evals,
-                        std::string_view split,
-                        double EvalRecord::* value,
-                        std::string name,
-                        int color) {
+/// Of the evaluations on dev.
+template <class Function>
+ChartSeries eval_series(const std::vector<EvalRecord>& evals, std::string name, int color, Function&& value) {
   ChartSeries series{.name = std::move(name), .look = Look::kPoints, .color = color, .x = {}, .y = {}};
   for (const EvalRecord& eval : evals) {
-    if (eval.split == split && !eval.is_final) {
+    if (eval.split == "dev" && !eval.is_final) {
       series.x.push_back(static_cast<double>(eval.step));
-      series.y.push_back(eval.*value);
+      series.y.push_back(value(eval));
     }
   }
   return series;
+}
+
+double value_of(const EvalRecord& eval, const MetricInfo& metric) {
+  const auto found = std::ranges::find(eval.metrics, metric.name, &std::pair<std::string, double>::first);
+  return found == eval.metrics.end() ? kNan : found->second;
 }
 
 /// The exponential moving average over about a thirtieth of the steps, without the pull towards zero at the start.
@@ -103,7 +107,7 @@ Chart loss_chart(const ReportInput& input) {
   chart.title = "Loss";
   chart.scale = Chart::Scale::kLogIfWide;
   chart.series = noisy_series("train", input.steps, [](const StepRecord& step) { return step.loss; });
-  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::loss, "dev", 2));
+  chart.series.push_back(eval_series(input.evals, "dev", 2, [](const EvalRecord& eval) { return eval.loss; }));
   chart.marks = steps_where(input.steps, [](const StepRecord& step) { return !std::isfinite(step.loss); });
   chart.mark_name = "non-finite value";
   return chart;
@@ -117,21 +121,28 @@ const EvalRecord* best_eval(const ReportInput& input) {
   return found == input.evals.rend() ? nullptr : &*found;
 }
 
-Chart accuracy_chart(const ReportInput& input) {
+/// The metric that the best model was chosen by, and those that are told in the same unit.
+Chart metric_chart(const ReportInput& input) {
+  const MetricInfo& first = input.metrics.front();
   Chart chart;
-  chart.title = "Dev accuracy";
+  chart.title = "Dev " + first.title;
   chart.from_zero = false;
   if (!input.steps.empty()) {  // the same steps as in the other charts
     chart.x_range = {static_cast<double>(input.steps.front().step), static_cast<double>(input.steps.back().step)};
   }
-  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::accuracy, "accuracy", 2));
-  chart.series.push_back(eval_series(input.evals, "dev", &EvalRecord::macro_f1, "macro F1", 3));
+  int color = 2;
+  for (const MetricInfo& metric : input.metrics) {
+    if (metric.is_share == first.is_share) {
+      chart.series.push_back(eval_series(input.evals, metric.title, color++,
+                                         [&](const EvalRecord& eval) { return value_of(eval, metric); }));
+    }
+  }
   if (const EvalRecord* best = best_eval(input)) {
     chart.series.push_back({.name = "best model",
                             .look = Look::kPoints,
                             .color = 1,
                             .x = {static_cast<double>(best->step)},
-                            .y = {best->accuracy}});
+                            .y = {value_of(*best, first)}});
   }
   return chart;
 }
@@ -168,11 +179,14 @@ std::string render_curves(const ReportInput& input) {
   if (steps.empty() && input.evals.empty()) {
     return "";
   }
-  std::vector<Chart> charts = {
-      loss_chart(input), accuracy_chart(input),
+  std::vector<Chart> charts = {loss_chart(input)};
+  if (!input.metrics.empty()) {
+    charts.push_back(metric_chart(input));
+  }
+  charts.push_back(
       single_chart("Learning rate", "",
-                   {step_series("learning rate", Look::kLine, steps, [](const StepRecord& step) { return step.lr; })}),
-      grad_norm_chart(steps)};
+                   {step_series("learning rate", Look::kLine, steps, [](const StepRecord& step) { return step.lr; })}));
+  charts.push_back(grad_norm_chart(steps));
   const bool scales = std::any_of(steps.begin(), steps.end(), [](const auto& step) { return step.loss_scale != 1; });
   if (scales) {
     charts.push_back(loss_scale_chart(steps));
@@ -231,20 +245,37 @@ const EvalRecord* telling_eval(const ReportInput& input) {
   return best != nullptr || input.evals.empty() ? best : &input.evals.back();
 }
 
+std::string format_metric(const EvalRecord& eval, const MetricInfo& metric) {
+  const double value = value_of(eval, metric);
+  return metric.is_share ? format_share(value) : format_number(value);
+}
+
+/// "Macro F1"
+std::string as_heading(std::string title) {
+  title.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(title.front())));
+  return title;
+}
+
 void add_quality(std::vector<Number>& numbers, const ReportInput& input) {
   const EvalRecord* eval = telling_eval(input);
   if (eval == nullptr) {
-    numbers.push_back({"Accuracy", "–", "not evaluated"});
-    numbers.push_back({"Macro F1", "–", "not evaluated"});
+    for (const MetricInfo& metric : input.metrics) {
+      numbers.push_back({as_heading(metric.title), "–", "not evaluated"});
+    }
     return;
   }
   const std::string split = eval->split == "test" ? "Test" : eval->split == "dev" ? "Dev" : eval->split;
-  numbers.push_back({split + " accuracy", format_share(eval->accuracy), "model of step " + format_count(eval->step)});
-  numbers.push_back({split + " macro F1", format_share(eval->macro_f1), "loss " + format_number(eval->loss)});
-  if (input.best_step) {
+  std::vector<std::string> details = {"model of step " + format_count(eval->step), "loss " + format_number(eval->loss)};
+  details.resize(std::max(details.size(), input.metrics.size()));
+  for (size_t i = 0; i < input.metrics.size(); ++i) {
+    numbers.push_back({split + " " + input.metrics[i].title, format_metric(*eval, input.metrics[i]), details[i]});
+  }
+  if (input.best_step && !input.metrics.empty()) {
+    const MetricInfo& first = input.metrics.front();
     const EvalRecord* best = best_eval(input);
-    numbers.push_back({input.end ? "Best step" : "Best step so far", format_count(*input.best_step),
-                       best != nullptr ? "dev accuracy " + format_share(best->accuracy) : "by dev accuracy"});
+    numbers.push_back(
+        {input.end ? "Best step" : "Best step so far", format_count(*input.best_step),
+         best != nullptr ? "dev " + first.title + " " + format_metric(*best, first) : "by dev " + first.title});
   }
 }
 
@@ -318,17 +349,21 @@ std::string render_evaluations(const ReportInput& input) {
   if (first > 0) {
     out += fmt::format("<p class=\"unit\">The last {} of {}.</p>", kMostEvaluations, evals.size());
   }
-  out +=
-      "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th><th>accuracy</th><th>macro F1</th>"
-      "<th>seconds</th></tr></thead><tbody>\n";
+  out += "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th>";
+  for (const MetricInfo& metric : input.metrics) {
+    out += "<th>" + escape_html(metric.title) + "</th>";
+  }
+  out += "<th>seconds</th></tr></thead><tbody>\n";
   const EvalRecord* best = best_eval(input);
   for (size_t i = first; i < evals.size(); ++i) {
     const EvalRecord& eval = evals[i];
-    out +=
-        fmt::format("<tr{}><td>{}{}</td><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                    &eval == best ? " class=\"best\"" : "", format_count(eval.step), &eval == best ? ", the best" : "",
-                    escape_html(eval.split), eval.is_final ? ", final" : "", format_number(eval.loss),
-                    format_share(eval.accuracy), format_share(eval.macro_f1), format_rate(eval.seconds));
+    out += fmt::format("<tr{}><td>{}{}</td><td>{}{}</td><td>{}</td>", &eval == best ? " class=\"best\"" : "",
+                       format_count(eval.step), &eval == best ? ", the best" : "", escape_html(eval.split),
+                       eval.is_final ? ", final" : "", format_number(eval.loss));
+    for (const MetricInfo& metric : input.metrics) {
+      out += "<td>" + format_metric(eval, metric) + "</td>";
+    }
+    out += fmt::format("<td>{}</td></tr>\n", format_rate(eval.seconds));
   }
   return out + "</tbody></table></div></section>\n";
 }

@@ -12,6 +12,7 @@
 #include "text/tokenizers/bert_normalizer.h"
 #include "text/tokenizers/double_array_trie.h"
 #include "text/tokenizers/tokenizer_files.h"
+#include "text/tokenizers/vocab_txt.h"
 #include "text/tokenizers/wordpiece.h"
 
 namespace mezzo::text {

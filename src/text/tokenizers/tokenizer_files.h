@@ -27,7 +27,6 @@ struct TokenizerSpec {
 };
 
 TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
-TokenizerSpec read_vocab_txt(const std::filesystem::path& path);
 
 /// Writes vocab.txt and tokenizer_config.json; see BertTokenizer::save. `added_tokens` have their ids.
 /// @param model_max_length  0: left out

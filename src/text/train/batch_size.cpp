@@ -52,12 +52,12 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
   const auto estimate = [&](int64_t texts) {
     const auto worst = std::span(order).first(texts);
     const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), config.max_length);
-    return estimate_memory(setup.model->config(), setup.precision, config, ranks.size(), {rows, longest});
+    return estimate_memory(*setup.model, setup.precision, config, ranks.size(), {rows, longest});
   };
   const int64_t share = setup.device.is_cpu() ? memory.available / ranks_of_host(ranks) : memory.available;
   const auto reserve = std::max(static_cast<int64_t>(kReserve * static_cast<double>(share)), kLeastReserve);
   // The weights are there already.
-  const int64_t room = share - reserve + kFloatBytes * count_parameters(setup.model->config());
+  const int64_t room = share - reserve + kFloatBytes * count_parameters(*setup.model);
 
   const double rows = mean_rows(config, setup.train, order) * ranks.size();
   const auto cap = std::max(static_cast<int64_t>(static_cast<double>(kMaxAutoTokens) / rows), int64_t{1});

@@ -24,20 +24,6 @@ void add(GradientExponents& total, const GradientExponents& counted) {
 
 }  // namespace
 
-std::string Diagnosis::part_of(const std::string& parameter) {
-  std::string_view rest = parameter;
-  for (const std::string_view prefix : {"bert.", "encoder."}) {
-    if (rest.starts_with(prefix)) {
-      rest.remove_prefix(prefix.size());
-    }
-  }
-  const bool is_layer = rest.starts_with("layer.");
-  if (is_layer) {
-    rest.remove_prefix(6);
-  }
-  return (is_layer ? "layer " : "") + std::string(rest.substr(0, rest.find('.')));
-}
-
 void Diagnosis::look_at(AmpOptimizer& optimizer, double scale, const OverflowReport& overflow) {
   ++steps_;
   if (overflow.empty() && (counted_ < kFirstSteps || steps_ % kCountEvery == 0)) {
@@ -74,11 +60,11 @@ void Diagnosis::end_step() {
   latest_.clear();
 }
 
-std::vector<GradientExponents> Diagnosis::count(AmpOptimizer& optimizer, double scale) {
+std::vector<GradientExponents> Diagnosis::count(AmpOptimizer& optimizer, double scale) const {
   std::vector<NamedGradients> groups;
   size_t index = 0;
   optimizer.visit_parameters([&](const at::Tensor& parameter) {
-    const std::string part = part_of(optimizer.parameter_name(index++));
+    const std::string part = part_of_(optimizer.parameter_name(index++));
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& seen) { return seen.name == part; });
     if (group == groups.end()) {
       group = groups.insert(group, {part, {}});

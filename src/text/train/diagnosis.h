@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mezzo/amp/overflow_report.h"
@@ -16,11 +18,12 @@ namespace mezzo::text {
 /// What `mezzo train --diagnose` gathers about the gradients of a run. Reads them only.
 class Diagnosis {
  public:
-  /// The part of the model that a parameter is counted with: "embeddings", "layer 3", "pooler", "classifier".
-  static std::string part_of(const std::string& parameter);
+  /// The part of the model that a parameter is counted with: "layer 3".
+  using PartOf = std::function<std::string(const std::string& parameter)>;
+  explicit Diagnosis(PartOf part_of) : part_of_(std::move(part_of)) {}
 
   /// Counts the optimizer's gradients, which are still multiplied by `scale`, by part of the model. Syncs.
-  static std::vector<GradientExponents> count(AmpOptimizer& optimizer, double scale);
+  std::vector<GradientExponents> count(AmpOptimizer& optimizer, double scale) const;
 
   /// Called once a step, before it is taken, on gradients that are still multiplied by `scale`. Syncs.
   void look_at(AmpOptimizer& optimizer, double scale, const OverflowReport& overflow);
@@ -46,6 +49,7 @@ class Diagnosis {
   static constexpr int64_t kFirstSteps = 3;
   static constexpr int64_t kCountEvery = 50;
 
+  PartOf part_of_;
   int64_t steps_ = 0;    // looked at
   int64_t counted_ = 0;  // of them, those whose gradients were counted: the first without overflow, then some
   int64_t taken_ = 0;    // of them, those that take_gradients() has told of

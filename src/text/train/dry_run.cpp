@@ -86,7 +86,6 @@ TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
   const auto count = static_cast<int64_t>(texts.ids.size()), taken = std::min(count, most);
   for (int64_t i = 0; i < taken; ++i) {
     sample.ids.push_back(texts.ids[i * count / taken]);
-    sample.labels.push_back(texts.labels[i * count / taken]);
   }
   return sample;
 }
@@ -102,7 +101,7 @@ void print_dry_run(const TrainConfig& config,
       std::fputs((note + '\n').c_str(), stderr);
     }
   }
-  const auto estimate = estimate_memory(setup.model->config(), setup.precision, config, plan.ranks, work.largest);
+  const auto estimate = estimate_memory(*setup.model, setup.precision, config, plan.ranks, work.largest);
   write_stdout(fmt::format("{} of {} in {} on {} in {}\n", counted(plan.total_steps, "step"),
                            counted(plan.batch_size * plan.grad_accumulation, "text"),
                            counted(plan.grad_accumulation, "micro-batch", "micro-batches"), counted(plan.ranks, "rank"),

@@ -27,7 +27,7 @@ PlannedWork look_ahead(const TrainConfig& config, const TokenizedTexts& texts, R
 /// first few stands for all.
 int64_t nth_sample(int64_t n, int64_t count);
 
-/// Up to `most` of the texts, evenly spread.
+/// Up to `most` of the texts, evenly spread, without targets.
 TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most);
 
 /// What some steps took, the one with the largest micro-batch among them.

@@ -5,25 +5,36 @@
 namespace mezzo::text {
 namespace {
 
-int64_t layer_parameters(const BertConfig& model) {
-  const int64_t hidden = model.hidden_size, inner = model.intermediate_size;
-  return 4 * hidden * (hidden + 1) + 2 * hidden * inner + inner + hidden + 4 * hidden;
+int64_t layers_parameters(ModelForTask& model) {
+  int64_t count = 0;
+  for (const auto& item : model.named_parameters()) {
+    const int64_t layer = model.layer_of(item.key());
+    count += layer >= 1 && layer <= model.config().num_hidden_layers ? item.value().numel() : 0;
+  }
+  return count;
 }
 
-int64_t word_table(const BertConfig& model) { return model.vocab_size * model.hidden_size; }
+int64_t largest_parameter(const ModelForTask& model) {
+  int64_t largest = 0;
+  for (const auto& parameter : model.parameters()) {
+    largest = std::max(largest, parameter.numel());
+  }
+  return largest;
+}
 
 }  // namespace
 
-int64_t count_parameters(const BertConfig& model) {
-  const int64_t hidden = model.hidden_size;
-  const int64_t tables = (model.vocab_size + model.max_position_embeddings + model.type_vocab_size + 2) * hidden;
-  const int64_t head = hidden * (hidden + 1) + static_cast<int64_t>(model.label_names.size()) * (hidden + 1);
-  return tables + model.num_hidden_layers * layer_parameters(model) + head;
+int64_t count_parameters(const ModelForTask& model) {
+  int64_t count = 0;
+  for (const auto& parameter : model.parameters()) {
+    count += parameter.numel();
+  }
+  return count;
 }
 
-int64_t largest_parameter_bytes(const BertConfig& model) { return kFloatBytes * word_table(model); }
+int64_t largest_parameter_bytes(const ModelForTask& model) { return kFloatBytes * largest_parameter(model); }
 
-double layer_bytes_per_row(const BertConfig& model, Precision precision) {
+double layer_bytes_per_row(const ModelConfig& model, Precision precision) {
   const auto hidden = static_cast<double>(model.hidden_size), inner = static_cast<double>(model.intermediate_size);
   const auto heads = static_cast<double>(model.num_attention_heads);
   // Its input, queries, keys, values and context; the first norm, and its output; the inner product; the second norm;
@@ -34,10 +45,8 @@ double layer_bytes_per_row(const BertConfig& model, Precision precision) {
 namespace {
 
 /// What the micro-batch keeps, and the work space of the first layer that backward comes to.
-int64_t activation_bytes(const BertConfig& model,
-                         Precision precision,
-                         const TrainConfig& config,
-                         const BatchShape& batch) {
+int64_t activation_bytes(ModelForTask& whole, Precision precision, const TrainConfig& config, const BatchShape& batch) {
+  const ModelConfig& model = whole.config();
   const auto rows = static_cast<double>(batch.rows), hidden = static_cast<double>(model.hidden_size);
   const auto inner = static_cast<double>(model.intermediate_size);
   const auto layers = static_cast<double>(model.num_hidden_layers);
@@ -51,7 +60,7 @@ int64_t activation_bytes(const BertConfig& model,
   }
   // Float32 weights have copies in half until backward has used them.
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
-  const double copies = has_copies ? 2 * layers * static_cast<double>(layer_parameters(model)) : 0;
+  const double copies = has_copies ? 2 * static_cast<double>(layers_parameters(whole)) : 0;
   // The last layer keeps little: one row a text.
   return static_cast<int64_t>(embeddings + (layers - 1) * layer + work + copies);
 }
@@ -59,7 +68,7 @@ int64_t activation_bytes(const BertConfig& model,
 }  // namespace
 
 MemoryEstimate estimate_memory(
-    const BertConfig& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch) {
+    ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch) {
   MemoryEstimate estimate;
   const int64_t parameters = count_parameters(model);
   const int64_t weight = config.master_weights ? 2 : kFloatBytes;
@@ -71,7 +80,7 @@ MemoryEstimate estimate_memory(
   const int64_t state = kFloatBytes * (moments + (config.master_weights ? 1 : 0));
   // Whole tensors are dealt out, so a rank has at least the largest of them.
   const bool is_sharded = config.zero_stage == 1 && ranks > 1;
-  estimate.optimizer = state * (is_sharded ? std::max(parameters / ranks, word_table(model)) : parameters);
+  estimate.optimizer = state * (is_sharded ? std::max(parameters / ranks, largest_parameter(model)) : parameters);
   estimate.activations = activation_bytes(model, precision, config, batch);
   estimate.total = estimate.weights + estimate.optimizer +
                    (accumulates || ranks > 1 ? estimate.gradients + estimate.activations

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "mezzo/text/models/bert_config.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/models/precision.h"
 #include "mezzo/text/train/train_config.h"
 
@@ -30,17 +30,17 @@ struct BatchShape {
 /// of the two counts. Micro-batches after the first, and buckets that are exchanged among ranks, need both.
 ///
 /// @param config   for the optimizer, masters, checkpointing, accumulation and ZeRO.
+/// @param model  whose weights need not be there yet.
 MemoryEstimate estimate_memory(
-    const BertConfig& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
+    ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
 
 /// Bytes that an encoder layer other than the last keeps for backward of each row, on a CPU: fused/attention.cpp and
 /// fused/feed_forward.cpp. tests/python/test_memory.py compares with what is measured.
-double layer_bytes_per_row(const BertConfig& model, Precision precision);
+double layer_bytes_per_row(const ModelConfig& model, Precision precision);
 
-/// Of the table of words, in float32.
-int64_t largest_parameter_bytes(const BertConfig& model);
+/// In float32: of the table of words, as a rule.
+int64_t largest_parameter_bytes(const ModelForTask& model);
 
-/// Parameters of the model with `labels` classes.
-int64_t count_parameters(const BertConfig& model);
+int64_t count_parameters(const ModelForTask& model);
 
 }  // namespace mezzo::text

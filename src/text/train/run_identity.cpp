@@ -33,31 +33,18 @@ RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup, c
   return flags;
 }
 
-/// initializer_range is left out: weights have been drawn when a run goes on.
-RunIdentity::Values fields_of(const BertConfig& model) {
-  const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  return {{"attention_probs_dropout_prob", text(model.attention_probs_dropout_prob)},
-          {"classifier_dropout", model.classifier_dropout < 0 ? "null" : text(model.classifier_dropout)},
-          {"hidden_act", model.hidden_act},
-          {"hidden_dropout_prob", text(model.hidden_dropout_prob)},
-          {"hidden_size", text(model.hidden_size)},
-          {"intermediate_size", text(model.intermediate_size)},
-          {"layer_norm_eps", text(model.layer_norm_eps)},
-          {"max_position_embeddings", text(model.max_position_embeddings)},
-          {"num_attention_heads", text(model.num_attention_heads)},
-          {"num_hidden_layers", text(model.num_hidden_layers)},
-          {"pad_token_id", text(model.pad_token_id)},
-          {"type_vocab_size", text(model.type_vocab_size)},
-          {"vocab_size", text(model.vocab_size)}};
-}
-
 std::string summary_of(const TokenizedTexts& texts) {
   ContentHash hash;
+  const auto targets = texts.targets.contiguous();
+  const size_t row_bytes = texts.ids.empty() ? 0 : targets.nbytes() / texts.ids.size();
   for (size_t i = 0; i < texts.ids.size(); ++i) {
     const uint64_t length = texts.ids[i].size();
     hash.update(&length, sizeof(length));
     hash.update(texts.ids[i].data(), length * sizeof(texts.ids[i][0]));
-    hash.update(&texts.labels[i], sizeof(texts.labels[i]));
+    if (!texts.token_types.empty()) {
+      hash.update(texts.token_types[i].data(), length * sizeof(texts.token_types[i][0]));
+    }
+    hash.update(static_cast<const char*>(targets.const_data_ptr()) + i * row_bytes, row_bytes);
   }
   return fmt::format("{} texts of hash {}", texts.ids.size(), hash.hex());
 }
@@ -91,10 +78,10 @@ std::vector<std::string> differences(const RunIdentity::Values& was, const RunId
 
 RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
   return {flags_of(config, setup, ranks),
-          fields_of(setup.model->config()),
+          setup.model->config().values(),
           {{"training data", summary_of(setup.train)},
            {"dev data", summary_of(setup.dev)},
-           {"labels", summary_of(setup.model->config().label_names)}}};
+           {"labels", summary_of(setup.task->label_names())}}};
 }
 
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks) {

@@ -126,7 +126,7 @@ RunOutput::RunOutput(const TrainConfig& config,
     metrics_.emplace(metrics);
   }
   board_.emplace(config.output / "tensorboard", board_options);
-  setup.tokenizer.save(config.output, config.max_length);
+  setup.tokenizer->save(config.output, config.max_length);
   setup.model->config().save(config.output / "config.json");
 
   for (const std::string& line : setup.notes) {
@@ -177,13 +177,16 @@ void RunOutput::eval(const EvalRecord& record) {
   metrics_->append(record);
   const std::string tag = (record.is_final ? "final_" : "") + record.split;  // the final one is no point of a curve
   board_->add_scalar(tag + "/loss", record.loss, record.step);
-  board_->add_scalar(tag + "/accuracy", record.accuracy, record.step);
-  board_->add_scalar(tag + "/macro_f1", record.macro_f1, record.step);
+  std::string metrics;
+  for (size_t i = 0; i < record.metrics.size(); ++i) {
+    const auto& [name, value] = record.metrics[i];
+    board_->add_scalar(tag + "/" + name, value, record.step);
+    metrics += fmt::format(", {} {:.4f}", setup_.task->metrics()[i].title, value);
+  }
   const std::string of = fmt::format("{}step {}: {} loss {}", record.is_final ? "model of " : "", record.step,
                                      record.split, fixed(record.loss, 4));
-  note(std::isfinite(record.loss)
-           ? fmt::format("{}, accuracy {:.4f}, macro F1 {:.4f}", of, record.accuracy, record.macro_f1)
-           : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
+  note(std::isfinite(record.loss) ? of + metrics
+                                  : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
 }
 
 void RunOutput::best(const BestModel& model) { best_ = model; }
@@ -230,9 +233,9 @@ void RunOutput::communication(const CommunicationRecord& record) {
   note(fmt::format("{}: {}", counted(record.ranks, "rank"), text));
 }
 
-std::string RunOutput::save_model(const BertForSequenceClassification& model,
+std::string RunOutput::save_model(const ModelConfig& model,
                                   const std::vector<std::pair<std::string, at::Tensor>>& weights) {
-  return save_pretrained(model.config(), weights, config_.output);
+  return save_pretrained(model, weights, config_.output);
 }
 
 void RunOutput::training_done() {
@@ -271,18 +274,16 @@ void RunOutput::write_ending(const std::string& status,
       note(fmt::format("{} is not up to date: {}", file, failure.what()));
     }
   };
-  attempt("report.html", [&] { write_report(notice, /*report=*/std::nullopt, /*evaluated=*/""); });
+  attempt("report.html", [&] { write_report(notice, /*evaluation=*/std::nullopt, /*evaluated=*/""); });
   attempt("run.json", [&] { write_run_json(status, step, error); });
 }
 
-void RunOutput::end(const EndRecord& record,
-                    const std::optional<ClassificationReport>& report,
-                    const std::string& split) {
+void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& evaluation, const std::string& split) {
   metrics_->append(record);
   const std::string evaluated = split + ", " + kept_model(record.steps);
-  write_report(/*notice=*/"", report, evaluated);
+  write_report(/*notice=*/"", evaluation, evaluated);
   write_run_json("finished", record.steps);
-  summary_ = report ? fmt::format("{}:\n{}\n", evaluated, report->to_text()) : "";
+  summary_ = evaluation && !evaluation->report.empty() ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
   summary_ += fmt::format("{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n",
                           duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,
                           static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string());
@@ -310,12 +311,13 @@ void RunOutput::warn(const std::string& line) {
 }
 
 std::string RunOutput::kept_model(int64_t last_step) const {
-  return best_ ? fmt::format("model of step {}, the best on dev with accuracy {:.4f}", best_->step, best_->accuracy)
+  return best_ ? fmt::format("model of step {}, the best on dev with {} {:.4f}", best_->step,
+                             setup_.task->metrics().front().title, best_->value)
                : fmt::format("model of the last step, {}", last_step);
 }
 
 void RunOutput::write_report(const std::string& notice,
-                             const std::optional<ClassificationReport>& report,
+                             const std::optional<Evaluation>& evaluation,
                              const std::string& evaluated) const {
   RunRecords records = read_run_records(config_.output / "metrics.jsonl");
   ReportInput input;
@@ -329,11 +331,12 @@ void RunOutput::write_report(const std::string& notice,
   if (best_) {
     input.best_step = best_->step;
   }
-  input.label_names = setup_.model->config().label_names;
-  if (report) {
+  input.metrics = setup_.task->metrics();
+  input.label_names = setup_.task->label_names();
+  if (evaluation && !evaluation->report.empty()) {
     input.evaluated = evaluated;
-    input.confusion_matrix = report->confusion;
-    input.classification_report = report->to_text();
+    input.confusion_matrix = evaluation->confusion_matrix;
+    input.classification_report = evaluation->report;
   }
   input.settings = config_.settings();
   input.environment = environment(setup_);
@@ -347,7 +350,7 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"status", status},
       {"steps", steps},
       {"best_step", best_ ? Json(best_->step) : Json()},
-      {"best_accuracy", best_ ? Json(best_->accuracy) : Json()},
+      {"best_" + setup_.task->metrics().front().name, best_ ? Json(best_->value) : Json()},
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
       {"settings", to_json_object(config_.settings())},
       {"identity", checkpoint_format::to_json(identity_)},

@@ -10,7 +10,7 @@
 
 #include "mezzo/text/records/run_records.h"
 #include "mezzo/text/records/tensorboard_writer.h"
-#include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/progress_bar.h"
 #include "text/records/findings.h"
 #include "text/train/diagnosis.h"
@@ -36,14 +36,13 @@ class RunOutput {
 
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);
-  /// The weights of `step` are the best so far, of that accuracy on dev.
+  /// The weights of its step are the best so far.
   void best(const BestModel& model);
   /// Prints the text of the record, too, unless it says what that of the step before said: such steps are counted.
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
   /// Saves the weights as the run's model. Returns the hash of their file.
-  std::string save_model(const BertForSequenceClassification& model,
-                         const std::vector<std::pair<std::string, at::Tensor>>& weights);
+  std::string save_model(const ModelConfig& model, const std::vector<std::pair<std::string, at::Tensor>>& weights);
   /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is to have those of its steps.
   void flush() { metrics_->flush(); }
   /// Prints the line, however quiet the run is.
@@ -55,8 +54,8 @@ class RunOutput {
   // there is an error, or a checkpoint saved, that matters more.
   void stopped(int64_t step);
   void failed(int64_t step, const std::string& error);
-  /// @param report  of `split`; none where nothing was evaluated, or inf or NaN came out.
-  void end(const EndRecord& record, const std::optional<ClassificationReport>& report, const std::string& split);
+  /// @param evaluation  on `split`; none where nothing was evaluated.
+  void end(const EndRecord& record, const std::optional<Evaluation>& evaluation, const std::string& split);
   /// Prints what end() was told on stdout, as the last thing of all.
   void print_summary() const;
 
@@ -67,7 +66,7 @@ class RunOutput {
   /// "model of step 150"
   std::string kept_model(int64_t last_step) const;
   void write_report(const std::string& notice,
-                    const std::optional<ClassificationReport>& report,
+                    const std::optional<Evaluation>& evaluation,
                     const std::string& evaluated) const;
   void write_ending(const std::string& status, int64_t step, const std::string& notice, const std::string& error = "");
   /// @param status  running, finished, stopped or failed.

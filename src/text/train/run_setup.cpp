@@ -1,11 +1,9 @@
 #include "text/train/run_setup.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <atomic>
 #include <cmath>
 #include <system_error>
 #include <tuple>
@@ -18,37 +16,37 @@ namespace mezzo::text {
 namespace {
 
 struct Datasets {
-  LabelMap labels;
+  std::shared_ptr<const Task> task;
   Dataset train, dev, test;
 };
 
-BertConfig read_config(const TrainConfig& config) {
-  auto model = BertConfig::from_file(config.model.empty() ? config.model_config : config.model / "config.json");
+std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
+  auto model = ModelConfig::from_file(config.model.empty() ? config.model_config : config.model / "config.json");
   if (config.dropout) {
-    model.set_dropout(*config.dropout);
+    model->set_dropout(*config.dropout);
   }
-  TORCH_CHECK_VALUE(config.max_length <= model.max_position_embeddings, "--max-length is ", config.max_length,
-                    ", the model has positions for ", model.max_position_embeddings);
+  TORCH_CHECK_VALUE(config.max_length <= model->max_tokens(), "--max-length is ", config.max_length,
+                    ", the model has positions for ", model->max_tokens());
   return model;
 }
 
 /// A trained classifier keeps its labels; everything else takes those of the training data.
-LabelMap choose_labels(const TrainConfig& config, const BertConfig& model, const LabeledRows& rows) {
-  const bool is_classifier = !config.model.empty() && has_classifier(config.model);
-  if (!is_classifier) {
-    return LabelMap::from_rows(rows, config.allow_empty_classes);
+std::shared_ptr<const Task> choose_task(const TrainConfig& config, const ModelConfig& model, const LabeledRows& rows) {
+  TaskOptions options{.allow_empty_classes = config.allow_empty_classes};
+  if (!config.model.empty() && has_classifier(config.model)) {
+    model.check_labels(config.model / "config.json");
+    options.label_names = model.label_names;
   }
-  model.check_labels(config.model / "config.json");
-  return LabelMap::from_names(model.label_names);
+  return make_task(rows, options);
 }
 
 /// Notes for what is odd about one file.
-void look_at(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& notes) {
+void look_at(const LabeledRows& rows, const Task& task, std::vector<std::string>& notes) {
   if (rows.rows_with_invalid_utf8 > 0) {
     notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {}", rows.file,
                                 counted(rows.rows_with_invalid_utf8, "row")));
   }
-  for (const std::string& line : odd_rows(rows, labels)) {
+  for (const std::string& line : task.odd_rows(rows)) {
     notes.push_back("warning: " + line);
   }
 }
@@ -84,37 +82,34 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
   look(config.test, data.test, "test");
 }
 
-Datasets load_datasets(const TrainConfig& config, const BertConfig& model, std::vector<std::string>& notes) {
+Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std::vector<std::string>& notes) {
   LabeledRows rows = load_rows(config.train, LoadRowsOptions().limit(config.limit));
-  check_can_train(rows);
-  Datasets data{choose_labels(config, model, rows), {}, {}, {}};
-  TORCH_CHECK_VALUE(data.labels.size() >= 2, config.model.string(), ": has a single label, '", data.labels.name(0),
-                    "'; a classifier needs at least two");
-  look_at(rows, data.labels, notes);
-  data.train = to_dataset(std::move(rows), data.labels);
-  const auto load = [&](const std::filesystem::path& path) {
-    LabeledRows held_out = load_rows(path);
-    look_at(held_out, data.labels, notes);
-    return to_dataset(std::move(held_out), data.labels);
+  check_has_text(rows);
+  Datasets data{choose_task(config, model, rows), {}, {}, {}};
+  const auto take = [&](LabeledRows rows_of_file) {
+    look_at(rows_of_file, *data.task, notes);
+    auto targets = data.task->targets(rows_of_file);
+    return to_dataset(std::move(rows_of_file), std::move(targets));
   };
+  data.train = take(std::move(rows));
   if (!config.dev.empty()) {
-    data.dev = load(config.dev);
+    data.dev = take(load_rows(config.dev));
   } else if (config.dev_ratio > 0) {
     split_off_dev(config, data);
   }
   if (!config.test.empty()) {
-    data.test = load(config.test);
+    data.test = take(load_rows(config.test));
   }
   const bool is_split = config.dev.empty() && config.dev_ratio > 0;
   for (const std::string& line :
-       untrained_labels(data.train, data.labels, is_split ? " once --dev-ratio has set dev aside" : "")) {
+       data.task->untrained(data.train.targets, is_split ? " once --dev-ratio has set dev aside" : "")) {
     notes.push_back("warning: " + line);
   }
   look_for_shared_texts(config, data, notes);
   return data;
 }
 
-void fill_model(const TrainConfig& config, BertForSequenceClassification& model, std::vector<std::string>& notes) {
+void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std::string>& notes) {
   if (config.model.empty()) {
     model.init_weights(config.seed);
     notes.push_back("fresh weights");
@@ -130,59 +125,48 @@ void fill_model(const TrainConfig& config, BertForSequenceClassification& model,
   }
 }
 
-}  // namespace
-
-TokenizedTexts tokenize(const BertTokenizer& tokenizer,
-                        const Dataset& dataset,
-                        int64_t max_length,
-                        int64_t& truncated) {
-  constexpr int64_t kTextsPerTask = 64;
-  TokenizedTexts texts;
-  texts.labels = dataset.labels;
-  texts.ids.resize(dataset.texts.size());
-  std::atomic<int64_t> cut = 0;
-  at::parallel_for(0, static_cast<int64_t>(texts.ids.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      Encoding encoding = tokenizer.encode(dataset.texts[i], max_length);
-      texts.ids[i] = std::move(encoding.input_ids);
-      cut += encoding.truncated;
-    }
-  });
-  truncated += cut;
+TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& tokenizer, const Dataset& dataset) {
+  TokenizedTexts texts = tokenize(tokenizer, dataset.texts, config.max_length);
+  texts.targets = dataset.targets;
   return texts;
 }
+
+}  // namespace
 
 RunSetup set_up_run(const TrainConfig& config) {
   const c10::Device device = parse_device(config.device);
   const Precision precision = parse_precision(config.precision, device);
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
-  BertConfig model_config = read_config(config);
-  RunSetup setup{
-      device,
-      precision,
-      config.model.empty() ? BertTokenizer::from_vocab(config.vocab) : BertTokenizer::from_pretrained(config.model),
-      {},
-      {},
-      {},
-      nullptr,
-      {}};
-  TORCH_CHECK_VALUE(setup.tokenizer.vocab_size() <= model_config.vocab_size, "the vocabulary has ",
-                    setup.tokenizer.vocab_size(), " tokens, the model's config.json allows ", model_config.vocab_size);
+  const auto model_config = read_config(config);
+  RunSetup setup{device,
+                 precision,
+                 config.model.empty() ? Tokenizer::from_vocab(config.vocab) : Tokenizer::from_pretrained(config.model),
+                 nullptr,
+                 {},
+                 {},
+                 {},
+                 nullptr,
+                 {}};
+  TORCH_CHECK_VALUE(setup.tokenizer->vocab_size() <= model_config->vocab_size, "the vocabulary has ",
+                    setup.tokenizer->vocab_size(), " tokens, the model's config.json allows ",
+                    model_config->vocab_size);
 
-  const Datasets data = load_datasets(config, model_config, setup.notes);
-  int64_t truncated = 0;
-  setup.train = tokenize(setup.tokenizer, data.train, config.max_length, truncated);
-  setup.dev = tokenize(setup.tokenizer, data.dev, config.max_length, truncated);
-  setup.test = tokenize(setup.tokenizer, data.test, config.max_length, truncated);
-  setup.notes.push_back(fmt::format("{} training, {} dev and {} test texts in {} classes", setup.train.ids.size(),
-                                    setup.dev.ids.size(), setup.test.ids.size(), data.labels.size()));
+  const Datasets data = load_datasets(config, *model_config, setup.notes);
+  setup.task = data.task;
+  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
+  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
+  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
+  const int64_t truncated = setup.train.truncated + setup.dev.truncated + setup.test.truncated;
+  setup.notes.push_back(fmt::format("{} training, {} dev and {} test texts in {}", setup.train.ids.size(),
+                                    setup.dev.ids.size(), setup.test.ids.size(), setup.task->summary()));
   if (truncated > 0) {
     setup.notes.push_back(fmt::format("{} cut to {} tokens", counted(truncated, "text"), config.max_length));
   }
 
-  model_config.label_names = data.labels.names();
-  setup.model = std::make_shared<BertForSequenceClassification>(model_config);
+  model_config->problem_type = setup.task->problem_type();
+  model_config->label_names = setup.task->label_names();
+  setup.model = make_model(*model_config, setup.task->head());
   fill_model(config, *setup.model, setup.notes);
   setup.model->to(device);
   return setup;

@@ -7,9 +7,10 @@
 
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/data/dataset.h"
-#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/models/precision.h"
-#include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "mezzo/text/tasks/task.h"
+#include "mezzo/text/tokenizers/tokenizer.h"
 #include "mezzo/text/train/train_config.h"
 
 namespace mezzo::text {
@@ -18,15 +19,13 @@ namespace mezzo::text {
 struct RunSetup {
   c10::Device device;
   Precision precision;
-  BertTokenizer tokenizer;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<const Task> task;
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
-  std::shared_ptr<BertForSequenceClassification> model;
+  std::shared_ptr<ModelForTask> model;
   std::vector<std::string> notes;  ///< for the user: sizes, what was initialised, what was cut
 };
 
 RunSetup set_up_run(const TrainConfig& config);
-
-/// Token ids of `dataset`, made in parallel; `truncated` counts the texts that lost their end.
-TokenizedTexts tokenize(const BertTokenizer& tokenizer, const Dataset& dataset, int64_t max_length, int64_t& truncated);
 
 }  // namespace mezzo::text

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -162,7 +161,7 @@ class Trainer {
 
   TrainResult dry_run() {
     const PlannedWork work = look_ahead(config_, setup_.train, plan_);
-    const auto estimate = estimate_memory(setup_.model->config(), setup_.precision, config_, plan_.ranks, work.largest);
+    const auto estimate = estimate_memory(*setup_.model, setup_.precision, config_, plan_.ranks, work.largest);
     MachineMemory memory = machine_memory(setup_.device);
     // Where it may be too much, trying would be worse than not knowing. The weights are there already.
     const bool may_fit = estimate.total - estimate.weights < memory.available;
@@ -179,7 +178,7 @@ class Trainer {
     if (ranks_.is_main() && !stopped) {
       print_dry_run(config_, setup_, plan_, work, memory, measured);
     }
-    return {.finished = !stopped, .steps = 0, .report = std::nullopt};
+    return {.finished = !stopped, .steps = 0, .evaluation = std::nullopt};
   }
 
   /// Takes steps of the run, at first the one that needs the most memory, which also pays for what first steps set up.
@@ -202,14 +201,14 @@ class Trainer {
     if (const auto texts = sample_texts(setup_.dev.ids.empty() ? setup_.test : setup_.dev, kMostTexts);
         !texts.ids.empty()) {
       const auto evaluation_begin = Clock::now();
-      predict_logits(*setup_.model, texts, setup_.precision, {}, {.rank = ranks_.rank(), .of = ranks_.size()});
+      predict_outputs(*setup_.model, texts, setup_.precision, {}, {.rank = ranks_.rank(), .of = ranks_.size()});
       measured.seconds_per_text = seconds_since(evaluation_begin) / static_cast<double>(texts.ids.size());
     }
     for (const std::string& peak : ranks_.all_gather(std::to_string(peak_memory_bytes()))) {
       measured.peak_memory_bytes = std::max<int64_t>(measured.peak_memory_bytes, std::stoll(peak));
     }
     if (!setup_.dev.ids.empty()) {  // in the end the best weights are read again, a tensor at a time
-      measured.peak_memory_bytes += largest_parameter_bytes(setup_.model->config());
+      measured.peak_memory_bytes += largest_parameter_bytes(*setup_.model);
     }
     return measured;
   }
@@ -348,7 +347,7 @@ class Trainer {
                                               StepRecord record) {
     const auto no_sync = model_->no_sync();
     accumulate_gradients(micro_batches, record, [&](const at::Tensor& share) { return share * scale; });
-    auto counted = Diagnosis::count(model_->optimizer(), scale);
+    auto counted = diagnosis_.count(model_->optimizer(), scale);
     model_->zero_grad();
     return counted;
   }
@@ -427,8 +426,7 @@ class Trainer {
     const auto dtype = autocast_dtype(setup_.precision);
     const AutocastGuard autocast(setup_.device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
     const DropoutSeed random{config_.seed, micro_batch};
-    const auto logits = model_->forward(batch, random);
-    return at::cross_entropy_loss(logits.to(at::kFloat), batch.labels, /*weight=*/{}, at::Reduction::Sum);
+    return setup_.task->loss(model_->forward(batch, random), batch);
   }
 
   /// Steps, clipped. Returns the norm of the true gradients, and 1 where the step was skipped, both on the device.
@@ -490,10 +488,10 @@ class Trainer {
     if (!evaluation) {
       return false;
     }
-    const auto& report = evaluation->report;
     auto best = counters_.best;
-    if (report && (!best || report->accuracy > best->accuracy)) {
-      best = BestModel{counters_.step, report->accuracy, save_model()};
+    const double value = evaluation->metrics.front();
+    if (setup_.task->is_better(value, best ? std::optional(best->value) : std::nullopt)) {
+      best = BestModel{counters_.step, setup_.task->metrics().front().name, value, save_model()};
     }
     if (ranks_.any(output_error_ != nullptr)) {
       return false;  // before anything counts: the resumed run evaluates here again
@@ -509,29 +507,20 @@ class Trainer {
     return true;
   }
 
-  struct Evaluation {
-    double loss;
-    std::optional<ClassificationReport> report;  // none where the loss, and so a logit, is inf or NaN
-  };
-
   /// @param record  step and split, and whether it is the final one. Returns nullopt when it was stopped.
   std::optional<Evaluation> evaluate(EvalRecord record, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
-    auto logits = predict_logits(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
-                                 {.rank = ranks_.rank(), .of = ranks_.size()});
-    if (ranks_.any(!logits.defined())) {
+    auto outputs = predict_outputs(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
+                                   {.rank = ranks_.rank(), .of = ranks_.size()});
+    if (ranks_.any(!outputs.defined())) {
       return std::nullopt;
     }
-    ranks_.sum(logits);
-    Evaluation evaluation{.loss = mean_cross_entropy(logits, texts.labels), .report = std::nullopt};
-    if (std::isfinite(evaluation.loss)) {
-      evaluation.report =
-          classification_report(texts.labels, predicted_labels(logits), setup_.model->config().label_names);
-    }
-    const auto& report = evaluation.report;
+    ranks_.sum(outputs);
+    auto evaluation = setup_.task->evaluate(outputs, texts.targets);
     record.loss = evaluation.loss;
-    record.accuracy = report ? report->accuracy : std::numeric_limits<double>::quiet_NaN();
-    record.macro_f1 = report ? report->macro_avg.f1 : std::numeric_limits<double>::quiet_NaN();
+    for (size_t i = 0; i < evaluation.metrics.size(); ++i) {
+      record.metrics.emplace_back(setup_.task->metrics()[i].name, evaluation.metrics[i]);
+    }
     record.seconds = seconds_since(begin);
     put_out([&] { output_->eval(record); });
     return evaluation;
@@ -556,10 +545,7 @@ class Trainer {
     TrainResult result{.finished = true,
                        .saves_failed = ranks_.any(!failed_saves_.empty()),
                        .steps = counters_.step,
-                       .report = std::nullopt};
-    if (evaluation) {
-      result.report = std::move(evaluation->report);
-    }
+                       .evaluation = std::move(evaluation)};
     put_out([&] {
       output_->end({.steps = counters_.step,
                     .minutes = train_seconds / 60,
@@ -567,7 +553,7 @@ class Trainer {
                     .tokens_per_second = static_cast<double>(counters_.tokens) / counters_.step_seconds,
                     .peak_memory_bytes = peak_memory_bytes(),
                     .best_step = counters_.best ? std::optional(counters_.best->step) : std::nullopt},
-                   result.report, has_test ? "test" : "dev");
+                   result.evaluation, has_test ? "test" : "dev");
       if (!failed_saves_.empty()) {
         const auto count = static_cast<int64_t>(failed_saves_.size());
         output_->warn(fmt::format("trained to the end, but {} could not be saved; the last: {}",
@@ -622,7 +608,7 @@ class Trainer {
     if (output_) {
       output_->stopped(counters_.step);
     }
-    return {.finished = false, .steps = counters_.step, .report = std::nullopt};
+    return {.finished = false, .steps = counters_.step, .evaluation = std::nullopt};
   }
 
   /// Returns the hash of the file; of none, on the other ranks.
@@ -634,7 +620,7 @@ class Trainer {
         return;  // the checkpoint to come has the best model that is there
       }
       check_folder();
-      hash = output_->save_model(*setup_.model, tensors);
+      hash = output_->save_model(setup_.model->config(), tensors);
       best_model_->written(hash);
     });
     return hash;
@@ -804,7 +790,7 @@ class Trainer {
   Checkpoint counters_;                                           // its tensors stay empty
   std::vector<std::pair<std::string, at::Tensor>> last_weights_;  // of the main rank, once the model has the best ones
   int64_t skips_in_a_row_ = 0;
-  Diagnosis diagnosis_;
+  Diagnosis diagnosis_{[model = setup_.model](const std::string& parameter) { return model->part_of(parameter); }};
   std::optional<OverflowReport> overflow_;  // of the last step's gradients, where they were looked at
   Clock::time_point started_;
 };

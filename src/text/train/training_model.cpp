@@ -39,8 +39,7 @@ TrainingModel::TrainingModel(const TrainConfig& config,
 void TrainingModel::make_masters(const TrainConfig& config, Precision precision) {
   auto options = MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32);
   if (is_sharded_) {
-    const auto owner =
-        distributed::partition_parameters(make_groups(config, parameters_, model_->config()), ranks_.size());
+    const auto owner = distributed::partition_parameters(make_groups(config, parameters_, *model_), ranks_.size());
     options.keeps([owner, rank = ranks_.rank()](const NamedParameter& p) { return owner.at(p.name) == rank; });
   }
   masters_.emplace(parameters_, autocast_dtype(precision).value(), options);
@@ -48,7 +47,7 @@ void TrainingModel::make_masters(const TrainConfig& config, Precision precision)
 }
 
 void TrainingModel::make_optimizer(const TrainConfig& config) {
-  whole_ = text::make_optimizer(config, make_groups(config, parameters_, model_->config()));
+  whole_ = text::make_optimizer(config, make_groups(config, parameters_, *model_));
   if (is_sharded_) {
     sharded_.emplace(*ranks_.group(), std::move(whole_));
   }

@@ -12,7 +12,7 @@
 #include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/records/run_records.h"
 #include "text/train/ranks.h"
 #include "text/train/run_setup.h"
@@ -55,13 +55,13 @@ class TrainingModel {
   void exchange_gradients(const TrainConfig& config);
 
   const Ranks& ranks_;
-  std::shared_ptr<BertForSequenceClassification> model_;
+  std::shared_ptr<ModelForTask> model_;
   bool is_sharded_;
   std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> whole_;  // until it is sharded
   std::optional<distributed::ZeroRedundancyOptimizer> sharded_;
-  std::optional<distributed::DistributedDataParallel<BertForSequenceClassification>> ddp_;
+  std::optional<distributed::DistributedDataParallel<ModelForTask>> ddp_;
 };
 
 }  // namespace mezzo::text

@@ -111,19 +111,10 @@ void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& par
   }
 }
 
-int64_t bert_layer(const std::string& name, int64_t num_layers) {
-  constexpr std::string_view kLayer = "encoder.layer.";
-  const size_t at = name.find(kLayer);
-  if (at != std::string::npos) {
-    return 1 + std::stoll(name.substr(at + kLayer.size()));
-  }
-  return name.find("embeddings.") != std::string::npos ? 0 : num_layers + 1;
-}
-
 std::vector<ParamGroup> make_groups(const TrainConfig& config,
                                     const std::vector<NamedParameter>& parameters,
-                                    const BertConfig& model) {
-  const auto layer = [&](const NamedParameter& p) { return bert_layer(p.name, model.num_hidden_layers); };
+                                    ModelForTask& model) {
+  const auto layer = [&](const NamedParameter& p) { return model.layer_of(p.name); };
   return make_param_groups(parameters, {.weight_decay = config.weight_decay,
                                         .decays = usually_decays,
                                         .layer_lr_decay = config.layer_lr_decay,

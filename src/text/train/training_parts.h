@@ -61,13 +61,10 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& rank
 /// @throws c10::ValueError  where the checkpoint's weights are not those of `parameters`.
 void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters);
 
-/// The layer of a parameter of BERT, by its name: the embeddings are 0, pooler and classifier `num_layers + 1`.
-int64_t bert_layer(const std::string& name, int64_t num_layers);
-
 /// Without weight decay for biases and norms, and by layer where the learning rate decays with depth.
 std::vector<ParamGroup> make_groups(const TrainConfig& config,
                                     const std::vector<NamedParameter>& parameters,
-                                    const BertConfig& model);
+                                    ModelForTask& model);
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups);
 

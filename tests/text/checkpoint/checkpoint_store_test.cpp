@@ -32,7 +32,7 @@ class CheckpointStoreTest : public ::testing::Test {
 
   void save_best_model(Checkpoint& checkpoint, int64_t step, float weight) const {
     const auto hash = save_safetensors(model(), {{"w", at::full({8}, weight)}}, {{"format", "pt"}});
-    checkpoint.best = BestModel{step, 0.5, hash};
+    checkpoint.best = BestModel{step, "accuracy", 0.5, hash};
   }
 
   fs::path model() const { return folder_ / "model.safetensors"; }
@@ -179,7 +179,7 @@ TEST_F(CheckpointStoreTest, LeavesFilesOfOthersInItsWayAlone) {
   EXPECT_TRUE(at::equal(load_checkpoint(checkpoint(5)).weights.at(0).second, at::full({8}, 2.0F)));
   EXPECT_FALSE(fs::exists(checkpoint(5) / "notes"));
   Checkpoint unsaved = make(6);
-  unsaved.best = BestModel{1, 0.5, "of no file"};
+  unsaved.best = BestModel{1, "accuracy", 0.5, "of no file"};
   EXPECT_ANY_THROW(store.save(unsaved, model()));
   for (const char* name : {".step-5.tmp", ".step-5.replaced", ".step-6.tmp"}) {
     EXPECT_EQ(ScratchFolder::read(checkpoints_ / name / "notes"), "mine") << name;

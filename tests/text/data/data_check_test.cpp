@@ -31,7 +31,9 @@ const LabelMap kJoyAnger = LabelMap::from_names({"joy", "anger"});
 
 TEST(DataCheckTest, RefusesDataThatTeachesNothing) {
   const ScratchFolder none;
-  const auto error = [&](const LabeledRows& data) { return value_error([&] { check_can_train(data); }, none); };
+  const auto error = [&](const LabeledRows& data) {
+    return value_error([&] { check_has_text(data), check_has_two_labels(data); }, none);
+  };
   EXPECT_EQ(error(rows({{"", id(0)}, {" \n\u3000", id(1)}})),
             "f: all of its 2 texts are empty, so there is nothing to learn from. Is 'text' the right column?");
   EXPECT_EQ(error(rows({{"a", name("joy")}, {"b", name("joy")}})),
@@ -84,17 +86,17 @@ TEST(DataCheckTest, KeepsALineOfWhateverTheLabelsHold) {
 }
 
 TEST(DataCheckTest, CountsTextsThatTrainingHasToo) {
-  const Dataset train{{"a", "", "b"}, {0, 1, 0}, {2, 3, 4}};
-  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", "b", "", "b"}, {0, 0, 0, 0}, {2, 3, 4, 5}}, "d"}, "dev"),
+  const Dataset train{{"a", "", "b"}, {}, {2, 3, 4}};
+  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", "b", "", "b"}, {}, {2, 3, 4, 5}}, "d"}, "dev"),
               ElementsAre("2 of 4 dev texts are training texts, too, such as d:3 at t:4: of these, scores say what was "
                           "remembered, not what was learnt"));
-  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", ""}, {0, 0}, {2, 3}}, "d"}, "dev"), IsEmpty());
+  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", ""}, {}, {2, 3}}, "d"}, "dev"), IsEmpty());
 }
 
 TEST(DataCheckTest, NamesLabelsWithoutATrainingText) {
-  EXPECT_THAT(untrained_labels(Dataset{{"a"}, {0}}, kJoyAnger, " left"),
+  EXPECT_THAT(untrained_labels(std::vector<int64_t>{0}, kJoyAnger, " left"),
               ElementsAre("1 of 2 labels has no training text left: 'anger'"));
-  EXPECT_THAT(untrained_labels(Dataset{{"a", "b"}, {0, 1}}, kJoyAnger, ""), IsEmpty());
+  EXPECT_THAT(untrained_labels(std::vector<int64_t>{0, 1}, kJoyAnger, ""), IsEmpty());
 }
 
 }  // namespace

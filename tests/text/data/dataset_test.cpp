@@ -1,5 +1,6 @@
 #include "mezzo/text/data/dataset.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/randperm.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -374,22 +375,25 @@ TEST(LabelMapTest, RefusesBadNames) {
       "f:7: row 1: the row has no label. Give it one, or remove the row.");
 }
 
-TEST(ToDatasetTest, GivesEachRowItsId) {
+std::vector<int64_t> to_vector(const at::Tensor& ids) {
+  return {ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel()};
+}
+
+TEST(LabelIdsTest, GivesEachRowItsId) {
   const LabelMap labels = LabelMap::from_names({"sad", "1", "0"});
-  const auto dataset = to_dataset(
+  const auto ids = label_ids(
       {.file = "f", .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}, .lines = {1, 2, 3}},
       labels);
-  EXPECT_EQ(dataset.texts, (Strings{"a", "b", "c"}));
-  EXPECT_THAT(dataset.labels, ElementsAre(2, 0, 1));
-  EXPECT_THAT(to_dataset({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels).labels,
+  EXPECT_THAT(to_vector(ids), ElementsAre(2, 0, 1));
+  EXPECT_THAT(to_vector(label_ids({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels)),
               ElementsAre(1));
 }
 
-TEST(ToDatasetTest, RefusesLabelsItDoesNotKnowAndListsThose) {
+TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   const ScratchFolder none;
   const auto error = [&](const RawLabel& label, const LabelMap& labels) {
     return value_error(
-        [&] { to_dataset({.file = "f", .texts = {"", ""}, .labels = {id(0), label}, .lines = {3, 9}}, labels); }, none);
+        [&] { label_ids({.file = "f", .texts = {"", ""}, .labels = {id(0), label}, .lines = {3, 9}}, labels); }, none);
   };
   const LabelMap labels = LabelMap::from_names({"joy", "anger"});
   EXPECT_EQ(error(name("fear"), labels), "f:9: row 2: unknown label 'fear'. The labels are: joy, anger.");
@@ -407,8 +411,8 @@ Dataset numbered(int64_t size) {
   Dataset dataset;
   for (int64_t i = 0; i < size; ++i) {
     dataset.texts.push_back(std::to_string(i));
-    dataset.labels.push_back(i);
   }
+  dataset.targets = at::arange(size);
   return dataset;
 }
 
@@ -416,12 +420,13 @@ TEST(SplitDatasetTest, GivesEveryRowToOnePartTheSameWayEveryTime) {
   const auto [train, dev] = split_dataset(numbered(1000), 0.08, 123);
   EXPECT_EQ(train.size(), 920);
   EXPECT_EQ(dev.size(), 80);
-  std::set<int64_t> seen(train.labels.begin(), train.labels.end());
-  seen.insert(dev.labels.begin(), dev.labels.end());
+  const auto of_train = to_vector(train.targets), of_dev = to_vector(dev.targets);
+  std::set<int64_t> seen(of_train.begin(), of_train.end());
+  seen.insert(of_dev.begin(), of_dev.end());
   EXPECT_EQ(seen.size(), 1000);
-  for (int64_t i = 0; i < dev.size(); ++i) EXPECT_EQ(dev.texts[i], std::to_string(dev.labels[i]));
-  EXPECT_EQ(split_dataset(numbered(1000), 0.08, 123).second.labels, dev.labels);
-  EXPECT_NE(split_dataset(numbered(1000), 0.08, 124).second.labels, dev.labels);
+  for (int64_t i = 0; i < dev.size(); ++i) EXPECT_EQ(dev.texts[i], std::to_string(of_dev[i]));
+  EXPECT_EQ(to_vector(split_dataset(numbered(1000), 0.08, 123).second.targets), of_dev);
+  EXPECT_NE(to_vector(split_dataset(numbered(1000), 0.08, 124).second.targets), of_dev);
 }
 
 TEST(SplitDatasetTest, RefusesAnEmptyPart) {

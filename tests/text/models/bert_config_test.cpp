@@ -17,7 +17,7 @@ using testing::StartsWith;
 class BertConfigTest : public testing::Test {
  protected:
   std::string error(std::string_view config_json) {
-    return value_error([&] { BertConfig::from_file(folder_.write("config.json", config_json)); }, folder_);
+    return value_error([&] { ModelConfig::from_file(folder_.write("config.json", config_json)); }, folder_);
   }
 
   const ScratchFolder folder_;
@@ -35,7 +35,7 @@ TEST_F(BertConfigTest, KeepsTheNamesOfManyLabelsInOrder) {
   BertConfig config;
   for (int i = 0; i < 50'000; ++i) config.label_names.push_back("label " + std::to_string(i));
   config.save(folder_ / "config.json");  // in linear time: a search for each name among all would take minutes
-  EXPECT_EQ(BertConfig::from_file(folder_ / "config.json").label_names, config.label_names);
+  EXPECT_EQ(ModelConfig::from_file(folder_ / "config.json")->label_names, config.label_names);
   const std::string text = ScratchFolder::read(folder_ / "config.json");
   EXPECT_THAT(text, HasSubstr("\"id2label\": {\n    \"0\": \"label 0\",\n    \"1\": \"label 1\",\n    \"2\": "));
   EXPECT_EQ(nlohmann::json::parse(text)["label2id"]["label 49999"], 49'999);

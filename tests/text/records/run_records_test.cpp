@@ -61,7 +61,8 @@ StepRecord step_record(int64_t step) {
 }
 
 EvalRecord eval_record(int64_t step) {
-  return {.step = step, .split = "dev", .loss = 1.2, .accuracy = 0.51, .macro_f1 = 0.44, .seconds = 3.1};
+  return {
+      .step = step, .split = "dev", .loss = 1.2, .metrics = {{"accuracy", 0.51}, {"macro_f1", 0.44}}, .seconds = 3.1};
 }
 
 EndRecord end_record() {

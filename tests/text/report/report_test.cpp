@@ -40,15 +40,16 @@ ReportInput small_run() {
                            .tokens = 600,
                            .seconds = 2});
   }
-  input.evals = {{.step = 2, .split = "dev", .loss = 1.2, .accuracy = 0.5, .macro_f1 = 0.4, .seconds = 3},
-                 {.step = 4, .split = "dev", .loss = 1.3, .accuracy = 0.4, .macro_f1 = 0.3, .seconds = 3},
-                 {.step = 2,
-                  .split = "test",
-                  .loss = 1.1,
-                  .accuracy = 0.5975,
-                  .macro_f1 = 0.5612,
-                  .seconds = 3,
-                  .is_final = true}};
+  input.evals = {
+      {.step = 2, .split = "dev", .loss = 1.2, .metrics = {{"accuracy", 0.5}, {"macro_f1", 0.4}}, .seconds = 3},
+      {.step = 4, .split = "dev", .loss = 1.3, .metrics = {{"accuracy", 0.4}, {"macro_f1", 0.3}}, .seconds = 3},
+      {.step = 2,
+       .split = "test",
+       .loss = 1.1,
+       .metrics = {{"accuracy", 0.5975}, {"macro_f1", 0.5612}},
+       .seconds = 3,
+       .is_final = true}};
+  input.metrics = {{"accuracy", "accuracy"}, {"macro_f1", "macro F1"}};
   input.best_step = 2;
   input.end = EndRecord{.steps = 4,
                         .minutes = 4.93,
@@ -188,8 +189,11 @@ TEST(ReportTest, RendersWhateverIsMissingOrBroken) {
       step.loss = step.lr = step.grad_norm = step.loss_scale = step.seconds = step.epoch = value;
       input.steps.assign(size, step);
       input.steps.back().loss = -value;
-      input.evals = {
-          {.step = 1, .split = "dev", .loss = value, .accuracy = value, .macro_f1 = value, .seconds = value}};
+      input.evals = {{.step = 1,
+                      .split = "dev",
+                      .loss = value,
+                      .metrics = {{"accuracy", value}, {"macro_f1", value}},
+                      .seconds = value}};
       input.end = EndRecord{
           .steps = 0, .minutes = value, .samples_per_second = kNan, .tokens_per_second = kNan, .peak_memory_bytes = 0};
       const std::string page = render_report(input);

@@ -26,9 +26,10 @@ struct RunIdentity {
 
 /// The best model of the evaluations on dev.
 struct BestModel {
-  int64_t step = 0;     ///< after which it was found
-  double accuracy = 0;  ///< on dev
-  std::string hash;     ///< of its model.safetensors
+  int64_t step = 0;    ///< after which it was found
+  std::string metric;  ///< the name of what it is the best by, on dev
+  double value = 0;    ///< of that metric
+  std::string hash;    ///< of its model.safetensors
 };
 
 /// All that a run needs to go on to the bit: weights, optimizer state, and

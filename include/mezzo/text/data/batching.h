@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mezzo/text/data/packed_batch.h"
+#include "mezzo/text/data/tokenized_texts.h"
 
 namespace mezzo::text {
 
@@ -20,12 +21,6 @@ enum class Batching {
 
 /// @throws c10::ValueError  that lists the names, for any but packed, grouped, dynamic and padded.
 Batching parse_batching(std::string_view name);
-
-/// Token ids of texts, and their labels (one each, or none at all).
-struct TokenizedTexts {
-  std::vector<std::vector<int32_t>> ids;
-  std::vector<int64_t> labels;
-};
 
 /// The batches of one epoch: lists of indices into the data set, each index
 /// once, the last batch possibly shorter. A pure function of its arguments.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <torch/arg.h>
 
 #include <cstdint>
@@ -86,20 +87,23 @@ class LabelMap {
   std::unordered_map<std::string, int64_t> ids_;
 };
 
-/// Texts and their labels' ids.
+/// Texts, and what a task makes of their labels.
 struct Dataset {
   std::vector<std::string> texts;
-  std::vector<int64_t> labels;
+  at::Tensor targets;               ///< row i is text i's; undefined where there are none
   std::vector<int64_t> lines = {};  ///< where each row begins in its file, from 1; empty where there is none
 
   int64_t size() const { return static_cast<int64_t>(texts.size()); }
 };
 
-/// Gives each row the id of its label. An integer is its own id.
+/// The id of each row's label, [N] int64. An integer is its own id.
 ///
 /// @throws c10::ValueError  for a row without a label or with one that `labels`
 ///     lacks; the message gives file, line and row, and lists the known labels.
-Dataset to_dataset(LabeledRows rows, const LabelMap& labels);
+at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels);
+
+/// @param targets  of `rows`, as a Task makes them.
+Dataset to_dataset(LabeledRows rows, at::Tensor targets);
 
 /// Shuffles and splits off `ratio` of the rows, rounded, as the second part (for
 /// `--dev-ratio`). The same in every run with one `seed`, and as in Python:

@@ -19,9 +19,10 @@ struct DropoutSeed {
 struct PackedBatch {
   at::Tensor input_ids;    ///< [T] int64
   at::Tensor positions;    ///< [T] int64: place of each token in its text, from 0
+  at::Tensor token_types;  ///< [T] int64: of a pair of texts, which one; undefined where all are 0
   at::Tensor cu_seqlens;   ///< [B + 1] int32, on CPU: text b owns rows cu_seqlens[b] to cu_seqlens[b + 1] - 1
   at::Tensor seqlens;      ///< [B] int32, on CPU: its tokens; fewer than its rows only where it is padded
-  at::Tensor labels;       ///< [B] int64; undefined when there are none
+  at::Tensor targets;      ///< [B, ...]: what a Task compares outputs with; undefined when there are none
   int64_t num_tokens = 0;  ///< tokens of real text, [CLS] and [SEP] included
 
   int64_t size() const { return seqlens.size(0); }
@@ -36,10 +37,10 @@ struct PackOptions {
 };
 
 /// @param texts  B sequences of token ids, none empty, none longer than `pad_to` when that is set.
-/// @param labels  one per text, or empty.
-/// @return on CPU.
+/// @param token_types  as long as `texts` each, or none at all where all are 0.
+/// @return on CPU, without targets.
 PackedBatch pack(std::span<const std::span<const int32_t>> texts,
-                 std::span<const int64_t> labels,
-                 const PackOptions& options);
+                 const PackOptions& options,
+                 std::span<const std::span<const int32_t>> token_types = {});
 
 }  // namespace mezzo::text

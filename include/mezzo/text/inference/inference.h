@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mezzo/text/data/batching.h"
-#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/models/precision.h"
 
 namespace mezzo::text {
@@ -21,22 +21,17 @@ struct InferenceShare {
   int of = 1;
 };
 
-/// The logits of each text, in the order of `texts`, whatever the batches were.
+/// The outputs for each text, in the order of `texts`, whatever the batches were.
 ///
 /// Runs `model` in eval mode without gradients, and puts its mode back.
-/// @param texts  must not be empty; labels are not used.
+/// @param texts  must not be empty; targets are not used.
 /// @param share  of several ranks: the rows of other ranks' texts are 0, so that the sum over ranks has all of them.
-/// @return [N, num_labels] float32 on CPU; undefined if `progress` stopped it.
-at::Tensor predict_logits(BertForSequenceClassification& model,
-                          const TokenizedTexts& texts,
-                          Precision precision,
-                          const InferenceProgress& progress = {},
-                          const InferenceShare& share = {});
-
-/// Mean cross entropy of `logits` [N, C] against `labels` [N], in float32.
-double mean_cross_entropy(const at::Tensor& logits, const std::vector<int64_t>& labels);
-
-/// The most likely label of each row of `logits` [N, C].
-std::vector<int64_t> predicted_labels(const at::Tensor& logits);
+/// @return float32 on CPU: [N, num_outputs], or with a row a token [N, L, num_outputs], where L is the longest text's
+///     number of tokens and what is past a text's end is 0; undefined if `progress` stopped it.
+at::Tensor predict_outputs(ModelForTask& model,
+                           const TokenizedTexts& texts,
+                           Precision precision,
+                           const InferenceProgress& progress = {},
+                           const InferenceShare& share = {});
 
 }  // namespace mezzo::text

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/text/models/bert.h"
+#include "mezzo/text/models/model_for_task.h"
 
 namespace mezzo::text {
 
@@ -20,24 +20,24 @@ struct LoadedWeights {
 bool has_classifier(const std::filesystem::path& folder);
 
 /// Fills `model` from `folder`/model.safetensors, written by transformers or
-/// by mezzo: names with or without the prefix `bert.`, any floating dtype, old
-/// names `LayerNorm.gamma` and `LayerNorm.beta` too. A missing pooler or
-/// classifier is drawn from `seed` and reported.
+/// by mezzo: names with or without the prefix of the family (`bert.`), any
+/// floating dtype, old names `LayerNorm.gamma` and `LayerNorm.beta` too. A
+/// missing head or pooler is drawn from `seed` and reported.
 ///
 /// @throws c10::ValueError  naming the tensor, where one does not fit or any
 ///     other is missing; the model is unusable then.
-LoadedWeights load_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder, uint64_t seed);
+LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed);
 
 /// As load_pretrained, for a model on CPU that is only run: its parameters are the mapped bytes of the file, where they
 /// are float32 there, so nothing is copied, and what is never used, such as the rows of rare words, is never read.
 /// Do not train it; and while it lives, replace the file by rename, as save_pretrained does, never in place.
-LoadedWeights map_pretrained(BertForSequenceClassification& model, const std::filesystem::path& folder);
+LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder);
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is
 /// made if need be; transformers' `from_pretrained` loads them. Each file is
 /// replaced atomically. Returns the hash of model.safetensors, as AtomicFile::commit does.
-/// @param weights  every parameter of BertForSequenceClassification by name, on any device.
-std::string save_pretrained(const BertConfig& config,
+/// @param weights  every parameter of the model by name, on any device.
+std::string save_pretrained(const ModelConfig& config,
                             const std::vector<std::pair<std::string, at::Tensor>>& weights,
                             const std::filesystem::path& folder);
 

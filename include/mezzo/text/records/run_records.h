@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "mezzo/amp/scale_advice.h"
@@ -29,11 +30,10 @@ struct StepRecord {
 /// One evaluation of a split with the weights after `step` optimizer steps.
 struct EvalRecord {
   int64_t step = 0;
-  std::string split;      ///< "dev" or "test"
-  double loss = 0;        ///< mean over the split's samples; NaN where a logit was inf or NaN, and so are the others
-  double accuracy = 0;    ///< 0 to 1
-  double macro_f1 = 0;    ///< 0 to 1
-  double seconds = 0;     ///< wall time of the evaluation
+  std::string split;  ///< "dev" or "test"
+  double loss = 0;    ///< mean over the split's samples; NaN where an output was inf or NaN, and so are the metrics
+  std::vector<std::pair<std::string, double>> metrics = {};  ///< by name, in their order; members of the line itself
+  double seconds = 0;                                        ///< wall time of the evaluation
   bool is_final = false;  ///< of the model that the run keeps, after the last step; written, as "final", only if so
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "mezzo/text/records/run_records.h"
+#include "mezzo/text/tasks/metrics.h"
 
 namespace mezzo::text {
 
@@ -20,6 +21,7 @@ struct ReportInput {
   std::string notice;                     ///< how the run ended, where it did not come to its end
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evals;
+  std::vector<MetricInfo> metrics;  ///< of the evaluations; the first is what the best model was chosen by
   std::vector<DiagnoseRecord> diagnoses;
   std::optional<EndRecord> end;                        ///< nullopt: the run has not come to its end
   std::optional<int64_t> best_step;                    ///< whose weights are kept, being the best on dev so far

@@ -7,6 +7,14 @@
 
 namespace mezzo::text {
 
+/// A number that an evaluation comes to.
+struct MetricInfo {
+  std::string name;      ///< in files: "macro_f1"
+  std::string title;     ///< for people: "macro F1"
+  bool is_share = true;  ///< from 0 to 1, which a page shows in percent
+  bool greater_is_better = true;
+};
+
 /// Precision, recall and F1, 0 where their denominator is 0, and the number of
 /// rows they stand for.
 struct ClassScores {

@@ -8,7 +8,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "mezzo/text/tokenizers/tokenizer.h"
 
 namespace mezzo::text {
 
@@ -27,13 +28,6 @@ struct BertTokenizerOptions {
   TORCH_ARG(int64_t, model_max_length) = 0;
 };
 
-/// One text, or a pair, as BERT reads it.
-struct Encoding {
-  std::vector<int32_t> input_ids;       ///< `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`
-  std::vector<int32_t> token_type_ids;  ///< as long as `input_ids`: 0, and 1 for the pair and its `[SEP]`
-  bool truncated = false;               ///< whether `max_length` cost the text or the pair any token
-};
-
 /// Turns texts into the ids a BERT model was trained on: cleaning, splitting into words, WordPiece.
 ///
 /// The ids are those of Hugging Face's fast tokenizer for every input, its Unicode tables included. Special and other
@@ -50,7 +44,7 @@ struct Encoding {
 ///
 /// @see transformers.BertTokenizer (Python). Differs: nothing is ever padded, and a vocabulary that lacks one of the
 /// five special tokens is refused instead of extended past the model's embeddings.
-class BertTokenizer {
+class BertTokenizer : public Tokenizer {
  public:
   /// Loads a Hugging Face folder as `AutoTokenizer.from_pretrained` does.
   ///
@@ -72,24 +66,19 @@ class BertTokenizer {
   /// `[MASK]`.
   static BertTokenizer from_vocab(const std::filesystem::path& vocab_txt, const BertTokenizerOptions& options = {});
 
-  /// Encodes one text.
-  ///
-  /// @param max_length  most ids to return, `[CLS]` and `[SEP]` included; what is too long loses its end. 0 means no
-  /// limit.
-  /// @throws c10::ValueError  for a negative `max_length`, or one without room for the special tokens.
-  Encoding encode(std::string_view text, int64_t max_length = 0) const;
+  /// Encodes one text: `[CLS] text [SEP]`.
+  Encoding encode(std::string_view text, int64_t max_length = 0) const override;
 
-  /// Encodes a pair of texts. Of a pair that is too long, the longer text is shortened first (Hugging Face's
-  /// `truncation="longest_first"`).
-  Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const;
+  /// Encodes a pair of texts: `[CLS] text [SEP] pair [SEP]`, of which the pair and its `[SEP]` have the type 1.
+  Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const override;
 
   int32_t pad_id() const;
   int32_t unk_id() const;
   int32_t cls_id() const;
   int32_t sep_id() const;
 
-  /// One more than the largest id, added tokens included: the rows an embedding needs.
-  int64_t vocab_size() const;
+  int64_t vocab_size() const override;
+  int64_t model_max_length() const override { return options().model_max_length(); }
 
   /// The token with this id.
   /// @throws c10::ValueError  where no token has it.
@@ -103,7 +92,7 @@ class BertTokenizer {
   /// @param model_max_length  written in place of the tokenizer's own option, unless 0.
   /// @throws c10::ValueError  where these two files cannot express the tokenizer (another subword prefix or word
   /// length, `clean_text` off, ids with gaps, a token that holds a line break), or cannot be written.
-  void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const;
+  void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const override;
 
  private:
   struct Impl;

@@ -5,17 +5,17 @@
 #include <string>
 
 #include "mezzo/distributed/group/process_group.h"
-#include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/tasks/task.h"
 #include "mezzo/text/train/train_config.h"
 
 namespace mezzo::text {
 
 /// What a run came to.
 struct TrainResult {
-  bool finished = false;      ///< false: stopped on request; unless it was a dry run, a checkpoint is saved
-  bool saves_failed = false;  ///< a checkpoint in between could not be written
-  int64_t steps = 0;          ///< optimizer steps done
-  std::optional<ClassificationReport> report;  ///< on test, or on dev without one; none without both
+  bool finished = false;                 ///< false: stopped on request; unless it was a dry run, a checkpoint is saved
+  bool saves_failed = false;             ///< a checkpoint in between could not be written
+  int64_t steps = 0;                     ///< optimizer steps done
+  std::optional<Evaluation> evaluation;  ///< on test, or on dev without one; none without both
 };
 
 /// The `resume` of a run that a launcher starts again: "auto" where its earlier start, told the same, has left a
@@ -23,8 +23,8 @@ struct TrainResult {
 /// @throws c10::ValueError  where that folder cannot be read.
 std::string resume_of_restarted(const TrainConfig& config);
 
-/// Fine-tunes a BERT classifier as `config` says, and leaves in
-/// `config.output`: the best model by dev accuracy (or the last, without dev
+/// Fine-tunes a model as `config` says, and leaves in
+/// `config.output`: the best model on dev (or the last, without dev
 /// rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
 /// tensorboard/ and checkpoints/.
 ///

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mezzo::text {
+
+/// What a Hugging Face `config.json` says that every model family has, with BERT's field names and defaults.
+struct ModelConfig {
+  int64_t vocab_size = 30522;
+  int64_t hidden_size = 768;
+  int64_t num_hidden_layers = 12;
+  int64_t num_attention_heads = 12;
+  int64_t intermediate_size = 3072;
+  int64_t max_position_embeddings = 512;
+  double initializer_range = 0.02;
+  int64_t pad_token_id = 0;
+  std::string problem_type = "single_label_classification";
+  std::vector<std::string> label_names;  ///< id2label in the order of ids; LABEL_0 and LABEL_1 where a file has none
+
+  virtual ~ModelConfig() = default;
+
+  /// Reads the config of the family that its `model_type` names; of "bert" where it names none.
+  /// @throws c10::ValueError  naming the file and the field, for anything that mezzo does not run.
+  static std::unique_ptr<ModelConfig> from_file(const std::filesystem::path& config_json);
+
+  /// As config.json spells it: "bert".
+  virtual std::string_view model_type() const = 0;
+
+  /// Most tokens of a text, [CLS] and [SEP] included.
+  virtual int64_t max_tokens() const { return max_position_embeddings; }
+
+  /// Sets the probabilities of all dropouts.
+  /// @throws c10::ValueError  for one that is not in [0, 1).
+  virtual void set_dropout(double p) = 0;
+
+  /// The fields that decide what the model computes, by name: a run goes on with the same alone.
+  virtual std::map<std::string, std::string> values() const = 0;
+
+  /// Writes a config.json that transformers loads. Atomic: the file is complete or untouched.
+  virtual void save(const std::filesystem::path& config_json) const = 0;
+
+  /// Whether a classifier can tell its labels apart: two at least, each with a name of its own.
+  /// @throws c10::ValueError  naming `config_json`, where they were read, and what is wrong.
+  void check_labels(const std::filesystem::path& config_json) const;
+};
+
+}  // namespace mezzo::text

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "mezzo/text/data/packed_batch.h"
+#include "mezzo/text/models/encoder.h"
+#include "mezzo/text/models/model_config.h"
+
+namespace mezzo::text {
+
+/// What a task asks of the end of a model.
+struct Head {
+  int64_t num_outputs = 0;  ///< of each row
+  RowsPer rows = RowsPer::kText;
+};
+
+/// An encoder and a head for a task, on packed rows; made by make_model().
+///
+/// A torch::nn::Module whose parameters carry transformers' names (`bert.encoder.layer.0.attention.self.query.weight`,
+/// …), so weights move between the two by name. Gives what transformers' model of that family and kind gives for each
+/// sequence by itself.
+class ModelForTask : public torch::nn::Module {
+ public:
+  /// @param batch  T rows on the parameters' device; `targets` are not used.
+  /// @param random  seed and step key every dropout mask in training mode
+  ///     (`train()`); without effect after `eval()`.
+  /// @return [B, num_outputs], or [T, num_outputs] with RowsPer::kToken: float32, or what autocast makes of it.
+  virtual at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random = {}) = 0;
+
+  virtual const ModelConfig& config() const = 0;
+  const Head& head() const { return head_; }
+
+  /// What begins the names of the encoder's parameters: "bert".
+  /// @see PreTrainedModel.base_model_prefix (transformers).
+  virtual std::string_view base_model_prefix() const = 0;
+  virtual Encoder& encoder() = 0;
+
+  /// Draws every parameter as transformers does: normal(0, initializer_range)
+  /// for tables and matrices (the padding row zero), zero biases, unit layer
+  /// norms. The same `seed` gives the same weights on every machine. Only
+  /// parameters whose name passes `select` are drawn; each has a random stream
+  /// of its own, so what is selected does not change what is drawn.
+  void init_weights(uint64_t seed, const std::function<bool(const std::string& name)>& select);
+  void init_weights(uint64_t seed);
+
+  /// In training, each encoder layer keeps only its input for backward and is
+  /// computed again there: the same numbers to the bit, in less memory and about
+  /// a third more time. Off unless switched on.
+  /// @see PreTrainedModel.gradient_checkpointing_enable (transformers).
+  void set_gradient_checkpointing(bool on) { encoder().set_gradient_checkpointing(on); }
+
+  /// Keeps copies in half precision of the encoder layers' weight matrices, so that autocast to `dtype` on a CPU casts
+  /// none of them. Make each the `shadow` of its parameter in one of mezzo's optimizers, which then refreshes it in the
+  /// pass that updates the weight. A copy whose weight was changed otherwise is made anew when it is next used.
+  /// @param dtype  kHalf or kBFloat16
+  /// @return by the parameter's name
+  /// @throws c10::ValueError  for another dtype
+  std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
+
+  /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the layers, one more for the head.
+  int64_t layer_of(std::string_view parameter);
+  /// The part of the model that a parameter belongs to: "embeddings", "layer 3", "pooler", "classifier".
+  std::string part_of(std::string_view parameter);
+
+ protected:
+  explicit ModelForTask(const Head& head);
+
+  /// Draws one parameter, as init_weights does, with a generator of its own.
+  virtual void init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator);
+
+ private:
+  /// The name within the encoder; empty for a parameter of the head.
+  std::string_view name_in_encoder(std::string_view parameter) const;
+
+  Head head_;
+};
+
+/// Makes the model that `config` is of. Parameters are float32 on CPU and **not initialised**: call `init_weights`, or
+/// `load_pretrained` (pretrained.h).
+/// @throws c10::ValueError  for a head without outputs.
+std::shared_ptr<ModelForTask> make_model(const ModelConfig& config, const Head& head);
+
+}  // namespace mezzo::text

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "mezzo/text/data/dataset.h"
+#include "mezzo/text/data/packed_batch.h"
+#include "mezzo/text/models/model_for_task.h"
+#include "mezzo/text/tasks/metrics.h"
+
+namespace mezzo::text {
+
+/// What an evaluation came to.
+struct Evaluation {
+  /// Mean over the texts, in float32; inf or NaN where an output is.
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> metrics;                          ///< those of Task::metrics(); NaN where the loss is not finite
+  std::vector<std::pair<std::string, double>> details;  ///< further numbers by name; none where the loss is not finite
+  std::string report;                                   ///< for people, of several lines; empty where it is not finite
+  std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
+};
+
+/// What is said of one text: members of a JSON object, in their order.
+using PredictionValue = std::variant<double, std::string, std::vector<std::pair<std::string, double>>>;
+using Prediction = std::vector<std::pair<std::string, PredictionValue>>;
+
+/// What a model is trained for: the targets that labels stand for, the loss, and how good a model is.
+///
+/// Made from the training data, or from the config.json of a trained model, and never changed: any number of threads
+/// may use one.
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  /// As config.json spells it: "single_label_classification".
+  virtual std::string_view problem_type() const = 0;
+  /// id2label of config.json: a name for each output of the model.
+  virtual const std::vector<std::string>& label_names() const = 0;
+  /// What it reads of a model.
+  virtual Head head() const = 0;
+  /// What the labels are, for a note: "4 classes".
+  virtual std::string summary() const = 0;
+
+  /// What the loss compares with: row i is text i's. Its dtype and further dimensions are the task's own.
+  /// @throws c10::ValueError  for a row whose label is missing or of another task, with file, line and row.
+  virtual at::Tensor targets(const LabeledRows& rows) const = 0;
+  /// What is odd about `rows`, a line each: nothing of it need be wrong.
+  virtual std::vector<std::string> odd_rows(const LabeledRows& rows) const = 0;
+  /// What texts with these targets cannot teach, a line each.
+  /// @param why  how that can be, after "no training text"; may be empty.
+  virtual std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const = 0;
+
+  /// The loss of a batch, float32: the sum over its texts, of which each weighs the same. Differentiable.
+  /// @param outputs  of a model with that head, in any floating dtype.
+  virtual at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const = 0;
+
+  /// What evaluate() measures besides the loss. The first decides which model is the best.
+  virtual const std::vector<MetricInfo>& metrics() const = 0;
+  /// @param outputs  float32 on CPU; row i is text i's, as of `targets`.
+  virtual Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const = 0;
+  /// Whether a model whose first metric is `value` is to be kept in place of one with `best`; nullopt: of none. NaN is
+  /// never better, and no number is worse than none.
+  bool is_better(double value, std::optional<double> best) const;
+
+  /// One for each row of `outputs`, float32 on CPU and finite.
+  virtual std::vector<Prediction> predictions(const at::Tensor& outputs) const = 0;
+};
+
+/// What decides on the task of a training run.
+struct TaskOptions {
+  std::vector<std::string> label_names = {};  ///< of a trained model, which keeps them; empty: those of the data
+  bool allow_empty_classes = false;           ///< whether integer labels below the largest may have no text
+};
+
+/// The task that the labels of training data make.
+/// @throws c10::ValueError  for rows that nobody can mean to train on.
+std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options = {});
+
+/// The task that a model was trained for.
+/// @param problem_type, label_names  of its config.json.
+/// @throws c10::ValueError  that lists the problem types mezzo knows, for another.
+std::shared_ptr<const Task> make_task(std::string_view problem_type, std::vector<std::string> label_names);
+
+}  // namespace mezzo::text

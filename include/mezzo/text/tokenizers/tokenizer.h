@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+namespace mezzo::text {
+
+/// One text, or a pair, as a model reads it: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`, say.
+struct Encoding {
+  std::vector<int32_t> input_ids;
+  std::vector<int32_t> token_type_ids;  ///< as long as `input_ids`: 0, and 1 for what a model takes for the pair's
+  bool truncated = false;               ///< whether `max_length` cost the text or the pair any token
+};
+
+/// Turns texts into the ids that a model was trained on.
+///
+/// The ids are those of Hugging Face's fast tokenizer. A tokenizer never changes after it is made: any number of
+/// threads may use one.
+///
+/// Example:
+/// @code
+/// auto tokenizer = mezzo::text::Tokenizer::from_pretrained("bert-base-chinese");
+/// auto encoding = tokenizer->encode("今天天气很好", /*max_length=*/128);
+/// @endcode
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  /// Loads the tokenizer of a Hugging Face folder, whatever its kind, as `AutoTokenizer.from_pretrained` does.
+  /// @throws c10::ValueError  for files that are missing, broken, or of a kind that mezzo has not; the message names
+  ///     the file and what was found.
+  static std::shared_ptr<const Tokenizer> from_pretrained(const std::filesystem::path& folder);
+
+  /// Loads a bare vocabulary: a `vocab.txt` is that of an uncased BERT.
+  /// @throws c10::ValueError  as above.
+  static std::shared_ptr<const Tokenizer> from_vocab(const std::filesystem::path& vocab);
+
+  /// Encodes one text, which need not be valid UTF-8.
+  /// @param max_length  most ids to return, special tokens included; what is too long loses its end. 0 means no limit.
+  /// @throws c10::ValueError  for a negative `max_length`, or one without room for the special tokens.
+  virtual Encoding encode(std::string_view text, int64_t max_length = 0) const = 0;
+
+  /// Encodes a pair of texts. Of a pair that is too long, the longer text is shortened first (Hugging Face's
+  /// `truncation="longest_first"`).
+  virtual Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const = 0;
+
+  /// One more than the largest id, added tokens included: the rows an embedding needs.
+  virtual int64_t vocab_size() const = 0;
+
+  /// Most ids the model reads, special tokens included; 0: unknown. Never applied by `encode`.
+  virtual int64_t model_max_length() const = 0;
+
+  /// Writes files from which `from_pretrained` and Hugging Face make the same ids again. The folder must exist. Each
+  /// file appears whole or not at all.
+  /// @param model_max_length  written in place of the tokenizer's own, unless 0.
+  /// @throws c10::ValueError  where its files cannot express the tokenizer, or cannot be written.
+  virtual void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const = 0;
+};
+
+}  // namespace mezzo::text

@@ -1,0 +1,35 @@
+#include "mezzo/text/data/tokenized_texts.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace mezzo::text {
+
+TokenizedTexts tokenize(const Tokenizer& tokenizer, std::span<const std::string> texts, int64_t max_length) {
+  constexpr int64_t kTextsPerTask = 64;
+  TokenizedTexts tokenized;
+  tokenized.ids.resize(texts.size());
+  tokenized.token_types.resize(texts.size());
+  std::atomic<int64_t> truncated = 0;
+  std::atomic<bool> has_types = false;
+  at::parallel_for(0, static_cast<int64_t>(texts.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Encoding encoding = tokenizer.encode(texts[i], max_length);
+      tokenized.ids[i] = std::move(encoding.input_ids);
+      truncated += encoding.truncated;
+      if (std::ranges::any_of(encoding.token_type_ids, [](int32_t type) { return type != 0; })) {
+        has_types = true;
+      }
+      tokenized.token_types[i] = std::move(encoding.token_type_ids);
+    }
+  });
+  tokenized.truncated = truncated;
+  if (!has_types) {
+    tokenized.token_types.clear();
+  }
+  return tokenized;
+}
+
+}  // namespace mezzo::text

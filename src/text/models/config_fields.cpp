@@ -1,0 +1,105 @@
+#include "text/models/config_fields.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "text/io/json_file.h"
+
+namespace mezzo::text {
+namespace {
+
+constexpr int64_t kMaxSize = int64_t{1} << 24;  // of any dimension; keeps products of two far from overflow
+
+}  // namespace
+
+ConfigFields::ConfigFields(const std::filesystem::path& file) : file_(file), object_(read_json_object(file)) {}
+
+void ConfigFields::read(const char* name, int64_t& value, int64_t minimum) const {
+  if (const auto* field = find(name)) {
+    TORCH_CHECK_VALUE(field->is_number_integer() && *field >= minimum && *field <= kMaxSize, at(name), "is ",
+                      field->dump(), ", expected an integer from ", minimum, " to ", kMaxSize);
+    value = field->get<int64_t>();
+  }
+}
+
+void ConfigFields::read_number(const char* name, double& value, double below) const {
+  if (const auto* field = find(name)) {
+    TORCH_CHECK_VALUE(field->is_number() && *field >= 0.0 && *field < below, at(name), "is ", field->dump(),
+                      ", expected a number from 0 to below ", below);
+    value = field->get<double>();
+  }
+}
+
+void ConfigFields::read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const {
+  if (const auto* field = find(name)) {
+    const bool is_known =
+        field->is_string() && std::find(known.begin(), known.end(), field->get<std::string>()) != known.end();
+    TORCH_CHECK_VALUE(is_known, at(name), "is ", field->dump(),
+                      ", mezzo runs: ", fmt::format("{}", fmt::join(known, ", ")));
+    value = field->get<std::string>();
+  }
+}
+
+void ConfigFields::read_common(ModelConfig& config) const {
+  read_one_of("problem_type", config.problem_type, {"single_label_classification"});
+  read("vocab_size", config.vocab_size, 1);
+  read("hidden_size", config.hidden_size, 1);
+  read("num_hidden_layers", config.num_hidden_layers, 1);
+  read("num_attention_heads", config.num_attention_heads, 1);
+  read("intermediate_size", config.intermediate_size, 1);
+  read("max_position_embeddings", config.max_position_embeddings, 2);
+  read("pad_token_id", config.pad_token_id, 0);
+  read_number("initializer_range", config.initializer_range, 10);
+  config.label_names = read_label_names();
+  TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at("hidden_size"), "is ", config.hidden_size,
+                    ", which ", config.num_attention_heads, " attention heads do not divide");
+  TORCH_CHECK_VALUE(config.pad_token_id < config.vocab_size, at("pad_token_id"), "is ", config.pad_token_id,
+                    ", outside the vocabulary of ", config.vocab_size);
+}
+
+std::string ConfigFields::at(const char* name) const { return fmt::format("{}: {} ", file_.string(), name); }
+
+const nlohmann::json* ConfigFields::find(const char* name) const {
+  const auto field = object_.find(name);
+  return field == object_.end() || field->is_null() ? nullptr : &*field;
+}
+
+std::vector<std::string> ConfigFields::read_label_names() const {
+  const auto* id2label = find("id2label");
+  if (id2label == nullptr) {
+    return {"LABEL_0", "LABEL_1"};  // transformers leaves its default out of the file
+  }
+  TORCH_CHECK_VALUE(id2label->is_object(), at("id2label"), "is not an object that maps ids to names");
+  std::vector<std::string> names(id2label->size());
+  std::vector<bool> seen(names.size(), false);
+  for (const auto& [key, name] : id2label->items()) {
+    const bool is_id = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
+    const size_t id = is_id ? std::stoul(key) : names.size();
+    TORCH_CHECK_VALUE(id < names.size() && !seen[id] && name.is_string(), at("id2label"), "has the entry ",
+                      nlohmann::json(key).dump(), ": ", name.dump(), "; expected ids 0 to ", names.size() - 1,
+                      ", each with a string");
+    names[id] = name.get<std::string>();
+    seen[id] = true;
+  }
+  return names;
+}
+
+void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string>& names) {
+  if (names.empty()) {
+    return;
+  }
+  // Appended without a look at the members that are there, which an ordered object takes for each: ids and names
+  // differ.
+  nlohmann::ordered_json::object_t id2label, label2id;
+  for (size_t id = 0; id < names.size(); ++id) {
+    id2label.emplace_back(std::to_string(id), names[id]);
+    label2id.emplace_back(names[id], id);
+  }
+  json["id2label"] = std::move(id2label);
+  json["label2id"] = std::move(label2id);
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,42 @@
+// Fields of a config.json. Every complaint names the file and the field.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mezzo/text/models/model_config.h"
+
+namespace mezzo::text {
+
+class ConfigFields {
+ public:
+  /// @throws c10::ValueError  for a file that is missing or no JSON object.
+  explicit ConfigFields(const std::filesystem::path& file);
+
+  // Each leaves `value` as it is where the field is missing or null.
+  void read(const char* name, int64_t& value, int64_t minimum) const;
+  void read_number(const char* name, double& value, double below) const;
+  void read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const;
+
+  /// The fields of ModelConfig, but for what a family has other names for.
+  void read_common(ModelConfig& config) const;
+
+  /// "config.json: hidden_size "
+  std::string at(const char* name) const;
+
+ private:
+  const nlohmann::json* find(const char* name) const;
+  std::vector<std::string> read_label_names() const;
+
+  const std::filesystem::path& file_;
+  nlohmann::json object_;
+};
+
+/// id2label and label2id, as transformers writes them; nothing where there are no names.
+void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string>& names);
+
+}  // namespace mezzo::text

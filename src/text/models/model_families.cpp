@@ -1,0 +1,41 @@
+#include "text/models/model_families.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace mezzo::text {
+namespace {
+
+const std::vector<ModelFamily>& families() {
+  static const std::vector<ModelFamily> kFamilies = {
+      bert_family(),
+  };
+  return kFamilies;
+}
+
+const ModelFamily& family_of(std::string_view model_type) {
+  const auto found = std::ranges::find(families(), model_type, &ModelFamily::model_type);
+  TORCH_INTERNAL_ASSERT(found != families().end(), "a config of no family");
+  return *found;
+}
+
+}  // namespace
+
+std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path& config_json) {
+  std::string model_type = "bert";
+  std::vector<std::string_view> known;
+  for (const ModelFamily& family : families()) {
+    known.push_back(family.model_type);
+  }
+  const ConfigFields fields(config_json);
+  fields.read_one_of("model_type", model_type, known);
+  return family_of(model_type).read_config(fields);
+}
+
+std::shared_ptr<ModelForTask> make_model(const ModelConfig& config, const Head& head) {
+  return family_of(config.model_type()).make_model(config, head);
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,22 @@
+// The model families that mezzo runs. A new one: its functions here, and a line of the table in model_families.cpp.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "mezzo/text/models/model_for_task.h"
+#include "text/models/config_fields.h"
+
+namespace mezzo::text {
+
+/// How the models of one `model_type` are made.
+struct ModelFamily {
+  std::string_view model_type;
+  std::unique_ptr<ModelConfig> (*read_config)(const ConfigFields& fields);
+  /// @param config  as read_config makes it.
+  std::shared_ptr<ModelForTask> (*make_model)(const ModelConfig& config, const Head& head);
+};
+
+ModelFamily bert_family();
+
+}  // namespace mezzo::text

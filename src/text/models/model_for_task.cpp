@@ -1,0 +1,82 @@
+#include "mezzo/text/models/model_for_task.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "text/models/modules.h"
+
+namespace mezzo::text {
+
+ModelForTask::ModelForTask(const Head& head) : head_(head) {
+  TORCH_CHECK_VALUE(head.num_outputs >= 1, "make_model: a head needs at least one output, got ", head.num_outputs);
+}
+
+void ModelForTask::init_weights(uint64_t seed, const std::function<bool(const std::string& name)>& select) {
+  at::NoGradGuard no_grad;
+  for (auto& item : named_parameters()) {
+    const std::string& name = item.key();
+    if (select(name)) {
+      init_parameter(name, item.value(),
+                     at::detail::createCPUGenerator(XXH3_64bits_withSeed(name.data(), name.size(), seed)));
+    }
+  }
+}
+
+void ModelForTask::init_weights(uint64_t seed) {
+  init_weights(seed, [](const std::string&) { return true; });
+}
+
+void ModelForTask::init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) {
+  if (name.ends_with("bias")) {
+    parameter.zero_();
+  } else if (name.ends_with("LayerNorm.weight")) {
+    parameter.fill_(1);
+  } else {
+    parameter.normal_(0, config().initializer_range, generator);
+    if (name.ends_with("word_embeddings.weight")) {
+      parameter.select(0, config().pad_token_id).zero_();
+    }
+  }
+}
+
+std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
+                    "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
+  std::map<std::string, at::Tensor> shadows;
+  for (const auto& item : named_modules()) {
+    auto* dense = item.value()->as<Dense>();
+    const int64_t layer = layer_of(item.key());
+    if (dense != nullptr && layer >= 1 && layer <= config().num_hidden_layers) {
+      shadows[item.key() + ".weight"] = dense->make_shadow(dtype);
+    }
+  }
+  return shadows;
+}
+
+std::string_view ModelForTask::name_in_encoder(std::string_view parameter) const {
+  const std::string_view prefix = base_model_prefix();
+  const bool is_inside =
+      parameter.starts_with(prefix) && parameter.size() > prefix.size() && parameter[prefix.size()] == '.';
+  return is_inside ? parameter.substr(prefix.size() + 1) : std::string_view();
+}
+
+int64_t ModelForTask::layer_of(std::string_view parameter) {
+  const auto inside = name_in_encoder(parameter);
+  return inside.empty() ? config().num_hidden_layers + 1 : encoder().layer_of(inside);
+}
+
+std::string ModelForTask::part_of(std::string_view parameter) {
+  const int64_t layer = layer_of(parameter);
+  if (layer >= 1 && layer <= config().num_hidden_layers) {
+    return "layer " + std::to_string(layer - 1);
+  }
+  const auto inside = name_in_encoder(parameter);
+  const auto name = inside.empty() ? parameter : inside;
+  return std::string(name.substr(0, name.find('.')));
+}
+
+}  // namespace mezzo::text

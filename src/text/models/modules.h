@@ -1,0 +1,64 @@
+// The modules that encoders are made of, with transformers' parameter names.
+#pragma once
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <torch/nn/module.h>
+
+#include "encoder/blocks.h"
+
+namespace mezzo::text {
+
+/// y = x weight^T + bias.
+class Dense : public torch::nn::Module {
+ public:
+  Dense(int64_t in, int64_t out)
+      : weight(register_parameter("weight", at::empty({out, in}))),
+        bias(register_parameter("bias", at::empty({out}))) {}
+  at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+
+  /// Keeps a copy of the weight in `dtype` from now on, which an optimizer may refresh when it updates the weight.
+  at::Tensor make_shadow(at::ScalarType dtype) {
+    shadow_ = weight.detach().to(dtype);
+    lead_ = lead();
+    return shadow_;
+  }
+
+  kernels::LinearParams params() {
+    if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
+      shadow_.copy_(weight.detach());
+      lead_ = lead();
+    }
+    return {weight, bias, shadow_};
+  }
+
+  at::Tensor weight, bias;
+
+ private:
+  /// By how many changes the weight is ahead. What updates both in step leaves it as it is.
+  int64_t lead() const { return static_cast<int64_t>(weight._version()) - static_cast<int64_t>(shadow_._version()); }
+
+  at::Tensor shadow_;
+  int64_t lead_ = 0;
+};
+
+class Embedding : public torch::nn::Module {
+ public:
+  Embedding(int64_t rows, int64_t columns) : weight(register_parameter("weight", at::empty({rows, columns}))) {}
+  at::Tensor weight;
+};
+
+class LayerNorm : public torch::nn::Module {
+ public:
+  LayerNorm(int64_t size, double eps)
+      : weight_(register_parameter("weight", at::empty({size}))),
+        bias_(register_parameter("bias", at::empty({size}))),
+        eps_(eps) {}
+  kernels::LayerNormParams params() const { return {weight_, bias_, eps_}; }
+
+ private:
+  at::Tensor weight_, bias_;
+  double eps_;
+};
+
+}  // namespace mezzo::text

@@ -1,0 +1,166 @@
+#include "text/tokenizers/tokenizer_config.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <system_error>
+#include <vector>
+
+#include "text/io/json_file.h"
+
+namespace mezzo::text {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+}  // namespace
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+TokenizerConfig::TokenizerConfig(const fs::path& folder)
+    : folder_(folder), file_((folder / "tokenizer_config.json").string()) {
+  if (is_there(file_)) {
+    config_ = read_json(file_);
+    exists_ = true;
+    root().as_object();
+  }
+  if (!config_.contains("added_tokens_decoder")) merge_special_tokens_map();
+}
+
+bool TokenizerConfig::uses_tokenizer_json_as_is() const {
+  const JsonField name = root()["tokenizer_class"];
+  if (name.is_null()) return !exists_ && !is_there(folder_ / "config.json");
+  const std::string& value = name.as_string();
+  if (value == "PreTrainedTokenizerFast" || value == "TokenizersBackend") return true;
+  const std::string base = value.ends_with("Fast") ? value.substr(0, value.size() - 4) : value;
+  constexpr std::array kBert = {"BertTokenizer",       "DistilBertTokenizer", "ElectraTokenizer",
+                                "MobileBertTokenizer", "ConvBertTokenizer",   "SqueezeBertTokenizer"};
+  name.expect(std::find(kBert.begin(), kBert.end(), base) != kBert.end(), "BertTokenizer");
+  return false;
+}
+
+BertTokenizerOptions TokenizerConfig::options() const {
+  BertTokenizerOptions options;
+  options.do_lower_case(root().bool_or("do_lower_case", true))
+      .tokenize_chinese_chars(root().bool_or("tokenize_chinese_chars", true));
+  const JsonField strip = root()["strip_accents"];
+  if (!strip.is_null()) options.strip_accents(strip.as_bool());
+  options.model_max_length(model_max_length());
+  return options;
+}
+
+int64_t TokenizerConfig::model_max_length() const {
+  const auto value = config_.find("model_max_length");
+  const bool is_length = value != config_.end() && value->is_number_integer() && *value > 0 && *value < (1 << 20);
+  return is_length ? value->get<int64_t>() : 0;
+}
+
+void TokenizerConfig::read_special_tokens(TokenizerSpec& spec) const {
+  const JsonField split = root()["split_special_tokens"];
+  split.expect(split.is_null() || !split.as_bool(), "false (special tokens in a text are always found)");
+  for (const auto& [key, token] : {std::pair{"unk_token", &spec.unk_token},
+                                   {"pad_token", &spec.pad_token},
+                                   {"cls_token", &spec.cls_token},
+                                   {"sep_token", &spec.sep_token},
+                                   {"mask_token", &spec.mask_token}}) {
+    if (!root()[key].is_null()) *token = read_added_token(root()[key], /*special=*/true).content;
+  }
+}
+
+TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json, bool as_is, const TokenizerSpec& spec) const {
+  std::vector<AddedToken> decoder;
+  if (root().has("added_tokens_decoder")) {
+    decoder = read_decoder().tokens();
+  } else {
+    TokenList all = read_added_tokens_json();
+    for (const AddedToken& token : from_tokenizer_json.tokens()) all.add_or_replace(token);
+    decoder = all.tokens();
+    std::stable_sort(decoder.begin(), decoder.end(),
+                     [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  }
+  TokenList list;
+  if (as_is) list = std::move(from_tokenizer_json);
+  for (const AddedToken& token : decoder) list.add_or_replace(token);
+  if (as_is && !exists_) return list;
+  add_named(spec, as_is, list);
+  return list;
+}
+
+void TokenizerConfig::merge_special_tokens_map() {
+  const fs::path path = folder_ / "special_tokens_map.json";
+  if (!is_there(path)) return;
+  const json map = read_json(path);
+  for (const auto& [key, value] : JsonField(map, file_, "").as_object().items()) config_[key] = value;
+}
+
+TokenList TokenizerConfig::read_decoder() const {
+  std::map<int32_t, AddedToken> by_id;
+  const JsonField decoder = root()["added_tokens_decoder"];
+  for (const auto& [key, value] : decoder.as_object().items()) {
+    const bool is_number = !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == key.npos;
+    const JsonField entry = decoder[key];
+    entry.expect(is_number && value.is_object(), "a token under its id");
+    AddedToken token = read_added_token(entry, /*special=*/false);
+    token.id = std::stoi(key);
+    by_id[token.id] = token;
+  }
+  TokenList list;
+  for (const auto& [id, token] : by_id) list.add_or_replace(token);
+  return list;
+}
+
+TokenList TokenizerConfig::read_added_tokens_json() const {
+  TokenList list;
+  const fs::path path = folder_ / "added_tokens.json";
+  if (!is_there(path)) return list;
+  const std::string file = path.string();
+  const json document = read_json(path);
+  for (const auto& [content, id] : JsonField(document, file, "").as_object().items()) {
+    AddedToken token;
+    token.content = content;
+    token.id = JsonField(id, file, json(content).dump()).as_id();
+    check_token_length(file, content);
+    list.add_if_new(token);
+  }
+  return list;
+}
+
+void TokenizerConfig::add_named(const TokenizerSpec& spec, bool as_is, TokenList& list) const {
+  const auto add = [&](const char* key, const std::string& otherwise) {
+    const JsonField field = root()[key];
+    AddedToken token;
+    if (!field.is_null()) {
+      token = read_added_token(field, /*special=*/true);
+    } else if (!as_is && !otherwise.empty()) {
+      token = AddedToken{otherwise, false, false, false, /*normalized=*/false, /*special=*/true};
+    } else {
+      return;
+    }
+    list.add_if_new(token);
+  };
+  add("bos_token", "");
+  add("eos_token", "");
+  add("unk_token", spec.unk_token);
+  add("sep_token", spec.sep_token);
+  add("pad_token", spec.pad_token);
+  add("cls_token", spec.cls_token);
+  add("mask_token", spec.mask_token);
+  for (const auto& [key, value] : config_.items()) {
+    if (key.ends_with("_token") && (value.is_string() || value.is_object())) add(key.c_str(), "");
+  }
+  for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
+    const JsonField field = root()[key];
+    if (field.is_null()) continue;
+    field.expect(field.value().is_structured(), "a list of tokens");
+    for (const auto& [name, value] : field.value().items()) {
+      list.add_if_new(read_added_token(JsonField(value, file_, std::string(key) + "." + name), /*special=*/true));
+    }
+  }
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,33 @@
+#include "mezzo/text/data/packed_batch.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "text/scratch_folder.h"
+
+namespace mezzo::text {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+TEST(PackedBatchTest, PutsTokenTypesBesideTheIdsAndZeroWhereNoTextIs) {
+  const Ids first = {2, 7, 3, 8, 3}, second = {2, 3, 3}, types = {0, 0, 0, 1, 1}, other_types = {0, 0, 1};
+  const std::vector<std::span<const int32_t>> texts = {first, second}, token_types = {types, other_types};
+  const auto packed = pack(texts, {.round_rows_to = 4}, token_types);
+  EXPECT_TRUE(at::equal(packed.token_types, at::tensor({0, 0, 0, 1, 1, 0, 0, 1}, at::kLong))) << packed.token_types;
+  const auto padded = pack(texts, {.pad_to = 6}, token_types).to(at::kCPU);
+  EXPECT_TRUE(at::equal(padded.token_types, at::tensor({0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0}, at::kLong)))
+      << padded.token_types;
+  EXPECT_FALSE(pack(texts, {}).token_types.defined()) << "all 0";
+}
+
+TEST(PackedBatchTest, RefusesTokenTypesOfOtherTexts) {
+  const ScratchFolder none;
+  const Ids ids = {2, 3}, types = {0, 0, 1};
+  const std::vector<std::span<const int32_t>> texts = {ids, ids}, one = {ids}, longer = {ids, types};
+  EXPECT_EQ(value_error([&] { pack(texts, {}, one); }, none), "pack: 2 texts but token types of 1");
+  EXPECT_EQ(value_error([&] { pack(texts, {}, longer); }, none), "pack: text 1 has 2 tokens but 3 token types");
+}
+
+}  // namespace
+}  // namespace mezzo::text

@@ -1,0 +1,95 @@
+#include "mezzo/text/tasks/single_label_classification.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "text/scratch_folder.h"
+
+namespace mezzo::text {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::IsNan;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+LabeledRows rows(std::vector<RawLabel> labels) {
+  LabeledRows result;
+  result.file = "f";
+  for (RawLabel& label : labels) {
+    result.lines.push_back(static_cast<int64_t>(result.lines.size()) + 1);
+    result.texts.push_back("text " + std::to_string(result.lines.back()));
+    result.labels.push_back(std::move(label));
+  }
+  return result;
+}
+
+TEST(SingleLabelClassificationTest, TakesItsLabelsFromTheDataOrFromTheTrainedModel) {
+  const LabeledRows data = rows({"sad", "joy", "sad"});
+  const auto from_data = make_task(data);
+  EXPECT_EQ(from_data->problem_type(), "single_label_classification");
+  EXPECT_THAT(from_data->label_names(), ElementsAre("joy", "sad"));
+  EXPECT_TRUE(at::equal(from_data->targets(data), at::tensor({1, 0, 1}, at::kLong)));
+  const auto trained = make_task(data, {.label_names = {"sad", "joy", "fear"}});
+  EXPECT_TRUE(at::equal(trained->targets(data), at::tensor({0, 1, 0}, at::kLong)));
+  EXPECT_THAT(trained->untrained(trained->targets(data), ""),
+              ElementsAre("1 of 3 labels has no training text: 'fear'"));
+}
+
+TEST(SingleLabelClassificationTest, RefusesWhatItIsNotFor) {
+  const ScratchFolder none;
+  EXPECT_EQ(value_error([] { make_task(rows({"joy", "joy"})); }, none),
+            "f: all texts have a single label, 'joy'; a classifier needs at least two");
+  EXPECT_EQ(value_error([] { make_task("regression", {"a", "b"}); }, none),
+            "problem_type is \"regression\", mezzo runs: single_label_classification");
+}
+
+TEST(SingleLabelClassificationTest, SumsTheLossOfEachTextInFloat32) {
+  const auto task = make_task("single_label_classification", {"a", "b"});
+  PackedBatch batch;
+  batch.targets = at::tensor({0, 1, 1}, at::kLong);
+  const auto outputs = at::tensor({2.f, 1.f, 0.5f, 0.25f, -3.f, 4.f}).view({3, 2}).to(at::kBFloat16);
+  const auto loss = task->loss(outputs, batch);
+  EXPECT_EQ(loss.scalar_type(), at::kFloat);
+  const double expected = std::log1p(std::exp(-1.)) + std::log1p(std::exp(0.25)) + std::log1p(std::exp(-7.));
+  EXPECT_NEAR(loss.item<double>(), expected, 1e-6) << "a few roundings of float32";
+}
+
+TEST(SingleLabelClassificationTest, EvaluatesWithoutNumbersWhereAnOutputIsNotFinite) {
+  const auto task = make_task("single_label_classification", {"a", "b"});
+  const auto targets = at::tensor({0, 1}, at::kLong);
+  const Evaluation good = task->evaluate(at::tensor({2.f, 1.f, 3.f, 1.f}).view({2, 2}), targets);
+  EXPECT_EQ(good.metrics.front(), 0.5);
+  EXPECT_THAT(good.confusion_matrix, ElementsAre(ElementsAre(1, 0), ElementsAre(1, 0)));
+  const Evaluation bad = task->evaluate(at::tensor({2.f, 1.f, kInf, 1.f}).view({2, 2}), targets);
+  EXPECT_FALSE(std::isfinite(bad.loss));
+  EXPECT_THAT(bad.metrics, ElementsAre(IsNan(), IsNan()));
+  EXPECT_THAT(bad.report, IsEmpty());
+}
+
+TEST(SingleLabelClassificationTest, KeepsTheFirstOfEqualsAndNeverNaN) {
+  const auto task = make_task("single_label_classification", {"a", "b"});
+  EXPECT_TRUE(task->is_better(0, std::nullopt));
+  EXPECT_TRUE(task->is_better(0.6, 0.5));
+  EXPECT_FALSE(task->is_better(0.5, 0.5));
+  EXPECT_FALSE(task->is_better(kNan, std::nullopt));
+  EXPECT_FALSE(task->is_better(kNan, 0.5));
+}
+
+TEST(SingleLabelClassificationTest, PredictsTheLabelItsScoreAndTheScoresOfAll) {
+  const auto task = make_task("single_label_classification", {"a", "b"});
+  const auto predictions = task->predictions(at::tensor({0.f, 0.f, -1.f, 30.f}).view({2, 2}));
+  ASSERT_EQ(predictions.size(), 2u);
+  const std::vector<std::pair<std::string, double>> even = {{"a", 0.5}, {"b", 0.5}};
+  EXPECT_EQ(predictions[0], (Prediction{{"label", "a"}, {"score", 0.5}, {"scores", even}}));
+  EXPECT_EQ(std::get<std::string>(predictions[1][0].second), "b");
+}
+
+}  // namespace
+}  // namespace mezzo::text
