@@ -52,7 +52,8 @@ if ((${#missing[@]})); then
   fi
   echo "setup: installing ${missing[*]}"
   "${as_root[@]}" apt-get update -qq >>"$log" 2>&1 || give_up "apt-get update failed"
-  "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$log" 2>&1 ||
+  # A machine that has just been started may be installing updates by itself.
+  "${as_root[@]}" apt-get install -y -qq -o DPkg::Lock::Timeout=120 --no-install-recommends "${missing[@]}" >>"$log" 2>&1 ||
     give_up "apt-get could not install ${missing[*]}"
 fi
 
