@@ -17,14 +17,6 @@
 namespace mezzo::kernels::cpu {
 namespace {
 
-/// A span from element `first` on.
-template <class AnySpan>
-AnySpan from(AnySpan span, int64_t first) {
-  const int64_t size = span.element == Element::kFloat ? 4 : 2;
-  using Byte = std::conditional_t<std::is_same_v<AnySpan, Span>, char, const char>;
-  return {static_cast<Byte*>(span.data) + first * size, span.element};
-}
-
 /// Places of the sequences, thread by thread, in the order in which each should take its own.
 struct Order {
   std::vector<int64_t> places, ends;  ///< ends: of each thread's
@@ -100,9 +92,9 @@ class Tiles {
     const Sequence& sequence = attention_.sequences[b];
     const int64_t column = head * head_size_, heads = attention_.num_heads;
     const int64_t first = sequence.first_row * hidden_ + column;
-    return {.query = from(read_span(attention_.query), first),
-            .key = from(read_span(attention_.key), first),
-            .value = from(read_span(attention_.value), first),
+    return {.query = read_span(attention_.query, first),
+            .key = read_span(attention_.key, first),
+            .value = read_span(attention_.value, first),
             .values_are_keys = false,
             .query_stride = hidden_,
             .key_stride = hidden_,
@@ -117,7 +109,7 @@ class Tiles {
             .dropout = dropout_of(attention_.dropout),
             .first_query_number = static_cast<uint32_t>(sequence.first_row * heads + head),
             .query_number_step = static_cast<uint32_t>(heads),
-            .output = output.defined() ? from(write_span(output), first) : Span{},
+            .output = output.defined() ? write_span(output, first) : Span{},
             .output_stride = hidden_,
             .log_sum_exp = part_of(log_sum_exp, sequence.first_row * heads + head),
             .weight_sums = nullptr};
@@ -186,11 +178,11 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
     const int64_t column = head * tiles.head_size(), first = attention.sequences[b].first_row * hidden + column;
     const AttentionTileBackward op{.forward = tiles.tile(b, head, log_sum_exp, {}),
-                                   .grad_output = from(read_span(grad), first),
+                                   .grad_output = read_span(grad, first),
                                    .grad_weight_sums = nullptr,
-                                   .grad_query = from(write_span(result.query), first),
-                                   .grad_key = from(write_span(result.key), first),
-                                   .grad_value = from(write_span(result.value), first),
+                                   .grad_query = write_span(result.query, first),
+                                   .grad_key = write_span(result.key, first),
+                                   .grad_value = write_span(result.value, first),
                                    .sums = sums.mutable_data_ptr<float>() + b * 3 * hidden + column,
                                    .sum_stride = hidden};
     simd_kernels().attention_backward(op, scratch);
@@ -209,8 +201,8 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
                                const WeightedRows& output) {
   const Sequence& sequence = attention.sequences[b];
   const int64_t heads = attention.query.size(0), hidden = attention.rows.size(1), of_head = attention.query.stride(0);
-  return {.query = from(read_span(attention.query), b * hidden),
-          .key = from(read_span(attention.rows), sequence.first_row * hidden),
+  return {.query = read_span(attention.query, b * hidden),
+          .key = read_span(attention.rows, sequence.first_row * hidden),
           .value = {},
           .values_are_keys = true,
           .query_stride = of_head,
@@ -226,7 +218,7 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
           .dropout = dropout_of(attention.dropout),
           .first_query_number = static_cast<uint32_t>(sequence.first_row * heads),
           .query_number_step = 1,
-          .output = output.rows.defined() ? from(write_span(output.rows), b * hidden) : Span{},
+          .output = output.rows.defined() ? write_span(output.rows, b * hidden) : Span{},
           .output_stride = of_head,
           .log_sum_exp = part_of(log_sum_exp, b * heads),
           .weight_sums = part_of(output.weight_sums, b * heads)};
@@ -269,10 +261,10 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
                                    room(attention.sequences, attention.rows.sizes(), rows_dtype)};
   for_each_sequence(attention, [&](int64_t b, float* scratch) {
     const AttentionTileBackward op{.forward = first_token_tile(attention, b, log_sum_exp, {}),
-                                   .grad_output = from(read_span(grad.rows), b * hidden),
+                                   .grad_output = read_span(grad.rows, b * hidden),
                                    .grad_weight_sums = part_of(grad.weight_sums, b * heads),
-                                   .grad_query = from(write_span(result.query), b * hidden),
-                                   .grad_key = from(write_span(result.rows), attention.sequences[b].first_row * hidden),
+                                   .grad_query = write_span(result.query, b * hidden),
+                                   .grad_key = write_span(result.rows, attention.sequences[b].first_row * hidden),
                                    .grad_value = {},
                                    .sums = nullptr,
                                    .sum_stride = 0};
