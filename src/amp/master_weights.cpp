@@ -37,7 +37,6 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
   TORCH_CHECK_VALUE(is_half(dtype), "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> halves;
-  std::vector<bool> has_master;
   std::map<const void*, std::string> first_names;
   for (const NamedParameter& parameter : model) {
     check_parameter(parameter);
@@ -47,29 +46,20 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
       continue;
     }
     const bool stays = options.keep_norms_fp32() && options.is_norm()(parameter);
-    const bool is_frozen = !parameter.tensor.requires_grad();
-    has_master.push_back(!stays && (is_frozen || !options.keeps() || options.keeps()(parameter)));
     halves.push_back(stays ? at::Tensor() : rounded(parameter.name, parameter.tensor, dtype));
     weights_.push_back({parameter.name, parameter.tensor});
   }
   for (size_t i = 0; i < weights_.size(); ++i) {
     auto& [name, tensor, shadow] = weights_[i];
     if (halves[i].defined()) {
-      const auto in_model = tensor;
-      if (has_master[i]) {
-        shadow = in_model;
-        tensor = in_model.detach().clone().requires_grad_(in_model.requires_grad());
-      }
-      in_model.set_data(halves[i]);
+      shadow = tensor;
+      tensor = shadow.detach().clone().requires_grad_(shadow.requires_grad());
+      shadow.set_data(halves[i]);
     }
     if (tensor.requires_grad()) {
       masters_.push_back(weights_[i]);
     }
   }
-}
-
-bool MasterWeights::is_elsewhere(const NamedParameter& weight) const {
-  return !weight.shadow.defined() && weight.tensor.scalar_type() == dtype_;
 }
 
 std::vector<at::Tensor> MasterWeights::parameters() const {
@@ -83,9 +73,6 @@ std::vector<at::Tensor> MasterWeights::parameters() const {
 void MasterWeights::accumulate_gradients() {
   const at::NoGradGuard no_grad;
   for (NamedParameter& master : masters_) {
-    if (is_elsewhere(master)) {
-      master.tensor.mutable_grad().reset();
-    }
     if (!master.shadow.defined() || !master.shadow.grad().defined()) {
       continue;
     }
@@ -110,10 +97,6 @@ void MasterWeights::copy_to_model() {
 }
 
 void MasterWeights::to_float32() {
-  for (const NamedParameter& weight : weights_) {
-    TORCH_CHECK(!is_elsewhere(weight), "MasterWeights: to_float32() needs all masters, but that of ", weight.name,
-                " is in another process; collect them, and load them into a float32 model");
-  }
   for (NamedParameter& weight : weights_) {
     if (weight.shadow.defined()) {
       weight.shadow.mutable_grad().reset();
@@ -126,14 +109,10 @@ void MasterWeights::to_float32() {
 std::map<std::string, at::Tensor> MasterWeights::state_dict() const {
   std::map<std::string, at::Tensor> state;
   for (const NamedParameter& weight : weights_) {
-    if (!is_elsewhere(weight)) {
-      state[weight.name] = weight.tensor.detach();
-    }
+    state[weight.name] = weight.tensor.detach();
   }
   for (const auto& [name, first] : first_name_of_) {
-    if (const auto found = state.find(first); found != state.end()) {
-      state[name] = found->second;
-    }
+    state[name] = state.at(first);
   }
   return state;
 }
@@ -149,7 +128,7 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
                       "MasterWeights: entry ", weight.name, " of the state to load is ", values.scalar_type(),
                       " of shape ", values.sizes(), ", expected Float of shape ", weight.tensor.sizes(),
                       "; load a state saved from masters, or a float32 model");
-    if (weight.shadow.defined() || is_elsewhere(weight)) {
+    if (weight.shadow.defined()) {
       rounded(weight.name, values, dtype_);
     }
   }

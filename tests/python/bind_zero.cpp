@@ -1,7 +1,7 @@
 #include "bindings.h"
 #include "mezzo/amp/grad_scaler.h"
-#include "mezzo/amp/master_weights.h"
 #include "mezzo/amp/overflow_report.h"
+#include "mezzo/distributed/zero/sharded_master_weights.h"
 #include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/lamb.h"
@@ -55,12 +55,9 @@ class Setup {
       named.push_back({name, tensor});
     }
     if (masters) {
-      MasterWeightsOptions options;
-      if (group_ && !keeps_all_masters) {
-        const auto owner = partition_parameters(two_groups(named), group_->size());
-        options.keeps([owner, rank = group_->rank()](const auto& each) { return owner.at(each.name) == rank; });
-      }
-      masters_.emplace(named, *masters, options);
+      const bool divides = group_ && !keeps_all_masters;
+      const auto owner = partition_parameters(two_groups(named), divides ? group_->size() : 1);
+      masters_.emplace(named, *masters, owner, divides ? group_->rank() : 0);
       named = masters_->masters();
     }
     auto optimizer = make(named, given);
@@ -80,7 +77,7 @@ class Setup {
     zero_ ? zero_->load_state_dict(state) : plain_->load_state_dict(state);
   }
   ZeroRedundancyOptimizer& zero() { return *zero_; }
-  MasterWeights& masters() { return *masters_; }
+  ShardedMasterWeights& masters() { return *masters_; }
   std::map<std::string, at::Tensor> state_dict(int to) { return zero_ ? zero_->state_dict(to) : plain_->state_dict(); }
   std::map<std::string, at::Tensor> weights(int to) {
     if (zero_) {
@@ -97,7 +94,7 @@ class Setup {
 
  private:
   Group group_;
-  std::optional<MasterWeights> masters_;
+  std::optional<ShardedMasterWeights> masters_;
   std::unique_ptr<ZeroRedundancyOptimizer> zero_;
   std::unique_ptr<Optimizer> plain_;
 };

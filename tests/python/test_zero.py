@@ -285,7 +285,7 @@ def test_errors_name_what_is_wrong():
     results = ranks.run(2, go_wrong)
     for rank, (differ, stale, to_float32, unknown, shape, missing) in enumerate(results):
         assert "what ZeroRedundancyOptimizer is to train differs between ranks: 'Adam of 8 tensors" in differ
-        assert "has a master of" in stale and "set MasterWeightsOptions().keeps by partition_parameters()" in stale
+        assert "has a master of" in stale and "make the masters by ShardedMasterWeights" in stale
         assert "to_float32() needs all masters" in to_float32
         assert "1 entries that belong to no parameter" in unknown
         assert "state entry exp_avg/bias is [7], expected [24]" in shape  # also where it is another rank's

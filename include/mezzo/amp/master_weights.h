@@ -19,9 +19,6 @@ struct MasterWeightsOptions {
   TORCH_ARG(bool, keep_norms_fp32) = false;
   /// Tells norms from other parameters.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
-  /// Tells the parameters that get a master here. The others are half, too, and for somebody else to update, who has
-  /// their masters: another process, say. Not asked about frozen ones. None: all get one.
-  TORCH_ARG(std::function<bool(const NamedParameter&)>, keeps);
 };
 
 /// Float32 master copies of a model kept in half precision: the classic recipe
@@ -63,16 +60,14 @@ class MasterWeights {
       : MasterWeights(named_parameters(model), dtype, std::move(options)) {}
 
   /// What to train: float32 tensors, whose `shadow` is the model's parameter. A
-  /// norm kept in float32 is the model's own tensor, without shadow; so is, in
-  /// half precision, a parameter whose master another process keeps. Parameters
+  /// norm kept in float32 is the model's own tensor, without shadow. Parameters
   /// that were frozen at construction are not among them.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
   /// Their tensors alone, to clip or inspect gradients.
   std::vector<at::Tensor> parameters() const;
 
-  /// Adds the model's gradients to the masters' in float32 and drops the model's,
-  /// also where the master is in another process.
+  /// Adds the model's gradients to the masters' in float32 and drops the model's.
   void accumulate_gradients();
 
   /// Rounds the masters into the model.
@@ -81,16 +76,14 @@ class MasterWeights {
   /// Makes the model float32 again, with the values of the masters, whose memory
   /// it shares from then on; gradients are dropped. Ends the mode: for more
   /// training, make a new optimizer.
-  /// @throws c10::Error  where other processes keep some of the masters.
   void to_float32();
 
-  /// The float32 weights by name, sharing memory: the model in full precision, or
-  /// what of it this process keeps. Tied ones under each of their names.
+  /// The float32 weights by name, sharing memory: the model in full precision.
+  /// Tied ones under each of their names.
   std::map<std::string, at::Tensor> state_dict() const;
 
   /// Takes over what `state_dict` gave, or the weights of a float32 model, and
-  /// rounds them into the model. Wants all weights, whoever keeps the masters.
-  /// Of a tied one, the first name will do.
+  /// rounds them into the model. Of a tied one, the first name will do.
   /// @throws c10::ValueError  for an entry too many or missing, of another
   ///     shape, of a dtype other than float32 (half weights have lost what
   ///     masters keep), with a value that overflows, or unlike that of another
@@ -98,8 +91,6 @@ class MasterWeights {
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:
-  bool is_elsewhere(const NamedParameter& weight) const;
-
   c10::ScalarType dtype_;
   std::vector<NamedParameter> weights_;               // all of the model, each once
   std::vector<NamedParameter> masters_;               // those of `weights_` that are trained

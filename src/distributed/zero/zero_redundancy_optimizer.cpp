@@ -130,7 +130,7 @@ void ZeroRedundancyOptimizer::check_shadows() const {
   for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
     TORCH_CHECK_VALUE(!parameter.shadow.defined() || owns(parameter.name), "ZeroRedundancyOptimizer: rank ",
                       group_.rank(), " has a master of ", parameter.name, ", which rank ", owner_.at(parameter.name),
-                      " updates; set MasterWeightsOptions().keeps by partition_parameters()");
+                      " updates; make the masters by ShardedMasterWeights");
   });
 }
 

@@ -37,12 +37,10 @@ TrainingModel::TrainingModel(const TrainConfig& config,
 
 /// Where optimizer states are sharded, masters are too.
 void TrainingModel::make_masters(const TrainConfig& config, Precision precision) {
-  auto options = MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32);
-  if (is_sharded_) {
-    const auto owner = distributed::partition_parameters(make_groups(config, parameters_, *model_), ranks_.size());
-    options.keeps([owner, rank = ranks_.rank()](const NamedParameter& p) { return owner.at(p.name) == rank; });
-  }
-  masters_.emplace(parameters_, autocast_dtype(precision).value(), options);
+  const auto options = MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32);
+  const auto owner = distributed::partition_parameters(make_groups(config, parameters_, *model_),
+                                                       is_sharded_ ? ranks_.size() : 1);
+  masters_.emplace(parameters_, autocast_dtype(precision).value(), owner, is_sharded_ ? ranks_.rank() : 0, options);
   parameters_ = masters_->masters();
 }
 

@@ -9,6 +9,7 @@
 
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
+#include "mezzo/distributed/zero/sharded_master_weights.h"
 #include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
@@ -58,7 +59,7 @@ class TrainingModel {
   std::shared_ptr<ModelForTask> model_;
   bool is_sharded_;
   std::vector<NamedParameter> parameters_;  // what the optimizer updates: the masters, where there are any
-  std::optional<MasterWeights> masters_;
+  std::optional<distributed::ShardedMasterWeights> masters_;
   std::unique_ptr<Optimizer> whole_;  // until it is sharded
   std::optional<distributed::ZeroRedundancyOptimizer> sharded_;
   std::optional<distributed::DistributedDataParallel<ModelForTask>> ddp_;

@@ -43,14 +43,8 @@ struct ZeroRedundancyStatistics {
 /// optimizer.zero_grad();
 /// @endcode
 ///
-/// With master weights only the half-precision weights travel, half the bytes, and masters exist once over all ranks:
-/// @code
-/// const auto owner = partition_parameters(groups_of(parameters), group.size());
-/// mezzo::MasterWeights masters(parameters, torch::kHalf, mezzo::MasterWeightsOptions().keeps(
-///     [&](const auto& parameter) { return owner.at(parameter.name) == group.rank(); }));
-/// ZeroRedundancyOptimizer optimizer(group, std::make_unique<mezzo::AdamW>(groups_of(masters.masters()), options));
-/// @endcode
-/// There is no other way to send float32 weights in lower precision: ranks would then differ from the owner.
+/// With ShardedMasterWeights only the half-precision weights travel, half the bytes, and masters exist once over all
+/// ranks. There is no other way to send float32 weights in lower precision: ranks would then differ from the owner.
 ///
 /// `step`, `check_gradients` and `step_scaled` are collective: every rank makes the same calls in the same order, also
 /// where it has no gradient. They wait for the other ranks; on CUDA devices they do not wait for the device but where
