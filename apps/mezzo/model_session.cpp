@@ -10,7 +10,7 @@
 
 #include "commands.h"
 #include "mezzo/text/models/pretrained.h"
-#include "mezzo/text/train/train_config.h"
+#include "mezzo/text/setup/train_config.h"
 
 namespace mezzo::app {
 namespace {

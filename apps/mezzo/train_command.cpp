@@ -12,8 +12,9 @@
 #include <type_traits>
 
 #include "commands.h"
-#include "mezzo/text/train/settings.h"
-#include "mezzo/text/train/train_config.h"
+#include "mezzo/text/run/restarting.h"
+#include "mezzo/text/setup/settings.h"
+#include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/train/trainer.h"
 #include "ranks.h"
 #include "stop_signal.h"

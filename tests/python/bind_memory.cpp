@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "bindings.h"
-#include "mezzo/text/train/settings.h"
+#include "mezzo/text/setup/settings.h"
 #include "mezzo/text/train/trainer.h"
 #include "text/models/checkpointed.h"
 #include "text/train/machine_memory.h"

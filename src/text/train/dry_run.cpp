@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <numeric>
 
+#include "mezzo/text/inference/inference.h"
 #include "mezzo/text/terminal/standard_output.h"
+#include "text/train/clock.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {
@@ -88,6 +90,34 @@ TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
     sample.ids.push_back(texts.ids[i * count / taken]);
   }
   return sample;
+}
+
+MeasuredSteps try_steps(const RunSetup& setup,
+                        const Ranks& ranks,
+                        const PlannedWork& work,
+                        const std::function<bool(int64_t step)>& try_step) {
+  constexpr int64_t kMostSteps = 15, kMostTexts = 256;
+  constexpr double kMostSeconds = 10;
+  MeasuredSteps measured;
+  bool stop = try_step(work.largest_step);
+  const auto begin = Clock::now();
+  while (!stop && measured.steps < kMostSteps) {
+    const int64_t sample = nth_sample(++measured.steps, static_cast<int64_t>(work.by_tokens.size()));
+    stop = try_step(work.by_tokens[sample]) || ranks.any(seconds_since(begin) > kMostSeconds);
+  }
+  measured.seconds_per_step = seconds_since(begin) / static_cast<double>(std::max<int64_t>(measured.steps, 1));
+  if (const auto texts = sample_texts(setup.dev.ids.empty() ? setup.test : setup.dev, kMostTexts); !texts.ids.empty()) {
+    const auto evaluation_begin = Clock::now();
+    predict_outputs(*setup.model, texts, setup.precision, {}, {.rank = ranks.rank(), .of = ranks.size()});
+    measured.seconds_per_text = seconds_since(evaluation_begin) / static_cast<double>(texts.ids.size());
+  }
+  for (const std::string& peak : ranks.all_gather(std::to_string(peak_memory_bytes()))) {
+    measured.peak_memory_bytes = std::max<int64_t>(measured.peak_memory_bytes, std::stoll(peak));
+  }
+  if (!setup.dev.ids.empty()) {  // in the end the best weights are read again, a tensor at a time
+    measured.peak_memory_bytes += largest_parameter_bytes(*setup.model);
+  }
+  return measured;
 }
 
 void print_dry_run(const TrainConfig& config,

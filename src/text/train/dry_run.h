@@ -1,14 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
-#include "mezzo/text/train/train_config.h"
+#include "mezzo/text/setup/train_config.h"
+#include "text/setup/ranks.h"
+#include "text/setup/run_plan.h"
+#include "text/setup/run_setup.h"
 #include "text/train/machine_memory.h"
 #include "text/train/memory_estimate.h"
-#include "text/train/run_setup.h"
-#include "text/train/training_parts.h"
 
 /// `--dry-run`: what a run would do, and what that takes. A few of its steps are taken for that, and forgotten.
 namespace mezzo::text {
@@ -37,6 +39,14 @@ struct MeasuredSteps {
   double seconds_per_text = 0;    ///< of evaluation; 0 without one
   int64_t peak_memory_bytes = 0;  ///< resident on the CPU, of the rank with most
 };
+
+/// Takes steps of the run, at first the one that needs the most memory, which also pays for what first steps set up;
+/// then evaluates a few texts. Collective.
+/// @param try_step  takes a step of a model in training mode; returns whether to stop.
+MeasuredSteps try_steps(const RunSetup& setup,
+                        const Ranks& ranks,
+                        const PlannedWork& work,
+                        const std::function<bool(int64_t step)>& try_step);
 
 /// Prints on stdout the steps of a run, the memory it takes on each rank beside what the machine has, and the time.
 /// @param memory    as it was before the first step.

@@ -15,8 +15,8 @@
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/records/run_records.h"
-#include "text/train/ranks.h"
-#include "text/train/run_setup.h"
+#include "text/setup/ranks.h"
+#include "text/setup/run_setup.h"
 
 namespace mezzo::text {
 

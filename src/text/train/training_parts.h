@@ -1,62 +1,22 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
-#include "mezzo/optim/lr_schedule.h"
 #include "mezzo/optim/metric_schedule.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "text/train/ranks.h"
-#include "text/train/run_setup.h"
+#include "mezzo/text/models/model_for_task.h"
+#include "mezzo/text/models/precision.h"
+#include "mezzo/text/setup/train_config.h"
 
 /// What Trainer is put together from. Each is a pure function of the settings.
 namespace mezzo::text {
-
-/// What one rank takes of some texts of the training set.
-struct MicroBatch {
-  std::vector<int64_t> indices;
-  bool is_stand_in;  ///< there was no text left for this rank: it has another's, which is not to count
-  uint32_t number;   ///< among the micro-batches of all ranks of the run; keys dropout
-};
-
-/// How texts are shared out among ranks.
-enum class Balance { kRows, kTokens };
-
-/// How many steps a run takes, and of what.
-struct RunPlan {
-  int64_t batches_per_epoch, steps_per_epoch, total_steps;
-  LrSchedule schedule;
-  Batching batching;
-  int64_t batch_size;  ///< of a micro-batch of all ranks together
-  int64_t grad_accumulation;
-  uint64_t seed;
-  int rank, ranks;
-  Balance balance;
-
-  /// Texts of all ranks in step `step`, counted from 0.
-  int64_t samples(const TokenizedTexts& texts, int64_t step) const;
-  /// This rank's micro-batches of that step.
-  std::vector<MicroBatch> micro_batches(const TokenizedTexts& texts, int64_t step) const;
-  double epochs_after(int64_t steps) const { return static_cast<double>(steps) / static_cast<double>(steps_per_epoch); }
-
- private:
-  std::span<const std::vector<int64_t>> batches_of(const TokenizedTexts& texts, int64_t step) const;
-  std::vector<int64_t> share_of(const std::vector<int64_t>& batch, const TokenizedTexts& texts) const;
-
-  mutable int64_t cached_epoch_ = -1;  // whose batches `cached_batches_` holds
-  mutable std::vector<std::vector<int64_t>> cached_batches_;
-};
-
-/// @param config  whose batch size is a number.
-RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks);
 
 /// @throws c10::ValueError  where the checkpoint's weights are not those of `parameters`.
 void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters);

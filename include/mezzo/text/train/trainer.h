@@ -2,11 +2,10 @@
 
 #include <functional>
 #include <optional>
-#include <string>
 
 #include "mezzo/distributed/group/process_group.h"
+#include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/tasks/task.h"
-#include "mezzo/text/train/train_config.h"
 
 namespace mezzo::text {
 
@@ -17,11 +16,6 @@ struct TrainResult {
   int64_t steps = 0;                     ///< optimizer steps done
   std::optional<Evaluation> evaluation;  ///< on test, or on dev without one; none without both
 };
-
-/// The `resume` of a run that a launcher starts again: "auto" where its earlier start, told the same, has left a
-/// checkpoint in `config.output`, so that there is more to go on from; else that of `config`. All ranks read the same.
-/// @throws c10::ValueError  where that folder cannot be read.
-std::string resume_of_restarted(const TrainConfig& config);
 
 /// Fine-tunes a model as `config` says, and leaves in
 /// `config.output`: the best model on dev (or the last, without dev

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "mezzo/text/train/train_config.h"
-#include "text/train/ranks.h"
-#include "text/train/run_setup.h"
+#include "mezzo/text/setup/train_config.h"
+#include "text/setup/ranks.h"
+#include "text/setup/run_setup.h"
 
 namespace mezzo::text {
 

@@ -1,4 +1,4 @@
-#include "text/train/run_identity.h"
+#include "text/run/run_identity.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mezzo/optim/lr_schedule.h"
-#include "mezzo/text/train/settings.h"
+#include "mezzo/text/setup/settings.h"
 #include "text/io/content_hash.h"
 
 namespace mezzo::text {

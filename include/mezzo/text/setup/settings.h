@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "mezzo/text/models/precision.h"
-#include "mezzo/text/train/train_config.h"
+#include "mezzo/text/setup/train_config.h"
 
 namespace mezzo::text {
 

@@ -1,4 +1,4 @@
-#include "text/train/run_lock.h"
+#include "text/run/run_lock.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,20 +1,15 @@
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "mezzo/text/checkpoint/checkpoint.h"
-#include "mezzo/text/train/train_config.h"
-#include "text/train/run_lock.h"
+#include "mezzo/text/setup/train_config.h"
+#include "text/run/run_lock.h"
 
 namespace mezzo::text {
-
-/// What a run writes into its folder, beside run.json, tensorboard/ and checkpoints/.
-inline constexpr std::array kRunFiles = {"metrics.jsonl", "model.safetensors",     "config.json",
-                                         "vocab.txt",     "tokenizer_config.json", "report.html"};
 
 /// The folder of a run. Nothing in it is changed before it is certain that the run may write there, and nothing is ever
 /// removed that no run of mezzo wrote: run.json tells.
@@ -60,10 +55,5 @@ class RunFolder {
   std::vector<int64_t> left_behind_;
   std::filesystem::path kept_;
 };
-
-/// The checkpoint that `config.resume` asks for; "auto" without any is none.
-/// @param warns  of damaged ones that are passed over: one of the ranks.
-/// @throws c10::ValueError  where there are some and none is intact, naming what is wrong with each.
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns);
 
 }  // namespace mezzo::text

@@ -1,8 +1,7 @@
-#include "text/train/run_folder.h"
+#include "text/run/run_folder.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <random>
@@ -10,11 +9,13 @@
 #include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/run/restarting.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/io/durable_files.h"
 #include "text/io/json_file.h"
-#include "text/train/run_identity.h"
+#include "text/run/run_identity.h"
+#include "text/setup/run_files.h"
 
 namespace mezzo::text {
 namespace {
@@ -221,27 +222,6 @@ void RunFolder::clear() {
     }
   }
   CheckpointStore(config_.output / "checkpoints", config_.keep).tidy();
-}
-
-std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns) {
-  if (config.resume.empty()) {
-    return std::nullopt;
-  }
-  const fs::path checkpoints = config.output / "checkpoints";
-  if (config.resume != "auto") {
-    return load_checkpoint(config.resume);
-  }
-  std::vector<std::string> problems;
-  auto checkpoint = load_newest_checkpoint(checkpoints, problems);
-  TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ", checkpoints.string(),
-                    " is intact: ", fmt::format("{}", fmt::join(problems, "; ")),
-                    "; nothing was changed: bring a copy back, or start anew in another --output");
-  for (const std::string& problem : problems) {
-    if (warns) {
-      TORCH_WARN("checkpoint passed over: ", problem);
-    }
-  }
-  return checkpoint;
 }
 
 std::string resume_of_restarted(const TrainConfig& config) {

@@ -1,4 +1,4 @@
-#include "mezzo/text/train/train_config.h"
+#include "mezzo/text/setup/train_config.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/data/batching.h"
-#include "mezzo/text/train/settings.h"
-#include "text/train/run_folder.h"
+#include "mezzo/text/setup/settings.h"
+#include "text/setup/run_files.h"
 #include "text/words/known_value.h"
 
 namespace mezzo::text {

@@ -1,4 +1,4 @@
-#include "text/train/run_lock.h"
+#include "text/run/run_lock.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>

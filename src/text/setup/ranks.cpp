@@ -1,4 +1,4 @@
-#include "text/train/ranks.h"
+#include "text/setup/ranks.h"
 
 #include <c10/core/GradMode.h>
 

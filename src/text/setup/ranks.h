@@ -4,7 +4,9 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mezzo/distributed/group/process_group.h"
@@ -29,6 +31,13 @@ class Ranks {
   std::vector<std::string> all_gather(const std::string& text) const;
   void check_same(const std::map<std::string, std::string>& values) const;
   void all_or_none(const std::function<void()>& work) const;
+  /// What `make` returns, on every rank or on none.
+  template <class Make>
+  auto together(const Make& make) const {
+    std::optional<decltype(make())> made;
+    all_or_none([&] { made.emplace(make()); });
+    return *std::move(made);
+  }
   void guard(const std::function<void()>& work) const;
 
   /// Copies rank 0's tensors to the other ranks, in place.

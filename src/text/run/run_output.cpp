@@ -1,4 +1,4 @@
-#include "text/train/run_output.h"
+#include "text/run/run_output.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>

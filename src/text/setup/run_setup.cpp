@@ -1,4 +1,4 @@
-#include "text/train/run_setup.h"
+#include "text/setup/run_setup.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -13,10 +13,9 @@
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/progress_bar.h"
 #include "text/records/findings.h"
-#include "text/train/diagnosis.h"
-#include "text/train/run_folder.h"
-#include "text/train/run_setup.h"
-#include "text/train/training_parts.h"
+#include "text/run/run_folder.h"
+#include "text/setup/run_setup.h"
+#include "text/setup/run_plan.h"
 
 namespace mezzo::text {
 

@@ -1,0 +1,67 @@
+#include "text/run/resuming.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "text/checkpoint/checkpoint_format.h"
+#include "text/io/content_hash.h"
+
+namespace mezzo::text {
+namespace {
+
+/// @param warns  of damaged ones that are passed over: one of the ranks.
+std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns) {
+  if (config.resume.empty()) {
+    return std::nullopt;
+  }
+  const std::filesystem::path checkpoints = config.output / "checkpoints";
+  if (config.resume != "auto") {
+    return load_checkpoint(config.resume);
+  }
+  std::vector<std::string> problems;
+  auto checkpoint = load_newest_checkpoint(checkpoints, problems);
+  TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ", checkpoints.string(),
+                    " is intact: ", fmt::format("{}", fmt::join(problems, "; ")),
+                    "; nothing was changed: bring a copy back, or start anew in another --output");
+  for (const std::string& problem : problems) {
+    if (warns) {
+      TORCH_WARN("checkpoint passed over: ", problem);
+    }
+  }
+  return checkpoint;
+}
+
+/// Two hosts may each see another run's checkpoint, of the same step.
+std::string name_of(const std::optional<Checkpoint>& checkpoint) {
+  if (!checkpoint) {
+    return "none";
+  }
+  ContentHash state;
+  const std::string text = checkpoint_format::state_text(*checkpoint);
+  state.update(text.data(), text.size());
+  return fmt::format("step {} of run {} (state {:.8})", checkpoint->step, checkpoint->run, state.hex());
+}
+
+}  // namespace
+
+std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks) {
+  auto checkpoint = ranks.together([&] { return find_checkpoint(config, ranks.is_main()); });
+  std::map<std::string, std::string> start = {
+      {"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)},
+      {"dry-run", config.dry_run ? "true" : "false"}};
+  for (const auto& [name, value] : config.settings()) {
+    if (name == "batch-size" || name == "diagnose" || name == "eval-every" || name == "save-every") {
+      start.emplace(name, value);
+    }
+  }
+  ranks.check_same(start);
+  return checkpoint;
+}
+
+}  // namespace mezzo::text
