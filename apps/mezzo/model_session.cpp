@@ -95,7 +95,7 @@ at::Tensor ModelSession::run(const std::vector<std::string>& texts) {
 }
 
 void ModelSession::check_finite(const at::Tensor& outputs) const {
-  const auto is_finite = at::isfinite(outputs).all(1);
+  const auto is_finite = at::isfinite(outputs).flatten(1).all(1);
   if (is_finite.all().item<bool>()) {
     return;
   }

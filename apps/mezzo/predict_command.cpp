@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -70,11 +71,14 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
     if (!is_main(group)) {
       return;
     }
-    const auto predictions = session.task().predictions(outputs);
-    for (size_t i = 0; i < texts.size(); ++i) {
-      const auto line =
-          to_line(texts[i], predictions[i], flags.logits ? outputs[static_cast<int64_t>(i)] : at::Tensor());
-      file ? file->write(line) : text::write_stdout(line);
+    constexpr int64_t kTextsAtATime = 64;  // whose scores are kept by name
+    for (int64_t begin = 0; begin < outputs.size(0); begin += kTextsAtATime) {
+      const auto some = outputs.narrow(0, begin, std::min(kTextsAtATime, outputs.size(0) - begin));
+      const auto predictions = session.task().predictions(some);
+      for (int64_t i = 0; i < some.size(0); ++i) {
+        const auto line = to_line(texts[begin + i], predictions[i], flags.logits ? some[i] : at::Tensor());
+        file ? file->write(line) : text::write_stdout(line);
+      }
     }
     text::flush_stdout();
   };

@@ -7,19 +7,19 @@ from transformers.models.bert.modeling_bert import BertLayer
 import _mezzo  # noqa: F401  registers them
 
 
-def arguments(op, *shapes):
+def arguments(*shapes):
     torch.manual_seed(0)
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 
 
 def test_dropout_passes_pytorchs_own_checks():
-    x, = arguments("dropout", (5, 33))
+    x, = arguments((5, 33))
     torch.library.opcheck(torch.ops.mezzo.dropout.default, (x, 0.25, 1, 2, 3),
                           test_utils=("test_schema", "test_autograd_registration", "test_faketensor"))
 
 
 def test_residual_layer_norm_passes_pytorchs_own_checks():
-    x, residual, weight, bias = arguments("residual_layer_norm", (5, 33), (5, 33), (33,), (33,))
+    x, residual, weight, bias = arguments((5, 33), (5, 33), (33,), (33,))
     torch.library.opcheck(torch.ops.mezzo.residual_layer_norm.default, (x, residual, weight, bias, 1e-5, 0.25, 1, 2, 3, None),
                           test_utils=("test_schema", "test_faketensor"))
 
@@ -60,7 +60,7 @@ def test_the_blocks_are_a_layer_of_transformers(activation):
 
 
 def test_a_wrong_activation_is_refused():
-    x, up, down, inner, bias = arguments("feed_forward_block", (2, 8), (9, 8), (8, 9), (9,), (8,))
+    x, up, down, inner, bias = arguments((2, 8), (9, 8), (8, 9), (9,), (8,))
     with pytest.raises(ValueError, match="activation is 'swish', expected gelu, gelu_tanh or relu"):
         torch.ops.mezzo.feed_forward_block(x, [up, down], [inner, bias], [], "swish", bias, bias, 1e-5, 0.0, 0, 0, 0, None)
 

@@ -67,7 +67,8 @@ void check_format(const fs::path& file, const Json& state) {
 /// {"step": 50, "accuracy": 0.9, "hash": "…"}: the metric goes by its name.
 Json to_json(const BestModel& best) { return {{"step", best.step}, {best.metric, best.value}, {"hash", best.hash}}; }
 
-BestModel best_from_json(const Json& json) {
+BestModel best_from_json(const Json& json, const fs::path& file) {
+  TORCH_CHECK_VALUE(json.size() == 3, file.string(), ": \"best\" must have a step, a hash and one metric");
   BestModel best{json.at("step").get<int64_t>(), "", 0, json.at("hash").get<std::string>()};
   for (const auto& [name, value] : json.items()) {
     if (name != "step" && name != "hash") {
@@ -78,7 +79,7 @@ BestModel best_from_json(const Json& json) {
   return best;
 }
 
-void read_state(const Json& json, Checkpoint& checkpoint) {
+void read_state(const Json& json, const fs::path& file, Checkpoint& checkpoint) {
   json.at("run").get_to(checkpoint.run);
   json.at("step").get_to(checkpoint.step);
   json.at("steps_taken").get_to(checkpoint.steps_taken);
@@ -88,7 +89,7 @@ void read_state(const Json& json, Checkpoint& checkpoint) {
   json.at("step_seconds").get_to(checkpoint.step_seconds);
   json.at("last_eval_step").get_to(checkpoint.last_eval_step);
   if (const Json& best = json.at("best"); !best.is_null()) {
-    checkpoint.best = best_from_json(best);
+    checkpoint.best = best_from_json(best, file);
   }
   json.at("scaler").get_to(checkpoint.scaler);
   json.at("schedule").get_to(checkpoint.schedule);
@@ -191,7 +192,7 @@ Checkpoint read_and_verify(const fs::path& folder) {
   try {
     const Json state = read_json_object(folder / kState);
     check_format(folder / kState, state);
-    read_state(state, checkpoint);
+    read_state(state, folder / kState, checkpoint);
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, (folder / kState).string(), ": is no checkpoint state: ", error.what());
   }

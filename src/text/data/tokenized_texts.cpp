@@ -21,13 +21,16 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer, std::span<const std::string>
       truncated += encoding.truncated;
       if (std::ranges::any_of(encoding.token_type_ids, [](int32_t type) { return type != 0; })) {
         has_types = true;
+        tokenized.token_types[i] = std::move(encoding.token_type_ids);
       }
-      tokenized.token_types[i] = std::move(encoding.token_type_ids);
     }
   });
   tokenized.truncated = truncated;
   if (!has_types) {
     tokenized.token_types.clear();
+  }
+  for (size_t i = 0; i < tokenized.token_types.size(); ++i) {
+    tokenized.token_types[i].resize(tokenized.ids[i].size());  // zeros, where a text has no other
   }
   return tokenized;
 }

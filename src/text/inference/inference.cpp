@@ -36,7 +36,8 @@ at::Tensor make_outputs(const Head& head, const TokenizedTexts& texts) {
   if (head.rows == RowsPer::kText) {
     return at::zeros({count, head.num_outputs}, at::kFloat);
   }
-  const auto longest = std::ranges::max(texts.ids, {}, [](const auto& ids) { return ids.size(); }).size();
+  const auto shorter = [](const auto& a, const auto& b) { return a.size() < b.size(); };
+  const auto longest = std::ranges::max_element(texts.ids, shorter)->size();
   return at::zeros({count, static_cast<int64_t>(longest), head.num_outputs}, at::kFloat);
 }
 

@@ -272,6 +272,7 @@ class BertForTask : public ModelForTask {
   const ModelConfig& config() const override { return config_; }
   std::string_view base_model_prefix() const override { return "bert"; }
   Encoder& encoder() override { return *bert_; }
+  const Encoder& encoder() const override { return *bert_; }
 
  private:
   BertConfig config_;

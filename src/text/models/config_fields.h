@@ -32,7 +32,7 @@ class ConfigFields {
   const nlohmann::json* find(const char* name) const;
   std::vector<std::string> read_label_names() const;
 
-  const std::filesystem::path& file_;
+  std::filesystem::path file_;
   nlohmann::json object_;
 };
 

@@ -64,12 +64,12 @@ std::string_view ModelForTask::name_in_encoder(std::string_view parameter) const
   return is_inside ? parameter.substr(prefix.size() + 1) : std::string_view();
 }
 
-int64_t ModelForTask::layer_of(std::string_view parameter) {
+int64_t ModelForTask::layer_of(std::string_view parameter) const {
   const auto inside = name_in_encoder(parameter);
   return inside.empty() ? config().num_hidden_layers + 1 : encoder().layer_of(inside);
 }
 
-std::string ModelForTask::part_of(std::string_view parameter) {
+std::string ModelForTask::part_of(std::string_view parameter) const {
   const int64_t layer = layer_of(parameter);
   if (layer >= 1 && layer <= config().num_hidden_layers) {
     return "layer " + std::to_string(layer - 1);

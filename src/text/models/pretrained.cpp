@@ -52,8 +52,7 @@ std::string parameter_name(const ModelForTask& model, const Parameters& paramete
 }  // namespace
 
 bool has_classifier(const std::filesystem::path& folder) {
-  const auto names = SafetensorsReader(weights_path(folder)).names();
-  return std::ranges::any_of(names, [](const std::string& name) { return name.starts_with("classifier."); });
+  return SafetensorsReader(weights_path(folder)).contains("classifier.weight");
 }
 
 namespace {

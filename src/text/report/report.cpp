@@ -133,8 +133,9 @@ Chart metric_chart(const ReportInput& input) {
   int color = 2;
   for (const MetricInfo& metric : input.metrics) {
     if (metric.is_share == first.is_share) {
-      chart.series.push_back(eval_series(input.evals, metric.title, color++,
+      chart.series.push_back(eval_series(input.evals, metric.title, color,
                                          [&](const EvalRecord& eval) { return value_of(eval, metric); }));
+      color = color == 2 ? 3 : 2;  // the best model's point has the first
     }
   }
   if (const EvalRecord* best = best_eval(input)) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "text/data/data_check.h"
 
@@ -66,7 +67,9 @@ std::vector<Prediction> SingleLabelClassification::predictions(const at::Tensor&
     for (int64_t label = 0; label < labels_.size(); ++label) {
       by_name.emplace_back(labels_.name(label), score[row][label]);
     }
-    predictions.push_back({{"label", labels_.name(id)}, {"score", double{score[row][id]}}, {"scores", by_name}});
+    Prediction prediction{{"label", labels_.name(id)}, {"score", double{score[row][id]}}};
+    prediction.emplace_back("scores", std::move(by_name));
+    predictions.push_back(std::move(prediction));
   }
   return predictions;
 }

@@ -17,6 +17,7 @@ bool Task::is_better(double value, std::optional<double> best) const {
 }
 
 std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options) {
+  TORCH_CHECK_VALUE(!rows.labels.empty(), rows.file, ": has no rows, so there is nothing to learn from");
   check_has_two_labels(rows);
   return std::make_shared<SingleLabelClassification>(options.label_names.empty()
                                                          ? LabelMap::from_rows(rows, options.allow_empty_classes)

@@ -5,7 +5,7 @@
 namespace mezzo::text {
 namespace {
 
-int64_t layers_parameters(ModelForTask& model) {
+int64_t layers_parameters(const ModelForTask& model) {
   int64_t count = 0;
   for (const auto& item : model.named_parameters()) {
     const int64_t layer = model.layer_of(item.key());
@@ -68,7 +68,7 @@ int64_t activation_bytes(ModelForTask& whole, Precision precision, const TrainCo
 }  // namespace
 
 MemoryEstimate estimate_memory(
-    ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch) {
+    const ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch) {
   MemoryEstimate estimate;
   const int64_t parameters = count_parameters(model);
   const int64_t weight = config.master_weights ? 2 : kFloatBytes;

@@ -32,7 +32,7 @@ struct BatchShape {
 /// @param config   for the optimizer, masters, checkpointing, accumulation and ZeRO.
 /// @param model  whose weights need not be there yet.
 MemoryEstimate estimate_memory(
-    ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
+    const ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
 
 /// Bytes that an encoder layer other than the last keeps for backward of each row, on a CPU: fused/attention.cpp and
 /// fused/feed_forward.cpp. tests/python/test_memory.py compares with what is measured.

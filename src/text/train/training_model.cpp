@@ -38,8 +38,8 @@ TrainingModel::TrainingModel(const TrainConfig& config,
 /// Where optimizer states are sharded, masters are too.
 void TrainingModel::make_masters(const TrainConfig& config, Precision precision) {
   const auto options = MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32);
-  const auto owner = distributed::partition_parameters(make_groups(config, parameters_, *model_),
-                                                       is_sharded_ ? ranks_.size() : 1);
+  const auto owner =
+      distributed::partition_parameters(make_groups(config, parameters_, *model_), is_sharded_ ? ranks_.size() : 1);
   masters_.emplace(parameters_, autocast_dtype(precision).value(), owner, is_sharded_ ? ranks_.rank() : 0, options);
   parameters_ = masters_->masters();
 }

@@ -27,7 +27,7 @@ void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& par
 
 std::vector<ParamGroup> make_groups(const TrainConfig& config,
                                     const std::vector<NamedParameter>& parameters,
-                                    ModelForTask& model) {
+                                    const ModelForTask& model) {
   const auto layer = [&](const NamedParameter& p) { return model.layer_of(p.name); };
   return make_param_groups(parameters, {.weight_decay = config.weight_decay,
                                         .decays = usually_decays,

@@ -24,7 +24,7 @@ void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& par
 /// Without weight decay for biases and norms, and by layer where the learning rate decays with depth.
 std::vector<ParamGroup> make_groups(const TrainConfig& config,
                                     const std::vector<NamedParameter>& parameters,
-                                    ModelForTask& model);
+                                    const ModelForTask& model);
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups);
 

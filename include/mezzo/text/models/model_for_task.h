@@ -41,6 +41,7 @@ class ModelForTask : public torch::nn::Module {
   /// @see PreTrainedModel.base_model_prefix (transformers).
   virtual std::string_view base_model_prefix() const = 0;
   virtual Encoder& encoder() = 0;
+  virtual const Encoder& encoder() const = 0;
 
   /// Draws every parameter as transformers does: normal(0, initializer_range)
   /// for tables and matrices (the padding row zero), zero biases, unit layer
@@ -65,9 +66,9 @@ class ModelForTask : public torch::nn::Module {
   std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
 
   /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the layers, one more for the head.
-  int64_t layer_of(std::string_view parameter);
+  int64_t layer_of(std::string_view parameter) const;
   /// The part of the model that a parameter belongs to: "embeddings", "layer 3", "pooler", "classifier".
-  std::string part_of(std::string_view parameter);
+  std::string part_of(std::string_view parameter) const;
 
  protected:
   explicit ModelForTask(const Head& head);
