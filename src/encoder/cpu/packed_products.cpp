@@ -17,7 +17,7 @@ constexpr int64_t kSmallestRowBlock = 24;  // smaller ones read panels from afar
 constexpr double kTasksOfWhatIsLeft = 2.0;
 
 /// MKL and oneDNN multiply best on the processors of their maker what those have instructions for.
-bool is_fast_in_libtorch(at::ScalarType dtype) {
+bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
 #ifdef __x86_64__
   return __builtin_cpu_is("intel") &&
          (dtype == at::kFloat || (dtype == at::kBFloat16 && __builtin_cpu_supports("avx512bf16")));
