@@ -4,9 +4,9 @@
 #include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
 
-#include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "amp/scaled_gradients.h"
 #include "kernels/device_scalars.h"

@@ -171,6 +171,11 @@ TEST(OptimizerTest, TakesParametersHoweverTheyAreWritten) {
   }
   EXPECT_EQ(SGD({{params, 0.25}}).param_groups().front().weight_decay, 0.25);
   EXPECT_EQ(SGD({{"weight", weight}}).param_groups().size(), 1u);
+  const std::vector<NamedParameter> others{{"bias", at::ones({2}).requires_grad_()}};
+  EXPECT_EQ(SGD({{params}}).param_groups().size(), 1u) << "groups, each of parameters alone";
+  EXPECT_EQ(AdamW({{params}, {others}}).param_groups().size(), 2u);
+  EXPECT_EQ(Adam({{params}}, AdamOptions().lr(0.5)).lr(), 0.5);
+  EXPECT_EQ(LAMB({{params}, {others, 0.25}}).param_groups()[1].weight_decay, 0.25);
 }
 
 TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {

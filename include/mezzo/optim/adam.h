@@ -3,6 +3,7 @@
 #include <torch/arg.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,8 @@ struct AdamWOptions {
 class Adam : public Optimizer {
  public:
   explicit Adam(ParamGroups groups, AdamOptions options = {});
+  explicit Adam(std::initializer_list<ParamGroup> groups, const AdamOptions& options = {})
+      : Adam(ParamGroups(groups), options) {}
   std::string name() const override { return "Adam"; }
 
  protected:
@@ -64,6 +67,8 @@ class Adam : public Optimizer {
 class AdamW : public Adam {
  public:
   explicit AdamW(ParamGroups groups, const AdamWOptions& options = {});
+  explicit AdamW(std::initializer_list<ParamGroup> groups, const AdamWOptions& options = {})
+      : AdamW(ParamGroups(groups), options) {}
   std::string name() const override { return "AdamW"; }
 
  protected:

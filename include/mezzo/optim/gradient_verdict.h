@@ -6,7 +6,7 @@
 
 namespace mezzo {
 
-/// What is known of the gradients of a step before it: 0-dim tensors on one device.
+/// What is known of the gradients of a step before it, in 0-dim tensors.
 struct GradientVerdict {
   bool is_measured = false;   ///< whether the gradients were read for it
   at::Tensor norm;            ///< their total L2 norm, float32; undefined: not measured, or there is no gradient

@@ -3,6 +3,7 @@
 #include <torch/arg.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -30,6 +31,8 @@ struct LAMBOptions {
 class LAMB : public Optimizer {
  public:
   explicit LAMB(ParamGroups groups, LAMBOptions options = {});
+  explicit LAMB(std::initializer_list<ParamGroup> groups, const LAMBOptions& options = {})
+      : LAMB(ParamGroups(groups), options) {}
   std::string name() const override { return "LAMB"; }
 
  protected:

@@ -57,7 +57,7 @@ struct LrSchedule {
   std::optional<int64_t> timescale = {};  ///< of kInverseSqrt, in steps; by default the warmup, or 10000
   /// Of kCosineWarmupWithMinLr: where it starts; by default 1 / warmup_steps.
   std::optional<double> warmup_lr_ratio = {};
-  int64_t decay_steps = 0;  ///< of kWarmupStableDecay, the last of `total_steps`
+  int64_t decay_steps = 0;                      ///< of kWarmupStableDecay, the last of `total_steps`
   RampShape warmup_shape = RampShape::kLinear;  ///< of kWarmupStableDecay
   RampShape decay_shape = RampShape::kCosine;   ///< of kWarmupStableDecay
 

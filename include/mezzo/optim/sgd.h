@@ -3,6 +3,7 @@
 #include <torch/arg.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct SGDOptions {
 class SGD : public Optimizer {
  public:
   explicit SGD(ParamGroups groups, SGDOptions options = {});
+  explicit SGD(std::initializer_list<ParamGroup> groups, const SGDOptions& options = {})
+      : SGD(ParamGroups(groups), options) {}
   std::string name() const override { return "SGD"; }
 
  protected:
