@@ -14,8 +14,8 @@
 #include "mezzo/text/terminal/progress_bar.h"
 #include "text/records/findings.h"
 #include "text/run/run_folder.h"
-#include "text/setup/run_setup.h"
 #include "text/setup/run_plan.h"
+#include "text/setup/run_setup.h"
 
 namespace mezzo::text {
 
