@@ -50,9 +50,9 @@ std::unique_ptr<TracedOp> TracedOps::read(const c10::OperatorName& name) const {
     op->returns_view.push_back(result.alias_info() != nullptr && !result.alias_info()->isWrite());
   }
   op->is_copy = kCopies.contains(name.name);
-  // LibTorch's own composite ops are made of ops that are traced themselves; anybody else's may not be.
-  const bool is_composite =
-      name.name.starts_with("aten::") && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+  // LibTorch's composite ops, and mezzo's, are made of ops that are traced themselves; anybody else's may not be.
+  const bool is_composite = (name.name.starts_with("aten::") || name.name.starts_with("mezzo::")) &&
+                            handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   op->is_silent = is_composite || kAllocations.contains(name.name);
   op->is_ignored = std::any_of(ignored_.begin(), ignored_.end(),
                                [&](const std::string& ignored) { return ignored == name.name || ignored == op->name; });

@@ -1,6 +1,7 @@
 #include "encoder/blocks.h"
 
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/promote_types.h>
 #include <c10/util/Exception.h>
 
 #include <string>
@@ -20,6 +21,22 @@ at::Tensor tensor_of(const OptionalTensor& tensor) { return tensor.value_or(at::
 OptionalTensor if_given(const at::Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
 int64_t seed_of(const DropoutSite& dropout) { return static_cast<int64_t>(dropout.key.seed); }
 
+/// CPU kernels take elements as they lie in memory.
+at::Tensor dense(const at::Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
+
+/// Row numbers and ids go with the rows.
+void check_one_a_row(const char* op, const at::Tensor& numbers, int64_t rows) {
+  TORCH_CHECK_VALUE(!numbers.defined() || (numbers.dim() == 1 && numbers.size(0) == rows), "mezzo::", op, ": ", rows,
+                    " rows need as many ids, positions, types or row numbers, got ", numbers.sizes());
+}
+
+void check_norm(const char* op, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& bias) {
+  TORCH_CHECK_VALUE(
+      rows.dim() == 2 && weight.dim() == 1 && weight.size(0) == rows.size(1) && weight.sizes() == bias.sizes(),
+      "mezzo::", op, ": a layer norm of rows ", rows.sizes(), " cannot have a weight ", weight.sizes(), " and a bias ",
+      bias.sizes());
+}
+
 Activation parse_activation(std::string_view name) {
   TORCH_CHECK_VALUE(name == "gelu" || name == "gelu_tanh" || name == "relu",
                     "mezzo::feed_forward_block: activation is '", name, "', expected gelu, gelu_tanh or relu");
@@ -35,7 +52,11 @@ struct LinearLists {
   template <class... Params>
   explicit LinearLists(const Params&... layers)
       : weights{layers.weight...}, biases{layers.bias...}, shadows{layers.shadow...} {
-    if (!shadows.front().defined()) {
+    const bool has_shadows = shadows.front().defined();
+    for (const at::Tensor& shadow : shadows) {
+      TORCH_INTERNAL_ASSERT(shadow.defined() == has_shadows, "some layers of a block have a shadow, and some have not");
+    }
+    if (!has_shadows) {
       shadows.clear();
     }
   }
@@ -43,15 +64,18 @@ struct LinearLists {
 };
 
 struct LinearLayers {
-  LinearLayers(std::string_view op,
-               size_t count,
-               at::TensorList the_weights,
-               at::TensorList the_biases,
-               at::TensorList the_shadows)
+  LinearLayers(
+      const char* op, size_t count, at::TensorList the_weights, at::TensorList the_biases, at::TensorList the_shadows)
       : weights(the_weights), biases(the_biases), shadows(the_shadows) {
     TORCH_CHECK_VALUE(weights.size() == count && biases.size() == count && (shadows.empty() || shadows.size() == count),
                       "mezzo::", op, ": needs ", count, " weights and biases, and as many shadows or none, got ",
                       weights.size(), ", ", biases.size(), " and ", shadows.size());
+    for (size_t i = 0; i < count; ++i) {
+      TORCH_CHECK_VALUE(weights[i].dim() == 2 && biases[i].dim() == 1 && biases[i].size(0) == weights[i].size(0) &&
+                            (shadows.empty() || shadows[i].sizes() == weights[i].sizes()),
+                        "mezzo::", op, ": weight ", i, " has sizes ", weights[i].sizes(), ", which its bias, ",
+                        biases[i].sizes(), ", or its shadow does not fit");
+    }
   }
   LinearParams operator[](size_t i) const {
     return {weights[i], biases[i], shadows.empty() ? at::Tensor() : shadows[i]};
@@ -82,9 +106,22 @@ at::Tensor embedding_kernel(const at::Tensor& word,
                             int64_t seed,
                             int64_t step,
                             int64_t site) {
-  const auto compute = fused::can_run(word) ? kFused : reference::embedding_layer_norm;
-  return compute(word, position, token_type, ids, positions, tensor_of(token_types), {norm_weight, norm_bias, norm_eps},
-                 {dropout, RandomKey::of(seed, step, site)});
+  constexpr const char* kOp = "embedding_layer_norm";
+  const auto types = tensor_of(token_types);
+  TORCH_CHECK_VALUE(ids.dim() == 1 && position.dim() == 2 && token_type.dim() == 2, "mezzo::", kOp,
+                    ": ids must be a vector and tables matrices, got ", ids.sizes(), ", ", position.sizes(), " and ",
+                    token_type.sizes());
+  check_one_a_row(kOp, positions, ids.size(0));
+  check_one_a_row(kOp, types, ids.size(0));
+  check_norm(kOp, word, norm_weight, norm_bias);
+  TORCH_CHECK_VALUE(position.size(1) == word.size(1) && token_type.size(1) == word.size(1), "mezzo::", kOp,
+                    ": tables have ", word.size(1), ", ", position.size(1), " and ", token_type.size(1), " columns");
+  const LayerNormParams norm{norm_weight, norm_bias, norm_eps};
+  const auto site_of_mask = DropoutSite::of(dropout, seed, step, site);
+  return fused::can_run(word)
+             ? kFused(dense(word), dense(position), dense(token_type), dense(ids), dense(positions), dense(types), norm,
+                      site_of_mask)
+             : reference::embedding_layer_norm(word, position, token_type, ids, positions, types, norm, site_of_mask);
 }
 
 at::Tensor embedding_meta(const at::Tensor& word,
@@ -130,16 +167,23 @@ at::Tensor attention_kernel(const at::Tensor& x,
                             int64_t step,
                             int64_t weights_site,
                             int64_t output_site) {
-  const LinearLayers layers("attention_block", 4, weights, biases, shadows);
+  constexpr const char* kOp = "attention_block";  // first_token_attention_block takes the same
+  const LinearLayers layers(kOp, 4, weights, biases, shadows);
+  layout->check(x, num_heads);
+  check_norm(kOp, x, norm_weight, norm_bias);
+  for (const at::Tensor& weight : weights) {
+    TORCH_CHECK_VALUE(weight.size(0) == x.size(1) && weight.size(1) == x.size(1), "mezzo::", kOp, ": rows ", x.sizes(),
+                      " cannot have weights ", weight.sizes());
+  }
   const AttentionParams params{.query = layers[0],
                                .key = layers[1],
                                .value = layers[2],
                                .output = layers[3],
                                .norm = {norm_weight, norm_bias, norm_eps},
                                .num_heads = num_heads,
-                               .weights_dropout = {weights_dropout, RandomKey::of(seed, step, weights_site)},
-                               .output_dropout = {output_dropout, RandomKey::of(seed, step, output_site)}};
-  return (fused::can_run(x) ? kFused : kReference)(x, params, layout);
+                               .weights_dropout = DropoutSite::of(weights_dropout, seed, step, weights_site),
+                               .output_dropout = DropoutSite::of(output_dropout, seed, step, output_site)};
+  return fused::can_run(x) ? kFused(dense(x), params, layout) : kReference(x, params, layout);
 }
 
 at::Tensor attention_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr&) {
@@ -196,13 +240,21 @@ at::Tensor feed_forward_kernel(const at::Tensor& x,
                                int64_t step,
                                int64_t site,
                                const OptionalTensor& row_numbers) {
-  const LinearLayers layers("feed_forward_block", 2, weights, biases, shadows);
+  constexpr const char* kOp = "feed_forward_block";
+  const LinearLayers layers(kOp, 2, weights, biases, shadows);
+  const auto numbers = tensor_of(row_numbers);
+  check_norm(kOp, x, norm_weight, norm_bias);
+  check_one_a_row(kOp, numbers, x.size(0));
+  TORCH_CHECK_VALUE(
+      weights[0].size(1) == x.size(1) && weights[1].size(1) == weights[0].size(0) && weights[1].size(0) == x.size(1),
+      "mezzo::", kOp, ": rows ", x.sizes(), " cannot have weights ", weights[0].sizes(), " and ", weights[1].sizes());
   const FeedForwardParams params{.intermediate = layers[0],
                                  .output = layers[1],
                                  .activation = parse_activation(activation),
                                  .norm = {norm_weight, norm_bias, norm_eps},
-                                 .dropout = {dropout, RandomKey::of(seed, step, site)}};
-  return (fused::can_run(x) ? kFused : reference::feed_forward_block)(x, params, tensor_of(row_numbers));
+                                 .dropout = DropoutSite::of(dropout, seed, step, site)};
+  return fused::can_run(x) ? kFused(dense(x), params, dense(numbers))
+                           : reference::feed_forward_block(x, params, numbers);
 }
 
 const Operator<decltype(feed_forward_kernel<fused::feed_forward>)> feed_forward_op(
@@ -224,14 +276,29 @@ at::Tensor residual_layer_norm_kernel(const at::Tensor& x,
                                       int64_t step,
                                       int64_t site,
                                       const OptionalTensor& row_numbers) {
+  check_norm("residual_layer_norm", x, norm_weight, norm_bias);
+  check_one_a_row("residual_layer_norm", tensor_of(row_numbers), x.size(0));
   return reference::residual_layer_norm(x, residual, {norm_weight, norm_bias, norm_eps},
-                                        {dropout, RandomKey::of(seed, step, site)}, tensor_of(row_numbers));
+                                        DropoutSite::of(dropout, seed, step, site), tensor_of(row_numbers));
+}
+
+at::Tensor residual_layer_norm_meta(const at::Tensor& x,
+                                    const at::Tensor& residual,
+                                    const at::Tensor& /*norm_weight*/,
+                                    const at::Tensor& /*norm_bias*/,
+                                    double /*norm_eps*/,
+                                    double /*dropout*/,
+                                    int64_t /*seed*/,
+                                    int64_t /*step*/,
+                                    int64_t /*site*/,
+                                    const OptionalTensor& /*row_numbers*/) {
+  return at::empty_like(x, x.options().dtype(at::promote_types(x.scalar_type(), residual.scalar_type())));
 }
 
 const Operator<decltype(residual_layer_norm_kernel)> residual_layer_norm_op(
     "residual_layer_norm(Tensor x, Tensor residual, Tensor norm_weight, Tensor norm_bias, float norm_eps, "
     "float dropout, int seed, int step, int site, Tensor? row_numbers) -> Tensor",
-    meta_like_first(),
+    kernel<&residual_layer_norm_meta>(DispatchKey::Meta),
     kernel<&residual_layer_norm_kernel>(DispatchKey::CompositeImplicitAutograd));
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/is_half.h"
 #include "kernels/operator.h"
 #include "kernels/philox.h"
 
@@ -17,8 +18,7 @@ namespace {
 /// LibTorch's flash attention: half types on CUDA, sequences side by side without padding.
 bool can_flash(const at::Tensor& query, int64_t num_heads, const SequenceLayoutPtr& layout) {
   constexpr int64_t kLargestHead = 256;
-  const auto dtype = query.scalar_type();
-  return query.is_cuda() && (dtype == at::kHalf || dtype == at::kBFloat16) && layout->is_gapless() &&
+  return query.is_cuda() && is_half(query.scalar_type()) && layout->is_gapless() && !layout->sequences().empty() &&
          query.size(1) / num_heads <= kLargestHead && query.size(1) / num_heads % 8 == 0;
 }
 
@@ -64,7 +64,8 @@ at::Tensor attention_anywhere(const at::Tensor& query,
                               int64_t seed,
                               int64_t step,
                               int64_t site) {
-  return reference::packed_attention(query, key, value, num_heads, layout, {dropout, RandomKey::of(seed, step, site)});
+  layout->check({query, key, value}, num_heads);
+  return reference::packed_attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
 }
 
 at::Tensor attention_cuda(const at::Tensor& query,
@@ -76,8 +77,9 @@ at::Tensor attention_cuda(const at::Tensor& query,
                           int64_t seed,
                           int64_t step,
                           int64_t site) {
+  layout->check({query, key, value}, num_heads);
   const auto attention = can_flash(query, num_heads, layout) ? flash_attention : reference::packed_attention;
-  return attention(query, key, value, num_heads, layout, {dropout, RandomKey::of(seed, step, site)});
+  return attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
 }
 
 const Operator<decltype(attention_anywhere)> packed_attention_op(

@@ -40,6 +40,8 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
   TORCH_CHECK_VALUE(cu_seqlens.numel() == seqlens.numel() + 1, "SequenceLayout: ", cu_seqlens.numel(),
                     " rows in cu_seqlens for ", seqlens.numel(),
                     " sequences; there is one more, where the last one ends");
+  TORCH_CHECK_VALUE(cu_seqlens.is_cpu() && seqlens.is_cpu(),
+                    "SequenceLayout: cu_seqlens and seqlens must be on the CPU");
   const auto first = cu_seqlens.accessor<int32_t, 1>(), counts = seqlens.accessor<int32_t, 1>();
   const int64_t batch_size = counts.size(0);
   int64_t free_from = 0;  // the rows before are others'
@@ -53,6 +55,15 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
     free_from = end;
   }
   first_rows_ = cu_seqlens.narrow(0, 0, batch_size).to(device, at::kLong);
+}
+
+void SequenceLayout::check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) const {
+  for (const at::Tensor& tensor : rows) {
+    TORCH_CHECK_VALUE(tensor.dim() == 2 && tensor.size(0) == num_rows_ && tensor.sizes() == rows.front().sizes() &&
+                          num_heads > 0 && tensor.size(1) > 0 && tensor.size(1) % num_heads == 0,
+                      "SequenceLayout: attention of ", num_heads, " heads over ", num_rows_,
+                      " rows needs them as a matrix whose columns the heads divide, got ", tensor.sizes());
+  }
 }
 
 bool SequenceLayout::is_gapless() const {
@@ -96,9 +107,12 @@ const SequenceLayout::Padding& SequenceLayout::padding() const {
 const std::string& sequence_layout_schema() {
   static const std::string name = [] {
     std::string full = "__torch__.torch.classes.mezzo.SequenceLayout";
-    if (!torch::getCustomClass(full)) {  // as another copy of mezzo in this process may have done
-      torch::class_<SequenceLayout>("mezzo", "SequenceLayout")
-          .def(torch::init<const at::Tensor&, const at::Tensor&, int64_t, const at::Device&>());
+    try {
+      if (!torch::getCustomClass(full)) {  // as another copy of mezzo in this process may have done
+        torch::class_<SequenceLayout>("mezzo", "SequenceLayout")
+            .def(torch::init<const at::Tensor&, const at::Tensor&, int64_t, const at::Device&>());
+      }
+    } catch (const c10::Error&) {  // who registers an operator with it learns that there is no such type
     }
     return full;
   }();

@@ -44,6 +44,9 @@ class SequenceLayout : public torch::CustomClassHolder {
   };
   const Padding& padding() const;
 
+  /// @throws c10::ValueError  unless each tensor of `rows` is [T, H], and H a multiple of `num_heads`.
+  void check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) const;
+
   /// Whether the sequences lie side by side from row 0 on, without padding.
   bool is_gapless() const;
   const std::vector<Sequence>& sequences() const { return sequences_; }

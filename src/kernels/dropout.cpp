@@ -4,20 +4,19 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "kernels/is_half.h"
 #include "kernels/operator.h"
 
 namespace mezzo::kernels {
 namespace {
 
 at::Tensor dropout_cpu(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
-  const auto dtype = x.scalar_type();
-  const bool has_kernel = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-  const auto key = RandomKey::of(seed, step, site);
-  return has_kernel ? cpu::dropout(x.contiguous(), p, key) : reference::dropout(x, p, key);
+  const auto key = DropoutSite::of(p, seed, step, site).key;
+  return has_cpu_kernel(x.scalar_type()) ? cpu::dropout(x.contiguous(), p, key) : reference::dropout(x, p, key);
 }
 
 at::Tensor dropout_composite(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
-  return reference::dropout(x, p, RandomKey::of(seed, step, site)).contiguous();
+  return reference::dropout(x, p, DropoutSite::of(p, seed, step, site).key).contiguous();
 }
 
 at::Tensor dropout_autograd(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site);
@@ -56,8 +55,12 @@ at::Tensor dropout_autograd(const at::Tensor& x, double p, int64_t seed, int64_t
 
 }  // namespace
 
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
+DropoutSite DropoutSite::of(double p, int64_t seed, int64_t step, int64_t site) {
   TORCH_CHECK_VALUE(p >= 0 && p < 1, "dropout: p must be in [0, 1), got ", p);
+  return {p, {static_cast<uint64_t>(seed), static_cast<uint32_t>(step), static_cast<uint32_t>(site)}};
+}
+
+at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
   if (p == 0) {
     return x;
   }

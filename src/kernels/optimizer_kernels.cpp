@@ -19,11 +19,7 @@ using OptionalTensors = c10::List<OptionalTensor>;
 /// Keeps the draws of rounding apart from those of dropout under the same seed.
 constexpr uint64_t kRoundingStream = 0x5B8F3C2E9D6A1705;
 
-bool has_cpu_kernel(at::ScalarType dtype) {
-  return dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf;
-}
-
-bool has_cpu_kernel(const ParameterUpdate& update) {
+bool can_run_on_cpu(const ParameterUpdate& update) {
   const at::Tensor& shadow = update.shadow;
   const bool shadow_fits =
       !shadow.defined() || (shadow.is_cpu() && shadow.is_contiguous() && is_half(shadow.scalar_type()));
@@ -43,7 +39,7 @@ void update_on_cpu(const ParameterUpdates& updates,
                    UpdateKernel<Settings>& reference_kernel) {
   ParameterUpdates fast, others;
   for (const ParameterUpdate& update : updates) {
-    auto& chosen = has_cpu_kernel(update) ? fast : others;
+    auto& chosen = can_run_on_cpu(update) ? fast : others;
     chosen.push_back(update);
     chosen.back().gradient = update.gradient.contiguous();
   }
@@ -61,11 +57,19 @@ void update_on_cpu(const ParameterUpdates& updates,
   }
 }
 
-// An operator takes updates as lists with an entry for each parameter, or none where no parameter has the like.
+// An operator takes updates as lists with an entry for each parameter; steps and slots may be empty where an optimizer
+// has none.
 #define MEZZO_UPDATE_LISTS                                                                                   \
   "Tensor(a!)[] params, Tensor[] gradients, Tensor(b!)?[] shadows, Tensor(c!)[] steps, Tensor(d!)[] slots, " \
   "float[] lrs, float[] weight_decays, int[] indices, int? rounding_seed"
 #define MEZZO_FACTORS "Tensor? inv_scale, Tensor? clip, Tensor? found_inf"
+
+size_t num_slots(const AdamSettings& settings) { return settings.amsgrad ? 3 : 2; }
+size_t num_slots(const SgdSettings& settings) { return settings.momentum == 0 ? 0 : 1; }
+size_t num_slots(const LambSettings&) { return 2; }
+bool counts_steps(const AdamSettings&) { return true; }
+bool counts_steps(const SgdSettings&) { return false; }
+bool counts_steps(const LambSettings&) { return true; }
 
 /// @param slots  the first of all parameters, then the second of all, ...
 ParameterUpdates updates_of(at::TensorList params,
@@ -76,21 +80,31 @@ ParameterUpdates updates_of(at::TensorList params,
                             at::ArrayRef<double> lrs,
                             at::ArrayRef<double> weight_decays,
                             at::IntArrayRef indices,
-                            std::optional<int64_t> rounding_seed) {
+                            std::optional<int64_t> rounding_seed,
+                            size_t num_slots,
+                            bool needs_step) {
   const size_t count = params.size();
   TORCH_CHECK_VALUE(gradients.size() == count && shadows.size() == count && lrs.size() == count &&
                         weight_decays.size() == count && indices.size() == count &&
                         (steps.empty() || steps.size() == count) && (count == 0 || slots.size() % count == 0),
                     "mezzo: an update of ", count, " parameters needs as many gradients, shadows, learning rates, ",
                     "weight decays and indices, as many steps or none, and as many of each slot");
+  TORCH_CHECK_VALUE(count == 0 || (slots.size() == num_slots * count && (!needs_step || !steps.empty())),
+                    "mezzo: this update needs ", num_slots, " slots of each parameter",
+                    needs_step ? " and its step" : "");
   ParameterUpdates updates(count);
   for (size_t i = 0; i < count; ++i) {
     ParameterUpdate& update = updates[i];
     update.param = params[i];
     update.gradient = gradients[i];
     update.shadow = shadows.get(i).value_or(at::Tensor());
+    const auto fits = [&](const at::Tensor& tensor) { return tensor.sizes() == params[i].sizes(); };
+    TORCH_CHECK_VALUE(fits(update.gradient) && (!update.shadow.defined() || fits(update.shadow)), "mezzo: parameter ",
+                      i, " has sizes ", params[i].sizes(), ", its gradient or its shadow others");
     update.step = steps.empty() ? at::Tensor() : steps[i];
     for (size_t slot = i; slot < slots.size(); slot += count) {
+      TORCH_CHECK_VALUE(fits(slots[slot]) && slots[slot].is_contiguous(), "mezzo: parameter ", i, " has sizes ",
+                        params[i].sizes(), ", a slot of it has not, or is not contiguous");
       update.slots.push_back(slots[slot]);
     }
     update.lr = lrs[i];
@@ -161,13 +175,14 @@ struct UpdateOperator {
                   const OptionalTensor& clip,
                   const OptionalTensor& found_inf,
                   Own... own) {
-    const auto updates =
-        updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices, rounding_seed);
+    const Settings settings{own...};
+    const auto updates = updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices,
+                                    rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
     const auto factors = factors_of(inv_scale, clip, found_inf);
     if constexpr (kIsCpu) {
-      update_on_cpu(updates, Settings{own...}, factors, kCpu, kReference);
+      update_on_cpu(updates, settings, factors, kCpu, kReference);
     } else {
-      kReference(updates, Settings{own...}, factors);
+      kReference(updates, settings, factors);
     }
   }
 

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/types.h>
@@ -26,11 +27,15 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using torch::jit::Stack;
 
+/// How tensors lie in memory: unaligned ones begin an element behind its start, strided ones leave gaps or are
+/// transposed.
+enum class Memory { kAligned, kUnaligned, kStrided };
+
 /// Draws the arguments of one call.
 class Draw {
  public:
-  Draw(uint64_t seed, std::vector<int32_t> lengths, at::Device device, at::ScalarType dtype, bool aligned)
-      : lengths_(std::move(lengths)), device_(device), dtype_(dtype), aligned_(aligned), random_(seed) {
+  Draw(uint64_t seed, std::vector<int32_t> lengths, at::Device device, at::ScalarType dtype, Memory memory)
+      : lengths_(std::move(lengths)), device_(device), dtype_(dtype), memory_(memory), random_(seed) {
     torch::manual_seed(seed);
     for (const int32_t length : lengths_) {
       rows_ += length;
@@ -41,13 +46,14 @@ class Draw {
   int64_t texts() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t number(int64_t least, int64_t most) { return std::uniform_int_distribution<int64_t>(least, most)(random_); }
 
-  /// Unaligned tensors begin an element behind the start of their memory.
   at::Tensor floats(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype = {}) const {
-    const int64_t count = c10::multiply_integers(sizes);
-    const auto memory = at::randn({count + 1}).to(device_, dtype.value_or(dtype_));
-    return memory.narrow(0, aligned_ ? 0 : 1, count).view(sizes);
+    return in_memory(at::randn(sizes).to(device_, dtype.value_or(dtype_)));
   }
-  at::Tensor ids(int64_t below) const { return at::randint(below, {rows_}, at::kLong).to(device_); }
+  at::Tensor ids(int64_t below) const { return in_memory(at::randint(below, {rows_}, at::kLong).to(device_)); }
+  /// An argument that may be left out, and is where tensors are unaligned.
+  c10::IValue optional(const at::Tensor& tensor) const {
+    return memory_ == Memory::kUnaligned ? c10::IValue() : c10::IValue(tensor);
+  }
   at::Tensor number_of(double value) const { return at::full({}, value, at::kFloat).to(device_); }
 
   SequenceLayoutPtr layout() const {
@@ -57,10 +63,18 @@ class Draw {
   }
 
  private:
+  at::Tensor in_memory(const at::Tensor& values) const {
+    if (memory_ == Memory::kStrided) {
+      return values.dim() == 2 ? values.t().contiguous().t() : values.repeat_interleave(2).slice(0, 0, {}, 2);
+    }
+    const auto memory = at::empty({values.numel() + 1}, values.options());
+    return memory.narrow(0, memory_ == Memory::kAligned ? 0 : 1, values.numel()).view(values.sizes()).copy_(values);
+  }
+
   std::vector<int32_t> lengths_;
   at::Device device_;
   at::ScalarType dtype_;
-  bool aligned_;
+  Memory memory_;
   std::mt19937 random_;
   int64_t rows_ = 0;
 };
@@ -111,8 +125,8 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
     }
   }
   for (size_t slot = 0; slot < num_slots; ++slot) {
-    for (const at::Tensor& tensor : many(draw, sizes, at::kFloat)) {
-      slots.push_back(slot == 0 ? tensor * 0.1 : tensor.square() + 0.5);
+    for (const at::Tensor& tensor : many(draw, sizes, at::kFloat)) {  // optimizers make them contiguous
+      slots.push_back((slot == 0 ? tensor * 0.1 : tensor.square() + 0.5).contiguous());
     }
   }
   Stack stack{many(draw, sizes),
@@ -124,9 +138,9 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
               std::vector<double>{0, 0.1, 0.2},
               std::vector<int64_t>{0, 1, 2},
               c10::IValue(),
-              draw.number_of(1.0 / 65536),
-              draw.number_of(0.7),
-              draw.number_of(0)};
+              draw.optional(draw.number_of(1.0 / 65536)),
+              draw.optional(draw.number_of(0.7)),
+              draw.optional(draw.number_of(0))};
   stack.insert(stack.end(), own.begin(), own.end());
   return stack;
 }
@@ -147,7 +161,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       kSeed,
                       kStep,
                       kSite,
-                      draw.ids(1000)};
+                      draw.optional(draw.ids(1000))};
        }},
       {"embedding_layer_norm",
        [](Draw& draw) {
@@ -157,7 +171,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       draw.floats({2, h}),
                       draw.ids(13),
                       draw.ids(9),
-                      draw.ids(2),
+                      draw.optional(draw.ids(2)),
                       draw.floats({h}),
                       draw.floats({h}),
                       kEps,
@@ -196,11 +210,12 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       kSeed,
                       kStep,
                       kSite,
-                      draw.ids(1000)};
+                      draw.optional(draw.ids(1000))};
        }},
       {"summarize_gradients",
        [](Draw& draw) {
-         return Stack{many(draw, {{draw.rows()}, {draw.number(1, 99), 33}}), draw.number_of(1.0 / 65536)};
+         return Stack{many(draw, {{draw.rows()}, {draw.number(1, 99), 33}}),
+                      draw.optional(draw.number_of(1.0 / 65536))};
        }},
       {"adam_", [](Draw& draw) { return update(draw, 3, true, {0.9, 0.999, 1e-8, true, true}); }},
       {"sgd_", [](Draw& draw) { return update(draw, 1, false, {0.9, true}); }},
@@ -334,10 +349,10 @@ TEST_P(OperatorTest, ComputesItsSpecificationOnEveryDevice) {
     for (const auto& [dtype, slack] : {std::pair(at::kFloat, 2e-6), {at::kBFloat16, 0x1p-8}, {at::kHalf, 0x1p-11}}) {
       uint64_t seed = 0;
       for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{}, {1}, {3, 1, 17, 2}, {70, 33}}) {
-        for (const bool aligned : {true, false}) {
-          SCOPED_TRACE(testing::Message() << device << " " << dtype << ", " << lengths.size() << " sequences"
-                                          << (aligned ? "" : ", unaligned"));
-          Draw draw(++seed, lengths, device, dtype, aligned);
+        for (const Memory memory : {Memory::kAligned, Memory::kUnaligned, Memory::kStrided}) {
+          SCOPED_TRACE(testing::Message() << device << " " << dtype << ", " << lengths.size() << " sequences, memory "
+                                          << static_cast<int>(memory));
+          Draw draw(++seed, lengths, device, dtype, memory);
           const Stack arguments = samples().at(GetParam())(draw);
           const auto mine = run(op, arguments, By::kDispatcher, dtype);
           const auto theirs = run(op, arguments, By::kSpecification, dtype);
@@ -358,7 +373,7 @@ TEST_P(OperatorTest, TellsSizesWithoutComputing) {
     return;  // it has no result to tell of
   }
   const auto result = [&](at::Device device) {
-    Draw draw(1, {5, 2}, device, at::kFloat, true);
+    Draw draw(1, {5, 2}, device, at::kFloat, Memory::kAligned);
     Stack stack = samples().at(GetParam())(draw);
     op.callBoxed(stack);
     return stack.front().toTensor();
@@ -367,6 +382,52 @@ TEST_P(OperatorTest, TellsSizesWithoutComputing) {
   EXPECT_TRUE(meta.is_meta());
   EXPECT_EQ(meta.sizes(), real.sizes());
   EXPECT_EQ(meta.scalar_type(), real.scalar_type());
+}
+
+/// Else a block's kernel would be compared with itself.
+TEST(Operators, OfBlocksAreFusedOnACpu) {
+  for (const char* name :
+       {"attention_block", "first_token_attention_block", "feed_forward_block", "embedding_layer_norm"}) {
+    Draw draw(1, {5, 2}, at::kCPU, at::kFloat, Memory::kAligned);
+    const auto op = operator_of(name);
+    const auto outcome = run(op, samples().at(name)(draw), By::kDispatcher, at::kFloat);
+    EXPECT_THAT(outcome.values.front().grad_fn()->name(), testing::HasSubstr("mezzo::kernels::fused")) << name;
+  }
+}
+
+TEST(Operators, RefuseWhatDoesNotFit) {
+  const auto layout =
+      c10::make_intrusive<SequenceLayout>(at::tensor({0, 4}, at::kInt), at::tensor({4}, at::kInt), 4, at::kCPU);
+  const auto square = at::randn({6, 6}), vector = at::ones({6});
+  const auto attend = [&](const at::Tensor& x, int64_t heads, double p = 0) {
+    return attention_block(x,
+                           {.query = {square, vector},
+                            .key = {square, vector},
+                            .value = {square, vector},
+                            .output = {square, vector},
+                            .norm = {vector, vector, kEps},
+                            .num_heads = heads,
+                            .weights_dropout = {p, {}},
+                            .output_dropout = {}},
+                           layout);
+  };
+  EXPECT_NO_THROW(attend(at::randn({4, 6}), 2));
+  EXPECT_THROW(attend(at::randn({5, 6}), 2), c10::ValueError) << "rows that the layout does not have";
+  EXPECT_THROW(attend(at::randn({4, 6}), 4), c10::ValueError) << "heads that do not divide 6";
+  EXPECT_THROW(attend(at::randn({4, 6}), 0), c10::ValueError);
+  EXPECT_THROW(attend(at::randn({4, 8}), 2), c10::ValueError) << "weights of other sizes";
+  EXPECT_THROW(attend(at::randn({4, 6}), 2, 1.0), c10::ValueError) << "a dropout of everything";
+  EXPECT_THROW(residual_layer_norm(square, square, {vector, vector, kEps}, {}, at::arange(5)), c10::ValueError);
+  EXPECT_THROW(
+      embedding_layer_norm(square, square, square, at::arange(3), at::arange(2), {}, {vector, vector, kEps}, {}),
+      c10::ValueError);
+  ParameterUpdate update;
+  update.param = at::ones({3});
+  update.gradient = at::ones({2});
+  update.step = at::zeros({});
+  EXPECT_THROW(adam({update}, {0.9, 0.999, 1e-8, false, true}, {}), c10::ValueError) << "no moments";
+  update.slots = {at::zeros({3}), at::zeros({3})};
+  EXPECT_THROW(adam({update}, {0.9, 0.999, 1e-8, false, true}, {}), c10::ValueError) << "a gradient of other sizes";
 }
 
 std::vector<std::string> names() {

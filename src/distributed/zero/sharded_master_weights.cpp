@@ -103,8 +103,10 @@ void ShardedMasterWeights::load_state_dict(const std::map<std::string, at::Tenso
   }
   for (const auto& [name, first] : first_name_of_) {
     if (const auto entry = state.find(name); entry != state.end()) {
-      TORCH_CHECK_VALUE(entry->second.equal(state.at(first)), "ShardedMasterWeights: entries ", first, " and ", name,
-                        " of the state to load differ, but are one parameter of this model");
+      TORCH_CHECK_VALUE(
+          entry->second.scalar_type() == state.at(first).scalar_type() && entry->second.equal(state.at(first)),
+          "ShardedMasterWeights: entries ", first, " and ", name,
+          " of the state to load differ, but are one parameter of this model");
       of_own.erase(name);
     }
   }

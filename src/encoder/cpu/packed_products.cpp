@@ -7,6 +7,7 @@
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
+#include "kernels/is_half.h"
 
 namespace mezzo::kernels::cpu {
 namespace {
@@ -142,8 +143,8 @@ double ProductSum::operations() const {
 
 bool can_be_packed(const ProductSum& sum) {
   const auto dtype = sum.terms.front().first.scalar_type();
-  return simd_kernels().products != nullptr && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf) &&
-         !is_fast_in_libtorch(dtype) && sum.output.size(0) >= kFewestRows && sum.output.is_contiguous() &&
+  return simd_kernels().products != nullptr && has_cpu_kernel(dtype) && !is_fast_in_libtorch(dtype) &&
+         sum.output.size(0) >= kFewestRows && sum.output.is_contiguous() &&
          std::all_of(sum.terms.begin(), sum.terms.end(),
                      [](const auto& term) { return is_readable(term.first) && is_readable(term.second); });
 }

@@ -69,8 +69,8 @@ const int64_t* numbers(const at::Tensor& row_numbers) {
 void check_indices(const at::Tensor& indices, const at::Tensor& table, const char* what) {
   const auto* index = indices.const_data_ptr<int64_t>();
   for (int64_t t = 0; t < indices.size(0); ++t) {
-    TORCH_CHECK_INDEX(index[t] >= 0 && index[t] < table.size(0), "BERT: ", what, " ", index[t], " in row ", t,
-                      " is out of range; the model has ", table.size(0));
+    TORCH_CHECK_INDEX(index[t] >= 0 && index[t] < table.size(0), "mezzo::embedding_layer_norm: ", what, " ", index[t],
+                      " in row ", t, " is out of range; the table has ", table.size(0));
   }
 }
 

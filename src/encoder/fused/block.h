@@ -95,7 +95,7 @@ c10::intrusive_ptr<Kept<Settings>> kept(const AutogradContext* ctx) {
 /// Blocks have no second derivative; asking for one must not give a wrong first.
 inline void check_once_differentiable(const char* block) {
   TORCH_CHECK_NOT_IMPLEMENTED(!at::GradMode::is_enabled(), "mezzo: the fused ", block,
-                              " of BERT is differentiable once; create_graph cannot pass through it");
+                              " is differentiable once; create_graph cannot pass through it");
 }
 
 }  // namespace mezzo::kernels::fused

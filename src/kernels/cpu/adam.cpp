@@ -29,14 +29,14 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
   if (factors.skip) {
     return;
   }
+  const ElementKernels& kernels = element_kernels();  // or an error, before a step is counted
   std::vector<AdamConstants> of_tensor;
   for (const ParameterUpdate& update : updates) {
     of_tensor.push_back(constants(update, settings, factors));
   }
   update_all(updates, [&](size_t tensor, float* param, const float* gradient, int64_t begin, int64_t count) {
     const auto slot = [&](size_t number) { return updates[tensor].slots[number].mutable_data_ptr<float>() + begin; };
-    element_kernels().adam(param, gradient, slot(0), slot(1), settings.amsgrad ? slot(2) : nullptr, count,
-                           of_tensor[tensor]);
+    kernels.adam(param, gradient, slot(0), slot(1), settings.amsgrad ? slot(2) : nullptr, count, of_tensor[tensor]);
   });
 }
 

@@ -53,6 +53,7 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
   if (factors.skip) {
     return;
   }
+  element_kernels();  // or an error, before a step is counted
   std::vector<LambConstants> of_tensor;
   for (const ParameterUpdate& update : updates) {
     of_tensor.push_back(constants(update, settings, factors));

@@ -31,7 +31,7 @@ struct LambConstants {
 
 /// Squared norms of a parameter and of the direction it moves in.
 struct LambNorms {
-  double param = 0, direction = 0;
+  double param, direction;
 };
 
 /// One instruction set's loops. Arrays of one call do not overlap, but where it says so.

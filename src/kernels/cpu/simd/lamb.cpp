@@ -40,7 +40,7 @@ LambNorms lamb_norms(
   for (; i < count; ++i) {
     add(i, 0);
   }
-  LambNorms norms;
+  LambNorms norms{};
   for (int lane = 0; lane < kLanes; ++lane) {
     norms.param += of_param[lane];
     norms.direction += of_direction[lane];
