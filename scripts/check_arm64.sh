@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles the core and the encoder for 64-bit ARM, and runs the tests of the optimizers' and conversions' loops in an emulator.
+# Compiles the encoder and the core below amp for 64-bit ARM, and runs the tests of optimizers' and conversions' loops in an emulator.
 # LibTorch's headers are those of this machine, so nothing else is linked. Wants Debian's g++-aarch64-linux-gnu, qemu-user
 # and libgtest-dev. Arguments go to CMake.
 set -euo pipefail
