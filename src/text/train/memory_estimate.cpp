@@ -45,7 +45,10 @@ double layer_bytes_per_row(const ModelConfig& model, Precision precision) {
 namespace {
 
 /// What the micro-batch keeps, and the work space of the first layer that backward comes to.
-int64_t activation_bytes(ModelForTask& whole, Precision precision, const TrainConfig& config, const BatchShape& batch) {
+int64_t activation_bytes(const ModelForTask& whole,
+                         Precision precision,
+                         const TrainConfig& config,
+                         const BatchShape& batch) {
   const ModelConfig& model = whole.config();
   const auto rows = static_cast<double>(batch.rows), hidden = static_cast<double>(model.hidden_size);
   const auto inner = static_cast<double>(model.intermediate_size);
