@@ -332,7 +332,7 @@ TEST_F(ElementKernelsTest, LambRoundsEachOperation) {
         of_param[lane] += double{start[i]} * start[i];
         of_direction[lane] += double{direction} * direction;
       }
-      LambNorms right_norms;
+      LambNorms right_norms{};
       for (int lane = 0; lane < 8; ++lane) {
         right_norms.param += of_param[lane];
         right_norms.direction += of_direction[lane];

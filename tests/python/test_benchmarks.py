@@ -82,7 +82,7 @@ def test_a_page_names_machine_versions_and_command(tmp_path):
 @pytest.mark.parametrize("place, category", [
     ("mkl_blas_avx2_sgemm_kernel_0 (/x/libtorch_cpu.so)", "matrix products"),
     ("[unknown] (/tmp/perf-17.map)", "matrix products"),  # oneDNN's, made at run time
-    ("mezzo::kernels::cpu::(anonymous namespace)::update_block (/x/mezzo)", "optimizer"),
+    ("mezzo::kernels::cpu::avx512::adam(float*, float const*, …) (/x/mezzo)", "optimizer"),
     ("at::native::AVX2::vectorized_loop<at::native::add_kernel(…)::{lambda()#1}&> (/x/libtorch_cpu.so)", "other element-wise kernels"),
     ("clear_page_erms ([kernel.kallsyms])", "kernel: page faults, copies, scheduling"),
     ("gomp_team_barrier_wait_end (/x/libgomp.so.1)", "waiting for other threads"),
