@@ -18,7 +18,6 @@ using c10::DispatchKey;
 using OptionalTensor = std::optional<at::Tensor>;
 
 at::Tensor tensor_of(const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); }
-OptionalTensor if_given(const at::Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
 int64_t seed_of(const DropoutSite& dropout) { return static_cast<int64_t>(dropout.key.seed); }
 
 /// CPU kernels take elements as they lie in memory.
@@ -311,7 +310,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const at::Tensor& token_types,
                                 const LayerNormParams& norm,
                                 const DropoutSite& dropout) {
-  return embedding_op(word, position, token_type, ids, positions, if_given(token_types), norm.weight, norm.bias,
+  return embedding_op(word, position, token_type, ids, positions, if_defined(token_types), norm.weight, norm.bias,
                       norm.eps, dropout.p, seed_of(dropout), dropout.key.step, dropout.key.site);
 }
 
@@ -330,7 +329,7 @@ at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& para
   const auto& dropout = params.dropout;
   return feed_forward_op(x, layers.weights, layers.biases, layers.shadows, to_string(params.activation),
                          params.norm.weight, params.norm.bias, params.norm.eps, dropout.p, seed_of(dropout),
-                         dropout.key.step, dropout.key.site, if_given(row_numbers));
+                         dropout.key.step, dropout.key.site, if_defined(row_numbers));
 }
 
 at::Tensor residual_layer_norm(const at::Tensor& x,
@@ -339,7 +338,7 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const DropoutSite& dropout,
                                const at::Tensor& row_numbers) {
   return residual_layer_norm_op(x, residual, norm.weight, norm.bias, norm.eps, dropout.p, seed_of(dropout),
-                                dropout.key.step, dropout.key.site, if_given(row_numbers));
+                                dropout.key.step, dropout.key.site, if_defined(row_numbers));
 }
 
 }  // namespace mezzo::kernels

@@ -10,6 +10,11 @@
 
 namespace mezzo::kernels {
 
+/// A tensor that may be undefined, as operators take it.
+inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
+
 /// What computes an operator for one dispatch key. Made when the schema's types are known.
 struct OperatorKernel {
   c10::DispatchKey key;
@@ -35,7 +40,8 @@ OperatorKernel meta_like_first();
 OperatorKernel meta_in_place();
 
 /// Where to register an operator; nullptr where another copy of mezzo in this process, of the same version, has
-/// registered it. Nothing is ever taken back: that copy may outlive this one's static storage.
+/// registered it; builds of one version are taken for alike. Nothing is ever taken back: that copy may outlive this
+/// one's static storage.
 /// @throws c10::Error  where the other copy is of another version.
 torch::Library* library_for(const std::string& name);
 

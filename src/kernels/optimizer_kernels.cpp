@@ -123,8 +123,6 @@ GradientFactors factors_of(const OptionalTensor& inv_scale,
   return {inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()), found_inf.value_or(at::Tensor())};
 }
 
-OptionalTensor if_defined(const at::Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : std::nullopt; }
-
 /// The lists of some updates.
 struct UpdateLists {
   explicit UpdateLists(const ParameterUpdates& updates) {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "kernels/is_half.h"
+#include "kernels/operator.h"
 #include "kernels/reference/random_words.h"
 
 namespace mezzo::kernels::reference {
@@ -16,10 +17,6 @@ namespace {
 at::ScalarType compute_dtype(const ParameterUpdate& update) {
   const auto dtype = update.param.scalar_type();
   return is_half(dtype) ? at::kFloat : dtype;
-}
-
-std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
 }
 
 void multiply(std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
