@@ -284,9 +284,7 @@ class BertForTask : public ModelForTask {
 
 ModelFamily bert_family() {
   return {.model_type = "bert",
-          .read_config = [](const ConfigFields& fields) -> std::unique_ptr<ModelConfig> {
-            return std::make_unique<BertConfig>(BertConfig::from_fields(fields));
-          },
+          .read_config = read_bert_config,
           .make_model = [](const ModelConfig& config, const Head& head) -> std::shared_ptr<ModelForTask> {
             return std::make_shared<BertForTask>(dynamic_cast<const BertConfig&>(config), head);
           }};

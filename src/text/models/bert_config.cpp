@@ -3,12 +3,15 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <memory>
+#include <utility>
+
 #include "mezzo/text/io/atomic_file.h"
-#include "text/models/config_fields.h"
+#include "text/models/model_families.h"
 
 namespace mezzo::text {
 
-BertConfig BertConfig::from_fields(const ConfigFields& fields) {
+std::unique_ptr<ModelConfig> read_bert_config(const ConfigFields& fields) {
   std::string positions = "absolute";
   fields.read_one_of("position_embedding_type", positions, {"absolute"});
 
@@ -20,7 +23,7 @@ BertConfig BertConfig::from_fields(const ConfigFields& fields) {
   fields.read_number("classifier_dropout", config.classifier_dropout, 1);
   fields.read_number("layer_norm_eps", config.layer_norm_eps, 1);
   fields.read_common(config);
-  return config;
+  return std::make_unique<BertConfig>(std::move(config));
 }
 
 void BertConfig::save(const std::filesystem::path& config_json) const {

@@ -18,5 +18,6 @@ struct ModelFamily {
 };
 
 ModelFamily bert_family();
+std::unique_ptr<ModelConfig> read_bert_config(const ConfigFields& fields);
 
 }  // namespace mezzo::text

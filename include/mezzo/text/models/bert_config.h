@@ -18,9 +18,6 @@ struct BertConfig : ModelConfig {
   int64_t type_vocab_size = 2;
   double layer_norm_eps = 1e-12;
 
-  /// For ModelConfig::from_file.
-  static BertConfig from_fields(const class ConfigFields& fields);
-
   std::string_view model_type() const override { return "bert"; }
   void set_dropout(double p) override;
   std::map<std::string, std::string> values() const override;
