@@ -57,8 +57,10 @@ at::Tensor room(const std::vector<Sequence>& sequences, at::IntArrayRef sizes, a
   const int64_t row_size = static_cast<int64_t>(rows.nbytes()) / std::max<int64_t>(rows.size(0), 1);
   int64_t end = 0;  // of the sequences so far
   const auto clear_until = [&](int64_t row) {
-    std::memset(static_cast<char*>(rows.mutable_data_ptr()) + end * row_size, 0,
-                static_cast<size_t>((row - end) * row_size));
+    if (row > end) {
+      std::memset(static_cast<char*>(rows.mutable_data_ptr()) + end * row_size, 0,
+                  static_cast<size_t>((row - end) * row_size));
+    }
   };
   for (const Sequence& sequence : sequences) {
     clear_until(sequence.first_row);
