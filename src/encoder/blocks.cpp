@@ -1,5 +1,6 @@
 #include "encoder/blocks.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/promote_types.h>
 #include <c10/util/Exception.h>
@@ -107,9 +108,9 @@ at::Tensor embedding_kernel(const at::Tensor& word,
                             int64_t site) {
   constexpr const char* kOp = "embedding_layer_norm";
   const auto types = tensor_of(token_types);
-  TORCH_CHECK_VALUE(ids.dim() == 1 && position.dim() == 2 && token_type.dim() == 2, "mezzo::", kOp,
-                    ": ids must be a vector and tables matrices, got ", ids.sizes(), ", ", position.sizes(), " and ",
-                    token_type.sizes());
+  TORCH_CHECK_VALUE(ids.dim() == 1 && position.dim() == 2 && token_type.dim() == 2 && token_type.size(0) > 0,
+                    "mezzo::", kOp, ": ids must be a vector and tables matrices with rows, got ", ids.sizes(), ", ",
+                    position.sizes(), " and ", token_type.sizes());
   check_one_a_row(kOp, positions, ids.size(0));
   check_one_a_row(kOp, types, ids.size(0));
   check_norm(kOp, word, norm_weight, norm_bias);
@@ -186,7 +187,7 @@ at::Tensor attention_kernel(const at::Tensor& x,
 }
 
 at::Tensor attention_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr&) {
-  return at::empty_like(x);
+  return at::empty_like(x, at::MemoryFormat::Contiguous);
 }
 
 at::Tensor first_token_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr& layout) {
@@ -276,6 +277,8 @@ at::Tensor residual_layer_norm_kernel(const at::Tensor& x,
                                       int64_t site,
                                       const OptionalTensor& row_numbers) {
   check_norm("residual_layer_norm", x, norm_weight, norm_bias);
+  TORCH_CHECK_VALUE(residual.sizes() == x.sizes(), "mezzo::residual_layer_norm: rows ", x.sizes(),
+                    " cannot have a residual ", residual.sizes());
   check_one_a_row("residual_layer_norm", tensor_of(row_numbers), x.size(0));
   return reference::residual_layer_norm(x, residual, {norm_weight, norm_bias, norm_eps},
                                         DropoutSite::of(dropout, seed, step, site), tensor_of(row_numbers));
@@ -291,7 +294,7 @@ at::Tensor residual_layer_norm_meta(const at::Tensor& x,
                                     int64_t /*step*/,
                                     int64_t /*site*/,
                                     const OptionalTensor& /*row_numbers*/) {
-  return at::empty_like(x, x.options().dtype(at::promote_types(x.scalar_type(), residual.scalar_type())));
+  return at::empty(x.sizes(), x.options().dtype(at::promote_types(x.scalar_type(), residual.scalar_type())));
 }
 
 const Operator<decltype(residual_layer_norm_kernel)> residual_layer_norm_op(

@@ -43,7 +43,7 @@ at::Tensor flash_attention(const at::Tensor& query,
   }
   const int64_t tokens = cu_seqlens.back(), head_size = query.size(1) / num_heads;
   const auto heads_of = [&](const at::Tensor& rows) {  // [T, H] -> [tokens, heads, head_size]
-    return rows.narrow(0, 0, tokens).view({tokens, num_heads, head_size});
+    return rows.narrow(0, 0, tokens).contiguous().view({tokens, num_heads, head_size});
   };
   const auto cumulated = at::tensor(cu_seqlens, at::kInt).to(query.device());
   if (dropout.p > 0) {

@@ -4,7 +4,7 @@
 
 namespace mezzo {
 
-/// Whether a parameter of this dtype needs its moments and arithmetic in float32.
+/// float16 or bfloat16: optimizers keep moments and compute in float32 then.
 inline bool is_half(c10::ScalarType dtype) { return dtype == c10::kHalf || dtype == c10::kBFloat16; }
 
 /// Whether CPU kernels read and write this dtype.

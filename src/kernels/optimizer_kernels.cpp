@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <tuple>
@@ -21,10 +22,13 @@ constexpr uint64_t kRoundingStream = 0x5B8F3C2E9D6A1705;
 
 bool can_run_on_cpu(const ParameterUpdate& update) {
   const at::Tensor& shadow = update.shadow;
+  const auto is_float = [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat && tensor.is_cpu(); };
+  const bool numbers_fit =
+      (!update.step.defined() || is_float(update.step)) && std::ranges::all_of(update.slots, is_float);
   const bool shadow_fits =
       !shadow.defined() || (shadow.is_cpu() && shadow.is_contiguous() && is_half(shadow.scalar_type()));
   return update.param.is_cpu() && update.param.is_contiguous() && has_cpu_kernel(update.param.scalar_type()) &&
-         has_cpu_kernel(update.gradient.scalar_type()) && shadow_fits;
+         has_cpu_kernel(update.gradient.scalar_type()) && shadow_fits && numbers_fit;
 }
 
 template <class Settings>
@@ -37,6 +41,10 @@ void update_on_cpu(const ParameterUpdates& updates,
                    const GradientFactors& factors,
                    UpdateKernel<Settings>& cpu_kernel,
                    UpdateKernel<Settings>& reference_kernel) {
+  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.found_inf}) {
+    TORCH_CHECK_VALUE(!factor.defined() || factor.numel() == 1, "mezzo: a factor of an update must be one number, got ",
+                      factor.sizes());
+  }
   ParameterUpdates fast, others;
   for (const ParameterUpdate& update : updates) {
     auto& chosen = can_run_on_cpu(update) ? fast : others;
@@ -98,6 +106,8 @@ ParameterUpdates updates_of(at::TensorList params,
     update.param = params[i];
     update.gradient = gradients[i];
     update.shadow = shadows.get(i).value_or(at::Tensor());
+    TORCH_CHECK_VALUE(!update.step.defined() || update.step.numel() == 1, "mezzo: the step of parameter ", i,
+                      " must be one number, got ", update.step.sizes());
     const auto fits = [&](const at::Tensor& tensor) { return tensor.sizes() == params[i].sizes(); };
     TORCH_CHECK_VALUE(fits(update.gradient) && (!update.shadow.defined() || fits(update.shadow)), "mezzo: parameter ",
                       i, " has sizes ", params[i].sizes(), ", its gradient or its shadow others");

@@ -5,6 +5,7 @@
 #include <torch/autograd.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -271,8 +272,12 @@ Outcome run(const c10::OperatorHandle& op, const Stack& arguments, By by, at::Sc
     const bool stays = tensor.dim() == 0 || (name == "slots" && dtype != at::kDouble);
     auto leaf = stays || tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
     if (in_place) {
-      const auto memory = at::empty({leaf.numel() + 1}, leaf.options());  // as aligned as it was
-      leaf = memory.narrow(0, tensor.storage_offset(), leaf.numel()).view(leaf.sizes()).copy_(leaf);
+      int64_t behind = tensor.storage_offset() + 1;  // lies in memory as it did
+      for (int64_t d = 0; d < leaf.dim(); ++d) {
+        behind += (std::max<int64_t>(leaf.size(d), 1) - 1) * tensor.stride(d);
+      }
+      const auto memory = at::empty({behind}, leaf.options());
+      leaf = memory.as_strided(leaf.sizes(), tensor.strides(), tensor.storage_offset()).copy_(leaf);
     } else {
       leaf = leaf.detach().requires_grad_(tensor.dim() > 0);
     }
@@ -372,16 +377,19 @@ TEST_P(OperatorTest, TellsSizesWithoutComputing) {
   if (op.schema().is_mutable()) {
     return;  // it has no result to tell of
   }
-  const auto result = [&](at::Device device) {
-    Draw draw(1, {5, 2}, device, at::kFloat, Memory::kAligned);
-    Stack stack = samples().at(GetParam())(draw);
-    op.callBoxed(stack);
-    return stack.front().toTensor();
-  };
-  const auto real = result(at::kCPU), meta = result(at::kMeta);
-  EXPECT_TRUE(meta.is_meta());
-  EXPECT_EQ(meta.sizes(), real.sizes());
-  EXPECT_EQ(meta.scalar_type(), real.scalar_type());
+  for (const Memory memory : {Memory::kAligned, Memory::kUnaligned, Memory::kStrided}) {
+    const auto result = [&](at::Device device) {
+      Draw draw(1, {5, 2}, device, at::kFloat, memory);
+      Stack stack = samples().at(GetParam())(draw);
+      op.callBoxed(stack);
+      return stack.front().toTensor();
+    };
+    const auto real = result(at::kCPU), meta = result(at::kMeta);
+    EXPECT_TRUE(meta.is_meta());
+    EXPECT_EQ(meta.sizes(), real.sizes());
+    EXPECT_EQ(meta.strides(), real.strides());
+    EXPECT_EQ(meta.scalar_type(), real.scalar_type());
+  }
 }
 
 /// Else a block's kernel would be compared with itself.

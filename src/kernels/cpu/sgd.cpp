@@ -9,6 +9,7 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
   if (factors.skip) {
     return;
   }
+  const ElementKernels& kernels = element_kernels();  // or an error, before a step is counted
   for (const ParameterUpdate& update : updates) {
     if (update.step.defined()) {
       count_step(update);
@@ -24,7 +25,7 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
                                  .nesterov = settings.nesterov,
                                  .least = std::numeric_limits<float>::min()};
     float* buffer = settings.momentum != 0 ? update.slots[0].mutable_data_ptr<float>() + begin : nullptr;
-    element_kernels().sgd(param, gradient, buffer, count, constants);
+    kernels.sgd(param, gradient, buffer, count, constants);
   });
 }
 

@@ -224,11 +224,11 @@ void read_member(const Place& place, const Json& object, const char* key, std::o
   }
 }
 
-/// Every member that is no other of an evaluation.
+/// Every number that is no other member of an evaluation.
 void read_member(const Place& place, const Json& object, const char*, Metrics& metrics) {
   constexpr std::array<std::string_view, 6> kOthers = {"event", "step", "split", "final", "loss", "seconds"};
   for (const auto& [name, value] : object.items()) {
-    if (std::ranges::find(kOthers, name) == kOthers.end()) {
+    if ((value.is_number() || value.is_null()) && std::ranges::find(kOthers, name) == kOthers.end()) {
       read_value(place, name.c_str(), value, metrics.emplace_back(name, 0).second);
     }
   }

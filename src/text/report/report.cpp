@@ -135,7 +135,7 @@ Chart metric_chart(const ReportInput& input) {
     if (metric.is_share == first.is_share) {
       chart.series.push_back(eval_series(input.evals, metric.title, color,
                                          [&](const EvalRecord& eval) { return value_of(eval, metric); }));
-      color = color == 2 ? 3 : 2;  // the best model's point has the first
+      color = color == 2 ? 3 : 2;  // the page has three, and the best model's point the first
     }
   }
   if (const EvalRecord* best = best_eval(input)) {

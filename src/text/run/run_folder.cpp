@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <random>
 #include <system_error>
-#include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/run/restarting.h"

@@ -29,13 +29,14 @@ class RunKeeper {
   using State = std::function<Checkpoint()>;
 
   /// Locks the folder of the run, where there is one; a dry run has none. Collective.
+  /// @param config  must live as long as this is used.
   RunKeeper(const TrainConfig& config, const Ranks& ranks, State state);
 
   /// Whether the run may begin in its folder, or go on there. Changes nothing. @throws c10::ValueError
   void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
 
   /// After the check: makes and clears the folder, and begins the records. Returns the run's name.
-  /// @param config, setup, plan, identity  must outlive this.
+  /// @param config, setup, plan, identity  must live as long as this is used.
   std::string open(const TrainConfig& config,
                    const RunSetup& setup,
                    const RunPlan& plan,

@@ -2,7 +2,6 @@
 
 #include <ctime>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>

@@ -5,10 +5,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <exception>
-#include <memory>
 #include <utility>
 
 #include "mezzo/amp/cpu_half_compute.h"
