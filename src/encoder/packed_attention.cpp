@@ -18,7 +18,7 @@ namespace {
 /// LibTorch's flash attention: half types on CUDA, sequences side by side without padding.
 bool can_flash(const at::Tensor& query, int64_t num_heads, const SequenceLayoutPtr& layout) {
   constexpr int64_t kLargestHead = 256;
-  return query.is_cuda() && is_half(query.scalar_type()) && layout->is_gapless() && !layout->sequences().empty() &&
+  return is_half(query.scalar_type()) && layout->is_gapless() && !layout->sequences().empty() &&
          query.size(1) / num_heads <= kLargestHead && query.size(1) / num_heads % 8 == 0;
 }
 
@@ -55,40 +55,29 @@ at::Tensor flash_attention(const at::Tensor& query,
   return at::constant_pad_nd(context.reshape({tokens, query.size(1)}), {0, 0, 0, query.size(0) - tokens});
 }
 
-at::Tensor attention_anywhere(const at::Tensor& query,
-                              const at::Tensor& key,
-                              const at::Tensor& value,
-                              int64_t num_heads,
-                              const SequenceLayoutPtr& layout,
-                              double dropout,
-                              int64_t seed,
-                              int64_t step,
-                              int64_t site) {
+template <bool kMayFlash>
+at::Tensor attention_kernel(const at::Tensor& query,
+                            const at::Tensor& key,
+                            const at::Tensor& value,
+                            int64_t num_heads,
+                            const SequenceLayoutPtr& layout,
+                            double dropout,
+                            int64_t seed,
+                            int64_t step,
+                            int64_t site) {
   layout->check({query, key, value}, num_heads);
-  return reference::packed_attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
-}
-
-at::Tensor attention_cuda(const at::Tensor& query,
-                          const at::Tensor& key,
-                          const at::Tensor& value,
-                          int64_t num_heads,
-                          const SequenceLayoutPtr& layout,
-                          double dropout,
-                          int64_t seed,
-                          int64_t step,
-                          int64_t site) {
-  layout->check({query, key, value}, num_heads);
-  const auto attention = can_flash(query, num_heads, layout) ? flash_attention : reference::packed_attention;
+  const bool flashes = kMayFlash && can_flash(query, num_heads, layout);
+  const auto attention = flashes ? flash_attention : reference::packed_attention;
   return attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
 }
 
-const Operator<decltype(attention_anywhere)> packed_attention_op(
+const Operator<decltype(attention_kernel<true>)> packed_attention_op(
     "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
         " layout, float dropout, int seed, int step, int site) -> Tensor",
-    kernel<&attention_cuda>(c10::DispatchKey::CUDA),
-    kernel<&attention_cuda>(c10::DispatchKey::AutogradCUDA),
+    kernel<&attention_kernel<true>>(c10::DispatchKey::CUDA),
+    kernel<&attention_kernel<true>>(c10::DispatchKey::AutogradCUDA),
     meta_like_first(),
-    kernel<&attention_anywhere>(c10::DispatchKey::CompositeImplicitAutograd));
+    kernel<&attention_kernel<false>>(c10::DispatchKey::CompositeImplicitAutograd));
 
 }  // namespace
 
