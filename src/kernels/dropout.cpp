@@ -4,15 +4,19 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "kernels/cuda/operators.h"
 #include "kernels/is_half.h"
 #include "kernels/operator.h"
 
 namespace mezzo::kernels {
 namespace {
 
-at::Tensor dropout_cpu(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
+using DropoutKernel = at::Tensor(const at::Tensor&, double, const RandomKey&);
+
+template <DropoutKernel& kKernel>
+at::Tensor dropout_kernel(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
   const auto key = DropoutSite::of(p, seed, step, site).key;
-  return has_cpu_kernel(x.scalar_type()) ? cpu::dropout(x.contiguous(), p, key) : reference::dropout(x, p, key);
+  return has_cpu_kernel(x.scalar_type()) ? kKernel(x.contiguous(), p, key) : reference::dropout(x, p, key);
 }
 
 at::Tensor dropout_composite(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
@@ -23,7 +27,8 @@ at::Tensor dropout_autograd(const at::Tensor& x, double p, int64_t seed, int64_t
 
 const Operator<decltype(dropout_autograd)> dropout_op(
     "dropout(Tensor x, float p, int seed, int step, int site) -> Tensor",
-    kernel<&dropout_cpu>(c10::DispatchKey::CPU),
+    kernel<&dropout_kernel<cpu::dropout>>(c10::DispatchKey::CPU),
+    cuda_kernel<&dropout_kernel<cuda::dropout>>(),
     kernel<&dropout_composite>(c10::DispatchKey::CompositeExplicitAutograd),
     kernel<&dropout_autograd>(c10::DispatchKey::Autograd),
     meta_like_first());

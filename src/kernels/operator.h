@@ -18,7 +18,7 @@ inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 /// What computes an operator for one dispatch key. Made when the schema's types are known.
 struct OperatorKernel {
   c10::DispatchKey key;
-  torch::CppFunction (*make)();
+  torch::CppFunction (*make)();  ///< nullptr: there is none
 };
 
 /// `kFunction` for `key`: kCPU or kCUDA below autograd, kAutogradCPU and such in its place, kCompositeImplicitAutograd
@@ -27,6 +27,16 @@ template <auto* kFunction>
 constexpr OperatorKernel kernel(c10::DispatchKey key) {
   using Function = std::remove_pointer_t<decltype(kFunction)>;
   return {key, [] { return torch::CppFunction(c10::CompileTimeFunctionPointer<Function, kFunction>()); }};
+}
+
+/// `kFunction` for CUDA tensors, where this room has kernels for GPUs; else none, and the composite serves them.
+template <auto* kFunction>
+constexpr OperatorKernel cuda_kernel(c10::DispatchKey key = c10::DispatchKey::CUDA) {
+#ifdef MEZZO_HAS_CUDA
+  return kernel<kFunction>(key);
+#else
+  return {key, nullptr};
+#endif
 }
 
 /// For operators that work in place and that autograd should not see.
@@ -61,7 +71,9 @@ class Operator<Result(Arguments...)> {
       const std::string name = schema.substr(0, schema.find('('));
       if (torch::Library* library = library_for(name)) {
         library->def(schema.c_str());
-        (library->impl(name.c_str(), torch::dispatch(kernels.key, kernels.make())), ...);
+        ((kernels.make != nullptr ? void(library->impl(name.c_str(), torch::dispatch(kernels.key, kernels.make())))
+                                  : void()),
+         ...);
       }
       handle_ =
           c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "").typed<Result(Arguments...)>();

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/namespace.h"
+#include "kernels/random_key.h"
+
+/// What kernels are told; plain data, for nvcc as for those who call them.
+namespace mezzo::kernels::MEZZO_CUDA {
+
+/// A CUDA stream, as c10::Stream::native_handle() gives it.
+using Stream = void*;
+
+enum class Element : int { kFloat, kBFloat16, kHalf };
+
+/// Elements somewhere in device memory, or none.
+struct Span {
+  void* data = nullptr;
+  Element element = Element::kFloat;
+};
+
+/// Which elements are dropped, as kernels/dropout.h has it: with probability threshold / 2^32; the others are
+/// multiplied by `scale`.
+struct Mask {
+  uint32_t threshold = 0;
+  float scale = 1;
+  RandomKey key;
+};
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

@@ -1,0 +1,39 @@
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/mask.h"
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+/// A thread a Philox block, which decides four elements.
+template <class T>
+struct DropoutKernel {
+  static constexpr int kThreads = 256;
+
+  MEZZO_DEVICE static void run(const Block& block, const DropoutArguments& a) {
+    const int64_t number = block.index() * kThreads + block.thread(), first = 4 * number;
+    if (first >= a.count) {
+      return;
+    }
+    const T* x = static_cast<const T*>(a.x.data) + first;
+    T* out = static_cast<T*>(a.out.data) + first;
+    float factors[4];
+    mask_factors(a.mask, number, factors);
+    for (int i = 0; i < 4; ++i) {
+      if (first + i < a.count) {
+        out[i] = factors[i] == 0 ? from_float<T>(0) : from_float<T>(to_float(x[i]) * factors[i]);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void dropout(const DropoutArguments& arguments, Stream stream) {
+  with_type(arguments.x.element, [&]<class T>(T) {
+    using Kernel = DropoutKernel<T>;
+    launch<Kernel>(Grid{ceil_div(arguments.count, 4 * Kernel::kThreads), Kernel::kThreads}, stream, arguments);
+  });
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/block.h"
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#else
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#endif
+
+/// What tensors hold, as kernels take it: they compute in float32 whatever it is.
+namespace mezzo::kernels::MEZZO_CUDA {
+
+#ifdef __CUDACC__
+using BFloat16 = __nv_bfloat16;
+using Half = __half;
+MEZZO_DEVICE float to_float(BFloat16 x) { return __bfloat162float(x); }
+MEZZO_DEVICE float to_float(Half x) { return __half2float(x); }
+#else
+using BFloat16 = c10::BFloat16;
+using Half = c10::Half;
+inline float to_float(BFloat16 x) { return static_cast<float>(x); }
+inline float to_float(Half x) { return static_cast<float>(x); }
+#endif
+MEZZO_DEVICE float to_float(float x) { return x; }
+
+/// `x` as a T, rounded to nearest even.
+template <class T>
+MEZZO_DEVICE T from_float(float x);
+template <>
+MEZZO_DEVICE float from_float<float>(float x) {
+  return x;
+}
+#ifdef __CUDACC__
+template <>
+MEZZO_DEVICE BFloat16 from_float<BFloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+MEZZO_DEVICE Half from_float<Half>(float x) {
+  return __float2half_rn(x);
+}
+#else
+template <>
+inline BFloat16 from_float<BFloat16>(float x) {
+  return BFloat16(x);
+}
+template <>
+inline Half from_float<Half>(float x) {
+  return Half(x);
+}
+#endif
+
+MEZZO_DEVICE float load(const Span& span, int64_t i) {
+  switch (span.element) {
+    case Element::kFloat: return static_cast<const float*>(span.data)[i];
+    case Element::kBFloat16: return to_float(static_cast<const BFloat16*>(span.data)[i]);
+    default: return to_float(static_cast<const Half*>(span.data)[i]);
+  }
+}
+
+MEZZO_DEVICE void store(const Span& span, int64_t i, float x) {
+  switch (span.element) {
+    case Element::kFloat: static_cast<float*>(span.data)[i] = x; return;
+    case Element::kBFloat16: static_cast<BFloat16*>(span.data)[i] = from_float<BFloat16>(x); return;
+    default: static_cast<Half*>(span.data)[i] = from_float<Half>(x);
+  }
+}
+
+/// N elements that one thread reads or writes at once, where they are aligned to their size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T at[N];
+};
+
+/// Calls `body(T())` for the type of `element`.
+template <class Body>
+void with_type(Element element, const Body& body) {
+  switch (element) {
+    case Element::kFloat: return body(float());
+    case Element::kBFloat16: return body(BFloat16());
+    case Element::kHalf: return body(Half());
+  }
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

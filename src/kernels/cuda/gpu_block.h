@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+#define MEZZO_DEVICE __device__ __forceinline__
+#define MEZZO_HOST_DEVICE __host__ __device__ __forceinline__
+
+/// The thin layer of block.h, for GPUs.
+namespace mezzo::kernels::MEZZO_CUDA {
+
+class Block {
+ public:
+  MEZZO_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
+  MEZZO_DEVICE int threads() const { return static_cast<int>(blockDim.x); }
+  MEZZO_DEVICE int64_t index() const { return blockIdx.x; }  ///< of the block
+  MEZZO_DEVICE int64_t count() const { return gridDim.x; }   ///< of blocks
+
+  /// Waits for all threads of the block; what they wrote is seen then.
+  MEZZO_DEVICE void sync() const { __syncthreads(); }
+
+  /// The `value` of the thread of this warp whose number differs in the bits of `mask`.
+  template <class T>
+  MEZZO_DEVICE T shuffle_xor(T value, int mask) const {
+    return __shfl_xor_sync(0xFFFFFFFF, value, mask);
+  }
+
+  /// The memory that the block's threads share, from byte `offset` on; aligned to 16.
+  template <class T>
+  MEZZO_DEVICE T* shared(int offset = 0) const {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    return reinterpret_cast<T*>(shared_memory + offset);
+  }
+
+  MEZZO_DEVICE static void atomic_add(float* sum, float value) { atomicAdd(sum, value); }
+};
+
+/// Large arguments would be copied for each thread, were they not constant.
+template <class Kernel, class Arguments>
+__global__ void entry(const __grid_constant__ Arguments arguments) {
+  Kernel::run(Block(), arguments);
+}
+
+namespace detail {
+/// A launch that is refused is a mistake of mezzo, or follows an error that the device had before; the caller says
+/// which.
+void check_launch(cudaError_t error);
+}  // namespace detail
+
+/// Queues `Kernel` on `stream` of the current device and returns. Not for empty grids.
+template <class Kernel, class Grid, class Arguments>
+void launch(const Grid& grid, void* stream, const Arguments& arguments) {
+  constexpr int kAlwaysThere = 48 * 1024;
+  if (grid.shared_bytes > kAlwaysThere) {
+    detail::check_launch(
+        cudaFuncSetAttribute(entry<Kernel, Arguments>, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes));
+  }
+  entry<Kernel, Arguments>
+      <<<static_cast<unsigned>(grid.blocks), grid.threads, grid.shared_bytes, static_cast<cudaStream_t>(stream)>>>(
+          arguments);
+  detail::check_launch(cudaGetLastError());
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

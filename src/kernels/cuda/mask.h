@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/block.h"
+#include "kernels/philox.h"
+
+namespace mezzo::kernels::MEZZO_CUDA {
+
+/// Of the elements that Philox block {low, high, step, site} decides: the mask's scale, or 0.
+MEZZO_DEVICE void mask_factors(const Mask& mask, uint32_t low, uint32_t high, float (&of)[4]) {
+  const auto words = Philox::generate({low, high, mask.key.step, mask.key.site}, mask.key.seed);
+  for (int i = 0; i < 4; ++i) {
+    of[i] = words[static_cast<size_t>(i)] < mask.threshold ? 0.0f : mask.scale;
+  }
+}
+
+/// Of elements 4 * block to 4 * block + 3.
+MEZZO_DEVICE void mask_factors(const Mask& mask, int64_t block, float (&of)[4]) {
+  mask_factors(mask, static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), of);
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

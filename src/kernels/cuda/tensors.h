@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+
+#include "kernels/cuda/arguments.h"
+
+/// Tensors as the kernels take them.
+namespace mezzo::kernels::MEZZO_CUDA {
+
+inline Element element_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return Element::kFloat;
+    case at::kBFloat16: return Element::kBFloat16;
+    case at::kHalf: return Element::kHalf;
+    default: TORCH_INTERNAL_ASSERT(false, "no kernel for ", tensor.scalar_type());
+  }
+}
+
+/// Elements of a contiguous tensor, to read or to write; none of an undefined one.
+inline Span span_of(const at::Tensor& tensor) {
+  return tensor.defined() ? Span{const_cast<void*>(tensor.const_data_ptr()), element_of(tensor)} : Span{};
+}
+
+inline Mask mask_of(double p, const RandomKey& key) {
+  return {static_cast<uint32_t>(std::ldexp(p, 32)), static_cast<float>(1 / (1 - p)), key};
+}
+
+/// While it lives, the device of a tensor is the current one; kernels go to its current stream.
+class OnDeviceOf {
+ public:
+  explicit OnDeviceOf(const at::Tensor& tensor) : guard_(tensor.device()) {
+    if (!tensor.is_cpu()) {
+      stream = c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()).native_handle();
+    }
+  }
+  Stream stream = nullptr;
+
+ private:
+  c10::DeviceGuard guard_;
+};
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

@@ -1,0 +1,31 @@
+#include "kernels/dropout.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/operators.h"
+
+namespace mezzo::kernels {
+namespace {
+
+class CudaDropoutTest : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(CudaDropoutTest, EqualsTheReferenceBitForBitAtEverySize) {
+  for (const int64_t size : {0, 1, 3, 4, 1023, 1024, 1025, 5000}) {
+    for (const double p : {0.1, 0.5, 0.999}) {
+      const RandomKey key{.seed = 0x123456789ABCDEF, .step = static_cast<uint32_t>(size), .site = 9};
+      auto x = at::randn({size}).to(GetParam());
+      if (size > 2) {
+        x[1] = std::numeric_limits<float>::quiet_NaN();
+        x[2] = std::numeric_limits<float>::infinity();
+      }
+      EXPECT_TRUE(at::allclose(MEZZO_CUDA::dropout(x, p, key), reference::dropout(x, p, key), 0, 0, /*equal_nan=*/true))
+          << size << " " << p;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllDtypes, CudaDropoutTest, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
+
+}  // namespace
+}  // namespace mezzo::kernels

@@ -1,0 +1,261 @@
+#include "cuda/host_block.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#elif defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+constexpr int kWarpSize = 32;
+constexpr size_t kStackBytes = size_t{96} << 10;
+
+enum class State { kReady, kWaitsForBlock, kWaitsForWarp, kDone };
+
+}  // namespace
+
+/// A thread of the block, and where it waits.
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack{new char[kStackBytes]};
+  State state = State::kReady;
+  std::source_location where;
+  uint64_t offered = 0;                            ///< to the other threads of its warp
+  unsigned block_meetings = 0, warp_meetings = 0;  ///< that it came to
+#if defined(__SANITIZE_THREAD__)
+  void* tsan = nullptr;
+#elif defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+#endif
+};
+
+class BlockExecution {
+ public:
+  BlockExecution(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& body)
+      : blocks_(blocks), fibers_(static_cast<size_t>(threads)), shared_bytes_(shared_bytes), body_(body) {}
+
+  void run(int64_t index);
+
+  int threads() const { return static_cast<int>(fibers_.size()); }
+  int64_t index() const { return index_; }
+  int64_t count() const { return blocks_; }
+  unsigned char* shared() const { return shared_.get(); }
+  Fiber& fiber(int thread) { return fibers_[static_cast<size_t>(thread)]; }
+
+  /// Called by a thread, which goes on when all others of its block or warp wait in the same place.
+  void wait(int thread, State state, const std::source_location& where) {
+    Fiber& self = fiber(thread);
+    self.state = state;
+    self.where = where;
+    // Two in turn: what a thread does after a meeting must not reach those who have yet to leave it.
+    void* const meeting = state == State::kWaitsForBlock
+                              ? &block_meeting_[self.block_meetings++ % 2]
+                              : &warp_meetings_[static_cast<size_t>(thread / kWarpSize)][self.warp_meetings++ % 2];
+    release(meeting);
+    leave(self);
+    acquire(meeting);
+  }
+
+ private:
+  static void enter(unsigned high, unsigned low, int thread);
+  void start(int thread);
+  void resume(int thread);
+  void leave(Fiber& fiber);
+  bool let_go(int first, int count, State state);
+
+  // What one thread wrote before a meeting, the others may read after it.
+  static void release([[maybe_unused]] void* meeting) {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_release(meeting);
+#endif
+  }
+  static void acquire([[maybe_unused]] void* meeting) {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_acquire(meeting);
+#endif
+  }
+
+  int64_t blocks_, index_ = 0;
+  std::vector<Fiber> fibers_;
+  int shared_bytes_;
+  std::unique_ptr<unsigned char[]> shared_;
+  const std::function<void(const Block&)>& body_;
+  ucontext_t scheduler_;
+  std::array<char, 2> block_meeting_{};
+  std::vector<std::array<char, 2>> warp_meetings_ = std::vector<std::array<char, 2>>(fibers_.size() / kWarpSize);
+  char end_ = 0;
+  uint64_t shuffle_ = 0x9E3779B97F4A7C15;
+#if defined(__SANITIZE_THREAD__)
+  void* scheduler_tsan_ = nullptr;
+#elif defined(__SANITIZE_ADDRESS__)
+  void* scheduler_fake_stack_ = nullptr;
+  const void* scheduler_stack_ = nullptr;
+  size_t scheduler_stack_size_ = 0;
+#endif
+};
+
+void BlockExecution::enter(unsigned high, unsigned low, int thread) {
+  auto* const self = reinterpret_cast<BlockExecution*>(uint64_t{high} << 32 | low);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &self->scheduler_stack_, &self->scheduler_stack_size_);
+#endif
+  self->body_(Block(self, thread));
+  Fiber& fiber = self->fiber(thread);
+  fiber.state = State::kDone;
+  release(&self->end_);
+  self->leave(fiber);
+}
+
+void BlockExecution::start(int thread) {
+  Fiber& self = fiber(thread);
+  self.state = State::kReady;
+  getcontext(&self.context);
+  self.context.uc_stack.ss_sp = self.stack.get();
+  self.context.uc_stack.ss_size = kStackBytes;
+  self.context.uc_link = nullptr;
+  const auto address = reinterpret_cast<uint64_t>(this);
+  makecontext(&self.context, reinterpret_cast<void (*)()>(&enter), 3, static_cast<unsigned>(address >> 32),
+              static_cast<unsigned>(address), thread);
+#if defined(__SANITIZE_THREAD__)
+  self.tsan = __tsan_create_fiber(0);
+#endif
+}
+
+void BlockExecution::resume(int thread) {
+  Fiber& next = fiber(thread);
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(next.tsan, __tsan_switch_to_fiber_no_sync);
+#elif defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&scheduler_fake_stack_, next.stack.get(), kStackBytes);
+#endif
+  swapcontext(&scheduler_, &next.context);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(scheduler_fake_stack_, nullptr, nullptr);
+#endif
+}
+
+void BlockExecution::leave(Fiber& self) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(scheduler_tsan_, __tsan_switch_to_fiber_no_sync);
+#elif defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(self.state == State::kDone ? nullptr : &self.fake_stack, scheduler_stack_,
+                                 scheduler_stack_size_);
+#endif
+  swapcontext(&self.context, &scheduler_);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(self.fake_stack, &scheduler_stack_, &scheduler_stack_size_);
+#endif
+}
+
+/// Lets `count` threads from `first` on go where all of them wait for each other; returns whether it did.
+bool BlockExecution::let_go(int first, int count, State state) {
+  const auto begin = fibers_.begin() + first;
+  if (!std::all_of(begin, begin + count, [&](const Fiber& fiber) {
+        return fiber.state == state && fiber.where.line() == begin->where.line() &&
+               std::string_view(fiber.where.file_name()) == begin->where.file_name();
+      })) {
+    return false;
+  }
+  std::for_each(begin, begin + count, [](Fiber& fiber) { fiber.state = State::kReady; });
+  return true;
+}
+
+void BlockExecution::run(int64_t index) {
+  index_ = index;
+  // Of its own for each block, so that a look behind its end is found; NaN, so that a look before its beginning is.
+  shared_.reset(new unsigned char[static_cast<size_t>(std::max(shared_bytes_, 1))]);
+  std::memset(shared_.get(), 0xFF, static_cast<size_t>(shared_bytes_));
+#if defined(__SANITIZE_THREAD__)
+  scheduler_tsan_ = __tsan_get_current_fiber();
+#endif
+  std::vector<int> order(fibers_.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (const int thread : order) {
+    start(thread);
+  }
+  for (;;) {
+    for (size_t i = order.size(); i > 1; --i) {  // the order on a GPU is nobody's to choose either
+      shuffle_ = shuffle_ * 6364136223846793005 + 1442695040888963407;
+      std::swap(order[i - 1], order[(shuffle_ >> 33) % i]);
+    }
+    for (const int thread : order) {
+      if (fiber(thread).state == State::kReady) {
+        resume(thread);
+      }
+    }
+    bool somebody_goes_on = let_go(0, threads(), State::kWaitsForBlock);
+    for (int first = 0; first < threads(); first += kWarpSize) {
+      somebody_goes_on |= let_go(first, kWarpSize, State::kWaitsForWarp);
+    }
+    if (!somebody_goes_on) {
+      break;
+    }
+  }
+  acquire(&end_);
+#if defined(__SANITIZE_THREAD__)
+  for (Fiber& each : fibers_) {
+    __tsan_destroy_fiber(each.tsan);
+  }
+#endif
+  const auto waits = std::ranges::find_if(fibers_, [](const Fiber& each) { return each.state != State::kDone; });
+  if (waits != fibers_.end()) {
+    throw std::logic_error("block " + std::to_string(index) + ": thread " + std::to_string(waits - fibers_.begin()) +
+                           " waits at " + waits->where.file_name() + ":" + std::to_string(waits->where.line()) +
+                           " for others that are elsewhere or have left");
+  }
+}
+
+int Block::threads() const { return execution_->threads(); }
+int64_t Block::index() const { return execution_->index(); }
+int64_t Block::count() const { return execution_->count(); }
+unsigned char* Block::shared_memory() const { return execution_->shared(); }
+
+void Block::sync(std::source_location where) const { execution_->wait(thread_, State::kWaitsForBlock, where); }
+
+uint64_t Block::exchange(uint64_t mine, int mask, const std::source_location& where) const {
+  execution_->fiber(thread_).offered = mine;
+  execution_->wait(thread_, State::kWaitsForWarp, where);
+  const uint64_t other = execution_->fiber(thread_ ^ mask).offered;
+  execution_->wait(thread_, State::kWaitsForWarp, where);  // before the next offer
+  return other;
+}
+
+void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread) {
+  if (blocks < 1 || threads < kWarpSize || threads % kWarpSize != 0 || threads > 1024) {
+    throw std::logic_error("a grid of " + std::to_string(blocks) + " blocks of " + std::to_string(threads) +
+                           " threads cannot be launched");
+  }
+  BlockExecution execution(blocks, threads, shared_bytes, thread);
+  for (int64_t block = 0; block < blocks; ++block) {
+    execution.run(block);
+  }
+}
+
+namespace {
+LaunchHook launch_hook;
+std::atomic<int64_t> launches = 0;
+}  // namespace
+
+void set_launch_hook(LaunchHook hook) { launch_hook = std::move(hook); }
+int64_t num_launches() { return launches; }
+
+void submit(void* stream, std::function<void()> run) {
+  ++launches;
+  launch_hook ? launch_hook(stream, std::move(run)) : run();
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA
