@@ -16,7 +16,7 @@ using DropoutKernel = at::Tensor(const at::Tensor&, double, const RandomKey&);
 template <DropoutKernel& kKernel>
 at::Tensor dropout_kernel(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {
   const auto key = DropoutSite::of(p, seed, step, site).key;
-  return has_cpu_kernel(x.scalar_type()) ? kKernel(x.contiguous(), p, key) : reference::dropout(x, p, key);
+  return has_kernel(x.scalar_type()) ? kKernel(x.contiguous(), p, key) : reference::dropout(x, p, key);
 }
 
 at::Tensor dropout_composite(const at::Tensor& x, double p, int64_t seed, int64_t step, int64_t site) {

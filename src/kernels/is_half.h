@@ -8,6 +8,6 @@ namespace mezzo {
 inline bool is_half(c10::ScalarType dtype) { return dtype == c10::kHalf || dtype == c10::kBFloat16; }
 
 /// Whether CPU kernels read and write this dtype.
-inline bool has_cpu_kernel(c10::ScalarType dtype) { return dtype == c10::kFloat || is_half(dtype); }
+inline bool has_kernel(c10::ScalarType dtype) { return dtype == c10::kFloat || is_half(dtype); }
 
 }  // namespace mezzo

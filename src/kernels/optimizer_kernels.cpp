@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/cuda/operators.h"
 #include "kernels/is_half.h"
 #include "kernels/operator.h"
 
@@ -20,39 +21,42 @@ using OptionalTensors = c10::List<OptionalTensor>;
 /// Keeps the draws of rounding apart from those of dropout under the same seed.
 constexpr uint64_t kRoundingStream = 0x5B8F3C2E9D6A1705;
 
-bool can_run_on_cpu(const ParameterUpdate& update) {
+bool can_run(const ParameterUpdate& update) {
   const at::Tensor& shadow = update.shadow;
-  const auto is_float = [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat && tensor.is_cpu(); };
+  const auto is_here = [&](const at::Tensor& tensor) { return tensor.device() == update.param.device(); };
+  const auto is_float = [&](const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat && is_here(tensor); };
   const bool numbers_fit =
       (!update.step.defined() || is_float(update.step)) && std::ranges::all_of(update.slots, is_float);
   const bool shadow_fits =
-      !shadow.defined() || (shadow.is_cpu() && shadow.is_contiguous() && is_half(shadow.scalar_type()));
-  return update.param.is_cpu() && update.param.is_contiguous() && has_cpu_kernel(update.param.scalar_type()) &&
-         has_cpu_kernel(update.gradient.scalar_type()) && shadow_fits && numbers_fit;
+      !shadow.defined() || (is_here(shadow) && shadow.is_contiguous() && is_half(shadow.scalar_type()));
+  return update.param.is_contiguous() && has_kernel(update.param.scalar_type()) &&
+         has_kernel(update.gradient.scalar_type()) && shadow_fits && numbers_fit;
 }
 
 template <class Settings>
 using UpdateKernel = void(const ParameterUpdates&, const Settings&, const GradientFactors&);
 
-/// Those that it can go to `cpu_kernel`, the others to `reference_kernel`.
+/// Those that it can go to `fast_kernel`, the others to `reference_kernel`.
 template <class Settings>
-void update_on_cpu(const ParameterUpdates& updates,
-                   const Settings& settings,
-                   const GradientFactors& factors,
-                   UpdateKernel<Settings>& cpu_kernel,
-                   UpdateKernel<Settings>& reference_kernel) {
+void update_with(const ParameterUpdates& updates,
+                 const Settings& settings,
+                 const GradientFactors& factors,
+                 UpdateKernel<Settings>& fast_kernel,
+                 UpdateKernel<Settings>& reference_kernel) {
   for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.found_inf}) {
-    TORCH_CHECK_VALUE(!factor.defined() || factor.numel() == 1, "mezzo: a factor of an update must be one number, got ",
-                      factor.sizes());
+    TORCH_CHECK_VALUE(!factor.defined() || (factor.numel() == 1 && factor.scalar_type() == at::kFloat &&
+                                            (updates.empty() || factor.device() == updates.front().param.device())),
+                      "mezzo: a factor of an update must be one float32 number on the parameters' device, got ",
+                      factor.scalar_type(), " ", factor.sizes(), " on ", factor.device());
   }
   ParameterUpdates fast, others;
   for (const ParameterUpdate& update : updates) {
-    auto& chosen = can_run_on_cpu(update) ? fast : others;
+    auto& chosen = can_run(update) ? fast : others;
     chosen.push_back(update);
     chosen.back().gradient = update.gradient.contiguous();
   }
   if (!fast.empty()) {
-    cpu_kernel(fast, settings, factors);
+    fast_kernel(fast, settings, factors);
   }
   if (!others.empty()) {
     reference_kernel(others, settings, factors);
@@ -166,10 +170,14 @@ struct UpdateLists {
   std::optional<int64_t> rounding_seed;
 };
 
-/// The operator of an optimizer whose own settings are `Own...`. One of the two kernels runs.
-template <class Settings, UpdateKernel<Settings>& kCpu, UpdateKernel<Settings>& kReference, class... Own>
+/// The operator of an optimizer whose own settings are `Own...`.
+template <class Settings,
+          UpdateKernel<Settings>& kCpu,
+          UpdateKernel<Settings>& kCuda,
+          UpdateKernel<Settings>& kReference,
+          class... Own>
 struct UpdateOperator {
-  template <bool kIsCpu>
+  template <UpdateKernel<Settings>& kKernel>
   static void run(at::TensorList params,
                   at::TensorList gradients,
                   const OptionalTensors& shadows,
@@ -187,20 +195,21 @@ struct UpdateOperator {
     const auto updates = updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
     const auto factors = factors_of(inv_scale, clip, found_inf);
-    if constexpr (kIsCpu) {
-      update_on_cpu(updates, settings, factors, kCpu, kReference);
-    } else {
+    if constexpr (&kKernel == &kReference) {
       kReference(updates, settings, factors);
+    } else {
+      update_with(updates, settings, factors, kKernel, kReference);
     }
   }
 
-  using Signature = std::remove_pointer_t<decltype(&run<true>)>;
+  using Signature = std::remove_pointer_t<decltype(&run<kReference>)>;
 
   /// @param own  the schema of `Own`
   UpdateOperator(const std::string& name, const std::string& own)
       : op(name + "(" MEZZO_UPDATE_LISTS ", " MEZZO_FACTORS ", " + own + ") -> ()",
-           kernel<&run<true>>(c10::DispatchKey::CPU),
-           kernel<&run<false>>(c10::DispatchKey::CompositeExplicitAutograd),
+           kernel<&run<kCpu>>(c10::DispatchKey::CPU),
+           cuda_kernel<&run<kCuda>>(),
+           kernel<&run<kReference>>(c10::DispatchKey::CompositeExplicitAutograd),
            meta_in_place(),
            no_autograd()) {}
 
@@ -214,11 +223,11 @@ struct UpdateOperator {
   Operator<Signature> op;
 };
 
-const UpdateOperator<AdamSettings, cpu::adam, reference::adam, double, double, double, bool, bool> adam_op(
+const UpdateOperator<AdamSettings, cpu::adam, cuda::adam, reference::adam, double, double, double, bool, bool> adam_op(
     "adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled");
-const UpdateOperator<SgdSettings, cpu::sgd, reference::sgd, double, bool> sgd_op("sgd_",
-                                                                                 "float momentum, bool nesterov");
-const UpdateOperator<LambSettings, cpu::lamb, reference::lamb, double, double, double> lamb_op(
+const UpdateOperator<SgdSettings, cpu::sgd, cuda::sgd, reference::sgd, double, bool> sgd_op(
+    "sgd_", "float momentum, bool nesterov");
+const UpdateOperator<LambSettings, cpu::lamb, cuda::lamb, reference::lamb, double, double, double> lamb_op(
     "lamb_", "float beta1, float beta2, float eps");
 
 using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -229,15 +238,18 @@ Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& inv_s
   return as_tuple(reference::summarize_gradients(gradients.vec(), inv_scale.value_or(at::Tensor())));
 }
 
-Summary summarize_on_cpu(at::TensorList gradients, const OptionalTensor& inv_scale) {
+using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::Tensor&);
+
+template <SummaryKernel& kKernel>
+Summary summarize_with(at::TensorList gradients, const OptionalTensor& inv_scale) {
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& gradient : gradients) {
-    if (!has_cpu_kernel(gradient.scalar_type())) {
+    if (!has_kernel(gradient.scalar_type())) {
       return summarize_anywhere(gradients, inv_scale);
     }
     contiguous.push_back(gradient.contiguous());
   }
-  return as_tuple(cpu::summarize_gradients(contiguous, inv_scale.value_or(at::Tensor())));
+  return as_tuple(kKernel(contiguous, inv_scale.value_or(at::Tensor())));
 }
 
 Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*inv_scale*/) {
@@ -245,10 +257,11 @@ Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*inv_
   return {number(at::kFloat), number(at::kFloat), number(at::kDouble)};
 }
 
-const Operator<decltype(summarize_on_cpu)> summarize_op(
+const Operator<decltype(summarize_anywhere)> summarize_op(
     "summarize_gradients(Tensor[] gradients, Tensor? inv_scale) -> (Tensor norm, Tensor found_inf, "
     "Tensor sum_of_squares)",
-    kernel<&summarize_on_cpu>(c10::DispatchKey::CPU),
+    kernel<&summarize_with<cpu::summarize_gradients>>(c10::DispatchKey::CPU),
+    cuda_kernel<&summarize_with<cuda::summarize_gradients>>(),
     kernel<&summarize_anywhere>(c10::DispatchKey::CompositeExplicitAutograd),
     kernel<&summarize_nothing>(c10::DispatchKey::Meta),
     no_autograd());

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "kernels/update_elements.h"
 #include "mezzo/kernels/parameter_update.h"
 
 /// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for float64 parameters):
@@ -20,12 +21,6 @@ namespace mezzo::kernels {
 
 using ParameterUpdates = std::vector<ParameterUpdate>;
 
-struct AdamSettings {
-  double beta1, beta2, eps;
-  bool amsgrad;    ///< divides by the root of the largest second moment so far
-  bool decoupled;  ///< weight decay shrinks the weights (AdamW), not added to gradients (Adam)
-};
-
 /// Whether `adam` can flush denormals unseen, as it can unless `eps` is tiny or 0. All that flushing
 /// the second moment ever loses is below smallest_normal / (1 - beta2), and its root must be lost
 /// anyway where `eps` is added to it. What the first moment loses moves a weight by less than
@@ -35,17 +30,8 @@ bool flushes_denormals(const AdamSettings& settings);
 /// Slots: exp_avg, exp_avg_sq, and max_exp_avg_sq with amsgrad. Needs a step count.
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 
-struct SgdSettings {
-  double momentum;
-  bool nesterov;
-};
-
 /// Slots: momentum_buffer, unless momentum is 0. Needs a step count to round stochastically.
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
-
-struct LambSettings {
-  double beta1, beta2, eps;
-};
 
 /// As `adam`. Norms of parameters and directions are summed in double.
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);

@@ -227,8 +227,7 @@ TEST_F(ElementKernelsTest, AdamRoundsWhereItSays) {
     for (const int64_t size : kSizes) {
       for (const float weight_decay : {0.0f, 0.01f}) {
         for (const float mean_weight : {0.1f, 0.7f}) {
-          const AdamConstants c{.inv_scale = 0.125f,
-                                .clip = 0.7f,
+          const AdamConstants c{.factors = {0.125f, 0.7f},
                                 .weight_decay = weight_decay,
                                 .shrink = 0.999f,
                                 .mean_weight = mean_weight,
@@ -242,7 +241,7 @@ TEST_F(ElementKernelsTest, AdamRoundsWhereItSays) {
           const auto start = normal(size), mean = normal(size, 0.1f), square = positive(size), largest = positive(size);
           auto right = start, right_mean = mean, right_square = square, right_largest = largest, right_amsgrad = start;
           for (int64_t i = 0; i < size; ++i) {
-            const float scaled = gradient[i] * c.inv_scale * c.clip;
+            const float scaled = gradient[i] * c.factors.inv_scale * c.factors.clip;
             const float grad = weight_decay != 0 ? std::fma(start[i], weight_decay, scaled) : scaled;
             const float step = grad - mean[i];
             const float m =
@@ -275,8 +274,7 @@ TEST_F(ElementKernelsTest, SgdRoundsWhereItSays) {
     for (const int64_t size : kSizes) {
       for (const float weight_decay : {0.0f, 0.01f}) {
         for (const bool nesterov : {false, true}) {
-          const SgdConstants c{.inv_scale = 0.125f,
-                               .clip = 0.7f,
+          const SgdConstants c{.factors = {0.125f, 0.7f},
                                .weight_decay = weight_decay,
                                .lr = 0.01f,
                                .momentum = 0.9f,
@@ -285,7 +283,7 @@ TEST_F(ElementKernelsTest, SgdRoundsWhereItSays) {
           const auto gradient = gradients(size), start = normal(size), buffer = normal(size);
           auto plain = start, right = start, right_buffer = buffer;
           for (int64_t i = 0; i < size; ++i) {
-            const float scaled = gradient[i] * c.inv_scale * c.clip;
+            const float scaled = gradient[i] * c.factors.inv_scale * c.factors.clip;
             const float grad = weight_decay != 0 ? std::fma(start[i], weight_decay, scaled) : scaled;
             const float moved = buffer[i] * c.momentum + grad;
             plain[i] = std::fma(grad, -c.lr, start[i]);
@@ -306,8 +304,7 @@ TEST_F(ElementKernelsTest, SgdRoundsWhereItSays) {
 }
 
 TEST_F(ElementKernelsTest, LambRoundsEachOperation) {
-  const LambConstants c{.inv_scale = 0.125f,
-                        .clip = 0.7f,
+  const LambConstants c{.factors = {0.125f, 0.7f},
                         .weight_decay = 0.01f,
                         .beta1 = 0.9f,
                         .mean_weight = 0.1f,
@@ -322,7 +319,7 @@ TEST_F(ElementKernelsTest, LambRoundsEachOperation) {
       auto right = start, right_mean = mean, right_square = square;
       double of_param[8] = {}, of_direction[8] = {};
       for (int64_t i = 0; i < size; ++i) {
-        const float grad = gradient[i] * c.inv_scale * c.clip;
+        const float grad = gradient[i] * c.factors.inv_scale * c.factors.clip;
         right_mean[i] = mean[i] * c.beta1 + grad * c.mean_weight;
         right_square[i] = square[i] * c.beta2 + grad * grad * c.square_weight;
         const float direction =

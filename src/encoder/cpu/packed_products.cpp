@@ -143,7 +143,7 @@ double ProductSum::operations() const {
 
 bool can_be_packed(const ProductSum& sum) {
   const auto dtype = sum.terms.front().first.scalar_type();
-  return simd_kernels().products != nullptr && has_cpu_kernel(dtype) && !is_fast_in_libtorch(dtype) &&
+  return simd_kernels().products != nullptr && has_kernel(dtype) && !is_fast_in_libtorch(dtype) &&
          sum.output.size(0) >= kFewestRows && sum.output.is_contiguous() &&
          std::all_of(sum.terms.begin(), sum.terms.end(),
                      [](const auto& term) { return is_readable(term.first) && is_readable(term.second); });

@@ -1,23 +1,7 @@
-#include <cmath>
-
 #include "kernels/cpu/update_blocks.h"
 
 namespace mezzo::kernels::cpu {
 namespace {
-
-LambConstants constants(const ParameterUpdate& update, const LambSettings& settings, const HostFactors& factors) {
-  const double step = count_step(update);
-  return {.inv_scale = factors.inv_scale,
-          .clip = factors.clip,
-          .weight_decay = static_cast<float>(update.weight_decay),
-          .beta1 = static_cast<float>(settings.beta1),
-          .mean_weight = static_cast<float>(1 - settings.beta1),
-          .beta2 = static_cast<float>(settings.beta2),
-          .square_weight = static_cast<float>(1 - settings.beta2),
-          .bias1 = static_cast<float>(1 - std::pow(settings.beta1, step)),
-          .bias2 = static_cast<float>(1 - std::pow(settings.beta2, step)),
-          .eps = static_cast<float>(settings.eps)};
-}
 
 /// The first pass: moments from gradients, and the norms of every parameter and direction.
 std::vector<LambNorms> update_moments(const ParameterUpdates& updates, const std::vector<LambConstants>& of_tensor) {
@@ -56,16 +40,14 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
   element_kernels();  // or an error, before a step is counted
   std::vector<LambConstants> of_tensor;
   for (const ParameterUpdate& update : updates) {
-    of_tensor.push_back(constants(update, settings, factors));
+    of_tensor.push_back(lamb_constants(settings, update.weight_decay, count_step(update), factors.step));
   }
   const auto norms = update_moments(updates, of_tensor);
   const auto chunks = chunks_of(updates);
   for_each_chunk(chunks, [&](size_t i) {
     const size_t tensor = chunks[i].tensor;
     const ParameterUpdate& update = updates[tensor];
-    const double trust = norms[tensor].param > 0 && norms[tensor].direction > 0
-                             ? std::sqrt(norms[tensor].param / norms[tensor].direction)
-                             : 1.0;
+    const double trust = lamb_trust(norms[tensor].param, norms[tensor].direction);
     for_each_block(chunks[i], [&](int64_t begin, int64_t count) {
       alignas(64) float param_copy[kBlock];
       auto* param = const_cast<float*>(read_block(update.param, begin, count, param_copy));

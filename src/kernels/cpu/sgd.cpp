@@ -17,8 +17,7 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
   }
   update_all(updates, [&](size_t tensor, float* param, const float* gradient, int64_t begin, int64_t count) {
     const ParameterUpdate& update = updates[tensor];
-    const SgdConstants constants{.inv_scale = factors.inv_scale,
-                                 .clip = factors.clip,
+    const SgdConstants constants{.factors = factors.step,
                                  .weight_decay = static_cast<float>(update.weight_decay),
                                  .lr = static_cast<float>(update.lr),
                                  .momentum = static_cast<float>(settings.momentum),

@@ -89,9 +89,9 @@ void update_all(const ParameterUpdates& updates, Compute&& compute) {
 /// What gradients are multiplied by, read on the CPU, where nothing is waited for.
 struct HostFactors {
   explicit HostFactors(const GradientFactors& factors)
-      : inv_scale(value(factors.inv_scale, 1)), clip(value(factors.clip, 1)), skip(value(factors.found_inf, 0) != 0) {}
+      : step{value(factors.inv_scale, 1), value(factors.clip, 1)}, skip(value(factors.found_inf, 0) != 0) {}
 
-  float inv_scale, clip;
+  StepFactors step;
   bool skip;
 
  private:

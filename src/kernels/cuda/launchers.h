@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/arguments.h"
+#include "kernels/update_elements.h"
 
 /// The kernels, each queued on a stream of the current device.
 namespace mezzo::kernels::MEZZO_CUDA {
@@ -12,5 +13,74 @@ struct DropoutArguments {
   Mask mask;
 };
 void dropout(const DropoutArguments& arguments, Stream stream);
+
+/// Elements of a tensor that one block takes: a multiple of 8, as the draws of rounding want it.
+constexpr int64_t kChunk = 8192;
+
+/// Arguments of a kernel may take 4 KB on every driver.
+constexpr int kMaxGradients = 100, kMaxParameters = 30, kMaxCounters = 480;
+
+/// Tensors of a launch, side by side: those of tensor i are taken by blocks first_block[i] to first_block[i + 1] - 1.
+struct GradientList {
+  Span gradients[kMaxGradients];
+  int64_t sizes[kMaxGradients];
+  int32_t first_block[kMaxGradients + 1];
+  int count;
+  double* sums;  ///< a block's sum of squares each
+};
+void sum_squares(const GradientList& list, Stream stream);
+
+/// The last step of kernels::summarize_gradients.
+struct SummaryArguments {
+  const double* sums;
+  int64_t count;
+  const float* inv_scale;  ///< nullptr means 1
+  float *norm, *found_inf;
+  double* sum_of_squares;
+};
+void summarize(const SummaryArguments& arguments, Stream stream);
+
+/// Numbers on the device that a step depends on; nullptr leaves one out.
+struct DeviceFactors {
+  const float *inv_scale = nullptr, *clip = nullptr, *found_inf = nullptr;
+};
+
+/// Adds 1 to each counter, unless the step is skipped.
+struct CounterList {
+  float* counters[kMaxCounters];
+  int count;
+  const float* found_inf;
+};
+void count_steps(const CounterList& list, Stream stream);
+
+struct Parameter {
+  Span param, gradient, shadow;
+  float* slots[3];
+  const float* step;  ///< counted already
+  int64_t size;
+  double lr, weight_decay;
+  uint32_t index;
+};
+
+/// As GradientList has it.
+template <class Settings>
+struct ParameterList {
+  Parameter parameters[kMaxParameters];
+  int32_t first_block[kMaxParameters + 1];
+  int count;
+  Settings settings;
+  bool flushes_denormals;
+  bool rounds_stochastically;  ///< bfloat16 parameters
+  uint64_t rounding_seed;
+  DeviceFactors factors;
+  double* norms;  ///< LAMB: two sums a block, of squares of parameters and of directions
+};
+static_assert(sizeof(ParameterList<AdamSettings>) <= 4096 && sizeof(GradientList) <= 4096 &&
+              sizeof(CounterList) <= 4096);
+
+void adam(const ParameterList<AdamSettings>& list, Stream stream);
+void sgd(const ParameterList<SgdSettings>& list, Stream stream);
+/// Both of its passes over the parameters.
+void lamb(const ParameterList<LambSettings>& list, Stream stream);
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

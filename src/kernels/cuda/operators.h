@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/cuda/namespace.h"
+#include "kernels/optimizer_kernels.h"
 #include "kernels/random_key.h"
 
 /// What the operators of kernels/ run on a CUDA device, launched on its current stream; nothing waits for the device.
@@ -10,5 +11,12 @@ namespace mezzo::kernels::MEZZO_CUDA {
 
 /// One application of the mask, without autograd. `x`: float32, bfloat16 or float16, contiguous.
 at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+
+/// As the CPU's: contiguous tensors of one device; float32, bfloat16 or float16, moments and factors float32. `updates`
+/// are not empty.
+void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
+void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
+void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

@@ -4,30 +4,12 @@
 #include <span>
 
 #include "kernels/cpu/simd/elements.h"
+#include "kernels/update_elements.h"
 
-// Loops over elements, compiled once per instruction set; all give the same bits. Where a product and a sum are rounded
-// as one, the source says so.
+// Loops over elements, compiled once per instruction set; all give the same bits. What they do to one is
+// in kernels/update_elements.h.
 
 namespace mezzo::kernels::cpu {
-
-/// A moment of a magnitude less than `least` is stored as 0.
-struct AdamConstants {
-  float inv_scale, clip;
-  float weight_decay;  ///< added to the gradient, times the parameter
-  float shrink;        ///< multiplies the parameter
-  float mean_weight, beta2, square_weight, step_size, root_bias, eps;
-  float least;
-};
-
-struct SgdConstants {
-  float inv_scale, clip, weight_decay, lr, momentum;
-  bool nesterov;
-  float least;
-};
-
-struct LambConstants {
-  float inv_scale, clip, weight_decay, beta1, mean_weight, beta2, square_weight, bias1, bias2, eps;
-};
 
 /// Squared norms of a parameter and of the direction it moves in.
 struct LambNorms {

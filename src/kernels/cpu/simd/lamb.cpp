@@ -5,10 +5,6 @@ namespace {
 
 constexpr int kLanes = 8;  // partial sums, so that they become vectors
 
-[[gnu::always_inline]] inline float direction(float param, float mean, float square, const LambConstants& c) {
-  return mean / c.bias1 / (__builtin_sqrtf(square / c.bias2) + c.eps) + param * c.weight_decay;
-}
-
 }  // namespace
 
 void lamb_moments(const float* __restrict gradient,
@@ -17,9 +13,7 @@ void lamb_moments(const float* __restrict gradient,
                   int64_t count,
                   const LambConstants& c) {
   for (int64_t i = 0; i < count; ++i) {
-    const float grad = gradient[i] * c.inv_scale * c.clip;
-    exp_avg[i] = exp_avg[i] * c.beta1 + grad * c.mean_weight;
-    exp_avg_sq[i] = exp_avg_sq[i] * c.beta2 + grad * grad * c.square_weight;
+    kernels::lamb_moments(gradient[i], exp_avg[i], exp_avg_sq[i], c);
   }
 }
 
@@ -28,7 +22,7 @@ LambNorms lamb_norms(
   double of_param[kLanes] = {}, of_direction[kLanes] = {};
   int64_t i = 0;
   const auto add = [&](int64_t at, int lane) __attribute__((always_inline)) {
-    const double p = param[at], d = direction(param[at], exp_avg[at], exp_avg_sq[at], c);
+    const double p = param[at], d = lamb_direction(param[at], exp_avg[at], exp_avg_sq[at], c);
     of_param[lane] += p * p;
     of_direction[lane] += d * d;
   };
@@ -55,7 +49,7 @@ void lamb_params(float* __restrict param,
                  float step_size,
                  const LambConstants& c) {
   for (int64_t i = 0; i < count; ++i) {
-    param[i] -= step_size * direction(param[i], exp_avg[i], exp_avg_sq[i], c);
+    param[i] -= step_size * lamb_direction(param[i], exp_avg[i], exp_avg_sq[i], c);
   }
 }
 

@@ -1,0 +1,58 @@
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/launchers.h"
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kScratchBytes = kThreads / kWarp * static_cast<int>(sizeof(double));
+
+/// Reads every gradient once. In double, which holds the square of any float32, so only inf and NaN give inf or NaN.
+struct SumSquares {
+  MEZZO_DEVICE static void run(const Block& block, const GradientList& list) {
+    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
+    const Chunk chunk = chunk_of(block, list.first_block, tensor, list.sizes[tensor]);
+    double sum = 0;
+    for_fours(block, chunk, [&](int64_t first) {
+      const Four four = load_four(list.gradients[tensor], first, chunk.end);
+      for (int i = 0; i < 4; ++i) {
+        sum += static_cast<double>(four.at[i]) * static_cast<double>(four.at[i]);
+      }
+    });
+    sum = block_sum(block, sum, block.shared<double>());
+    if (block.thread() == 0) {
+      list.sums[block.index()] = sum;
+    }
+  }
+};
+
+/// One block, so that the order of the sum is always the same.
+struct Summarize {
+  MEZZO_DEVICE static void run(const Block& block, const SummaryArguments& a) {
+    double sum = 0;
+    for (int64_t i = block.thread(); i < a.count; i += block.threads()) {
+      sum += a.sums[i];
+    }
+    sum = block_sum(block, sum, block.shared<double>());
+    if (block.thread() == 0) {
+      const double factor = a.inv_scale != nullptr ? static_cast<double>(*a.inv_scale) : 1.0;
+      const auto norm = static_cast<float>(::sqrt(sum) * factor);
+      *a.norm = norm;
+      *a.found_inf = norm - norm == 0 ? 0.0f : 1.0f;  // inf - inf is NaN
+      *a.sum_of_squares = sum * factor * factor;
+    }
+  }
+};
+
+}  // namespace
+
+void sum_squares(const GradientList& list, Stream stream) {
+  launch<SumSquares>(Grid{list.first_block[list.count], kThreads, kScratchBytes}, stream, list);
+}
+
+void summarize(const SummaryArguments& arguments, Stream stream) {
+  launch<Summarize>(Grid{1, kThreads, kScratchBytes}, stream, arguments);
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

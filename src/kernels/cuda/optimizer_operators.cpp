@@ -1,0 +1,138 @@
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/operators.h"
+#include "kernels/cuda/tensors.h"
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+/// Fills lists of tensors with at most so many each, and calls `take(list)` for each that is full, or the last.
+template <class List, class Items, class Add, class Take>
+void for_lists(const Items& items, int most, List list, const Add& add, const Take& take) {
+  list.count = 0;
+  list.first_block[0] = 0;
+  for (const auto& item : items) {
+    const int64_t blocks = add(list, item);
+    if (blocks == 0) {
+      continue;  // it has no elements
+    }
+    list.first_block[list.count + 1] = list.first_block[list.count] + static_cast<int32_t>(blocks);
+    if (++list.count == most) {
+      take(list);
+      list.count = 0;
+    }
+  }
+  if (list.count > 0) {
+    take(list);
+  }
+}
+
+int64_t blocks_of(int64_t size) { return (size + kChunk - 1) / kChunk; }
+
+float* number(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; }
+
+/// After the steps have been counted: `update` for lists that hold all parameters.
+template <class Settings, class Update>
+void update_all(const ParameterUpdates& updates,
+                const Settings& settings,
+                bool flushes,
+                const GradientFactors& factors,
+                const Update& update) {
+  const OnDeviceOf device(updates.front().param);
+  CounterList counters{};
+  counters.found_inf = number(factors.found_inf);
+  const auto count = [&] {
+    if (counters.count > 0) {
+      count_steps(counters, device.stream);
+    }
+    counters.count = 0;
+  };
+  for (const ParameterUpdate& each : updates) {
+    if (each.step.defined()) {
+      counters.counters[counters.count++] = number(each.step);
+      if (counters.count == kMaxCounters) {
+        count();
+      }
+    }
+  }
+  count();
+  ParameterList<Settings> list{};
+  list.settings = settings;
+  list.flushes_denormals = flushes;
+  list.factors = {number(factors.inv_scale), number(factors.clip), number(factors.found_inf)};
+  if (const auto& first = updates.front(); first.rounding_seed) {
+    list.rounds_stochastically = true;
+    list.rounding_seed = rounding_key_seed(first);
+  }
+  for_lists(
+      updates, kMaxParameters, list,
+      [](auto& to, const ParameterUpdate& from) {
+        Parameter& p = to.parameters[to.count];
+        p = {span_of(from.param),
+             span_of(from.gradient),
+             span_of(from.shadow),
+             {},
+             number(from.step),
+             from.param.numel(),
+             from.lr,
+             from.weight_decay,
+             from.index};
+        std::ranges::transform(from.slots, p.slots, number);
+        return blocks_of(p.size);
+      },
+      [&](auto& filled) { update(filled, device.stream); });
+}
+
+}  // namespace
+
+void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors) {
+  update_all(updates, settings, flushes_denormals(settings), factors,
+             [](const auto& list, Stream stream) { adam(list, stream); });
+}
+
+void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors) {
+  update_all(updates, settings, true, factors, [](const auto& list, Stream stream) { sgd(list, stream); });
+}
+
+void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
+  update_all(updates, settings, false, factors, [&](auto& list, Stream stream) {
+    const auto norms = at::empty({list.first_block[list.count], 2}, updates.front().param.options().dtype(at::kDouble));
+    list.norms = norms.template mutable_data_ptr<double>();
+    lamb(list, stream);
+  });
+}
+
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
+  const OnDeviceOf device(gradients.front());
+  const auto options = gradients.front().options();
+  int64_t blocks = 0;
+  for (const at::Tensor& gradient : gradients) {
+    blocks += blocks_of(gradient.numel());
+  }
+  const auto sums = at::empty({blocks}, options.dtype(at::kDouble));
+  auto* next = sums.mutable_data_ptr<double>();
+  for_lists(
+      gradients, kMaxGradients, GradientList{},
+      [](GradientList& list, const at::Tensor& gradient) {
+        list.gradients[list.count] = span_of(gradient);
+        list.sizes[list.count] = gradient.numel();
+        return blocks_of(gradient.numel());
+      },
+      [&](GradientList& list) {
+        list.sums = next;
+        sum_squares(list, device.stream);
+        next += list.first_block[list.count];
+      });
+  GradientSummary summary{at::empty({}, options.dtype(at::kFloat)), at::empty({}, options.dtype(at::kFloat)),
+                          at::empty({}, options.dtype(at::kDouble))};
+  summarize({sums.const_data_ptr<double>(), blocks, number(inv_scale), number(summary.norm), number(summary.found_inf),
+             summary.sum_of_squares.mutable_data_ptr<double>()},
+            device.stream);
+  return summary;
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

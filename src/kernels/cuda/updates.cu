@@ -1,0 +1,243 @@
+#include <bit>
+#include <limits>
+
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/philox.h"
+
+// Adam, SGD and LAMB over a list of parameters. A thread takes four elements at a time, as update_elements.h has it for
+// one. With float32 parameters, moments and gradients and a half shadow, Adam moves 30 bytes an element.
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct CountSteps {
+  MEZZO_DEVICE static void run(const Block& block, const CounterList& list) {
+    const bool skip = list.found_inf != nullptr && *list.found_inf != 0;
+    for (int i = block.thread(); i < list.count && !skip; i += block.threads()) {
+      *list.counters[i] += 1;
+    }
+  }
+};
+
+MEZZO_DEVICE StepFactors factors_of(const DeviceFactors& factors) {
+  return {factors.inv_scale != nullptr ? *factors.inv_scale : 1.0f, factors.clip != nullptr ? *factors.clip : 1.0f};
+}
+
+MEZZO_DEVICE bool is_skipped(const DeviceFactors& factors) {
+  return factors.found_inf != nullptr && *factors.found_inf != 0;
+}
+
+MEZZO_DEVICE uint32_t bits_of(float x) {
+#ifdef __CUDACC__
+  return __float_as_uint(x);
+#else
+  return std::bit_cast<uint32_t>(x);
+#endif
+}
+
+MEZZO_DEVICE float float_of(uint32_t bits) {
+#ifdef __CUDACC__
+  return __uint_as_float(bits);
+#else
+  return std::bit_cast<float>(bits);
+#endif
+}
+
+/// Rounds four values as reference::round_stochastically does, to numbers that bfloat16 holds.
+MEZZO_DEVICE Four round_stochastically(const Four& values, int64_t first, const RandomKey& key) {
+  const auto block = static_cast<uint64_t>(first) / 8;
+  const auto words = Philox::generate(
+      {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), key.step, key.site}, key.seed);
+  const bool second = first % 8 != 0;
+  const uint32_t pairs[2] = {second ? words[2] : words[0], second ? words[3] : words[1]};
+  Four rounded;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t draw = i % 2 == 0 ? pairs[i / 2] & 0xFFFF : pairs[i / 2] >> 16, bits = bits_of(values.at[i]);
+    const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+    rounded.at[i] = float_of((is_nan ? bits | 0x400000 : bits + draw) & 0xFFFF0000);
+  }
+  return rounded;
+}
+
+/// Writes updated values into a parameter and its shadow.
+template <class Settings>
+MEZZO_DEVICE void store_param(
+    const ParameterList<Settings>& list, const Parameter& p, int64_t first, int64_t end, const Four& values) {
+  if (list.rounds_stochastically && p.param.element == Element::kBFloat16) {
+    const RandomKey key{list.rounding_seed, static_cast<uint32_t>(*p.step), p.index};
+    store_four<BFloat16>(p.param.data, first, end, round_stochastically(values, first, key));
+  } else {
+    store_four(p.param, first, end, values);
+  }
+  if (p.shadow.data != nullptr) {
+    store_four(p.shadow, first, end, values);
+  }
+}
+
+/// Constants of a block's parameter, computed once: the powers in them take a while.
+template <class Constants, class Compute>
+MEZZO_DEVICE Constants shared_constants(const Block& block, const Compute& compute) {
+  auto* constants = block.template shared<Constants>();
+  if (block.thread() == 0) {
+    *constants = compute();
+  }
+  block.sync();
+  return *constants;
+}
+
+struct Adam {
+  MEZZO_DEVICE static void run(const Block& block, const ParameterList<AdamSettings>& list) {
+    if (is_skipped(list.factors)) {
+      return;
+    }
+    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
+    const Parameter& p = list.parameters[tensor];
+    const auto constants = shared_constants<AdamConstants>(block, [&] {
+      return adam_constants(list.settings, p.lr, p.weight_decay, static_cast<double>(*p.step), factors_of(list.factors),
+                            list.flushes_denormals);
+    });
+    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
+    const bool amsgrad = list.settings.amsgrad;
+    for_fours(block, chunk, [&](int64_t first) {
+      Four param = load_four(p.param, first, chunk.end), mean = load_four<float>(p.slots[0], first, chunk.end),
+           square = load_four<float>(p.slots[1], first, chunk.end);
+      Four largest = amsgrad ? load_four<float>(p.slots[2], first, chunk.end) : Four{};
+      const Four gradient = load_four(p.gradient, first, chunk.end);
+      for (int i = 0; i < 4; ++i) {
+        adam_element(param.at[i], gradient.at[i], mean.at[i], square.at[i], amsgrad ? &largest.at[i] : nullptr,
+                     constants);
+      }
+      store_four<float>(p.slots[0], first, chunk.end, mean);
+      store_four<float>(p.slots[1], first, chunk.end, square);
+      if (amsgrad) {
+        store_four<float>(p.slots[2], first, chunk.end, largest);
+      }
+      store_param(list, p, first, chunk.end, param);
+    });
+  }
+};
+
+struct Sgd {
+  MEZZO_DEVICE static void run(const Block& block, const ParameterList<SgdSettings>& list) {
+    if (is_skipped(list.factors)) {
+      return;
+    }
+    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
+    const Parameter& p = list.parameters[tensor];
+    const auto& settings = list.settings;
+    const SgdConstants constants{factors_of(list.factors), static_cast<float>(p.weight_decay),
+                                 static_cast<float>(p.lr), static_cast<float>(settings.momentum),
+                                 settings.nesterov,        std::numeric_limits<float>::min()};
+    const bool has_buffer = settings.momentum != 0;
+    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
+    for_fours(block, chunk, [&](int64_t first) {
+      Four param = load_four(p.param, first, chunk.end);
+      Four buffer = has_buffer ? load_four<float>(p.slots[0], first, chunk.end) : Four{};
+      const Four gradient = load_four(p.gradient, first, chunk.end);
+      for (int i = 0; i < 4; ++i) {
+        sgd_element(param.at[i], gradient.at[i], has_buffer ? &buffer.at[i] : nullptr, constants);
+      }
+      if (has_buffer) {
+        store_four<float>(p.slots[0], first, chunk.end, buffer);
+      }
+      store_param(list, p, first, chunk.end, param);
+    });
+  }
+};
+
+MEZZO_DEVICE LambConstants lamb_constants_of(const ParameterList<LambSettings>& list, const Parameter& p) {
+  return lamb_constants(list.settings, p.weight_decay, static_cast<double>(*p.step), factors_of(list.factors));
+}
+
+/// The first pass: moments, and a block's sums of squares. What the block shares: constants, and room for its sums.
+constexpr int kConstantsBytes = 64, kLambShared = kConstantsBytes + 2 * kThreads / kWarp * int{sizeof(double)};
+static_assert(sizeof(LambConstants) <= kConstantsBytes && sizeof(AdamConstants) <= kConstantsBytes);
+
+struct LambMoments {
+  MEZZO_DEVICE static void run(const Block& block, const ParameterList<LambSettings>& list) {
+    if (is_skipped(list.factors)) {
+      return;
+    }
+    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
+    const Parameter& p = list.parameters[tensor];
+    const auto constants = shared_constants<LambConstants>(block, [&] { return lamb_constants_of(list, p); });
+    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
+    double of_param = 0, of_direction = 0;
+    for_fours(block, chunk, [&](int64_t first) {
+      const Four param = load_four(p.param, first, chunk.end), gradient = load_four(p.gradient, first, chunk.end);
+      Four mean = load_four<float>(p.slots[0], first, chunk.end),
+           square = load_four<float>(p.slots[1], first, chunk.end);
+      for (int i = 0; i < 4; ++i) {
+        lamb_moments(gradient.at[i], mean.at[i], square.at[i], constants);
+        const double value = param.at[i], moved = lamb_direction(param.at[i], mean.at[i], square.at[i], constants);
+        of_param += value * value;
+        of_direction += first + i < chunk.end ? moved * moved : 0;  // 0 / 0 where there is no eps
+      }
+      store_four<float>(p.slots[0], first, chunk.end, mean);
+      store_four<float>(p.slots[1], first, chunk.end, square);
+    });
+    auto* scratch = block.shared<double>(kConstantsBytes);
+    of_param = block_sum(block, of_param, scratch);
+    of_direction = block_sum(block, of_direction, scratch + kThreads / kWarp);
+    if (block.thread() == 0) {
+      list.norms[2 * block.index()] = of_param;
+      list.norms[2 * block.index() + 1] = of_direction;
+    }
+  }
+};
+
+struct LambParams {
+  MEZZO_DEVICE static void run(const Block& block, const ParameterList<LambSettings>& list) {
+    if (is_skipped(list.factors)) {
+      return;
+    }
+    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
+    const Parameter& p = list.parameters[tensor];
+    const auto constants = shared_constants<LambConstants>(block, [&] { return lamb_constants_of(list, p); });
+    // Every block of a tensor adds its blocks' sums in the same order.
+    double of_param = 0, of_direction = 0;
+    for (int64_t i = list.first_block[tensor] + block.thread(); i < list.first_block[tensor + 1];
+         i += block.threads()) {
+      of_param += list.norms[2 * i];
+      of_direction += list.norms[2 * i + 1];
+    }
+    auto* scratch = block.shared<double>(kConstantsBytes);
+    of_param = block_sum(block, of_param, scratch);
+    of_direction = block_sum(block, of_direction, scratch + kThreads / kWarp);
+    const auto step_size = static_cast<float>(lamb_trust(of_param, of_direction) * p.lr);
+    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
+    for_fours(block, chunk, [&](int64_t first) {
+      Four param = load_four(p.param, first, chunk.end);
+      const Four mean = load_four<float>(p.slots[0], first, chunk.end),
+                 square = load_four<float>(p.slots[1], first, chunk.end);
+      for (int i = 0; i < 4; ++i) {
+        param.at[i] -= step_size * lamb_direction(param.at[i], mean.at[i], square.at[i], constants);
+      }
+      store_param(list, p, first, chunk.end, param);
+    });
+  }
+};
+
+}  // namespace
+
+void count_steps(const CounterList& list, Stream stream) { launch<CountSteps>(Grid{1, kThreads}, stream, list); }
+
+void adam(const ParameterList<AdamSettings>& list, Stream stream) {
+  launch<Adam>(Grid{list.first_block[list.count], kThreads, kConstantsBytes}, stream, list);
+}
+
+void sgd(const ParameterList<SgdSettings>& list, Stream stream) {
+  launch<Sgd>(Grid{list.first_block[list.count], kThreads}, stream, list);
+}
+
+void lamb(const ParameterList<LambSettings>& list, Stream stream) {
+  const Grid grid{list.first_block[list.count], kThreads, kLambShared};
+  launch<LambMoments>(grid, stream, list);
+  launch<LambParams>(grid, stream, list);
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

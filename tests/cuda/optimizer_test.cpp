@@ -1,0 +1,186 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+#include "kernels/cuda/operators.h"
+
+namespace mezzo::kernels {
+namespace {
+
+/// Parameters of all sizes and kinds, enough of them for two lists; where gradients are scaled by 65536 and may be
+/// 1e-8.
+ParameterUpdates some_updates(size_t slots, bool with_shadows, std::optional<uint64_t> rounding_seed) {
+  at::manual_seed(7);
+  ParameterUpdates updates;
+  const std::vector<int64_t> sizes = {1, 2, 3, 4, 5, 31, 257, 8191, 8192, 8193, 0, 20001};
+  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kBFloat16, at::kHalf};
+  for (uint32_t i = 0; i < 40; ++i) {
+    const int64_t size = sizes[i % sizes.size()];
+    const auto dtype = dtypes[i % 3], gradient_dtype = dtypes[i / 3 % 3];
+    const bool is_unaligned = i % 5 == 4;
+    const auto tensor = [&](const at::Tensor& values) {
+      return is_unaligned
+                 ? at::cat({values.narrow(0, 0, 0), at::zeros({1}, values.options()), values}).narrow(0, 1, size)
+                 : values;
+    };
+    ParameterUpdate update;
+    update.param = tensor(at::randn({size}).to(dtype));
+    update.gradient = tensor((at::randn({size}) * (i % 2 == 0 ? 1e-8 * 65536 : 1)).to(gradient_dtype));
+    update.step = at::full({}, static_cast<float>(i % 4));
+    for (size_t slot = 0; slot < slots; ++slot) {
+      update.slots.push_back(tensor(at::rand({size}) * (i % 7 == 0 ? 1e-37 : 1e-3)));
+    }
+    if (with_shadows) {
+      update.shadow = tensor(at::zeros({size}, i % 2 == 0 ? at::kBFloat16 : at::kHalf));
+    }
+    update.lr = 1e-3 * (i % 3 + 1);
+    update.weight_decay = i % 2 == 0 ? 0.01 : 0;
+    update.index = i;
+    update.rounding_seed = rounding_seed;
+    updates.push_back(update);
+  }
+  return updates;
+}
+
+ParameterUpdates copy_of(const ParameterUpdates& updates) {
+  ParameterUpdates copies = updates;
+  for (ParameterUpdate& copy : copies) {
+    for (at::Tensor* tensor : {&copy.param, &copy.shadow, &copy.step}) {
+      *tensor = tensor->defined() ? tensor->clone() : *tensor;
+    }
+    for (at::Tensor& slot : copy.slots) {
+      slot = slot.clone();
+    }
+  }
+  return copies;
+}
+
+/// To the bit: both run what update_elements.h says. NaN equals NaN.
+void expect_equal(const ParameterUpdates& a, const ParameterUpdates& b) {
+  const auto equal = [](const at::Tensor& x, const at::Tensor& y) {
+    return at::allclose(x.to(at::kDouble), y.to(at::kDouble), 0, 0, /*equal_nan=*/true);
+  };
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(equal(a[i].param, b[i].param)) << "parameter " << i;
+    EXPECT_TRUE(equal(a[i].step, b[i].step)) << "step " << i;
+    for (size_t slot = 0; slot < a[i].slots.size(); ++slot) {
+      EXPECT_TRUE(equal(a[i].slots[slot], b[i].slots[slot])) << "parameter " << i << ", slot " << slot;
+    }
+    EXPECT_TRUE(!a[i].shadow.defined() || equal(a[i].shadow, b[i].shadow)) << "shadow " << i;
+  }
+}
+
+GradientFactors factors(float found_inf) {
+  return {at::full({}, 1.0F / 65536), at::full({}, 0.3F), at::full({}, found_inf)};
+}
+
+using Update = void (*)(const ParameterUpdates&, const GradientFactors&);
+
+struct Case {
+  const char* name;
+  size_t slots;
+  Update on_gpu, on_cpu, reference;
+};
+
+template <bool kAmsgrad, bool kDecoupled>
+constexpr AdamSettings kAdam{0.9, 0.999, 1e-8, kAmsgrad, kDecoupled};
+constexpr SgdSettings kPlain{0, false}, kNesterov{0.9, true};
+constexpr LambSettings kLamb{0.9, 0.999, 1e-6};
+
+template <auto& kUpdate, auto& kSettings>
+void run(const ParameterUpdates& updates, const GradientFactors& of_step) {
+  kUpdate(updates, kSettings, of_step);
+}
+
+class CudaOptimizerTest : public testing::TestWithParam<Case> {};
+
+TEST_P(CudaOptimizerTest, ChangesWhatTheCpuDoesToTheBit) {
+  for (const bool with_shadows : {false, true}) {
+    for (const std::optional<uint64_t> seed : {std::optional<uint64_t>(), std::optional<uint64_t>(0xABCDEF0123)}) {
+      const auto a = some_updates(GetParam().slots, with_shadows, seed), b = copy_of(a);
+      for (int step = 0; step < 2; ++step) {
+        GetParam().on_gpu(a, factors(0));
+        GetParam().on_cpu(b, factors(0));
+      }
+      expect_equal(a, b);
+    }
+  }
+}
+
+TEST_P(CudaOptimizerTest, ChangesNothingWhereTheStepIsSkipped) {
+  const auto a = some_updates(GetParam().slots, true, std::nullopt), b = copy_of(a);
+  a[0].gradient.fill_(std::numeric_limits<float>::infinity());
+  GetParam().on_gpu(a, factors(1));
+  expect_equal(a, b);
+}
+
+TEST_P(CudaOptimizerTest, TakesUpdatesWithoutFactors) {
+  const auto a = some_updates(GetParam().slots, false, std::nullopt), b = copy_of(a);
+  GetParam().on_gpu(a, {});
+  GetParam().on_cpu(b, {});
+  expect_equal(a, b);
+}
+
+TEST_P(CudaOptimizerTest, IsNearTheSpecification) {
+  auto a = some_updates(GetParam().slots, false, std::nullopt);
+  std::erase_if(a, [](const ParameterUpdate& update) { return update.param.scalar_type() != at::kFloat; });
+  const auto b = copy_of(a);
+  GetParam().on_gpu(a, factors(0));
+  GetParam().reference(b, factors(0));
+  for (size_t i = 0; i < a.size(); ++i) {
+    // A few roundings of float32, of numbers of about 1.
+    EXPECT_TRUE(at::allclose(a[i].param, b[i].param, 1e-6, 1e-6)) << i;
+  }
+}
+
+#define MEZZO_CASE(name, slots, update, settings) \
+  Case { name, slots, run<MEZZO_CUDA::update, settings>, run<cpu::update, settings>, run<reference::update, settings> }
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaOptimizerTest,
+                         testing::Values(MEZZO_CASE("AdamW", 2, adam, (kAdam<false, true>)),
+                                         MEZZO_CASE("Adam", 2, adam, (kAdam<false, false>)),
+                                         MEZZO_CASE("AdamWAmsgrad", 3, adam, (kAdam<true, true>)),
+                                         MEZZO_CASE("Sgd", 0, sgd, kPlain),
+                                         MEZZO_CASE("SgdNesterov", 1, sgd, kNesterov),
+                                         MEZZO_CASE("Lamb", 2, lamb, kLamb)),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(CudaGradientSummaryTest, EqualsTheCpuUpToTheOrderOfDoubles) {
+  std::vector<at::Tensor> gradients;
+  for (const ParameterUpdate& update : some_updates(0, false, std::nullopt)) {
+    for (int copy = 0; copy < 3; ++copy) {  // enough for two lists
+      gradients.push_back(update.gradient * (1 + copy));
+    }
+  }
+  for (const auto& inv_scale : {at::Tensor(), at::full({}, 1.0F / 65536)}) {
+    const auto here = MEZZO_CUDA::summarize_gradients(gradients, inv_scale);
+    const auto there = cpu::summarize_gradients(gradients, inv_scale);
+    EXPECT_EQ(here.norm.item<float>(), there.norm.item<float>());
+    EXPECT_EQ(here.found_inf.item<float>(), 0);
+    EXPECT_NEAR(here.sum_of_squares.item<double>(), there.sum_of_squares.item<double>(),
+                1e-14 * there.sum_of_squares.item<double>());
+  }
+}
+
+TEST(CudaGradientSummaryTest, FindsInfAndNaNWhereverTheyAre) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
+    for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      for (const int64_t place : {0, 3, 8191, 8192, 9000}) {
+        std::vector<at::Tensor> gradients = {at::randn({5}), at::randn({9001}).to(dtype)};
+        gradients[1][place] = bad;
+        EXPECT_EQ(MEZZO_CUDA::summarize_gradients(gradients, at::full({}, 0.5F)).found_inf.item<float>(), 1);
+      }
+    }
+  }
+  // The largest numbers that float32 has: their squares fit, their norm does not.
+  const auto large = at::full({16}, 3e38F);
+  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({large}, {}).found_inf.item<float>(), 1);
+  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({large}, at::full({}, 1e-3F)).found_inf.item<float>(), 0);
+  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({at::empty({0})}, {}).norm.item<float>(), 0);
+}
+
+}  // namespace
+}  // namespace mezzo::kernels
