@@ -146,6 +146,8 @@ const Operator<decltype(embedding_meta)> embedding_op(
     "int site) -> Tensor",
     kernel<&embedding_kernel<fused::embeddings>>(DispatchKey::CPU),
     kernel<&embedding_kernel<fused::embeddings>>(DispatchKey::AutogradCPU),
+    cuda_kernel<&embedding_kernel<fused::embeddings>>(),
+    cuda_kernel<&embedding_kernel<fused::embeddings>>(DispatchKey::AutogradCUDA),
     kernel<&embedding_meta>(DispatchKey::Meta),
     kernel<&embedding_kernel<reference::embedding_layer_norm>>(DispatchKey::CompositeImplicitAutograd));
 
@@ -206,6 +208,8 @@ struct AttentionOperator {
                "int output_site) -> Tensor",
            kernel<&attention_kernel<kFused, kReference>>(DispatchKey::CPU),
            kernel<&attention_kernel<kFused, kReference>>(DispatchKey::AutogradCPU),
+           cuda_kernel<&attention_kernel<kFused, kReference>>(),
+           cuda_kernel<&attention_kernel<kFused, kReference>>(DispatchKey::AutogradCUDA),
            kernel<&attention_kernel<kMeta, kMeta>>(DispatchKey::Meta),
            kernel<&attention_kernel<kReference, kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
 
@@ -263,6 +267,8 @@ const Operator<decltype(feed_forward_kernel<fused::feed_forward>)> feed_forward_
     "Tensor? row_numbers) -> Tensor",
     kernel<&feed_forward_kernel<fused::feed_forward>>(DispatchKey::CPU),
     kernel<&feed_forward_kernel<fused::feed_forward>>(DispatchKey::AutogradCPU),
+    cuda_kernel<&feed_forward_kernel<fused::feed_forward>>(),
+    cuda_kernel<&feed_forward_kernel<fused::feed_forward>>(DispatchKey::AutogradCUDA),
     meta_like_first(),
     kernel<&feed_forward_kernel<reference::feed_forward_block>>(DispatchKey::CompositeImplicitAutograd));
 

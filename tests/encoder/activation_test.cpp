@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "encoder/cpu/row_ops.h"
+#include "encoder/cpu/block_ops.h"
 
 namespace mezzo::kernels::cpu {
 namespace {

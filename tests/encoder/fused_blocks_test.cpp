@@ -10,8 +10,7 @@
 #include <functional>
 #include <random>
 
-#include "encoder/cpu/attention_ops.h"
-#include "encoder/cpu/row_ops.h"
+#include "encoder/cpu/block_ops.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/cpu_half_compute.h"
@@ -211,8 +210,7 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
   void check(const Block& block, const Rows& rows, bool only_first_rows = false) {
     const int64_t h = GetParam().shape.heads * GetParam().shape.head_size;
     const auto x = at::randn({rows.count, h});
-    const auto mask =
-        only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
+    const auto mask = only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
     const auto grad = at::randn({mask.size(0), h}) * mask;
     const auto right = value_and_gradients(block.composed, x, block.params, grad, at::kDouble, std::nullopt);
     switch (GetParam().precision) {
@@ -334,16 +332,15 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   const DropoutSite site{0.1, {1, 2, 3}};
   const auto compute = [&] {
     at::Tensor log_sum_exp;
-    const cpu::PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout->sequences(),
-                                         site};
+    const PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout, site};
     Tensors results{cpu::packed_attention(attention, &log_sum_exp)};
     const auto of_attention = cpu::packed_attention_backward(attention, log_sum_exp, grad);
-    cpu::Normalised normalised;
+    Normalised normalised;
     results.push_back(
         cpu::residual_layer_norm(product.clone(), vector, residual, {vector, vector, 1e-5}, site, {}, &normalised));
     const auto of_norm = cpu::residual_layer_norm_backward(grad, normalised, vector, site, {}, at::kFloat, at::kFloat);
-    const cpu::FirstTokenAttention first_token{at::stack({query.narrow(0, 0, 5), key.narrow(0, 0, 5)}), value, 0.1F,
-                                               rows.layout->sequences(), site};
+    const FirstTokenAttention first_token{at::stack({query.narrow(0, 0, 5), key.narrow(0, 0, 5)}), value, 0.1F,
+                                          rows.layout, site};
     const auto weighted = cpu::first_token_attention(first_token, &log_sum_exp);
     const auto of_first_token = cpu::first_token_attention_backward(first_token, log_sum_exp, weighted, at::kBFloat16);
     const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <limits>
 
-#include "encoder/cpu/attention_ops.h"
 
 namespace mezzo::kernels {
 namespace {
@@ -111,20 +110,6 @@ TEST(SequenceLayoutTest, RefusesRowsThatOverlapStandOutOfOrderOrDoNotExist) {
     EXPECT_THAT([&] { layout(bad); }, testing::ThrowsMessage<c10::ValueError>(testing::HasSubstr(bad.culprit)));
   }
   EXPECT_NO_THROW(layout({{0, 4, 7}, {2, 3}, ""}));
-}
-
-TEST(PackedAttentionTest, ASequenceWithoutTokensAtTheEndChangesNoGradient) {
-  const auto make = [] { return at::randn({4, kHidden}); };
-  const auto q = make(), k = make(), v = make(), grad = make(), none = at::zeros({kHidden});
-  const auto gradients = [&](const std::vector<Sequence>& sequences) {
-    const cpu::PackedAttention attention{q, k, v, {none, none, none}, kHeads, sequences, {}};
-    at::Tensor log_sum_exp;
-    cpu::packed_attention(attention, &log_sum_exp);
-    at::full({static_cast<int64_t>(sequences.size()), 3, kHidden}, NAN);  // left in memory that is given out next
-    const auto result = cpu::packed_attention_backward(attention, log_sum_exp, grad);
-    return at::cat({result.biases.query, result.biases.key, result.biases.value, result.query.flatten()});
-  };
-  EXPECT_TRUE(at::equal(gradients({{0, 4}, {4, 0}}), gradients({{0, 4}})));
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include "encoder/cpu/attention_ops.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sum.h>
@@ -10,6 +8,7 @@
 #include <numeric>
 #include <vector>
 
+#include "encoder/cpu/block_ops.h"
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
@@ -22,8 +21,7 @@ struct Order {
   std::vector<int64_t> places, ends;  ///< ends: of each thread's
 };
 
-/// The longest of a thread's first. Its own are those that begin in its part of the rows; the last row's owner has
-/// those, too, that are empty and begin behind it.
+/// The longest of a thread's first. Its own are those that begin in its part of the rows.
 Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   Order order;
   const int64_t threads = at::get_num_threads();
@@ -32,8 +30,8 @@ Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   auto begin = order.places.begin();
   for (int64_t thread = 0; thread < threads; ++thread) {
     const int64_t rows_end = share_begin(rows, thread + 1, threads);
-    const auto end = std::partition_point(
-        begin, order.places.end(), [&](int64_t b) { return std::min(sequences[b].first_row, rows - 1) < rows_end; });
+    const auto end = std::partition_point(begin, order.places.end(),
+                                          [&](int64_t b) { return sequences[b].first_row < rows_end; });
     std::stable_sort(begin, end,
                      [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
     order.ends.push_back(end - order.places.begin());
@@ -87,11 +85,11 @@ class Tiles {
         query_bias_(as_float(attention.biases.query)),
         key_bias_(as_float(attention.biases.key)),
         value_bias_(as_float(attention.biases.value)),
-        order_(longest_first(attention.sequences, attention.key.size(0))) {}
+        order_(longest_first(attention.layout->sequences(), attention.key.size(0))) {}
 
   /// `log_sum_exp` and `output` may be undefined.
   AttentionTile tile(int64_t b, int64_t head, const at::Tensor& log_sum_exp, const at::Tensor& output) const {
-    const Sequence& sequence = attention_.sequences[b];
+    const Sequence& sequence = attention_.layout->sequences()[b];
     const int64_t column = head * head_size_, heads = attention_.num_heads;
     const int64_t first = sequence.first_row * hidden_ + column;
     return {.query = read_span(attention_.query, first),
@@ -130,7 +128,7 @@ class Tiles {
     for (int64_t& end : ends) {
       end *= parts;
     }
-    const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention_.sequences), head_size_);
+    const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention_.layout->sequences()), head_size_);
     share_out(ends, [&](const auto& next) {
       const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
       for (int64_t i = next(); i >= 0; i = next()) {
@@ -142,7 +140,7 @@ class Tiles {
   }
 
   at::Tensor room() const {
-    return cpu::room(attention_.sequences, attention_.query.sizes(), attention_.query.scalar_type());
+    return cpu::room(attention_.layout->sequences(), attention_.query.sizes(), attention_.query.scalar_type());
   }
 
   int64_t hidden() const { return hidden_; }
@@ -176,9 +174,10 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   const Tiles tiles(attention);
   const int64_t hidden = tiles.hidden();
   AttentionGradients result{tiles.room(), tiles.room(), tiles.room(), {}};
-  const auto sums = at::empty({static_cast<int64_t>(attention.sequences.size()), 3, hidden}, at::kFloat);
+  const auto sums = at::empty({static_cast<int64_t>(attention.layout->sequences().size()), 3, hidden}, at::kFloat);
   tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
-    const int64_t column = head * tiles.head_size(), first = attention.sequences[b].first_row * hidden + column;
+    const int64_t column = head * tiles.head_size(),
+                  first = attention.layout->sequences()[b].first_row * hidden + column;
     const AttentionTileBackward op{.forward = tiles.tile(b, head, log_sum_exp, {}),
                                    .grad_output = read_span(grad, first),
                                    .grad_weight_sums = nullptr,
@@ -201,7 +200,7 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
                                int64_t b,
                                const at::Tensor& log_sum_exp,
                                const WeightedRows& output) {
-  const Sequence& sequence = attention.sequences[b];
+  const Sequence& sequence = attention.layout->sequences()[b];
   const int64_t heads = attention.query.size(0), hidden = attention.rows.size(1), of_head = attention.query.stride(0);
   return {.query = read_span(attention.query, b * hidden),
           .key = read_span(attention.rows, sequence.first_row * hidden),
@@ -229,8 +228,9 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
 /// Calls `task(b, scratch)` for every sequence.
 template <class Task>
 void for_each_sequence(const FirstTokenAttention& attention, const Task& task) {
-  const auto order = longest_first(attention.sequences, attention.rows.size(0));
-  const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention.sequences), attention.rows.size(1));
+  const auto order = longest_first(attention.layout->sequences(), attention.rows.size(0));
+  const int64_t scratch_size =
+      simd_kernels().attention_scratch(longest(attention.layout->sequences()), attention.rows.size(1));
   share_out(order.ends, [&](const auto& next) {
     const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {
@@ -260,19 +260,32 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
                                                    at::ScalarType rows_dtype) {
   const int64_t heads = attention.query.size(0), hidden = attention.rows.size(1);
   const FirstTokenGradients result{at::empty_like(attention.query),
-                                   room(attention.sequences, attention.rows.sizes(), rows_dtype)};
+                                   room(attention.layout->sequences(), attention.rows.sizes(), rows_dtype)};
   for_each_sequence(attention, [&](int64_t b, float* scratch) {
-    const AttentionTileBackward op{.forward = first_token_tile(attention, b, log_sum_exp, {}),
-                                   .grad_output = read_span(grad.rows, b * hidden),
-                                   .grad_weight_sums = part_of(grad.weight_sums, b * heads),
-                                   .grad_query = write_span(result.query, b * hidden),
-                                   .grad_key = write_span(result.rows, attention.sequences[b].first_row * hidden),
-                                   .grad_value = {},
-                                   .sums = nullptr,
-                                   .sum_stride = 0};
+    const AttentionTileBackward op{
+        .forward = first_token_tile(attention, b, log_sum_exp, {}),
+        .grad_output = read_span(grad.rows, b * hidden),
+        .grad_weight_sums = part_of(grad.weight_sums, b * heads),
+        .grad_query = write_span(result.query, b * hidden),
+        .grad_key = write_span(result.rows, attention.layout->sequences()[b].first_row * hidden),
+        .grad_value = {},
+        .sums = nullptr,
+        .sum_stride = 0};
     simd_kernels().attention_backward(op, scratch);
   });
   return result;
 }
+
+const BlockOps kBlockOps = {.residual_layer_norm = residual_layer_norm,
+                            .residual_layer_norm_backward = residual_layer_norm_backward,
+                            .embedding_layer_norm = embedding_layer_norm,
+                            .embedding_layer_norm_backward = embedding_layer_norm_backward,
+                            .add_rows_at = add_rows_at,
+                            .bias_activation = bias_activation,
+                            .bias_activation_backward = bias_activation_backward,
+                            .packed_attention = packed_attention,
+                            .packed_attention_backward = packed_attention_backward,
+                            .first_token_attention = first_token_attention,
+                            .first_token_attention_backward = first_token_attention_backward};
 
 }  // namespace mezzo::kernels::cpu

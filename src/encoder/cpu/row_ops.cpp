@@ -1,5 +1,3 @@
-#include "encoder/cpu/row_ops.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -10,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "encoder/cpu/block_ops.h"
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"

@@ -1,4 +1,3 @@
-#include "encoder/cpu/attention_ops.h"
 #include "encoder/fused/attention_node.h"
 
 namespace mezzo::kernels::fused {
@@ -23,24 +22,24 @@ struct Attention : torch::autograd::Function<Attention> {
                             const at::Tensor& value_weight,
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
+    const BlockOps& ops = ops_of(x);
     const auto dtype = query_weight.scalar_type();
     const auto input = x.to(dtype);
-    cpu::Products products;
-    const cpu::PackedAttention attention{
-        products.add(input, query_weight.t()),
-        products.add(input, key_weight.t()),
-        products.add(input, value_weight.t()),
-        {rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)},
-        settings.num_heads,
-        settings.sequences(),
-        settings.weights_dropout};
+    Products products;
+    const PackedAttention attention{products.add(input, query_weight.t()),
+                                    products.add(input, key_weight.t()),
+                                    products.add(input, value_weight.t()),
+                                    {rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)},
+                                    settings.num_heads,
+                                    settings.layout,
+                                    settings.weights_dropout};
     products.compute();
     at::Tensor log_sum_exp;
-    const auto context = cpu::packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
-    cpu::Normalised normalised;
-    auto output = cpu::residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype), x,
-                                           {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
-                                           /*row_numbers=*/{}, settings.is_differentiable ? &normalised : nullptr);
+    const auto context = ops.packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
+    Normalised normalised;
+    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype), x,
+                                          {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
+                                          /*row_numbers=*/{}, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {
       ctx->save_for_backward({input, query_weight, query_bias, key_weight, key_bias, value_weight, value_bias,
                               output_weight, output_bias, norm_weight, norm_bias, attention.query, attention.key,
@@ -60,26 +59,27 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto &query = saved[kInputs], &key = saved[kInputs + 1], &value = saved[kInputs + 2],
                &log_sum_exp = saved[kInputs + 3], &context = saved[kInputs + 4];
     const auto dtype = input.scalar_type();
+    const BlockOps& ops = ops_of(input);
 
-    const auto outer = cpu::residual_layer_norm_backward(
-        grads[0].contiguous(), {saved[kInputs + 5], saved[kInputs + 6]}, saved[kNormWeight], settings.output_dropout,
-        /*row_numbers=*/{}, dtype, settings.x_dtype);
-    const cpu::PackedAttention attention{
+    const auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[kInputs + 5], saved[kInputs + 6]},
+                                                        saved[kNormWeight], settings.output_dropout,
+                                                        /*row_numbers=*/{}, dtype, settings.x_dtype);
+    const PackedAttention attention{
         query,
         key,
         value,
         {rounded(saved[kQueryBias], dtype), rounded(saved[kKeyBias], dtype), rounded(saved[kValueBias], dtype)},
         settings.num_heads,
-        settings.sequences(),
+        settings.layout,
         settings.weights_dropout};
     variable_list result(kAllInputs);
-    cpu::Products of_output;
+    Products of_output;
     const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
     result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context, settings.weight_dtype);
     of_output.compute();
-    const auto inner = cpu::packed_attention_backward(attention, log_sum_exp, grad_context);
+    const auto inner = ops.packed_attention_backward(attention, log_sum_exp, grad_context);
 
-    cpu::Products products;
+    Products products;
     result[kX] = outer.residual;
     const auto add_linear = [&](AttentionInput weight, const at::Tensor& grad) {
       result[weight] = grad_weight(ctx, weight, products, grad, input, settings.weight_dtype);

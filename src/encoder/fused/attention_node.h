@@ -15,8 +15,6 @@ struct AttentionSettings {
   at::Tensor first_rows;  ///< [B] int64; undefined where all rows are computed
   bool is_differentiable;
   at::ScalarType x_dtype, weight_dtype;
-
-  const std::vector<Sequence>& sequences() const { return layout->sequences(); }
 };
 
 /// Inputs of a node, where gradients go; behind them come settings and the weights to compute with.

@@ -9,9 +9,9 @@
 
 #include "amp/policy_region.h"
 #include "amp/tensor_caster.h"
-#include "encoder/cpu/products.h"
-#include "encoder/cpu/row_ops.h"
+#include "encoder/block_ops.h"
 #include "encoder/fused_blocks.h"
+#include "encoder/products.h"
 
 /// What the blocks share.
 namespace mezzo::kernels::fused {
@@ -24,9 +24,13 @@ struct NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };
 
+/// What is computed between products where `x` is.
+inline const BlockOps& ops_of(const at::Tensor& x) { return *block_ops(x.device().type()); }
+
 /// What a matrix product of `x` is computed in: autocast's dtype, or that of `x`.
 inline at::ScalarType compute_dtype(const at::Tensor& x) {
-  return at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : x.scalar_type();
+  const auto type = x.device().type();
+  return at::autocast::is_autocast_enabled(type) ? at::autocast::get_autocast_dtype(type) : x.scalar_type();
 }
 
 /// A weight to compute with, and the tensor that its gradient goes to: a float32 weight gets it in float32, cast or
@@ -40,7 +44,8 @@ struct Weight {
       value = params.shadow;
     } else {
       static const std::string name = "mezzo::linear";  // in logs
-      const TensorCaster caster(at::kCPU, name, CastPolicy::kLowerPrecision, PolicyRegion::current_log(at::kCPU));
+      const auto type = leaf.device().type();
+      const TensorCaster caster(type, name, CastPolicy::kLowerPrecision, PolicyRegion::current_log(type));
       const auto cast = caster.cast(leaf, dtype);  // once in a region of autocast
       leaf = leaf.scalar_type() == at::kFloat ? leaf : cast;
       value = cast.detach();
@@ -54,7 +59,7 @@ inline at::Tensor rounded(const at::Tensor& bias, at::ScalarType dtype) { return
 
 /// a b, where nothing else can be computed meanwhile.
 inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
-  cpu::Products products;
+  Products products;
   const auto result = products.add(a, b);
   products.compute();
   return result;
@@ -63,7 +68,7 @@ inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
 /// The gradient of a linear layer's weight, of `dtype`, once `products` are computed; if it is wanted.
 inline at::Tensor grad_weight(const AutogradContext* ctx,
                               size_t input,
-                              cpu::Products& products,
+                              Products& products,
                               const at::Tensor& grad,
                               const at::Tensor& x,
                               at::ScalarType dtype) {

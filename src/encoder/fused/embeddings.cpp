@@ -10,7 +10,7 @@ namespace {
 /// The gradient of an embedding table from that of its rows, as they were looked up.
 at::Tensor grad_table(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& rows) {
   auto grad = at::zeros(table.sizes(), table.options().dtype(at::kFloat));
-  cpu::add_rows_at(indices, rows, grad);
+  ops_of(rows).add_rows_at(indices, rows, grad);
   return grad.to(table.scalar_type());
 }
 
@@ -29,10 +29,10 @@ struct Embeddings : torch::autograd::Function<Embeddings> {
                             bool is_differentiable) {
     const NoAutocast no_autocast;
     const auto token_types = types.value_or(at::Tensor());
-    cpu::Normalised normalised;
-    auto output =
-        cpu::embedding_layer_norm(word, position, token_type, ids, positions, token_types,
-                                  {norm_weight, norm_bias, eps}, dropout, is_differentiable ? &normalised : nullptr);
+    Normalised normalised;
+    auto output = ops_of(word).embedding_layer_norm(word, position, token_type, ids, positions, token_types,
+                                                    {norm_weight, norm_bias, eps}, dropout,
+                                                    is_differentiable ? &normalised : nullptr);
     ctx->save_for_backward({word, position, token_type, norm_weight, norm_bias, ids, positions, token_types,
                             normalised.rows, normalised.rstd});
     keep(ctx, dropout);
@@ -45,8 +45,8 @@ struct Embeddings : torch::autograd::Function<Embeddings> {
     const auto saved = ctx->get_saved_variables();
     const auto &word = saved[0], &position = saved[1], &token_type = saved[2], &norm_weight = saved[3],
                &norm_bias = saved[4], &ids = saved[5], &positions = saved[6], &token_types = saved[7];
-    const auto found = cpu::embedding_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight,
-                                                          kept<DropoutSite>(ctx)->settings);
+    const auto found = ops_of(word).embedding_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]},
+                                                                  norm_weight, kept<DropoutSite>(ctx)->settings);
     variable_list result(11);
     if (ctx->needs_input_grad(0)) {
       result[0] = grad_table(word, ids, found.sum);

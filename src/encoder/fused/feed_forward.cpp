@@ -37,15 +37,16 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
                             const at::Tensor& intermediate_weight,
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
+    const BlockOps& ops = ops_of(x);
     const auto dtype = intermediate_weight.scalar_type();
     const auto input = x.to(dtype);
     const auto inner = matrix_product(input, intermediate_weight.t());  // [T, F]
     const auto product = matrix_product(
-        cpu::bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight.t());
-    cpu::Normalised normalised;
-    auto output = cpu::residual_layer_norm(product, rounded(output_bias, dtype), x,
-                                           {norm_weight, norm_bias, settings.eps}, settings.dropout,
-                                           settings.row_numbers, settings.is_differentiable ? &normalised : nullptr);
+        ops.bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight.t());
+    Normalised normalised;
+    auto output = ops.residual_layer_norm(product, rounded(output_bias, dtype), x,
+                                          {norm_weight, norm_bias, settings.eps}, settings.dropout,
+                                          settings.row_numbers, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {
       ctx->save_for_backward({input, intermediate_weight, intermediate_bias, output_weight, output_bias, norm_weight,
                               norm_bias, inner, normalised.rows, normalised.rstd});
@@ -64,13 +65,14 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
     const auto settings = kept<Settings>(ctx);
     const auto& [activation, eps, dropout, row_numbers, is_differentiable, x_dtype, weight_dtype] = settings->settings;
     const auto dtype = input.scalar_type();
+    const BlockOps& ops = ops_of(input);
 
-    auto outer = cpu::residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
-                                                   row_numbers, dtype, x_dtype);
-    const auto middle = cpu::bias_activation_backward(matrix_product(outer.product, output_weight), inner,
-                                                      rounded(intermediate_bias, dtype), activation);
+    auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
+                                                  row_numbers, dtype, x_dtype);
+    const auto middle = ops.bias_activation_backward(matrix_product(outer.product, output_weight), inner,
+                                                     rounded(intermediate_bias, dtype), activation);
     variable_list result(kInputs + 3);
-    cpu::Products products;
+    Products products;
     result[kOutputWeight] = grad_weight(ctx, kOutputWeight, products, outer.product, middle.output, weight_dtype);
     result[kIntermediateWeight] = grad_weight(ctx, kIntermediateWeight, products, middle.product, input, weight_dtype);
     products.add_to(outer.residual, middle.product, intermediate_weight);

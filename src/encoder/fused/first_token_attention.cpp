@@ -5,13 +5,12 @@
 
 #include <cmath>
 
-#include "encoder/cpu/attention_ops.h"
 #include "encoder/fused/attention_node.h"
 
 namespace mezzo::kernels::fused {
 namespace {
 
-/// Heads' parts: columns of [B, H], rows of a weight [H, H].
+/// Heads apart, and side by side.
 class Heads {
  public:
   Heads(int64_t count, int64_t hidden) : count_(count), size_(hidden / count) {}
@@ -19,9 +18,11 @@ class Heads {
   int64_t count() const { return count_; }
   int64_t size() const { return size_; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(size_)); }
-  at::Tensor columns(const at::Tensor& rows, int64_t head) const { return rows.narrow(1, head * size_, size_); }
-  at::Tensor rows(const at::Tensor& weight, int64_t head) const { return weight.narrow(0, head * size_, size_); }
 
+  /// Columns of [B, H], a head's each: [num_heads, B, D].
+  at::Tensor columns(const at::Tensor& rows) const { return apart(rows).transpose(0, 1); }
+  /// Rows of a weight [H, H], a head's each: [num_heads, D, H].
+  at::Tensor rows(const at::Tensor& weight) const { return weight.unflatten(0, {count_, size_}); }
   /// [B, H] as [B, num_heads, D].
   at::Tensor apart(const at::Tensor& rows) const { return rows.unflatten(1, {count_, size_}); }
   /// [num_heads, B, D] as [B, H].
@@ -31,7 +32,7 @@ class Heads {
   int64_t count_, size_;
 };
 
-/// Attention of which only the sequences' first rows are wanted: see cpu::FirstTokenAttention.
+/// Attention of which only the sequences' first rows are wanted: see kernels::FirstTokenAttention.
 struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
   static at::Tensor forward(AutogradContext* ctx,
                             const at::Tensor& x,
@@ -51,39 +52,36 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
                             const at::Tensor& value_weight,
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
+    const BlockOps& ops = ops_of(x);
     const auto dtype = query_weight.scalar_type();
     const auto input = x.to(dtype), first = input.index_select(0, settings.first_rows);
     const Heads heads(settings.num_heads, x.size(1));
     const auto in_float = [&](const at::Tensor& bias) { return rounded(bias, dtype).to(at::kFloat); };
 
-    cpu::Products of_query;
+    Products of_query;
     const auto product = of_query.add(first, query_weight.t(), at::kFloat);
     of_query.compute();
     const auto query = product.add_(in_float(query_bias)).to(dtype);
-    cpu::Products of_heads;
+    Products of_heads;
     const auto seen = at::empty({heads.count(), first.size(0), first.size(1)}, first.options());
-    for (int64_t h = 0; h < heads.count(); ++h) {
-      of_heads.assign(seen[h], heads.columns(query, h), heads.rows(key_weight, h));
-    }
+    of_heads.assign(seen, heads.columns(query), heads.rows(key_weight));
     of_heads.compute();
     at::Tensor log_sum_exp;
-    const auto weighted = cpu::first_token_attention(
-        {seen, input, static_cast<float>(heads.scale()), settings.sequences(), settings.weights_dropout},
+    const auto weighted = ops.first_token_attention(
+        {seen, input, static_cast<float>(heads.scale()), settings.layout, settings.weights_dropout},
         settings.is_differentiable ? &log_sum_exp : nullptr);
-    cpu::Products of_values;
-    const auto values = at::empty({heads.count(), first.size(0), heads.size()}, at::kFloat);
-    for (int64_t h = 0; h < heads.count(); ++h) {
-      of_values.assign(values[h], weighted.rows[h], heads.rows(value_weight, h).t());
-    }
+    Products of_values;
+    const auto values = at::empty({heads.count(), first.size(0), heads.size()}, first.options().dtype(at::kFloat));
+    of_values.assign(values, weighted.rows, heads.rows(value_weight).transpose(1, 2));
     of_values.compute();
     const auto value_biases = weighted.weight_sums.unsqueeze(2) * in_float(value_bias).view({heads.count(), -1});
     const auto context = (Heads::side_by_side(values) + value_biases.flatten(1)).to(dtype);
 
-    cpu::Normalised normalised;
-    auto output = cpu::residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype),
-                                           x.index_select(0, settings.first_rows),
-                                           {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
-                                           settings.first_rows, settings.is_differentiable ? &normalised : nullptr);
+    Normalised normalised;
+    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype),
+                                          x.index_select(0, settings.first_rows),
+                                          {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
+                                          settings.first_rows, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {
       ctx->save_for_backward(
           {input,         query_weight,  query_bias,           key_weight, key_bias,        value_weight,   value_bias,
@@ -105,49 +103,48 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
                &log_sum_exp = saved[kInputs + 3], &weighted = saved[kInputs + 4], &weight_sums = saved[kInputs + 5],
                &context = saved[kInputs + 6];
     const auto dtype = input.scalar_type();
+    const BlockOps& ops = ops_of(input);
     const Heads heads(settings.num_heads, input.size(1));
     variable_list result(kAllInputs);
     const auto room_for_weight = [&](AttentionInput weight) {
-      return ctx->needs_input_grad(weight) ? at::empty(saved[weight].sizes(), settings.weight_dtype) : at::Tensor();
+      return ctx->needs_input_grad(weight)
+                 ? at::empty(saved[weight].sizes(), input.options().dtype(settings.weight_dtype))
+                 : at::Tensor();
     };
 
-    const auto outer = cpu::residual_layer_norm_backward(
-        grads[0].contiguous(), {saved[kInputs + 7], saved[kInputs + 8]}, saved[kNormWeight], settings.output_dropout,
-        settings.first_rows, dtype, settings.x_dtype);
-    cpu::Products of_output;
+    const auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[kInputs + 7], saved[kInputs + 8]},
+                                                        saved[kNormWeight], settings.output_dropout,
+                                                        settings.first_rows, dtype, settings.x_dtype);
+    Products of_output;
     const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
     result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context, settings.weight_dtype);
     of_output.compute();
 
-    cpu::Products of_values;
+    Products of_values;
     const auto grad_weighted = at::empty_like(weighted);
     result[kValueWeight] = room_for_weight(kValueWeight);
-    for (int64_t h = 0; h < heads.count(); ++h) {
-      const auto grad = heads.columns(grad_context, h);
-      of_values.assign(grad_weighted[h], grad, heads.rows(value_weight, h));
-      if (result[kValueWeight].defined()) {
-        of_values.assign(heads.rows(result[kValueWeight], h), grad.t(), weighted[h]);
-      }
+    const auto grad_values = heads.columns(grad_context);
+    of_values.assign(grad_weighted, grad_values, heads.rows(value_weight));
+    if (result[kValueWeight].defined()) {
+      of_values.assign(heads.rows(result[kValueWeight]), grad_values.transpose(1, 2), weighted);
     }
     of_values.compute();
     const auto grad_heads = heads.apart(grad_context.to(at::kFloat));
     const auto value_bias = rounded(saved[kValueBias], dtype).to(at::kFloat).view({heads.count(), -1});
-    const auto inner = cpu::first_token_attention_backward(
-        {seen, input, static_cast<float>(heads.scale()), settings.sequences(), settings.weights_dropout}, log_sum_exp,
+    const auto inner = ops.first_token_attention_backward(
+        {seen, input, static_cast<float>(heads.scale()), settings.layout, settings.weights_dropout}, log_sum_exp,
         {grad_weighted, (grad_heads * value_bias).sum(2)}, settings.x_dtype);
 
-    cpu::Products of_heads;
-    const auto grad_parts = at::empty({heads.count(), first.size(0), heads.size()}, at::kFloat);
+    Products of_heads;
+    const auto grad_parts = at::empty({heads.count(), first.size(0), heads.size()}, first.options().dtype(at::kFloat));
     result[kKeyWeight] = room_for_weight(kKeyWeight);
-    for (int64_t h = 0; h < heads.count(); ++h) {
-      of_heads.assign(grad_parts[h], inner.query[h], heads.rows(key_weight, h).t());
-      if (result[kKeyWeight].defined()) {
-        of_heads.assign(heads.rows(result[kKeyWeight], h), heads.columns(query, h).t(), inner.query[h]);
-      }
+    of_heads.assign(grad_parts, inner.query, heads.rows(key_weight).transpose(1, 2));
+    if (result[kKeyWeight].defined()) {
+      of_heads.assign(heads.rows(result[kKeyWeight]), heads.columns(query).transpose(1, 2), inner.query);
     }
     of_heads.compute();
     const auto grad_product = Heads::side_by_side(grad_parts), grad_query = grad_product.to(dtype);
-    cpu::Products of_query;
+    Products of_query;
     result[kQueryWeight] = grad_weight(ctx, kQueryWeight, of_query, grad_query, first, settings.weight_dtype);
     of_query.add_to(outer.residual, grad_query, saved[kQueryWeight]);
     of_query.compute();

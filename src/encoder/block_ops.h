@@ -1,0 +1,157 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "encoder/blocks.h"
+#include "kernels/random_key.h"
+
+/// What the fused blocks compute between matrix products, without autograd, as each kind of device has it.
+namespace mezzo::kernels {
+
+/// What backward needs of a layer norm; undefined where it was not asked for.
+struct Normalised {
+  at::Tensor rows;  ///< [T, H] float32: (x - mean) / std
+  at::Tensor rstd;  ///< [T] float32
+};
+
+struct NormGradients {
+  at::Tensor weight, bias;  ///< [H] float32
+};
+
+struct ResidualLayerNormGradients {
+  at::Tensor product;   ///< [T, H], `product_dtype`
+  at::Tensor residual;  ///< [T, H], `residual_dtype`
+  at::Tensor bias;      ///< [H] float32
+  NormGradients norm;
+};
+
+struct EmbeddingGradients {
+  at::Tensor sum;  ///< [T, H] float32: of what each row summed
+  NormGradients norm;
+};
+
+struct ActivationGradients {
+  at::Tensor product;  ///< [T, F]
+  at::Tensor output;   ///< [T, F]: of the forward pass, computed again
+  at::Tensor bias;     ///< [F] float32
+};
+
+/// Biases [H] of the products that made query, key and value, which the kernel adds.
+struct AttentionBiases {
+  at::Tensor query, key, value;
+};
+
+/// Attention over packed rows, without autograd: T rows of all
+/// sequences.
+struct PackedAttention {
+  at::Tensor query, key, value;  ///< [T, H]
+  AttentionBiases biases;
+  int64_t num_heads;
+  SequenceLayoutPtr layout;
+  DropoutSite dropout;  ///< weight of query row t and key j of head h: see packed_attention.h
+};
+
+struct AttentionGradients {
+  at::Tensor query, key, value;  ///< shapes and dtypes as the inputs; zero in rows of padding and filler
+  AttentionBiases biases;        ///< float32
+};
+
+/// Attention of the B sequences' first tokens to rows of which keys and values are linear functions, so that neither
+/// need be computed: query . (W row) = (W^T query) . row, and a sum of weights times W row + b is W (sum of weights
+/// times row) + (sum of weights) b. A bias of the keys shifts all scores of a query alike, which softmax does not see.
+struct FirstTokenAttention {
+  at::Tensor query;  ///< [num_heads, B, H]: for each head, W^T times the part of the query that is the head's
+  at::Tensor rows;   ///< [T, H], dtype of `query`
+  float scale;       ///< of the scores
+  SequenceLayoutPtr layout;
+  DropoutSite dropout;  ///< as in PackedAttention
+};
+
+struct WeightedRows {
+  at::Tensor rows;         ///< [num_heads, B, H]: sums of weights times rows; dtype of `query`
+  at::Tensor weight_sums;  ///< [B, num_heads] float32
+};
+
+struct FirstTokenGradients {
+  at::Tensor query;  ///< as the input
+  at::Tensor rows;   ///< [T, H], `rows_dtype`; zero in rows of padding and filler
+};
+
+/// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases, norms) may be of any
+/// of these types. Sums over rows do not depend on the number of threads. Nothing waits for the device.
+struct BlockOps {
+  /// layer_norm(dropout(product + bias) + residual).
+  /// @param product, residual  [T, H]
+  /// @param row_numbers  [T] int64: rows of the dropout mask; undefined for 0 ... T - 1
+  /// @param normalised  nullptr if backward will not be called. `product` may be overwritten, and become part of it.
+  /// @return [T, H], of the wider dtype of `product` and `residual`
+  at::Tensor (*residual_layer_norm)(const at::Tensor& product,
+                                    const at::Tensor& bias,
+                                    const at::Tensor& residual,
+                                    const LayerNormParams& norm,
+                                    const DropoutSite& dropout,
+                                    const at::Tensor& row_numbers,
+                                    Normalised* normalised);
+
+  ResidualLayerNormGradients (*residual_layer_norm_backward)(const at::Tensor& grad,
+                                                             const Normalised& normalised,
+                                                             const at::Tensor& norm_weight,
+                                                             const DropoutSite& dropout,
+                                                             const at::Tensor& row_numbers,
+                                                             at::ScalarType product_dtype,
+                                                             at::ScalarType residual_dtype);
+
+  /// dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])): [T, H], dtype of `word`. Types are
+  /// 0 where `token_types` is undefined.
+  at::Tensor (*embedding_layer_norm)(const at::Tensor& word,
+                                     const at::Tensor& position,
+                                     const at::Tensor& token_type,
+                                     const at::Tensor& ids,
+                                     const at::Tensor& positions,
+                                     const at::Tensor& token_types,
+                                     const LayerNormParams& norm,
+                                     const DropoutSite& dropout,
+                                     Normalised* normalised);
+
+  EmbeddingGradients (*embedding_layer_norm_backward)(const at::Tensor& grad,
+                                                      const Normalised& normalised,
+                                                      const at::Tensor& norm_weight,
+                                                      const DropoutSite& dropout);
+
+  /// table[indices[t]] += rows[t] for every t in turn. `rows` [T, H] float32; `table` [*, H] float32.
+  void (*add_rows_at)(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& table);
+
+  /// activation(product + bias): [T, F], dtype of `product`.
+  at::Tensor (*bias_activation)(const at::Tensor& product, const at::Tensor& bias, Activation activation);
+
+  /// `grad`, of the dtype of `product`, is overwritten and becomes its gradient.
+  ActivationGradients (*bias_activation_backward)(const at::Tensor& grad,
+                                                  const at::Tensor& product,
+                                                  const at::Tensor& bias,
+                                                  Activation activation);
+
+  /// @param log_sum_exp  set to float32 [T, num_heads], which backward needs; nullptr if it will not be called
+  /// @return [T, H], dtype of `query`. Rows of padding and filler are zero.
+  at::Tensor (*packed_attention)(const PackedAttention& attention, at::Tensor* log_sum_exp);
+
+  AttentionGradients (*packed_attention_backward)(const PackedAttention& attention,
+                                                  const at::Tensor& log_sum_exp,
+                                                  const at::Tensor& grad);
+
+  /// @param log_sum_exp  set to float32 [B, num_heads], which backward needs; nullptr if it will not be called
+  WeightedRows (*first_token_attention)(const FirstTokenAttention& attention, at::Tensor* log_sum_exp);
+
+  FirstTokenGradients (*first_token_attention_backward)(const FirstTokenAttention& attention,
+                                                        const at::Tensor& log_sum_exp,
+                                                        const WeightedRows& grad,
+                                                        at::ScalarType rows_dtype);
+};
+
+/// Those for a kind of device; nullptr where the fused blocks cannot run there.
+const BlockOps* block_ops(c10::DeviceType device_type);
+
+/// Gives a kind of device its own, which live as long as the process; nullptr takes them back.
+void set_block_ops(c10::DeviceType device_type, const BlockOps* ops);
+
+}  // namespace mezzo::kernels
