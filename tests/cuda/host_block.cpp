@@ -54,6 +54,7 @@ class BlockExecution {
   int64_t index() const { return index_; }
   int64_t count() const { return blocks_; }
   unsigned char* shared() const { return shared_.get(); }
+  void fail(const char* what) { failure_ = what; }
   Fiber& fiber(int thread) { return fibers_[static_cast<size_t>(thread)]; }
 
   /// Called by a thread, which goes on when all others of its block or warp wait in the same place.
@@ -98,6 +99,7 @@ class BlockExecution {
   std::array<char, 2> block_meeting_{};
   std::vector<std::array<char, 2>> warp_meetings_ = std::vector<std::array<char, 2>>(fibers_.size() / kWarpSize);
   char end_ = 0;
+  const char* failure_ = nullptr;
   uint64_t shuffle_ = 0x9E3779B97F4A7C15;
 #if defined(__SANITIZE_THREAD__)
   void* scheduler_tsan_ = nullptr;
@@ -211,6 +213,9 @@ void BlockExecution::run(int64_t index) {
     __tsan_destroy_fiber(each.tsan);
   }
 #endif
+  if (failure_ != nullptr) {
+    throw std::out_of_range(failure_);
+  }
   const auto waits = std::ranges::find_if(fibers_, [](const Fiber& each) { return each.state != State::kDone; });
   if (waits != fibers_.end()) {
     throw std::logic_error("block " + std::to_string(index) + ": thread " + std::to_string(waits - fibers_.begin()) +
@@ -223,6 +228,12 @@ int Block::threads() const { return execution_->threads(); }
 int64_t Block::index() const { return execution_->index(); }
 int64_t Block::count() const { return execution_->count(); }
 unsigned char* Block::shared_memory() const { return execution_->shared(); }
+
+void Block::require(bool holds, const char* what) const {
+  if (!holds) {
+    execution_->fail(what);
+  }
+}
 
 void Block::sync(std::source_location where) const { execution_->wait(thread_, State::kWaitsForBlock, where); }
 

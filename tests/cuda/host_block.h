@@ -46,6 +46,9 @@ class Block {
     return reinterpret_cast<T*>(shared_memory() + offset);
   }
 
+  /// Makes `execute` throw when the block is done.
+  void require(bool holds, const char* what) const;
+
   static void atomic_add(float* sum, float value) { std::atomic_ref(*sum).fetch_add(value, std::memory_order_relaxed); }
 
  private:
@@ -58,6 +61,7 @@ class Block {
 
 /// Runs `thread` for every thread of every block of the grid.
 /// @throws std::logic_error  where threads wait for each other in vain; with what is waited for, and where
+/// @throws std::out_of_range  where a thread requires what is not so
 void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread);
 
 /// Where launches go: at once to the caller's thread, unless somebody takes them to a stream of theirs.

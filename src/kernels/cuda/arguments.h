@@ -8,6 +8,8 @@
 /// What kernels are told; plain data, for nvcc as for those who call them.
 namespace mezzo::kernels::MEZZO_CUDA {
 
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 /// A CUDA stream, as c10::Stream::native_handle() gives it.
 using Stream = void*;
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/namespace.h"
+#include "kernels/cuda/arguments.h"
 
 /// What a kernel sees of a GPU, and how one is launched: all that `.cu` files use of CUDA. nvcc compiles them for GPUs;
 /// the tests compile the same source as C++, where a block's threads are run for real on the CPU
@@ -53,7 +53,5 @@ MEZZO_DEVICE T block_sum(const Block& block, T value, T* scratch) {
   }
   return sum;
 }
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

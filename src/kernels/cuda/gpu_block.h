@@ -35,6 +35,14 @@ class Block {
     return reinterpret_cast<T*>(shared_memory + offset);
   }
 
+  /// Ends the grid with an error, which the next call that asks the device finds, where something is not so.
+  MEZZO_DEVICE static void require(bool holds, const char* what) {
+    if (!holds) {
+      printf("mezzo: %s\n", what);
+      __trap();
+    }
+  }
+
   MEZZO_DEVICE static void atomic_add(float* sum, float value) { atomicAdd(sum, value); }
 };
 

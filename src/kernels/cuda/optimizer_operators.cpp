@@ -31,7 +31,7 @@ void for_lists(const Items& items, int most, List list, const Add& add, const Ta
   }
 }
 
-int64_t blocks_of(int64_t size) { return (size + kChunk - 1) / kChunk; }
+int64_t blocks_of(int64_t size) { return ceil_div(size, kChunk); }
 
 float* number(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; }
 

@@ -1,0 +1,287 @@
+#include "encoder/cuda/row_launchers.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/mask.h"
+
+// A block a row, which it holds in shared memory. The forward passes read what they normalise once, and write its
+// result, and for backward its normalised rows, once.
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kSumsBytes = kThreads / kWarp * static_cast<int>(sizeof(float));
+
+/// Calls `body(c)` at every fourth column; each thread takes its own.
+template <class Body>
+MEZZO_DEVICE void for_columns(const Block& block, int64_t columns, const Body& body) {
+  for (int64_t c = 4 * block.thread(); c < columns; c += 4 * block.threads()) {
+    body(c);
+  }
+}
+
+/// What is behind the last column stays out of sums.
+MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column + i < columns; }
+
+/// Factors of elements `first` to `first + 3`, which two Philox blocks decide where rows are no multiple of four.
+MEZZO_DEVICE Four mask_four(const Mask& mask, int64_t first) {
+  Four four;
+  const auto skip = static_cast<int>(first % 4);
+  mask_factors(mask, first / 4, four.at);
+  if (skip != 0) {
+    float next[4];
+    mask_factors(mask, first / 4 + 1, next);
+    for (int shift = 0; shift < skip; ++shift) {
+      four = {{four.at[1], four.at[2], four.at[3], next[0]}};
+      next[0] = next[1];
+      next[1] = next[2];
+      next[2] = next[3];
+    }
+  }
+  return four;
+}
+
+/// A dropped element is 0 whatever it was.
+MEZZO_DEVICE float masked(float x, float factor) { return factor == 0 ? 0.0f : x * factor; }
+
+/// From the row in shared memory, whose sum each thread knows its part of, to what a layer norm leaves.
+MEZZO_DEVICE void finish_norm(const Block& block,
+                              float* row,
+                              float* scratch,
+                              float part_of_sum,
+                              const NormArguments& norm,
+                              const Mask& output_mask,
+                              int64_t number,
+                              const NormOutputs& to,
+                              int64_t columns) {
+  const int64_t begin = number * columns, end = begin + columns;
+  const float mean = block_sum(block, part_of_sum, scratch) / static_cast<float>(columns);
+  float squares = 0;
+  for_columns(block, columns, [&](int64_t c) {
+    for (int i = 0; i < 4; ++i) {
+      if (counts(c, i, columns)) {
+        const float deviation = row[c + i] - mean;
+        squares += deviation * deviation;
+      }
+    }
+  });
+  block.sync();  // before the scratch is used again
+  const float variance = block_sum(block, squares, scratch) / static_cast<float>(columns);
+  const float rstd = 1 / ::sqrtf(variance + norm.eps);
+  for_columns(block, columns, [&](int64_t c) {
+    const Four weight = load_four<float>(norm.weight, c, columns), bias = load_four<float>(norm.bias, c, columns);
+    Four normalised{}, output{};
+    for (int i = 0; i < 4; ++i) {
+      normalised.at[i] = counts(c, i, columns) ? (row[c + i] - mean) * rstd : 0;
+      output.at[i] = normalised.at[i] * weight.at[i] + bias.at[i];
+    }
+    if (output_mask.threshold != 0) {
+      const Four factors = mask_four(output_mask, begin + c);
+      for (int i = 0; i < 4; ++i) {
+        output.at[i] = masked(output.at[i], factors.at[i]);
+      }
+    }
+    store_four(to.output, begin + c, end, output);
+    if (to.normalised != nullptr) {
+      store_four<float>(to.normalised, begin + c, end, normalised);
+    }
+  });
+  if (to.rstd != nullptr && block.thread() == 0) {
+    to.rstd[number] = rstd;
+  }
+}
+
+struct ResidualNorm {
+  MEZZO_DEVICE static void run(const Block& block, const ResidualNormArguments& a) {
+    auto *scratch = block.shared<float>(), *row = block.shared<float>(kSumsBytes);
+    const int64_t number = block.index(), begin = number * a.columns, end = begin + a.columns;
+    const int64_t mask_row = a.row_numbers != nullptr ? a.row_numbers[number] : number;
+    float sum = 0;
+    for_columns(block, a.columns, [&](int64_t c) {
+      const Four product = load_four(a.product, begin + c, end), residual = load_four(a.residual, begin + c, end),
+                 bias = load_four<float>(a.bias, c, a.columns);
+      const Four factors = a.mask.threshold != 0 ? mask_four(a.mask, mask_row * a.columns + c) : Four{{1, 1, 1, 1}};
+      for (int i = 0; i < 4; ++i) {
+        if (counts(c, i, a.columns)) {
+          sum += row[c + i] = masked(product.at[i] + bias.at[i], factors.at[i]) + residual.at[i];
+        }
+      }
+    });
+    finish_norm(block, row, scratch, sum, a.norm, Mask{}, number, a.to, a.columns);
+  }
+};
+
+/// A row of a table, of which there is one.
+MEZZO_DEVICE int64_t table_row(const Block& block, int64_t index, int64_t rows) {
+  const bool is_there = index >= 0 && index < rows;
+  block.require(is_there, "embedding_layer_norm: an id, position or token type is out of its table's range");
+  return is_there ? index : 0;
+}
+
+struct EmbeddingNorm {
+  MEZZO_DEVICE static void run(const Block& block, const EmbeddingNormArguments& a) {
+    auto *scratch = block.shared<float>(), *row = block.shared<float>(kSumsBytes);
+    const int64_t number = block.index();
+    const int64_t type = a.token_types != nullptr ? a.token_types[number] : 0;
+    const int64_t word = table_row(block, a.ids[number], a.words) * a.columns,
+                  position = table_row(block, a.positions[number], a.positions_of_table) * a.columns,
+                  token_type = table_row(block, type, a.token_types_of_table) * a.columns;
+    float sum = 0;
+    for_columns(block, a.columns, [&](int64_t c) {
+      const Four words = load_four(a.word, word + c, word + a.columns),
+                 positions = load_four(a.position, position + c, position + a.columns),
+                 types = load_four(a.token_type, token_type + c, token_type + a.columns);
+      for (int i = 0; i < 4; ++i) {
+        if (counts(c, i, a.columns)) {
+          sum += row[c + i] = words.at[i] + types.at[i] + positions.at[i];
+        }
+      }
+    });
+    finish_norm(block, row, scratch, sum, a.norm, a.mask, number, a.to, a.columns);
+  }
+};
+
+/// Some rows, one after the other: their gradients, and what they add to the sums, which are in shared memory
+/// meanwhile.
+struct NormBackward {
+  MEZZO_DEVICE static void run(const Block& block, const NormBackwardArguments& a) {
+    auto *scratch = block.shared<float>(), *sums = block.shared<float>(2 * kSumsBytes);
+    const int64_t columns = a.columns, first = block.index() * kRowsOfBlock;
+    const int64_t last = first + kRowsOfBlock < a.rows ? first + kRowsOfBlock : a.rows;
+    for_columns(block, columns, [&](int64_t c) {
+      for (int i = 0; i < 4 && counts(c, i, columns); ++i) {
+        sums[c + i] = sums[columns + c + i] = sums[2 * columns + c + i] = 0;
+      }
+    });
+    for (int64_t number = first; number < last; ++number) {
+      const int64_t begin = number * columns, end = begin + columns;
+      const int64_t mask_begin = (a.row_numbers != nullptr ? a.row_numbers[number] : number) * columns;
+      const auto factors_at = [&](int64_t c) {
+        return a.mask.threshold != 0 ? mask_four(a.mask, mask_begin + c) : Four{{1, 1, 1, 1}};
+      };
+      const auto grad_at = [&](int64_t c) {
+        Four grad = load_four(a.grad, begin + c, end);
+        if (a.mask_is_on_output) {
+          const Four factors = factors_at(c);
+          for (int i = 0; i < 4; ++i) {
+            grad.at[i] = masked(grad.at[i], factors.at[i]);
+          }
+        }
+        return grad;
+      };
+      float of_grad = 0, of_product = 0;
+      for_columns(block, columns, [&](int64_t c) {
+        const Four grad = grad_at(c), normalised = load_four<float>(a.normalised, begin + c, end),
+                   weight = load_four<float>(a.weight, c, columns);
+        for (int i = 0; i < 4 && counts(c, i, columns); ++i) {
+          of_grad += grad.at[i] * weight.at[i];
+          of_product += grad.at[i] * weight.at[i] * normalised.at[i];
+          sums[c + i] += grad.at[i] * normalised.at[i];
+          sums[columns + c + i] += grad.at[i];
+        }
+      });
+      const float mean = block_sum(block, of_grad, scratch) / static_cast<float>(columns);
+      const float slope = block_sum(block, of_product, scratch + kThreads / kWarp) / static_cast<float>(columns);
+      const float rstd = a.rstd[number];
+      for_columns(block, columns, [&](int64_t c) {
+        const Four grad = grad_at(c), normalised = load_four<float>(a.normalised, begin + c, end),
+                   weight = load_four<float>(a.weight, c, columns);
+        Four result;
+        for (int i = 0; i < 4; ++i) {
+          result.at[i] = (grad.at[i] * weight.at[i] - mean - normalised.at[i] * slope) * rstd;
+        }
+        store_four(a.residual, begin + c, end, result);
+        if (!a.mask_is_on_output) {
+          const Four factors = factors_at(c);
+          for (int i = 0; i < 4; ++i) {
+            result.at[i] = masked(result.at[i], factors.at[i]);
+            if (counts(c, i, columns)) {
+              sums[2 * columns + c + i] += result.at[i];
+            }
+          }
+          store_four(a.product, begin + c, end, result);
+        }
+      });
+      block.sync();  // before the scratch is used again
+    }
+    float* to = a.sums + block.index() * 3 * columns;
+    for_columns(block, columns, [&](int64_t c) {
+      for (int i = 0; i < 4 && counts(c, i, columns); ++i) {
+        for (int sum = 0; sum < 3; ++sum) {
+          to[sum * columns + c + i] = sums[sum * columns + c + i];
+        }
+      }
+    });
+  }
+};
+
+/// A warp a part of the rows, a lane a column: reads every sum once.
+struct SumColumns {
+  static constexpr int kParts = 8;
+
+  MEZZO_DEVICE static void run(const Block& block, const ColumnSumArguments& a) {
+    auto* parts = block.shared<float>();
+    const int lane = block.thread() % kWarp, part = block.thread() / kWarp;
+    const int64_t column = block.index() * kWarp + lane;
+    float sum = 0;
+    if (column < a.columns) {
+#ifdef __CUDACC__
+#pragma unroll 8
+#endif
+      for (int64_t row = part; row < a.rows; row += kParts) {
+        sum += a.sums[row * a.columns + column];
+      }
+    }
+    parts[block.thread()] = sum;
+    block.sync();
+    if (part == 0 && column < a.columns) {
+      for (int other = 1; other < kParts; ++other) {
+        sum += parts[other * kWarp + lane];
+      }
+      a.totals[column] = sum;
+    }
+  }
+};
+
+/// A block an index: the first of its equals adds the rows of all of them, in order.
+struct AddRows {
+  MEZZO_DEVICE static void run(const Block& block, const AddRowsArguments& a) {
+    const int64_t first = block.index(), index = a.indices[first];
+    if (first > 0 && a.indices[first - 1] == index) {
+      return;
+    }
+    for (int64_t c = block.thread(); c < a.columns; c += block.threads()) {
+      float sum = a.table[index * a.columns + c];
+      for (int64_t i = first; i < a.count && a.indices[i] == index; ++i) {
+        sum += a.rows[a.order[i] * a.columns + c];
+      }
+      a.table[index * a.columns + c] = sum;
+    }
+  }
+};
+
+int row_bytes(int64_t rows, int64_t columns) { return static_cast<int>(rows * columns * int64_t{sizeof(float)}); }
+
+}  // namespace
+
+void residual_layer_norm(const ResidualNormArguments& a, Stream stream) {
+  launch<ResidualNorm>(Grid{a.rows, kThreads, kSumsBytes + row_bytes(1, a.columns)}, stream, a);
+}
+
+void embedding_layer_norm(const EmbeddingNormArguments& a, Stream stream) {
+  launch<EmbeddingNorm>(Grid{a.rows, kThreads, kSumsBytes + row_bytes(1, a.columns)}, stream, a);
+}
+
+void layer_norm_backward(const NormBackwardArguments& a, Stream stream) {
+  launch<NormBackward>(Grid{ceil_div(a.rows, kRowsOfBlock), kThreads, 2 * kSumsBytes + row_bytes(3, a.columns)}, stream,
+                       a);
+}
+
+void sum_columns(const ColumnSumArguments& a, Stream stream) {
+  constexpr int kThreadsOfSum = SumColumns::kParts * kWarp;
+  launch<SumColumns>(Grid{ceil_div(a.columns, kWarp), kThreadsOfSum, kThreadsOfSum * int{sizeof(float)}}, stream, a);
+}
+
+void add_rows_at(const AddRowsArguments& a, Stream stream) { launch<AddRows>(Grid{a.count, kThreads}, stream, a); }
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

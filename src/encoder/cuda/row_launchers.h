@@ -1,0 +1,92 @@
+#pragma once
+
+#include "kernels/cuda/arguments.h"
+
+/// The row-wise kernels of the encoder, each queued on a stream of the current device. Rows are contiguous, `columns`
+/// each; vectors are float32 [columns].
+namespace mezzo::kernels::MEZZO_CUDA {
+
+/// What a layer norm leaves.
+struct NormOutputs {
+  Span output;
+  float *normalised, *rstd;  ///< nullptr where backward will not be called
+};
+
+struct NormArguments {
+  const float *weight, *bias;
+  float eps;
+};
+
+/// `normalised` may be the memory of `product`, if that is float32.
+struct ResidualNormArguments {
+  Span product, residual;
+  const float* bias;
+  NormArguments norm;
+  Mask mask;
+  const int64_t* row_numbers;  ///< nullptr for 0, 1, ...
+  NormOutputs to;
+  int64_t rows, columns;
+};
+void residual_layer_norm(const ResidualNormArguments& arguments, Stream stream);
+
+struct EmbeddingNormArguments {
+  Span word, position, token_type;
+  int64_t words, positions_of_table, token_types_of_table;  ///< rows of the tables
+  const int64_t *ids, *positions, *token_types;             ///< nullptr: all types are 0
+  NormArguments norm;
+  Mask mask;
+  NormOutputs to;
+  int64_t rows, columns;
+};
+void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream);
+
+/// Rows that a block takes in a backward pass, one after the other; so sums over rows are always added in one order.
+constexpr int64_t kRowsOfBlock = 8;
+
+/// Backward of both. The mask is on what was added to the residual, or on the output.
+struct NormBackwardArguments {
+  Span grad;
+  const float *normalised, *rstd, *weight;
+  Mask mask;
+  bool mask_is_on_output;
+  const int64_t* row_numbers;
+  Span product;   ///< gradient of what the mask was on, if it was not on the output
+  Span residual;  ///< gradient of what was normalised
+  float* sums;    ///< [ceil(rows / kRowsOfBlock), 3, columns]: of weight, bias of the norm, and bias of the product
+  int64_t rows, columns;
+};
+void layer_norm_backward(const NormBackwardArguments& arguments, Stream stream);
+
+/// totals[c] = the sum of sums[r][c] over all r, always in the same order.
+struct ColumnSumArguments {
+  const float* sums;
+  float* totals;
+  int64_t rows, columns;
+};
+void sum_columns(const ColumnSumArguments& arguments, Stream stream);
+
+/// Of `indices`, sorted, and where each was before: table[indices[i]] += rows[order[i]], in order.
+struct AddRowsArguments {
+  const int64_t *indices, *order;
+  const float* rows;
+  float* table;
+  int64_t count, columns;
+};
+void add_rows_at(const AddRowsArguments& arguments, Stream stream);
+
+enum class ActivationKind : int { kGelu, kGeluTanh, kRelu };
+
+struct ActivationArguments {
+  Span product;
+  const float* bias;
+  ActivationKind kind;
+  Span output;
+  Span grad;    ///< backward: of the output; becomes that of the product
+  float* sums;  ///< backward: [ceil(rows / kRowsOfSum), columns], of the product's gradients
+  int64_t rows, columns;
+};
+constexpr int64_t kRowsOfSum = 16;
+void bias_activation(const ActivationArguments& arguments, Stream stream);
+void bias_activation_backward(const ActivationArguments& arguments, Stream stream);
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

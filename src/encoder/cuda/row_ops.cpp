@@ -1,0 +1,204 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/promote_types.h>
+#include <ATen/ops/sort.h>
+#include <ATen/ops/zeros.h>
+
+#include <tuple>
+
+#include "encoder/cuda/block_ops.h"
+#include "encoder/cuda/row_launchers.h"
+#include "kernels/cuda/tensors.h"
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+at::Tensor as_float(const at::Tensor& vector) { return vector.to(at::kFloat).contiguous(); }
+
+const float* floats(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
+
+const int64_t* numbers(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<int64_t>() : nullptr;
+}
+
+at::Tensor empty_rows(const at::Tensor& like, at::ScalarType dtype) {
+  return at::empty(like.sizes(), like.options().dtype(dtype));
+}
+
+Mask mask_at(const DropoutSite& site) { return mask_of(site.p, site.key); }
+
+/// Room for what backward needs, if it is asked for: `rows` and a number each.
+NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, const at::Tensor& rows) {
+  if (normalised == nullptr) {
+    return {span_of(output), nullptr, nullptr};
+  }
+  normalised->rows = rows;
+  normalised->rstd = at::empty({rows.size(0)}, rows.options());
+  return {span_of(output), rows.mutable_data_ptr<float>(), normalised->rstd.mutable_data_ptr<float>()};
+}
+
+at::Tensor column_sums(const at::Tensor& parts, Stream stream) {
+  const int64_t rows = parts.size(0), columns = parts.numel() / std::max<int64_t>(rows, 1);
+  if (rows == 0) {
+    return at::zeros(parts.sizes().slice(1), parts.options());
+  }
+  auto totals = at::empty(parts.sizes().slice(1), parts.options());
+  if (columns > 0) {
+    sum_columns({floats(parts), totals.mutable_data_ptr<float>(), rows, columns}, stream);
+  }
+  return totals;
+}
+
+/// The sums [3, H] of a backward pass, whose arguments lack only room for their parts.
+at::Tensor run_backward(NormBackwardArguments arguments, const at::TensorOptions& options, Stream stream) {
+  const auto parts =
+      at::empty({ceil_div(arguments.rows, kRowsOfBlock), 3, arguments.columns}, options.dtype(at::kFloat));
+  if (parts.numel() > 0) {
+    arguments.sums = parts.mutable_data_ptr<float>();
+    layer_norm_backward(arguments, stream);
+  }
+  return column_sums(parts, stream);
+}
+
+ActivationKind kind_of(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu: return ActivationKind::kGelu;
+    case Activation::kGeluTanh: return ActivationKind::kGeluTanh;
+    case Activation::kRelu: return ActivationKind::kRelu;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown activation");
+}
+
+}  // namespace
+
+at::Tensor residual_layer_norm(const at::Tensor& product,
+                               const at::Tensor& bias,
+                               const at::Tensor& residual,
+                               const LayerNormParams& norm,
+                               const DropoutSite& dropout,
+                               const at::Tensor& row_numbers,
+                               Normalised* normalised) {
+  const OnDeviceOf device(product);
+  const auto bias_values = as_float(bias), weight = as_float(norm.weight), shift = as_float(norm.bias);
+  const auto output = empty_rows(product, at::promote_types(product.scalar_type(), residual.scalar_type()));
+  const bool is_float = product.scalar_type() == at::kFloat;
+  const auto kept = normalised == nullptr ? at::Tensor() : is_float ? product : empty_rows(product, at::kFloat);
+  const auto to = outputs_of(output, normalised, kept);
+  if (product.numel() > 0) {
+    residual_layer_norm({span_of(product),
+                         span_of(residual),
+                         floats(bias_values),
+                         {floats(weight), floats(shift), static_cast<float>(norm.eps)},
+                         mask_at(dropout),
+                         numbers(row_numbers),
+                         to,
+                         product.size(0),
+                         product.size(1)},
+                        device.stream);
+  }
+  return output;
+}
+
+ResidualLayerNormGradients residual_layer_norm_backward(const at::Tensor& grad,
+                                                        const Normalised& normalised,
+                                                        const at::Tensor& norm_weight,
+                                                        const DropoutSite& dropout,
+                                                        const at::Tensor& row_numbers,
+                                                        at::ScalarType product_dtype,
+                                                        at::ScalarType residual_dtype) {
+  const OnDeviceOf device(grad);
+  const auto weight = as_float(norm_weight);
+  const auto product = empty_rows(grad, product_dtype), residual = empty_rows(grad, residual_dtype);
+  const auto sums = run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), floats(weight),
+                                  mask_at(dropout), /*mask_is_on_output=*/false, numbers(row_numbers), span_of(product),
+                                  span_of(residual), nullptr, grad.size(0), grad.size(1)},
+                                 grad.options(), device.stream);
+  return {product, residual, sums.select(0, 2), {sums.select(0, 0), sums.select(0, 1)}};
+}
+
+at::Tensor embedding_layer_norm(const at::Tensor& word,
+                                const at::Tensor& position,
+                                const at::Tensor& token_type,
+                                const at::Tensor& ids,
+                                const at::Tensor& positions,
+                                const at::Tensor& token_types,
+                                const LayerNormParams& norm,
+                                const DropoutSite& dropout,
+                                Normalised* normalised) {
+  const OnDeviceOf device(word);
+  const auto weight = as_float(norm.weight), shift = as_float(norm.bias);
+  const auto output = at::empty({ids.size(0), word.size(1)}, word.options());
+  const auto to = outputs_of(output, normalised, normalised != nullptr ? empty_rows(output, at::kFloat) : at::Tensor());
+  if (output.numel() > 0) {
+    embedding_layer_norm({span_of(word),
+                          span_of(position),
+                          span_of(token_type),
+                          word.size(0),
+                          position.size(0),
+                          token_type.size(0),
+                          numbers(ids),
+                          numbers(positions),
+                          numbers(token_types),
+                          {floats(weight), floats(shift), static_cast<float>(norm.eps)},
+                          mask_at(dropout),
+                          to,
+                          output.size(0),
+                          output.size(1)},
+                         device.stream);
+  }
+  return output;
+}
+
+EmbeddingGradients embedding_layer_norm_backward(const at::Tensor& grad,
+                                                 const Normalised& normalised,
+                                                 const at::Tensor& norm_weight,
+                                                 const DropoutSite& dropout) {
+  const OnDeviceOf device(grad);
+  const auto weight = as_float(norm_weight), sum = empty_rows(grad, at::kFloat);
+  const auto sums =
+      run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), floats(weight), mask_at(dropout),
+                    /*mask_is_on_output=*/true, nullptr, Span{}, span_of(sum), nullptr, grad.size(0), grad.size(1)},
+                   grad.options(), device.stream);
+  return {sum, {sums.select(0, 0), sums.select(0, 1)}};
+}
+
+void add_rows_at(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& table) {
+  if (rows.numel() == 0) {
+    return;
+  }
+  const OnDeviceOf device(rows);
+  const auto [sorted, order] = at::sort(indices, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  add_rows_at(
+      {numbers(sorted), numbers(order), floats(rows), table.mutable_data_ptr<float>(), rows.size(0), rows.size(1)},
+      device.stream);
+}
+
+at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Activation activation) {
+  const OnDeviceOf device(product);
+  const auto bias_values = as_float(bias), output = at::empty_like(product);
+  if (product.numel() > 0) {
+    bias_activation({span_of(product), floats(bias_values), kind_of(activation), span_of(output), Span{}, nullptr,
+                     product.size(0), product.size(1)},
+                    device.stream);
+  }
+  return output;
+}
+
+ActivationGradients bias_activation_backward(const at::Tensor& grad,
+                                             const at::Tensor& product,
+                                             const at::Tensor& bias,
+                                             Activation activation) {
+  TORCH_INTERNAL_ASSERT(grad.scalar_type() == product.scalar_type());
+  const OnDeviceOf device(product);
+  const auto bias_values = as_float(bias), output = at::empty_like(product);
+  const auto parts =
+      at::empty({ceil_div(product.size(0), kRowsOfSum), product.size(1)}, product.options().dtype(at::kFloat));
+  if (product.numel() > 0) {
+    bias_activation_backward({span_of(product), floats(bias_values), kind_of(activation), span_of(output),
+                              span_of(grad), parts.mutable_data_ptr<float>(), product.size(0), product.size(1)},
+                             device.stream);
+  }
+  return {grad, output, column_sums(parts, device.stream)};
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA
