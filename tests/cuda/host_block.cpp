@@ -76,6 +76,10 @@ class BlockExecution {
   void start(int thread);
   void resume(int thread);
   void leave(Fiber& fiber);
+  uint64_t draw() {
+    shuffle_ = shuffle_ * 6364136223846793005 + 1442695040888963407;
+    return shuffle_ >> 24;
+  }
   bool let_go(int first, int count, State state);
 
   // What one thread wrote before a meeting, the others may read after it.
@@ -189,22 +193,24 @@ void BlockExecution::run(int64_t index) {
   for (const int thread : order) {
     start(thread);
   }
-  for (;;) {
-    for (size_t i = order.size(); i > 1; --i) {  // the order on a GPU is nobody's to choose either
-      shuffle_ = shuffle_ * 6364136223846793005 + 1442695040888963407;
-      std::swap(order[i - 1], order[(shuffle_ >> 33) % i]);
+  // The order on a GPU is nobody's to choose: each turn some warps go on, in any order, and others are left behind.
+  for (bool goes_on = true; goes_on;) {
+    goes_on = false;
+    for (size_t i = order.size(); i > 1; --i) {
+      std::swap(order[i - 1], order[draw() % i]);
     }
+    const uint64_t left_behind = draw();
     for (const int thread : order) {
       if (fiber(thread).state == State::kReady) {
-        resume(thread);
+        goes_on = true;
+        if ((left_behind >> (thread / kWarpSize) & 1) == 0) {
+          resume(thread);
+        }
       }
     }
-    bool somebody_goes_on = let_go(0, threads(), State::kWaitsForBlock);
+    goes_on |= let_go(0, threads(), State::kWaitsForBlock);
     for (int first = 0; first < threads(); first += kWarpSize) {
-      somebody_goes_on |= let_go(first, kWarpSize, State::kWaitsForWarp);
-    }
-    if (!somebody_goes_on) {
-      break;
+      goes_on |= let_go(first, kWarpSize, State::kWaitsForWarp);
     }
   }
   acquire(&end_);
