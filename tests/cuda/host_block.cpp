@@ -193,13 +193,17 @@ void BlockExecution::run(int64_t index) {
   for (const int thread : order) {
     start(thread);
   }
-  // The order on a GPU is nobody's to choose: each turn some warps go on, in any order, and others are left behind.
-  for (bool goes_on = true; goes_on;) {
+  // The order on a GPU is nobody's to choose: some warps go on, in any order, and others are left behind for a while,
+  // until those have come to several meetings of their own.
+  uint64_t left_behind = 0;
+  constexpr int kTurnsBehind = 24;
+  int turn = 0;
+  for (bool goes_on = true; goes_on; ++turn) {
     goes_on = false;
+    left_behind = turn % kTurnsBehind == 0 ? draw() : left_behind;
     for (size_t i = order.size(); i > 1; --i) {
       std::swap(order[i - 1], order[draw() % i]);
     }
-    const uint64_t left_behind = draw();
     for (const int thread : order) {
       if (fiber(thread).state == State::kReady) {
         goes_on = true;
