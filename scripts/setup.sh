@@ -91,12 +91,13 @@ need() {
   echo "setup: installing into $venv: ${wanted//$'\n'/ }"
   # shellcheck disable=SC2086 # words, one a package
   install "$@" $wanted || give_up "pip could not install ${wanted//$'\n'/ }"
-  [[ $list != requirements.txt ]] || add_cuda_headers
+  [[ $list != requirements.txt ]] || add_cuda_toolkit
   echo "$wanted" >"$venv/mezzo-$list"
 }
 
-# The headers that a CUDA build of torch leaves out: without them mezzo is built without NCCL.
-add_cuda_headers() {
+# What a CUDA build of torch leaves out: headers, without which mezzo is built without NCCL, and the compiler, without which it
+# has no kernels for GPUs.
+add_cuda_toolkit() {
   local cuda
   cuda=$("$venv/bin/python" -c 'import importlib.util, runpy
 torch, = importlib.util.find_spec("torch").submodule_search_locations
@@ -104,6 +105,8 @@ print(runpy.run_path(torch + "/version.py").get("cuda") or "")')
   [[ -n $cuda ]] || return 0
   install --no-deps "nvidia-cuda-crt==$cuda.*" "nvidia-cuda-cccl==$cuda.*" ||
     echo "setup: nvidia-cuda-crt and nvidia-cuda-cccl for CUDA $cuda could not be installed, so there will be no NCCL"
+  install --no-deps "nvidia-cuda-nvcc==$cuda.*" "nvidia-nvvm==$cuda.*" ||
+    echo "setup: nvidia-cuda-nvcc and nvidia-nvvm for CUDA $cuda could not be installed, so there will be no kernels for GPUs"
 }
 
 need requirements.txt

@@ -4,12 +4,18 @@
 #include <atomic>
 
 #include "encoder/cpu/block_ops.h"
+#include "encoder/cuda/block_ops.h"
 
 namespace mezzo::kernels {
 namespace {
 
 struct Table {
-  Table() { of(c10::kCPU) = &cpu::kBlockOps; }
+  Table() {
+    of(c10::kCPU) = &cpu::kBlockOps;
+#ifdef MEZZO_HAS_CUDA
+    of(c10::kCUDA) = &cuda::kBlockOps;
+#endif
+  }
   std::atomic<const BlockOps*>& of(c10::DeviceType device_type) { return ops[static_cast<size_t>(device_type)]; }
   std::array<std::atomic<const BlockOps*>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> ops{};
 };
