@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "kernels/operator.h"
 #include "kernels/philox.h"
 

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "kernels/operator.h"
 
 namespace mezzo::kernels {

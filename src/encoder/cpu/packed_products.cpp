@@ -7,7 +7,7 @@
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 
 namespace mezzo::kernels::cpu {
 namespace {

@@ -1,6 +1,6 @@
 #include "amp/policy_region.h"
 #include "encoder/fused_blocks.h"
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "mezzo/amp/finite_tracer.h"
 
 namespace mezzo::kernels::fused {
