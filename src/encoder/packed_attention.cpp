@@ -12,8 +12,10 @@
 #include "kernels/operator.h"
 #include "kernels/philox.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
+
+using kernels::kernel;
 
 /// LibTorch's flash attention: half types on CUDA, sequences side by side without padding.
 bool can_flash(const at::Tensor& query, int64_t num_heads, const SequenceLayoutPtr& layout) {
@@ -24,7 +26,7 @@ bool can_flash(const at::Tensor& query, int64_t num_heads, const SequenceLayoutP
 
 /// The op draws from the device's generator: keyed anew for every call, it draws the same in every run.
 void key_generator(const at::Device& device, const RandomKey& key) {
-  const auto words = Philox::generate({key.step, key.site, 0, 0}, key.seed);
+  const auto words = kernels::Philox::generate({key.step, key.site, 0, 0}, key.seed);
   auto generator = at::globalContext().defaultGenerator(device);
   generator.set_current_seed(uint64_t{words[0]} << 32 | words[1]);
 }
@@ -71,12 +73,12 @@ at::Tensor attention_kernel(const at::Tensor& query,
   return attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
 }
 
-const Operator<decltype(attention_kernel<true>)> packed_attention_op(
+const kernels::Operator<decltype(attention_kernel<true>)> packed_attention_op(
     "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
         " layout, float dropout, int seed, int step, int site) -> Tensor",
     kernel<&attention_kernel<true>>(c10::DispatchKey::CUDA),
     kernel<&attention_kernel<true>>(c10::DispatchKey::AutogradCUDA),
-    meta_like_first(),
+    kernels::meta_like_first(),
     kernel<&attention_kernel<false>>(c10::DispatchKey::CompositeImplicitAutograd));
 
 }  // namespace
@@ -92,4 +94,4 @@ at::Tensor packed_attention(const at::Tensor& query,
                              random.site);
 }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

@@ -11,7 +11,7 @@
 
 #include "encoder/cpu/attention_ops.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 constexpr int64_t kHeads = 2, kHeadSize = 5, kHidden = kHeads * kHeadSize;
@@ -128,4 +128,4 @@ TEST(PackedAttentionTest, ASequenceWithoutTokensAtTheEndChangesNoGradient) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

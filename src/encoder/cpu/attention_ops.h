@@ -7,7 +7,7 @@
 #include "encoder/cpu/row_ops.h"
 #include "encoder/packed_attention.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 
 /// Biases [H] of the products that made query, key and value, which the kernel adds.
 struct AttentionBiases {
@@ -66,4 +66,4 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
                                                    const WeightedRows& grad,
                                                    at::ScalarType rows_dtype);
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

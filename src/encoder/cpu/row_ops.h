@@ -9,7 +9,7 @@
 
 /// The row-wise kernels on tensors, without autograd. On CPU, contiguous, float32, bfloat16 or float16; T rows. Small
 /// vectors (biases, norms) may be of any of these types. Sums over rows do not depend on the number of threads.
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 
 /// What backward needs of a layer norm; undefined where it was not asked for.
 struct Normalised {
@@ -89,4 +89,4 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
                                              const at::Tensor& bias,
                                              Activation activation);
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -3,7 +3,7 @@
 #include "kernels/dtypes.h"
 #include "mezzo/amp/finite_tracer.h"
 
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 
 bool can_run(const at::Tensor& x) {
   constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters are good for so many
@@ -11,4 +11,4 @@ bool can_run(const at::Tensor& x) {
          !PolicyRegion::has_policy(at::kCPU) && !FiniteTracer::is_active();
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

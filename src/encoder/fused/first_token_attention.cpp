@@ -8,7 +8,7 @@
 #include "encoder/cpu/attention_ops.h"
 #include "encoder/fused/attention_node.h"
 
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 namespace {
 
 /// Heads' parts: columns of [B, H], rows of a weight [H, H].
@@ -170,4 +170,4 @@ at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& par
   return apply_attention<FirstTokenAttention>(x, params, layout, layout->first_rows());
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused
