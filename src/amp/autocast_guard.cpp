@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "amp/policy_region.h"
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 
 namespace mezzo {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 
 namespace mezzo {
 namespace {

@@ -6,7 +6,7 @@
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 struct Table {
@@ -31,4 +31,4 @@ const BlockOps* block_ops(c10::DeviceType device_type) { return table().of(devic
 
 void set_block_ops(c10::DeviceType device_type, const BlockOps* ops) { table().of(device_type) = ops; }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

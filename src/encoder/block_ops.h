@@ -7,7 +7,7 @@
 #include "kernels/random_key.h"
 
 /// What the fused blocks compute between matrix products, without autograd, as each kind of device has it.
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 
 /// What backward needs of a layer norm; undefined where it was not asked for.
 struct Normalised {
@@ -154,4 +154,4 @@ const BlockOps* block_ops(c10::DeviceType device_type);
 /// Gives a kind of device its own, which live as long as the process; nullptr takes them back.
 void set_block_ops(c10::DeviceType device_type, const BlockOps* ops);
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

@@ -12,10 +12,15 @@
 #include "encoder/fused_blocks.h"
 #include "kernels/operator.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 using c10::DispatchKey;
+using kernels::cuda_kernel;
+using kernels::if_defined;
+using kernels::kernel;
+using kernels::meta_like_first;
+using kernels::Operator;
 using OptionalTensor = std::optional<at::Tensor>;
 
 at::Tensor tensor_of(const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); }
@@ -351,4 +356,4 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                 dropout.key.step, dropout.key.site, if_defined(row_numbers));
 }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

@@ -9,7 +9,7 @@
 /// composition of ATen operations on any device (encoder/reference), which op policies and FiniteTracer see op by op;
 /// on a CPU the blocks are one node of the graph with its backward written by hand (encoder/fused). All follow autocast
 /// as the compositions do. T rows, H hidden units, F feed-forward units, B sequences.
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 
 enum class Activation { kGelu, kGeluTanh, kRelu };
 
@@ -106,4 +106,4 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const at::Tensor& row_numbers);
 }  // namespace reference
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

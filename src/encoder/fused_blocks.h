@@ -6,7 +6,7 @@
 /// all between them by kernels of our own. Same results as the compositions, up to rounding, with the same dropout
 /// masks. Biases are added, and their gradients summed, in passes that are made anyway; activations that are cheap to
 /// compute again are not kept. Once differentiable.
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 
 /// Whether these blocks can take `x`, T rows, as things are: on a CPU, float32, bfloat16 or float16, and nobody wants
 /// to see the operations one by one (an op policy, a FiniteTracer). Where not, use the compositions.
@@ -28,4 +28,4 @@ at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const S
 at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

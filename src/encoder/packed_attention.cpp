@@ -10,12 +10,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "kernels/operator.h"
 #include "kernels/philox.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
+
+using kernels::kernel;
 
 /// Flash attention needs compute capability 8.0, which is what this hook asks of the current device.
 bool has_flash(const at::Device& device) {
@@ -25,7 +27,7 @@ bool has_flash(const at::Device& device) {
 
 /// The op draws from the device's generator: keyed anew for every call, it draws the same in every run.
 void key_generator(const at::Device& device, const RandomKey& key) {
-  const auto words = Philox::generate({key.step, key.site, 0, 0}, key.seed);
+  const auto words = kernels::Philox::generate({key.step, key.site, 0, 0}, key.seed);
   auto generator = at::globalContext().defaultGenerator(device);
   generator.set_current_seed(uint64_t{words[0]} << 32 | words[1]);
 }
@@ -71,12 +73,12 @@ at::Tensor packed_attention_kernel(const at::Tensor& query,
   return attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
 }
 
-const Operator<decltype(packed_attention_kernel)> packed_attention_op(
+const kernels::Operator<decltype(packed_attention_kernel)> packed_attention_op(
     "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
         " layout, float dropout, int seed, int step, int site) -> Tensor",
     kernel<&packed_attention_kernel>(c10::DispatchKey::CUDA),
     kernel<&packed_attention_kernel>(c10::DispatchKey::AutogradCUDA),
-    meta_like_first(),
+    kernels::meta_like_first(),
     kernel<&packed_attention_kernel>(c10::DispatchKey::CompositeImplicitAutograd));
 
 }  // namespace
@@ -98,4 +100,4 @@ at::Tensor packed_attention(const at::Tensor& query,
                              random.site);
 }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

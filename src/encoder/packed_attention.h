@@ -7,7 +7,10 @@
 #include "encoder/sequence_layout.h"
 #include "kernels/random_key.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
+
+using kernels::DropoutSite;
+using kernels::RandomKey;
 
 /// The operator mezzo::packed_attention: multi-head self-attention within each sequence,
 /// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. LibTorch's flash attention, where
@@ -40,4 +43,4 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const DropoutSite& dropout);
 }  // namespace reference
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

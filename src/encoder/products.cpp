@@ -6,7 +6,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 /// Of a dtype that is not the product's: cuBLAS writes what it sums up in float32; others are given float32.
@@ -59,4 +59,4 @@ void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Te
 
 void Products::compute() { on_cpu_.compute(); }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

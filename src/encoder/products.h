@@ -6,7 +6,7 @@
 
 #include "encoder/cpu/products.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 
 /// Matrix products that do not wait for each other, of tensors of one device, of any dtype, unseen by autograd. On a
 /// CPU they are computed together (cpu::Products); elsewhere each is queued on the device at once. Sums and products
@@ -30,4 +30,4 @@ class Products {
   cpu::Products on_cpu_;
 };
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

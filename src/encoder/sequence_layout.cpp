@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 /// A sequence joins a group if it fills at least this share of the group's longest.
@@ -119,4 +119,4 @@ const std::string& sequence_layout_schema() {
   return name;
 }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

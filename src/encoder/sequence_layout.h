@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 
 /// Rows first_row ... first_row + num_tokens - 1 of a packed batch.
 struct Sequence {
@@ -64,4 +64,4 @@ using SequenceLayoutPtr = c10::intrusive_ptr<SequenceLayout>;
 /// Its type in schemas, which is registered by now.
 const std::string& sequence_layout_schema();
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

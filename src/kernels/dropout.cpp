@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "kernels/cuda/operators.h"
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "kernels/operator.h"
 
 namespace mezzo::kernels {

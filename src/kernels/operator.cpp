@@ -3,6 +3,7 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include "mezzo/version.h"
 
@@ -46,11 +47,16 @@ OperatorKernel meta_in_place() {
   return {c10::DispatchKey::Meta, [] { return torch::CppFunction::makeFromBoxedFunction<&in_place>(); }};
 }
 
-torch::Library* library_for(const std::string& name) {
+torch::Library* library_for(const std::string& schema) {
+  constexpr const char* kOneHome = ", and operators have one home; link both of their users with the same mezzo";
   const auto registered = registered_version();
   TORCH_CHECK(registered == version(), "mezzo: two versions are in this process, ", registered, " and ", version(),
-              ", and operators have one home; link both of their users with the same mezzo");
-  return c10::Dispatcher::singleton().findSchema({"mezzo::" + name, ""}) ? nullptr : &own_library();
+              kOneHome);
+  const auto own = torch::jit::parseSchema("mezzo::" + schema);
+  const auto other = c10::Dispatcher::singleton().findSchema(own.operator_name());
+  TORCH_CHECK(!other || other->schema() == own, "mezzo: two builds of version ", registered,
+              " are in this process, with ", other->schema(), " and ", own, kOneHome);
+  return other ? nullptr : &own_library();
 }
 
 }  // namespace mezzo::kernels

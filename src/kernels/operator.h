@@ -50,10 +50,9 @@ OperatorKernel meta_like_first();
 OperatorKernel meta_in_place();
 
 /// Where to register an operator; nullptr where another copy of mezzo in this process, of the same version, has
-/// registered it; builds of one version are taken for alike. Nothing is ever taken back: that copy may outlive this
-/// one's static storage.
-/// @throws c10::Error  where the other copy is of another version.
-torch::Library* library_for(const std::string& name);
+/// registered it with the same schema. Nothing is ever taken back: that copy may outlive this one's static storage.
+/// @throws c10::Error  where the other copy is of another version, or has another schema.
+torch::Library* library_for(const std::string& schema);
 
 /// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments' device and autograd
 /// state, and lets policies, cast logs, FiniteTracer, profilers and torch.ops.mezzo see the call. Registered when the
@@ -69,7 +68,7 @@ class Operator<Result(Arguments...)> {
   explicit Operator(const std::string& schema, const Kernels&... kernels) {
     try {
       const std::string name = schema.substr(0, schema.find('('));
-      if (torch::Library* library = library_for(name)) {
+      if (torch::Library* library = library_for(schema)) {
         library->def(schema.c_str());
         ((kernels.make != nullptr ? void(library->impl(name.c_str(), torch::dispatch(kernels.key, kernels.make())))
                                   : void()),

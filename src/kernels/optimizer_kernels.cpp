@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/cuda/operators.h"
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "kernels/operator.h"
 
 namespace mezzo::kernels {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "kernels/device_scalars.h"
+#include "kernels/dtypes.h"
 #include "kernels/grouped.h"
-#include "kernels/is_half.h"
 #include "scaling/gradient_pass.h"
 
 namespace mezzo {

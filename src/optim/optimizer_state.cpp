@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "mezzo/optim/optimizer.h"
 
 namespace mezzo {

@@ -11,7 +11,7 @@
 
 // The CPU's kernels, which have been compared with the specification, are what these are compared with.
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
@@ -161,4 +161,4 @@ TEST_F(CudaRowOpsTest, GradientsOfOneHundredMillionthSurviveTheScale) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

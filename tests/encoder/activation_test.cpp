@@ -6,7 +6,7 @@
 
 #include "encoder/cpu/block_ops.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 namespace {
 
 class FusedActivationTest : public testing::TestWithParam<at::ScalarType> {
@@ -71,4 +71,4 @@ INSTANTIATE_TEST_SUITE_P(All,
                          [](const auto& test) { return std::string(c10::toString(test.param)); });
 
 }  // namespace
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

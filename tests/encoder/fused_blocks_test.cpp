@@ -16,7 +16,7 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/finite_tracer.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -433,4 +433,4 @@ TEST(FusedBlocks, LetAnObserverSeeEveryOperation) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

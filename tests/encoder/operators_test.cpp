@@ -22,7 +22,7 @@
 /// Every operator that mezzo registers, on every device at hand, against its specification: the composite kernel that
 /// the dispatcher has for it. A new operator needs a line in `samples` and nothing else.
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
@@ -227,9 +227,10 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
-    reinterpret_cast<const void*>(static_cast<at::Tensor (*)(const at::Tensor&, double, const RandomKey&)>(&dropout)),
+    reinterpret_cast<const void*>(
+        static_cast<at::Tensor (*)(const at::Tensor&, double, const RandomKey&)>(&kernels::dropout)),
     reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
-    reinterpret_cast<const void*>(&adam)};
+    reinterpret_cast<const void*>(&kernels::adam)};
 
 c10::OperatorHandle operator_of(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "");
@@ -403,7 +404,7 @@ TEST(Operators, OfBlocksAreFusedOnACpu) {
     Draw draw(1, {5, 2}, at::kCPU, at::kFloat, Memory::kAligned);
     const auto op = operator_of(name);
     const auto outcome = run(op, samples().at(name)(draw), By::kDispatcher, at::kFloat);
-    EXPECT_THAT(outcome.values.front().grad_fn()->name(), testing::HasSubstr("mezzo::kernels::fused")) << name;
+    EXPECT_THAT(outcome.values.front().grad_fn()->name(), testing::HasSubstr("mezzo::encoder::fused")) << name;
   }
 }
 
@@ -437,9 +438,10 @@ TEST(Operators, RefuseWhatDoesNotFit) {
   update.param = at::ones({3});
   update.gradient = at::ones({2});
   update.step = at::zeros({});
-  EXPECT_THROW(adam({update}, {0.9, 0.999, 1e-8, false, true}, {}), c10::ValueError) << "no moments";
+  EXPECT_THROW(kernels::adam({update}, {0.9, 0.999, 1e-8, false, true}, {}), c10::ValueError) << "no moments";
   update.slots = {at::zeros({3}), at::zeros({3})};
-  EXPECT_THROW(adam({update}, {0.9, 0.999, 1e-8, false, true}, {}), c10::ValueError) << "a gradient of other sizes";
+  EXPECT_THROW(kernels::adam({update}, {0.9, 0.999, 1e-8, false, true}, {}), c10::ValueError)
+      << "a gradient of other sizes";
 }
 
 std::vector<std::string> names() {
@@ -466,4 +468,4 @@ TEST(Operators, AreAllTested) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

@@ -10,7 +10,7 @@
 #include <limits>
 
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 constexpr int64_t kHeads = 2, kHeadSize = 5, kHidden = kHeads * kHeadSize;
@@ -113,4 +113,4 @@ TEST(SequenceLayoutTest, RefusesRowsThatOverlapStandOutOfOrderOrDoNotExist) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

@@ -12,14 +12,14 @@
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/instruction_set.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 namespace {
 
 class PackedProductsTest : public testing::Test {
  protected:
   void SetUp() override {
     if (simd_kernels().products == nullptr) {
-      GTEST_SKIP() << "no products of our own for " << name_of(instruction_set());
+      GTEST_SKIP() << "no products of our own for " << kernels::cpu::name_of(kernels::cpu::instruction_set());
     }
     at::manual_seed(0);
   }
@@ -156,4 +156,4 @@ TEST_F(PackedProductsTest, SomeAreLeftToLibTorch) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -6,7 +6,7 @@
 
 #include <random>
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 namespace {
 
 class ProductsTest : public testing::Test {
@@ -118,4 +118,4 @@ TEST_F(ProductsTest, AreNothingForAutogradToSee) {
 }
 
 }  // namespace
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

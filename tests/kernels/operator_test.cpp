@@ -44,5 +44,18 @@ TEST(OperatorTest, AnotherVersionLoadsAndRefusesItsFirstCall) {
   EXPECT_FALSE(c10::Dispatcher::singleton().findSchema({"mezzo::twice", ""}));
 }
 
+TEST(OperatorTest, AnotherBuildOfTheVersionRefusesTheOperatorsWhoseSchemasDiffer) {
+  auto* copy = load("operator_build_copy.so");
+  ASSERT_NE(copy, nullptr) << dlerror();
+  const auto error = [&](const char* name) { return reinterpret_cast<const char* (*)()>(dlsym(copy, name))(); };
+  EXPECT_STREQ(error("error_of_same"), "");
+  EXPECT_STREQ(error("error_of_renamed"),
+               "mezzo: two builds of version " MEZZO_VERSION
+               " are in this process, with "
+               "mezzo::dropout(Tensor x, float p, int seed, int step, int site) -> Tensor and "
+               "mezzo::dropout(Tensor x, float q, int seed, int step, int site) -> Tensor, "
+               "and operators have one home; link both of their users with the same mezzo");
+}
+
 }  // namespace
 }  // namespace mezzo::kernels

@@ -13,7 +13,14 @@
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
+
+using kernels::cpu::as_float;
+using kernels::cpu::dropout_of;
+using kernels::cpu::read_span;
+using kernels::cpu::share_begin;
+using kernels::cpu::share_out;
+using kernels::cpu::write_span;
 namespace {
 
 /// Places of the sequences, thread by thread, in the order in which each should take its own.
@@ -288,4 +295,4 @@ const BlockOps kBlockOps = {.residual_layer_norm = residual_layer_norm,
                             .first_token_attention = first_token_attention,
                             .first_token_attention_backward = first_token_attention_backward};
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -5,7 +5,7 @@
 #include "encoder/block_ops.h"
 
 /// BlockOps on a CPU.
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 
 template <class Pointer>
 using Op = std::remove_pointer_t<Pointer>;
@@ -24,4 +24,4 @@ Op<decltype(BlockOps::first_token_attention_backward)> first_token_attention_bac
 
 extern const BlockOps kBlockOps;
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -7,9 +7,14 @@
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
+
+using kernels::cpu::read_span;
+using kernels::cpu::share_begin;
+using kernels::cpu::share_out;
+using kernels::cpu::write_span;
 namespace {
 
 constexpr int64_t kFewestRows = 64;        // fewer do not pay for packing what they are multiplied by
@@ -185,4 +190,4 @@ void compute_packed(std::span<const ProductSum> sums) {
   });
 }
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 
 /// output = [output +] the sum of the products of its terms.
 struct ProductSum {
@@ -24,4 +24,4 @@ bool can_be_packed(const ProductSum& sum);
 /// threads; a sum is rounded once.
 void compute_packed(std::span<const ProductSum> sums);
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -10,7 +10,9 @@
 
 #include "kernels/cpu/share_out.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
+
+using kernels::cpu::share_out;
 namespace {
 
 constexpr int64_t kShortestPiece = 128;  // shorter ones spend their time on rearranging what all pieces share
@@ -110,4 +112,4 @@ void Products::compute() {
   }
 }
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -7,7 +7,7 @@
 
 #include "encoder/cpu/packed_products.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 
 /// Matrix products that do not wait for each other, computed together, so that threads meet once. A library that shares
 /// out each product by itself makes them meet in each; on 2 threads of an AMD EPYC, LibTorch's took 4 to 16 percent
@@ -35,4 +35,4 @@ class Products {
   std::vector<ProductSum> sums_;
 };
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -13,7 +13,13 @@
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
+
+using kernels::cpu::as_float;
+using kernels::cpu::dropout_of;
+using kernels::cpu::read_span;
+using kernels::cpu::share_out;
+using kernels::cpu::write_span;
 namespace {
 
 /// Rows of one task. Fixed, so that sums over rows are split in the same way for any number of threads.
@@ -237,4 +243,4 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
   return {grad, output, sums.select(0, 0)};
 }
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -5,7 +5,7 @@
 // A thread four columns, of one row, or in backward of some rows, whose sums it keeps. Forward moves two elements each,
 // backward four.
 
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
 constexpr int kThreads = 128;
@@ -83,4 +83,4 @@ void bias_activation_backward(const ActivationArguments& a, Stream stream) {
   launch<Backward>(Grid{ceil_div(a.rows, kRowsOfSum) * ceil_div(a.columns, kColumns), kThreads}, stream, a);
 }
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

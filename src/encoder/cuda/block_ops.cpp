@@ -1,6 +1,6 @@
 #include "encoder/cuda/block_ops.h"
 
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
 
 const BlockOps kBlockOps = {.residual_layer_norm = residual_layer_norm,
                             .residual_layer_norm_backward = residual_layer_norm_backward,
@@ -14,4 +14,4 @@ const BlockOps kBlockOps = {.residual_layer_norm = residual_layer_norm,
                             .first_token_attention = nullptr,
                             .first_token_attention_backward = nullptr};
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -4,7 +4,7 @@
 #include "kernels/cuda/namespace.h"
 
 /// BlockOps on a CUDA device, launched on its current stream.
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
 
 template <class Pointer>
 using Op = std::remove_pointer_t<Pointer>;
@@ -23,4 +23,4 @@ Op<decltype(BlockOps::first_token_attention_backward)> first_token_attention_bac
 
 extern const BlockOps kBlockOps;
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -6,7 +6,7 @@
 // A block a row, which it holds in shared memory. The forward passes read what they normalise once, and write its
 // result, and for backward its normalised rows, once.
 
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
 constexpr int kThreads = 128;
@@ -284,4 +284,4 @@ void sum_columns(const ColumnSumArguments& a, Stream stream) {
 
 void add_rows_at(const AddRowsArguments& a, Stream stream) { launch<AddRows>(Grid{a.count, kThreads}, stream, a); }
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

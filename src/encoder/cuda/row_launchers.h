@@ -4,7 +4,9 @@
 
 /// The row-wise kernels of the encoder, each queued on a stream of the current device. Rows are contiguous, `columns`
 /// each; vectors are float32 [columns].
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
+
+using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
 
 /// What a layer norm leaves.
 struct NormOutputs {
@@ -89,4 +91,4 @@ constexpr int64_t kRowsOfSum = 16;
 void bias_activation(const ActivationArguments& arguments, Stream stream);
 void bias_activation_backward(const ActivationArguments& arguments, Stream stream);
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -10,7 +10,7 @@
 #include "encoder/cuda/row_launchers.h"
 #include "kernels/cuda/tensors.h"
 
-namespace mezzo::kernels::MEZZO_CUDA {
+namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
 at::Tensor as_float(const at::Tensor& vector) { return vector.to(at::kFloat).contiguous(); }
@@ -201,4 +201,4 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
   return {grad, output, column_sums(parts, device.stream)};
 }
 
-}  // namespace mezzo::kernels::MEZZO_CUDA
+}  // namespace mezzo::encoder::MEZZO_CUDA

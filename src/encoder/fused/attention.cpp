@@ -1,6 +1,6 @@
 #include "encoder/fused/attention_node.h"
 
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 namespace {
 
 struct Attention : torch::autograd::Function<Attention> {
@@ -105,4 +105,4 @@ at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const S
   return apply_attention<Attention>(x, params, layout, {});
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

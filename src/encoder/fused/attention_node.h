@@ -5,7 +5,7 @@
 #include "encoder/fused/block.h"
 
 /// What the nodes of attention blocks share.
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 
 struct AttentionSettings {
   int64_t num_heads;
@@ -50,4 +50,4 @@ at::Tensor apply_attention(const at::Tensor& x,
       query.value, key.value, value.value, output.value);
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

@@ -14,7 +14,7 @@
 #include "encoder/products.h"
 
 /// What the blocks share.
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -103,4 +103,4 @@ inline void check_once_differentiable(const char* block) {
                               " is differentiable once; create_graph cannot pass through it");
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

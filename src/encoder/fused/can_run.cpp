@@ -2,10 +2,10 @@
 
 #include "amp/policy_region.h"
 #include "encoder/fused/block.h"
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "mezzo/amp/finite_tracer.h"
 
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 
 bool can_run(const at::Tensor& x) {
   constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters are good for so many
@@ -20,4 +20,4 @@ bool leaves_to_flash(const at::Tensor& x, int64_t num_heads, const SequenceLayou
          runs_flash(x.device(), compute_dtype(x), x.size(1) / num_heads, layout);
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

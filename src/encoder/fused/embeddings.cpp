@@ -4,7 +4,7 @@
 
 #include "encoder/fused/block.h"
 
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 namespace {
 
 /// The gradient of an embedding table from that of its rows, as they were looked up.
@@ -81,4 +81,4 @@ at::Tensor embeddings(const at::Tensor& word,
                            at::GradMode::is_enabled());
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

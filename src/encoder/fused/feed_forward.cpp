@@ -1,6 +1,6 @@
 #include "encoder/fused/block.h"
 
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 namespace {
 
 struct Settings {
@@ -98,4 +98,4 @@ at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, co
                             intermediate.value, output.value);
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

@@ -7,7 +7,7 @@
 
 #include "encoder/fused/attention_node.h"
 
-namespace mezzo::kernels::fused {
+namespace mezzo::encoder::fused {
 namespace {
 
 /// Heads apart, and side by side.
@@ -32,7 +32,7 @@ class Heads {
   int64_t count_, size_;
 };
 
-/// Attention of which only the sequences' first rows are wanted: see kernels::FirstTokenAttention.
+/// Attention of which only the sequences' first rows are wanted: see encoder::FirstTokenAttention.
 struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
   static at::Tensor forward(AutogradContext* ctx,
                             const at::Tensor& x,
@@ -167,4 +167,4 @@ at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& par
   return apply_attention<FirstTokenAttention>(x, params, layout, layout->first_rows());
 }
 
-}  // namespace mezzo::kernels::fused
+}  // namespace mezzo::encoder::fused

@@ -5,7 +5,7 @@
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 
-namespace mezzo::kernels::reference {
+namespace mezzo::encoder::reference {
 namespace {
 
 at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm) {
@@ -43,11 +43,11 @@ at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, c
   const ModuleScope scope("attention");
   const auto context = [&] {
     const ModuleScope self("self");
-    return kernels::packed_attention(linear(x, params.query), linear(x, params.key), linear(x, params.value),
+    return encoder::packed_attention(linear(x, params.query), linear(x, params.key), linear(x, params.value),
                                      params.num_heads, layout, params.weights_dropout);
   }();
   const ModuleScope output("output");
-  return kernels::residual_layer_norm(linear(context, params.output), x, params.norm, params.output_dropout);
+  return encoder::residual_layer_norm(linear(context, params.output), x, params.norm, params.output_dropout);
 }
 
 at::Tensor first_token_attention_block(const at::Tensor& x,
@@ -62,7 +62,7 @@ at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& para
     return activate(linear(x, params.intermediate), params.activation);
   }();
   const ModuleScope output("output");
-  return kernels::residual_layer_norm(linear(inner, params.output), x, params.norm, params.dropout, row_numbers);
+  return encoder::residual_layer_norm(linear(inner, params.output), x, params.norm, params.dropout, row_numbers);
 }
 
 at::Tensor residual_layer_norm(const at::Tensor& x,
@@ -70,9 +70,9 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const LayerNormParams& norm,
                                const DropoutSite& site,
                                const at::Tensor& row_numbers) {
-  const auto dropped =
-      row_numbers.defined() ? dropout_of_rows(x, row_numbers, site.p, site.key) : kernels::dropout(x, site.p, site.key);
+  const auto dropped = row_numbers.defined() ? kernels::reference::dropout_of_rows(x, row_numbers, site.p, site.key)
+                                             : kernels::dropout(x, site.p, site.key);
   return layer_norm(dropped + residual, norm);
 }
 
-}  // namespace mezzo::kernels::reference
+}  // namespace mezzo::encoder::reference

@@ -8,7 +8,7 @@
 
 #include "kernels/reference/random_words.h"
 
-namespace mezzo::kernels {
+namespace mezzo::encoder {
 namespace {
 
 /// [G, heads, L, L]: which weights are kept.
@@ -17,9 +17,9 @@ at::Tensor keep_mask(const SequenceLayout::Group& group, int64_t num_heads, cons
   const int64_t blocks = (group.max_seqlen + 3) / 4;
   const auto rows = group.pad_index.view({group.size, 1, group.max_seqlen, 1});
   const auto number = rows * num_heads + at::arange(num_heads, options).view({1, num_heads, 1, 1});
-  const auto words =
-      reference::random_words(at::arange(blocks, options), number, at::full({}, int64_t{dropout.key.step}, options),
-                              dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
+  const auto words = kernels::reference::random_words(at::arange(blocks, options), number,
+                                                      at::full({}, int64_t{dropout.key.step}, options),
+                                                      dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
   return words.flatten(3).narrow(3, 0, group.max_seqlen).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
 }
 
@@ -67,4 +67,4 @@ at::Tensor reference::packed_attention(const at::Tensor& query,
   return at::cat(contexts).index_select(0, layout->padding().unpad_index);
 }
 
-}  // namespace mezzo::kernels
+}  // namespace mezzo::encoder

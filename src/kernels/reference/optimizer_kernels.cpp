@@ -7,7 +7,7 @@
 #include <map>
 #include <tuple>
 
-#include "kernels/is_half.h"
+#include "kernels/dtypes.h"
 #include "kernels/operator.h"
 #include "kernels/reference/random_words.h"
 

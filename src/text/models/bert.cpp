@@ -15,10 +15,10 @@
 
 namespace mezzo::text {
 
+using encoder::LayerNormParams;
+using encoder::SequenceLayoutPtr;
 using kernels::DropoutSite;
-using kernels::LayerNormParams;
 using kernels::RandomKey;
-using kernels::SequenceLayoutPtr;
 
 namespace {
 
@@ -44,7 +44,7 @@ class BertEmbeddings : public torch::nn::Module {
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
     const DropoutSite dropout{is_training() ? dropout_ : 0, site(random, kEmbeddingSite)};
-    return kernels::embedding_layer_norm(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
+    return encoder::embedding_layer_norm(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
                                          batch.positions, batch.token_types, norm_->params(), dropout);
   }
 
@@ -105,7 +105,7 @@ class BertAttention : public torch::nn::Module {
                      const DropoutSeed& random,
                      int64_t layer,
                      bool only_first_rows) const {
-    const kernels::AttentionParams params{
+    const encoder::AttentionParams params{
         .query = self_->query().params(),
         .key = self_->key().params(),
         .value = self_->value().params(),
@@ -114,8 +114,8 @@ class BertAttention : public torch::nn::Module {
         .num_heads = self_->num_heads(),
         .weights_dropout = self_->dropout(site(random, layer, LayerSite::kAttentionWeights)),
         .output_dropout = output_->dropout(site(random, layer, LayerSite::kAttentionOutput))};
-    return only_first_rows ? kernels::first_token_attention_block(x, params, layout)
-                           : kernels::attention_block(x, params, layout);
+    return only_first_rows ? encoder::first_token_attention_block(x, params, layout)
+                           : encoder::attention_block(x, params, layout);
   }
 
  private:
@@ -123,10 +123,10 @@ class BertAttention : public torch::nn::Module {
   std::shared_ptr<BertOutput> output_;
 };
 
-kernels::Activation parse_activation(const std::string& name) {
-  return name == "gelu"   ? kernels::Activation::kGelu
-         : name == "relu" ? kernels::Activation::kRelu
-                          : kernels::Activation::kGeluTanh;
+encoder::Activation parse_activation(const std::string& name) {
+  return name == "gelu"   ? encoder::Activation::kGelu
+         : name == "relu" ? encoder::Activation::kRelu
+                          : encoder::Activation::kGeluTanh;
 }
 
 class BertIntermediate : public torch::nn::Module {
@@ -135,11 +135,11 @@ class BertIntermediate : public torch::nn::Module {
       : dense_(register_module("dense", std::make_shared<Dense>(config.hidden_size, config.intermediate_size))),
         activation_(parse_activation(config.hidden_act)) {}
   Dense& dense() const { return *dense_; }
-  kernels::Activation activation() const { return activation_; }
+  encoder::Activation activation() const { return activation_; }
 
  private:
   std::shared_ptr<Dense> dense_;
-  kernels::Activation activation_;
+  encoder::Activation activation_;
 };
 
 class BertLayer : public torch::nn::Module {
@@ -158,7 +158,7 @@ class BertLayer : public torch::nn::Module {
                      bool only_first_rows) const {
     const ModuleScope scope("layer", layer);
     const auto attended = attention_->forward(x, layout, random, layer, only_first_rows);
-    return kernels::feed_forward_block(attended,
+    return encoder::feed_forward_block(attended,
                                        {.intermediate = intermediate_->dense().params(),
                                         .output = output_->dense().params(),
                                         .activation = intermediate_->activation(),
@@ -230,7 +230,7 @@ class BertModel : public Encoder {
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override {
     const ModuleScope scope("bert");
-    const auto layout = c10::make_intrusive<kernels::SequenceLayout>(batch.cu_seqlens, batch.seqlens,
+    const auto layout = c10::make_intrusive<encoder::SequenceLayout>(batch.cu_seqlens, batch.seqlens,
                                                                      batch.input_ids.size(0), batch.input_ids.device());
     const auto output = encoder_->forward(embeddings_->forward(batch, random), layout, random, rows);
     return rows == RowsPer::kText && pooler_ ? pooler_->forward(output) : output;

@@ -24,7 +24,7 @@ class Dense : public torch::nn::Module {
     return shadow_;
   }
 
-  kernels::LinearParams params() {
+  encoder::LinearParams params() {
     if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
       shadow_.copy_(weight.detach());
       lead_ = lead();
@@ -54,7 +54,7 @@ class LayerNorm : public torch::nn::Module {
       : weight_(register_parameter("weight", at::empty({size}))),
         bias_(register_parameter("bias", at::empty({size}))),
         eps_(eps) {}
-  kernels::LayerNormParams params() const { return {weight_, bias_, eps_}; }
+  encoder::LayerNormParams params() const { return {weight_, bias_, eps_}; }
 
  private:
   at::Tensor weight_, bias_;

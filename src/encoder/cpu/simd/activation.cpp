@@ -3,7 +3,7 @@
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
 /// x / (1 + e^(-2 g)) with g = sqrt(2 / pi) (x + 0.044715 x^3), which is the tanh form written with one exponential.
@@ -102,4 +102,4 @@ void bias_activation_backward(
   run(op.product.element, op.kind, Backward{op, begin, end, columns, sums});
 }
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

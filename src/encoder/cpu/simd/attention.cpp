@@ -5,7 +5,7 @@
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/philox.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
 /// Queries computed at a time.
@@ -365,4 +365,4 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
   }
 }
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

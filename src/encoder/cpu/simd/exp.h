@@ -2,7 +2,9 @@
 
 #include "kernels/cpu/simd/simd.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
+
+using namespace kernels::cpu::MEZZO_SIMD;  // vectors, and elements loaded into them
 
 /// e^x within 2 units in the last place, for x from -87 to 88. 2^n 2^f with |f| <= 1/2, 2^f by a minimax polynomial.
 inline Floats exp_in_range(Floats x) {
@@ -26,4 +28,4 @@ inline Floats exp(Floats x) {
   return x < -87.0f ? Floats{} : x != x ? x : e;
 }
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

@@ -4,7 +4,9 @@
 #include "kernels/cpu/simd/elements.h"
 #include "kernels/cpu/simd/simd.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
+
+using kernels::cpu::Element;
 
 /// An activation, and its derivative.
 struct ValueAndSlope {
@@ -135,4 +137,4 @@ struct Gelu {
 
 #endif
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

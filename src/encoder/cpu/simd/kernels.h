@@ -8,7 +8,12 @@
 // `end - 1` are computed, sums are added to `sums`. Vectors of H elements (weights, biases) are float32. Every result
 // is a function of the arguments alone.
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
+
+using kernels::cpu::ConstSpan;
+using kernels::cpu::Dropout;
+using kernels::cpu::Element;
+using kernels::cpu::Span;
 
 /// A layer normalisation's `weight` and `bias` [H].
 struct Norm {
@@ -180,4 +185,4 @@ struct SimdKernels {
 /// Those for `instruction_set()`.
 const SimdKernels& simd_kernels();
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

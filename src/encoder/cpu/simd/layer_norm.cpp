@@ -2,7 +2,7 @@
 #include "kernels/cpu/simd/convert.h"
 #include "kernels/cpu/simd/philox.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
 /// Rows that a kernel may need at a time, beside the factors of dropout.
@@ -180,4 +180,4 @@ void embedding_layer_norm_backward(
   }
 }
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

@@ -3,7 +3,7 @@
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
 // Matrices are multiplied word by word. A word is a float32, or two bfloat16 that follow each other along the depth,
@@ -448,4 +448,4 @@ const ProductKernels product_kernels = {.tile_rows = kRows,
                                         .scratch = product_scratch,
                                         .rows = product_rows};
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

@@ -1,7 +1,7 @@
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/instruction_set.h"
 
-namespace mezzo::kernels::cpu {
+namespace mezzo::encoder::cpu {
 
 namespace baseline {
 extern const SimdKernels table;
@@ -32,8 +32,8 @@ constexpr const SimdKernels* kTables[] = {
 }  // namespace
 
 const SimdKernels& simd_kernels() {
-  static const SimdKernels& chosen = *tables_for(instruction_set(), kTables).back();
+  static const SimdKernels& chosen = *kernels::cpu::tables_for(kernels::cpu::instruction_set(), kTables).back();
   return chosen;
 }
 
-}  // namespace mezzo::kernels::cpu
+}  // namespace mezzo::encoder::cpu

@@ -1,6 +1,6 @@
 #include "encoder/cpu/simd/table.h"
 
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
 const SimdKernels table = {.row_scratch = row_scratch,
                            .residual_layer_norm = residual_layer_norm,
@@ -19,4 +19,4 @@ const SimdKernels table = {.row_scratch = row_scratch,
 #endif
 };
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD

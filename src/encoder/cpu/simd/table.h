@@ -4,7 +4,9 @@
 #include "kernels/cpu/simd/simd.h"
 
 /// The kernels of one instruction set, a file for each kind.
-namespace mezzo::kernels::cpu::MEZZO_SIMD {
+namespace mezzo::encoder::cpu::MEZZO_SIMD {
+
+using namespace kernels::cpu::MEZZO_SIMD;  // vectors, and elements loaded into them
 
 int64_t row_scratch(int64_t columns);
 void residual_layer_norm(const ResidualLayerNorm& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
@@ -27,4 +29,4 @@ extern const ProductKernels product_kernels;
 
 extern const SimdKernels table;
 
-}  // namespace mezzo::kernels::cpu::MEZZO_SIMD
+}  // namespace mezzo::encoder::cpu::MEZZO_SIMD
