@@ -44,7 +44,7 @@ at::Tensor taken_along(const c10::OperatorHandle& op, const at::Tensor& tensor, 
   TORCH_CHECK(tensor.is_cpu() && (is_number || is_index) && !is_written(argument), "simulated device: argument ",
               argument.name(), " of ", op.operator_name(), " is on ", tensor.device(),
               ", expected all tensors to be on the same device");
-  if (!is_number && op.schema().name() != "aten::index") {  // whose caller has copied them already
+  if (!is_number) {
     note_host_sync("indices from pageable memory");
   }
   return tensor.unsafeGetTensorImpl()->is_wrapped_number() ? tensor : tensor.clone();
@@ -55,12 +55,27 @@ bool is_tensors(const c10::Argument& value) {
   return type->isSubtypeOf(*c10::TensorType::get()) || type->isSubtypeOf(*c10::ListType::ofTensors());
 }
 
+/// Whether there is a boolean index, which selects as many values as the device finds.
+bool indexes_by_mask(const c10::OperatorHandle& op, const Stack& arguments) {
+  bool found = false;
+  Stack looked_at = arguments;
+  change_tensors(op.schema().arguments(), looked_at, [&](const at::Tensor& tensor, const c10::Argument& argument) {
+    found = found || (argument.name() == "indices" && at::isIntegralType(tensor.scalar_type(), true) &&
+                      tensor.element_size() == 1);
+    return tensor;
+  });
+  return found;
+}
+
 /// Whether the host has to know what the device has computed, to know what the operator returns.
-bool waits(const c10::OperatorHandle& op) {
+bool waits(const c10::OperatorHandle& op, const Stack& arguments) {
   const auto& returns = op.schema().returns();
-  const bool is_indexing = op.schema().name() == "aten::index";  // which has asked nonzero for what it needs to know
+  const auto& name = op.schema().name();
+  if (name == "aten::index" || name == "aten::_index_put_impl_") {
+    return indexes_by_mask(op, arguments);
+  }
   return !std::all_of(returns.begin(), returns.end(), is_tensors) || op.hasTag(at::Tag::data_dependent_output) ||
-         (op.hasTag(at::Tag::dynamic_output_shape) && !is_indexing);
+         op.hasTag(at::Tag::dynamic_output_shape);
 }
 
 at::Tensor empty_like(const at::Tensor& tensor, c10::Device device) {
@@ -184,30 +199,28 @@ Stack waited_for(const c10::OperatorHandle& op, const Stack& arguments, c10::Dev
   return results;
 }
 
-/// A boolean index selects as many values as the device finds.
-bool indexes_by_mask(const c10::OperatorHandle& op, const Stack& arguments) {
-  bool found = false;
-  Stack looked_at = arguments;
-  change_tensors(op.schema().arguments(), looked_at, [&](const at::Tensor& tensor, const c10::Argument& argument) {
-    found = found || (argument.name() == "indices" && at::isIntegralType(tensor.scalar_type(), true) &&
-                      tensor.element_size() == 1);
-    return tensor;
-  });
-  return found && op.schema().name() == "aten::_index_put_impl_";
-}
-
 void call(const c10::OperatorHandle& op, Stack* stack) {
   const Stack arguments = torch::jit::pop(*stack, op.schema().arguments().size());
   const auto device = device_of(op, arguments);
   const c10::DeviceGuard guard(device);
   resize_written(op, arguments);
-  const bool wait = waits(op) || indexes_by_mask(op, arguments);
-  for (auto& result : wait ? waited_for(op, arguments, device) : queued(op, arguments, device)) {
+  for (auto& result : waits(op, arguments) ? waited_for(op, arguments, device) : queued(op, arguments, device)) {
     stack->push_back(std::move(result));
   }
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&call>()); }
+
+/// LibTorch has composites for backends that bring kernels of the out= form alone. CUDA's are kernels of their own,
+/// which observers see as one op.
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findOp(name);
+    if (op && op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+      m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&call>());
+    }
+  }
+}
 
 }  // namespace
 }  // namespace mezzo::simulated

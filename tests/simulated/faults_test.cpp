@@ -88,7 +88,7 @@ TEST_F(FaultsTest, AReadNeedsAnEventAfterTheWrite) {
   const auto side = Queue::create(device);
   const auto x = at::ones({4}, device);
   const auto unordered = on(side, [&] { return x + 1; });
-  expect_fault("aten::add.out on stream");
+  expect_fault("aten::add.Tensor on stream");
   c10::Event written(kType);
   x.add_(1);
   written.record(current_stream(0));
@@ -102,7 +102,7 @@ TEST_F(FaultsTest, AWriteNeedsAnEventAfterTheReads) {
   synchronize();  // orders the write before
   const auto read = on(side, [&] { return x + 1; });
   x.zero_();
-  expect_fault("writes memory that aten::add.out");
+  expect_fault("writes memory that aten::add.Tensor");
 }
 
 TEST_F(FaultsTest, AHostThatWaitedOrdersStreams) {
