@@ -65,7 +65,7 @@ Shapes infer_shapes(const c10::OperatorHandle& op, const torch::jit::Stack& argu
     }
   }
   shapes.results = shapes.arguments;
-  op.callBoxedForDispatchKey(has_meta ? c10::DispatchKey::Meta : c10::DispatchKey::CPU, shapes.results);
+  op.redispatchBoxed(c10::DispatchKeySet(has_meta ? c10::DispatchKey::Meta : c10::DispatchKey::CPU), &shapes.results);
   return shapes;
 }
 
