@@ -91,6 +91,7 @@ TEST_F(DataParallelDeviceTest, WorksOnTheCallersStreams) {
   auto model = on_both(net);
   synchronize();
   at::globalContext().setWarnOnAccumulateGradStreamMismatch(false);  // of gradients from another device
+  set_current_stream(Queue::create(other_device));
   const c10::StreamGuard on_side(Queue::create(device));
   const auto x = at::ones({4, 6}, device);
   for (int i = 0; i < 2; ++i) {
