@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <mutex>
 #include <utility>
@@ -9,13 +10,16 @@
 
 namespace mezzo {
 
-/// Puts the random numbers of the CPU, and of another device where there is one, back to where they were.
+/// Puts the random numbers of the CPU, and of all devices of another type where there are any, back to where they were.
 class RandomStateGuard {
  public:
   explicit RandomStateGuard(c10::DeviceType device_type = c10::kCPU) {
     keep(at::globalContext().defaultGenerator(c10::kCPU));
-    if (device_type == c10::kCUDA && at::hasCUDA()) {
-      keep(at::globalContext().defaultGenerator(device_type));
+    if (device_type != c10::kCPU && c10::impl::hasDeviceGuardImpl(device_type)) {
+      const auto count = c10::impl::getDeviceGuardImpl(device_type)->deviceCount();
+      for (c10::DeviceIndex i = 0; i < count; ++i) {
+        keep(at::globalContext().defaultGenerator({device_type, i}));
+      }
     }
   }
   ~RandomStateGuard() {

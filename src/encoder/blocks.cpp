@@ -16,7 +16,6 @@ namespace mezzo::encoder {
 namespace {
 
 using c10::DispatchKey;
-using kernels::cuda_kernel;
 using kernels::if_defined;
 using kernels::kernel;
 using kernels::meta_like_first;
@@ -26,7 +25,7 @@ using OptionalTensor = std::optional<at::Tensor>;
 at::Tensor tensor_of(const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); }
 int64_t seed_of(const DropoutSite& dropout) { return static_cast<int64_t>(dropout.key.seed); }
 
-/// CPU kernels take elements as they lie in memory.
+/// Kernels take elements as they lie in memory.
 at::Tensor dense(const at::Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
 
 /// Row numbers and ids go with the rows.
@@ -88,16 +87,6 @@ struct LinearLayers {
   at::TensorList weights, biases, shadows;
 };
 
-using EmbeddingFunction = at::Tensor(const at::Tensor&,
-                                     const at::Tensor&,
-                                     const at::Tensor&,
-                                     const at::Tensor&,
-                                     const at::Tensor&,
-                                     const at::Tensor&,
-                                     const LayerNormParams&,
-                                     const DropoutSite&);
-
-template <EmbeddingFunction& kFused>
 at::Tensor embedding_kernel(const at::Tensor& word,
                             const at::Tensor& position,
                             const at::Tensor& token_type,
@@ -124,8 +113,8 @@ at::Tensor embedding_kernel(const at::Tensor& word,
   const LayerNormParams norm{norm_weight, norm_bias, norm_eps};
   const auto site_of_mask = DropoutSite::of(dropout, seed, step, site);
   return fused::can_run(word)
-             ? kFused(dense(word), dense(position), dense(token_type), dense(ids), dense(positions), dense(types), norm,
-                      site_of_mask)
+             ? fused::embeddings(dense(word), dense(position), dense(token_type), dense(ids), dense(positions),
+                                 dense(types), norm, site_of_mask)
              : reference::embedding_layer_norm(word, position, token_type, ids, positions, types, norm, site_of_mask);
 }
 
@@ -149,12 +138,8 @@ const Operator<decltype(embedding_meta)> embedding_op(
     "embedding_layer_norm(Tensor word, Tensor position, Tensor token_type, Tensor ids, Tensor positions, "
     "Tensor? token_types, Tensor norm_weight, Tensor norm_bias, float norm_eps, float dropout, int seed, int step, "
     "int site) -> Tensor",
-    kernel<&embedding_kernel<fused::embeddings>>(DispatchKey::CPU),
-    kernel<&embedding_kernel<fused::embeddings>>(DispatchKey::AutogradCPU),
-    cuda_kernel<&embedding_kernel<fused::embeddings>>(),
-    cuda_kernel<&embedding_kernel<fused::embeddings>>(DispatchKey::AutogradCUDA),
     kernel<&embedding_meta>(DispatchKey::Meta),
-    kernel<&embedding_kernel<reference::embedding_layer_norm>>(DispatchKey::CompositeImplicitAutograd));
+    kernel<&embedding_kernel>(DispatchKey::CompositeImplicitAutograd));
 
 using AttentionFunction = at::Tensor(const at::Tensor&, const AttentionParams&, const SequenceLayoutPtr&);
 
@@ -212,12 +197,8 @@ struct AttentionOperator {
                sequence_layout_schema() +
                " layout, float weights_dropout, float output_dropout, int seed, int step, int weights_site, "
                "int output_site) -> Tensor",
-           kernel<&attention_kernel<kFused, kReference>>(DispatchKey::CPU),
-           kernel<&attention_kernel<kFused, kReference>>(DispatchKey::AutogradCPU),
-           cuda_kernel<&attention_kernel<kFused, kReference>>(),
-           cuda_kernel<&attention_kernel<kFused, kReference>>(DispatchKey::AutogradCUDA),
            kernel<&attention_kernel<kMeta, kMeta>>(DispatchKey::Meta),
-           kernel<&attention_kernel<kReference, kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
+           kernel<&attention_kernel<kFused, kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
 
   at::Tensor operator()(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) const {
     const LinearLists layers(params.query, params.key, params.value, params.output);
@@ -234,9 +215,6 @@ const AttentionOperator<fused::attention, reference::attention_block, attention_
 const AttentionOperator<fused::first_token_attention, reference::first_token_attention_block, first_token_like>
     first_token_attention_op("first_token_attention_block");
 
-using FeedForwardFunction = at::Tensor(const at::Tensor&, const FeedForwardParams&, const at::Tensor&);
-
-template <FeedForwardFunction& kFused>
 at::Tensor feed_forward_kernel(const at::Tensor& x,
                                at::TensorList weights,
                                at::TensorList biases,
@@ -263,20 +241,16 @@ at::Tensor feed_forward_kernel(const at::Tensor& x,
                                  .activation = parse_activation(activation),
                                  .norm = {norm_weight, norm_bias, norm_eps},
                                  .dropout = DropoutSite::of(dropout, seed, step, site)};
-  return fused::can_run(x) ? kFused(dense(x), params, dense(numbers))
+  return fused::can_run(x) ? fused::feed_forward(dense(x), params, dense(numbers))
                            : reference::feed_forward_block(x, params, numbers);
 }
 
-const Operator<decltype(feed_forward_kernel<fused::feed_forward>)> feed_forward_op(
+const Operator<decltype(feed_forward_kernel)> feed_forward_op(
     "feed_forward_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] shadows, str activation, "
     "Tensor norm_weight, Tensor norm_bias, float norm_eps, float dropout, int seed, int step, int site, "
     "Tensor? row_numbers) -> Tensor",
-    kernel<&feed_forward_kernel<fused::feed_forward>>(DispatchKey::CPU),
-    kernel<&feed_forward_kernel<fused::feed_forward>>(DispatchKey::AutogradCPU),
-    cuda_kernel<&feed_forward_kernel<fused::feed_forward>>(),
-    cuda_kernel<&feed_forward_kernel<fused::feed_forward>>(DispatchKey::AutogradCUDA),
     meta_like_first(),
-    kernel<&feed_forward_kernel<reference::feed_forward_block>>(DispatchKey::CompositeImplicitAutograd));
+    kernel<&feed_forward_kernel>(DispatchKey::CompositeImplicitAutograd));
 
 at::Tensor residual_layer_norm_kernel(const at::Tensor& x,
                                       const at::Tensor& residual,

@@ -7,8 +7,9 @@
 
 /// The parts of a transformer layer on packed rows, each an operator of LibTorch's dispatcher, mezzo::NAME: a
 /// composition of ATen operations on any device (encoder/reference), which op policies and FiniteTracer see op by op;
-/// on a CPU the blocks are one node of the graph with its backward written by hand (encoder/fused). All follow autocast
-/// as the compositions do. T rows, H hidden units, F feed-forward units, B sequences.
+/// where a kind of device has BlockOps the blocks are one node of the graph with its backward written by hand
+/// (encoder/fused). All follow autocast as the compositions do. T rows, H hidden units, F feed-forward units, B
+/// sequences.
 namespace mezzo::encoder {
 
 enum class Activation { kGelu, kGeluTanh, kRelu };

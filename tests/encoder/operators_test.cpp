@@ -18,6 +18,8 @@
 #include "kernels/dropout.h"
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/cpu_half_compute.h"
+#include "simulated/report.h"
+#include "simulated/streams.h"
 
 /// Every operator that mezzo registers, on every device at hand, against its specification: the composite kernel that
 /// the dispatcher has for it. A new operator needs a line in `samples` and nothing else.
@@ -345,37 +347,46 @@ std::vector<at::Device> devices() {
   if (at::hasCUDA()) {
     all.emplace_back(at::kCUDA, 0);
   }
+  all.emplace_back(simulated::kType, 0);
   return all;
 }
 
-class OperatorTest : public testing::TestWithParam<std::string> {};
+/// Of one operator on one device.
+class OperatorOnDeviceTest : public testing::TestWithParam<std::tuple<std::string, at::Device>> {};
 
-TEST_P(OperatorTest, ComputesItsSpecificationOnEveryDevice) {
-  const auto op = operator_of(GetParam());
+TEST_P(OperatorOnDeviceTest, ComputesItsSpecification) {
+  const auto& [name, device] = GetParam();
+  const auto op = operator_of(name);
   const CpuHalfCompute half_compute;  // of the specification, at float32's speed
-  for (const at::Device device : devices()) {
-    // Of float32 some 50 roundings on the way, each of 6e-8, mostly averaging out; of the half types one.
-    for (const auto& [dtype, slack] : {std::pair(at::kFloat, 2e-6), {at::kBFloat16, 0x1p-8}, {at::kHalf, 0x1p-11}}) {
-      uint64_t seed = 0;
-      for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{}, {1}, {3, 1, 17, 2}, {70, 33}}) {
-        for (const Memory memory : {Memory::kAligned, Memory::kUnaligned, Memory::kStrided}) {
-          SCOPED_TRACE(testing::Message() << device << " " << dtype << ", " << lengths.size() << " sequences, memory "
-                                          << static_cast<int>(memory));
-          Draw draw(++seed, lengths, device, dtype, memory);
-          const Stack arguments = samples().at(GetParam())(draw);
-          const auto mine = run(op, arguments, By::kDispatcher, dtype);
-          const auto theirs = run(op, arguments, By::kSpecification, dtype);
-          const auto right = run(op, arguments, By::kSpecification, at::kDouble);
-          expect_close(mine.values, theirs.values, right.values, slack, "value ");
-          ASSERT_EQ(!mine.gradients.empty(), is_differentiable(op));
-          if (!mine.gradients.empty()) {
-            expect_close(mine.gradients, theirs.gradients, right.gradients, slack, "gradient ");
-          }
+  const simulated::Watch watch;
+  std::vector<std::vector<int32_t>> all_lengths{{}, {3, 1, 17, 2}};
+  if (device.type() != simulated::kType) {  // which is slow, and has no kernels of its own
+    all_lengths.insert(all_lengths.end(), {{1}, {70, 33}});
+  }
+  // Of float32 some 50 roundings on the way, each of 6e-8, mostly averaging out; of the half types one.
+  for (const auto& [dtype, slack] : {std::pair(at::kFloat, 2e-6), {at::kBFloat16, 0x1p-8}, {at::kHalf, 0x1p-11}}) {
+    uint64_t seed = 0;
+    for (const std::vector<int32_t>& lengths : all_lengths) {
+      for (const Memory memory : {Memory::kAligned, Memory::kUnaligned, Memory::kStrided}) {
+        SCOPED_TRACE(testing::Message() << dtype << ", " << lengths.size() << " sequences, memory "
+                                        << static_cast<int>(memory));
+        Draw draw(++seed, lengths, device, dtype, memory);
+        const Stack arguments = samples().at(name)(draw);
+        const auto mine = run(op, arguments, By::kDispatcher, dtype);
+        const auto theirs = run(op, arguments, By::kSpecification, dtype);
+        const auto right = run(op, arguments, By::kSpecification, at::kDouble);
+        expect_close(mine.values, theirs.values, right.values, slack, "value ");
+        ASSERT_EQ(!mine.gradients.empty(), is_differentiable(op));
+        if (!mine.gradients.empty()) {
+          expect_close(mine.gradients, theirs.gradients, right.gradients, slack, "gradient ");
         }
       }
     }
   }
+  EXPECT_THAT(watch.faults(), testing::IsEmpty());
 }
+
+class OperatorTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(OperatorTest, TellsSizesWithoutComputing) {
   const auto op = operator_of(GetParam());
@@ -451,6 +462,14 @@ std::vector<std::string> names() {
   }
   return all;
 }
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         OperatorOnDeviceTest,
+                         testing::Combine(testing::ValuesIn(names()), testing::ValuesIn(devices())),
+                         [](const testing::TestParamInfo<std::tuple<std::string, at::Device>>& each) {
+                           return std::get<0>(each.param) + "_on_" +
+                                  c10::DeviceTypeName(std::get<1>(each.param).type(), /*lower_case=*/true);
+                         });
 
 INSTANTIATE_TEST_SUITE_P(All,
                          OperatorTest,

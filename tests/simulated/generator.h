@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+namespace mezzo::simulated {
+
+/// Each device's own, as with CUDA: a seed and an offset, by which kernels draw.
+const at::Generator& default_generator(c10::DeviceIndex device);
+at::Generator new_generator(c10::DeviceIndex device);
+
+/// The numbers of one kernel: a generator of the CPU that nobody else has, seeded by the next offset of `generator`, or
+/// of the current device's where there is none given.
+at::Generator for_one_kernel(const std::optional<at::Generator>& generator);
+
+}  // namespace mezzo::simulated

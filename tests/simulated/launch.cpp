@@ -1,0 +1,96 @@
+#include "simulated/launch.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+#include "simulated/report.h"
+
+namespace mezzo::simulated {
+namespace {
+
+c10::Storage storage_on_cpu(const at::Tensor& tensor, const std::shared_ptr<Block>& block) {
+  auto* const keeper = new std::shared_ptr<Block>(block);
+  c10::DataPtr data(
+      block->data(), keeper, [](void* context) { delete static_cast<std::shared_ptr<Block>*>(context); },
+      c10::Device(c10::kCPU));
+  return {c10::Storage::use_byte_size_t(), tensor.storage().nbytes(), std::move(data)};
+}
+
+/// Lets a kernel at its memory while this lives.
+class OpenBlocks {
+ public:
+  explicit OpenBlocks(const std::vector<std::shared_ptr<Block>>& blocks) : blocks_(blocks) {
+    for (const auto& block : blocks_) {
+      block->open();
+    }
+  }
+  ~OpenBlocks() {
+    for (const auto& block : blocks_) {
+      block->close();
+    }
+  }
+  OpenBlocks(const OpenBlocks&) = delete;
+  OpenBlocks& operator=(const OpenBlocks&) = delete;
+
+ private:
+  const std::vector<std::shared_ptr<Block>>& blocks_;
+};
+
+}  // namespace
+
+Launch::Launch(std::string kernel)
+    : kernel_(std::move(kernel)),
+      device_(kType, current_device()),
+      queue_(Queue::of(current_stream(device_.index()))) {}
+
+at::Tensor Launch::use(const at::Tensor& tensor, bool writes, c10::Device device) {
+  TORCH_CHECK(tensor.device() == device, "simulated device: ", kernel_, " was launched on ", device,
+              ", but a tensor of it is on ", tensor.device(), "; a device guard is missing, or devices are mixed");
+  c10::Storage storage;
+  if (const auto block = Block::of(tensor.storage().data_ptr())) {
+    auto& used = uses_.try_emplace(block.get(), Use{block, {}, false}).first->second;
+    if (!used.storage) {
+      used.storage = storage_on_cpu(tensor, block);
+    }
+    used.writes = used.writes || writes;
+    storage = used.storage;
+  } else {
+    storage = c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+  }
+  auto seen = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                       tensor.dtype());
+  seen.unsafeGetTensorImpl()->set_storage_offset(tensor.storage_offset());
+  seen.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  return seen;
+}
+
+void Launch::run(std::function<void()> body) {
+  note_kernel();
+  std::vector<std::shared_ptr<Block>> blocks;
+  for (const auto& [key, used] : uses_) {
+    blocks.push_back(used.block);
+  }
+  const auto work = [body = std::move(body), blocks = std::move(blocks)] {
+    const OpenBlocks open(blocks);
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    body();
+  };
+  queue_.push(work, [&](const Clock& clock) {
+    const Access access{queue_.number(), clock[queue_.number()], kernel_};
+    for (const auto& [key, used] : uses_) {
+      used.block->accesses.add(access, clock, used.writes);
+    }
+  });
+  uses_.clear();
+}
+
+void Launch::run_and_wait(std::function<void()> body) {
+  run(std::move(body));
+  host_sync(queue_, kernel_);
+}
+
+}  // namespace mezzo::simulated

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "simulated/memory.h"
+#include "simulated/streams.h"
+
+namespace mezzo::simulated {
+
+/// A kernel on its way to the current stream of the current device, as `<<<...>>>` launches one. Whether its tensors
+/// are that device's is the caller's business: where they are not, a device guard is missing.
+class Launch {
+ public:
+  explicit Launch(std::string kernel);
+
+  /// The tensor as the kernel sees it: on the CPU, in the same memory, which is there while the kernel runs.
+  /// @throws c10::Error  for a tensor of another device.
+  at::Tensor read(const at::Tensor& tensor) { return use(tensor, /*writes=*/false, device_); }
+  at::Tensor write(const at::Tensor& tensor) { return use(tensor, /*writes=*/true, device_); }
+  /// The same, of any device: what copies between devices.
+  at::Tensor write_on_peer(const at::Tensor& tensor) { return use(tensor, /*writes=*/true, tensor.device()); }
+
+  const std::string& kernel() const { return kernel_; }
+  Queue& queue() const { return queue_; }
+  /// Queues it. Nobody waits.
+  void run(std::function<void()> body);
+  /// Queues it and waits for the stream, a host sync.
+  void run_and_wait(std::function<void()> body);
+
+ private:
+  struct Use {
+    std::shared_ptr<Block> block;
+    c10::Storage storage;  // on the CPU
+    bool writes;
+  };
+  at::Tensor use(const at::Tensor& tensor, bool writes, c10::Device device);
+
+  const std::string kernel_;
+  const c10::Device device_;
+  Queue& queue_;
+  std::map<Block*, Use> uses_;
+};
+
+}  // namespace mezzo::simulated

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+
+#include <memory>
+#include <vector>
+
+#include "simulated/ordering.h"
+#include "simulated/streams.h"
+
+/// The devices' memory: pages that nobody may touch but a kernel that was given them, while it runs. Fresh memory is
+/// poisoned, all bits set, which is NaN in every floating dtype. No address is ever used twice.
+namespace mezzo::simulated {
+
+/// What one allocation got.
+class Block {
+ public:
+  Block(c10::Device device, size_t bytes);
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  /// Of memory that device_allocator() gave; null for any other.
+  static std::shared_ptr<Block> of(const c10::DataPtr& data);
+
+  void* data() const { return data_; }
+  /// Lets kernels at it, until as many calls of `close`.
+  void open();
+  void close();
+
+  AccessHistory accesses;                ///< guarded by order_mutex(), as is the next
+  std::vector<size_t> recorded_streams;  ///< by record_stream
+
+ private:
+  void* data_;
+  size_t bytes_;
+  std::mutex mutex_;
+  int open_ = 0;
+};
+
+/// Memory of the current device, for its current stream.
+c10::Allocator* device_allocator();
+/// Of the host, which copies from and to a device need not wait for.
+c10::Allocator* pinned_allocator();
+bool is_pinned(const void* data);
+/// Whose memory it is.
+c10::Device device_of(const void* data);
+/// Sets all bits of a CPU tensor, where it lies in one piece.
+void poison(const at::Tensor& tensor);
+
+}  // namespace mezzo::simulated

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <vector>
+
+/// What the simulated devices have done, and what was wrong with it.
+namespace mezzo::simulated {
+
+/// The host waited for a device, for the sake of `what`.
+void note_host_sync(const std::string& what);
+void note_kernel();
+/// A fault of the program, to be thrown at the next host sync. Call with order_mutex() held.
+void note_fault(const std::string& fault);
+/// What a kernel threw, to be thrown at the next host sync.
+void note_error(std::exception_ptr error);
+/// Throws what was noted since the last time, as a device's assertions arrive: late.
+void throw_noted();
+
+/// What was noted since it was made. Thread-safe.
+class Watch {
+ public:
+  Watch();
+  std::vector<std::string> host_syncs() const;
+  std::vector<std::string> faults() const;
+  int64_t kernels() const;
+
+ private:
+  size_t first_sync_, first_fault_;
+  int64_t first_kernel_;
+};
+
+}  // namespace mezzo::simulated
