@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/models/bert_config.h"
@@ -22,7 +24,7 @@ using testing::SizeIs;
 /// The trainer's steps on an accelerator.
 class TrainingStepTest : public simulated::DeviceTest {
  protected:
-  static TrainConfig config_of(const std::string& precision, bool master_weights) {
+  static TrainConfig config_of(const std::string& precision, bool master_weights, double dropout) {
     TrainConfig config;
     config.precision = precision;
     config.master_weights = master_weights;
@@ -31,11 +33,11 @@ class TrainingStepTest : public simulated::DeviceTest {
     config.max_grad_norm = 1;
     config.learning_rate = 1e-3;
     config.init_scale = 256;
-    config.dropout = 0;
+    config.dropout = dropout;
     return config;
   }
 
-  static RunSetup setup_on(c10::Device where, Precision precision) {
+  static RunSetup setup_on(c10::Device where, Precision precision, double dropout = 0) {
     BertConfig bert;
     bert.vocab_size = 40;
     bert.hidden_size = 16;
@@ -43,7 +45,7 @@ class TrainingStepTest : public simulated::DeviceTest {
     bert.num_attention_heads = 2;
     bert.intermediate_size = 32;
     bert.max_position_embeddings = 16;
-    bert.set_dropout(0);
+    bert.set_dropout(dropout);
     LabeledRows rows;
     TokenizedTexts texts;
     for (int32_t i = 0; i < 6; ++i) {
@@ -70,12 +72,13 @@ class TrainingStepTest : public simulated::DeviceTest {
 
   /// Three steps of two micro-batches each, whose results are read at the end.
   static Trained train(const TrainConfig& config, c10::Device where) {
-    const auto setup = setup_on(where, parse_precision(config.precision, where));
+    const auto setup = setup_on(where, parse_precision(config.precision, where), *config.dropout);
     const Ranks ranks(nullptr);
     const auto plan = plan_run(config, 6, ranks);
     TrainingModel model(config, setup, ranks, nullptr);
     GradientAccumulation accumulation(config, setup, plan, model);
     GradScaler scaler(scaler_options(config, setup.precision));
+    setup.model->set_gradient_checkpointing(config.gradient_checkpointing);
     setup.model->train();
     std::vector<at::Tensor> losses;
     const Watch watch;
@@ -104,18 +107,24 @@ class TrainingStepTest : public simulated::DeviceTest {
 };
 
 TEST_F(TrainingStepTest, WaitsForNothingAndGivesTheCpusNumbers) {
-  for (const auto& [precision, masters] : {std::pair("fp32", false), {"fp16", false}, {"bf16", true}}) {
-    SCOPED_TRACE(precision);
-    const auto config = config_of(precision, masters);
-    const auto there = train(config, device), here = train(config_of("fp32", false), at::kCPU);
+  for (const auto& [precision, masters, dropout] :
+       {std::tuple("fp32", false, 0.0), {"fp32", false, 0.2}, {"fp16", false, 0.2}, {"bf16", true, 0.2}}) {
+    SCOPED_TRACE(testing::Message() << precision << ", dropout " << dropout);
+    auto config = config_of(precision, masters, dropout);
+    config.gradient_checkpointing = masters;
+    const auto there = train(config, device), here = train(config_of("fp32", false, dropout), at::kCPU);
     EXPECT_THAT(there.host_syncs, IsEmpty());
-    const float tolerance = std::string(precision) == "fp32" ? 1e-5f : 2e-2f;  // half types round every product
+    const bool is_half = config.precision != "fp32";  // which rounds every product
     for (size_t i = 0; i < here.losses.size(); ++i) {
-      EXPECT_NEAR(there.losses[i], here.losses[i], tolerance);
+      EXPECT_NEAR(there.losses[i], here.losses[i], is_half ? 2e-2f : 1e-5f);
     }
-    for (size_t i = 0; i < here.weights.size(); ++i) {  // a step of AdamW is at most the learning rate
-      EXPECT_LE((there.weights[i].second - here.weights[i].second).abs().max().item<float>(), 6e-3f)
-          << here.weights[i].first;
+    // A step of AdamW moves a weight by at most the learning rate, in a direction that hangs on the sign of what may be
+    // no more than rounding.
+    const float tolerance = is_half ? 6e-3f : 2e-4f;
+    for (size_t i = 0; i < here.weights.size(); ++i) {
+      const auto& [name, weight] = here.weights[i];
+      const bool is_rounding = name.ends_with("key.bias");  // whose gradient is 0
+      EXPECT_LE((there.weights[i].second - weight).abs().max().item<float>(), is_rounding ? 6e-3f : tolerance) << name;
     }
   }
 }
