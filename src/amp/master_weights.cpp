@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/dtypes.h"
+#include "memory/device_copy.h"
 
 namespace mezzo {
 namespace {
@@ -20,15 +21,38 @@ void check_parameter(const NamedParameter& parameter) {
                     "or drop the gradients");
 }
 
-/// Syncs: a weight that turned to inf would only show in the loss.
-at::Tensor rounded(const std::string& name, const at::Tensor& values, c10::ScalarType dtype) {
-  auto half = values.detach().to(dtype);
-  const auto lost = half.isfinite().logical_not().logical_and(values.detach().isfinite());
-  TORCH_CHECK_VALUE(!lost.any().item<bool>(), "MasterWeights: parameter ", name, " has values up to ",
-                    values.detach().abs().max().item<float>(), ", which overflow ", dtype,
-                    "; keep this parameter in float32, or use bfloat16");
-  return half;
-}
+/// Rounds weights, and tells of all of them whether one turned to inf, which would only show in the loss.
+class Rounding {
+ public:
+  explicit Rounding(c10::ScalarType dtype) : dtype_(dtype) {}
+
+  at::Tensor round(const std::string& name, const at::Tensor& values) {
+    auto half = values.detach().to(dtype_);
+    const auto lost = half.isfinite().logical_not().logical_and(values.detach().isfinite()).any();
+    checked_.push_back({name, values});
+    lost_.push_back(lost_.empty() ? lost : copy_to(lost, lost_.front().device()));
+    return half;
+  }
+
+  /// Syncs once.
+  void check() const {
+    if (lost_.empty()) {
+      return;
+    }
+    const auto lost = at::stack(lost_).cpu();
+    for (size_t i = 0; i < checked_.size(); ++i) {
+      const auto& [name, values] = checked_[i];
+      TORCH_CHECK_VALUE(!lost.const_data_ptr<bool>()[i], "MasterWeights: parameter ", name, " has values up to ",
+                        values.detach().abs().max().item<float>(), ", which overflow ", dtype_,
+                        "; keep this parameter in float32, or use bfloat16");
+    }
+  }
+
+ private:
+  c10::ScalarType dtype_;
+  std::vector<std::pair<std::string, at::Tensor>> checked_;
+  std::vector<at::Tensor> lost_;
+};
 
 }  // namespace
 
@@ -37,6 +61,7 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
   TORCH_CHECK_VALUE(is_half(dtype), "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> halves;
+  Rounding rounding(dtype);
   std::map<const void*, std::string> first_names;
   for (const NamedParameter& parameter : model) {
     check_parameter(parameter);
@@ -46,9 +71,10 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
       continue;
     }
     const bool stays = options.keep_norms_fp32() && options.is_norm()(parameter);
-    halves.push_back(stays ? at::Tensor() : rounded(parameter.name, parameter.tensor, dtype));
+    halves.push_back(stays ? at::Tensor() : rounding.round(parameter.name, parameter.tensor));
     weights_.push_back({parameter.name, parameter.tensor});
   }
+  rounding.check();
   for (size_t i = 0; i < weights_.size(); ++i) {
     auto& [name, tensor, shadow] = weights_[i];
     if (halves[i].defined()) {
@@ -120,6 +146,7 @@ std::map<std::string, at::Tensor> MasterWeights::state_dict() const {
 void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& state) {
   const at::NoGradGuard no_grad;
   size_t used = weights_.size();
+  Rounding rounding(dtype_);
   for (const NamedParameter& weight : weights_) {
     const auto entry = state.find(weight.name);
     TORCH_CHECK_VALUE(entry != state.end(), "MasterWeights: the state to load has no entry ", weight.name);
@@ -129,7 +156,7 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
                       " of shape ", values.sizes(), ", expected Float of shape ", weight.tensor.sizes(),
                       "; load a state saved from masters, or a float32 model");
     if (weight.shadow.defined()) {
-      rounded(weight.name, values, dtype_);
+      rounding.round(weight.name, values);
     }
   }
   for (const auto& [name, first] : first_name_of_) {
@@ -142,6 +169,7 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
   }
   TORCH_CHECK_VALUE(state.size() == used, "MasterWeights: the state to load has ", state.size() - used,
                     " entries that belong to no parameter");
+  rounding.check();
   for (NamedParameter& weight : weights_) {
     weight.tensor.copy_(state.at(weight.name));
   }

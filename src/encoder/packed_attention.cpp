@@ -13,6 +13,7 @@
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
 #include "kernels/philox.h"
+#include "memory/device_copy.h"
 
 namespace mezzo::encoder {
 namespace {
@@ -48,7 +49,7 @@ at::Tensor flash_attention(const at::Tensor& query,
   const auto heads_of = [&](const at::Tensor& rows) {  // [T, H] -> [tokens, heads, head_size]
     return rows.narrow(0, 0, tokens).contiguous().view({tokens, num_heads, head_size});
   };
-  const auto cumulated = at::tensor(cu_seqlens, at::kInt).to(query.device());
+  const auto cumulated = copy_to(at::tensor(cu_seqlens, at::kInt), query.device());
   if (dropout.p > 0) {
     key_generator(query.device(), dropout.key);
   }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "memory/device_copy.h"
+
 namespace mezzo::encoder {
 namespace {
 
@@ -54,7 +56,7 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
     sequences_.push_back({begin, count});
     free_from = end;
   }
-  first_rows_ = cu_seqlens.narrow(0, 0, batch_size).to(device, at::kLong);
+  first_rows_ = copy_to(cu_seqlens.narrow(0, 0, batch_size), device, at::kLong);
 }
 
 void SequenceLayout::check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) const {
@@ -97,10 +99,10 @@ const SequenceLayout::Padding& SequenceLayout::padding() const {
       }
       key_mask.select(0, g).narrow(2, 0, count).fill_(true);
     }
-    padding_->groups.push_back({size, longest, at::tensor(pad, at::kLong).to(device), key_mask.to(device)});
+    padding_->groups.push_back({size, longest, copy_to(at::tensor(pad, at::kLong), device), copy_to(key_mask, device)});
     padded_rows += size * longest;
   }
-  padding_->unpad_index = at::tensor(unpad, at::kLong).to(device);
+  padding_->unpad_index = copy_to(at::tensor(unpad, at::kLong), device);
   return *padding_;
 }
 

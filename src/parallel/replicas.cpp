@@ -74,7 +74,7 @@ void Replicas::clear() {
 std::shared_ptr<torch::nn::Module> Replicas::make(c10::Device device) const {
   const at::NoGradGuard no_grad;
   // A copy draws initial weights, which are then overwritten; the program's random numbers are to stay the same.
-  const RandomStateGuard random_state;
+  const RandomStateGuard random_state(device.type());
   auto replica = replicate_(device);
   TORCH_CHECK_VALUE(replica != nullptr && replica != module_, "DataParallel: a replica of ", module_->name(),
                     " must be another module of its type");

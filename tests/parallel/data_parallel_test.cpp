@@ -1,7 +1,6 @@
 #include "mezzo/parallel/data_parallel.h"
 
 #include <ATen/Context.h>
-#include <c10/core/impl/FakeGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/cloneable.h>
@@ -254,58 +253,7 @@ TEST(DataParallelTest, NamesTheReplicaThatFailed) {
   model(inputs, none, 1.0);  // and goes on
 }
 
-/// Devices with streams and nothing else. Which are current is each thread's own affair, as it is with CUDA.
-using Accelerator = c10::impl::FakeGuardImpl<c10::kMAIA>;
-
-void register_accelerator() { static const c10::impl::DeviceGuardImplRegistrar once(c10::kMAIA, new Accelerator); }
-
-c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(c10::kMAIA, device), id);
-}
-
-/// DataParallel without tensors.
-struct OnAccelerators : detail::DataParallelBase {
-  explicit OnAccelerators(DataParallelOptions options)
-      : DataParallelBase(std::make_shared<torch::nn::Module>(), std::move(options), nullptr) {}
-  using DataParallelBase::run;
-};
-
-TEST(DataParallelTest, ReplicasWorkOnTheCallersStreamsOfEveryDevice) {
-  register_accelerator();
-  Accelerator::resetStreams();
-  const Accelerator guard;
-  for (c10::DeviceIndex i = 0; i < 3; ++i) {
-    guard.exchangeStream(stream_of(i, 100 + i));
-  }
-  const c10::Device first(c10::kMAIA, 0), second(c10::kMAIA, 2);
-  OnAccelerators model(DataParallelOptions().devices({first, second}));
-  for (int call = 0; call < 2; ++call) {
-    std::mutex mutex;
-    std::map<size_t, std::pair<int, std::vector<c10::StreamId>>> seen;
-    model.run(2, [&](size_t i) {
-      const std::lock_guard lock(mutex);
-      seen[i].first = Accelerator::getDeviceIndex();
-      for (c10::DeviceIndex device = 0; device < 3; ++device) {
-        seen[i].second.push_back(Accelerator::getCurrentStreamIdFor(device));
-      }
-    });
-    const auto expected = std::vector<c10::StreamId>{100 + 9 * call, 101, 102};
-    EXPECT_EQ(seen[0], std::pair(0, expected));
-    EXPECT_EQ(seen[1], std::pair(2, expected)) << "a copy from the first device must wait for the first's stream";
-    guard.exchangeStream(stream_of(0, 109));  // the next call follows
-  }
-  EXPECT_EQ(Accelerator::getDeviceIndex(), 0);
-  EXPECT_EQ(Accelerator::getCurrentStreamIdFor(2), 102);
-  Accelerator::resetStreams();
-}
-
-TEST(DataParallelTest, ADeviceWithoutAnIndexIsTheCurrentOne) {
-  register_accelerator();
-  Accelerator::setDeviceIndex(3);
-  Pairs pairs;
-  EXPECT_THAT(message_of([&] { DataParallel model(pairs, DataParallelOptions().devices({c10::kMAIA})); }),
-              HasSubstr("the first device is maia:3"));
-  Accelerator::setDeviceIndex(0);
+TEST(DataParallelTest, TakesACpuWithAnIndexForTheCpu) {
   Net net;
   const c10::Device cpu_0(c10::kCPU, 0);  // tensors there are on "cpu"
   DataParallel model(net, DataParallelOptions().devices({cpu_0, cpu_0}).output_device(cpu_0));

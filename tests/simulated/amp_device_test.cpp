@@ -135,9 +135,10 @@ TEST_F(AmpDeviceTest, TheTracerCountsWithoutWaiting) {
 TEST_F(AmpDeviceTest, MasterWeightsWaitOnlyToCheckValues) {
   weight.detach().fill_(1 / 3.0);
   std::optional<MasterWeights> masters;
-  Watch watch;
-  masters.emplace(std::vector<NamedParameter>{{"weight", weight, {}}}, at::kHalf);
-  EXPECT_THAT(watch.host_syncs(), SizeIs(1));
+  const auto bias = at::ones({4}, device).requires_grad_(), far = at::ones({4}, other_device).requires_grad_();
+  const Watch watch;
+  masters.emplace(std::vector<NamedParameter>{{"weight", weight, {}}, {"bias", bias, {}}, {"far", far, {}}}, at::kHalf);
+  EXPECT_THAT(watch.host_syncs(), SizeIs(1)) << "of all together";
   EXPECT_EQ(weight.scalar_type(), at::kHalf);
   const Watch later;
   for (int i = 0; i < 2; ++i) {
@@ -154,13 +155,23 @@ TEST_F(AmpDeviceTest, MasterWeightsWaitOnlyToCheckValues) {
   EXPECT_THAT(later.host_syncs(), IsEmpty());
   EXPECT_TRUE(at::equal(master.grad().cpu(), at::full({4, 4}, 4.0f)));
   EXPECT_TRUE(at::equal(weight, master.to(at::kHalf)));
-  masters->load_state_dict({{"weight", at::ones({4, 4})}});
+  auto loaded = state;
+  loaded["weight"] = at::ones({4, 4}, device);
+  const Watch loading;
+  masters->load_state_dict(loaded);
+  EXPECT_THAT(loading.host_syncs(), SizeIs(1)) << "of all together";
   const Watch last;
   masters->to_float32();
   EXPECT_THAT(last.host_syncs(), IsEmpty());
   EXPECT_TRUE(at::equal(weight.detach().cpu(), at::ones({4, 4})));
-  const auto large = at::full({2}, 1e6f, device).requires_grad_();
-  EXPECT_THROW(MasterWeights({{"large", large, {}}}, at::kHalf), c10::ValueError);
+  const auto small = at::ones({2}, device).requires_grad_(), large = at::full({2}, 1e6f, device).requires_grad_();
+  try {
+    const MasterWeights too_large({{"small", small, {}}, {"large", large, {}}}, at::kHalf);
+    ADD_FAILURE() << "nothing thrown";
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("parameter large has values up to 1e+06"));
+  }
+  EXPECT_EQ(small.scalar_type(), at::kFloat);
 }
 
 TEST_F(AmpDeviceTest, LossesWaitForNothing) {

@@ -117,6 +117,30 @@ TEST_F(DataParallelDeviceTest, TakesABatchFromTheCpuAndGivesItWhereItIsAsked) {
   }
 }
 
+TEST_F(DataParallelDeviceTest, ADeviceWithoutAnIndexIsTheCurrentOne) {
+  const auto net = net_on(other_device);
+  const c10::DeviceGuard guard(other_device);
+  auto model = DataParallel<NetImpl>(net, DataParallelOptions().devices({c10::Device(kType), device}), net_on);
+  EXPECT_EQ(model(at::ones({4, 6}, device)).device(), other_device);
+  set_current_device(0);
+  EXPECT_THROW(DataParallel<NetImpl>(net, DataParallelOptions().devices({c10::Device(kType)}), net_on),
+               c10::ValueError);
+}
+
+TEST_F(DataParallelDeviceTest, MakingReplicasDrawsNoNumberOfTheDevice) {
+  const auto net = net_on(device);
+  auto model = DataParallel<NetImpl>(net, DataParallelOptions().devices({device, other_device}), [](c10::Device where) {
+    auto made = net_on(where);
+    made->parameters()[0].detach().normal_();
+    return made;
+  });
+  torch::manual_seed(5);
+  const auto expected = at::rand({3}, other_device);
+  torch::manual_seed(5);
+  model(at::ones({4, 6}, device));
+  EXPECT_TRUE(at::equal(at::rand({3}, other_device), expected));
+}
+
 TEST_F(DataParallelDeviceTest, HoldsAutocastInEveryReplica) {
   const auto net = net_on(device);
   auto model = on_both(net);

@@ -2,8 +2,10 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
+#include <array>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "simulated/generator.h"
 #include "simulated/memory.h"
@@ -13,6 +15,8 @@
 /// be told of a device.
 namespace mezzo::simulated {
 namespace {
+
+constexpr size_t kPooledStreams = 4;
 
 const Event& as_event(void* event) { return *static_cast<const Event*>(event); }
 
@@ -35,7 +39,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(c10::Device device) const override { return current_stream(index_of(device)); }
   c10::Stream getDefaultStream(c10::Device device) const override { return default_stream(index_of(device)); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high_priority*/) const override {
-    return Queue::create({kType, index_of(device)});
+    static auto* const pools = new std::array<std::vector<c10::Stream>, kDevices>;
+    static std::mutex mutex;
+    static size_t next = 0;
+    const std::lock_guard lock(mutex);
+    auto& pool = pools->at(static_cast<size_t>(index_of(device)));
+    while (pool.size() < kPooledStreams) {
+      pool.push_back(Queue::create({kType, index_of(device)}));
+    }
+    return pool[next++ % kPooledStreams];
   }
   c10::Stream getNewStream(c10::Device device, int /*priority*/) const override {
     return Queue::create({kType, index_of(device)});

@@ -68,7 +68,7 @@ at::Tensor Launch::use(const at::Tensor& tensor, bool writes, c10::Device device
   return seen;
 }
 
-void Launch::run(std::function<void()> body) {
+Ticket Launch::run(std::function<void()> body) {
   note_kernel();
   std::vector<std::shared_ptr<Block>> blocks;
   for (const auto& [key, used] : uses_) {
@@ -79,13 +79,14 @@ void Launch::run(std::function<void()> body) {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     body();
   };
-  queue_.push(work, [&](const Clock& clock) {
+  const Ticket ticket = queue_.push(work, [&](const Clock& clock) {
     const Access access{queue_.number(), clock[queue_.number()], kernel_};
     for (const auto& [key, used] : uses_) {
       used.block->accesses.add(access, clock, used.writes);
     }
   });
   uses_.clear();
+  return ticket;
 }
 
 void Launch::run_and_wait(std::function<void()> body) {

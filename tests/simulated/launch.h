@@ -29,7 +29,7 @@ class Launch {
   const std::string& kernel() const { return kernel_; }
   Queue& queue() const { return queue_; }
   /// Queues it. Nobody waits.
-  void run(std::function<void()> body);
+  Ticket run(std::function<void()> body);
   /// Queues it and waits for the stream, a host sync.
   void run_and_wait(std::function<void()> body);
 

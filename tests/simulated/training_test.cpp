@@ -1,9 +1,11 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/serialize/archive.h>
 
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
@@ -178,6 +180,55 @@ INSTANTIATE_TEST_SUITE_P(
          GradScalerOptions().init_scale(8).reproduce_pytorch(true)},
     }),
     [](const testing::TestParamInfo<Recipe>& recipe) { return recipe.param.name; });
+
+using ResumingTest = DeviceTest;
+
+/// By a state on the CPU, as a checkpoint gives it, by one in torch.optim's layout, and by torch::save.
+TEST_F(ResumingTest, GoesOnFromASavedState) {
+  const auto step = [](const Problem& problem, Optimizer& optimizer) {
+    optimizer.zero_grad();
+    problem.loss(0).backward();
+    optimizer.step();
+  };
+  Problem straight(device, at::kFloat);
+  const auto whole = adamw(straight.parameters, 0, std::nullopt);
+  for (int i = 0; i < 3; ++i) {
+    step(straight, *whole);
+  }
+  for (int way = 0; way < 3; ++way) {
+    Problem first(device, at::kFloat), second(device, at::kFloat);
+    const auto before = adamw(first.parameters, 0, std::nullopt), after = adamw(second.parameters, 0, std::nullopt);
+    step(first, *before);
+    step(first, *before);
+    {
+      const at::NoGradGuard no_grad;
+      for (size_t i = 0; i < first.parameters.size(); ++i) {
+        second.parameters[i].tensor.copy_(first.parameters[i].tensor.cpu());
+      }
+    }
+    if (way == 0) {
+      auto state = before->state_dict();
+      for (auto& [name, tensor] : state) {
+        tensor = tensor.cpu();
+      }
+      after->load_state_dict(state);
+    } else if (way == 1) {
+      after->load_torch_state_dict(before->torch_state_dict());
+    } else {
+      std::stringstream file;
+      torch::serialize::OutputArchive out;
+      out << *before;
+      out.save_to(file);
+      torch::serialize::InputArchive in;
+      in.load_from(file);
+      in >> *after;
+    }
+    step(second, *after);
+    for (size_t i = 0; i < first.parameters.size(); ++i) {
+      EXPECT_TRUE(at::equal(second.parameters[i].tensor, straight.parameters[i].tensor)) << way << " " << i;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace mezzo::simulated

@@ -42,7 +42,7 @@ struct MasterWeightsOptions {
 /// `clip_grad_norm_(masters.parameters(), max_norm)`: unscaled gradients are
 /// float32, and the masters'; the model's are gone.
 ///
-/// Not thread-safe. Never syncs the device but to check values in the
+/// Not thread-safe. Never syncs the device but once to check values in the
 /// constructor and in `load_state_dict`.
 class MasterWeights {
  public:

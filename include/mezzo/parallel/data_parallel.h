@@ -114,9 +114,9 @@ std::shared_ptr<Module> clone(const Module& module, c10::Device device) {
 ///
 /// Autocast holds within the replicas as on the calling thread, with its op policy and log; so do grad mode, the
 /// current streams of all devices (so that parts of the batch are copied after what made it) and ModuleScope. Tested on
-/// CPUs, and with a stand-in for devices and streams; it has never run on a GPU. Replica 0 is the module itself, so
-/// that its buffers (running statistics) are updated from the first part of the batch, and those of the others are
-/// dropped, as in PyTorch.
+/// CPUs and on simulated accelerators; it has never run on a GPU. Replica 0 is the module itself, so that its buffers
+/// (running statistics) are updated from the first part of the batch, and those of the others are dropped, as in
+/// PyTorch.
 ///
 /// Not thread-safe. CPU replicas draw from one generator, in no fixed order: dropout on them is not reproducible.
 ///

@@ -6,17 +6,14 @@
 
 #include <algorithm>
 
+#include "memory/device_copy.h"
+
 namespace mezzo::text {
 
 PackedBatch PackedBatch::to(const at::Device& device) const {
   PackedBatch moved = *this;
-  moved.input_ids = input_ids.to(device);
-  moved.positions = positions.to(device);
-  if (token_types.defined()) {
-    moved.token_types = token_types.to(device);
-  }
-  if (targets.defined()) {
-    moved.targets = targets.to(device);
+  for (at::Tensor* tensor : {&moved.input_ids, &moved.positions, &moved.token_types, &moved.targets}) {
+    *tensor = copy_to(*tensor, device);
   }
   return moved;
 }

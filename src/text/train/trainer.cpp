@@ -177,7 +177,8 @@ class Trainer {
     const auto [grad_norm, found_inf] = update_weights();
 
     // The one time a step waits for the device: whether it was skipped decides the next learning rate.
-    const auto values = at::stack({loss, grad_norm.to(at::kFloat), found_inf.to(at::kFloat)}).cpu();
+    const auto next_scale = scaler_.is_enabled() ? scaler_.scale_tensor() : at::ones_like(loss);
+    const auto values = at::stack({loss, grad_norm.to(at::kFloat), found_inf.to(at::kFloat), next_scale}).cpu();
     const auto value = values.accessor<float, 1>();
     record.loss = value[0];
     record.grad_norm = value[1];
@@ -194,7 +195,7 @@ class Trainer {
       diagnosis_->diagnose(record, micro_batches, /*is_new=*/skips_in_a_row_ == 1);
     }
     check_not_stuck(record, micro_batches);
-    loss_scale_ = scaler_.get_scale();
+    loss_scale_ = value[3];
     return stop;
   }
 

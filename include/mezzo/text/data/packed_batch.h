@@ -26,6 +26,7 @@ struct PackedBatch {
   int64_t num_tokens = 0;  ///< tokens of real text, [CLS] and [SEP] included
 
   int64_t size() const { return seqlens.size(0); }
+  /// Of what `device` computes with. Never waits for it.
   PackedBatch to(const at::Device& device) const;
 };
 

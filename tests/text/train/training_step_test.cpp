@@ -1,0 +1,141 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "mezzo/amp/grad_scaler.h"
+#include "mezzo/text/inference/inference.h"
+#include "mezzo/text/models/bert_config.h"
+#include "mezzo/text/tasks/single_label_classification.h"
+#include "simulated/device_test.h"
+#include "text/setup/run_plan.h"
+#include "text/train/gradient_accumulation.h"
+#include "text/train/training_model.h"
+#include "text/train/training_parts.h"
+
+namespace mezzo::text {
+namespace {
+
+using simulated::Watch;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+/// The trainer's steps on an accelerator.
+class TrainingStepTest : public simulated::DeviceTest {
+ protected:
+  static TrainConfig config_of(const std::string& precision, bool master_weights, double dropout) {
+    TrainConfig config;
+    config.precision = precision;
+    config.master_weights = master_weights;
+    config.batch_size = 3;
+    config.grad_accumulation = 2;
+    config.max_grad_norm = 1;
+    config.learning_rate = 1e-3;
+    config.init_scale = 256;
+    config.dropout = dropout;
+    return config;
+  }
+
+  static RunSetup setup_on(c10::Device where, Precision precision, double dropout = 0) {
+    BertConfig bert;
+    bert.vocab_size = 40;
+    bert.hidden_size = 16;
+    bert.num_hidden_layers = 2;
+    bert.num_attention_heads = 2;
+    bert.intermediate_size = 32;
+    bert.max_position_embeddings = 16;
+    bert.set_dropout(dropout);
+    LabeledRows rows;
+    TokenizedTexts texts;
+    for (int32_t i = 0; i < 6; ++i) {
+      rows.texts.emplace_back("text");
+      rows.labels.emplace_back(int64_t{i % 3});
+      texts.ids.push_back({1, 2 + i, 9 + 2 * i, 3});
+      texts.ids.back().resize(static_cast<size_t>(4 + i), 5 + i);
+    }
+    auto task = std::make_shared<SingleLabelClassification>(LabelMap::from_rows(rows));
+    texts.targets = task->targets(rows);
+    auto model = make_model(bert, task->head());
+    model->init_weights(9);
+    if (!where.is_cpu()) {
+      simulated::move_to(*model, where);
+    }
+    return {where, precision, nullptr, task, texts, {}, {}, model, {}};
+  }
+
+  struct Trained {
+    std::vector<float> losses;
+    std::vector<std::pair<std::string, at::Tensor>> weights;
+    std::vector<std::string> host_syncs;
+  };
+
+  /// Three steps of two micro-batches each, whose results are read at the end.
+  static Trained train(const TrainConfig& config, c10::Device where) {
+    const auto setup = setup_on(where, parse_precision(config.precision, where), *config.dropout);
+    const Ranks ranks(nullptr);
+    const auto plan = plan_run(config, 6, ranks);
+    TrainingModel model(config, setup, ranks, nullptr);
+    GradientAccumulation accumulation(config, setup, plan, model);
+    GradScaler scaler(scaler_options(config, setup.precision));
+    setup.model->set_gradient_checkpointing(config.gradient_checkpointing);
+    setup.model->train();
+    std::vector<at::Tensor> losses;
+    const Watch watch;
+    for (int64_t step = 0; step < 3; ++step) {
+      StepRecord record{.step = step};
+      record.samples = plan.samples(setup.train, step);
+      losses.push_back(accumulation.run(plan.micro_batches(setup.train, step), record,
+                                        [&](const at::Tensor& share) { return scaler.scale(share); }));
+      if (scaler.is_enabled()) {
+        scaler.step(model.optimizer());
+        scaler.update();
+      } else {
+        model.optimizer().step(nullptr);
+      }
+      model.zero_grad();
+    }
+    Trained trained{{}, {}, watch.host_syncs()};
+    for (const at::Tensor& loss : losses) {
+      trained.losses.push_back(loss.item<float>());
+    }
+    for (const auto& [name, weight] : model.weights()) {
+      trained.weights.emplace_back(name, weight.to(at::kCPU, at::kFloat));
+    }
+    return trained;
+  }
+};
+
+TEST_F(TrainingStepTest, WaitsForNothingAndGivesTheCpusNumbers) {
+  for (const auto& [precision, masters, dropout] :
+       {std::tuple("fp32", false, 0.0), {"fp32", false, 0.2}, {"fp16", false, 0.2}, {"bf16", true, 0.2}}) {
+    SCOPED_TRACE(testing::Message() << precision << ", dropout " << dropout);
+    auto config = config_of(precision, masters, dropout);
+    config.gradient_checkpointing = masters;
+    const auto there = train(config, device), here = train(config_of("fp32", false, dropout), at::kCPU);
+    EXPECT_THAT(there.host_syncs, IsEmpty());
+    const bool is_half = config.precision != "fp32";  // which rounds every product
+    for (size_t i = 0; i < here.losses.size(); ++i) {
+      EXPECT_NEAR(there.losses[i], here.losses[i], is_half ? 2e-2f : 1e-5f);
+    }
+    // A step of AdamW moves a weight by at most the learning rate, in a direction that hangs on the sign of what may be
+    // no more than rounding.
+    const float tolerance = is_half ? 6e-3f : 2e-4f;
+    for (size_t i = 0; i < here.weights.size(); ++i) {
+      const auto& [name, weight] = here.weights[i];
+      const bool is_rounding = name.ends_with("key.bias");  // whose gradient is 0
+      EXPECT_LE((there.weights[i].second - weight).abs().max().item<float>(), is_rounding ? 6e-3f : tolerance) << name;
+    }
+  }
+}
+
+TEST_F(TrainingStepTest, InferenceWaitsOnceABatch) {
+  const auto there = setup_on(device, Precision::kFloat32), here = setup_on(at::kCPU, Precision::kFloat32);
+  const Watch watch;
+  const auto outputs = predict_outputs(*there.model, there.train, Precision::kFloat32);
+  EXPECT_THAT(watch.host_syncs(), SizeIs(1));
+  EXPECT_TRUE(at::allclose(outputs, predict_outputs(*here.model, here.train, Precision::kFloat32), 1e-4, 1e-5));
+}
+
+}  // namespace
+}  // namespace mezzo::text
