@@ -11,6 +11,17 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int64_t kColumns = 4 * kThreads;  // of a block
 
+struct Place {
+  int64_t part, column;
+};
+
+/// Where a thread begins: of rows, or parts of them, that take ceil(columns / kColumns) blocks each. In 32 bits, which
+/// blocks are counted in: a GPU takes long to divide 64.
+MEZZO_DEVICE Place place_of(const Block& block, int64_t columns) {
+  const auto number = static_cast<uint32_t>(block.index()), tiles = static_cast<uint32_t>(ceil_div(columns, kColumns));
+  return {number / tiles, number % tiles * kColumns + 4 * block.thread()};
+}
+
 struct ValueAndSlope {
   float value, slope;
 };
@@ -32,8 +43,7 @@ MEZZO_DEVICE ValueAndSlope activate(float x, ActivationKind kind) {
 
 struct Forward {
   MEZZO_DEVICE static void run(const Block& block, const ActivationArguments& a) {
-    const int64_t tiles = ceil_div(a.columns, kColumns), row = block.index() / tiles;
-    const int64_t column = block.index() % tiles * kColumns + 4 * block.thread();
+    const auto [row, column] = place_of(block, a.columns);
     if (column >= a.columns) {
       return;
     }
@@ -49,8 +59,7 @@ struct Forward {
 
 struct Backward {
   MEZZO_DEVICE static void run(const Block& block, const ActivationArguments& a) {
-    const int64_t tiles = ceil_div(a.columns, kColumns), part = block.index() / tiles;
-    const int64_t column = block.index() % tiles * kColumns + 4 * block.thread();
+    const auto [part, column] = place_of(block, a.columns);
     if (column >= a.columns) {
       return;
     }

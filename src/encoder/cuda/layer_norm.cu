@@ -111,21 +111,21 @@ struct ResidualNorm {
   }
 };
 
-/// A row of a table, of which there is one.
-MEZZO_DEVICE int64_t table_row(const Block& block, int64_t index, int64_t rows) {
-  const bool is_there = index >= 0 && index < rows;
-  block.require(is_there, "embedding_layer_norm: an id, position or token type is out of its table's range");
-  return is_there ? index : 0;
-}
+MEZZO_DEVICE bool has_row(int64_t rows, int64_t index) { return index >= 0 && index < rows; }
 
 struct EmbeddingNorm {
   MEZZO_DEVICE static void run(const Block& block, const EmbeddingNormArguments& a) {
     auto *scratch = block.shared<float>(), *row = block.shared<float>(kSumsBytes);
     const int64_t number = block.index();
-    const int64_t type = a.token_types != nullptr ? a.token_types[number] : 0;
-    const int64_t word = table_row(block, a.ids[number], a.words) * a.columns,
-                  position = table_row(block, a.positions[number], a.positions_of_table) * a.columns,
-                  token_type = table_row(block, type, a.token_types_of_table) * a.columns;
+    const int64_t id = a.ids[number], place = a.positions[number],
+                  type = a.token_types != nullptr ? a.token_types[number] : 0;
+    const bool are_there =
+        has_row(a.words, id) && has_row(a.positions_of_table, place) && has_row(a.token_types_of_table, type);
+    block.require(are_there, "embedding_layer_norm: an id, position or token type is out of its table's range");
+    if (!are_there) {
+      return;  // as all of the block do
+    }
+    const int64_t word = id * a.columns, position = place * a.columns, token_type = type * a.columns;
     float sum = 0;
     for_columns(block, a.columns, [&](int64_t c) {
       const Four words = load_four(a.word, word + c, word + a.columns),
@@ -142,7 +142,8 @@ struct EmbeddingNorm {
 };
 
 /// Some rows, one after the other: their gradients, and what they add to the sums, which are in shared memory
-/// meanwhile.
+/// meanwhile. Moves of each row its gradient and normalised elements, from memory once, and one or two gradients; and
+/// three sums of kRowsOfBlock rows.
 struct NormBackward {
   MEZZO_DEVICE static void run(const Block& block, const NormBackwardArguments& a) {
     auto *scratch = block.shared<float>(), *sums = block.shared<float>(2 * kSumsBytes);
@@ -243,19 +244,42 @@ struct SumColumns {
   }
 };
 
-/// A block an index: the first of its equals adds the rows of all of them, in order.
+/// A block an index and kThreads columns: the first of its equals adds the rows of all of them, in order. Each row is
+/// read once; kAtOnce of them are on their way at a time, as some indices have most of the rows.
 struct AddRows {
+  static constexpr int kAtOnce = 16;
+
   MEZZO_DEVICE static void run(const Block& block, const AddRowsArguments& a) {
-    const int64_t first = block.index(), index = a.indices[first];
+    const auto number = static_cast<uint32_t>(block.index()),
+               tiles = static_cast<uint32_t>(ceil_div(a.columns, kThreads));
+    const int64_t first = number / tiles, column = int64_t{number % tiles} * kThreads + block.thread();
+    const int64_t index = a.indices[first];
     if (first > 0 && a.indices[first - 1] == index) {
       return;
     }
-    for (int64_t c = block.thread(); c < a.columns; c += block.threads()) {
-      float sum = a.table[index * a.columns + c];
-      for (int64_t i = first; i < a.count && a.indices[i] == index; ++i) {
-        sum += a.rows[a.order[i] * a.columns + c];
+    auto* of_equals = block.shared<int64_t>();  // their rows; behind the last one -1
+    const bool has_column = column < a.columns;
+    float sum = has_column ? a.table[index * a.columns + column] : 0;
+    bool has_more = true;
+    for (int64_t begin = first; has_more; begin += kThreads) {
+      const int64_t i = begin + block.thread();
+      of_equals[block.thread()] = i < a.count && a.indices[i] == index ? a.order[i] : -1;
+      block.sync();
+      for (int k = 0; k < kThreads && has_column && of_equals[k] >= 0; k += kAtOnce) {
+        float values[kAtOnce];
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int64_t row = of_equals[k + j];
+          values[j] = row >= 0 ? a.rows[row * a.columns + column] : 0;
+        }
+        for (int j = 0; j < kAtOnce; ++j) {
+          sum = of_equals[k + j] >= 0 ? sum + values[j] : sum;
+        }
       }
-      a.table[index * a.columns + c] = sum;
+      has_more = of_equals[kThreads - 1] >= 0;
+      block.sync();  // before they are overwritten
+    }
+    if (has_column) {
+      a.table[index * a.columns + column] = sum;
     }
   }
 };
@@ -282,6 +306,8 @@ void sum_columns(const ColumnSumArguments& a, Stream stream) {
   launch<SumColumns>(Grid{ceil_div(a.columns, kWarp), kThreadsOfSum, kThreadsOfSum * int{sizeof(float)}}, stream, a);
 }
 
-void add_rows_at(const AddRowsArguments& a, Stream stream) { launch<AddRows>(Grid{a.count, kThreads}, stream, a); }
+void add_rows_at(const AddRowsArguments& a, Stream stream) {
+  launch<AddRows>(Grid{a.count * ceil_div(a.columns, kThreads), kThreads, kThreads * int{sizeof(int64_t)}}, stream, a);
+}
 
 }  // namespace mezzo::encoder::MEZZO_CUDA
