@@ -226,6 +226,8 @@ unsigned char* Block::shared_memory() const { return execution_->shared(); }
 
 void Block::sync(std::source_location where) const { execution_->wait(thread_, State::kWaitsForBlock, where); }
 
+void Block::sync_warp(std::source_location where) const { execution_->wait(thread_, State::kWaitsForWarp, where); }
+
 uint64_t Block::exchange(uint64_t mine, int mask, const std::source_location& where) const {
   execution_->fiber(thread_).offered = mine;
   execution_->wait(thread_, State::kWaitsForWarp, where);

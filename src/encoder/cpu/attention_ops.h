@@ -21,7 +21,8 @@ struct PackedAttention {
   AttentionBiases biases;
   int64_t num_heads;
   std::vector<Sequence> sequences;
-  DropoutSite dropout;  ///< weight of query row t and key j of head h: see packed_attention.h
+  DropoutSite dropout;             ///< weight of query row t and key j of head h: see packed_attention.h
+  at::Tensor sequence_table = {};  ///< SequenceLayout's, of `sequences`; for GPUs
 };
 
 /// @param log_sum_exp  set to float32 [T, num_heads], which backward needs; nullptr if it will not be called
@@ -45,7 +46,8 @@ struct FirstTokenAttention {
   at::Tensor rows;   ///< [T, H], dtype of `query`
   float scale;       ///< of the scores
   std::vector<Sequence> sequences;
-  DropoutSite dropout;  ///< as in PackedAttention
+  DropoutSite dropout;             ///< as in PackedAttention
+  at::Tensor sequence_table = {};  ///< as in PackedAttention
 };
 
 struct WeightedRows {
