@@ -81,6 +81,8 @@ struct FirstTokenGradients {
 /// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases, norms) may be of any
 /// of these types. Sums over rows do not depend on the number of threads. Nothing waits for the device.
 struct BlockOps {
+  int64_t largest_head;  ///< columns of a head that packed attention takes
+
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]
   /// @param row_numbers  [T] int64: rows of the dropout mask; undefined for 0 ... T - 1

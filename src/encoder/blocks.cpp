@@ -175,8 +175,7 @@ at::Tensor attention_kernel(const at::Tensor& x,
                                .num_heads = num_heads,
                                .weights_dropout = DropoutSite::of(weights_dropout, seed, step, weights_site),
                                .output_dropout = DropoutSite::of(output_dropout, seed, step, output_site)};
-  return fused::can_run(x) && !fused::leaves_to_flash(x, num_heads, layout) ? kFused(dense(x), params, layout)
-                                                                            : kReference(x, params, layout);
+  return fused::can_attend(x, num_heads, layout) ? kFused(dense(x), params, layout) : kReference(x, params, layout);
 }
 
 at::Tensor attention_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr&) {

@@ -56,7 +56,11 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
     sequences_.push_back({begin, count});
     free_from = end;
   }
-  first_rows_ = copy_to(cu_seqlens.narrow(0, 0, batch_size), device, at::kLong);
+  const auto table = at::empty({batch_size, 2}, at::TensorOptions(at::kInt).pinned_memory(device.is_cuda()));
+  table.select(1, 0).copy_(cu_seqlens.narrow(0, 0, batch_size));
+  table.select(1, 1).copy_(seqlens);
+  table_ = copy_to(table, device);
+  first_rows_ = table_.select(1, 0).to(at::kLong);
 }
 
 void SequenceLayout::check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) const {

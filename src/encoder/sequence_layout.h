@@ -50,12 +50,13 @@ class SequenceLayout : public torch::CustomClassHolder {
   /// Whether the sequences lie side by side from row 0 on, without padding.
   bool is_gapless() const;
   const std::vector<Sequence>& sequences() const { return sequences_; }
+  const at::Tensor& table() const { return table_; }            ///< [B, 2] int32: first_row and num_tokens of each
   const at::Tensor& first_rows() const { return first_rows_; }  ///< [B] int64: the row of each sequence's first token
 
  private:
   std::vector<Sequence> sequences_;
   int64_t num_rows_;
-  at::Tensor first_rows_;
+  at::Tensor table_, first_rows_;
   mutable std::optional<Padding> padding_;
 };
 

@@ -247,6 +247,8 @@ void Block::require(bool holds, const char* what) const {
 
 void Block::sync(std::source_location where) const { execution_->wait(thread_, State::kWaitsForBlock, where); }
 
+void Block::sync_warp(std::source_location where) const { execution_->wait(thread_, State::kWaitsForWarp, where); }
+
 uint64_t Block::exchange(uint64_t mine, int mask, const std::source_location& where) const {
   execution_->fiber(thread_).offered = mine;
   execution_->wait(thread_, State::kWaitsForWarp, where);

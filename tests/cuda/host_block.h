@@ -30,6 +30,7 @@ class Block {
   int64_t count() const;
 
   void sync(std::source_location where = std::source_location::current()) const;
+  void sync_warp(std::source_location where = std::source_location::current()) const;
 
   template <class T>
   T shuffle_xor(T value, int mask, std::source_location where = std::source_location::current()) const {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -37,8 +38,8 @@ Order longest_first(const std::vector<Sequence>& sequences, int64_t rows) {
   auto begin = order.places.begin();
   for (int64_t thread = 0; thread < threads; ++thread) {
     const int64_t rows_end = share_begin(rows, thread + 1, threads);
-    const auto end = std::partition_point(begin, order.places.end(),
-                                          [&](int64_t b) { return sequences[b].first_row < rows_end; });
+    const auto end =
+        std::partition_point(begin, order.places.end(), [&](int64_t b) { return sequences[b].first_row < rows_end; });
     std::stable_sort(begin, end,
                      [&](int64_t a, int64_t b) { return sequences[a].num_tokens > sequences[b].num_tokens; });
     order.ends.push_back(end - order.places.begin());
@@ -283,7 +284,8 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
   return result;
 }
 
-const BlockOps kBlockOps = {.residual_layer_norm = residual_layer_norm,
+const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(),
+                            .residual_layer_norm = residual_layer_norm,
                             .residual_layer_norm_backward = residual_layer_norm_backward,
                             .embedding_layer_norm = embedding_layer_norm,
                             .embedding_layer_norm_backward = embedding_layer_norm_backward,

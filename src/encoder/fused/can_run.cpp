@@ -14,10 +14,13 @@ bool can_run(const at::Tensor& x) {
          !PolicyRegion::has_policy(type) && !FiniteTracer::is_active();
 }
 
-bool leaves_to_flash(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout) {
+bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout) {
   constexpr int64_t kShort = 128;  // tokens; by reasoning, not measured: a block of ours holds so many keys at once
-  return std::ranges::any_of(layout->sequences(), [](const Sequence& each) { return each.num_tokens > kShort; }) &&
-         runs_flash(x.device(), compute_dtype(x), x.size(1) / num_heads, layout);
+  const int64_t head_size = x.size(1) / num_heads;
+  const auto is_long = [](const Sequence& each) { return each.num_tokens > kShort; };
+  return can_run(x) && head_size <= ops_of(x).largest_head &&
+         !(std::ranges::any_of(layout->sequences(), is_long) &&
+           runs_flash(x.device(), compute_dtype(x), head_size, layout));
 }
 
 }  // namespace mezzo::encoder::fused

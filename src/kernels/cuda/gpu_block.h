@@ -22,6 +22,9 @@ class Block {
   /// Waits for all threads of the block; what they wrote is seen then.
   MEZZO_DEVICE void sync() const { __syncthreads(); }
 
+  /// The same for the threads of this warp.
+  MEZZO_DEVICE void sync_warp() const { __syncwarp(); }
+
   /// The `value` of the thread of this warp whose number differs in the bits of `mask`.
   template <class T>
   MEZZO_DEVICE T shuffle_xor(T value, int mask) const {
@@ -52,6 +55,23 @@ __global__ void entry(const __grid_constant__ Arguments arguments) {
   Kernel::run(Block(), arguments);
 }
 
+/// For kernels that say of how many threads their blocks are at most, and how many of these one multiprocessor should
+/// hold at least: the compiler keeps to the registers that there are then.
+template <class Kernel, class Arguments>
+__global__ __launch_bounds__(Kernel::kMostThreads,
+                             Kernel::kBlocksAtOnce) void bounded_entry(const __grid_constant__ Arguments arguments) {
+  Kernel::run(Block(), arguments);
+}
+
+template <class Kernel, class Arguments>
+constexpr auto entry_of() {
+  if constexpr (requires { Kernel::kBlocksAtOnce; }) {
+    return &bounded_entry<Kernel, Arguments>;
+  } else {
+    return &entry<Kernel, Arguments>;
+  }
+}
+
 namespace detail {
 /// A launch that is refused is a mistake of mezzo, or follows an error that the device had before; the caller says
 /// which.
@@ -63,12 +83,11 @@ template <class Kernel, class Grid, class Arguments>
 void launch(const Grid& grid, void* stream, const Arguments& arguments) {
   constexpr int kAlwaysThere = 48 * 1024;
   if (grid.shared_bytes > kAlwaysThere) {
-    detail::check_launch(
-        cudaFuncSetAttribute(entry<Kernel, Arguments>, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes));
+    detail::check_launch(cudaFuncSetAttribute(entry_of<Kernel, Arguments>(),
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes));
   }
-  entry<Kernel, Arguments>
-      <<<static_cast<unsigned>(grid.blocks), grid.threads, grid.shared_bytes, static_cast<cudaStream_t>(stream)>>>(
-          arguments);
+  entry_of<Kernel, Arguments>()<<<static_cast<unsigned>(grid.blocks), grid.threads, grid.shared_bytes,
+                                  static_cast<cudaStream_t>(stream)>>>(arguments);
   detail::check_launch(cudaGetLastError());
 }
 

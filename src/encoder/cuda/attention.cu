@@ -1,0 +1,123 @@
+#include "encoder/cuda/attention_launchers.h"
+#include "encoder/cuda/attention_tiles.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/elements.h"
+
+namespace mezzo::encoder::MEZZO_CUDA {
+namespace {
+
+struct CutAttention {
+  PackedAttentionArguments of;
+  int tile;
+  int parts;  ///< blocks of a head
+};
+
+template <int kColumns>
+int shared_bytes(const Cut& cut) {
+  return (cut.own() + 2 * cut.tile) * Rows<kColumns>::kStride * static_cast<int>(sizeof(float)) +
+         cut.warps * kWarp * static_cast<int>(sizeof(OfOwn));
+}
+
+/// Softmax over the tiles so far: exponentials are of scores less the largest, and all is scaled down where a larger
+/// one comes. For a sequence of n tokens a head reads 3 n rows, writes n, and takes 4 n FLOP per row and column.
+template <class T, int kColumns>
+struct Attention {
+  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+
+  MEZZO_DEVICE static void run(const Block& block, const CutAttention& cut) {
+    const auto& a = cut.of;
+    const int64_t of_sequence = block.index() / cut.parts;
+    const int part = static_cast<int>(block.index() % cut.parts);
+    const Head head = head_of(a.sequences, of_sequence / a.num_heads, static_cast<int>(of_sequence % a.num_heads),
+                              a.num_heads, a.head_size);
+    if (part == 0) {
+      clear_rows_of_none(block, a.output, head.hidden(), head.column(), head.size, a.sequences, head.sequence);
+    }
+    const int warps = block.threads() / kWarp, warp = block.thread() / kWarp, lane = block.thread() % kWarp;
+    const int first_own = part * warps * kOwn, own_count = head.count - first_own;
+    if (own_count <= 0) {
+      return;
+    }
+    SharedFloats shared(block);
+    const auto queries = shared.rows<kColumns>(warps * kOwn), keys = shared.rows<kColumns>(cut.tile),
+               values = shared.rows<kColumns>(cut.tile);
+    auto* const weights = reinterpret_cast<OfOwn*>(shared.take(warps * kWarp * kOwn)) + warp * kWarp;
+    const int first_query = first_own + warp * kOwn;
+    const bool has_queries = first_query < head.count;
+
+    load_rows<T>(block, head, a.query, a.query_bias, a.scale, first_own,
+                 own_count < warps * kOwn ? own_count : warps * kOwn, queries);
+    float most[kOwn], total[kOwn], sums[kOwn][kColumns];
+    for (int i = 0; i < kOwn; ++i) {
+      most[i] = -kInfinity;
+      total[i] = 0;
+      for (int c = 0; c < kColumns; ++c) {
+        sums[i][c] = 0;
+      }
+    }
+    for (int first = 0; first < head.count; first += cut.tile) {
+      const int count = head.count - first < cut.tile ? head.count - first : cut.tile;
+      if (first > 0) {
+        block.sync();
+      }
+      load_rows<T>(block, head, a.key, a.key_bias, 1, first, count, keys);
+      load_rows<T>(block, head, a.value, a.value_bias, 1, first, count, values);
+      block.sync();
+      if (!has_queries) {
+        continue;
+      }
+      float scores[kOwn];
+      multiply(queries.from(warp * kOwn), keys.row(lane < count ? lane : 0), head.size, scores);
+      const unsigned kept = kept_by_queries(block, a.mask, head, first_query, first);
+      OfOwn weight;
+      for (int i = 0; i < kOwn; ++i) {
+        const float score = lane < count ? scores[i] : -kInfinity;
+        const float larger = ::fmaxf(most[i], warp_max(block, score));
+        const float exponential = ::expf(score - larger), shrink = ::expf(most[i] - larger);
+        most[i] = larger;
+        total[i] = total[i] * shrink + exponential;
+        for (int c = 0; c < kColumns; ++c) {
+          sums[i][c] *= shrink;
+        }
+        weight.at[i] = (kept >> i & 1U) != 0 ? exponential * a.mask.scale : 0;
+      }
+      weights[lane] = weight;
+      block.sync_warp();
+      add_weighted(weights, values, count, lane, sums);
+    }
+    if (!has_queries) {
+      return;
+    }
+    for (int i = 0; i < kOwn; ++i) {
+      const float sum = warp_sum(block, total[i]);
+      if (first_query + i >= head.count) {
+        continue;
+      }
+      T* const out = static_cast<T*>(a.output.data) + head.at(first_query + i);
+      for (int c = 0; c < kColumns; ++c) {
+        if (lane + c * kWarp < head.size) {
+          out[lane + c * kWarp] = from_float<T>(sums[i][c] / sum);
+        }
+      }
+      if (a.log_sum_exp != nullptr && lane == 0) {
+        a.log_sum_exp[head.query(first_query + i)] = most[i] + ::logf(sum);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void packed_attention(const PackedAttentionArguments& arguments, Stream stream) {
+  with_columns(arguments.head_size, [&]<class Columns>(Columns) {
+    const Cut cut = largest_cut(arguments.sequences.longest, shared_bytes<Columns::value>);
+    const auto parts = ceil_div(arguments.sequences.longest, cut.own());
+    with_type(arguments.query.element, [&]<class T>(T) {
+      launch<Attention<T, Columns::value>>(Grid{arguments.sequences.count * arguments.num_heads * parts,
+                                                cut.warps * kWarp, shared_bytes<Columns::value>(cut)},
+                                           stream, CutAttention{arguments, cut.tile, static_cast<int>(parts)});
+    });
+  });
+}
+
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,0 +1,70 @@
+#pragma once
+
+#include "kernels/cuda/arguments.h"
+
+/// The kernels of attention, each queued on a stream of the current device. Matrices have a row a token, and are read
+/// and written as the first of their arguments' type where nothing else is said.
+namespace mezzo::encoder::MEZZO_CUDA {
+
+using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
+
+/// Where the sequences lie: at least one, in order of their rows.
+struct SequenceSpans {
+  const int32_t* table;  ///< [count, 2]: each one's first row and number of tokens
+  int64_t count;
+  int64_t num_rows;  ///< of the matrices; those of no sequence are set to zero in what is written
+  int longest;       ///< tokens
+};
+
+/// Columns of a head that the kernels of packed attention can take.
+constexpr int kLargestHead = 256;
+
+struct PackedAttentionArguments {
+  Span query, key, value;                 ///< [num_rows, num_heads * head_size]
+  Span query_bias, key_bias, value_bias;  ///< [num_heads * head_size], of any type
+  SequenceSpans sequences;
+  int num_heads, head_size;
+  float scale;  ///< of the scores
+  Mask mask;
+  Span output;         ///< as `query`; not for backward
+  float* log_sum_exp;  ///< [num_rows, num_heads]; nullptr leaves it out
+};
+void packed_attention(const PackedAttentionArguments& arguments, Stream stream);
+
+struct PackedAttentionBackwardArguments {
+  PackedAttentionArguments forward;
+  Span grad;                              ///< of the output
+  float* products;                        ///< room: [num_rows, num_heads]
+  Span grad_query, grad_key, grad_value;  ///< as the inputs
+  float* bias_sums;                       ///< [count, bias_parts, 3, num_heads * head_size]: to be summed over both
+};
+void packed_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream);
+
+/// In how many parts a sequence adds to the biases' gradients.
+int64_t bias_parts(const PackedAttentionArguments& arguments);
+
+struct FirstTokenArguments {
+  Span query;  ///< [num_heads, count, hidden]
+  Span rows;   ///< [num_rows, hidden]
+  SequenceSpans sequences;
+  int num_heads, hidden;
+  float scale;  ///< of the scores
+  Mask mask;
+  float* weights;      ///< room: [num_heads, num_rows]
+  Span weighted_rows;  ///< as `query`; not for backward
+  float* weight_sums;  ///< [count, num_heads]; not for backward
+  float* log_sum_exp;  ///< [count, num_heads]; nullptr leaves it out
+};
+void first_token_attention(const FirstTokenArguments& arguments, Stream stream);
+
+struct FirstTokenBackwardArguments {
+  FirstTokenArguments forward;
+  Span grad_weighted_rows;        ///< as `query`
+  const float* grad_weight_sums;  ///< [count, num_heads]
+  float* grad_weights;            ///< room: [num_heads, num_rows]
+  Span grad_query;                ///< as `query`
+  Span grad_rows;                 ///< [num_rows, hidden], of any type
+};
+void first_token_attention_backward(const FirstTokenBackwardArguments& arguments, Stream stream);
+
+}  // namespace mezzo::encoder::MEZZO_CUDA

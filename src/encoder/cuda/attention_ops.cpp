@@ -1,0 +1,160 @@
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "encoder/cuda/attention_launchers.h"
+#include "encoder/cuda/block_ops.h"
+#include "kernels/cuda/tensors.h"
+
+namespace mezzo::encoder::MEZZO_CUDA {
+namespace {
+
+float* floats_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; }
+
+/// Of the tokens there are, at least one is the longest sequence's.
+SequenceSpans spans_of(const SequenceLayout& layout, int64_t num_rows) {
+  const auto& sequences = layout.sequences();
+  int64_t longest = 1;
+  for (const Sequence& sequence : sequences) {
+    longest = std::max(longest, sequence.num_tokens);
+  }
+  return {layout.table().const_data_ptr<int32_t>(), static_cast<int64_t>(sequences.size()), num_rows,
+          static_cast<int>(longest)};
+}
+
+PackedAttentionArguments arguments_of(const PackedAttention& attention) {
+  const int64_t head_size = attention.query.size(1) / attention.num_heads;
+  return {.query = span_of(attention.query),
+          .key = span_of(attention.key),
+          .value = span_of(attention.value),
+          .query_bias = span_of(attention.biases.query),
+          .key_bias = span_of(attention.biases.key),
+          .value_bias = span_of(attention.biases.value),
+          .sequences = spans_of(*attention.layout, attention.query.size(0)),
+          .num_heads = static_cast<int>(attention.num_heads),
+          .head_size = static_cast<int>(head_size),
+          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size))),
+          .mask = mask_of(attention.dropout.p, attention.dropout.key),
+          .output = {},
+          .log_sum_exp = nullptr};
+}
+
+FirstTokenArguments arguments_of(const FirstTokenAttention& attention, const at::Tensor& weights) {
+  return {.query = span_of(attention.query),
+          .rows = span_of(attention.rows),
+          .sequences = spans_of(*attention.layout, attention.rows.size(0)),
+          .num_heads = static_cast<int>(attention.query.size(0)),
+          .hidden = static_cast<int>(attention.rows.size(1)),
+          .scale = attention.scale,
+          .mask = mask_of(attention.dropout.p, attention.dropout.key),
+          .weights = floats_of(weights),
+          .weighted_rows = {},
+          .weight_sums = nullptr,
+          .log_sum_exp = nullptr};
+}
+
+}  // namespace
+
+at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp) {
+  const int64_t rows = attention.query.size(0);
+  at::Tensor sums;
+  if (log_sum_exp != nullptr) {
+    sums = *log_sum_exp = at::empty({rows, attention.num_heads}, attention.query.options().dtype(at::kFloat));
+  }
+  if (attention.layout->sequences().empty()) {
+    return at::zeros_like(attention.query);
+  }
+  const OnDeviceOf device(attention.query);
+  auto output = at::empty_like(attention.query);
+  auto arguments = arguments_of(attention);
+  arguments.output = span_of(output);
+  arguments.log_sum_exp = floats_of(sums);
+  packed_attention(arguments, device.stream);
+  return output;
+}
+
+AttentionGradients packed_attention_backward(const PackedAttention& attention,
+                                             const at::Tensor& log_sum_exp,
+                                             const at::Tensor& grad) {
+  const auto in_float = attention.query.options().dtype(at::kFloat);
+  const int64_t hidden = attention.query.size(1);
+  if (attention.layout->sequences().empty()) {
+    const auto none = at::zeros({hidden}, in_float);
+    return {at::zeros_like(attention.query),
+            at::zeros_like(attention.key),
+            at::zeros_like(attention.value),
+            {none, none, none}};
+  }
+  TORCH_INTERNAL_ASSERT(grad.scalar_type() == attention.query.scalar_type());
+  const OnDeviceOf device(attention.query);
+  AttentionGradients result{
+      at::empty_like(attention.query), at::empty_like(attention.key), at::empty_like(attention.value), {}};
+  auto arguments = arguments_of(attention);
+  arguments.log_sum_exp = floats_of(log_sum_exp);
+  const int64_t parts = arguments.sequences.count * bias_parts(arguments);
+  const auto products = at::empty_like(log_sum_exp), sums = at::empty({parts, 3, hidden}, in_float);
+  packed_attention_backward({.forward = arguments,
+                             .grad = span_of(grad),
+                             .products = floats_of(products),
+                             .grad_query = span_of(result.query),
+                             .grad_key = span_of(result.key),
+                             .grad_value = span_of(result.value),
+                             .bias_sums = floats_of(sums)},
+                            device.stream);
+  const auto totals = sums.sum(0);
+  result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
+  return result;
+}
+
+WeightedRows first_token_attention(const FirstTokenAttention& attention, at::Tensor* log_sum_exp) {
+  const auto in_float = attention.query.options().dtype(at::kFloat);
+  const int64_t heads = attention.query.size(0), sequences = attention.query.size(1);
+  const WeightedRows output{at::empty_like(attention.query), at::empty({sequences, heads}, in_float)};
+  at::Tensor sums;
+  if (log_sum_exp != nullptr) {
+    sums = *log_sum_exp = at::empty({sequences, heads}, in_float);
+  }
+  if (sequences > 0) {
+    const OnDeviceOf device(attention.query);
+    const auto weights = at::empty({heads, attention.rows.size(0)}, in_float);
+    auto arguments = arguments_of(attention, weights);
+    arguments.weighted_rows = span_of(output.rows);
+    arguments.weight_sums = floats_of(output.weight_sums);
+    arguments.log_sum_exp = floats_of(sums);
+    first_token_attention(arguments, device.stream);
+  }
+  return output;
+}
+
+FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& attention,
+                                                   const at::Tensor& log_sum_exp,
+                                                   const WeightedRows& grad,
+                                                   at::ScalarType rows_dtype) {
+  const auto of_rows = attention.rows.options().dtype(rows_dtype);
+  if (attention.layout->sequences().empty()) {
+    return {at::empty_like(attention.query), at::zeros(attention.rows.sizes(), of_rows)};
+  }
+  TORCH_INTERNAL_ASSERT(grad.rows.scalar_type() == attention.query.scalar_type());
+  const OnDeviceOf device(attention.query);
+  const FirstTokenGradients result{at::empty_like(attention.query), at::empty(attention.rows.sizes(), of_rows)};
+  const auto weights = at::empty({2, attention.query.size(0), attention.rows.size(0)}, of_rows.dtype(at::kFloat));
+  auto arguments = arguments_of(attention, weights[0]);
+  arguments.log_sum_exp = floats_of(log_sum_exp);
+  first_token_attention_backward({.forward = arguments,
+                                  .grad_weighted_rows = span_of(grad.rows),
+                                  .grad_weight_sums = floats_of(grad.weight_sums),
+                                  .grad_weights = floats_of(weights[1]),
+                                  .grad_query = span_of(result.query),
+                                  .grad_rows = span_of(result.rows)},
+                                 device.stream);
+  return result;
+}
+
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,0 +1,245 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "encoder/cuda/attention_launchers.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/mask.h"
+
+/// What the kernels of packed attention share. A block takes rows of one head, its own, kOwn to a warp; they meet the
+/// head's other rows tile by tile, a lane each. All of them lie in shared memory, as float32.
+namespace mezzo::encoder::MEZZO_CUDA {
+
+constexpr int kOwn = 4;
+constexpr int kMostWarps = 8;
+constexpr int kSharedBytes = 48 * 1024;  ///< which a block has on every GPU
+
+/// Blocks that a multiprocessor should have registers for: more of small heads, whose shared memory leaves room for
+/// them.
+template <int kColumns>
+constexpr int blocks_at_once = kColumns <= 2 ? 3 : 2;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// One head of a sequence, in matrices [rows, heads * size].
+struct Head {
+  int sequence, number, heads, size;
+  int64_t first_row;
+  int count;  ///< of tokens
+
+  MEZZO_DEVICE int64_t hidden() const { return static_cast<int64_t>(heads) * size; }
+  MEZZO_DEVICE int64_t column() const { return static_cast<int64_t>(number) * size; }
+  MEZZO_DEVICE int64_t at(int row) const { return (first_row + row) * hidden() + column(); }
+  /// Of the row's query: its place in [rows, heads], and what its mask is drawn for.
+  MEZZO_DEVICE int64_t query(int row) const { return (first_row + row) * heads + number; }
+};
+
+MEZZO_DEVICE Head head_of(const SequenceSpans& sequences, int64_t sequence, int head, int heads, int size) {
+  return {static_cast<int>(sequence),       head, heads, size, sequences.table[2 * sequence],
+          sequences.table[2 * sequence + 1]};
+}
+
+/// Sets rows `first` ... `end` - 1 of `size` columns from `column` on to zero.
+MEZZO_DEVICE void clear_rows(
+    const Block& block, const Span& of, int64_t hidden, int64_t column, int size, int64_t first, int64_t end) {
+  for (int64_t i = block.thread(); i < (end - first) * size; i += block.threads()) {
+    store(of, (first + i / size) * hidden + column + i % size, 0);
+  }
+}
+
+/// Those behind a sequence up to the next one's, and before the first.
+MEZZO_DEVICE void clear_rows_of_none(const Block& block,
+                                     const Span& of,
+                                     int64_t hidden,
+                                     int64_t column,
+                                     int size,
+                                     const SequenceSpans& sequences,
+                                     int64_t sequence) {
+  const int32_t* const own = sequences.table + 2 * sequence;
+  const int64_t next = sequence + 1 < sequences.count ? own[2] : sequences.num_rows;
+  clear_rows(block, of, hidden, column, size, own[0] + own[1], next);
+  if (sequence == 0) {
+    clear_rows(block, of, hidden, column, size, 0, own[0]);
+  }
+}
+
+/// Rows in shared memory. An odd number of quadruples apart: lanes that each read one of their own meet in no bank.
+template <int kColumns>
+struct Rows {
+  static constexpr int kStride = kWarp * kColumns + 4;
+  float* data;
+  MEZZO_DEVICE float* row(int i) const { return data + i * kStride; }
+  MEZZO_DEVICE Rows from(int i) const { return {row(i)}; }
+};
+
+/// Shared memory, piece by piece; floats by multiples of four.
+class SharedFloats {
+ public:
+  MEZZO_DEVICE explicit SharedFloats(const Block& block) : next_(block.shared<float>()) {}
+  MEZZO_DEVICE float* take(int count) {
+    float* const taken = next_;
+    next_ += count;
+    return taken;
+  }
+  template <int kColumns>
+  MEZZO_DEVICE Rows<kColumns> rows(int count) {
+    return {take(count * Rows<kColumns>::kStride)};
+  }
+
+ private:
+  float* next_;
+};
+
+/// Copies `count` rows of a head: plus the bias, if there is one, times `scale`; zeros in the columns up to a multiple
+/// of four.
+template <class T, int kColumns>
+MEZZO_DEVICE void load_rows(const Block& block,
+                            const Head& head,
+                            const Span& from,
+                            const Span& bias,
+                            float scale,
+                            int first,
+                            int count,
+                            const Rows<kColumns>& to) {
+  const int fours = (head.size + 3) / 4, row_step = block.threads() / fours, four_step = block.threads() % fours;
+  const int64_t column = head.column(), columns_end = column + head.size;
+  for (int row = block.thread() / fours, four = block.thread() % fours; row < count;) {
+    const int64_t begin = head.at(first + row);
+    Four x = load_four<T>(from.data, begin + 4 * four, begin + head.size);
+    if (bias.data != nullptr) {
+      const Four b = load_four(bias, column + 4 * four, columns_end);
+      for (int i = 0; i < 4; ++i) {
+        x.at[i] += b.at[i];
+      }
+    }
+    Pack<float, 4> pack;
+    for (int i = 0; i < 4; ++i) {
+      pack.at[i] = x.at[i] * scale;
+    }
+    *reinterpret_cast<Pack<float, 4>*>(to.row(row) + 4 * four) = pack;
+    row += row_step;
+    four += four_step;
+    if (four >= fours) {
+      four -= fours;
+      ++row;
+    }
+  }
+}
+
+MEZZO_DEVICE Pack<float, 4> load_pack(const float* from) { return *reinterpret_cast<const Pack<float, 4>*>(from); }
+
+/// Products of the warp's rows with the lane's.
+template <int kColumns>
+MEZZO_DEVICE void multiply(const Rows<kColumns>& own, const float* lanes, int size, float (&products)[kOwn]) {
+  for (int i = 0; i < kOwn; ++i) {
+    products[i] = 0;
+  }
+  for (int d = 0; d < size; d += 4) {
+    const auto right = load_pack(lanes + d);
+    for (int i = 0; i < kOwn; ++i) {
+      const auto left = load_pack(own.row(i) + d);
+      for (int k = 0; k < 4; ++k) {
+        products[i] = ::fmaf(left.at[k], right.at[k], products[i]);
+      }
+    }
+  }
+}
+
+/// A number for each of a warp's rows.
+using OfOwn = Pack<float, kOwn>;
+
+/// Adds `count` rows to the sums of the warp's rows, each times its weight; a lane sums columns lane, lane + 32 ...
+template <int kColumns>
+MEZZO_DEVICE void add_weighted(
+    const OfOwn* weights, const Rows<kColumns>& rows, int count, int lane, float (&sums)[kOwn][kColumns]) {
+  for (int j = 0; j < count; ++j) {
+    const OfOwn weight = weights[j];
+    const float* const row = rows.row(j) + lane;
+    for (int c = 0; c < kColumns; ++c) {
+      const float x = row[c * kWarp];
+      for (int i = 0; i < kOwn; ++i) {
+        sums[i][c] = ::fmaf(weight.at[i], x, sums[i][c]);
+      }
+    }
+  }
+}
+
+MEZZO_DEVICE float warp_max(const Block& block, float value) {
+  for (int other = kWarp / 2; other > 0; other /= 2) {
+    value = ::fmaxf(value, block.shuffle_xor(value, other));
+  }
+  return value;
+}
+
+/// Bit w says whether word w of the Philox block lets its weight be.
+MEZZO_DEVICE unsigned kept_words(const Mask& mask, uint32_t low, uint32_t high) {
+  const auto words = Philox::generate({low, high, mask.key.step, mask.key.site}, mask.key.seed);
+  unsigned kept = 0;
+  for (unsigned w = 0; w < 4; ++w) {
+    kept |= (words[w] < mask.threshold ? 0U : 1U) << w;
+  }
+  return kept;
+}
+
+/// Bit i says whether the warp's query `first_query` + i keeps the weight of key `first_key` + lane. `first_key` is a
+/// multiple of four. Each lane draws four keys of one query, and has its own key's of all four by the others.
+MEZZO_DEVICE unsigned kept_by_queries(
+    const Block& block, const Mask& mask, const Head& head, int first_query, int first_key) {
+  if (mask.threshold == 0) {
+    return 0xF;
+  }
+  const auto lane = static_cast<unsigned>(block.thread() % kWarp), mine = lane % 4;
+  const auto query = static_cast<uint32_t>(head.query(first_query + static_cast<int>(mine)));
+  const unsigned drawn = kept_words(mask, static_cast<uint32_t>(first_key) / 4 + lane / 4, query);
+  unsigned kept = (drawn >> mine & 1U) << mine;
+  for (unsigned other = 1; other < 4; ++other) {
+    kept |= (block.shuffle_xor(drawn, static_cast<int>(other)) >> mine & 1U) << (mine ^ other);
+  }
+  return kept;
+}
+
+/// Bit i says whether the query keeps its weight of key `first_key` + i, a multiple of four.
+MEZZO_DEVICE unsigned kept_keys(const Mask& mask, const Head& head, int query, int first_key) {
+  return mask.threshold == 0
+             ? 0xF
+             : kept_words(mask, static_cast<uint32_t>(first_key) / 4, static_cast<uint32_t>(head.query(query)));
+}
+
+/// How a launch cuts heads: warps of a block, and rows of a tile, a multiple of four.
+struct Cut {
+  int warps, tile;
+  int own() const { return warps * kOwn; }
+};
+
+/// The largest of which `bytes(cut)` fit into shared memory. Where heads are wide, short tiles let more warps in.
+template <class Bytes>
+Cut largest_cut(int longest, const Bytes& bytes) {
+  const auto wanted = static_cast<int>(ceil_div(longest, kOwn)), most = wanted < kMostWarps ? wanted : kMostWarps,
+             least = most < 3 ? most : 3;
+  Cut cut{most, kWarp};
+  while (bytes(cut) > kSharedBytes) {
+    cut = cut.warps > least ? Cut{cut.warps - 1, cut.tile} : Cut{most, cut.tile / 2};
+  }
+  return cut;
+}
+
+/// Calls `body` with the number of columns that each lane takes of heads of `size`, as a constant.
+template <class Body>
+void with_columns(int size, const Body& body) {
+  if (size <= kWarp) {
+    body(std::integral_constant<int, 1>());
+  } else if (size <= 2 * kWarp) {
+    body(std::integral_constant<int, 2>());
+  } else if (size <= 4 * kWarp) {
+    body(std::integral_constant<int, 4>());
+  } else {
+    body(std::integral_constant<int, kLargestHead / kWarp>());
+  }
+}
+
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,0 +1,216 @@
+#pragma once
+
+#include "encoder/cuda/attention_launchers.h"
+#include "encoder/cuda/attention_tiles.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/elements.h"
+
+namespace mezzo::encoder::MEZZO_CUDA {
+
+struct CutBackward {
+  PackedAttentionBackwardArguments of;
+  int tile;
+  int parts;      ///< blocks of a head
+  int few;        ///< tokens of a head that one block holds
+  int bias_rows;  ///< of bias_sums, for each sequence
+};
+
+/// What a warp has beside its rows: two numbers for each of its rows and lanes, later a sum a column.
+constexpr int kWarpFloats = 2 * kWarp * kOwn;
+static_assert(kWarpFloats >= kLargestHead);
+
+/// One block at work on a head.
+template <class T, int kColumns>
+class HeadBackward {
+ public:
+  using Matrix = Rows<kColumns>;
+  using Sums = float[kOwn][kColumns];
+
+  MEZZO_DEVICE HeadBackward(const Block& block, const CutBackward& cut)
+      : block_(block), cut_(cut), a_(cut.of.forward), head_(head(block, cut)) {}
+
+  MEZZO_DEVICE const Head& head() const { return head_; }
+  MEZZO_DEVICE int part() const { return static_cast<int>(block_.index() % cut_.parts); }
+  MEZZO_DEVICE int own() const { return block_.threads() / kWarp * kOwn; }
+
+  MEZZO_DEVICE void load_queries(int first, int count, const Matrix& queries, const Matrix& grads) const {
+    load_rows<T>(block_, head_, a_.query, a_.query_bias, a_.scale, first, count, queries);
+    load_rows<T>(block_, head_, cut_.of.grad, Span{}, 1, first, count, grads);
+  }
+  MEZZO_DEVICE void load_keys(int first, int count, const Matrix& keys, const Matrix& values) const {
+    load_rows<T>(block_, head_, a_.key, a_.key_bias, 1, first, count, keys);
+    load_rows<T>(block_, head_, a_.value, a_.value_bias, 1, first, count, values);
+  }
+
+  /// The gradients of queries `first` ..., which the block owns, against all keys, of which `load(first, count)` puts a
+  /// tile into `keys` and `values`. Leaves each query's sum of weights times their gradients in `products`.
+  template <class Load>
+  MEZZO_DEVICE void own_queries(int first,
+                                const Matrix& queries,
+                                const Matrix& grads,
+                                const Matrix& keys,
+                                const Matrix& values,
+                                float* scratch,
+                                const Load& load) const {
+    const int first_query = first + warp() * kOwn;
+    const bool has_queries = first_query < head_.count;
+    float log_sum_exp[kOwn], weights[kOwn] = {}, weight_grads[kOwn] = {}, product[kOwn];
+    for (int i = 0; i < kOwn; ++i) {
+      log_sum_exp[i] = first_query + i < head_.count ? a_.log_sum_exp[head_.query(first_query + i)] : 0;
+      product[i] = 0;
+    }
+    const auto weigh = [&](int first_key, int count) {
+      const int lanes = lane() < count ? lane() : 0;
+      multiply(queries.from(warp() * kOwn), keys.row(lanes), head_.size, weights);
+      multiply(grads.from(warp() * kOwn), values.row(lanes), head_.size, weight_grads);
+      const unsigned kept = kept_by_queries(block_, a_.mask, head_, first_query, first_key);
+      for (int i = 0; i < kOwn; ++i) {
+        weights[i] = lane() < count ? ::expf(weights[i] - log_sum_exp[i]) : 0;
+        weight_grads[i] = (kept >> i & 1U) != 0 ? weight_grads[i] * a_.mask.scale : 0;
+      }
+    };
+    for_tiles([&](int first_key, int count) {
+      load(first_key, count);
+      if (has_queries) {
+        weigh(first_key, count);
+        for (int i = 0; i < kOwn; ++i) {
+          product[i] = ::fmaf(weights[i], weight_grads[i], product[i]);
+        }
+      }
+    });
+    for (int i = 0; i < kOwn; ++i) {
+      product[i] = warp_sum(block_, product[i]);
+      if (lane() == 0 && first_query + i < head_.count) {
+        cut_.of.products[head_.query(first_query + i)] = product[i];
+      }
+    }
+    Sums sums = {};
+    auto* const of_lanes = reinterpret_cast<OfOwn*>(scratch + warp() * kWarpFloats);
+    for_tiles([&](int first_key, int count) {
+      if (head_.count > cut_.tile) {
+        load(first_key, count);
+      }
+      if (has_queries) {
+        if (head_.count > cut_.tile) {
+          weigh(first_key, count);
+        }
+        OfOwn score_grads;
+        for (int i = 0; i < kOwn; ++i) {
+          score_grads.at[i] = weights[i] * (weight_grads[i] - product[i]) * a_.scale;
+        }
+        of_lanes[lane()] = score_grads;
+        block_.sync_warp();
+        add_weighted(of_lanes, keys, count, lane(), sums);
+      }
+    });
+    put(first, sums, cut_.of.grad_query, 0, scratch);
+  }
+
+  /// The gradients of keys and values `first` ..., which the block owns, against all queries, once `products` are
+  /// there.
+  template <class Load>
+  MEZZO_DEVICE void own_keys(int first,
+                             const Matrix& keys,
+                             const Matrix& values,
+                             const Matrix& queries,
+                             const Matrix& grads,
+                             float* scratch,
+                             const Load& load) const {
+    const int first_key = first + warp() * kOwn;
+    Sums key_sums = {}, value_sums = {};
+    auto* const of_weights = reinterpret_cast<OfOwn*>(scratch + warp() * kWarpFloats);
+    auto* const of_scores = of_weights + kWarp;
+    for_tiles([&](int first_query, int count) {
+      load(first_query, count);
+      if (first_key >= head_.count) {
+        return;
+      }
+      const int lanes = lane() < count ? lane() : 0;
+      float scores[kOwn], weight_grads[kOwn];
+      multiply(keys.from(warp() * kOwn), queries.row(lanes), head_.size, scores);
+      multiply(values.from(warp() * kOwn), grads.row(lanes), head_.size, weight_grads);
+      const int64_t query = head_.query(first_query + lanes);
+      const float log_sum_exp = a_.log_sum_exp[query], product = cut_.of.products[query];
+      const unsigned kept = kept_keys(a_.mask, head_, first_query + lanes, first_key);
+      OfOwn weights, score_grads;
+      for (int i = 0; i < kOwn; ++i) {
+        const float weight = ::expf(scores[i] - log_sum_exp), factor = (kept >> i & 1U) != 0 ? a_.mask.scale : 0;
+        weights.at[i] = weight * factor;
+        score_grads.at[i] = weight * (weight_grads[i] * factor - product);
+      }
+      of_weights[lane()] = weights;
+      of_scores[lane()] = score_grads;
+      block_.sync_warp();
+      add_weighted(of_weights, grads, count, lane(), value_sums);
+      add_weighted(of_scores, queries, count, lane(), key_sums);  // the scale is in the queries
+    });
+    put(first, key_sums, cut_.of.grad_key, 1, scratch);
+    put(first, value_sums, cut_.of.grad_value, 2, scratch);
+  }
+
+  MEZZO_DEVICE void clear_rows_of_none(const Span& of) const {
+    MEZZO_CUDA::clear_rows_of_none(block_, of, head_.hidden(), head_.column(), head_.size, a_.sequences,
+                                   head_.sequence);
+  }
+
+  /// The part's sum of a bias's gradient, column by column.
+  MEZZO_DEVICE float* bias_sum(int which) const {
+    const int64_t row = static_cast<int64_t>(head_.sequence) * cut_.bias_rows + part();
+    return cut_.of.bias_sums + (row * 3 + which) * head_.hidden() + head_.column();
+  }
+  MEZZO_DEVICE void clear_bias_sum(int which) const {
+    for (int d = block_.thread(); d < head_.size; d += block_.threads()) {
+      bias_sum(which)[d] = 0;
+    }
+  }
+
+ private:
+  MEZZO_DEVICE static Head head(const Block& block, const CutBackward& cut) {
+    const auto& a = cut.of.forward;
+    const int64_t of_sequence = block.index() / cut.parts;
+    return head_of(a.sequences, of_sequence / a.num_heads, static_cast<int>(of_sequence % a.num_heads), a.num_heads,
+                   a.head_size);
+  }
+
+  MEZZO_DEVICE int warp() const { return block_.thread() / kWarp; }
+  MEZZO_DEVICE int lane() const { return block_.thread() % kWarp; }
+
+  template <class Body>
+  MEZZO_DEVICE void for_tiles(const Body& body) const {
+    for (int first = 0; first < head_.count; first += cut_.tile) {
+      body(first, head_.count - first < cut_.tile ? head_.count - first : cut_.tile);
+    }
+  }
+
+  /// Writes what the warps have for rows `first` ..., which the block owns, and its sum over them.
+  MEZZO_DEVICE void put(int first, const Sums& sums, const Span& to, int which, float* scratch) const {
+    block_.sync();  // others read the scratch, maybe
+    for (int c = 0; c < kColumns; ++c) {
+      const int column = lane() + c * kWarp;
+      float sum = 0;
+      for (int i = 0; i < kOwn; ++i) {
+        const int row = first + warp() * kOwn + i;
+        if (row < head_.count && column < head_.size) {
+          static_cast<T*>(to.data)[head_.at(row) + column] = from_float<T>(sums[i][c]);
+          sum += sums[i][c];
+        }
+      }
+      scratch[warp() * kWarpFloats + column] = sum;
+    }
+    block_.sync();
+    for (int d = block_.thread(); d < head_.size; d += block_.threads()) {
+      float sum = 0;
+      for (int w = 0; w < block_.threads() / kWarp; ++w) {
+        sum += scratch[w * kWarpFloats + d];
+      }
+      bias_sum(which)[d] = sum;
+    }
+  }
+
+  const Block& block_;
+  const CutBackward& cut_;
+  const PackedAttentionArguments& a_;
+  Head head_;
+};
+
+}  // namespace mezzo::encoder::MEZZO_CUDA

@@ -1,0 +1,379 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda/host_block.h"
+#include "encoder/cpu/block_ops.h"
+#include "encoder/cuda/block_ops.h"
+#include "encoder/packed_attention.h"
+#include "kernels/reference/random_words.h"
+
+namespace mezzo::encoder {
+namespace {
+
+/// One batch of sequences of `lengths`, each followed by `padding` rows, and `filler` rows behind them all.
+SequenceLayoutPtr layout_of(const std::vector<int32_t>& lengths, int32_t padding, int64_t filler) {
+  std::vector<int32_t> begins{0};
+  for (const int32_t length : lengths) {
+    begins.push_back(begins.back() + length + padding);
+  }
+  return c10::make_intrusive<SequenceLayout>(at::tensor(begins, at::kInt), at::tensor(lengths, at::kInt),
+                                             begins.back() + filler, at::kCPU);
+}
+
+int64_t rows_of(const SequenceLayoutPtr& layout, int64_t filler) {
+  const Sequence& last = layout->sequences().back();
+  return last.first_row + last.num_tokens + filler;
+}
+
+/// 1 in the rows that sequences own, 0 elsewhere; [T, 1].
+at::Tensor owned(const std::vector<Sequence>& sequences, int64_t rows) {
+  const auto mask = at::zeros({rows, 1}, at::kDouble);
+  for (const Sequence& sequence : sequences) {
+    mask.narrow(0, sequence.first_row, sequence.num_tokens).fill_(1);
+  }
+  return mask;
+}
+
+/// |a - b| in units of b's largest element.
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.isfinite().all().item<bool>()) {
+    return std::numeric_limits<double>::infinity();
+  }
+  const auto right = b.to(at::kDouble);
+  return ((a.to(at::kDouble) - right).abs().max() / right.abs().max().clamp_min(1e-30)).item<double>();
+}
+
+/// A weight has the relative error of its score's absolute one, and scores of up to 20 are sums of up to 256 terms in
+/// float32: 64 of its units in the last place. Half a unit of a half type comes to that.
+double tolerance_of(at::ScalarType dtype) {
+  const double of_float = 64.0 / (1 << 23);
+  return of_float + (dtype == at::kBFloat16 ? 1.0 / 256 : dtype == at::kHalf ? 1.0 / 2048 : 0);
+}
+
+struct Problem {
+  PackedAttention attention;
+  at::Tensor grad;
+  SequenceLayoutPtr layout;
+};
+
+Problem problem_of(const SequenceLayoutPtr& layout,
+                   int64_t rows,
+                   int64_t heads,
+                   int64_t head_size,
+                   at::ScalarType dtype,
+                   double dropout,
+                   double size = 1) {
+  const auto matrix = [&](double factor) { return (at::randn({rows, heads * head_size}) * factor).to(dtype); };
+  const auto bias = [&] { return at::randn({heads * head_size}).to(dtype); };
+  return {{matrix(size),
+           matrix(size),
+           matrix(1),
+           {bias(), bias(), bias()},
+           heads,
+           layout,
+           {dropout, {.seed = 0xFEDCBA9876543210, .step = 7, .site = 3}}},
+          matrix(1),
+          layout};
+}
+
+using Named = std::vector<std::pair<const char*, at::Tensor>>;
+
+Named named(const at::Tensor& output, const AttentionGradients& grads) {
+  return {{"output", output},
+          {"query", grads.query},
+          {"key", grads.key},
+          {"value", grads.value},
+          {"query bias", grads.biases.query},
+          {"key bias", grads.biases.key},
+          {"value bias", grads.biases.value}};
+}
+
+Named run_on_gpu(const Problem& problem) {
+  at::Tensor log_sum_exp;
+  const auto output = MEZZO_CUDA::packed_attention(problem.attention, &log_sum_exp);
+  auto result = named(output, MEZZO_CUDA::packed_attention_backward(problem.attention, log_sum_exp, problem.grad));
+  const auto is_owned = owned(problem.attention.layout->sequences(), output.size(0)).to(at::kBool);
+  result.emplace_back("log_sum_exp", at::where(is_owned, log_sum_exp, 0));
+  return result;
+}
+
+Named run_on_cpu(const Problem& problem) {
+  at::Tensor log_sum_exp;
+  const auto output = cpu::packed_attention(problem.attention, &log_sum_exp);
+  auto result = named(output, cpu::packed_attention_backward(problem.attention, log_sum_exp, problem.grad));
+  const auto is_owned = owned(problem.attention.layout->sequences(), output.size(0)).to(at::kBool);
+  result.emplace_back("log_sum_exp", at::where(is_owned, log_sum_exp, 0));
+  return result;
+}
+
+/// By the specification, in float64.
+Named run_reference(const Problem& problem) {
+  const auto& a = problem.attention;
+  const auto leaf = [](const at::Tensor& tensor) { return tensor.to(at::kDouble).requires_grad_(); };
+  const auto query = leaf(a.query), key = leaf(a.key), value = leaf(a.value);
+  const auto query_bias = leaf(a.biases.query), key_bias = leaf(a.biases.key), value_bias = leaf(a.biases.value);
+  const auto output = reference::packed_attention(query + query_bias, key + key_bias, value + value_bias, a.num_heads,
+                                                  problem.layout, a.dropout) *
+                      owned(a.sequences, query.size(0));
+  const auto grads = torch::autograd::grad({output}, {query, key, value, query_bias, key_bias, value_bias},
+                                           {problem.grad.to(at::kDouble)});
+  return named(output.detach(), {grads[0], grads[1], grads[2], {grads[3], grads[4], grads[5]}});
+}
+
+void expect_near(const Named& mine, const Named& right, double tolerance, at::ScalarType dtype) {
+  for (size_t i = 0; i < right.size(); ++i) {
+    const std::string name = mine[i].first;
+    // Scores shift by it alike, which softmax does not see: its gradient is what rounding leaves of many terms.
+    if (name == "key bias") {
+      EXPECT_LT(mine[i].second.abs().max().item<double>(), 1e-3) << name;
+      continue;
+    }
+    // In float32 whatever the inputs are. Of a bias's sum over all tokens the greater part may cancel.
+    const bool is_sum = name.find("bias") != std::string::npos || name == "log_sum_exp";
+    EXPECT_LT(distance(mine[i].second, right[i].second), is_sum ? 4 * tolerance_of(at::kFloat) : tolerance)
+        << name << " of " << dtype;
+  }
+}
+
+const std::vector<int32_t> kLengths = {17, 1, 40, 3, 33, 2}, kManyLengths = {17, 1, 129, 3, 300, 64, 33, 2};
+
+class CudaAttentionTest : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  void SetUp() override { at::manual_seed(1); }
+};
+
+TEST_P(CudaAttentionTest, EqualsTheSpecificationForAllHeadSizes) {
+  const auto layout = layout_of(kLengths, /*padding=*/3, /*filler=*/5);
+  const int64_t rows = rows_of(layout, 3 + 5);
+  struct Case {
+    int64_t head_size;
+    double dropout;
+  };
+  for (const auto& [head_size, dropout] :
+       {Case{1, 0.3}, Case{5, 0}, Case{32, 0.3}, Case{64, 0}, Case{64, 0.3}, Case{80, 0.3}, Case{128, 0}}) {
+    SCOPED_TRACE(testing::Message() << "heads of " << head_size << ", dropout " << dropout);
+    const auto problem = problem_of(layout, rows, 2, head_size, GetParam(), dropout);
+    expect_near(run_on_gpu(problem), run_reference(problem), tolerance_of(GetParam()), GetParam());
+  }
+}
+
+TEST_P(CudaAttentionTest, EqualsTheSpecificationForAllLengths) {
+  const auto layout = layout_of(kManyLengths, /*padding=*/2, /*filler=*/4);
+  const auto problem = problem_of(layout, rows_of(layout, 2 + 4), 1, 64, GetParam(), 0.1);
+  expect_near(run_on_gpu(problem), run_reference(problem), tolerance_of(GetParam()), GetParam());
+}
+
+TEST_P(CudaAttentionTest, EqualsTheCpus) {
+  const auto layout = layout_of({70, 7, 140}, /*padding=*/0, /*filler=*/0);
+  const auto problem = problem_of(layout, 217, 2, 64, GetParam(), 0.1);
+  // Both are rounded.
+  expect_near(run_on_gpu(problem), run_on_cpu(problem), 2 * tolerance_of(GetParam()), GetParam());
+}
+
+TEST_P(CudaAttentionTest, TakesTheWidestHeads) {
+  const auto layout = layout_of({5, 41}, /*padding=*/0, /*filler=*/1);
+  const auto problem = problem_of(layout, 47, 3, 256, GetParam(), 0.1);
+  expect_near(run_on_gpu(problem), run_reference(problem), tolerance_of(GetParam()), GetParam());
+}
+
+TEST_P(CudaAttentionTest, RowsOfNoSequenceAreZero) {
+  const auto layout = layout_of({3, 40}, /*padding=*/2, /*filler=*/4);
+  auto problem = problem_of(layout, 51, 2, 5, GetParam(), 0);
+  // The first sequence may begin behind row 0, and the kernels must not read what is not theirs.
+  problem.attention.layout = c10::make_intrusive<SequenceLayout>(at::tensor({4, 9, 45}, at::kInt),
+                                                                 at::tensor({3, 36}, at::kInt), 51, at::kCPU);
+  const auto is_free = owned(problem.attention.layout->sequences(), 51).logical_not();
+  for (auto& tensor : {problem.attention.query, problem.attention.key, problem.attention.value, problem.grad}) {
+    tensor.masked_fill_(is_free, std::numeric_limits<double>::quiet_NaN());
+  }
+  for (const auto& [name, result] : run_on_gpu(problem)) {
+    EXPECT_TRUE(result.isfinite().all().item<bool>()) << name;
+    if (result.dim() == 2) {
+      EXPECT_EQ(result.masked_select(is_free).count_nonzero().item<int64_t>(), 0) << name;
+    }
+  }
+}
+
+TEST_P(CudaAttentionTest, LargeScoresDoNotOverflow) {
+  // Scores of a few thousand: all weights but one are 0 in float32, and e^score would be infinite.
+  const auto layout = layout_of({50, 20}, 0, 0);
+  const auto problem = problem_of(layout, 70, 2, 32, GetParam(), 0, /*size=*/30);
+  const auto mine = run_on_gpu(problem), right = run_reference(problem);
+  // A score has an error of 2^-23 times its 6000, and the weight that error, relative to 1: 1e-3; to be added to the
+  // rounding of the result.
+  const double of_weights = 1e-3;
+  for (const size_t i : {0, 3}) {
+    EXPECT_LT(distance(mine[i].second, right[i].second), of_weights + tolerance_of(GetParam())) << mine[i].first;
+  }
+  // Of the others, where weights are 0 and 1, nothing but rounding is left: a weight's error, times its gradient of up
+  // to 30, times elements of up to 120, over the root of 32. One wrong weight would give 600.
+  for (const size_t i : {1, 2}) {
+    EXPECT_LT((mine[i].second.to(at::kDouble) - right[i].second).abs().max().item<double>(), 600 * of_weights)
+        << mine[i].first;
+  }
+}
+
+TEST_P(CudaAttentionTest, RepeatsItselfBitForBitInAnyOrderOfThreads) {
+  const auto layout = layout_of(kLengths, 0, 3);
+  const auto problem = problem_of(layout, rows_of(layout, 3), 2, 64, GetParam(), 0.2);
+  const auto first = run_on_gpu(problem), second = run_on_gpu(problem);
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_TRUE(at::equal(first[i].second, second[i].second)) << first[i].first;
+  }
+}
+
+SequenceLayoutPtr no_sequences(int64_t rows) {
+  return c10::make_intrusive<SequenceLayout>(at::zeros({1}, at::kInt), at::empty({0}, at::kInt), rows, at::kCPU);
+}
+
+TEST_P(CudaAttentionTest, OfNoSequencesIsZero) {
+  auto problem = problem_of(layout_of({4}, 0, 0), 4, 2, 5, GetParam(), 0);
+  problem.attention.layout = no_sequences(4);
+  for (const auto& [name, result] : run_on_gpu(problem)) {
+    EXPECT_EQ(result.count_nonzero().item<int64_t>(), 0) << name;
+  }
+}
+
+TEST(CudaAttentionLaunchTest, ShortTextsTakeOneLaunchEachWay) {
+  const auto layout = layout_of({20, 32, 1}, 0, 0);
+  const auto problem = problem_of(layout, 53, 2, 64, at::kHalf, 0.1);
+  const int64_t before = kernels::MEZZO_CUDA::num_launches();
+  run_on_gpu(problem);
+  EXPECT_EQ(kernels::MEZZO_CUDA::num_launches() - before, 2);
+}
+
+struct FirstProblem {
+  FirstTokenAttention attention;
+  WeightedRows grad;
+};
+
+FirstProblem first_problem_of(const SequenceLayoutPtr& layout,
+                              int64_t rows,
+                              int64_t heads,
+                              int64_t hidden,
+                              at::ScalarType dtype,
+                              double dropout) {
+  const auto batch = static_cast<int64_t>(layout->sequences().size());
+  const auto make = [&](at::IntArrayRef sizes) { return at::randn(sizes).to(dtype); };
+  return {{make({heads, batch, hidden}),
+           make({rows, hidden}),
+           static_cast<float>(1 / std::sqrt(hidden)),
+           layout,
+           {dropout, {.seed = 5, .step = 6, .site = 7}}},
+          {make({heads, batch, hidden}), at::randn({batch, heads})}};
+}
+
+Named run_first(const FirstProblem& problem,
+                at::ScalarType rows_dtype,
+                decltype(cpu::first_token_attention) forward,
+                decltype(cpu::first_token_attention_backward) backward) {
+  at::Tensor log_sum_exp;
+  const auto output = forward(problem.attention, &log_sum_exp);
+  const auto grads = backward(problem.attention, log_sum_exp, problem.grad, rows_dtype);
+  return {{"rows", output.rows},
+          {"weight_sums", output.weight_sums},
+          {"log_sum_exp", log_sum_exp},
+          {"grad query", grads.query},
+          {"grad rows", grads.rows}};
+}
+
+Named run_first_on_gpu(const FirstProblem& problem, at::ScalarType rows_dtype) {
+  return run_first(problem, rows_dtype, MEZZO_CUDA::first_token_attention, MEZZO_CUDA::first_token_attention_backward);
+}
+
+/// By its formula, in float64, with the masks of the specification.
+Named run_first_reference(const FirstProblem& problem) {
+  const auto& a = problem.attention;
+  const int64_t heads = a.query.size(0);
+  const auto query = a.query.to(at::kDouble).requires_grad_(), rows = a.rows.to(at::kDouble).requires_grad_();
+  std::vector<at::Tensor> outputs, sums, log_sums;
+  for (size_t b = 0; b < a.sequences.size(); ++b) {
+    const auto& [first, count] = a.sequences[b];
+    const auto own = rows.narrow(0, first, count);
+    const auto scores = query.select(1, static_cast<int64_t>(b)).mm(own.t()) * static_cast<double>(a.scale);
+    auto weights = scores.softmax(1);
+    if (a.dropout.p > 0) {
+      const auto numbers = (first * heads + at::arange(heads, at::kLong)).view({heads, 1});
+      const auto words = kernels::reference::random_words(at::arange((count + 3) / 4, at::kLong), numbers,
+                                                          at::full({}, int64_t{a.dropout.key.step}, at::kLong),
+                                                          a.dropout.key.seed, a.dropout.key.site);
+      const auto is_kept = words.flatten(1).narrow(1, 0, count).ge(static_cast<int64_t>(std::ldexp(a.dropout.p, 32)));
+      weights = weights * is_kept / (1 - a.dropout.p);
+    }
+    outputs.push_back(weights.mm(own));
+    sums.push_back(weights.sum(1));
+    log_sums.push_back(scores.logsumexp(1));
+  }
+  const auto output = at::stack(outputs, 1), weight_sums = at::stack(sums);
+  const auto grads =
+      torch::autograd::grad({output, weight_sums}, {query, rows},
+                            {problem.grad.rows.to(at::kDouble), problem.grad.weight_sums.to(at::kDouble)});
+  return {{"rows", output.detach()},
+          {"weight_sums", weight_sums.detach()},
+          {"log_sum_exp", at::stack(log_sums).detach()},
+          {"grad query", grads[0]},
+          {"grad rows", grads[1]}};
+}
+
+TEST_P(CudaAttentionTest, FirstTokensEqualTheSpecification) {
+  const auto layout = layout_of({17, 1, 40, 3}, /*padding=*/2, /*filler=*/3);
+  const int64_t rows = rows_of(layout, 2 + 3);
+  for (const int64_t hidden : {7, 260}) {
+    for (const double dropout : {0.0, 0.3}) {
+      SCOPED_TRACE(testing::Message() << hidden << " columns, dropout " << dropout);
+      const auto problem = first_problem_of(layout, rows, 2, hidden, GetParam(), dropout);
+      for (const auto rows_dtype : std::set{at::kFloat, GetParam()}) {
+        const auto mine = run_first_on_gpu(problem, rows_dtype), right = run_first_reference(problem);
+        for (size_t i = 0; i < right.size(); ++i) {
+          EXPECT_LT(distance(mine[i].second, right[i].second), tolerance_of(mine[i].second.scalar_type()))
+              << mine[i].first;
+        }
+        const auto& grad_rows = mine.back().second;
+        EXPECT_EQ(grad_rows.scalar_type(), rows_dtype);
+        const auto is_free = owned(problem.attention.layout->sequences(), rows).logical_not();
+        EXPECT_EQ(grad_rows.masked_select(is_free).count_nonzero().item<int64_t>(), 0);
+      }
+    }
+  }
+}
+
+TEST_P(CudaAttentionTest, FirstTokensEqualTheCpusOfLongTextsAndRepeatThemselves) {
+  const auto layout = layout_of({120, 7, 90}, 0, 0);
+  const auto problem = first_problem_of(layout, 217, 2, 64, GetParam(), 0.1);
+  const auto mine = run_first_on_gpu(problem, at::kFloat), again = run_first_on_gpu(problem, at::kFloat),
+             right = run_first(problem, at::kFloat, cpu::first_token_attention, cpu::first_token_attention_backward);
+  for (size_t i = 0; i < right.size(); ++i) {
+    EXPECT_LT(distance(mine[i].second, right[i].second), tolerance_of(mine[i].second.scalar_type())) << mine[i].first;
+    EXPECT_TRUE(at::equal(mine[i].second, again[i].second)) << mine[i].first;
+  }
+}
+
+TEST_P(CudaAttentionTest, FirstTokensOfNoSequencesAreNone) {
+  const auto layout = layout_of({4}, 0, 0);
+  auto problem = first_problem_of(layout, 4, 2, 6, GetParam(), 0);
+  problem.attention.layout = no_sequences(4);
+  problem.attention.query = problem.attention.query.narrow(1, 0, 0).contiguous();
+  problem.grad = {problem.attention.query, at::empty({0, 2})};
+  const auto mine = run_first_on_gpu(problem, at::kFloat);
+  EXPECT_EQ(mine.front().second.sizes(), (at::IntArrayRef{2, 0, 6}));
+  EXPECT_TRUE(at::equal(mine.back().second, at::zeros({4, 6})));
+}
+
+INSTANTIATE_TEST_SUITE_P(AllDtypes, CudaAttentionTest, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
+
+TEST(SequenceLayoutTest, HasATableOfItsSequences) {
+  const auto layout = layout_of({3, 5}, /*padding=*/2, /*filler=*/1);
+  EXPECT_TRUE(at::equal(layout->table(), at::tensor({0, 3, 5, 5}, at::kInt).view({2, 2})));
+  EXPECT_TRUE(at::equal(layout->first_rows(), at::tensor({0, 5}, at::kLong)));
+}
+
+}  // namespace
+}  // namespace mezzo::encoder
