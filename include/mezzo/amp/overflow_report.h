@@ -48,8 +48,8 @@ struct OverflowReport {
 ///
 /// Values are reported as they stand: true gradients after `unscale_` or a step of an optimizer
 /// that does not apply the scale itself, scaled ones after a step skipped by one that
-/// `applies_scale_itself`. Call this before clipping: a norm that is inf or NaN makes every
-/// gradient NaN.
+/// `applies_scale_itself`. Call this before clipping, which turns gradients to 0 or NaN where
+/// their norm is inf or NaN.
 ///
 /// Sparse gradients are coalesced in a copy, since entries of equal index may overflow once summed.
 /// Waits for the device once, and once more where something overflowed.
