@@ -41,18 +41,16 @@ struct AutocastOptions {
 /// Runs the enclosing scope under autocast: ops on `device_type` follow PyTorch's op lists, so
 /// matrix products run in `dtype` and losses in float32. Tensors on other devices are not touched.
 ///
-/// Guards nest, also a disabled region in an enabled one; each restores exactly what it found, on
-/// exceptions too. Thread-local, like `torch::NoGradGuard`, and the very state of Python's
-/// `torch.autocast`, so C++ and Python regions nest in each other. A worker thread needs its own
-/// guard, the wrapper `autocast()`, or an AutocastStateGuard. Never syncs the device.
+/// Guards nest, also a disabled region in an enabled one; each restores what it found, on
+/// exceptions too. The state is this thread's, and the very one of Python's `torch.autocast`, so
+/// C++ and Python regions nest in each other; another thread needs a guard of its own, the wrapper
+/// `autocast()`, or an AutocastStateGuard. Never syncs the device. Warns once if enabled for CUDA
+/// in a process without a GPU.
 ///
 /// An op policy or a log holds for this scope and thread, and in nested guards that bring none of
-/// their own; either costs every op in the region a fraction of a microsecond. A log changes no
-/// number. PyTorch keeps casts of parameters in a cache that all threads share and that misses an
-/// in-place update within a region; under a policy, mezzo keeps them for each thread and casts an
-/// updated one again.
-///
-/// The first enabled region for CUDA warns where this process has no GPU; it changes nothing.
+/// their own; either costs every op in the region a fraction of a microsecond. PyTorch's cache of
+/// cast parameters belongs to all threads and misses an in-place update within a region; under a
+/// policy, each thread has mezzo's, which casts an updated parameter again.
 ///
 /// @code
 /// torch::Tensor loss;

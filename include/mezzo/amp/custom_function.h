@@ -20,7 +20,7 @@ namespace mezzo {
 
 /// Gives a function of your own a line in op policies, as if it were an op: inside an autocast
 /// region its tensor arguments are cast as the line says, and the ops it is made of run with
-/// autocast off (kUntouched: neither). Outside of one it is called as is.
+/// autocast off (under kUntouched neither). Outside of one it is called as is.
 ///
 /// @code
 /// auto fused = mezzo::autocast_function("mylib::fused", mezzo::CastPolicy::kLowerPrecision, torch::kCUDA,

@@ -56,8 +56,7 @@ struct FiniteTracerOptions {
   TORCH_ARG(std::function<void(const NonFiniteOp&)>, on_first);
 };
 
-/// Watches every ATen op of the enclosing scope, in forward and backward, for results with inf or
-/// NaN.
+/// Watches every ATen op of its scope, forward and backward, for results with inf or NaN.
 ///
 /// @code
 /// mezzo::FiniteTracer tracer;
@@ -68,21 +67,20 @@ struct FiniteTracerOptions {
 /// @endcode
 ///
 /// The first op is the one that makes NaN from inputs without NaN, or inf from finite ones: the
-/// innermost that the dispatcher sees, addmm, not linear. A −inf made of finite values counts: name
-/// log in `ignore_ops` if you take logarithms of 0 on purpose. Not reported are memory that is only
-/// allocated, ops in `ignore_ops`, and inf or NaN that a caller asks for by a scalar argument, as
-/// masked_fill(mask, -inf) does. Once one of the latter two has made inf or NaN, ops are reported
-/// only for making more of it, not for having received it; a −inf that was asked for is taken for a
-/// mask and changes nothing.
+/// innermost that the dispatcher sees, addmm, not linear. Not reported are memory that is only
+/// allocated, ops in `ignore_ops` (name log there if you take logarithms of 0 on purpose), and inf
+/// or NaN that a caller asks for by a scalar argument. Once one of the latter two has made inf or
+/// NaN, no op is reported for having received it, only for making more; but a −inf that was asked
+/// for, as masked_fill(mask, -inf) does, is taken for a mask and changes nothing.
 ///
-/// Traces the thread that makes it and the threads of the autograd engine that work for it; destroy
-/// it on the thread that made it. Scopes nest; the innermost traces. Changes no value, no random
-/// number and no gradient.
+/// Traces its own thread, on which it must also be destroyed, and the threads of the autograd
+/// engine that work for it. Scopes nest; the innermost traces. Changes no value, no random number
+/// and no gradient.
 ///
-/// kFirst reads every result, and what ops in place overwrite and backward nodes receive, and waits
-/// for the device at each op until it has found something; from then on it costs next to nothing.
-/// kCount reads every result once and waits only when `counts` is asked, so it may stay on. Neither
-/// fits the capture of a CUDA graph.
+/// kFirst reads every result, what ops in place overwrite, and what backward nodes receive, and
+/// waits for the device at each op until it has found something; from then on it costs next to
+/// nothing. kCount reads every result once and waits only when `counts` is asked, so it may stay
+/// on. Neither fits the capture of a CUDA graph.
 class FiniteTracer {
  public:
   struct Count {

@@ -67,14 +67,13 @@ struct GradScalerOptions {
   /// and max_scale aside; hysteresis must be 1.
   TORCH_ARG(bool, reproduce_pytorch) = false;
   using agree_t = std::function<void(at::Tensor& flags)>;
-  /// For training in several processes: all take part in every check of gradients, so all skip the
-  /// same steps and have the same scale. Replaces `flags`, a float32 vector of zeros and ones on
-  /// the scale's device, by its maximum over all processes, in place
-  /// (`mezzo::distributed::agree_on_found_inf`). Called once by `unscale_`, `step` and each
-  /// evaluation of a closure, also where this process has no gradient; by a `step` after `unscale_`
-  /// only if the optimizer checks gradients itself. So every process must make the same of these
-  /// calls in the same order. No gradient has changed when it is called: if it throws, the call may
-  /// be made again. None: this process decides alone.
+  /// For training in several processes, where all must skip the same steps and have the same scale:
+  /// replaces `flags`, a float32 vector of zeros and ones on the scale's device, by its maximum
+  /// over all processes, in place (`mezzo::distributed::agree_on_found_inf`). Called once by
+  /// `unscale_`, `step` and each evaluation of a closure, also where this process has no gradient,
+  /// but by a `step` after `unscale_` only if the optimizer checks gradients itself; so every
+  /// process must make the same of these calls in the same order. No gradient has changed yet: if
+  /// it throws, the call may be made again. None: this process decides alone.
   TORCH_ARG(agree_t, agree);
 };
 
@@ -123,17 +122,16 @@ class StepResult {
 /// }
 /// @endcode
 ///
-/// With several optimizers, call `step` for each and `update` once. Until `update`, the scaler
-/// tells optimizers apart by their address, and remembers which are unscaled and which have
-/// stepped.
+/// With several optimizers, call `step` for each and `update` once. Until then the scaler
+/// remembers, by their address, which are unscaled and which have stepped. Not thread-safe.
 ///
-/// The scale and its growth count live on the device of the first output that `scale` sees, as
-/// float32 and int32. Gradients may live on several devices, be sparse (COO), and have any floating
-/// dtype; float16 only for optimizers that allow it. Not thread-safe.
+/// The scale (float32) and its growth count (int32) live on the device of the first output that
+/// `scale` sees. Gradients may live on several devices, be sparse (COO), and have any floating
+/// dtype; float16 only for optimizers that allow it.
 ///
 /// In several processes, each has a scaler of its own. Where gradients are averaged over the
-/// processes, all find the same and scales stay equal. Else set GradScalerOptions' `agree`;
-/// `unscale_` and `step` then wait for the other processes, also where they are said never to sync.
+/// processes, all scales stay equal. Else set GradScalerOptions' `agree`; `unscale_` and `step`
+/// then wait for the other processes, also where they are said never to sync.
 ///
 /// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict. Differs: no `device`
 ///     argument; arguments are checked; closures are supported; `step` says whether it stepped;

@@ -11,8 +11,7 @@
 namespace mezzo {
 
 /// Binary cross entropy of probabilities, −w (t log p + (1 − t) log(1 − p)), with both logarithms
-/// clamped at −100: no loss is above 100 w, and no gradient above 1e12 w, even for p = 0 where t =
-/// 1.
+/// clamped at −100: no loss is above 100 w, and no gradient above 1e12 w, even if p = 0, t = 1.
 /// @param probabilities  in [0, 1], of any shape and floating dtype. A value outside, NaN too, is
 ///     an error on the CPU and, as in PyTorch, a device-side assert on CUDA.
 /// @param target  of the same shape; any dtype, commonly 0 and 1

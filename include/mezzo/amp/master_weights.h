@@ -35,8 +35,8 @@ struct MasterWeightsOptions {
 /// @endcode
 /// With any other optimizer, call `accumulate_gradients()` before the step and `copy_to_model()`
 /// after. To sum gradients of several backwards in float32, call `accumulate_gradients()` after
-/// each. To clip after `scaler.unscale_(optimizer)`, take `clip_grad_norm_(masters.parameters(),
-/// max_norm)`: unscaled gradients are float32, and the masters'; the model's are gone.
+/// each. After `scaler.unscale_(optimizer)`, clip `masters.parameters()`: unscaled gradients are
+/// float32, and the masters'; the model's are gone.
 ///
 /// Not thread-safe. Syncs only to check values, in the constructor and in `load_state_dict`.
 class MasterWeights {

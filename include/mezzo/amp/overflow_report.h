@@ -32,8 +32,7 @@ struct OverflowReport {
 
   bool empty() const { return overflowed.empty(); }
 
-  /// NaN is not mended by a lower scale, as inf may be; but where two infs meet, they make NaN,
-  /// too.
+  /// NaN is not mended by a lower scale, as inf may be, unless it came of two infs that met.
   bool has_nan() const;
 
   /// One line: how many gradients overflowed, and the first `most` of them.

@@ -74,8 +74,8 @@ class AmpOptimizer {
   virtual at::Tensor master_of(size_t index) const;
 
   /// Whether `unscale_` may divide in place the float16 gradients of parameters without a master,
-  /// small ones becoming 0: where nothing is updated from them, as if another process updates the
-  /// parameters.
+  /// small ones becoming 0: where nothing is updated from them, as of parameters that another
+  /// process updates.
   virtual bool allows_half_gradients() const { return false; }
 
   /// Returns a function that puts the optimizer's state (not the parameters) back to what it is

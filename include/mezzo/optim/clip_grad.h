@@ -19,7 +19,7 @@ namespace mezzo {
 ///     a sparse gradient; nothing has changed then
 /// @see torch.nn.utils.clip_grad_norm_ (Python). Differs: PyTorch rounds the norms of half
 ///     gradients to half, which can reach inf. LibTorch's function of this name returns a `double`,
-///     and waits for it.
+///     and waits for the device.
 at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, double norm_type = 2.0);
 
 /// Clamps every element of the gradients of `parameters` to [-clip_value, clip_value], in place;

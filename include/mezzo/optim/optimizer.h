@@ -100,8 +100,8 @@ class Optimizer : public AmpOptimizer {
   at::Tensor step(const Closure& closure = {}) override;
 
   /// The norm of the true gradients at the last step, before clipping: float32, 0-dim, on the
-  /// device of the first gradient, or of the loss scale. Undefined where none was measured: by a
-  /// step with neither `max_grad_norm` nor a scaler.
+  /// device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or by a
+  /// scaler's check of scaled gradients; else undefined.
   const at::Tensor& grad_norm() const { return grad_norm_; }
   /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined where nothing was checked.
   at::Tensor found_inf() const override { return found_inf_; }
