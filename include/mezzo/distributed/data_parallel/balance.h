@@ -6,8 +6,8 @@
 namespace mezzo::distributed {
 
 /// Divides the texts of one global batch among ranks so that all get nearly equally many tokens:
-/// longest first, each to the rank with the fewest tokens so far. The fullest rank gets at most 4/3
-/// - 1/(3 num_ranks) of what the best division would give it (Graham 1969, "Bounds on
+/// longest first, each to the rank with the fewest tokens so far. At most, the fullest rank gets
+/// 4/3 - 1/(3 num_ranks) of what the best division would give it (Graham 1969, "Bounds on
 /// multiprocessing timing anomalies"). A pure function: all ranks call it with the same lengths.
 /// Ranks may get unequally many texts, so weigh gradients by texts, not by ranks.
 /// @param lengths  tokens of each text, at least 0

@@ -59,10 +59,10 @@ class DistributedDataParallelBase {
   void register_comm_hook(CommHook hook);
 
   /// Runs `loop`, in which ranks may take different numbers of steps: one that has finished takes
-  /// part in the others' steps with gradients of zero, and takes over parameters and buffers of one
-  /// that ran last in the end, but not what its optimizer keeps. Every forward pass costs one small
-  /// collective more. `loop` must call no collectives besides this module's; no other rank steps
-  /// without `join`.
+  /// part in the others' steps with gradients of zero, and in the end takes over the parameters and
+  /// buffers of one that ran last, but not what its optimizer keeps. Every forward pass costs one
+  /// small collective more. `loop` must call no collectives besides this module's; no other rank
+  /// steps without `join`.
   /// @throws c10::ValueError  where a hook is registered, which divides by itself, and not the
   ///     initial world size asked for
   void join(const std::function<void()>& loop, const JoinOptions& options = {});

@@ -39,30 +39,18 @@ struct LaunchOptions {
 };
 
 /// Starts `nproc` processes that find each other by torchrun's environment (`RANK`, `WORLD_SIZE`,
-/// `MASTER_ADDR` …), and waits for them. docs/launch.md says what ranks find, what a user sees, and
-/// how it ends.
-///
-/// - The launcher of node 0 hosts the `c10d::TCPStore` at which ranks meet, so no rank's death ends
-///   it.
-/// - Every line of a rank appears whole after `[rank N] `, stdout on stdout, stderr on stderr;
-///   those of more than a mebibyte are cut. On a terminal the node's first rank has a terminal for
-///   its stderr too, so that it may draw a progress bar; other lines go above it.
-/// - When a rank fails, the others are ended, and one line on stderr says which and why. One that
-///   is stopped (SIGSTOP) is reported and left alone.
-/// - SIGINT and SIGTERM are passed on to every rank once, SIGHUP as SIGTERM; a second one ends the
-///   ranks at once.
-/// - When nobody reads stdout or stderr any more, the ranks' is a broken pipe, too, which ends
-///   those that write there and do not ignore SIGPIPE. Where stdout takes no more for another
-///   reason, such as a full disk, that is said once and the ranks go on.
-/// - Ranks are process groups of their own; none of their processes outlives this call, nor the
-///   death of this process by SIGKILL.
-/// - `OMP_NUM_THREADS`, unless set, is this process's processors divided among the node's ranks.
-///   Stdin goes to the first rank of node 0, unless it is a terminal.
+/// `MASTER_ADDR` …), and waits for them. docs/launch.md says what ranks find, what is printed, and
+/// how a run ends; in short: node 0's launcher hosts the `c10d::TCPStore` where ranks meet. Lines
+/// of ranks appear whole after `[rank N] `, cut after a mebibyte; on a terminal the node's first
+/// rank has one for its stderr, to draw a progress bar. When a rank fails, the others are ended,
+/// and a line on stderr says which and why. SIGINT and SIGTERM are passed on once, SIGHUP as
+/// SIGTERM; a second one ends the ranks. Ranks see a broken pipe when nobody reads this process's
+/// output; a full disk is reported, and they go on. Ranks are process groups of their own; none of
+/// their processes outlives this call, nor the death of this process by SIGKILL.
 ///
 /// Installs signal handlers for the time of the call and puts back those it found. One call at a
 /// time in a process. The thread must outlive the ranks: Linux ends them when the thread that
 /// started them ends.
-///
 /// @return 0 when every rank ended with 0, or 1 if output was lost then; else the status of the
 ///     first rank to fail, or of the signal that ended the run, as a shell counts it: 128 + N for
 ///     signal N

@@ -120,8 +120,8 @@ class MetricsLog {
   MetricsLog& operator=(MetricsLog&& other) noexcept;
   ~MetricsLog();
 
-  /// @throws c10::Error  if the file was removed or replaced, or the line could not be written, e.g.
-  ///     on a full disk; what is missing of it is written before the next one, or by flush()
+  /// @throws c10::Error  if the file was removed or replaced, or the line could not be written,
+  ///     e.g. on a full disk; what is missing of it is written before the next one, or by flush()
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
   void append(const DiagnoseRecord& record);

@@ -32,8 +32,8 @@ struct BertTokenizerOptions {
 /// The ids are those of Hugging Face's fast tokenizer for every input, its Unicode tables included.
 /// Special and other added tokens are found in the raw text, so a text that holds "[SEP]" yields
 /// the id of `[SEP]`, as there. A text need not be valid UTF-8: each maximal invalid part counts as
-/// U+FFFD, as in Python's `decode("utf-8", "replace")`. Copies share their tables. Thread-safe: it
-/// never changes.
+/// U+FFFD, as in Python's `decode("utf-8", "replace")`. Thread-safe; copies share their
+/// tables.
 ///
 /// @code
 /// auto tokenizer = mezzo::text::BertTokenizer::from_pretrained("bert-base-chinese");
