@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-/// The commands of the program `mezzo`: each adds its flags to `app` and
-/// returns what to do once they are parsed. That returns the exit status.
+/// The commands of the program `mezzo`: each adds its flags to `app` and returns what to do once
+/// they are parsed. That returns the exit status.
 namespace mezzo::app {
 
 /// Exit statuses beside 0. Stopped by signal N, a run ends with 128 + N.

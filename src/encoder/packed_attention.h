@@ -13,15 +13,15 @@ using kernels::DropoutSite;
 using kernels::RandomKey;
 
 /// The operator mezzo::packed_attention: multi-head self-attention within each sequence,
-/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. LibTorch's flash attention, where
-/// `runs_flash`.
-///
-/// @param query, key, value  [T, num_heads * head_size], one floating dtype.
-/// @param dropout  probability on the attention weights; 0 outside training. The weight that head h gives key j of its
-///     sequence at row t is dropped when word j % 4 of the Philox block {j / 4, t * num_heads + h, step, site}, key
-///     seed, is below dropout * 2^32. (Flash attention draws others, of the same key.)
-/// @return [T, num_heads * head_size], differentiable; to any order but for flash attention. Rows of filler and padding
-///     hold finite values without meaning.
+/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. LibTorch's flash attention,
+/// where `runs_flash`.
+/// @param query, key, value  [T, num_heads * head_size], one floating dtype
+/// @param dropout  of the attention weights; p is 0 outside training. The weight that head h gives
+///     key j of its sequence at row t is dropped when word j % 4 of the Philox block
+///     {j / 4, t * num_heads + h, step, site}, key seed, is below p * 2^32. (Flash attention draws
+///     others, of the same key.)
+/// @return [T, num_heads * head_size], differentiable; to any order but for flash attention. Rows
+///     of filler and padding hold finite values without meaning.
 at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& key,
                             const at::Tensor& value,

@@ -6,16 +6,13 @@
 
 namespace mezzo::kernels {
 
-/// The operator mezzo::dropout: `x` with each element zeroed with probability `p`, the others divided by
-/// 1 - p. Differentiable to any order; the mask is a function of `key` and the
-/// element's index (row-major) and is computed again in backward, not stored.
-///
-/// Element i is dropped when word i % 4 of Philox block i / 4 (counter
-/// {block low, block high, step, site}, key seed) is below p * 2^32.
-///
-/// @param x  any shape, floating, any device.
-/// @param p  in [0, 1); 0 returns `x` itself.
-/// @return shape, dtype and device of `x`, contiguous.
+/// The operator mezzo::dropout: `x` with each element zeroed with probability `p`, the others
+/// divided by 1 - p. Differentiable to any order. Element i (row-major) is dropped when word i % 4
+/// of Philox block i / 4 (counter {block low, block high, step, site}, key seed) is below p * 2^32;
+/// backward computes that again instead of storing a mask.
+/// @param x  any shape, floating, any device
+/// @param p  in [0, 1); 0 returns `x` itself
+/// @return shape, dtype and device of `x`, contiguous
 at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
 
 namespace reference {

@@ -7,24 +7,24 @@
 #include "kernels/update_elements.h"
 #include "mezzo/kernels/parameter_update.h"
 
-/// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for float64 parameters):
-/// gradient * inv_scale * clip, the update, and the rounding of `param` and `shadow` in one pass. Gradients are read
-/// only. Results do not depend on the number of threads.
+/// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for
+/// float64 parameters): gradient * inv_scale * clip, the update, and the rounding of `param` and
+/// `shadow` in one pass. Gradients are read only. Results do not depend on the number of threads.
 ///
-/// On the CPU, `adam` and `sgd` store a float32 moment below the smallest normal number as 0. Those
-/// of an embedding that is no longer looked up decay into denormals and stay there, and denormals
-/// cost some processors a hundred times a normal product. The update itself still uses the moment
-/// before that, and no bit of a weight above 1e-19 in magnitude depends on it (see
-/// `flushes_denormals`). `lamb` keeps denormals: its steps are as long for the smallest direction as
-/// for any other. So do accelerators, which lose no time with them.
+/// mezzo's kernels of `adam` and `sgd` store a float32 moment below the smallest normal number as 0:
+/// moments of an embedding that is no longer looked up decay into denormals, which cost some
+/// processors a hundred times a normal product. The update itself still uses the moment before
+/// that, and no bit of a weight above 1e-19 in magnitude depends on it (see `flushes_denormals`).
+/// `lamb`, whose steps are as long for the smallest direction as for any other, keeps denormals; so
+/// does the specification on accelerators, which lose no time by them.
 namespace mezzo::kernels {
 
 using ParameterUpdates = std::vector<ParameterUpdate>;
 
-/// Whether `adam` can flush denormals unseen, as it can unless `eps` is tiny or 0. All that flushing
-/// the second moment ever loses is below smallest_normal / (1 - beta2), and its root must be lost
-/// anyway where `eps` is added to it. What the first moment loses moves a weight by less than
-/// lr * smallest_normal / (1 - beta1) / eps.
+/// Whether `adam` can flush denormals unseen, as it can unless `eps` is tiny or 0. All that
+/// flushing the second moment ever loses is below smallest_normal / (1 - beta2), and its root must
+/// be lost anyway where `eps` is added to it. What the first moment loses moves a weight by less
+/// than lr * smallest_normal / (1 - beta1) / eps.
 bool flushes_denormals(const AdamSettings& settings);
 
 /// Slots: exp_avg, exp_avg_sq, and max_exp_avg_sq with amsgrad. Needs a step count.

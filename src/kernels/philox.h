@@ -5,8 +5,8 @@
 
 namespace mezzo::kernels {
 
-/// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as
-/// 1, 2, 3"): four random words from a 128-bit counter and a 64-bit key.
+/// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): four random
+/// words from a 128-bit counter and a 64-bit key.
 struct Philox {
   static constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   static constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;

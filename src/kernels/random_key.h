@@ -4,8 +4,8 @@
 
 namespace mezzo::kernels {
 
-/// Names one stream of random numbers: the same key gives the same numbers on
-/// every device and for any thread count, so nothing random needs storing.
+/// Names one stream of random numbers: the same key gives the same numbers on every device and for
+/// any thread count, so nothing random needs storing.
 struct RandomKey {
   uint64_t seed = 0;  ///< of the run
   uint32_t step = 0;  ///< micro-batch of the run, counted from 0

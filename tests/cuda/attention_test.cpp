@@ -122,7 +122,7 @@ Named run_reference(const Problem& problem) {
   const auto query_bias = leaf(a.biases.query), key_bias = leaf(a.biases.key), value_bias = leaf(a.biases.value);
   const auto output = reference::packed_attention(query + query_bias, key + key_bias, value + value_bias, a.num_heads,
                                                   problem.layout, a.dropout) *
-                      owned(a.sequences, query.size(0));
+                      owned(a.layout->sequences(), query.size(0));
   const auto grads = torch::autograd::grad({output}, {query, key, value, query_bias, key_bias, value_bias},
                                            {problem.grad.to(at::kDouble)});
   return named(output.detach(), {grads[0], grads[1], grads[2], {grads[3], grads[4], grads[5]}});
@@ -295,8 +295,8 @@ Named run_first_reference(const FirstProblem& problem) {
   const int64_t heads = a.query.size(0);
   const auto query = a.query.to(at::kDouble).requires_grad_(), rows = a.rows.to(at::kDouble).requires_grad_();
   std::vector<at::Tensor> outputs, sums, log_sums;
-  for (size_t b = 0; b < a.sequences.size(); ++b) {
-    const auto& [first, count] = a.sequences[b];
+  for (size_t b = 0; b < a.layout->sequences().size(); ++b) {
+    const auto& [first, count] = a.layout->sequences()[b];
     const auto own = rows.narrow(0, first, count);
     const auto scores = query.select(1, static_cast<int64_t>(b)).mm(own.t()) * static_cast<double>(a.scale);
     auto weights = scores.softmax(1);

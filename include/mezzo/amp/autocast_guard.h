@@ -38,29 +38,20 @@ struct AutocastOptions {
   TORCH_ARG(CastLogPointer, log) = nullptr;
 };
 
-/// Runs the enclosing scope under autocast: ops on `device_type` follow
-/// PyTorch's op lists, so matrix products run in `dtype` and losses in float32.
+/// Runs the enclosing scope under autocast: ops on `device_type` follow PyTorch's op lists, so
+/// matrix products run in `dtype` and losses in float32. Tensors on other devices are not touched.
 ///
-/// Guards nest, also with a disabled region inside an enabled one; each
-/// restores exactly the state it found, on exceptions too. Thread-local, like
-/// `torch::NoGradGuard`, and the very state that Python's `torch.autocast`
-/// sets, so C++ and Python regions nest in each other. A worker thread needs
-/// its own guard, or the function wrapper `autocast()`. Never syncs the device.
+/// Guards nest, also a disabled region in an enabled one; each restores what it found, on
+/// exceptions too. The state is this thread's, and the very one of Python's `torch.autocast`, so
+/// C++ and Python regions nest in each other; another thread needs a guard of its own, the wrapper
+/// `autocast()`, or an AutocastStateGuard. Never syncs the device. Warns once if enabled for CUDA
+/// in a process without a GPU.
 ///
-/// With a policy, ops on `device_type` follow that op list in this scope
-/// and thread alone, and in guards nested in it, which keep the policy unless
-/// they carry their own. Without, ops run PyTorch's own autocast kernels; a log
-/// watches these and changes nothing. Every op called in a region with a policy
-/// or a log costs a fraction of a microsecond more.
-/// Casts of parameters are kept by PyTorch, in a cache that all threads share and
-/// that does not see an in-place update within a region; under a policy
-/// they are kept by mezzo, for each thread, and an updated one is cast again.
+/// An op policy or a log holds for this scope and thread, and in nested guards that bring none of
+/// their own; either costs every op in the region a fraction of a microsecond. PyTorch's cache of
+/// cast parameters belongs to all threads and misses an in-place update within a region; under a
+/// policy, each thread has mezzo's, which casts an updated parameter again.
 ///
-/// A region for a device this process has no tensors on is legal and does
-/// nothing; tensors on other devices are not touched. The first for CUDA where
-/// LibTorch has none, or no GPU, warns.
-///
-/// Example:
 /// @code
 /// torch::Tensor loss;
 /// {
@@ -70,32 +61,30 @@ struct AutocastOptions {
 /// scaler.scale(loss).backward();
 /// @endcode
 ///
-/// @see torch.autocast (Python). Differs: a dtype the device type cannot
-/// autocast to is an error, where Python warns and switches autocast off.
+/// @see torch.autocast (Python). Differs: a dtype that autocast cannot use is an error, where
+///     Python warns and switches autocast off.
 class AutocastGuard {
   struct Found;
 
  public:
-  /// @param dtype  kHalf or kBFloat16.
-  /// @param enabled  false makes a full-precision region inside an autocast one.
-  /// @param cache_enabled  whether casts of float32 leaf parameters are kept
-  ///     until the outermost region ends; nullopt keeps the current setting
-  ///     (initially true).
-  /// @throws c10::ValueError  for any other `dtype`, or a device type that has
-  ///     no autocast; no state has changed then.
+  /// @param dtype  kHalf or kBFloat16
+  /// @param enabled  false makes a full-precision region inside an autocast one
+  /// @param cache_enabled  whether casts of float32 leaf parameters are kept until the outermost
+  ///     region ends; nullopt keeps the current setting (initially true)
+  /// @throws c10::ValueError  for any other `dtype`, or a device type without autocast; no state
+  ///     has changed then
   AutocastGuard(c10::DeviceType device_type,
                 c10::ScalarType dtype,
                 bool enabled = true,
                 std::optional<bool> cache_enabled = std::nullopt);
 
   /// With a policy or a log.
-  /// @throws c10::Error  also where another library, or another version of mezzo in this process, has taken what
-  ///     these need of LibTorch's dispatcher; no state has changed then.
+  /// @throws c10::Error  also where another library, or another version of mezzo in this process,
+  ///     has taken what these need of LibTorch's dispatcher; no state has changed then
   AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype, const AutocastOptions& options);
 
-  /// With the device type's current autocast dtype, as `torch.autocast("cpu")`:
-  /// initially kBFloat16 on CPU, kHalf on CUDA. Float32, which only Python sets,
-  /// makes a region that casts to it.
+  /// With the device type's current autocast dtype, as `torch.autocast("cpu")`: initially kBFloat16
+  /// on CPU, kHalf on CUDA. Float32, which only Python sets, makes a region that casts to it.
   explicit AutocastGuard(c10::DeviceType device_type);
 
   /// A full-precision region: `auto full = mezzo::AutocastGuard::disabled(torch::kCUDA);`
@@ -124,21 +113,14 @@ class AutocastGuard {
   std::unique_ptr<PolicyRegionGuard> policy_region_;
 };
 
-/// How many casts of parameters this thread's regions with a policy keep; none
-/// outside of them.
+/// How many casts of parameters this thread's regions with a policy keep; 0 outside of them.
 size_t autocast_cache_size();
 
-/// Wraps `function` so that each call runs under an AutocastGuard of its own:
-/// the counterpart of Python's `@torch.autocast(...)` decorator.
+/// `function`, each call of which runs under an AutocastGuard of its own, on whatever thread:
+/// Python's `@torch.autocast(...)` decorator. Arguments and result pass through unchanged,
+/// references as references. As thread-safe as `function`. The other parameters are
+/// AutocastGuard's, checked at each call.
 ///
-/// The region is opened on the thread that calls, so the result may be handed
-/// to any thread. Arguments and result pass through unchanged (references stay
-/// references). As thread-safe as `function` itself.
-///
-/// @param device_type, dtype, enabled, cache_enabled  as for AutocastGuard;
-///     checked at each call.
-///
-/// Example:
 /// @code
 /// auto forward = mezzo::autocast(torch::kCPU, torch::kBFloat16,
 ///     [&](const torch::Tensor& x) { return model->forward(x); });

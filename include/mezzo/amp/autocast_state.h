@@ -16,9 +16,9 @@ namespace mezzo {
 class CastLog;
 class PolicyRegionGuard;
 
-/// What the AutocastGuards of a thread (or Python's `torch.autocast`) have set: for each device type whether autocast
-/// is on, its dtype, op policy and log; whether casts are cached; and the ModuleScope path. Take it on one thread, and
-/// hand it to an AutocastStateGuard on another.
+/// What a thread's AutocastGuards (or Python's `torch.autocast`) have set: for each device type
+/// whether autocast is on, its dtype, op policy and log; whether casts are cached; and the
+/// ModuleScope path. Take it on one thread, and hand it to an AutocastStateGuard on another.
 ///
 /// @code
 /// const auto state = mezzo::AutocastState::current();
@@ -57,12 +57,10 @@ class AutocastState {
   std::string module_path_;
 };
 
-/// Puts an AutocastState in force on this thread while it lives; restores what it found. Guards nest, also with
-/// AutocastGuard.
-///
-/// Where the state is that of an autocast region, keep that region open for as long as the guard lives: PyTorch's cache
-/// of cast weights belongs to all threads, and is cleared when the region ends, not when this guard does. A log in the
-/// state must outlive the guard.
+/// Puts an AutocastState in force on this thread while it lives; restores what it found. Guards
+/// nest, also with AutocastGuard. A log in the state must outlive the guard, and an autocast region
+/// that the state was taken in must stay open as long: its end clears PyTorch's cache of cast
+/// weights, which belongs to all threads.
 class AutocastStateGuard {
  public:
   explicit AutocastStateGuard(AutocastState state);

@@ -16,10 +16,9 @@
 
 namespace mezzo {
 
-/// Records what autocast casts while an AutocastGuard carries it: which op, by
-/// which policy line, from and to which dtype, where in the model, how often and
-/// how many bytes. Changes no number: without an OpPolicy it watches what PyTorch's
-/// own autocast kernels do, on whatever device.
+/// Records what autocast casts while an AutocastGuard carries it: which op, by which policy line,
+/// from and to which dtype, where in the model, how often and how many bytes. Changes no number:
+/// without an OpPolicy it watches PyTorch's own autocast kernels, on whatever device.
 ///
 /// @code
 /// mezzo::CastLog log;
@@ -30,8 +29,7 @@ namespace mezzo {
 /// std::cout << log.to_table();
 /// @endcode
 ///
-/// Thread-safe: guards on several threads may write to one log. It must outlive
-/// the guards. Recording never syncs the device.
+/// Thread-safe: guards on several threads may write to one log. It must outlive them. Never syncs.
 class CastLog {
  public:
   struct Entry {
@@ -59,11 +57,10 @@ class CastLog {
 
   void clear();
 
-  /// Runs `function` once under autocast to record what it casts, without
-  /// leaving a trace: no gradients are recorded, and the device's random numbers
-  /// go on from where they were. Put a model with batch norms into eval mode.
-  /// @param function  runs the model's forward on an input of the usual shape.
-  /// @param policy  nullopt: the enclosing region's, or else PyTorch's own.
+  /// Runs `function` once under autocast to record what it casts, without gradients and with the
+  /// device's random numbers put back. Put a model with batch norms into eval mode.
+  /// @param function  runs the model's forward on an input of the usual shape
+  /// @param policy  nullopt: the enclosing region's, or else PyTorch's own
   void dry_run(c10::DeviceType device_type,
                c10::ScalarType dtype,
                const std::function<void()>& function,

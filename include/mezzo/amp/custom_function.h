@@ -18,9 +18,9 @@
 
 namespace mezzo {
 
-/// Gives a function of your own a line in op policies, as if it were an op:
-/// inside an autocast region its tensor arguments are cast as the line says, and
-/// the ops it is made of run with autocast off. Outside of one it is called as is.
+/// Gives a function of your own a line in op policies, as if it were an op: inside an autocast
+/// region its tensor arguments are cast as the line says, and the ops it is made of run with
+/// autocast off (under kUntouched neither). Outside of one it is called as is.
 ///
 /// @code
 /// auto fused = mezzo::autocast_function("mylib::fused", mezzo::CastPolicy::kLowerPrecision, torch::kCUDA,
@@ -28,13 +28,12 @@ namespace mezzo {
 /// policy.set("mylib::fused", mezzo::CastPolicy::kFloat32);   // in one scope, say
 /// @endcode
 ///
-/// Casts arguments of type Tensor, std::optional<Tensor> and std::vector<Tensor>;
-/// others pass through. As thread-safe as `function`.
-///
-/// @param name  process-wide, with "::"; wrapping another function under it is allowed.
-/// @param policy  kLowerPrecision, kFloat32, kPromote, kBanned or kUntouched.
-/// @throws c10::ValueError  for another policy, or a name without "::".
-/// @see torch.library.register_autocast (Python), which knows lower precision only.
+/// Casts arguments of type Tensor, std::optional<Tensor> and std::vector<Tensor>; others pass
+/// through. As thread-safe as `function`.
+/// @param name  process-wide, with "::"; wrapping another function under it is allowed
+/// @param policy  kLowerPrecision, kFloat32, kPromote, kBanned or kUntouched
+/// @throws c10::ValueError  for another policy, or a name without "::"
+/// @see torch.library.register_autocast (Python), which knows lower precision only
 template <class Function>
 [[nodiscard]] auto autocast_function(std::string name,
                                      CastPolicy policy,
@@ -49,8 +48,8 @@ template <class Function>
   };
 }
 
-/// Runs the forward of a `torch::autograd::Function` as Python's
-/// `torch.amp.custom_fwd` does, and remembers the autocast state for `custom_bwd`.
+/// Runs the forward of a `torch::autograd::Function` as Python's `torch.amp.custom_fwd` does, and
+/// keeps the autocast state for `custom_bwd`. Thread-safe; never syncs.
 ///
 /// @code
 /// static torch::Tensor forward(AutogradContext* ctx, torch::Tensor x, torch::Tensor y) {
@@ -64,11 +63,10 @@ template <class Function>
 /// }
 /// @endcode
 ///
-/// @param cast_inputs  nullopt: `forward` runs under the autocast state in force.
-///     A dtype: inside an autocast region the floating tensors on `device_type`
-///     (float64 aside) are cast to it, and `forward` runs with autocast off.
-///     Outside of a region nothing is cast.
-/// @return what `forward` returns. Thread-safe; never syncs the device.
+/// @param cast_inputs  nullopt: `forward` runs under the autocast state in force. A dtype: inside
+///     an autocast region floating tensors on `device_type`, float64 aside, are cast to it, and
+///     `forward` runs with autocast off; outside of one nothing is cast.
+/// @return what `forward` returns
 template <class Forward, class... Args>
 auto custom_fwd(torch::autograd::AutogradContext* ctx,
                 c10::DeviceType device_type,
@@ -79,12 +77,11 @@ auto custom_fwd(torch::autograd::AutogradContext* ctx,
   return std::invoke(forward, detail::cast_argument(scope, std::forward<Args>(args))...);
 }
 
-/// Runs the backward of a `torch::autograd::Function` in the autocast state (on
-/// or off, dtype, op policy) that its forward ran in, wherever and on
-/// whatever thread it is called.
-/// @return what `backward`, called without arguments, returns.
-/// @throws c10::Error  if the forward of `ctx` did not run through `custom_fwd`.
-/// @see torch.amp.custom_bwd (Python).
+/// Runs the backward of a `torch::autograd::Function` in the autocast state (on or off, dtype, op
+/// policy) that its forward ran in, on whatever thread it is called.
+/// @return what `backward`, called without arguments, returns
+/// @throws c10::Error  if the forward of `ctx` did not run through `custom_fwd`
+/// @see torch.amp.custom_bwd (Python)
 template <class Backward>
 auto custom_bwd(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type, Backward&& backward) {
   const detail::BackwardScope scope(ctx, device_type);

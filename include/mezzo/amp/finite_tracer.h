@@ -29,8 +29,8 @@ struct TracedTensor {
 
 /// The op with which non-finite values began.
 struct NonFiniteOp {
-  /// false: some argument held NaN or +inf already, and no op that could be seen
-  /// had made it: a bad input or parameter, or a kernel outside of ATen.
+  /// false: an argument held NaN or +inf already (a gradient: or -inf), and no op that could be
+  /// seen had made it: a bad input or parameter, or a kernel outside of ATen.
   bool produced_here = true;
   std::string op;  ///< "aten::log", "aten::add.Tensor"; or a backward node that received bad gradients
   bool in_backward = false;
@@ -56,8 +56,7 @@ struct FiniteTracerOptions {
   TORCH_ARG(std::function<void(const NonFiniteOp&)>, on_first);
 };
 
-/// Watches every ATen op of the enclosing scope for results that are inf or NaN,
-/// in forward and backward.
+/// Watches every ATen op of its scope, forward and backward, for results with inf or NaN.
 ///
 /// @code
 /// mezzo::FiniteTracer tracer;
@@ -67,23 +66,21 @@ struct FiniteTracerOptions {
 /// tracer.check();
 /// @endcode
 ///
-/// The first op is the one that makes NaN from inputs without NaN, or inf from
-/// finite ones. It is the innermost that the dispatcher sees: addmm, not linear.
-/// Not reported: memory that is only allocated; what a caller asks for by a
-/// scalar argument that is itself inf or NaN, as masked_fill(mask, -inf) does;
-/// and ops in `ignore_ops`. Once one of the latter two has made inf or NaN, only ops
-/// that make more of it are reported, none for having received it; but a −inf that
-/// was asked for is taken for a mask, and changes nothing. A −inf that an op makes of finite values is
-/// reported: name log, if you take logarithms of 0 on purpose.
+/// The first op is the one that makes NaN from inputs without NaN, or inf from finite ones: the
+/// innermost that the dispatcher sees, addmm, not linear. Not reported are memory that is only
+/// allocated, ops in `ignore_ops` (name log there if you take logarithms of 0 on purpose), and inf
+/// or NaN that a caller asks for by a scalar argument. Once one of the latter two has made inf or
+/// NaN, no op is reported for having received it, only for making more; but a −inf that was asked
+/// for, as masked_fill(mask, -inf) does, is taken for a mask and changes nothing.
 ///
-/// Traces the thread that makes it and the threads of the autograd engine that
-/// work for it. Scopes nest; the innermost traces. Changes no value, no random
-/// number and no gradient. Destroy it on the thread that made it.
+/// Traces its own thread, on which it must also be destroyed, and the threads of the autograd
+/// engine that work for it. Scopes nest; the innermost traces. Changes no value, no random number
+/// and no gradient.
 ///
-/// Cost: kFirst reads every result once, and waits for the device at every op
-/// until it has found something; after that, next to nothing. kCount reads every
-/// result once and waits only when `counts` is asked, so it may stay on. Neither
-/// fits the capture of a CUDA graph.
+/// kFirst reads every result, what ops in place overwrite, and what backward nodes receive, and
+/// waits for the device at each op until it has found something; from then on it costs next to
+/// nothing. kCount reads every result once and waits only when `counts` is asked, so it may stay
+/// on. Neither fits the capture of a CUDA graph.
 class FiniteTracer {
  public:
   struct Count {

@@ -43,57 +43,57 @@ struct GradScalerOptions {
   TORCH_ARG(bool, enabled) = true;
   /// true: the scale never grows or backs off by itself; overflowed steps are skipped all the same.
   TORCH_ARG(bool, static_scale) = false;
-  /// The scale never falls below this. The default, the smallest normal float, keeps its reciprocal finite. From 1
-  /// upward, unscaling cannot overflow, and on an accelerator the second look at the gradients is saved. >= 0.
+  /// The scale never falls below this. The default, the smallest normal float, keeps its reciprocal
+  /// finite. From 1 upward unscaling cannot overflow, which saves a second look at the gradients on
+  /// an accelerator. >= 0.
   TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
   /// The scale never grows above this.
   TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
   /// true: `step` passes over an optimizer none of whose parameters has a gradient, which is an error otherwise.
   TORCH_ARG(bool, allow_no_gradients) = false;
-  /// Overflows in a row before the scale backs off; until then they only skip the step and end the count of good ones.
-  /// Each further one in that row backs off again; a step without overflow starts afresh. >= 1. As in Apex; Megatron
-  /// and DeepSpeed (by default) start afresh only when the scale grows.
+  /// Overflows in a row before the scale backs off; until then they only skip the step and end the
+  /// count of good ones. Each further one in that row backs off again; a step without overflow
+  /// starts afresh. >= 1. As in Apex; Megatron and DeepSpeed (by default) start afresh only when
+  /// the scale grows.
   TORCH_ARG(int64_t, hysteresis) = 1;
-  /// `step` throws when it would skip for the so many-th iteration in a row, naming the gradients to blame; 0: never.
-  /// Free where `step` waits for the device anyway, and on the CPU. Where an optimizer steps on an accelerator by
-  /// itself, it waits once in so many steps, and may notice as many steps late. Not part of the state_dict.
+  /// `step` throws when it would skip for the so many-th iteration in a row, naming the gradients
+  /// to blame; 0: never. Free on the CPU and where `step` waits for the device anyway; an optimizer
+  /// that steps on an accelerator by itself waits once in so many steps, and may notice as many
+  /// steps late. Not part of the state_dict.
   TORCH_ARG(int64_t, max_consecutive_skips) = 0;
-  /// true: computes the very numbers of torch.amp.GradScaler, also where those are defects: the scale may fall to 0 and
-  /// NaN then reach the parameters; a gradient that overflows by being unscaled is not found; a growth interval set
-  /// below the count of good steps stops all growth. Sets min_scale and max_scale aside; hysteresis must be 1.
+  /// true: computes the very numbers of torch.amp.GradScaler, defects included: the scale may fall
+  /// to 0 and NaN then reach the parameters; a gradient that overflows by being unscaled is not
+  /// found; a growth interval set below the count of good steps stops all growth. Sets min_scale
+  /// and max_scale aside; hysteresis must be 1.
   TORCH_ARG(bool, reproduce_pytorch) = false;
   using agree_t = std::function<void(at::Tensor& flags)>;
-  /// For training in several processes: makes every check of gradients one that all take part in, so that all skip the
-  /// same steps and have the same scale. Called with a float32 vector of zeros and ones on the device of the scale, to
-  /// replace it, in place, by its maximum over all processes (`mezzo::distributed::agree_on_found_inf`). `unscale_`,
-  /// `step` and each evaluation of a closure call it once, also where this process has no gradient: whether an
-  /// optimizer has any is judged by all together, too. A `step` after `unscale_` calls it where the optimizer measures
-  /// gradients itself, and so may find what came into them since. So each process must make the same of these calls in
-  /// the same order. Called before any gradient changes: where it throws, gradients are still scaled, the optimizer's
-  /// stage is as it was, and the call may be made again. None: this process decides alone.
+  /// For training in several processes, where all must skip the same steps and have the same scale:
+  /// replaces `flags`, a float32 vector of zeros and ones on the scale's device, by its maximum
+  /// over all processes, in place (`mezzo::distributed::agree_on_found_inf`). Called once by
+  /// `unscale_`, `step` and each evaluation of a closure, also where this process has no gradient,
+  /// but by a `step` after `unscale_` only if the optimizer checks gradients itself; so every
+  /// process must make the same of these calls in the same order. No gradient has changed yet: if
+  /// it throws, the call may be made again. None: this process decides alone.
   TORCH_ARG(agree_t, agree);
 };
 
-/// What became of one `GradScaler::step`. Cheap to make: it asks the device
-/// nothing until you ask it.
+/// What became of one `GradScaler::step`. Asks the device nothing until you ask it.
 class StepResult {
  public:
-  /// Whether the parameters were updated; false if the step was skipped, by the
-  /// scaler or by the optimizer, as mezzo's with `max_grad_norm` do.
-  /// Waits for the device the first time, and only after an optimizer that
-  /// applies the scale or checks gradients itself: `step` has had to find out
-  /// for all others.
+  /// Whether the parameters were updated; false if the scaler skipped the step, or the optimizer
+  /// did, as mezzo's with `max_grad_norm` do. Waits for the device the first time, and only after
+  /// an optimizer that applies the scale or checks gradients itself: for others `step` has waited
+  /// already.
   bool stepped() const;
 
-  /// 1 if the step was skipped for an inf or NaN, else 0: float32, 0-dim, on
-  /// the device of the scale. The one verdict: `stepped`, `update` and the
-  /// optimizer's own `found_inf` say the same. Undefined where nothing was
-  /// checked: an optimizer without gradients; a disabled scaler, unless the
-  /// optimizer checks by itself. Never syncs.
+  /// 1 if the step was skipped for an inf or NaN, else 0: float32, 0-dim, on the scale's device;
+  /// the one verdict that `stepped`, `update` and the optimizer's own `found_inf` follow. Undefined
+  /// where nothing was checked: an optimizer without gradients, or a disabled scaler whose
+  /// optimizer does not check by itself. Never syncs.
   const at::Tensor& found_inf() const { return found_inf_; }
 
-  /// What the closure, or the optimizer's own step, returned; undefined if
-  /// nothing. For a step skipped in its closure: the first evaluation's loss.
+  /// What the closure, or the optimizer's own step, returned; undefined if nothing. For a step
+  /// skipped in its closure: the first evaluation's loss.
   const at::Tensor& loss() const { return loss_; }
 
  private:
@@ -106,9 +106,9 @@ class StepResult {
   at::Tensor loss_;
 };
 
-/// Scales losses so that small float16 gradients do not vanish, skips the steps
-/// whose gradients overflowed, and adapts the scale: backing off after an
-/// overflow, growing after `growth_interval` steps without one.
+/// Scales losses so that small float16 gradients do not vanish, skips the steps whose gradients
+/// overflowed, and adapts the scale: backs off after an overflow, grows after `growth_interval`
+/// steps without one.
 ///
 /// @code
 /// mezzo::GradScaler scaler;
@@ -122,26 +122,22 @@ class StepResult {
 /// }
 /// @endcode
 ///
-/// With several optimizers, call `step` for each and `update` once. Each has a
-/// stage: ready, unscaled, stepped; `update` makes all of them ready again. An
-/// optimizer is told apart by its address until then.
+/// With several optimizers, call `step` for each and `update` once. Until then the scaler
+/// remembers, by their address, which are unscaled and which have stepped. Not thread-safe.
 ///
-/// The scale and its growth count live on the device of the first output that
-/// `scale` sees, as float32 and int32. Gradients may live on several devices,
-/// be sparse (COO), and have any floating dtype; float16 only for optimizers
-/// that allow it. Not thread-safe: call from one thread at a time.
+/// The scale (float32) and its growth count (int32) live on the device of the first output that
+/// `scale` sees. Gradients may live on several devices, be sparse (COO), and have any floating
+/// dtype; float16 only for optimizers that allow it.
 ///
-/// In several processes, each has a scaler of its own. Where gradients have been
-/// averaged over the processes, all find the same, and scales stay equal by
-/// themselves. Else set GradScalerOptions' `agree`: `unscale_` and `step` wait
-/// for the other processes then, also where they are said never to sync.
+/// In several processes, each has a scaler of its own. Where gradients are averaged over the
+/// processes, all scales stay equal. Else set GradScalerOptions' `agree`; `unscale_` and `step`
+/// then wait for the other processes, also where they are said never to sync.
 ///
-/// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict.
-/// Differs: no `device` argument; arguments are checked; closures are supported;
-/// `step` says whether it stepped; an overflow caused by unscaling, or a scale
-/// without finite reciprocal, skips the step; the scale stays in [min_scale,
-/// max_scale]; a growth interval lowered below the count of good steps grows the
-/// scale at the next one. Those that change numbers: `reproduce_pytorch`.
+/// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict. Differs: no `device`
+///     argument; arguments are checked; closures are supported; `step` says whether it stepped;
+///     and, unless `reproduce_pytorch`, an overflow caused by unscaling, or a scale without finite
+///     reciprocal, skips the step, the scale stays in [min_scale, max_scale], and a growth interval
+///     lowered below the count of good steps grows the scale at the next one.
 class GradScaler {
  public:
   using StateDict = std::map<std::string, c10::Scalar>;
@@ -155,8 +151,8 @@ class GradScaler {
   GradScaler& operator=(GradScaler&&) noexcept;
   ~GradScaler();
 
-  /// `output` times the scale, on the output's device; differentiable. A 0-dim
-  /// half loss becomes float32. Never syncs.
+  /// `output` times the scale, on the output's device; differentiable. A 0-dim half loss becomes
+  /// float32. Never syncs.
   at::Tensor scale(const at::Tensor& output);
 
   /// Each of several outputs, on whatever devices, times the scale.
@@ -175,42 +171,38 @@ class GradScaler {
     return scaled;
   }
 
-  /// Divides the gradients of `optimizer` by the scale, to clip or inspect them
-  /// before `step`, and remembers whether any was, or became, inf or NaN. Call
-  /// once per step, after the last backward. Sparse float16 gradients are
-  /// coalesced and replaced. With float32 master weights, the unscaled gradients
-  /// are the masters': clip and inspect those (`MasterWeights::parameters`). Never
-  /// syncs if the scale and the gradients live on one device.
-  /// @throws c10::Error  before the first `scale`, twice, or after `step`.
-  /// @throws c10::ValueError  for a float16 or non-floating gradient, naming the
-  ///     parameter. No gradient has changed then.
+  /// Divides the gradients of `optimizer` by the scale, to clip or inspect them before `step`, and
+  /// remembers whether any was, or became, inf or NaN. Call once per step, after the last backward.
+  /// Sparse float16 gradients are replaced by coalesced ones; of float32 master weights, the
+  /// unscaled gradients are the masters' (`MasterWeights::parameters`). Never syncs if the scale
+  /// and the gradients live on one device.
+  /// @throws c10::Error  before the first `scale`, twice, or after `step`
+  /// @throws c10::ValueError  for a float16 or non-floating gradient, naming the parameter; no
+  ///     gradient has changed then
   void unscale_(AmpOptimizerRef optimizer);
 
-  /// Unscales if `unscale_` has not, then steps unless an inf or NaN was found.
-  /// Waits for the device, to decide, except for an optimizer that
-  /// `applies_scale_itself`, which decides there. With `agree`, steps an optimizer without gradients as well, if that
-  /// of another process has some.
-  /// @throws c10::Error  before the first `scale`; twice; or if no parameter has
-  ///     a gradient, in which case the optimizer's stage is as it was; or for the
-  ///     `max_consecutive_skips`-th skip in a row: parameters, optimizer and scale
-  ///     are as they were, and the gradients are there to look at.
+  /// Unscales if `unscale_` has not, then steps unless an inf or NaN was found. Waits for the
+  /// device to decide, except for an optimizer that `applies_scale_itself`, which decides there.
+  /// With `agree`, also steps an optimizer without gradients if that of another process has some.
+  /// @throws c10::Error  before the first `scale`; twice; if no parameter has a gradient, which
+  ///     leaves the optimizer's stage as it was; or for the `max_consecutive_skips`-th skip in a
+  ///     row, which leaves parameters, optimizer and scale as they were, and the gradients there to
+  ///     look at
   StepResult step(AmpOptimizerRef optimizer);
 
-  /// A step whose optimizer evaluates `closure`, as LBFGS does several times.
-  /// The closure zeroes the gradients, runs forward and
-  /// `scaler.scale(loss).backward()`, and returns the loss, as it would in
-  /// Python; each time, the gradients are unscaled and checked before the
-  /// optimizer sees them. An overflow in the first evaluation skips the step. An
-  /// overflow in a later one ends the step, puts parameters and optimizer state
-  /// back to where they were before it, and counts as skipped.
+  /// A step whose optimizer evaluates `closure`, as LBFGS does several times. The closure zeroes
+  /// the gradients, runs forward and `scaler.scale(loss).backward()`, and returns the loss, as in
+  /// Python; each time, the gradients are unscaled and checked before the optimizer sees them. An
+  /// overflow in the first evaluation skips the step; one in a later evaluation counts as skipped,
+  /// too, and puts parameters and optimizer state back to where they were.
   ///
-  /// Keeps a copy of the parameters meanwhile, and syncs at each evaluation. An
-  /// optimizer that `applies_scale_itself` gets one evaluation, no copy, no sync.
-  /// @throws c10::Error  as above, or after `unscale_`.
+  /// Keeps a copy of the parameters meanwhile, and syncs at each evaluation. An optimizer that
+  /// `applies_scale_itself` gets one evaluation, no copy, no sync.
+  /// @throws c10::Error  as above, or after `unscale_`
   StepResult step(AmpOptimizerRef optimizer, const AmpOptimizer::Closure& closure);
 
-  /// For an optimizer whose `step` takes arguments of its own: unscales, checks,
-  /// then calls `optimizer.step(arguments...)`. Syncs.
+  /// For an optimizer whose `step` takes arguments of its own: unscales, checks, then calls
+  /// `optimizer.step(arguments...)`. Syncs.
   template <class Optimizer, class... Arguments>
     requires(sizeof...(Arguments) > 0) && std::is_convertible_v<Optimizer&, AmpOptimizerRef> &&
             (sizeof...(Arguments) > 1 || (!std::is_convertible_v<Arguments &&, AmpOptimizer::Closure> && ...))
@@ -226,18 +218,17 @@ class GradScaler {
     });
   }
 
-  /// Ends the iteration: backs off or grows by what was found since the last
-  /// `update`, and makes every optimizer ready. Never syncs if the scale and the
-  /// gradients live on one device.
-  /// @throws c10::Error  before the first `scale`, or if nothing was checked.
+  /// Ends the iteration: backs off or grows by what was found since the last `update`, and makes
+  /// every optimizer ready. Never syncs if the scale and the gradients live on one device.
+  /// @throws c10::Error  before the first `scale`, or if nothing was checked
   void update();
 
   /// Ends the iteration with this scale; the growth count stays. Never syncs.
   /// @throws c10::ValueError  if not finite, positive and in [min_scale, max_scale].
   void update(double new_scale);
 
-  /// The same with a 1-element tensor: on the CPU, or on the device type of the
-  /// scale, where it is not read but clamped to [min_scale, max_scale].
+  /// The same with a 1-element tensor: on the CPU, or on the device type of the scale, where it is
+  /// not read but clamped to [min_scale, max_scale].
   void update(const at::Tensor& new_scale);
 
   /// The current scale; `init_scale` before the first `scale`, 1 if disabled. Syncs.
@@ -259,16 +250,15 @@ class GradScaler {
   void set_backoff_factor(double backoff_factor);
   void set_growth_interval(int64_t growth_interval);
 
-  /// PyTorch's five entries: scale, growth_factor, backoff_factor,
-  /// growth_interval, _growth_tracker; with hysteresis, _hysteresis_tracker too,
-  /// which PyTorch passes over. Empty if disabled. Syncs. Save it after `update`:
-  /// stages and found infs are not part of it.
+  /// PyTorch's five entries: scale, growth_factor, backoff_factor, growth_interval,
+  /// _growth_tracker; with hysteresis, _hysteresis_tracker too, which PyTorch passes over. Empty if
+  /// disabled. Syncs. Save it after `update`: stages and found infs are not part of it.
   StateDict state_dict() const;
 
-  /// Takes on a state saved here or by PyTorch; does nothing if disabled. Never
-  /// syncs. Hysteresis starts afresh where the state knows none.
-  /// @throws c10::Error  for an empty state, from a disabled scaler.
-  /// @throws c10::ValueError  for a missing entry or one out of its range.
+  /// Takes on a state saved here or by PyTorch; does nothing if disabled. Never syncs. Hysteresis
+  /// starts afresh where the state knows none.
+  /// @throws c10::Error  for an empty state, from a disabled scaler
+  /// @throws c10::ValueError  for a missing entry or one out of its range
   void load_state_dict(const StateDict& state_dict);
 
  private:

@@ -3,46 +3,43 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/options/loss.h>
 
-/// Losses that stay finite where their half-precision or hand-written forms do
-/// not. Half inputs are computed in float32 (float64 stays float64), outside
-/// autocast, whatever scope the caller is in; gradients flow back in the dtype of
-/// the input. None syncs the device; all are thread-safe and differentiable twice.
-///
-/// A gradient that leaves for a half tensor must still fit there: float16 ends at
-/// 65504, so keep probabilities in float32 where they may reach 0 or 1.
+/// Losses that stay finite where their half-precision or hand-written forms do not. Half inputs are
+/// computed in float32 (float64 stays float64), outside autocast whatever the caller's scope;
+/// gradients flow back in the input's dtype, where they must still fit: float16 ends at 65504, so
+/// keep probabilities in float32 where they may reach 0 or 1. None syncs; all are thread-safe and
+/// differentiable twice.
 namespace mezzo {
 
-/// Binary cross entropy of probabilities, −w (t log p + (1 − t) log(1 − p)), with
-/// both logarithms clamped at −100: no loss is above 100 w, and no gradient above
-/// 1e12 w, even for p = 0 where t = 1.
-///
-/// @param probabilities  in [0, 1], of any shape and floating dtype. A value outside, NaN too, is an
-///     error on the CPU and, as in PyTorch, a device-side assert on CUDA.
-/// @param target  of the same shape; any dtype, commonly 0 and 1.
-/// @param options  `weight`, which must broadcast to the shape, and `reduction` (kMean, kSum, kNone).
-/// @throws c10::ValueError  where the shapes differ, or `probabilities` is not floating.
-/// @see torch.nn.BCELoss (Python): equal to its float32 result. Differs: allowed under autocast on CUDA, where PyTorch
-/// refuses it; `target` may be of another dtype.
+/// Binary cross entropy of probabilities, −w (t log p + (1 − t) log(1 − p)), with both logarithms
+/// clamped at −100: no loss is above 100 w, and no gradient above 1e12 w, even if p = 0, t = 1.
+/// @param probabilities  in [0, 1], of any shape and floating dtype. A value outside, NaN too, is
+///     an error on the CPU and, as in PyTorch, a device-side assert on CUDA.
+/// @param target  of the same shape; any dtype, commonly 0 and 1
+/// @param options  `weight`, which must broadcast to the shape, and `reduction` (kMean, kSum,
+///     kNone)
+/// @throws c10::ValueError  where the shapes differ, or `probabilities` is not floating
+/// @see torch.nn.BCELoss (Python): equal to its float32 result. Differs: allowed under autocast on
+///     CUDA; `target` may be of another dtype.
 at::Tensor binary_cross_entropy(const at::Tensor& probabilities,
                                 const at::Tensor& target,
                                 torch::nn::functional::BinaryCrossEntropyFuncOptions options = {});
 
-/// log(max(x, floor)), elementwise: at least log(floor), with a gradient of 1 / x where x ≥ floor and of exactly 0
-/// below. (Clamping log(x) itself has the gradient NaN at 0.) NaN stays NaN, so that its source can be found.
-///
-/// @param x  of any shape and floating dtype; the result is float32, or float64 for float64.
-/// @param floor  the least number to take the logarithm of, which bounds the gradient by 1 / floor. At least the
-///     smallest normal float32, 1.2e-38.
-/// @throws c10::ValueError  for a `floor` out of range, or an `x` that is not floating.
+/// log(max(x, floor)), elementwise: with a gradient of 1 / x where x ≥ floor and of exactly 0
+/// below. (Clamping log(x) itself has the gradient NaN at 0.) NaN stays NaN, so that its source can
+/// be found.
+/// @param x  of any shape and floating dtype; the result is float32, or float64 for float64
+/// @param floor  the least number to take the logarithm of, which bounds the gradient by 1 / floor.
+///     At least the smallest normal float32, 1.2e-38.
+/// @throws c10::ValueError  for a `floor` out of range, or an `x` that is not floating
 at::Tensor clamped_log(const at::Tensor& x, double floor = 1e-12);
 
 /// Cross entropy of logits, of whatever precision, in float32.
-///
-/// @param logits  `[N, C]`, `[C]` or `[N, C, ...]`, floating.
-/// @param target  labels `[N]`, `[]` or `[N, ...]` (int64), or probabilities of the shape of `logits`.
-/// @param options  as LibTorch's: `weight` `[C]`, `ignore_index`, `reduction`, `label_smoothing`.
-/// @throws c10::ValueError  for `logits` that are not floating; LibTorch's own errors for shapes.
-/// @see torch.nn.functional.cross_entropy (Python): equal to its result for `logits.float()`.
+/// @param logits  `[N, C]`, `[C]` or `[N, C, ...]`, floating
+/// @param target  labels `[N]`, `[]` or `[N, ...]` (int64), or probabilities of the shape of
+///     `logits`
+/// @param options  as LibTorch's: `weight` `[C]`, `ignore_index`, `reduction`, `label_smoothing`
+/// @throws c10::ValueError  for `logits` that are not floating; LibTorch's own errors for shapes
+/// @see torch.nn.functional.cross_entropy (Python): equal to its result for `logits.float()`
 at::Tensor cross_entropy(const at::Tensor& logits,
                          const at::Tensor& target,
                          torch::nn::functional::CrossEntropyFuncOptions options = {});

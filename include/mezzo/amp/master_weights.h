@@ -21,12 +21,10 @@ struct MasterWeightsOptions {
   TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
 };
 
-/// Float32 master copies of a model kept in half precision: the classic recipe
-/// (Micikevicius et al. 2017, "Mixed precision training", section 3.1).
-///
-/// Construct before the first backward and give `masters()` to the optimizer.
-/// One of mezzo's takes the model's half gradients and rounds its updates back
-/// into the model by itself:
+/// Float32 master copies of a model kept in half precision (Micikevicius et al. 2017, "Mixed
+/// precision training", section 3.1). Construct before the first backward and give `masters()` to
+/// the optimizer. One of mezzo's takes the model's half gradients and rounds its updates back into
+/// the model by itself:
 /// @code
 /// mezzo::MasterWeights masters(*model, torch::kHalf);
 /// mezzo::AdamW optimizer(masters.masters(), mezzo::AdamWOptions().lr(3e-5));
@@ -35,33 +33,28 @@ struct MasterWeightsOptions {
 /// scaler.update();
 /// optimizer.zero_grad();
 /// @endcode
-/// To sum gradients of several backwards in float32, call
-/// `accumulate_gradients()` after each. With any other optimizer, call it
-/// before the step, and `copy_to_model()` after. To clip between
-/// `scaler.unscale_(optimizer)` and the step, take
-/// `clip_grad_norm_(masters.parameters(), max_norm)`: unscaled gradients are
+/// With any other optimizer, call `accumulate_gradients()` before the step and `copy_to_model()`
+/// after. To sum gradients of several backwards in float32, call `accumulate_gradients()` after
+/// each. After `scaler.unscale_(optimizer)`, clip `masters.parameters()`: unscaled gradients are
 /// float32, and the masters'; the model's are gone.
 ///
-/// Not thread-safe. Never syncs the device but once to check values in the
-/// constructor and in `load_state_dict`.
+/// Not thread-safe. Syncs once to check values, in the constructor and in `load_state_dict`.
 class MasterWeights {
  public:
-  /// Casts every parameter of `model` in place to `dtype`; the masters keep the
-  /// float32 values, names and devices. A tied parameter, one tensor under
-  /// several names, has one master, under its first name. A frozen one, which
-  /// requires no gradient, is half in the model, too, and keeps its float32
-  /// values for `state_dict` and `to_float32`.
-  /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a
-  ///     parameter is not float32, has a gradient already, or a finite value
-  ///     that overflows `dtype`; nothing has changed then.
+  /// Casts every parameter of `model` in place to `dtype`; the masters keep the float32 values,
+  /// names and devices. A tied parameter, one tensor under several names, has one master, under its
+  /// first name. A frozen one, which requires no gradient, is half in the model, too, and keeps its
+  /// float32 values for `state_dict` and `to_float32`.
+  /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a parameter is not float32,
+  ///     has a gradient already, or a finite value that overflows `dtype`; nothing has changed then
   MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
   /// Of all parameters of a module: `MasterWeights masters(*model, torch::kHalf)`.
   MasterWeights(const torch::nn::Module& model, c10::ScalarType dtype, MasterWeightsOptions options = {})
       : MasterWeights(named_parameters(model), dtype, std::move(options)) {}
 
-  /// What to train: float32 tensors, whose `shadow` is the model's parameter. A
-  /// norm kept in float32 is the model's own tensor, without shadow. Parameters
-  /// that were frozen at construction are not among them.
+  /// What to train: float32 tensors, whose `shadow` is the model's parameter. A norm kept in
+  /// float32 is the model's own tensor, without shadow. Parameters that were frozen at construction
+  /// are not here.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
   /// Their tensors alone, to clip or inspect gradients.
@@ -73,21 +66,19 @@ class MasterWeights {
   /// Rounds the masters into the model.
   void copy_to_model();
 
-  /// Makes the model float32 again, with the values of the masters, whose memory
-  /// it shares from then on; gradients are dropped. Ends the mode: for more
-  /// training, make a new optimizer.
+  /// Makes the model float32 again, with the values of the masters, whose memory it shares from
+  /// then on; gradients are dropped. Ends the mode: for more training, make a new optimizer.
   void to_float32();
 
-  /// The float32 weights by name, sharing memory: the model in full precision.
-  /// Tied ones under each of their names.
+  /// The float32 weights by name, sharing memory: the model in full precision. Tied ones under each
+  /// of their names.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// Takes over what `state_dict` gave, or the weights of a float32 model, and
-  /// rounds them into the model. Of a tied one, the first name will do.
-  /// @throws c10::ValueError  for an entry too many or missing, of another
-  ///     shape, of a dtype other than float32 (half weights have lost what
-  ///     masters keep), with a value that overflows, or unlike that of another
-  ///     name it is tied to; nothing has changed then.
+  /// Takes over what `state_dict` gave, or the weights of a float32 model, and rounds them into the
+  /// model. Of a tied one, the first name will do.
+  /// @throws c10::ValueError  for an entry too many or missing, of another shape, of a dtype other
+  ///     than float32 (half weights have lost what masters keep), with a value that overflows, or
+  ///     unlike that of another name it is tied to; nothing has changed then
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:

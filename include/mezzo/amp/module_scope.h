@@ -6,11 +6,9 @@
 
 namespace mezzo {
 
-/// Names the part of a model that the enclosing scope runs, for CastLog and
-/// FiniteTracer: LibTorch's modules have no hooks that could tell.
-///
-/// Scopes nest; each is one step of a path such as "encoder.layer.3.output".
-/// Thread-local. Costs a few nanoseconds, whether anybody asks or not.
+/// Names the part of a model that the enclosing scope runs, for CastLog and FiniteTracer:
+/// LibTorch's modules have no hooks that could tell. Scopes nest; each is one step of a path such
+/// as "encoder.layer.3.output". Thread-local. Costs a few nanoseconds, whether anybody asks or not.
 ///
 /// @code
 /// torch::Tensor forward(torch::Tensor x) {

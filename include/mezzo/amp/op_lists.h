@@ -7,8 +7,8 @@
 
 namespace mezzo {
 
-/// What autocast does to the arguments of an op before it runs. Only eligible
-/// tensors are cast: on the region's device type, floating, and not float64.
+/// What autocast does to the arguments of an op before it runs. Only eligible tensors are cast: on
+/// the region's device type, floating, and not float64.
 enum class CastPolicy {
   kLowerPrecision,      ///< cast to the autocast dtype
   kFloat32,             ///< cast to float32
@@ -33,12 +33,11 @@ struct OpPolicyEntry {
   CastPolicy policy;
 };
 
-/// PyTorch 2.13's autocast op list for a device type: 127 entries for kCPU, 119
-/// for kCUDA, by policy, then by name. Ops that are not listed run in whatever
-/// dtype their arguments have; in-place and `out=` forms are never cast.
-///
-/// A static table: valid for the whole run, and thread-safe to read.
-/// @throws c10::ValueError  for any other device type.
+/// PyTorch 2.13's autocast op list for a device type: 127 entries for kCPU, 119 for kCUDA, by
+/// policy, then by name. Ops that are not listed run in whatever dtype their arguments have;
+/// in-place and `out=` forms are never cast. A static table: valid for the whole run, and
+/// thread-safe to read.
+/// @throws c10::ValueError  for any other device type
 std::span<const OpPolicyEntry> autocast_ops(c10::DeviceType device_type);
 
 }  // namespace mezzo

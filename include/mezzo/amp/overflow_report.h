@@ -32,8 +32,7 @@ struct OverflowReport {
 
   bool empty() const { return overflowed.empty(); }
 
-  /// NaN is not mended by a lower scale, as inf may be; though inf turns into
-  /// NaN easily, wherever two of them meet.
+  /// NaN is not mended by a lower scale, as inf may be, unless it came of two infs that met.
   bool has_nan() const;
 
   /// One line: how many gradients overflowed, and the first `most` of them.
@@ -43,18 +42,16 @@ struct OverflowReport {
   std::string to_string(size_t most = std::numeric_limits<size_t>::max()) const;
 };
 
-/// Looks through the gradients of `optimizer` for inf and NaN: what a step was
-/// skipped for, when called right after it and before `zero_grad`.
+/// Which gradients of `optimizer` hold inf or NaN: what a step was skipped for, when called right
+/// after it and before `zero_grad`.
 ///
-/// Values are reported as they stand. After `unscale_`, or a step of an optimizer
-/// that does not apply the scale itself, those are the true gradients; after a
-/// step skipped by an optimizer that `applies_scale_itself`, they are still
-/// scaled. Clipping by a norm that is inf or NaN makes every gradient NaN: call
-/// this before it, to see which were.
+/// Values are reported as they stand: true gradients after `unscale_` or a step of an optimizer
+/// that does not apply the scale itself, scaled ones after a step skipped by one that
+/// `applies_scale_itself`. Call this before clipping, which turns gradients to 0 or NaN where
+/// their norm is inf or NaN.
 ///
-/// Sparse gradients are coalesced for this, in a copy: entries of equal index may
-/// overflow only once summed. Waits for the device once, and once more where
-/// something overflowed. Reads the gradients once (and again those that overflowed).
+/// Sparse gradients are coalesced in a copy, since entries of equal index may overflow once summed.
+/// Waits for the device once, and once more where something overflowed.
 OverflowReport overflow_report(AmpOptimizerRef optimizer);
 
 }  // namespace mezzo

@@ -15,8 +15,8 @@ struct NamedGradients {
   std::vector<at::Tensor> gradients;
 };
 
-/// How the magnitudes of some gradients are spread over the powers of two, and
-/// what float16 would keep of them at a loss scale.
+/// How the magnitudes of some gradients are spread over the powers of two, and what float16 would
+/// keep of them at a loss scale.
 struct GradientExponents {
   static constexpr int kLowest = -149;  ///< exponent of the smallest subnormal float32
   static constexpr int kHighest = 127;
@@ -66,15 +66,12 @@ struct ScaleAdvice {
   std::string to_string() const;
 };
 
-/// Judges gradients by their largest value and what float16 loses of the others.
-///
-/// Recommends the largest power of two that leaves the largest gradient two
-/// doublings (a factor of 4 to 8) below 65504: losses below that are as few as
-/// any scale allows, and gradients vary by such a factor from batch to batch. As
-/// the weights' gradients are all it sees, not those of activations, take it as a
-/// start for `init_scale`; the scaler finds the rest. Never below 2^-24 or above
-/// 2^24, beyond which a float32 loss in the millions, or gradients of one part in
-/// a million, would suffer.
+/// Judges gradients by their largest value and what float16 loses of the others. Recommends the
+/// largest power of two that leaves the largest gradient two doublings (a factor of 4 to 8) below
+/// 65504: by such a factor gradients vary from batch to batch. It sees the weights' gradients
+/// alone, not those of activations: take it as a start for `init_scale`; the scaler finds the rest.
+/// Always between 2^-24 and 2^24, beyond which a float32 loss in the millions, or gradients of one
+/// part in a million, would suffer.
 ScaleAdvice advise_scale(std::vector<GradientExponents> groups, double current_scale);
 
 }  // namespace mezzo

@@ -80,10 +80,9 @@ constexpr bool can_visit() {
 
 }  // namespace detail
 
-/// Types whose tensors mezzo finds: at::Tensor; numbers, enums and strings, which have none; and optionals, tuples,
-/// pairs, containers, maps' values and torch::OrderedDict of these, nested at will.
-///
-/// For a type of your own, write beside it
+/// Types whose tensors mezzo finds: at::Tensor; numbers, enums and strings, which have none; and
+/// optionals, tuples, pairs, containers, maps' values and torch::OrderedDict of these, nested at
+/// will. For a type of your own, write beside it
 /// @code
 /// void visit_tensors(MyOutput& output, const mezzo::TensorVisitor& visit) { visit(output.logits); }
 /// @endcode

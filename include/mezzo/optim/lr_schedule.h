@@ -37,15 +37,13 @@ bool follows_metric(LrScheduleKind kind);
 /// How a warmup or decay of kWarmupStableDecay goes from one end to the other.
 enum class RampShape { kLinear, kCosine, kOneMinusSqrt };
 
-/// A learning-rate factor for each optimizer step: up to 1 over `warmup_steps`, then down until `total_steps`, by the
-/// formulas of transformers' `get_*_schedule*` functions.
+/// A learning-rate factor for each optimizer step: up to 1 over `warmup_steps`, then down until
+/// `total_steps`, by the formulas of transformers' `get_*_schedule*` functions. Ask with the number
+/// of updates done so far: a step that GradScaler skipped is none.
 ///
-/// A pure function of the count of steps **taken**, so a step that GradScaler skipped does not advance it: ask with the
-/// number of updates done so far.
-///
-/// Differs from transformers: kConstant warms up too, if asked; smallest learning rates are given as a ratio, for
-/// kPolynomial too (`lr_end` there); where warmup takes all of the run, kPolynomial ends in its last value instead of
-/// dividing by 0.
+/// Differs from transformers: kConstant warms up too, if asked; smallest learning rates are ratios,
+/// for kPolynomial too (`lr_end` there); where warmup takes all of the run, kPolynomial ends in its
+/// last value instead of dividing by 0.
 struct LrSchedule {
   LrScheduleKind kind = LrScheduleKind::kConstant;
   int64_t warmup_steps = 0;

@@ -21,8 +21,8 @@ namespace mezzo {
 /// if (scaler.step(optimizer).stepped()) scheduler.step();
 /// @endcode
 ///
-/// To go on with a run, make it of the optimizer as at the run's start, then `torch::load` both. Holds a reference to
-/// the optimizer. Not thread-safe; never syncs the device.
+/// To go on with a run, make it of the optimizer as at the run's start, then `torch::load` both.
+/// Holds a reference to the optimizer. Not thread-safe; never syncs.
 class LrScheduler {
  public:
   /// The optimizer's learning rate is the one that factors of 1 give; the first is set at once.

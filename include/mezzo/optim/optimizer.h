@@ -58,13 +58,14 @@ struct StepOptions {
   double weight_decay = 0;  ///< of groups that have none of their own
 };
 
-/// Base of mezzo's optimizers: parameter groups, one learning rate, and named state. A step reads gradients twice at
-/// most: to check and measure them, where that is asked for, and to unscale, clip and apply them, refreshing shadows on
-/// the way. It never writes to gradients, and decides on the device.
+/// Base of mezzo's optimizers: parameter groups, one learning rate, and named state. A step reads
+/// gradients twice at most: to check and measure them, where that is asked for, and to unscale,
+/// clip and apply them, refreshing shadows on the way. It never writes to gradients, and decides on
+/// the device.
 ///
-/// Parameters of float16 or bfloat16 keep their moments in float32, as PyTorch does not. On the CPU, dense float32,
-/// float16 and bfloat16 tensors are updated by kernels whose results do not depend on the number of threads; all others
-/// by LibTorch's fused operations.
+/// Parameters of float16 or bfloat16 keep their moments in float32, as PyTorch does not. On the
+/// CPU, dense float32, float16 and bfloat16 tensors are updated by kernels whose results do not
+/// depend on the number of threads; all others by LibTorch's fused operations.
 ///
 /// Not thread-safe. No call syncs the device unless it says so.
 class Optimizer : public AmpOptimizer {
@@ -82,10 +83,11 @@ class Optimizer : public AmpOptimizer {
   double lr() const { return options_.lr; }
   void set_lr(double lr) { options_.lr = lr; }
 
-  /// From now on asks `hook` once about what each `check_gradients` found, and about each step that was not checked so;
-  /// its answer is what `grad_norm`, `found_inf` and clipping go by. Where parameters of one model are divided among
-  /// optimizers of several processes, it adds up what these found (as ZeroRedundancyOptimizer's does). Not called by a
-  /// step that neither measures gradients nor is told a verdict.
+  /// From now on asks `hook` once about what each `check_gradients` found, and about each step that
+  /// was not checked so; `grad_norm`, `found_inf` and clipping go by its answer. So optimizers of
+  /// several processes that divide one model's parameters can add up what they found
+  /// (ZeroRedundancyOptimizer). Not called by a step that neither measures gradients nor is told a
+  /// verdict.
   void register_verdict_hook(VerdictHook hook) { verdict_hook_ = std::move(hook); }
 
   /// Drops all gradients, so that backward writes fresh ones.
@@ -97,8 +99,9 @@ class Optimizer : public AmpOptimizer {
   /// @throws c10::ValueError  naming the parameter whose gradient is sparse, or lies both on it and on its shadow.
   at::Tensor step(const Closure& closure = {}) override;
 
-  /// The norm of the true gradients at the last step, before clipping: float32, 0-dim, on the device of the first
-  /// gradient, or of the loss scale. Undefined while none was measured, as by a scaler or with `max_grad_norm`.
+  /// The norm of the true gradients at the last step, before clipping: float32, 0-dim, on the
+  /// device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or by a
+  /// scaler's check of scaled gradients; else undefined.
   const at::Tensor& grad_norm() const { return grad_norm_; }
   /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined where nothing was checked.
   at::Tensor found_inf() const override { return found_inf_; }
@@ -125,12 +128,11 @@ class Optimizer : public AmpOptimizer {
   /// The state in torch.optim's layout, to go on with in Python; tensors are shared.
   TorchOptimizerState torch_state_dict() const;
 
-  /// Takes over a state of torch.optim's layout: tensors, learning rate, weight decay and the optimizer's own
-  /// hyperparameters. Groups keep their `lr_scale`.
-  /// @throws c10::ValueError  for groups or tensors of other shapes, hyperparameters that differ between groups,
-  /// learning
-  ///     rates that are not in the ratio of the groups' `lr_scale`, and an optimizer of another kind, such as with
-  ///     amsgrad or without; nothing has changed then.
+  /// Takes over a state of torch.optim's layout: tensors, learning rate, weight decay and the
+  /// optimizer's own hyperparameters. Groups keep their `lr_scale`.
+  /// @throws c10::ValueError  for groups or tensors of other shapes, hyperparameters that differ
+  ///     between groups, learning rates that are not in the ratio of the groups' `lr_scale`, and an
+  ///     optimizer of another kind, such as with amsgrad or without; nothing has changed then
   void load_torch_state_dict(const TorchOptimizerState& state);
 
  protected:

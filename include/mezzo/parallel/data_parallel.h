@@ -107,28 +107,27 @@ std::shared_ptr<Module> clone(const Module& module, c10::Device device) {
 
 }  // namespace detail
 
-/// Runs a module on several devices of one process: each gets a replica of the module on a thread of its own, and its
-/// part of the batch; the outputs are put together again. Gradients of all replicas reach the module's parameters in
-/// backward, so that optimizer and GradScaler see one model. For several processes, which is faster, see
+/// Runs a module on several devices of one process: each gets a replica on a thread of its own, and
+/// its part of the batch; the outputs are put together again, and backward leaves the gradients of
+/// all replicas on the module's own parameters. For several processes, which is faster, see
 /// `mezzo::distributed::DistributedDataParallel`.
 ///
-/// Autocast holds within the replicas as on the calling thread, with its op policy and log; so do grad mode, the
-/// current streams of all devices (so that parts of the batch are copied after what made it) and ModuleScope. Tested on
-/// CPUs and on simulated accelerators; it has never run on a GPU. Replica 0 is the module itself, so that its buffers
-/// (running statistics) are updated from the first part of the batch, and those of the others are dropped, as in
-/// PyTorch.
-///
-/// Not thread-safe. CPU replicas draw from one generator, in no fixed order: dropout on them is not reproducible.
+/// Autocast, its op policy and log, grad mode, the current streams of all devices (so that parts of
+/// the batch are copied after what made it) and ModuleScope hold in the replicas as on the calling
+/// thread. Replica 0 is the module itself: its buffers (running statistics) are updated from the
+/// first part of the batch, those of the others are dropped, as in PyTorch. Not thread-safe. CPU
+/// replicas draw from one generator, in no fixed order: dropout on them is not reproducible. Tested
+/// on CPUs and on simulated accelerators; never run on a GPU.
 ///
 /// @code
 /// mezzo::DataParallel model(net, mezzo::DataParallelOptions().devices({{torch::kCUDA, 0}, {torch::kCUDA, 1}}));
 /// const auto loss = loss_fn(model(input), target);
 /// @endcode
 ///
-/// @tparam Module  the module's class (for a holder such as `Net`, `NetImpl`). Its `forward` is called concurrently on
-///     several objects.
-/// @see torch.nn.DataParallel. Differs: runs on CPU devices too; batches of different sizes are an error; replicas are
-/// kept from call to call.
+/// @tparam Module  the module's class (for a holder such as `Net`, `NetImpl`). Its `forward` is
+///     called concurrently on several objects.
+/// @see torch.nn.DataParallel. Differs: runs on CPU devices too; batches of different sizes are an
+///     error; replicas are kept from call to call.
 template <class Module>
 class DataParallel : public detail::DataParallelBase {
  public:

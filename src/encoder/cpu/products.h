@@ -9,13 +9,12 @@
 
 namespace mezzo::encoder::cpu {
 
-/// Matrix products that do not wait for each other, computed together, so that threads meet once. A library that shares
-/// out each product by itself makes them meet in each; on 2 threads of an AMD EPYC, LibTorch's took 4 to 16 percent
-/// longer over the products of BERT's layers.
-///
-/// With `compute_packed` where it is the faster way, else by LibTorch, where every thread takes whole products, or
-/// pieces of rows or columns; then results depend on the number of threads, besides the shapes. Tensors of any dtype;
-/// autograd does not see them.
+/// Matrix products that do not wait for each other, computed together, so that threads meet once
+/// and not in each: on 2 threads of an AMD EPYC, LibTorch's, one by one, took 4 to 16 percent
+/// longer over the products of BERT's layers. By `compute_packed` where that is faster, else by
+/// LibTorch, where every thread takes whole products, or pieces of rows or columns; then results
+/// depend on the number of threads, besides the shapes. Tensors of any dtype; autograd does not see
+/// them.
 class Products {
  public:
   /// The product a b, to be read after `compute`. [M, K] times [K, N].

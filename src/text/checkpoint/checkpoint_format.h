@@ -44,9 +44,9 @@ std::string state_text(const Checkpoint& checkpoint);
 using Hashes = std::map<std::string, std::string>;  // by file
 Hashes read_manifest(const std::filesystem::path& checkpoint);
 
-/// Reads all files and the state. OUTPUT/model.safetensors may stand in for a damaged copy of the best weights.
-/// @throws c10::ValueError  naming the file that is missing, damaged or of another
-/// format.
+/// Reads all files and the state. OUTPUT/model.safetensors may stand in for a damaged copy of the
+/// best weights.
+/// @throws c10::ValueError  naming the file that is missing, damaged or of another format
 Checkpoint read_and_verify(const std::filesystem::path& checkpoint);
 
 }  // namespace mezzo::text::checkpoint_format

@@ -23,12 +23,13 @@ class CheckpointStore {
   /// Removes what processes that were killed left half written.
   void tidy() const;
 
-  /// Writes folder/step-N in place of one that may be there. Then removes those of later steps, which were
-  /// damaged when the run went on from an earlier one, and all but the newest `keep`.
-  /// @param best_model  model.safetensors of `checkpoint.best`. Copied where it is not among the checkpoint's own
-  ///     files, or a hard link away from an earlier checkpoint's copy.
-  /// @throws std::exception  that names the file. Nothing is left of the attempt then, and earlier checkpoints stay.
-  ///     What cannot be removed once the checkpoint is complete is only warned of.
+  /// Writes folder/step-N in place of one that may be there. Then removes those of later steps,
+  /// which were damaged when the run went on from an earlier one, and all but the newest `keep`.
+  /// @param best_model  model.safetensors of `checkpoint.best`; copied, unless the checkpoint has
+  ///     that file or an earlier one's copy can be hard-linked
+  /// @throws std::exception  that names the file. Nothing is left of the attempt then, and earlier
+  ///     checkpoints stay. What cannot be removed once the checkpoint is complete is only warned
+  ///     of.
   void save(const Checkpoint& checkpoint, const std::filesystem::path& best_model);
 
   /// Whether there is an intact checkpoint, of that step or of any.

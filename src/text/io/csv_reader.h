@@ -9,14 +9,15 @@
 
 namespace mezzo::text {
 
-/// Splits RFC 4180 text into records: fields between delimiters, those that hold a delimiter, a quote or a line break
-/// in double quotes, with "" for a quote. Takes also what spreadsheets and Python's csv module write: records ended by
-/// LF, CR or CR LF, fields of different number, a quote inside a field that does not start with one. Skips blank lines.
+/// Splits RFC 4180 text into records: fields between delimiters, those that hold a delimiter, a
+/// quote or a line break in double quotes, with "" for a quote. Takes also what spreadsheets and
+/// Python's csv module write: records ended by LF, CR or CR LF, fields of different number, a quote
+/// inside a field that does not start with one. Skips blank lines.
 ///
-/// pandas, Python's csv module and with them Hugging Face's datasets quote in tab-separated files as in others; but
-/// many files of that kind know no quotes, and there a text that begins with one would swallow the rows up to the next
-/// that does. So a record over several lines is refused where it separates fields by tabs and each of the lines has as
-/// many as the header: a text in quotes hardly ever looks like that.
+/// In tab-separated files quotes count too, as in pandas, Python's csv module and Hugging Face's
+/// datasets; but many such files know none, and there a text that begins with one would swallow the
+/// rows up to the next that does. So a record over several lines is refused if each line has as
+/// many tab-separated fields as the header: a text in quotes hardly ever looks like that.
 class CsvReader {
  public:
   /// @param csv   must outlive this.

@@ -11,9 +11,10 @@
 
 namespace mezzo::text {
 
-/// Reads one JSON value, piece by piece, without building a tree, and knows at every moment the line and the byte it is
-/// at. For input nobody vouches for: strict RFC 8259 and UTF-8, values nested at most kMaxDepth deep,
-/// nothing recursive, and each fault is a c10::ValueError that says where.
+/// Reads one JSON value, piece by piece, without building a tree, and knows at every moment the
+/// line and the byte it is at. For input nobody vouches for: strict RFC 8259 and UTF-8, values
+/// nested at most kMaxDepth deep, nothing recursive, and each fault is a c10::ValueError that says
+/// where.
 ///
 /// @code
 /// TextInput input = TextInput::open(path);

@@ -11,17 +11,18 @@ namespace mezzo::text {
 /// draws its random numbers from a key, as kernels::dropout does, and not from a generator.
 using Segment = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
-/// segment(inputs), of which only the inputs are kept for backward; there it is computed once more, under the autocast
-/// state and in the ModuleScope of the first time (Chen et al. 2016, "Training deep nets with sublinear memory cost").
+/// segment(inputs), of which only the inputs are kept for backward; there it is computed once more,
+/// under the autocast state and in the ModuleScope of the first time (Chen et al. 2016, "Training
+/// deep nets with sublinear memory cost"). Casts of weights are not cached inside, and a CastLog
+/// hears of the first time alone.
 ///
-/// Gradients reach `inputs` and `parameters` in the ordinary way, through the graph that the result is part of: hooks
-/// of gradient accumulators, such as DistributedDataParallel's, see one gradient each; torch::autograd::grad and
-/// create_graph work. Casts of weights are not cached inside, and a CastLog hears of the first time alone.
-///
-/// @param parameters  every other tensor that `segment` uses and that may need a gradient; none may carry hooks of its
-///     own (`register_hook`), which would see the gradient twice.
-/// @throws c10::ValueError  for a parameter with hooks.
-/// @see torch.utils.checkpoint.checkpoint (Python).
+/// Gradients reach `inputs` and `parameters` through the graph that the result is part of: hooks of
+/// gradient accumulators, such as DistributedDataParallel's, see one gradient each;
+/// torch::autograd::grad and create_graph work.
+/// @param parameters  every other tensor that `segment` uses and that may need a gradient
+/// @throws c10::ValueError  for a parameter with hooks of its own (`register_hook`), which would
+///     see the gradient twice
+/// @see torch.utils.checkpoint.checkpoint (Python)
 at::Tensor checkpointed(Segment segment,
                         const std::vector<at::Tensor>& inputs,
                         const std::vector<at::Tensor>& parameters);

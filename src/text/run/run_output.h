@@ -18,9 +18,9 @@
 
 namespace mezzo::text {
 
-/// Everything a run shows and leaves behind, checkpoints apart: metrics.jsonl,
-/// tensorboard/, progress, the model's folder, run.json, report.html. However a run ends, short of being killed, the
-/// last two say so.
+/// Everything a run shows and leaves behind, checkpoints apart: metrics.jsonl, tensorboard/,
+/// progress, the model's folder, run.json, report.html. However a run ends, short of being killed,
+/// the last two say so.
 class RunOutput {
  public:
   /// @param folder  after its check: made and cleared here.

@@ -25,12 +25,12 @@ struct BatchShape {
   int64_t longest = 0;  ///< tokens of its longest text
 };
 
-/// Estimates the fullest moment of a step. A step drops its gradients at its end and makes them layer by layer in
-/// backward, which gives the activations of that layer back; so without accumulation and on one rank, only the larger
-/// of the two counts. Micro-batches after the first, and buckets that are exchanged among ranks, need both.
-///
-/// @param config   for the optimizer, masters, checkpointing, accumulation and ZeRO.
-/// @param model  whose weights need not be there yet.
+/// Estimates the fullest moment of a step. Without accumulation and on one rank, the larger of
+/// gradients and activations counts, not both: a step drops its gradients at its end, and backward
+/// makes them layer by layer as it gives the activations back. Micro-batches after the first, and
+/// buckets that are exchanged among ranks, need both.
+/// @param config  for the optimizer, masters, checkpointing, accumulation and ZeRO
+/// @param model  whose weights need not be there yet
 MemoryEstimate estimate_memory(
     const ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
 

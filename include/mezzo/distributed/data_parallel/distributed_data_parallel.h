@@ -58,12 +58,13 @@ class DistributedDataParallelBase {
   /// @throws c10::ValueError  where one is there already.
   void register_comm_hook(CommHook hook);
 
-  /// Runs `loop`, in which ranks may take different numbers of steps: one that has finished takes part in the steps of
-  /// the others with gradients of zero, and takes over the parameters and buffers of one that ran last in the end. What
-  /// its optimizer keeps is its own, and behind. Every forward pass costs one small collective more. `loop` must call
-  /// no collectives besides this module's; no other rank steps without `join`.
-  /// @throws c10::ValueError  where a hook is registered, which divides by itself, and not the initial world size asked
-  ///     for.
+  /// Runs `loop`, in which ranks may take different numbers of steps: one that has finished takes
+  /// part in the others' steps with gradients of zero, and in the end takes over the parameters and
+  /// buffers of one that ran last, but not what its optimizer keeps. Every forward pass costs one
+  /// small collective more. `loop` must call no collectives besides this module's; no other rank
+  /// steps without `join`.
+  /// @throws c10::ValueError  where a hook is registered, which divides by itself, and not the
+  ///     initial world size asked for
   void join(const std::function<void()>& loop, const JoinOptions& options = {});
 
   CommStats comm_stats() const;
@@ -102,10 +103,10 @@ class NoSyncGuard {
 
 inline NoSyncGuard DistributedDataParallelBase::no_sync(bool enabled) { return NoSyncGuard(*this, enabled); }
 
-/// Trains copies of one module on several ranks: each runs its own batches, and backward leaves the mean of all ranks'
-/// gradients on every rank. Buckets of gradients are reduced while backward still computes the rest (c10d::Reducer).
-///
-/// Backward is the caller's. Put it into `ProcessGroup::guard`, so that an error names the rank to blame:
+/// Trains copies of one module on several ranks: each runs its own batches, and backward leaves the
+/// mean of all ranks' gradients on every rank. Buckets of gradients are reduced while backward
+/// still computes the rest (c10d::Reducer). In `ProcessGroup::guard`, an error names the rank to
+/// blame:
 /// @code
 /// mezzo::distributed::DistributedDataParallel model(net, group);
 /// for (auto& [input, target] : my_share_of(batches)) {
@@ -115,16 +116,17 @@ inline NoSyncGuard DistributedDataParallelBase::no_sync(bool enabled) { return N
 /// }
 /// @endcode
 ///
-/// Works with autocast and GradScaler as they are: gradients are the same on all ranks, so an overflow on one skips the
-/// step on all. Gradients may be dropped between steps (mezzo's `zero_grad`), with `gradient_as_bucket_view` too.
+/// Autocast and GradScaler work as they are: gradients are the same on all ranks, so an overflow on
+/// one skips the step on all. Gradients may be dropped between steps, with
+/// `gradient_as_bucket_view` too.
 ///
-/// Every rank must make it, call it and run backward alike; forward passes outside of training, without gradients and
-/// in eval mode, are a rank's own affair. Not thread-safe. The module must not lose or gain parameters afterwards, nor
-/// change which of them require gradients. `group` must outlive it.
+/// Every rank must make it, call it and run backward alike; forward passes without gradients and in
+/// eval mode are a rank's own affair. The module must not lose or gain parameters afterwards, nor
+/// change which of them require gradients. `group` must outlive it. Not thread-safe.
 ///
-/// @tparam Module  the module's class (for a holder such as `Net`, `NetImpl`).
-/// @see torch.nn.parallel.DistributedDataParallel. Differs: buffers are not broadcast in eval mode, so one rank may
-/// evaluate alone; the whole model is compared at start, not only its shapes.
+/// @tparam Module  the module's class (for a holder such as `Net`, `NetImpl`)
+/// @see torch.nn.parallel.DistributedDataParallel. Differs: buffers are not broadcast in eval mode,
+///     so one rank may evaluate alone; the whole model is compared at start, not only its shapes.
 template <class Module>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:

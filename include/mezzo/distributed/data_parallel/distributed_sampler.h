@@ -25,14 +25,13 @@ struct DistributedSamplerOptions {
   TORCH_ARG(bool, padding) = true;
 };
 
-/// This rank's share of a data set's indices: every `num_replicas`-th one of a permutation that all ranks make alike.
-/// Nothing is communicated.
-///
-/// Also a sampler for `torch::data::make_data_loader`, where `reset` begins the epoch that `set_epoch` named, and saves
-/// epoch and position in archives. Not thread-safe.
-///
-/// @see torch.utils.data.DistributedSampler (Python). The same indices. Differs: `padding(false)`; rank and number of
-/// ranks have to be given. LibTorch's DistributedRandomSampler shuffles differently.
+/// This rank's share of a data set's indices: every `num_replicas`-th one of a permutation that all
+/// ranks make alike, without communication. Also a sampler for `torch::data::make_data_loader`,
+/// where `reset` begins the epoch that `set_epoch` named; archives keep epoch and position. Not
+/// thread-safe.
+/// @see torch.utils.data.DistributedSampler (Python). The same indices. Differs: `padding(false)`;
+///     rank and number of ranks have to be given. LibTorch's DistributedRandomSampler shuffles
+///     differently.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
   /// @throws c10::ValueError  for a negative size, a rank outside [0, num_replicas), or drop_last without padding.

@@ -8,14 +8,15 @@
 
 namespace mezzo::distributed {
 
-/// Makes a GradScaler take its decisions together with those of the other ranks: all skip the same steps and keep the
-/// same scale. One collective over 8 bytes for every check of gradients.
+/// Makes a GradScaler decide together with those of the other ranks: all skip the same steps and
+/// keep the same scale. One collective over 8 bytes for every check of gradients.
 /// @code
 /// mezzo::GradScaler scaler(mezzo::GradScalerOptions().agree(agree_on_found_inf(group)));
 /// @endcode
-/// Gradients that DistributedDataParallel has averaged overflow on all ranks or on none; this is for all others, such
-/// as those that only one rank computes, or that ranks divide among them. `group` must outlive the scaler. Collective,
-/// and like the group neither thread-safe nor, on CUDA devices, without a sync.
+/// Not needed for gradients that DistributedDataParallel has averaged, which overflow on all ranks
+/// or on none, but for those that only one rank computes, or that ranks divide among them. `group`
+/// must outlive the scaler. Collective, and like the group neither thread-safe nor, on CUDA
+/// devices, without a sync.
 std::function<void(at::Tensor& flags)> agree_on_found_inf(ProcessGroup& group);
 
 }  // namespace mezzo::distributed

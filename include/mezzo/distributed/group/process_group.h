@@ -22,13 +22,13 @@ struct ProcessGroupOptions {
   TORCH_ARG(c10::Device, device) = c10::Device(c10::kCPU);
 };
 
-/// The ranks of a run, connected: a c10d::ProcessGroup, and the means to say which rank is to blame when it breaks.
+/// The ranks of a run, connected: a c10d::ProcessGroup that can say which rank is to blame when it
+/// breaks. Each rank beats a heart at the store where they met; when a collective fails, `guard`
+/// and the collectives here look which rank has failed for a reason of its own or has no heartbeat,
+/// and throw an error that names it.
 ///
-/// Each rank beats a heart at the store where they met. When a collective fails, `guard` and the collectives here look
-/// which rank has failed for a reason of its own or has no heartbeat, and throw an error that names it.
-///
-/// Every rank must call the same collectives in the same order. Not thread-safe. Collectives wait for their result; on
-/// CUDA devices they sync the stream.
+/// Every rank must call the same collectives in the same order. Not thread-safe. Collectives wait
+/// for their result; on CUDA devices they sync the stream.
 class ProcessGroup {
  public:
   /// Meets the other ranks.

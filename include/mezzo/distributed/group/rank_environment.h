@@ -24,18 +24,18 @@ struct RankEnvironment {
   using Lookup = std::function<std::optional<std::string>(const char* name)>;
 
   /// What the launcher left in the environment. The first of these that is there wins:
-  /// - torchrun and `mezzo launch`: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
-  ///   TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_RUN_ID;
+  /// - torchrun and `mezzo launch`: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
+  ///   MASTER_PORT, TORCHELASTIC_USE_AGENT_STORE, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_RUN_ID;
   /// - Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE;
   /// - MPICH and its kin: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; PMI_JOBID;
-  /// - Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE, SLURM_JOB_ID,
-  ///   SLURM_STEP_ID.
+  /// - Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE,
+  ///   SLURM_JOB_ID, SLURM_STEP_ID.
   ///
-  /// MPI and Slurm say nothing of a meeting point. MASTER_ADDR and MASTER_PORT are taken where they are set. Else the
-  /// address is this host's, if all ranks are on it, or the one srun was called on; the port is made from the run's id:
-  /// Slurm's job and step, MPI's job, or else, on one host, mpirun's process.
-  /// @return nullopt where no launcher is known, or where it started one process.
-  /// @throws c10::ValueError  naming the variable that is missing or no sensible number.
+  /// MPI and Slurm name no meeting point. Where MASTER_ADDR and MASTER_PORT are not set, the
+  /// address is this host's, if all ranks are on it, or the one srun was called on; the port is
+  /// made from Slurm's job and step, MPI's job, or else, on one host, mpirun's process.
+  /// @return nullopt where no launcher is known, or where it started one process
+  /// @throws c10::ValueError  naming the variable that is missing or no sensible number
   static std::optional<RankEnvironment> detect(const Lookup& lookup);
   /// From the environment of this process.
   static std::optional<RankEnvironment> detect();

@@ -38,37 +38,25 @@ struct LaunchOptions {
   TORCH_ARG(std::string, name) = "launch";
 };
 
-/// Starts `nproc` processes that find each other by torchrun's environment
-/// (`RANK`, `WORLD_SIZE`, `MASTER_ADDR` …), waits for them, and returns the exit
-/// status of the run: 0 when every rank ended with 0, else that of the first
-/// rank to fail, as a shell counts it: 128 + N for signal N.
+/// Starts `nproc` processes that find each other by torchrun's environment (`RANK`, `WORLD_SIZE`,
+/// `MASTER_ADDR` …), and waits for them. docs/launch.md says what ranks find, what is printed, and
+/// how a run ends; in short: node 0's launcher hosts the `c10d::TCPStore` where ranks meet. Lines
+/// of ranks appear whole after `[rank N] `, cut after a mebibyte; on a terminal the node's first
+/// rank has one for its stderr, to draw a progress bar. When a rank fails, the others are ended,
+/// and a line on stderr says which and why. SIGINT and SIGTERM are passed on once, SIGHUP as
+/// SIGTERM; a second one ends the ranks. Ranks see a broken pipe when nobody reads this process's
+/// output; a full disk is reported, and they go on. Ranks are process groups of their own; none of
+/// their processes outlives this call, nor the death of this process by SIGKILL.
 ///
-/// - The launcher of node 0 hosts the `c10d::TCPStore` at which ranks meet, so that
-///   the death of a rank does not take it along.
-/// - Every line that a rank writes appears whole, after `[rank N] `: stdout on
-///   stdout, stderr on stderr. On a terminal the first rank of the node has a terminal
-///   for its stderr too, so that it may draw a progress bar; lines of others go above it.
-///   Lines of more than a mebibyte are cut.
-/// - When a rank fails, the others are ended, and one line on stderr says which and why.
-///   A rank that is stopped (SIGSTOP) is reported and left alone.
-/// - SIGINT and SIGTERM are passed on to every rank once, SIGHUP as SIGTERM; a second
-///   one ends the ranks at once. The status is then 128 + N, unless all ranks still end with 0.
-/// - When nobody reads stdout or stderr any more, that of the ranks is a broken pipe, too: it ends a rank that goes on
-///   writing there (status 141), unless the rank ignores SIGPIPE, as `mezzo train` does.
-/// - When stdout takes no more for another reason, such as a full disk, that is said once and the ranks go on; status 1
-///   where they all end with 0.
-/// - Ranks are process groups of their own, and no process of a group outlives this
-///   call, nor the death of this process by SIGKILL.
-///
-/// `OMP_NUM_THREADS` is the processors that this process may use, divided among the ranks of
-/// the node, unless it is set. Stdin goes to the first rank of node 0, unless it is a terminal.
-///
-/// Installs signal handlers for the time of the call and puts back those it found.
-/// One call at a time in a process. The thread must outlive the ranks: Linux ends
-/// them when the thread that started them ends.
-///
-/// @throws c10::ValueError  for options out of range; nothing was started then.
-/// @throws c10::Error  when the command cannot be run or the port is in use; what was started has ended then.
+/// Installs signal handlers for the time of the call and puts back those it found. One call at a
+/// time in a process. The thread must outlive the ranks: Linux ends them when the thread that
+/// started them ends.
+/// @return 0 when every rank ended with 0, or 1 if output was lost then; else the status of the
+///     first rank to fail, or of the signal that ended the run, as a shell counts it: 128 + N for
+///     signal N
+/// @throws c10::ValueError  for options out of range; nothing was started then
+/// @throws c10::Error  when the command cannot be run or the port is in use; what was started has
+///     ended
 /// @see torchrun. Differs: no rendezvous of changing nodes; the number of ranks is fixed.
 int launch(const LaunchOptions& options);
 

@@ -32,9 +32,10 @@ struct ZeroRedundancyStatistics {
   int64_t bytes_received = 0;  ///< of the other shares
 };
 
-/// Divides an optimizer's state among the ranks (ZeRO stage 1, Rajbhandari et al. 2020): each keeps the moments of its
-/// share of the parameters alone, updates those, and gives the new weights to the others. The numbers are those of the
-/// whole optimizer on one rank, to the bit; the total gradient norm may round differently.
+/// Divides an optimizer's state among the ranks (ZeRO stage 1, Rajbhandari et al. 2020): each keeps
+/// the moments of its share of the parameters alone, updates those, and gives the new weights to
+/// the others. The numbers are those of the whole optimizer on one rank, to the bit; the total
+/// gradient norm may round differently.
 /// @code
 /// ZeroRedundancyOptimizer optimizer(group, std::make_unique<mezzo::AdamW>(groups, options));
 /// scaler.scale(loss).backward();   // gradients averaged over the ranks, as by DistributedDataParallel
@@ -43,16 +44,18 @@ struct ZeroRedundancyStatistics {
 /// optimizer.zero_grad();
 /// @endcode
 ///
-/// With ShardedMasterWeights only the half-precision weights travel, half the bytes, and masters exist once over all
-/// ranks. There is no other way to send float32 weights in lower precision: ranks would then differ from the owner.
+/// With ShardedMasterWeights only the half-precision weights travel, half the bytes, and masters
+/// exist once over all ranks. Float32 weights are never sent in less: ranks would differ from the
+/// owner.
 ///
-/// `step`, `check_gradients` and `step_scaled` are collective: every rank makes the same calls in the same order, also
-/// where it has no gradient. They wait for the other ranks; on CUDA devices they do not wait for the device but where
-/// the process group does. What breaks on one rank ends the calls of the others with an error that names it.
-/// Not thread-safe. The process group must outlive it.
+/// `step`, `check_gradients` and `step_scaled` are collective: every rank makes the same calls in
+/// the same order, also where it has no gradient. They wait for the other ranks, and for a CUDA
+/// device only where the process group does. What breaks on one rank ends the others' calls with an
+/// error that names it. Not thread-safe. The process group must outlive it.
 ///
-/// @see torch.distributed.optim.ZeroRedundancyOptimizer (Python). Differs: wraps an optimizer, instead of making it;
-/// norm, clipping and found_inf are those of all ranks; `state_dict` consolidates by itself.
+/// @see torch.distributed.optim.ZeroRedundancyOptimizer (Python). Differs: wraps an optimizer,
+///     instead of making it; norm, clipping and found_inf are those of all ranks; `state_dict`
+///     consolidates by itself.
 class ZeroRedundancyOptimizer : public AmpOptimizer {
  public:
   /// Takes `optimizer`, made alike on every rank with all parameters and not used yet. Collective.

@@ -32,9 +32,9 @@ struct BestModel {
   std::string hash;    ///< of its model.safetensors
 };
 
-/// All that a run needs to go on to the bit: weights, optimizer state, and
-/// where it was. Random numbers and the order of data are functions of the seed
-/// and of these counters, so nothing else is kept.
+/// All that a run needs to go on to the bit: weights, optimizer state, and where it was. Random
+/// numbers and the order of data are functions of the seed and of these counters, so nothing else
+/// is kept.
 struct Checkpoint {
   std::string run;                         ///< made up when the run began; the same in its run.json
   int64_t step = 0;                        ///< optimizer steps done, skipped ones too
@@ -57,8 +57,8 @@ struct Checkpoint {
 /// @throws c10::ValueError  naming the file that is missing, cut short, altered or of another format.
 Checkpoint load_checkpoint(const std::filesystem::path& checkpoint);
 
-/// The newest checkpoint of `folder` that is intact, if there is one. Damaged
-/// ones are passed over; what was wrong with them is added to `problems`.
+/// The newest checkpoint of `folder` that is intact, if there is one. Damaged ones are passed over;
+/// what was wrong with them is added to `problems`.
 std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& folder,
                                                  std::vector<std::string>& problems);
 

@@ -10,8 +10,8 @@
 
 namespace mezzo::text {
 
-/// How the texts of an epoch are put into batches. All but kGrouped make the
-/// same batches of the same texts, so they differ in speed alone.
+/// How the texts of an epoch are put into batches. All but kGrouped make the same batches of the
+/// same texts, so they differ in speed alone.
 enum class Batching {
   kPacked,   ///< text after text, no padding
   kGrouped,  ///< texts of similar length together, padded to the longest of the batch (transformers' group_by_length)
@@ -22,8 +22,8 @@ enum class Batching {
 /// @throws c10::ValueError  that lists the names, for any but packed, grouped, dynamic and padded.
 Batching parse_batching(std::string_view name);
 
-/// The batches of one epoch: lists of indices into the data set, each index
-/// once, the last batch possibly shorter. A pure function of its arguments.
+/// The batches of one epoch: lists of indices into the data set, each index once, the last batch
+/// possibly shorter. A pure function of its arguments.
 std::vector<std::vector<int64_t>> epoch_batches(
     const TokenizedTexts& texts, int64_t batch_size, Batching batching, uint64_t seed, int64_t epoch);
 

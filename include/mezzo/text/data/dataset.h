@@ -25,38 +25,36 @@ struct LabeledRows {
   std::vector<RawLabel> labels;
   std::vector<int64_t> lines;  ///< where each row begins in the file, from 1
 
-  /// How many rows of a .csv, .tsv or .txt file held bytes that are not UTF-8;
-  /// each bad sequence became U+FFFD, as Python's errors="replace" does. To be
-  /// reported to the user. (In JSON such bytes are an error.)
+  /// How many rows of a .csv, .tsv or .txt file held bytes that are not UTF-8, to be reported to
+  /// the user; each bad sequence became U+FFFD, as by Python's errors="replace". (In JSON they are
+  /// an error.)
   int64_t rows_with_invalid_utf8 = 0;
 };
 
 struct LoadRowsOptions {
   /// Reads only the first rows, and nothing of the file after them (but for a block); 0 for all.
   TORCH_ARG(int64_t, limit) = 0;
-  /// false also takes rows without a label (or with a null or empty one), JSON
-  /// rows that are a plain string, and .txt files.
+  /// false also takes rows without a label (or with a null or empty one), JSON rows that are a
+  /// plain string, and .txt files.
   TORCH_ARG(bool, labels_required) = true;
 };
 
 /// Reads a data file, of the kind that its name says:
-/// - `.json`: an array of rows, each `[text, label]` or
-///   `{"text": …, "label": …}`; other keys are ignored;
+/// - `.json`: an array of rows, each `[text, label]` or `{"text": …, "label": …}`, other keys
+///   ignored;
 /// - `.jsonl`: one such row a line; blank lines are skipped;
-/// - `.csv`, `.tsv`: separated by commas or tabs and quoted as RFC 4180 says,
-///   with a header that names `text` and `label`; other columns are ignored,
-///   blank lines skipped. Labels that are all whole numbers are integers;
-///   otherwise all are names. A quote in a `.tsv` that would merge lines, each
-///   of which is a row, is an error;
+/// - `.csv`, `.tsv`: separated by commas or tabs and quoted as RFC 4180 says, with a header that
+///   names `text` and `label`; other columns are ignored, blank lines skipped. Labels that are all
+///   whole numbers are integers, otherwise all are names. A quote in a `.tsv` that would merge
+///   lines, each of which is a row, is an error;
 /// - `.txt`: one text a line, empty ones included, without labels.
 ///
-/// UTF-8, with or without a byte order mark; lines may end with CR LF. A text
-/// may be empty. Integer labels go from 0 to 999,999, and one file holds either
-/// integers or names. JSON is read row by row and checked strictly: RFC 8259,
-/// no key `text` or `label` twice, values nested at most 127 deep.
-///
-/// @throws c10::ValueError  for a file that cannot be read, has no rows, or
-///     breaks a rule; the message gives file, line and row.
+/// UTF-8, with or without a byte order mark; lines may end with CR LF. A text may be empty. Integer
+/// labels go from 0 to 999,999, and one file holds either integers or names. JSON is read row by
+/// row and checked strictly: RFC 8259, no key `text` or `label` twice, values nested at most 127
+/// deep.
+/// @throws c10::ValueError  for a file that cannot be read, has no rows, or breaks a rule; the
+///     message gives file, line and row
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options = {});
 
 /// The names of a classifier's labels: id to name and back.
@@ -68,12 +66,12 @@ class LabelMap {
   /// More are no classes but somebody's identifiers: a classifier would take a row of weights for each.
   static constexpr int64_t kMaxLabels = 100'000;
 
-  /// For training: integer labels give as many names as the largest needs, "0",
-  /// "1", …; names are sorted by their bytes.
-  ///
-  /// @param allow_empty_classes  whether integers below the largest may be missing.
-  /// @throws c10::ValueError  when a row has no label, when there are more labels than kMaxLabels, or for classes
-  ///     without a row, which it names (labels that go from 1 have a class 0 that no row is of).
+  /// For training: integer labels give as many names as the largest needs, "0", "1", …; names are
+  /// sorted by their bytes.
+  /// @param allow_empty_classes  whether integers below the largest may be missing
+  /// @throws c10::ValueError  when a row has no label, when there are more labels than kMaxLabels,
+  ///     or for classes without a row, which it names (labels that go from 1 have a class 0 that no
+  ///     row is of)
   static LabelMap from_rows(const LabeledRows& rows, bool allow_empty_classes = false);
 
   int64_t size() const { return static_cast<int64_t>(names_.size()); }
@@ -97,20 +95,18 @@ struct Dataset {
 };
 
 /// The id of each row's label, [N] int64. An integer is its own id.
-///
-/// @throws c10::ValueError  for a row without a label or with one that `labels`
-///     lacks; the message gives file, line and row, and lists the known labels.
+/// @throws c10::ValueError  for a row without a label or with one that `labels` lacks; the message
+///     gives file, line and row, and lists the known labels
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels);
 
 /// @param targets  of `rows`, as a Task makes them.
 Dataset to_dataset(LabeledRows rows, at::Tensor targets);
 
-/// Shuffles and splits off `ratio` of the rows, rounded, as the second part (for
-/// `--dev-ratio`). The same in every run with one `seed`, and as in Python:
-/// `torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))`,
-/// whose end is the second part. Leaves torch's default generator alone.
-///
-/// @throws c10::ValueError  unless each part has a row.
+/// Shuffles and splits off `ratio` of the rows, rounded, as the second part (for `--dev-ratio`).
+/// The same in every run with one `seed`, and as in Python: the second part is the end of
+/// `torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))`. Leaves torch's
+/// default generator alone.
+/// @throws c10::ValueError  unless `ratio` is between 0 and 1 and each part has a row
 std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed);
 
 }  // namespace mezzo::text

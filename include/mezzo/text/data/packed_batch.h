@@ -14,8 +14,8 @@ struct DropoutSeed {
   uint32_t step = 0;  ///< micro-batch of the run, counted from 0
 };
 
-/// B texts as T rows of one token each, text after text. Packed batches hold
-/// no padding; padded ones, kept for comparison, hold rows past `seqlens`.
+/// B texts as T rows of one token each, text after text. Packed batches hold no padding; padded
+/// ones, kept for comparison, hold rows past `seqlens`.
 struct PackedBatch {
   at::Tensor input_ids;    ///< [T] int64
   at::Tensor positions;    ///< [T] int64: place of each token in its text, from 0

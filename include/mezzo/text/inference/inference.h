@@ -21,13 +21,14 @@ struct InferenceShare {
   int of = 1;
 };
 
-/// The outputs for each text, in the order of `texts`, whatever the batches were.
-///
-/// Runs `model` in eval mode without gradients, and puts its mode back.
-/// @param texts  must not be empty; targets are not used.
-/// @param share  of several ranks: the rows of other ranks' texts are 0, so that the sum over ranks has all of them.
-/// @return float32 on CPU: [N, num_outputs], or with a row a token [N, L, num_outputs], where L is the longest text's
-///     number of tokens and what is past a text's end is 0; undefined if `progress` stopped it.
+/// The outputs for each text, in the order of `texts`, whatever the batches were. Runs `model` in
+/// eval mode without gradients, and puts its mode back.
+/// @param texts  must not be empty; targets are not used
+/// @param share  of several ranks: the rows of other ranks' texts are 0, so the sum over ranks has
+///     all
+/// @return float32 on CPU: [N, num_outputs], or with a row a token [N, L, num_outputs], where L is
+///     the longest text's number of tokens and what is past a text's end is 0; undefined if
+///     `progress` stopped it
 at::Tensor predict_outputs(ModelForTask& model,
                            const TokenizedTexts& texts,
                            Precision precision,

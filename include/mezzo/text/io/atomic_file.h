@@ -10,14 +10,13 @@ namespace mezzo::text {
 
 class ContentHash;
 
-/// A file that appears whole or not at all: written under another name in the
-/// same folder, then renamed over `path` by commit(). Whoever opens `path`, at
-/// any moment and after a crash or power cut too, finds the old contents or the
-/// new ones. A process that still has the old file open or mapped keeps it.
+/// A file that appears whole or not at all: written under another name in the same folder, then
+/// renamed over `path` by commit(). Whoever opens `path`, also after a crash or power cut, finds
+/// the old contents or the new ones; a process that has the old file open or mapped keeps it.
 ///
-/// `path` may be absent or a regular file. A symbolic link is replaced, not
-/// followed. Not thread-safe; two writers of one path do not disturb each
-/// other: the last to commit wins.
+/// `path` may be absent or a regular file; a symbolic link is replaced, not followed. Not
+/// thread-safe. Of two writers of one path, the last to commit wins. All members throw
+/// c10::ValueError with the path and the system's reason, such as a full disk.
 ///
 /// @code
 /// mezzo::text::AtomicFile file("model.bin");
@@ -25,9 +24,6 @@ class ContentHash;
 /// file.write(tensor.const_data_ptr(), tensor.nbytes());
 /// file.commit();
 /// @endcode
-///
-/// All members throw c10::ValueError with the path and the system's reason, of
-/// which a full disk is one.
 class AtomicFile {
  public:
   /// Creates the temporary file. The folder of `path` must exist.

@@ -13,46 +13,37 @@
 
 namespace mezzo::text {
 
-/// Reads a `.safetensors` file, the format of Hugging Face models: a JSON
-/// header and the tensors' bytes. Opening maps the file into memory and checks
-/// all of the header; tensors then cost nothing until they are read.
-///
-/// A file is accepted exactly when the safetensors package (0.8) accepts it,
-/// but for what the format forbids and the package lets pass: white space
-/// before the header's '{', one name twice (of a tensor or in `__metadata__`),
-/// and a tensor described by an array, or a dtype by an object, that Rust's
-/// deserializer happens to take.
-///
-/// Copies share one mapping. Safe to use from several threads.
+/// Reads a `.safetensors` file, the format of Hugging Face models: a JSON header and the tensors'
+/// bytes. Opening maps the file into memory and checks all of the header; tensors then cost nothing
+/// until they are read. Copies share one mapping. Thread-safe.
 ///
 /// @code
 /// mezzo::text::SafetensorsReader file("model.safetensors");
 /// for (const std::string& name : file.names()) model_parameters.at(name).copy_(file.tensor(name));
 /// @endcode
 ///
-/// @see safetensors.safe_open (Python).
+/// @see safetensors.safe_open (Python), 0.8: accepts the same files, but for what the format
+///     forbids and the package lets pass: white space before the header's '{', one name twice (of a
+///     tensor or in `__metadata__`), and a tensor described by an array, or a dtype by an object.
 class SafetensorsReader {
  public:
-  /// @throws c10::ValueError  when `path` cannot be read or breaks a rule of
-  ///     the format. Nothing outside the file is ever read, whatever it says.
+  /// @throws c10::ValueError  when `path` cannot be read or breaks a rule of the format. Nothing
+  ///     outside the file is ever read, whatever it says.
   explicit SafetensorsReader(const std::filesystem::path& path);
 
   /// In the order of their data in the file.
   std::vector<std::string> names() const;
   bool contains(std::string_view name) const;
 
-  /// A CPU tensor over the mapped bytes, without a copy; it keeps the mapping
-  /// alive, so it may outlive the reader. Only data that the file places off
-  /// the dtype's alignment is copied (current writers place none so). F4 comes
-  /// as kFloat4_e2m1fn_x2, two values an element, as in Python.
+  /// A CPU tensor over the mapped bytes; it keeps the mapping alive, so it may outlive the reader.
+  /// Only data off the dtype's alignment, which current writers never place, is copied. F4 comes as
+  /// kFloat4_e2m1fn_x2, two values an element, as in Python.
   ///
-  /// Treat it as read-only: clone() or copy_() before changing values. A write
-  /// would be seen by every tensor of this reader, though never by the file.
-  /// And replace the file by rename, as save_safetensors() does: truncating a
-  /// mapped file in place kills the process that reads it.
-  ///
-  /// @throws c10::ValueError  for an unknown name, and for what torch cannot
-  ///     hold: the dtypes F6_E2M3 and F6_E3M2, a dimension above 2^63 - 1.
+  /// Treat it as read-only: clone() or copy_() before changing values. A write would be seen by
+  /// every tensor of this reader, though never by the file. And replace the file by rename, as
+  /// save_safetensors() does: truncating a mapped file in place kills the process that reads it.
+  /// @throws c10::ValueError  for an unknown name, and for what torch cannot hold: the dtypes
+  ///     F6_E2M3 and F6_E3M2, a dimension above 2^63 - 1
   at::Tensor tensor(std::string_view name) const;
 
   /// Hands the memory that reading a tensor took back to the operating system; read again, it is read from the file
@@ -68,19 +59,16 @@ class SafetensorsReader {
   std::shared_ptr<const File> file_;
 };
 
-/// Writes `tensors`, byte for byte the file that Python's
-/// `safetensors.torch.save_file` writes (which orders several metadata keys at
-/// random; here they are sorted). Largest element size first, then by name,
-/// whatever the order given, so that every tensor is aligned. Written through an
-/// AtomicFile: `path` is replaced whole or not at all. Returns the file's hash, as AtomicFile::commit does.
-///
-/// Tensors may be on any device and in any strides; tensors that share memory
-/// are each written in full. Waits for the device of tensors that are not on
-/// the CPU, which are copied one at a time.
-///
-/// @throws c10::ValueError  for a repeated or reserved name (`__metadata__`),
-///     text that is not UTF-8, a sparse or undefined tensor, a dtype the format
-///     has none for (complex128, quantized), and when writing fails.
+/// Writes `tensors`, byte for byte the file that Python's `safetensors.torch.save_file` writes,
+/// except that it orders several metadata keys at random and here they are sorted. Largest element
+/// size first, then by name, whatever the order given, so that every tensor is aligned. Tensors may
+/// be on any device and in any strides; those that share memory are each written in full. Waits for
+/// the device of tensors that are not on the CPU, which are copied one at a time. `path` is
+/// replaced whole or not at all.
+/// @return the file's hash, as AtomicFile::commit gives it
+/// @throws c10::ValueError  for a repeated or reserved name (`__metadata__`), text that is not
+///     UTF-8, a sparse or undefined tensor, a dtype the format has none for (complex128,
+///     quantized), and when writing fails
 std::string save_safetensors(const std::filesystem::path& path,
                              const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                              const std::map<std::string, std::string>& metadata = {});

@@ -28,10 +28,11 @@ struct Head {
 /// sequence by itself.
 class ModelForTask : public torch::nn::Module {
  public:
-  /// @param batch  T rows on the parameters' device; `targets` are not used.
-  /// @param random  seed and step key every dropout mask in training mode
-  ///     (`train()`); without effect after `eval()`.
-  /// @return [B, num_outputs], or [T, num_outputs] with RowsPer::kToken: float32, or what autocast makes of it.
+  /// @param batch  T rows on the parameters' device; `targets` are not used
+  /// @param random  keys every dropout mask in training mode (`train()`); without effect after
+  ///     `eval()`
+  /// @return [B, num_outputs], or [T, num_outputs] with RowsPer::kToken: float32, or what autocast
+  ///     makes of it
   virtual at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random = {}) = 0;
 
   virtual const ModelConfig& config() const = 0;
@@ -43,23 +44,23 @@ class ModelForTask : public torch::nn::Module {
   virtual Encoder& encoder() = 0;
   virtual const Encoder& encoder() const = 0;
 
-  /// Draws every parameter as transformers does: normal(0, initializer_range)
-  /// for tables and matrices (the padding row zero), zero biases, unit layer
-  /// norms. The same `seed` gives the same weights on every machine. Only
-  /// parameters whose name passes `select` are drawn; each has a random stream
-  /// of its own, so what is selected does not change what is drawn.
+  /// Draws every parameter as transformers does: normal(0, initializer_range) for tables and
+  /// matrices (the padding row zero), zero biases, unit layer norms. The same `seed` gives the same
+  /// weights on every machine. Only parameters whose name passes `select` are drawn; each has a
+  /// random stream of its own, so what is selected does not change what is drawn.
   void init_weights(uint64_t seed, const std::function<bool(const std::string& name)>& select);
   void init_weights(uint64_t seed);
 
-  /// In training, each encoder layer keeps only its input for backward and is
-  /// computed again there: the same numbers to the bit, in less memory and about
-  /// a third more time. Off unless switched on.
-  /// @see PreTrainedModel.gradient_checkpointing_enable (transformers).
+  /// In training, each encoder layer keeps only its input for backward and is computed again there:
+  /// the same numbers to the bit, in less memory and about a third more time. Off unless switched
+  /// on.
+  /// @see PreTrainedModel.gradient_checkpointing_enable (transformers)
   void set_gradient_checkpointing(bool on) { encoder().set_gradient_checkpointing(on); }
 
-  /// Keeps copies in half precision of the encoder layers' weight matrices, so that autocast to `dtype` on a CPU casts
-  /// none of them. Make each the `shadow` of its parameter in one of mezzo's optimizers, which then refreshes it in the
-  /// pass that updates the weight. A copy whose weight was changed otherwise is made anew when it is next used.
+  /// Keeps copies in half precision of the encoder layers' weight matrices, so that autocast to
+  /// `dtype` on a CPU casts none of them. Make each the `shadow` of its parameter in one of mezzo's
+  /// optimizers, which refreshes it along with the weight; one whose weight was changed otherwise
+  /// is made anew when next used.
   /// @param dtype  kHalf or kBFloat16
   /// @return by the parameter's name
   /// @throws c10::ValueError  for another dtype

@@ -18,9 +18,9 @@ std::string_view to_string(Precision precision);
 /// The dtype to autocast to; nullopt for float32.
 std::optional<c10::ScalarType> autocast_dtype(Precision precision);
 
-/// Parses "fp32", "bf16", "fp16", or "auto": bf16 where `device` multiplies it
-/// in hardware, else fp16 on CUDA and fp32 on CPU.
-/// @throws c10::ValueError  that lists the names, for any other.
+/// Parses "fp32", "bf16", "fp16", or "auto": bf16 where `device` multiplies it in hardware, else
+/// fp16 on CUDA and fp32 on CPU.
+/// @throws c10::ValueError  that lists the names, for any other
 Precision parse_precision(std::string_view name, const c10::Device& device);
 
 /// Whether a name can be parsed at all, on whatever machine: `--precision` and `--device` of a command line.
@@ -28,9 +28,9 @@ Precision parse_precision(std::string_view name, const c10::Device& device);
 void check_precision(std::string_view name);
 void check_device(std::string_view name);
 
-/// Parses "cpu", "cuda", "cuda:N", or "auto": the first CUDA device where
-/// there is one, else the CPU.
-/// @throws c10::ValueError  for any other name, or a device this machine lacks.
+/// Parses "cpu", "cuda", "cuda:N", or "auto": the first CUDA device where there is one, else the
+/// CPU.
+/// @throws c10::ValueError  for any other name, or a device this machine lacks
 c10::Device parse_device(std::string_view name);
 
 }  // namespace mezzo::text

@@ -19,13 +19,11 @@ struct LoadedWeights {
 /// Whether `folder` holds a trained classifier, not only an encoder.
 bool has_classifier(const std::filesystem::path& folder);
 
-/// Fills `model` from `folder`/model.safetensors, written by transformers or
-/// by mezzo: names with or without the prefix of the family (`bert.`), any
-/// floating dtype, old names `LayerNorm.gamma` and `LayerNorm.beta` too. A
-/// missing head or pooler is drawn from `seed` and reported.
-///
-/// @throws c10::ValueError  naming the tensor, where one does not fit or any
-///     other is missing; the model is unusable then.
+/// Fills `model` from `folder`/model.safetensors, written by transformers or by mezzo: names with
+/// or without the prefix of the family (`bert.`), any floating dtype, old names `LayerNorm.gamma`
+/// and `LayerNorm.beta` too. A missing head or pooler is drawn from `seed` and reported.
+/// @throws c10::ValueError  naming the tensor, where one does not fit or any other is missing; the
+///     model is unusable then
 LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed);
 
 /// As load_pretrained, for a model on CPU that is only run: its parameters are the mapped bytes of the file, where they
@@ -33,10 +31,10 @@ LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& 
 /// Do not train it; and while it lives, replace the file by rename, as save_pretrained does, never in place.
 LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder);
 
-/// Writes config.json and model.safetensors (float32) into `folder`, which is
-/// made if need be; transformers' `from_pretrained` loads them. Each file is
-/// replaced atomically. Returns the hash of model.safetensors, as AtomicFile::commit does.
-/// @param weights  every parameter of the model by name, on any device.
+/// Writes config.json and model.safetensors (float32) into `folder`, which is made if need be;
+/// transformers' `from_pretrained` loads them. Each file is replaced atomically.
+/// @param weights  every parameter of the model by name, on any device
+/// @return the hash of model.safetensors, as AtomicFile::commit gives it
 std::string save_pretrained(const ModelConfig& config,
                             const std::vector<std::pair<std::string, at::Tensor>>& weights,
                             const std::filesystem::path& folder);

@@ -12,8 +12,8 @@
 
 namespace mezzo::text {
 
-/// One optimizer step, as a line of `metrics.jsonl`. All amounts are the
-/// step's own (summed over its micro-batches and ranks), not running totals.
+/// One optimizer step, as a line of `metrics.jsonl`. All amounts are the step's own (summed over
+/// its micro-batches and ranks), not running totals.
 struct StepRecord {
   int64_t step = 0;       ///< from 1; a skipped step counts
   double epoch = 0;       ///< passes over the training data so far; 0.5 is half of the first
@@ -81,39 +81,37 @@ struct RunRecords {
   int64_t unknown_events = 0;    ///< lines with an `event` this version does not know; they are passed over
 };
 
-/// The record as one line of JSON without the line feed, keys in the order of
-/// the struct. Numbers are written in the few digits that read back as the same
-/// double; NaN and infinities, which JSON lacks, as null.
+/// The record as one line of JSON without the line feed, keys in the order of the struct. Numbers
+/// are written in the few digits that read back as the same double; NaN and infinities, which JSON
+/// lacks, as null.
 std::string to_json(const StepRecord& record);
 std::string to_json(const EvalRecord& record);
 std::string to_json(const DiagnoseRecord& record);
 std::string to_json(const CommunicationRecord& record);
 std::string to_json(const EndRecord& record);
 
-/// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are
-/// passed over, so that a later version's file can be read, and so is a last line
-/// that was cut off in the writing.
-///
-/// @throws c10::ValueError  for a line that is not such a record, with file and
-///     line; c10::Error if the file cannot be read.
+/// Reads a `metrics.jsonl`; null reads back as NaN. Unknown keys and events are passed over, so
+/// that a later version's file can be read, and so is a last line that was cut off in the writing.
+/// @throws c10::ValueError  for a line that is not such a record, with file and line; c10::Error if
+///     the file cannot be read
 RunRecords read_run_records(const std::filesystem::path& path);
 
-/// Appends records to a `metrics.jsonl`, each line handed to the system in
-/// one write as it is made: what was appended survives the death of the process
-/// (though not of the machine), and a reader sees whole lines. Not thread-safe.
+/// Appends records to a `metrics.jsonl`, each line in one write as it is made: what was appended
+/// survives the death of the process (though not of the machine), and a reader sees whole lines.
+/// Not thread-safe.
 class MetricsLog {
  public:
   /// Starts an empty file, replacing one that is there.
   /// @throws c10::Error  if the file cannot be made.
   explicit MetricsLog(const std::filesystem::path& path);
 
-  /// Goes on with the file of a run resumed after `step` steps, of which `last_eval_step`, or where nothing is given
-  /// the last, is the last one that counts as evaluated: records of later evaluations and steps, final evaluations and
-  /// an end record are dropped, and so is a last line that was cut off in the writing. The kept lines stay byte for
-  /// byte. A missing file is started, as for a run resumed into a new folder. The old file is replaced in one rename,
-  /// so a crash leaves either the old one or the new.
-  /// @throws c10::ValueError  for a line that is not a record; the file is
-  ///     unchanged then. c10::Error if it cannot be read or written.
+  /// Goes on with the file of a run resumed after `step` steps, last evaluated at `last_eval_step`
+  /// (nullopt: at the last of them): drops the records of later steps and evaluations, final
+  /// evaluations, an end record, and a last line that was cut off; the others stay byte for byte. A
+  /// missing file is started. The old file is replaced in one rename, so a crash leaves either the
+  /// old one or the new.
+  /// @throws c10::ValueError  for a line that is not a record, with the file unchanged; c10::Error
+  ///     if it cannot be read or written
   static MetricsLog resume(const std::filesystem::path& path,
                            int64_t step,
                            std::optional<int64_t> last_eval_step = std::nullopt);
@@ -122,8 +120,8 @@ class MetricsLog {
   MetricsLog& operator=(MetricsLog&& other) noexcept;
   ~MetricsLog();
 
-  /// @throws c10::Error  if the line could not be written, e.g. on a full disk. What is missing of it is written before
-  ///     the next one, or by flush().
+  /// @throws c10::Error  if the file was removed or replaced, or the line could not be written,
+  ///     e.g. on a full disk; what is missing of it is written before the next one, or by flush()
   void append(const StepRecord& record);
   void append(const EvalRecord& record);
   void append(const DiagnoseRecord& record);

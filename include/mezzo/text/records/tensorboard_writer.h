@@ -8,14 +8,10 @@
 
 namespace mezzo::text {
 
-/// Writes scalars to a TensorBoard event file, as
-/// `torch.utils.tensorboard.SummaryWriter` does in Python.
+/// Writes scalars to a TensorBoard event file, as `torch.utils.tensorboard.SummaryWriter` does in
+/// Python. Each writer makes a file of its own in `folder`, `events.out.tfevents.TIME.HOST.PID.N`,
+/// so a resumed run adds one to those of the run it goes on with. Not thread-safe.
 ///
-/// Each writer makes a file of its own in `folder`,
-/// `events.out.tfevents.TIME.HOST.PID.N`, so that a resumed run adds a file to
-/// those of the run it goes on with. Not thread-safe.
-///
-/// Example:
 /// @code
 /// mezzo::text::TensorBoardWriter board("out/tensorboard");
 /// board.add_scalar("train/loss", 0.41, /*step=*/178);

@@ -11,8 +11,8 @@
 
 namespace mezzo::text {
 
-/// What a report is made of. Everything but the records may be left empty; its
-/// part of the page is left out then.
+/// What a report is made of. Everything but the records may be left empty; its part of the page is
+/// left out then.
 struct ReportInput {
   using Pairs = std::vector<std::pair<std::string, std::string>>;
 
@@ -34,17 +34,13 @@ struct ReportInput {
   Pairs environment;                                   ///< versions, machine
 };
 
-/// Renders `report.html`: headline numbers, curves over the steps, what
-/// `--diagnose` found, confusion matrix, classification report, settings and
-/// environment.
-///
-/// The page is one self-contained file: no script, nothing loaded, light and
-/// dark by the reader's preference, fit for print and narrow screens. All
-/// strings are escaped, so texts and names may come from anywhere. Long runs
-/// are thinned to what the pixels can show (least and greatest value of each
+/// Renders `report.html`: headline numbers, curves over the steps, what `--diagnose` found,
+/// confusion matrix, classification report, settings and environment. The page is one
+/// self-contained file: no script, nothing loaded, light and dark by the reader's preference, fit
+/// for print and narrow screens. All strings are escaped, so texts and names may come from
+/// anywhere. Long runs are thinned to what the pixels can show (least and greatest value of each
 /// column), which keeps the page under 1 MB. Equal input gives equal bytes.
-///
-/// @throws c10::ValueError  if the confusion matrix is not square.
+/// @throws c10::ValueError  if the confusion matrix is not square
 std::string render_report(const ReportInput& input);
 
 }  // namespace mezzo::text

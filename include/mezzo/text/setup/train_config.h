@@ -12,8 +12,8 @@ namespace mezzo::text {
 /// More than any processor runs at once; with some thousands the OpenMP runtime crashes.
 constexpr int64_t kMostThreads = 1024;
 
-/// Settings of a training run, named as the flags of `mezzo train`. The
-/// defaults are the recipe of the field: AdamW, 3e-5, batches of 32, 128 tokens.
+/// Settings of a training run, named as the flags of `mezzo train`. The defaults are the recipe of
+/// the field: AdamW, 3e-5, batches of 32, 128 tokens.
 struct TrainConfig {
   std::filesystem::path model;         ///< Hugging Face folder to start from, or …
   std::filesystem::path model_config;  ///< … config.json of a model with fresh weights, with `vocab`

@@ -15,8 +15,7 @@ struct MetricInfo {
   bool greater_is_better = true;
 };
 
-/// Precision, recall and F1, 0 where their denominator is 0, and the number of
-/// rows they stand for.
+/// Precision, recall and F1, 0 where their denominator is 0, and the number of rows they stand for.
 struct ClassScores {
   double precision = 0;
   double recall = 0;
@@ -35,26 +34,25 @@ struct ClassificationReport {
   /// Of more labels nobody reads a matrix, which grows with their square.
   static constexpr int64_t kMaxMatrixLabels = 1000;
 
-  /// `confusion[i][j]`: rows of class i that were predicted as class j. Empty
-  /// above kMaxMatrixLabels.
+  /// `confusion[i][j]`: rows of class i that were predicted as class j. Empty above
+  /// kMaxMatrixLabels.
   std::vector<std::vector<int64_t>> confusion;
 
-  /// The text of Python's `classification_report(y_true, y_pred,
-  /// labels=range(n), target_names=names, digits=digits, zero_division=0)`, byte
-  /// for byte, but for one slip: when no prediction at all is right, scikit-learn
-  /// 1.9 prints supports as 3.0 for 3. It ends with a line break.
-  ///
-  /// @param digits  after the decimal point, from 0 to 100.
+  /// The text of Python's `classification_report(y_true, y_pred, labels=range(n),
+  /// target_names=names, digits=digits, zero_division=0)`, byte for byte, with a line break at its
+  /// end. Differs in one slip: when no prediction at all is right, scikit-learn 1.9 prints supports
+  /// as 3.0 for 3.
+  /// @param digits  after the decimal point, from 0 to 100
   std::string to_text(int digits = 2) const;
 };
 
-/// @param y_true, y_pred  label ids, one per row, from 0 to `names.size() - 1`.
-/// @param names  of the labels, absent ones included. Names are measured in code
-///     points, as Python does, so wide characters misalign the text's columns.
-/// @throws c10::ValueError  when the two differ in length, there are no rows or
-///     no names, or an id is out of range.
-/// @see sklearn.metrics.classification_report (Python). Differs: all ids must
-///     have a name, so it has always a row "accuracy" and never "micro avg".
+/// @param y_true, y_pred  label ids, one per row, from 0 to `names.size() - 1`
+/// @param names  of the labels, absent ones included. Names are measured in code points, as Python
+///     does, so wide characters misalign the text's columns.
+/// @throws c10::ValueError  when the two differ in length, there are no rows or no names, or an id
+///     is out of range
+/// @see sklearn.metrics.classification_report (Python). Differs: all ids must have a name, so it
+///     has always a row "accuracy" and never "micro avg".
 ClassificationReport classification_report(std::span<const int64_t> y_true,
                                            std::span<const int64_t> y_pred,
                                            std::vector<std::string> names);

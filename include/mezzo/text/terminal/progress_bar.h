@@ -20,11 +20,10 @@ enum class ProgressStyle {
 ///
 ///     train  62% ━━━━━━━━━━━━╸─────── 178/288  2:52, 1:46 left  loss 0.412  31.2 samples/s
 ///
-/// The line fits any width: what does not fit is left out, the last parts of
-/// the text first. On a terminal with a UTF-8 locale the bar is drawn in line
-/// glyphs, else in ASCII. Not thread-safe. Errors of the stream are ignored.
+/// The line fits any width: what does not fit is left out, the last parts of the text first. On a
+/// terminal with a UTF-8 locale the bar is drawn in line glyphs, else in ASCII. Not thread-safe.
+/// Errors of the stream are ignored.
 ///
-/// Example:
 /// @code
 /// mezzo::text::ProgressBar progress({.label = "train", .total = steps});
 /// for (int64_t step = 1; step <= steps; ++step) {
@@ -49,15 +48,15 @@ class ProgressBar {
 
   explicit ProgressBar(Options options);
 
-  /// Ends the line as it stands, unless finish() was called: after an exception
-  /// the message gets a line of its own.
+  /// Ends the line as it stands, unless finish() was called: after an exception the message gets a
+  /// line of its own.
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   /// Notes that `step` steps are done. Cheap when nothing is due to be drawn.
-  /// @param text  what else to show; two spaces part the pieces that may be left
-  ///     out one by one when the terminal is narrow.
+  /// @param text  what else to show; two spaces part the pieces that may be left out one by one
+  ///     when the terminal is narrow
   void update(int64_t step, std::string_view text = {});
 
   /// Prints a line of its own above the bar. Control characters are left out.

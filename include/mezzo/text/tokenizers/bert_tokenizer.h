@@ -29,41 +29,39 @@ struct BertTokenizerOptions {
 };
 
 /// Turns texts into the ids a BERT model was trained on: cleaning, splitting into words, WordPiece.
+/// The ids are those of Hugging Face's fast tokenizer for every input, its Unicode tables included.
+/// Special and other added tokens are found in the raw text, so a text that holds "[SEP]" yields
+/// the id of `[SEP]`, as there. A text need not be valid UTF-8: each maximal invalid part counts as
+/// U+FFFD, as in Python's `decode("utf-8", "replace")`. Thread-safe; copies share their
+/// tables.
 ///
-/// The ids are those of Hugging Face's fast tokenizer for every input, its Unicode tables included. Special and other
-/// added tokens are found in the raw text, so a text that holds "[SEP]" yields the id of `[SEP]`, as there. A text
-/// need not be valid UTF-8: each maximal invalid part counts as U+FFFD, as in Python's `decode("utf-8", "replace")`.
-///
-/// A tokenizer never changes after it is made. Copies share their tables, and any number of threads may use one.
-///
-/// Example:
 /// @code
 /// auto tokenizer = mezzo::text::BertTokenizer::from_pretrained("bert-base-chinese");
 /// auto encoding = tokenizer.encode("今天天气很好", /*max_length=*/128);
 /// @endcode
 ///
-/// @see transformers.BertTokenizer (Python). Differs: nothing is ever padded, and a vocabulary that lacks one of the
-/// five special tokens is refused instead of extended past the model's embeddings.
+/// @see transformers.BertTokenizer (Python). Differs: nothing is ever padded, and a vocabulary that
+///     lacks one of the five special tokens is refused instead of extended past the model's
+///     embeddings.
 class BertTokenizer : public Tokenizer {
  public:
-  /// Loads a Hugging Face folder as `AutoTokenizer.from_pretrained` does.
-  ///
-  /// `tokenizer.json` is used where there is one, else `vocab.txt`. As there, the settings of a BERT tokenizer class
+  /// Loads a Hugging Face folder as `AutoTokenizer.from_pretrained` does: `tokenizer.json` where
+  /// there is one, else `vocab.txt`. As there, the settings of a BERT tokenizer class
   /// (`do_lower_case`, `strip_accents`, `tokenize_chinese_chars`, the special tokens) come from
-  /// `tokenizer_config.json`, each with its default, and overrule those of `tokenizer.json`. All of `tokenizer.json`
-  /// counts where `tokenizer_class` is `PreTrainedTokenizerFast` or `TokenizersBackend`, or where the folder has
-  /// neither `tokenizer_config.json` nor `config.json`. Its sections "truncation" and "padding" are never used: pass
-  /// `max_length` to `encode`, and pad batches where they are made.
-  ///
-  /// @throws c10::ValueError  for a file that is missing, broken, or of another kind of tokenizer (BPE, Unigram,
-  /// another normalizer, pre-tokenizer or template); the message names the file and what was found.
+  /// `tokenizer_config.json`, each with its default, and overrule those of `tokenizer.json`; all of
+  /// `tokenizer.json` counts where `tokenizer_class` is `PreTrainedTokenizerFast` or
+  /// `TokenizersBackend`, or where the folder has neither `tokenizer_config.json` nor
+  /// `config.json`. Its sections "truncation" and "padding" are never used: pass `max_length` to
+  /// `encode`, and pad batches where they are made.
+  /// @throws c10::ValueError  for a file that is missing, broken, or of another kind of tokenizer
+  ///     (BPE, Unigram, another normalizer, pre-tokenizer or template); the message names the file
+  ///     and what was found
   static BertTokenizer from_pretrained(const std::filesystem::path& folder);
 
-  /// Loads a `vocab.txt`: a token a line, its line number (from 0) its id. Trailing white space is no part of a token,
-  /// and of equal lines the last counts.
-  ///
-  /// @throws c10::ValueError  for a file that is missing, not UTF-8, or without `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` or
-  /// `[MASK]`.
+  /// Loads a `vocab.txt`: a token a line, its line number (from 0) its id. Trailing white space is
+  /// no part of a token, and of equal lines the last counts.
+  /// @throws c10::ValueError  for a file that is missing, not UTF-8, or without `[PAD]`, `[UNK]`,
+  ///     `[CLS]`, `[SEP]` or `[MASK]`
   static BertTokenizer from_vocab(const std::filesystem::path& vocab_txt, const BertTokenizerOptions& options = {});
 
   /// Encodes one text: `[CLS] text [SEP]`.
@@ -86,12 +84,13 @@ class BertTokenizer : public Tokenizer {
 
   const BertTokenizerOptions& options() const;
 
-  /// Writes `vocab.txt` and `tokenizer_config.json`, from which `from_pretrained` and Hugging Face's `BertTokenizer`
-  /// make the same ids again. The folder must exist. Each file appears whole or not at all.
-  ///
-  /// @param model_max_length  written in place of the tokenizer's own option, unless 0.
-  /// @throws c10::ValueError  where these two files cannot express the tokenizer (another subword prefix or word
-  /// length, `clean_text` off, ids with gaps, a token that holds a line break), or cannot be written.
+  /// Writes `vocab.txt` and `tokenizer_config.json`, from which `from_pretrained` and Hugging
+  /// Face's `BertTokenizer` make the same ids again. The folder must exist. Each file appears whole
+  /// or not at all.
+  /// @param model_max_length  written in place of the tokenizer's own option, unless 0
+  /// @throws c10::ValueError  where these files cannot express the tokenizer (another subword
+  ///     prefix or word length, `clean_text` off, ids with gaps, a token that holds a line break),
+  ///     or cannot be written
   void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const override;
 
  private:

@@ -15,12 +15,9 @@ struct Encoding {
   bool truncated = false;               ///< whether `max_length` cost the text or the pair any token
 };
 
-/// Turns texts into the ids that a model was trained on.
+/// Turns texts into the ids that a model was trained on, those of Hugging Face's fast tokenizer.
+/// Thread-safe: a tokenizer never changes after it is made.
 ///
-/// The ids are those of Hugging Face's fast tokenizer. A tokenizer never changes after it is made: any number of
-/// threads may use one.
-///
-/// Example:
 /// @code
 /// auto tokenizer = mezzo::text::Tokenizer::from_pretrained("bert-base-chinese");
 /// auto encoding = tokenizer->encode("今天天气很好", /*max_length=*/128);

@@ -17,27 +17,21 @@ struct TrainResult {
   std::optional<Evaluation> evaluation;  ///< on test, or on dev without one; none without both
 };
 
-/// Fine-tunes a model as `config` says, and leaves in
-/// `config.output`: the best model on dev (or the last, without dev
-/// rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
-/// tensorboard/ and checkpoints/.
+/// Fine-tunes a model as `config` says, and leaves in `config.output`: the best model on dev (or
+/// the last, without dev rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
+/// tensorboard/ and checkpoints/. The same config gives the same weights on the same machine, also
+/// when the run was stopped and resumed in between. With `config.dry_run`, prints what it would do
+/// and what that takes, by trying a few steps that it forgets, and leaves `config.output` as it is.
 ///
-/// The same config gives the same weights on the same machine, also when the
-/// run was stopped and resumed in between.
-///
-/// With `config.dry_run`, prints what it would do and what that takes, by trying a few steps that it forgets, and
-/// leaves `config.output` as it is.
-///
-/// Called on every rank of `group` with the same config, each batch is `batch_size` texts of each rank, gradients are
-/// averaged over all texts, and every rank ends with the same weights. Rank 0 writes and prints. Several hosts resume
-/// from an `output` that all of them see.
-///
-/// @param stop_requested  asked from when all is read and checked, and nothing written yet: after every step, and
-///     during evaluation; once true, on any rank, a checkpoint is saved and the run ends. Until it is first asked, the
-///     process may as well be ended.
-/// @param group  nullptr: one process.
-/// @throws c10::ValueError  for settings or files that are wrong, before
-///     anything is written; c10::Error when the run fails.
+/// Called on every rank of `group` with the same config, a batch is `batch_size` texts of each
+/// rank, gradients are averaged over all texts, and every rank ends with the same weights. Rank 0
+/// writes and prints. Several hosts resume from an `output` that all of them see.
+/// @param stop_requested  asked after every step and during evaluation; once true, on any rank, a
+///     checkpoint is saved and the run ends. First asked when all is read and checked, and nothing
+///     written yet: until then, the process may as well be ended.
+/// @param group  nullptr: one process
+/// @throws c10::ValueError  for settings or files that are wrong, before anything is written;
+///     c10::Error when the run fails
 TrainResult train(const TrainConfig& config,
                   const std::function<bool()>& stop_requested,
                   distributed::ProcessGroup* group = nullptr);
