@@ -87,6 +87,11 @@ TEST_F(CudaCrossEntropyTest, LargeLogitsLoseNothing) {
   const auto is = found(logits, targets), want = expected(logits, targets, 1, at::kDouble);
   EXPECT_NEAR(is.loss.item<double>(), want.loss.item<double>(), 8 * 0x1p-24 * want.loss.item<double>());
   EXPECT_TRUE(at::allclose(is.grad.to(at::kDouble), want.grad, 8 * 0x1p-24, 2 * 0x1p-24));
+  for (const int64_t largest : {0, 150, 1029}) {  // of any warp
+    auto wide = at::randn({1, 1030});
+    wide[0][largest] = 60000;
+    EXPECT_EQ(found(wide, at::full({1}, largest, at::kLong)).loss.item<float>(), 0);
+  }
 }
 
 TEST_F(CudaCrossEntropyTest, InfinityAndNaNGoWhereTheyDoInPyTorch) {

@@ -18,8 +18,37 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+#endif
+
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
+
+/// While it lives, ThreadSanitizer looks at nothing that the thread, or fiber, does: who runs the fibers looks into
+/// what they write, and is ordered with them by nothing that a kernel's threads should count on.
+class Unwatched {
+ public:
+  Unwatched() {
+#if defined(__SANITIZE_THREAD__)
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+#endif
+  }
+  ~Unwatched() {
+#if defined(__SANITIZE_THREAD__)
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+#endif
+  }
+  Unwatched(const Unwatched&) = delete;
+  Unwatched& operator=(const Unwatched&) = delete;
+};
 
 constexpr int kWarpSize = 32;
 constexpr size_t kStackBytes = size_t{96} << 10;
@@ -54,7 +83,10 @@ class BlockExecution {
   int64_t index() const { return index_; }
   int64_t count() const { return blocks_; }
   unsigned char* shared() const { return shared_.get(); }
-  void fail(const char* what) { failure_ = what; }
+  void fail(const char* what) {
+    const Unwatched same_for_all;
+    failure_ = what;
+  }
   Fiber& fiber(int thread) { return fibers_[static_cast<size_t>(thread)]; }
 
   /// Called by a thread, which goes on when all others of its block or warp wait in the same place.
@@ -262,6 +294,7 @@ void execute(int64_t blocks, int threads, int shared_bytes, const std::function<
     throw std::logic_error("a grid of " + std::to_string(blocks) + " blocks of " + std::to_string(threads) +
                            " threads cannot be launched");
   }
+  const Unwatched bookkeeping;
   BlockExecution execution(blocks, threads, shared_bytes, thread);
   for (int64_t block = 0; block < blocks; ++block) {
     execution.run(block);
