@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # For a machine without network: puts into DIR what mezzo is built from, its own sources and the headers of others, so that
 # there `bash DIR/build.sh` builds with the CMake, compiler and PyTorch (CUDA or not) that it finds, and `bash DIR/gpu.sh`
-# runs the tests and benchmarks that want a GPU.
+# runs the tests, those that want a GPU among them.
 #   bash scripts/bundle.sh DIR
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -55,13 +55,13 @@ cmake --build build --parallel "$(nproc)"
 EOF
 cat >"$bundle/gpu.sh" <<'EOF'
 #!/usr/bin/env bash
-# After build.sh: every test that wants a GPU, then the benchmarks there. What they say goes to results/, too.
+# After build.sh: the tests, those that want a GPU among them. What they say goes to results/, too.
 set -euo pipefail
 cd "$(dirname "$0")"
 mkdir -p results
 export MEZZO_SHARED=$PWD MEZZO_EXAMPLES=$PWD/build/bin MEZZO_PROGRAM=$PWD/build/bin/mezzo HF_HUB_OFFLINE=1
 nvidia-smi | tee results/machine.txt
-(cd build && ctest --output-on-failure -R '^(core_tests|cuda_kernel_tests|encoder_tests|text_tests|python\.cuda)$') | tee results/tests.txt
+(cd build && ctest --output-on-failure -R '^(core_tests|cuda_kernel_tests|encoder_tests|text_tests)$') | tee results/tests.txt
 EOF
 chmod +x "$bundle/build.sh" "$bundle/gpu.sh"
 echo "bundle: $bundle holds $(du -sh "$bundle" | cut -f1); copy it to the machine, and run bash build.sh there"

@@ -21,10 +21,12 @@ cmake --preset release -B "$folder/user" -DMEZZO_VENV="$MEZZO_VENV" -DTorch_DIR=
   -DMEZZO_BUILD_TESTS=OFF >"$folder/user.log"
 cmake --preset release -B "$folder/build" -DMEZZO_VENV="$MEZZO_VENV" -DTorch_DIR="$torch/share/cmake/Torch" \
   -DMEZZO_BUILD_TESTS=ON | tee "$folder/configure.log"
+grep -q "mezzo: with kernels for GPUs" "$folder/configure.log" ||
+  { echo "test_cuda_build: built without kernels for GPUs" >&2; exit 1; }
 grep -q "mezzo: with NCCL" "$folder/configure.log" || { echo "test_cuda_build: built without NCCL" >&2; exit 1; }
-cmake --build "$folder/build" --target core_tests distributed_tests encoder_tests guide_tests text_tests mezzo_program
+cmake --build "$folder/build" --target core_tests cuda_kernel_tests device_tests distributed_tests encoder_tests guide_tests text_tests mezzo_program
 ctest --test-dir "$folder/build" --output-on-failure \
-  -R '^(core_tests|distributed_tests|encoder_tests|guide_tests|text_tests|python\.(diagnose|launch|program|training))$'
+  -R '^(core_tests|cuda_kernel_tests|device_tests|distributed_tests|encoder_tests|guide_tests|text_tests|python\.(diagnose|launch|program|training))$'
 
 out=$folder/training
 "$MEZZO_VENV/bin/python" tools/fortunes.py --output "$out/data"

@@ -2,6 +2,7 @@
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/tasks/metrics.h"
+#include "text/io/content_hash.h"
 
 using namespace mezzo::text;
 
@@ -22,6 +23,8 @@ void bind_files(py::module_& m) {
   m.def("save_safetensors",
         [](const std::string& path, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
            const std::map<std::string, std::string>& metadata) { save_safetensors(path, tensors, metadata); });
+
+  m.def("hash_of_file", [](const std::string& path) { return hash_of_file(path); });
 
   m.def(
       "load_rows",  // texts, labels and lines

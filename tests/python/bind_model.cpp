@@ -29,8 +29,9 @@ class Bert {
                      const std::string& batching,
                      int64_t max_length,
                      uint64_t seed,
-                     uint32_t step) {
-    const TokenizedTexts texts{.ids = std::move(ids)};
+                     uint32_t step,
+                     std::vector<std::vector<int32_t>> token_types) {
+    const TokenizedTexts texts{.ids = std::move(ids), .token_types = std::move(token_types)};
     std::vector<int64_t> indices(texts.ids.size());
     std::iota(indices.begin(), indices.end(), 0);
     const auto batch = collate(texts, indices, parse_batching(batching), max_length, model_->config().pad_token_id);
@@ -64,7 +65,7 @@ void bind_model(py::module_& m) {
            py::arg("per_token") = false)
       .def("parameters", &Bert::parameters)
       .def("forward", &Bert::forward, py::arg("ids"), py::arg("batching") = "packed", py::arg("max_length") = 128,
-           py::arg("seed") = 0, py::arg("step") = 0)
+           py::arg("seed") = 0, py::arg("step") = 0, py::arg("token_types") = std::vector<std::vector<int32_t>>())
       .def("predict", &Bert::predict, py::arg("ids"))
       .def("train", &Bert::train)
       .def("set_gradient_checkpointing", &Bert::set_gradient_checkpointing)

@@ -27,13 +27,14 @@ def mixed_ids(lengths, vocab_size, seed=0):
     return [torch.randint(1, vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
 
-def padded(ids):
+def padded(ids, token_types=None):
     """The same as transformers takes them: padded, with an attention mask."""
     longest = max(map(len, ids))
-    return dict(
-        input_ids=torch.tensor([row + [0] * (longest - len(row)) for row in ids]),
-        attention_mask=torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids]),
-    )
+    def rows(lists):
+        return torch.tensor([row + [0] * (longest - len(row)) for row in lists])
+
+    batch = dict(input_ids=rows(ids), attention_mask=rows([[1] * len(row) for row in ids]))
+    return batch if token_types is None else batch | dict(token_type_ids=rows(token_types))
 
 
 def random_bert(folder, labels=2, seed=0, **sizes):

@@ -57,23 +57,47 @@ def test_outputs_for_each_token_are_those_of_transformers(bert_base, tmp_path):
         assert row[len(text):].count_nonzero() == 0
 
 
-def loss_gradients(model, ids, labels):
+def types_of_pairs(ids, seed=0):
+    """0 up to somewhere within each text, 1 from there on."""
+    generator = torch.Generator().manual_seed(seed)
+    firsts = [int(torch.randint(0, len(row) + 1, (), generator=generator)) for row in ids]
+    return [[0] * first + [1] * (len(row) - first) for row, first in zip(ids, firsts)]
+
+
+@pytest.mark.parametrize("name", ["minilm", "bert_base"])
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_logits_of_pairs_are_those_of_transformers(name, batching, request):
+    model, folder = request.getfixturevalue(name)
+    ids = mixed_ids([2, 3, 17, 64, 1, 40, 128, 9], vocab_size=model.config.vocab_size)
+    token_types = types_of_pairs(ids)
+    mine = _mezzo.Bert(str(folder))
+    mine.train(False)
+    with torch.no_grad():
+        expected, of_one_type = model(**padded(ids, token_types)).logits, model(**padded(ids)).logits
+        actual = mine.forward(ids, batching=batching, max_length=128, token_types=token_types)
+    assert (expected - of_one_type).abs().max() > 1e-3, "the types matter"
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def loss_gradients(model, ids, labels, token_types=None):
     model.zero_grad()
-    model(**padded(ids), labels=labels).loss.backward()
+    model(**padded(ids, token_types), labels=labels).loss.backward()
     return {key: tensor.grad.clone() for key, tensor in model.named_parameters()}
 
 
 @pytest.mark.parametrize("name", ["minilm", "bert_base"])
 @pytest.mark.parametrize("batching", ["packed", "dynamic"])
-def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, request):
+@pytest.mark.parametrize("pairs", [False, True], ids=["texts", "pairs"])
+def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, pairs, request):
     model, folder = request.getfixturevalue(name)
     ids = mixed_ids([5, 31, 12, 2, 50], vocab_size=model.config.vocab_size)
     labels = torch.tensor([0, 1, 1, 0, 1])
-    theirs = loss_gradients(model, ids, labels)
-    exact = loss_gradients(copy.deepcopy(model).double(), ids, labels)
+    token_types = types_of_pairs(ids) if pairs else []
+    theirs = loss_gradients(model, ids, labels, token_types or None)
+    exact = loss_gradients(copy.deepcopy(model).double(), ids, labels, token_types or None)
     mine = _mezzo.Bert(str(folder))
     mine.train(False)  # eval mode also switches dropout off in transformers
-    torch.nn.functional.cross_entropy(mine.forward(ids, batching=batching), labels).backward()
+    torch.nn.functional.cross_entropy(mine.forward(ids, batching=batching, token_types=token_types), labels).backward()
 
     gradients = {key: tensor.grad for key, tensor in mine.parameters().items()}
     assert gradients.keys() == exact.keys()

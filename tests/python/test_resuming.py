@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+import _mezzo
 import pytest
 import tiny_runs
 from support import PROGRAM, random_bert, records
@@ -124,6 +125,18 @@ def test_another_run_is_named_by_what_differs_and_changes_nothing(data, cut, tmp
     resume = resume if resume == "auto" else cut / "checkpoints/step-4"
     said = refused(flags(other, cut, *more, "--resume", resume), cut)
     assert f"--resume: the checkpoint is of another run: {message}" in said
+
+
+def test_a_best_model_by_another_metric_is_none_to_go_on_with(data, cut):
+    checkpoint = cut / "checkpoints/step-4"
+    state = json.loads((checkpoint / "state.json").read_text())
+    state["best"] = {"f1" if name == "accuracy" else name: value for name, value in state["best"].items()}
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    (checkpoint / "manifest.json").write_text(
+        json.dumps({**manifest, "state.json": _mezzo.hash_of_file(str(checkpoint / "state.json"))}))
+    said = refused(flags(data, cut, "--resume", "auto"), cut)
+    assert "--resume: the checkpoint is of another run: metric of the best model was 'f1', is now 'accuracy'; resume" in said
 
 
 def test_checkpoints_that_cannot_be_searched_are_not_taken_for_none(data, cut):

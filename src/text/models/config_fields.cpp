@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "text/io/json_file.h"
+#include "text/models/problem_types.h"
 
 namespace mezzo::text {
 namespace {
@@ -44,7 +45,7 @@ void ConfigFields::read_one_of(const char* name, std::string& value, const std::
 }
 
 void ConfigFields::read_common(ModelConfig& config) const {
-  read_one_of("problem_type", config.problem_type, {"single_label_classification"});
+  read_one_of("problem_type", config.problem_type, {kProblemTypes.begin(), kProblemTypes.end()});
   read("vocab_size", config.vocab_size, 1);
   read("hidden_size", config.hidden_size, 1);
   read("num_hidden_layers", config.num_hidden_layers, 1);

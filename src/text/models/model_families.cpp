@@ -35,6 +35,10 @@ std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path&
 }
 
 std::shared_ptr<ModelForTask> make_model(const ModelConfig& config, const Head& head) {
+  const auto num_labels = static_cast<int64_t>(config.label_names.size());
+  TORCH_CHECK_VALUE(num_labels == 0 || num_labels == head.num_outputs, "make_model: the config names ", num_labels,
+                    " labels, but the head has ", head.num_outputs,
+                    " outputs; give label_names a name for each output, or none at all");
   return family_of(config.model_type()).make_model(config, head);
 }
 

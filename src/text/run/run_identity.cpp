@@ -101,4 +101,13 @@ std::string describe_difference(const RunIdentity& was, const RunIdentity& is) {
   return "";
 }
 
+std::string describe_difference(const Checkpoint& was, const RunIdentity& is, const Task& task) {
+  const std::string& metric = task.metrics().front().name;
+  std::string difference = describe_difference(was.identity, is);
+  if (difference.empty() && was.best && was.best->metric != metric) {
+    difference = fmt::format("metric of the best model was '{}', is now '{}'", was.best->metric, metric);
+  }
+  return difference;
+}
+
 }  // namespace mezzo::text

@@ -16,5 +16,7 @@ void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const
 /// What of `was` is not so in `is`: "seed was '1', is now '2'". Of a later group nothing where an earlier one differs.
 /// Empty where they agree.
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is);
+/// The same of a checkpoint; where the runs agree, whether its best model is the best by what `task` measures first.
+std::string describe_difference(const Checkpoint& was, const RunIdentity& is, const Task& task);
 
 }  // namespace mezzo::text

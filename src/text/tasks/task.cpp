@@ -1,11 +1,16 @@
 #include "mezzo/text/tasks/task.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "mezzo/text/tasks/single_label_classification.h"
 #include "text/data/data_check.h"
+#include "text/models/problem_types.h"
 
 namespace mezzo::text {
 
@@ -24,9 +29,11 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
                                                          : LabelMap::from_names(options.label_names));
 }
 
+static_assert(std::ranges::equal(kProblemTypes, std::array{SingleLabelClassification::kProblemType}));
+
 std::shared_ptr<const Task> make_task(std::string_view problem_type, std::vector<std::string> label_names) {
   TORCH_CHECK_VALUE(problem_type == SingleLabelClassification::kProblemType, "problem_type is \"", problem_type,
-                    "\", mezzo runs: ", SingleLabelClassification::kProblemType);
+                    "\", mezzo runs: ", fmt::format("{}", fmt::join(kProblemTypes, ", ")));
   return std::make_shared<SingleLabelClassification>(LabelMap::from_names(std::move(label_names)));
 }
 

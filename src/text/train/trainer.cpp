@@ -62,7 +62,7 @@ class Trainer {
         scaler_(scaler_options(config_, setup_.precision)) {
     check_same_on_all(identity_, setup_, ranks_);
     ranks_.all_or_none([&] {
-      const std::string difference = resumed_ ? describe_difference(resumed_->identity, identity_) : "";
+      const std::string difference = resumed_ ? describe_difference(*resumed_, identity_, *setup_.task) : "";
       TORCH_CHECK_VALUE(difference.empty(), "--resume: the checkpoint is of another run: ", difference,
                         "; resume with the same settings, or start afresh in another --output");
       keeper_.check(resumed_, identity_);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "mezzo/text/data/batching.h"
 #include "text/scratch_folder.h"
 
 namespace mezzo::text {
@@ -19,6 +20,23 @@ TEST(PackedBatchTest, PutsTokenTypesBesideTheIdsAndZeroWhereNoTextIs) {
   EXPECT_TRUE(at::equal(padded.token_types, at::tensor({0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0}, at::kLong)))
       << padded.token_types;
   EXPECT_FALSE(pack(texts, {}).token_types.defined()) << "all 0";
+}
+
+TEST(PackedBatchTest, CollatesTheTokenTypesOfTheTextsThatAreAskedFor) {
+  const TokenizedTexts texts{.ids = {{2, 7, 3, 8, 3}, {2, 9, 3}, {2, 3, 3}},
+                             .token_types = {{0, 0, 0, 1, 1}, {1, 1, 1}, {0, 0, 1}}};
+  const std::vector<int64_t> indices = {2, 0};
+  const auto types = [&](Batching batching) {
+    return collate(texts, indices, batching, /*max_length=*/6, /*pad_id=*/0).token_types;
+  };
+  const auto packed = types(Batching::kPacked);
+  EXPECT_TRUE(at::equal(packed.narrow(0, 0, 8), at::tensor({0, 0, 1, 0, 0, 0, 1, 1}, at::kLong))) << packed;
+  EXPECT_EQ(packed.narrow(0, 8, packed.size(0) - 8).count_nonzero().item<int64_t>(), 0) << packed;
+  const auto dynamic = at::tensor({0, 0, 1, 0, 0, 0, 0, 0, 1, 1}, at::kLong);
+  EXPECT_TRUE(at::equal(types(Batching::kDynamic), dynamic)) << types(Batching::kDynamic);
+  EXPECT_TRUE(at::equal(types(Batching::kGrouped), dynamic)) << types(Batching::kGrouped);
+  const auto padded = at::tensor({0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0}, at::kLong);
+  EXPECT_TRUE(at::equal(types(Batching::kPadded), padded)) << types(Batching::kPadded);
 }
 
 TEST(PackedBatchTest, RefusesTokenTypesOfOtherTexts) {

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "mezzo/text/models/model_for_task.h"
 #include "text/scratch_folder.h"
 
 namespace mezzo::text {
@@ -39,6 +40,19 @@ TEST_F(BertConfigTest, KeepsTheNamesOfManyLabelsInOrder) {
   const std::string text = ScratchFolder::read(folder_ / "config.json");
   EXPECT_THAT(text, HasSubstr("\"id2label\": {\n    \"0\": \"label 0\",\n    \"1\": \"label 1\",\n    \"2\": "));
   EXPECT_EQ(nlohmann::json::parse(text)["label2id"]["label 49999"], 49'999);
+}
+
+TEST(MakeModelTest, WantsANameForEachOutputOrNoneAtAll) {
+  const ScratchFolder none;
+  BertConfig config;
+  config.vocab_size = config.hidden_size = config.intermediate_size = config.max_position_embeddings = 4;
+  config.num_hidden_layers = config.num_attention_heads = 1;
+  EXPECT_EQ(make_model(config, {.num_outputs = 3})->head().num_outputs, 3);
+  config.label_names = {"law", "goal"};
+  EXPECT_EQ(make_model(config, {.num_outputs = 2})->head().num_outputs, 2);
+  EXPECT_EQ(value_error([&] { make_model(config, {.num_outputs = 3}); }, none),
+            "make_model: the config names 2 labels, but the head has 3 outputs; give label_names a name for each "
+            "output, or none at all");
 }
 
 }  // namespace

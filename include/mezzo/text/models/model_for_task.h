@@ -86,7 +86,8 @@ class ModelForTask : public torch::nn::Module {
 
 /// Makes the model that `config` is of. Parameters are float32 on CPU and **not initialised**: call `init_weights`, or
 /// `load_pretrained` (pretrained.h).
-/// @throws c10::ValueError  for a head without outputs.
+/// @throws c10::ValueError  for a head without outputs, or of another number of them than `config` has label names, if
+/// any.
 std::shared_ptr<ModelForTask> make_model(const ModelConfig& config, const Head& head);
 
 }  // namespace mezzo::text
