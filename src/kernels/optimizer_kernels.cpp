@@ -195,7 +195,7 @@ struct UpdateOperator {
     const auto updates = updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
     const auto factors = factors_of(inv_scale, clip, found_inf);
-    if constexpr (&kKernel == &kReference) {
+    if (&kKernel == &kReference) {
       kReference(updates, settings, factors);
     } else {
       update_with(updates, settings, factors, kKernel, kReference);
