@@ -91,17 +91,4 @@ constexpr int64_t kRowsOfSum = 16;
 void bias_activation(const ActivationArguments& arguments, Stream stream);
 void bias_activation_backward(const ActivationArguments& arguments, Stream stream);
 
-struct CrossEntropyArguments {
-  Span logits;
-  const int64_t* targets;
-  int64_t ignored;           ///< the target of rows that count nothing
-  float *largest, *log_sum;  ///< [rows]: as CrossEntropy has them
-  float *losses, *loss;      ///< forward: [rows], and their sum
-  const float* grad;         ///< backward: of the loss
-  Span grad_logits;          ///< backward
-  int64_t rows, columns;
-};
-void cross_entropy(const CrossEntropyArguments& arguments, Stream stream);
-void cross_entropy_backward(const CrossEntropyArguments& arguments, Stream stream);
-
 }  // namespace mezzo::encoder::MEZZO_CUDA
