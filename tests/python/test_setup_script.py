@@ -170,10 +170,18 @@ def test_a_changed_list_is_installed_anew(machine):
     assert machine.asked("pip")[-1].endswith("torch==2.14.0")
 
 
-def test_a_cuda_torch_gets_the_headers_it_leaves_out(machine):
+def test_a_cuda_torch_gets_the_headers_and_the_compiler_it_leaves_out(machine):
     machine.has("cuda", "13.0")
     assert machine.setup("build").returncode == 0
-    assert machine.asked("pip")[-1].endswith("--no-deps nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*")
+    headers, compiler = machine.asked("pip")[-2:]
+    assert headers.endswith("--no-deps nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*")
+    assert compiler.endswith("--no-deps nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.*")
+    assert machine.setup("build").returncode == 0
+    assert machine.asked("pip")[-1] == compiler, "once"
+    (machine.clone / "scripts/requirements.txt").write_text("torch==2.14.0\n")
+    machine.has("cuda", "13.1")
+    assert machine.setup("build").returncode == 0
+    assert machine.asked("pip")[-1].endswith("nvidia-cuda-nvcc==13.1.* nvidia-nvvm==13.1.*"), "of another torch"
 
 
 def test_without_these_headers_there_is_no_nccl(machine):
@@ -181,3 +189,4 @@ def test_without_these_headers_there_is_no_nccl(machine):
     done = machine.setup("build")
     assert done.returncode == 0
     assert "for CUDA 13.0 could not be installed, so there will be no NCCL\n" in done.stdout
+    assert "for CUDA 13.0 could not be installed, so there will be no kernels for GPUs\n" in done.stdout
