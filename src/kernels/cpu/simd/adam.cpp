@@ -2,17 +2,46 @@
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
-void adam(float* __restrict param,
-          const float* __restrict gradient,
-          float* __restrict exp_avg,
-          float* __restrict exp_avg_sq,
-          float* __restrict max_exp_avg_sq,
-          int64_t count,
-          const AdamConstants& constants) {
-  const AdamConstants c = constants;  // which nothing that is written can be
+namespace {
+
+// Two loops, since a pointer that may be null keeps the compiler from vectors.
+
+void plain(float* __restrict param,
+           const float* __restrict gradient,
+           float* __restrict exp_avg,
+           float* __restrict exp_avg_sq,
+           int64_t count,
+           AdamConstants c) {
   for (int64_t i = 0; i < count; ++i) {
-    adam_element(param[i], gradient[i], exp_avg[i], exp_avg_sq[i],
-                 max_exp_avg_sq != nullptr ? &max_exp_avg_sq[i] : nullptr, c);
+    adam_element(param[i], gradient[i], exp_avg[i], exp_avg_sq[i], nullptr, c);
+  }
+}
+
+void amsgrad(float* __restrict param,
+             const float* __restrict gradient,
+             float* __restrict exp_avg,
+             float* __restrict exp_avg_sq,
+             float* __restrict max_exp_avg_sq,
+             int64_t count,
+             AdamConstants c) {
+  for (int64_t i = 0; i < count; ++i) {
+    adam_element(param[i], gradient[i], exp_avg[i], exp_avg_sq[i], &max_exp_avg_sq[i], c);
+  }
+}
+
+}  // namespace
+
+void adam(float* param,
+          const float* gradient,
+          float* exp_avg,
+          float* exp_avg_sq,
+          float* max_exp_avg_sq,
+          int64_t count,
+          const AdamConstants& c) {
+  if (max_exp_avg_sq == nullptr) {
+    plain(param, gradient, exp_avg, exp_avg_sq, count, c);
+  } else {
+    amsgrad(param, gradient, exp_avg, exp_avg_sq, max_exp_avg_sq, count, c);
   }
 }
 
