@@ -4,9 +4,13 @@
 # runs the tests, those that want a GPU among them.
 #   bash scripts/bundle.sh DIR
 set -euo pipefail
+if (($# != 1)); then
+  echo "bundle: name the folder to make: bash scripts/bundle.sh DIR" >&2
+  exit 2
+fi
+bundle=$(realpath -m "$1")
 cd "$(dirname "$0")/.."
 
-bundle=${1:?"usage: bash scripts/bundle.sh DIR"}
 if [[ -e $bundle && -n $(ls -A "$bundle" 2>/dev/null || echo file) ]]; then
   echo "bundle: $bundle is not an empty folder; name another, or empty it" >&2
   exit 1
