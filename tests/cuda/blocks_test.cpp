@@ -1,0 +1,104 @@
+#include "encoder/blocks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
+
+#include <vector>
+
+#include "cuda/host_block.h"
+#include "encoder/cpu/block_ops.h"
+#include "encoder/cuda/block_ops.h"
+
+// Whole blocks, whose nodes take the kernels for GPUs while these tests run.
+
+namespace mezzo::encoder {
+namespace {
+
+constexpr int64_t kHidden = 64, kInner = 96, kHeads = 2;
+
+/// While it lives, fused blocks on the CPU compute with the kernels for GPUs.
+struct WithGpuKernels {
+  WithGpuKernels() { set_block_ops(at::kCPU, &MEZZO_CUDA::kBlockOps); }
+  ~WithGpuKernels() { set_block_ops(at::kCPU, &cpu::kBlockOps); }
+};
+
+SequenceLayoutPtr layout() {
+  return c10::make_intrusive<SequenceLayout>(at::tensor({0, 5, 6, 23}, at::kInt), at::tensor({5, 1, 17}, at::kInt), 23,
+                                             at::kCPU);
+}
+
+using Tensors = std::vector<at::Tensor>;
+using Block = at::Tensor (*)(const Tensors& leaves);
+
+at::Tensor embed(const Tensors& w) {
+  const auto ids = at::arange(23).remainder(7), positions = at::arange(23).remainder(5), types = ids.remainder(2);
+  return embedding_layer_norm(w[0], w[1], w[2], ids, positions, types, {w[9], w[10], 1e-5}, {0.2, {1, 2, 3}});
+}
+
+AttentionParams attention_params(const Tensors& w) {
+  return {.query = {w[0], w[1]},
+          .key = {w[2], w[3]},
+          .value = {w[4], w[5]},
+          .output = {w[6], w[7]},
+          .norm = {w[9], w[10], 1e-5},
+          .num_heads = kHeads,
+          .weights_dropout = {0.1, {4, 5, 6}},
+          .output_dropout = {0.1, {4, 5, 7}}};
+}
+
+at::Tensor attend(const Tensors& w) { return attention_block(w[8], attention_params(w), layout()); }
+at::Tensor attend_first(const Tensors& w) { return first_token_attention_block(w[8], attention_params(w), layout()); }
+
+at::Tensor feed_forward(const Tensors& w) {
+  return feed_forward_block(
+      w[8], {{w[11], w[12]}, {w[13], w[1]}, Activation::kGelu, {w[9], w[10], 1e-5}, {0.1, {7, 8, 9}}}, {});
+}
+
+class CudaBlocksTest : public testing::TestWithParam<Block> {};
+
+TEST_P(CudaBlocksTest, GiveTheCpusOutputsAndGradients) {
+  at::manual_seed(3);
+  Tensors leaves;
+  const auto add = [&](at::IntArrayRef sizes, double factor) {
+    leaves.push_back((at::randn(sizes) * factor).requires_grad_());
+  };
+  for (int layer = 0; layer < 4; ++layer) {
+    add({kHidden, kHidden}, 0.15);
+    add({kHidden}, 0.3);
+  }
+  add({23, kHidden}, 1);
+  add({kHidden}, 1);
+  add({kHidden}, 1);
+  add({kInner, kHidden}, 0.15);
+  add({kInner}, 0.3);
+  add({kHidden, kInner}, 0.15);
+  if (GetParam() == embed) {
+    leaves[1] = at::randn({8, kHidden}).requires_grad_();
+  }
+  const auto run = [&] {
+    const auto output = GetParam()(leaves);
+    at::manual_seed(4);
+    auto results = torch::autograd::grad({output}, leaves, {at::randn_like(output)}, /*retain_graph=*/{},
+                                         /*create_graph=*/false, /*allow_unused=*/true);
+    results.push_back(output.detach());
+    return results;
+  };
+  const auto there = run();
+  const int64_t before = kernels::MEZZO_CUDA::num_launches();
+  const WithGpuKernels gpu;
+  const auto here = run();
+  EXPECT_GT(kernels::MEZZO_CUDA::num_launches(), before) << "the kernels for GPUs have run";
+  for (size_t i = 0; i < here.size(); ++i) {
+    ASSERT_EQ(here[i].defined(), there[i].defined()) << i;
+    // float32 sums of some hundred terms of about 1, in another order.
+    EXPECT_TRUE(!here[i].defined() || at::allclose(here[i], there[i], 1e-4, 1e-4))
+        << i << ": " << (here[i] - there[i]).abs().max();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaBlocksTest, testing::Values(&embed, &attend, &attend_first, &feed_forward));
+
+}  // namespace
+}  // namespace mezzo::encoder
