@@ -1,14 +1,11 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <source_location>
 
 #define MEZZO_DEVICE inline
-#define MEZZO_HOST_DEVICE inline
 
 /// The thin layer of kernels/cuda/block.h on the CPU. Each thread of a block is a fiber, which runs until it has to
 /// wait for others; so barriers, shuffles and shared memory do what they do on a GPU, and what a GPU would leave
@@ -49,8 +46,6 @@ class Block {
 
   /// Makes `execute` throw when the block is done.
   void require(bool holds, const char* what) const;
-
-  static void atomic_add(float* sum, float value) { std::atomic_ref(*sum).fetch_add(value, std::memory_order_relaxed); }
 
  private:
   unsigned char* shared_memory() const;

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
@@ -85,21 +87,25 @@ TEST(HostBlockTest, ThreadsThatWaitInVainAreNamed) {
   EXPECT_THROW((launch<ForkedKernel>(Grid{0, 32}, nullptr, -1)), std::logic_error);
 }
 
-struct CountKernel {
-  MEZZO_DEVICE static void run(const Block& block, float* const& sum) { block.atomic_add(sum, 1); }
+struct NumberKernel {
+  MEZZO_DEVICE static void run(const Block& block, float* const& data) {
+    const int64_t number = block.index() * block.threads() + block.thread();
+    data[number] += static_cast<float>(number);
+  }
 };
 
-TEST(HostBlockTest, AtomicSumsLoseNothingAndHooksDefer) {
-  float sum = 0;
+TEST(HostBlockTest, HooksDeferLaunchesWhoseThreadsAllRunOnce) {
+  std::vector<float> data(5 * 64, 0.0F), numbers(data.size());
+  std::iota(numbers.begin(), numbers.end(), 0.0F);
   const int64_t before = num_launches();
   std::vector<std::function<void()>> queued;
   set_launch_hook([&](void*, std::function<void()> run) { queued.push_back(std::move(run)); });
-  launch<CountKernel>(Grid{5, 64}, nullptr, &sum);
+  launch<NumberKernel>(Grid{5, 64}, nullptr, data.data());
   set_launch_hook(nullptr);
-  EXPECT_EQ(sum, 0);
+  EXPECT_TRUE(std::ranges::all_of(data, [](float x) { return x == 0; }));
   EXPECT_EQ(num_launches(), before + 1);
   queued.at(0)();
-  EXPECT_EQ(sum, 5 * 64);
+  EXPECT_EQ(data, numbers);
 }
 
 }  // namespace

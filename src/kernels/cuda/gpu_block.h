@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #define MEZZO_DEVICE __device__ __forceinline__
-#define MEZZO_HOST_DEVICE __host__ __device__ __forceinline__
 
 /// The thin layer of block.h, for GPUs.
 namespace mezzo::kernels::MEZZO_CUDA {
@@ -45,8 +44,6 @@ class Block {
       __trap();
     }
   }
-
-  MEZZO_DEVICE static void atomic_add(float* sum, float value) { atomicAdd(sum, value); }
 };
 
 /// Large arguments would be copied for each thread, were they not constant.
