@@ -64,7 +64,8 @@ def limit_rows(folder, model, precision, options):
     for _ in range(options.rounds):  # steps and bare products in turn
         batch = measured_steps(folder, model, precision, options)
         rows = [rounded(step["tokens"]) for step in batch]
-        # Of the smallest, the median and the largest batch; between them, the time is as good as linear.
+        # Of the smallest, the median and the largest batch; between them, the
+        # time is as good as linear.
         places = sorted({min(rows), rounded(statistics.median(rows)), max(rows)})
         times = [products.seconds_of_step(model, place, BATCH, products.DTYPES[computed], repeats=3) for place in places]
         steps += [step["seconds"] for step in batch]
@@ -72,8 +73,8 @@ def limit_rows(folder, model, precision, options):
         flops += [products.flops_of_step(model, count, BATCH) for count in rows]
     a_step, a_bare = statistics.mean(steps), statistics.mean(bare)
     rate = statistics.mean(flops) / a_bare
-    # Forward has two products of L x L x H a text and layer, backward five with the one that it repeats; the last layer has
-    # but one query a text.
+    # Forward has two products of L x L x H a text and layer, backward five with the one that it
+    # repeats; the last layer has but one query a text.
     attention = 14 * BATCH * mean_square_length(folder, options) * model["hidden_size"] * (model["num_hidden_layers"] - 1)
     moved = parameters(model) * (28 + (2 if precision != "fp32" else 0))
     optimizer = moved / copy_bandwidth(50 if options.quick else 400)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Sets up, builds, and runs every benchmark, one after the other; each writes a page of benchmarks/results. Takes hours where
-# the processor has no instructions for bf16. --quick: whether all of them run, on tiny models, into a temporary folder.
-# NAME...: only these, e.g. bash benchmarks/run.sh training roofline
+# Sets up, builds, and runs every benchmark, one after the other; each writes a page of
+# benchmarks/results. Takes hours where the processor has no instructions for bf16. --quick: whether
+# all of them run, on tiny models, into a temporary folder. NAME...: only these, e.g. bash
+# benchmarks/run.sh training roofline
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all=(micro autocast_overhead tokenizer startup training roofline flat emotion scaling slow_link)

@@ -1,5 +1,6 @@
-# Kernels for GPUs. Where LibTorch is one for CUDA and there is an nvcc that fits it, they are compiled for GPUs; nothing else
-# of CUDA's toolkit is needed. MEZZO_NVCC then holds the compiler; without one, MEZZO_NVCC_REASON says why.
+# Kernels for GPUs. Where LibTorch is one for CUDA and there is an nvcc that fits it, they are
+# compiled for GPUs; nothing else of CUDA's toolkit is needed. MEZZO_NVCC then holds the compiler;
+# without one, MEZZO_NVCC_REASON says why.
 set(MEZZO_CUDA_ARCHITECTURES "" CACHE STRING "GPUs to compile for, such as 80;90; empty: all that nvcc knows from 70 to 120")
 
 # The nvcc of the environment that LibTorch lies in, else the machine's.
@@ -94,8 +95,8 @@ function(_mezzo_nvcc_object source out)
 endfunction()
 
 # mezzo_add_cuda_sources(LIBRARY FOLDER KERNELS ... SOURCES ...)
-# KERNELS, `.cu` files, and SOURCES, C++ that calls them: put into LIBRARY where there is CUDA. FOLDER's room sees it as
-# MEZZO_HAS_CUDA. The tests compile both for the CPU.
+# KERNELS, `.cu` files, and SOURCES, C++ that calls them: put into LIBRARY where there is CUDA.
+# FOLDER's room sees it as MEZZO_HAS_CUDA. The tests compile both for the CPU.
 function(mezzo_add_cuda_sources library folder)
   cmake_parse_arguments(PARSE_ARGV 2 cuda "" "" "KERNELS;SOURCES")
   list(TRANSFORM cuda_KERNELS PREPEND "${PROJECT_SOURCE_DIR}/src/${folder}/")

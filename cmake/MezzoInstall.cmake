@@ -1,5 +1,5 @@
-# Install rules and the CMake package: find_package(mezzo) gives mezzo::mezzo, and mezzo::distributed and mezzo::text
-# where they were built.
+# Install rules and the CMake package: find_package(mezzo) gives mezzo::mezzo, and
+# mezzo::distributed and mezzo::text where they were built.
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/mezzo")
 

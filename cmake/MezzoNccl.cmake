@@ -1,15 +1,18 @@
-# Finds the headers with which c10d shows its NCCL backend, and sets MEZZO_NCCL_INCLUDE_DIRS; empty for a LibTorch
-# without CUDA, and, with a line that says so, where headers are missing. NCCL itself is in LibTorch.
+# Finds the headers with which c10d shows its NCCL backend, and sets MEZZO_NCCL_INCLUDE_DIRS;
+# empty for a LibTorch without CUDA, and, with a line that says so, where headers are missing.
+# NCCL itself is in LibTorch.
 #
-# PyTorch's wheel brings most of them. It leaves out crt/ and nv/, which the packages nvidia-cuda-crt and
-# nvidia-cuda-cccl add (scripts/setup.sh installs them), or a CUDA toolkit of the same version.
+# PyTorch's wheel brings most of them. It leaves out crt/ and nv/, which the packages
+# nvidia-cuda-crt and nvidia-cuda-cccl add (scripts/setup.sh installs them), or a CUDA
+# toolkit of the same version.
 set(MEZZO_NCCL_INCLUDE_DIRS)
 if(NOT EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so")
   return()
 endif()
 
-# Not by find_package(CUDAToolkit): that of CMake 3.25 ends in an error where it finds a toolkit of CUDA 13, and what
-# it checks for is not needed. What is said to that, where the toolkit lies or that none is wanted, holds here too.
+# Not by find_package(CUDAToolkit): that of CMake 3.25 ends in an error where it finds a toolkit of
+# CUDA 13, and what it checks for is not needed. What is said to that, where the toolkit lies or
+# that none is wanted, holds here too.
 set(_mezzo_toolkit)
 if(NOT CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit)
   find_program(_mezzo_nvcc nvcc NO_CACHE)

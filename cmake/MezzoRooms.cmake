@@ -1,7 +1,8 @@
 # mezzo_add_room(LIBRARY FOLDER SOURCES ... [NEEDS ...] [LINKS ...])
-# A room of the house: the sources of one idea, in src/FOLDER, compiled as a target of their own and put into LIBRARY.
-# NEEDS names the rooms, by their folders, whose headers it may include: none that is not declared yet, so arrows point
-# down only. tests/python/test_rooms.py holds the include lines against it.
+# A room of the house: the sources of one idea, in src/FOLDER, compiled as a target of their own
+# and put into LIBRARY. NEEDS names the rooms, by their folders, whose headers it may include:
+# none that is not declared yet, so arrows point down only. tests/python/test_rooms.py holds the
+# include lines against it.
 function(mezzo_add_room library folder)
   cmake_parse_arguments(PARSE_ARGV 2 room "" "" "SOURCES;NEEDS;LINKS")
   foreach(need IN LISTS room_NEEDS)
@@ -25,8 +26,9 @@ function(mezzo_add_room library folder)
 endfunction()
 
 # mezzo_add_simd_sources(LIBRARY FOLDER INSTRUCTION_SETS ... SOURCES ... [OPTIONS ...])
-# Sources of the room that are compiled once per instruction set, into a namespace of its name, and put into LIBRARY; those of
-# x86 only there. src/kernels/cpu/simd/instruction_set.h says how one is chosen when the program runs.
+# Sources of the room that are compiled once per instruction set, into a namespace of its name, and
+# put into LIBRARY; those of x86 only there. src/kernels/cpu/simd/instruction_set.h says how one is
+# chosen when the program runs.
 set(MEZZO_OPTIONS_FOR_avx2 -march=x86-64-v3)
 set(MEZZO_OPTIONS_FOR_avx512 -march=x86-64-v4)
 set(MEZZO_OPTIONS_FOR_avx512_bf16 -march=x86-64-v4 -mavx512bf16)
@@ -49,7 +51,8 @@ function(mezzo_add_simd_sources library folder)
   endforeach()
 endfunction()
 
-# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with rooms, and what its users link with it.
+# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with rooms, and
+# what its users link with it.
 function(mezzo_add_library target name)
   add_library(${target})
   add_library(mezzo::${name} ALIAS ${target})

@@ -1,7 +1,8 @@
-# Defines mezzo::torch: LibTorch, wherever it comes from. Used by mezzo's own build and by its installed package.
+# Defines mezzo::torch: LibTorch, wherever it comes from. Used by mezzo's own build and
+# by its installed package.
 #
-# Looked for in this order: Torch_DIR or CMAKE_PREFIX_PATH (a LibTorch or PyTorch of your own), MEZZO_VENV (the
-# project's .venv), then the python3 on the path.
+# Looked for in this order: Torch_DIR or CMAKE_PREFIX_PATH (a LibTorch or PyTorch of your own),
+# MEZZO_VENV (the project's .venv), then the python3 on the path.
 include_guard(GLOBAL)
 set(MEZZO_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "The Python environment that brings LibTorch and the tests' programs")
 
@@ -31,8 +32,9 @@ if(NOT _mezzo_torch_config)
 endif()
 get_filename_component(MEZZO_TORCH_ROOT "${_mezzo_torch_config}/../../../.." ABSOLUTE)
 
-# LibTorch's own CMake package refuses a CUDA build where it does not find the very toolkit it wants, though nothing of it
-# is needed: libtorch.so brings its CUDA libraries in at run time. So only what headers depend on is read from it.
+# LibTorch's own CMake package refuses a CUDA build where it does not find the very toolkit it
+# wants, though nothing of it is needed: libtorch.so brings its CUDA libraries in at run time. So
+# only what headers depend on is read from it.
 set(_mezzo_torch_targets "${MEZZO_TORCH_ROOT}/share/cmake/Caffe2/Caffe2Targets.cmake")
 file(READ "${_mezzo_torch_targets}" _mezzo_torch_text)
 if(NOT _mezzo_torch_text MATCHES "torch_cpu PROPERTIES[^)]*INTERFACE_COMPILE_DEFINITIONS \"([A-Z0-9_;]*)\"")
@@ -44,8 +46,9 @@ target_compile_definitions(mezzo::torch INTERFACE ${CMAKE_MATCH_1})
 target_include_directories(mezzo::torch INTERFACE
   "${MEZZO_TORCH_ROOT}/include" "${MEZZO_TORCH_ROOT}/include/torch/csrc/api/include")
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  # LibTorch's libraries export parts of the C++ library that they were linked with, std::filesystem among them; those of
-  # 2.11 crash when they are called by others. So the system's come first.
+  # LibTorch's libraries export parts of the C++ library that they were linked with,
+  # std::filesystem among them; those of 2.11 crash when they are called by others. So the
+  # system's come first.
   target_link_libraries(mezzo::torch INTERFACE stdc++)
 endif()
 foreach(library IN ITEMS torch torch_cuda c10_cuda torch_cpu c10)
@@ -55,15 +58,16 @@ foreach(library IN ITEMS torch torch_cuda c10_cuda torch_cpu c10)
   endif()
 endforeach()
 if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  # Operators register themselves when their library is loaded, whether a symbol of it is used or not.
+  # Operators register themselves when their library is loaded, whether a
+  # symbol of it is used or not.
   target_link_options(mezzo::torch INTERFACE LINKER:--no-as-needed)
   if(EXISTS "${MEZZO_TORCH_ROOT}/lib/libtorch_cuda.so") # whose own libraries are found at run time
     target_link_options(mezzo::torch INTERFACE LINKER:--allow-shlib-undefined)
   endif()
 endif()
 
-# LibTorch's parallel_for is a template: in code compiled without OpenMP it runs on one thread. The flag alone, as
-# LibTorch's own libgomp is loaded then.
+# LibTorch's parallel_for is a template: in code compiled without OpenMP it runs on one thread. The
+# flag alone, as LibTorch's own libgomp is loaded then.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 separate_arguments(_mezzo_openmp UNIX_COMMAND "${OpenMP_CXX_FLAGS}")
 target_compile_options(mezzo::torch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${_mezzo_openmp}>")

@@ -2,6 +2,7 @@
 add_library(mezzo_warnings INTERFACE)
 target_compile_options(mezzo_warnings INTERFACE -Wall -Wextra -Wshadow $<$<BOOL:${MEZZO_WERROR}>:-Werror>)
 if(CMAKE_UNITY_BUILD)
-  # gcc takes a source that is included into another for a header, where unnamed namespaces would be a mistake.
+  # gcc takes a source that is included into another for a header, where unnamed
+  # namespaces would be a mistake.
   target_compile_options(mezzo_warnings INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endif()

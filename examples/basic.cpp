@@ -1,4 +1,5 @@
-// Mixed precision in five lines: autocast around the forward pass, a GradScaler around backward and step.
+// Mixed precision in five lines: autocast around the forward pass, a GradScaler
+// around backward and step.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

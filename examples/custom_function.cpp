@@ -1,4 +1,5 @@
-// A function with a backward of its own that is only safe in float32, and one that joins the op policies by name.
+// A function with a backward of its own that is only safe in float32, and one that
+// joins the op policies by name.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/custom_function.h>
@@ -10,7 +11,8 @@
 
 #include "example.h"
 
-/// Squared distances of points [N, D] to centres [C, D]: sums of squares, which float16 would round and overflow.
+/// Squared distances of points [N, D] to centres [C, D]: sums of squares, which float16
+/// would round and overflow.
 struct SquaredDistance : torch::autograd::Function<SquaredDistance> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, torch::Tensor points, torch::Tensor centres) {
     return mezzo::custom_fwd(

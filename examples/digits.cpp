@@ -1,5 +1,5 @@
-// A convolutional classifier of handwritten digits (8 x 8 pixels, from scikit-learn) in float16, bfloat16 or float32:
-// what differs is the dtype of the region and whether the scaler is on.
+// A convolutional classifier of handwritten digits (8 x 8 pixels, from scikit-learn) in float16,
+// bfloat16 or float32: what differs is the dtype of the region and whether the scaler is on.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>
@@ -18,7 +18,8 @@
 
 namespace nn = torch::nn;
 
-/// One row an image: its digit, then its 64 pixels from 0 to 16. Shuffled; images [N, 1, 8, 8], digits [N].
+/// One row an image: its digit, then its 64 pixels from 0 to 16. Shuffled; images
+/// [N, 1, 8, 8], digits [N].
 std::pair<torch::Tensor, torch::Tensor> read_digits(const std::string& path) {
   std::ifstream file(path);
   const std::vector<float> numbers{std::istream_iterator<float>(file), {}};

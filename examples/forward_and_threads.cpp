@@ -1,5 +1,6 @@
-// Autocast belongs to a thread, so a region opened in one says nothing to another. Two cures: open it inside the
-// model's forward, which then works wherever it is called; or wrap what a worker runs in mezzo::autocast().
+// Autocast belongs to a thread, so a region opened in one says nothing to another. Two cures: open
+// it inside the model's forward, which then works wherever it is called; or wrap what a worker
+// runs in mezzo::autocast().
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>
@@ -17,8 +18,9 @@ struct NetImpl : torch::nn::Module {
         out(register_module("out", torch::nn::Linear(32, 1))) {}
 
   torch::Tensor forward(const torch::Tensor& x) {
-    // Without the cache of cast weights: all threads share it, and the first to leave its region clears it, so whether
-    // two threads add their gradients in float16 or in float32 would be a matter of timing.
+    // Without the cache of cast weights: all threads share it, and the first to leave its
+    // region clears it, so whether two threads add their gradients in float16 or in float32
+    // would be a matter of timing.
     mezzo::AutocastGuard autocast(x.device().type(), torch::kHalf, /*enabled=*/true, /*cache_enabled=*/false);
     return out(torch::tanh(hidden(x)));
   }

@@ -1,5 +1,6 @@
-// Two models, two losses, two optimizers, one scaler: a GAN that learns a skewed normal distribution of points in the
-// plane. Each loss goes through scale, each optimizer through step; update comes once, at the end of the iteration.
+// Two models, two losses, two optimizers, one scaler: a GAN that learns a skewed normal
+// distribution of points in the plane. Each loss goes through scale, each optimizer through step;
+// update comes once, at the end of the iteration.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

@@ -1,5 +1,5 @@
-// One step from several micro-batches: scale every loss by the same scale, unscale and update once. A batch that does
-// not fit into memory is trained in parts this way.
+// One step from several micro-batches: scale every loss by the same scale, unscale and update once.
+// A batch that does not fit into memory is trained in parts this way.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

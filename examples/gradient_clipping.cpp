@@ -1,5 +1,5 @@
-// Clipping gradients: unscale first, so that the true gradients are measured. The scale here starts far too high and
-// grows fast, so that some steps overflow, are skipped, and lower it.
+// Clipping gradients: unscale first, so that the true gradients are measured. The scale here starts
+// far too high and grows fast, so that some steps overflow, are skipped, and lower it.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

@@ -1,5 +1,6 @@
-// A penalty on the gradients' norm: gradients for it are made from a scaled loss and unscaled by hand, and the sum of
-// loss and penalty goes through the scaler as usual. Backward then runs through backward, in float16.
+// A penalty on the gradients' norm: gradients for it are made from a scaled loss and unscaled by
+// hand, and the sum of loss and penalty goes through the scaler as usual. Backward then runs
+// through backward, in float16.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

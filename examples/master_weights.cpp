@@ -1,4 +1,5 @@
-// The classic recipe: a model in float16, float32 masters in the optimizer. Updates too small for float16 still count.
+// The classic recipe: a model in float16, float32 masters in the optimizer. Updates too
+// small for float16 still count.
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>
 #include <mezzo/amp/master_weights.h>

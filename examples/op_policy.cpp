@@ -1,4 +1,5 @@
-// An op list of one's own, and a log of what it casts: layer norms in float32 on a CPU, where PyTorch leaves them low.
+// An op list of one's own, and a log of what it casts: layer norms in float32 on a CPU,
+// where PyTorch leaves them low.
 #include <ATen/ops/layer_norm.h>
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cast_log.h>

@@ -1,5 +1,6 @@
-// A scale that you choose. The targets here are so small that float16 gradients of the unscaled loss vanish: without a
-// scale nothing is learnt. With a static one, or one set by hand at every step, it is.
+// A scale that you choose. The targets here are so small that float16 gradients of the
+// unscaled loss vanish: without a scale nothing is learnt. With a static one, or one set by
+// hand at every step, it is.
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets up and builds build/release/bin/mezzo. Arguments go to CMake, e.g. -DCMAKE_PREFIX_PATH=/opt/libtorch
+# Sets up and builds build/release/bin/mezzo. Arguments go to CMake, e.g.
+# -DCMAKE_PREFIX_PATH=/opt/libtorch
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh build

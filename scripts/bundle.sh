@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# For a machine without network: puts into DIR what mezzo is built from, its own sources and the headers of others, so that
-# there `bash DIR/build.sh` builds with the CMake, compiler and PyTorch (CUDA or not) that it finds, and `bash DIR/gpu.sh`
-# runs the tests, those that want a GPU among them.
+# For a machine without network: puts into DIR what mezzo is built from, its own sources
+# and the headers of others, so that there `bash DIR/build.sh` builds with the CMake,
+# compiler and PyTorch (CUDA or not) that it finds, and `bash DIR/gpu.sh` runs the tests,
+# those that want a GPU among them.
 #   bash scripts/bundle.sh DIR
 set -euo pipefail
 if (($# != 1)); then

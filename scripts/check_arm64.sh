@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compiles the encoder and the core below amp for 64-bit ARM, and runs the tests of optimizers' and conversions' loops in an emulator.
-# LibTorch's headers are those of this machine, so nothing else is linked. Wants Debian's g++-aarch64-linux-gnu, qemu-user
-# and libgtest-dev. Arguments go to CMake.
+# Compiles the encoder and the core below amp for 64-bit ARM, and runs the tests of
+# optimizers' and conversions' loops in an emulator. LibTorch's headers are those of this
+# machine, so nothing else is linked. Wants Debian's g++-aarch64-linux-gnu, qemu-user and
+# libgtest-dev. Arguments go to CMake.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +12,8 @@ cmake --preset release -B "$folder" -DMEZZO_BUILD_TESTS=OFF ${MEZZO_VENV:+-DMEZZ
   -DCMAKE_PREFIX_PATH="$(printf '%s;' /usr/lib/"$(c++ -dumpmachine)"/cmake/*)" "$@" # of libraries that are headers here
 cmake --build "$folder" --target mezzo_{memory,kernels,optim,scaling,encoder}_room mezzo_{kernels,encoder}_baseline
 
-# The compiler's default is to round a product and a sum as one; the tests' formulas mean what they say.
+# The compiler's default is to round a product and a sum as one; the tests'
+# formulas mean what they say.
 torch=$(grep -om1 -- '[^ ]*/torch/include' "$folder/build.ninja" | head -1)
 aarch64-linux-gnu-g++ -std=c++20 -O2 -ffp-contract=off -static -no-pie \
   -I src -isystem "$torch" -isystem /usr/src/googletest/googletest/include -isystem /usr/src/googletest/googletest \

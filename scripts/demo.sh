@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets up, builds, and fine-tunes a pretrained MiniLM to tell the topics of fortune cookies, in bf16 mixed precision.
+# Sets up, builds, and fine-tunes a pretrained MiniLM to tell the topics of fortune
+# cookies, in bf16 mixed precision.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh demo

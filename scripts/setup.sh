@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs Debian packages, and PyPI packages in .venv: what mezzo is built with, what the demo needs, what the tests need.
-# Does nothing where all is there already.
+# Installs Debian packages, and PyPI packages in .venv: what mezzo is built with, what the demo
+# needs, what the tests need. Does nothing where all is there already.
 #   bash scripts/setup.sh [build|demo|test]     without a word: test, which is all
-# MEZZO_PYTHON: the Python to use. MEZZO_VENV: another place for .venv. MEZZO_TORCH: another version of torch.
+# MEZZO_PYTHON: the Python to use. MEZZO_VENV: another place for .venv. MEZZO_TORCH:
+# another version of torch.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -95,8 +96,8 @@ need() {
   echo "$wanted" >"$venv/mezzo-$list"
 }
 
-# What a CUDA build of torch leaves out: headers, without which mezzo is built without NCCL, and the compiler, without which it
-# has no kernels for GPUs.
+# What a CUDA build of torch leaves out: headers, without which mezzo is built without NCCL, and the
+# compiler, without which it has no kernels for GPUs.
 add_cuda_toolkit() {
   local cuda
   cuda=$("$venv/bin/python" -c 'import importlib.util, runpy

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds mezzo against an ordinary torch from PyPI, which is one for CUDA, in folders of its own under build/, and runs the
-# C++ tests, the tests of the program and a short training there. A GPU is not needed: tests that want one say so and skip.
+# Builds mezzo against an ordinary torch from PyPI, which is one for CUDA, in folders of its own
+# under build/, and runs the C++ tests, the tests of the program and a short training there. A GPU
+# is not needed: tests that want one say so and skip.
 #   bash scripts/test_cuda_build.sh [VERSION]     of torch, 2.13.0 where none is given
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -55,7 +55,8 @@ std::string not_converted(const CLI::App& command, const std::string& message) {
                                          : not_of_type(*option, message.substr(equals + 3));
 }
 
-/// CLI11 itself takes -1 for the largest unsigned number, and too large a number for the largest one.
+/// CLI11 itself takes -1 for the largest unsigned number, and too large a
+/// number for the largest one.
 /// @throws UsageError
 void check_numbers(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {

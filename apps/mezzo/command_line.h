@@ -18,7 +18,8 @@ std::vector<std::string> option_names(const CLI::App& command);
 /// What `option` takes that `text` is not, or nothing.
 std::string_view unmet_type(const CLI::Option& option, const std::string& text);
 
-/// Parses what follows the program's name: the command first, and with it the settings of a `--config` file.
+/// Parses what follows the program's name: the command first, and with it the
+/// settings of a `--config` file.
 /// @return what `--help` or `--version` ask to be printed, instead of running anything.
 /// @throws UsageError  that says what cannot be meant, and what may be.
 std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::string> arguments);

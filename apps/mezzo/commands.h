@@ -40,8 +40,8 @@ Run add_tokenize(CLI::App& app);
 Run add_ops(CLI::App& app);
 Run add_launch(CLI::App& app);
 
-/// Takes the `--` between the options of `mezzo launch` and the command it runs out of `arguments`: CLI11 would end
-/// the options of every command there.
+/// Takes the `--` between the options of `mezzo launch` and the command it runs out of `arguments`:
+/// CLI11 would end the options of every command there.
 void drop_launch_separator(std::vector<std::string>& arguments, const CLI::App& app);
 
 }  // namespace mezzo::app

@@ -12,7 +12,8 @@ namespace mezzo::app {
 /// @throws UsageError  naming file and line, for what is not TOML or no flag of the command
 void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app);
 
-/// "FILE:LINE: " where `message` begins with a flag whose value comes from the `--config` file in `arguments`.
+/// "FILE:LINE: " where `message` begins with a flag whose value comes from the
+/// `--config` file in `arguments`.
 std::string place_in_config_file(const std::vector<std::string>& arguments, const std::string& message);
 
 }  // namespace mezzo::app

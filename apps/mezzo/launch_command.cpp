@@ -54,8 +54,9 @@ bool is_flag(const std::string& argument, const std::string& flag) {
   return argument == flag || argument.starts_with(flag + "=");
 }
 
-/// The command that goes on with a training run: it resumes, from what the run has saved itself where it has, and
-/// replaces nothing. Settings of a `--config` file are written out, since the file itself may say `overwrite`.
+/// The command that goes on with a training run: it resumes, from what the run has saved itself
+/// where it has, and replaces nothing. Settings of a `--config` file are written out, since the
+/// file itself may say `overwrite`.
 Arguments command_to_resume(Arguments command, const CLI::App& app) {
   expand_config_file(command, app);
   Arguments result;

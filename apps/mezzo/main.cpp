@@ -28,8 +28,8 @@ using mezzo::app::kFailed, mezzo::app::kWrongUsage;
 using mezzo::app::Run;
 using mezzo::app::UsageError;
 
-/// A message as one line, as errors are by contract, whatever the names that it quotes are made of. LibTorch may add
-/// where in its sources it was.
+/// A message as one line, as errors are by contract, whatever the names that it quotes are made of.
+/// LibTorch may add where in its sources it was.
 std::string one_line(const std::string& message) {
   std::string line;
   for (const char c : message.substr(0, message.find("\nException raised from"))) {
@@ -44,7 +44,8 @@ void say(const std::string& who, const std::string& message) {
   std::fputs(fmt::format("{}: {}\n", who, one_line(message)).c_str(), stderr);
 }
 
-/// Ends as filters do whose reader goes away (`mezzo predict … | head -1`), whatever the caller set for SIGPIPE.
+/// Ends as filters do whose reader goes away (`mezzo predict … | head -1`), whatever
+/// the caller set for SIGPIPE.
 int end_by_broken_pipe() {
   std::signal(SIGPIPE, SIG_DFL);
   std::raise(SIGPIPE);
@@ -101,8 +102,9 @@ struct WarningHandler : c10::WarningHandler {
   void process(const c10::Warning& warning) override { say("warning", warning.msg()); }
 };
 
-/// Takes the place of a standard file that this process was started without, so that no other file can get its number
-/// and what is printed. Using it fails as before: it is open the wrong way round.
+/// Takes the place of a standard file that this process was started without, so that no
+/// other file can get its number and what is printed. Using it fails as before: it is
+/// open the wrong way round.
 void hold_places_of_standard_files() {
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(file, F_GETFD) < 0) {
@@ -115,7 +117,8 @@ void hold_places_of_standard_files() {
 
 int main(int argc, char** argv) {
   hold_places_of_standard_files();
-  // c10d tells of every socket that breaks, with a backtrace. What broke is said by the error that follows.
+  // c10d tells of every socket that breaks, with a backtrace. What broke is said
+  // by the error that follows.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
     FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   }

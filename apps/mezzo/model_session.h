@@ -33,13 +33,14 @@ struct ModelFlags {
 /// A trained classifier, loaded and ready to label texts.
 class ModelSession {
  public:
-  /// @param group  the ranks that share the work, each with the same texts; nullptr: this process alone.
+  /// @param group  the ranks that share the work, each with the same texts;
+  ///   nullptr: this process alone.
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
   ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
   /// The model's outputs, float32: a row a text. `texts` must not be empty.
-  /// @throws c10::Error  naming the first text of all so far whose outputs are inf or NaN: nothing can be told from
-  /// them.
+  /// @throws c10::Error  naming the first text of all so far whose outputs are inf or NaN:
+  /// nothing can be told from them.
   at::Tensor run(const std::vector<std::string>& texts);
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;

@@ -11,10 +11,10 @@ namespace mezzo::app {
 /// How long ranks wait for each other where no flag says so.
 constexpr std::chrono::minutes kRanksTimeout(10);
 
-/// Runs `work` together with the other processes that the launcher started, if there are any, and leaves them in good
-/// order. Returns what it returns.
-/// @param device  as in --device; without a number, each rank of a host takes a CUDA device of its own, which is put
-/// in.
+/// Runs `work` together with the other processes that the launcher started, if there are any, and
+/// leaves them in good order. Returns what it returns.
+/// @param device  as in --device; without a number, each rank of a host takes a CUDA device of
+/// its own, which is put in.
 /// @param work  gets the group, or nullptr where this process is the only one.
 int with_ranks(std::string& device,
                std::chrono::milliseconds timeout,

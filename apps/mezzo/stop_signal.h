@@ -2,8 +2,9 @@
 
 namespace mezzo::app {
 
-/// From now on SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal is gone; unless it is ignored) end the process with
-/// 128 + N, and from the first call of stop_signal() on ask it to stop instead; a second one then kills it.
+/// From now on SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal is gone; unless it is ignored) end
+/// the process with 128 + N, and from the first call of stop_signal() on ask it to stop instead; a
+/// second one then kills it.
 void catch_stop_signals();
 
 /// The signal that came, or 0: for those who stop when one has come. Safe to ask from any thread.

@@ -10,13 +10,14 @@
 
 namespace mezzo::app {
 
-/// Lines of an open file, as they come: whoever writes one line into a pipe and waits for an answer gets it.
+/// Lines of an open file, as they come: whoever writes one line into a pipe and
+/// waits for an answer gets it.
 class LineReader {
  public:
   explicit LineReader(int fd) : fd_(fd) {}
 
-  /// Waits for a line, and returns it with those after it that need no waiting, at most `most`. Line ends, \n or \r\n,
-  /// are left out; the last line may lack one. Empty at the end of the file.
+  /// Waits for a line, and returns it with those after it that need no waiting, at most `most`.
+  /// Line ends, \n or \r\n, are left out; the last line may lack one. Empty at the end of the file.
   /// @throws c10::Error  where the file cannot be read.
   std::vector<std::string> next(size_t most);
 
@@ -34,8 +35,9 @@ class LineReader {
 /// Says on stderr how many rows had bytes that are no UTF-8, if any.
 void warn_of_invalid_utf8(const text::LabeledRows& rows);
 
-/// Gives the texts of a file, or of stdin (one a line), to `use`, in chunks, so that what is made of them need not be
-/// held for all. Texts of stdin are given as soon as no more of them are waiting.
+/// Gives the texts of a file, or of stdin (one a line), to `use`, in chunks, so that
+/// what is made of them need not be held for all. Texts of stdin are given as soon as no
+/// more of them are waiting.
 /// @param warns  of what is odd about the file: one of the ranks.
 void for_each_chunk(const std::filesystem::path& data,
                     bool warns,

@@ -1,5 +1,5 @@
-// What autocast adds to one op call: nanoseconds per call on 4 x 4 tensors, where an op is nearly all overhead.
-// Prints JSON for benchmarks/autocast_overhead.py, which runs Python beside it.
+// What autocast adds to one op call: nanoseconds per call on 4 x 4 tensors, where an op is nearly
+// all overhead. Prints JSON for benchmarks/autocast_overhead.py, which runs Python beside it.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 

@@ -5,7 +5,8 @@
 
 namespace mezzo::benchmarks {
 
-/// The parameters of bert-base-chinese with a classifier of 6 labels: 102 million numbers in 201 tensors.
+/// The parameters of bert-base-chinese with a classifier of 6 labels: 102
+/// million numbers in 201 tensors.
 inline std::vector<std::vector<int64_t>> bert_base_shapes() {
   constexpr int64_t kHidden = 768, kIntermediate = 3072, kVocab = 21128;
   std::vector<std::vector<int64_t>> shapes = {{kVocab, kHidden}, {512, kHidden}, {2, kHidden}, {kHidden}, {kHidden}};

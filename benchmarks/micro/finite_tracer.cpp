@@ -1,5 +1,5 @@
-// What FiniteTracer costs: milliseconds of a training step (forward and backward) of eight layers of 512 units on
-// batches of 256, in float32 on one thread. Prints a markdown table.
+// What FiniteTracer costs: milliseconds of a training step (forward and backward) of eight layers
+// of 512 units on batches of 256, in float32 on one thread. Prints a markdown table.
 #include "mezzo/amp/finite_tracer.h"
 
 #include <ATen/ATen.h>

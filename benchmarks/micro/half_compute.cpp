@@ -1,5 +1,5 @@
-// float16 and bfloat16 on this CPU: LibTorch's own kernels, and CpuHalfCompute; float32 beside them.
-// Prints a markdown table of milliseconds. Usage: bench_half_compute [threads, default 1]
+// float16 and bfloat16 on this CPU: LibTorch's own kernels, and CpuHalfCompute; float32 beside
+// them. Prints a markdown table of milliseconds. Usage: bench_half_compute [threads, default 1]
 #include <ATen/Parallel.h>
 #include <torch/autograd.h>
 

@@ -1,5 +1,6 @@
-/// The matrix products of a BERT layer as mezzo computes them, those that do not wait for each other together, and as
-/// LibTorch does, one after the other, in the same process and in turn. Prints a table in Markdown.
+/// The matrix products of a BERT layer as mezzo computes them, those that do not wait for each
+/// other together, and as LibTorch does, one after the other, in the same process and in turn.
+/// Prints a table in Markdown.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

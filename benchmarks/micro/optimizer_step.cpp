@@ -1,5 +1,6 @@
-/// One optimizer step over the parameters of BERT-base: check, unscale, clip, AdamW and a bfloat16 shadow copy, by
-/// mezzo and by LibTorch's own operations in the same process. Prints a table in Markdown.
+/// One optimizer step over the parameters of BERT-base: check, unscale, clip, AdamW and a
+/// bfloat16 shadow copy, by mezzo and by LibTorch's own operations in the same process.
+/// Prints a table in Markdown.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -55,7 +56,8 @@ struct Model {
   int64_t count = 0;
 };
 
-/// mezzo's two passes; half gradients lie on the shadows, as a model with master weights leaves them.
+/// mezzo's two passes; half gradients lie on the shadows, as a model with
+/// master weights leaves them.
 Timing time_mezzo(at::ScalarType gradient_dtype) {
   Model model(gradient_dtype);
   mezzo::ParamGroup group{{}, 0.01};
@@ -73,7 +75,8 @@ Timing time_mezzo(at::ScalarType gradient_dtype) {
   });
 }
 
-/// What a program does without mezzo: GradScaler's unscale_, clip_grad_norm_, fused AdamW, and the copies.
+/// What a program does without mezzo: GradScaler's unscale_, clip_grad_norm_,
+/// fused AdamW, and the copies.
 Timing time_libtorch() {
   const at::NoGradGuard no_grad;
   Model model(at::kFloat);

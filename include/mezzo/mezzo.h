@@ -1,6 +1,7 @@
 #pragma once
 
-/// All of mezzo's core: autocast, gradient scaling, master weights, optimizers. Needs LibTorch alone.
+/// All of mezzo's core: autocast, gradient scaling, master weights,
+/// optimizers. Needs LibTorch alone.
 
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/autocast_state.h"

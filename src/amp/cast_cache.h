@@ -9,14 +9,15 @@
 
 namespace mezzo {
 
-/// Low-precision casts of float32 leaf parameters, so that a weight used several times in a region is cast once and
-/// gets one gradient. One for each thread (PolicyThread); see AutocastGuard.
+/// Low-precision casts of float32 leaf parameters, so that a weight used several times in a region
+/// is cast once and gets one gradient. One for each thread (PolicyThread); see AutocastGuard.
 ///
-/// An entry is good for the version of the parameter it was made from: a parameter updated in place, or given other
-/// memory by `set_data`, is cast again.
+/// An entry is good for the version of the parameter it was made from: a parameter updated in
+/// place, or given other memory by `set_data`, is cast again.
 class CastCache {
  public:
-  /// Whether `tensor` is one whose casts are kept: a float32 leaf that requires a gradient and is no view.
+  /// Whether `tensor` is one whose casts are kept: a float32 leaf that requires
+  /// a gradient and is no view.
   static bool takes(const at::Tensor& tensor);
 
   /// The kept cast of `tensor` to `dtype`; undefined if there is none that is still good.

@@ -14,8 +14,8 @@ namespace mezzo {
 class CastLog;
 struct PolicyThread;
 
-/// A call on its way into the built-in autocast kernel. That kernel calls the op again, or another overload of it, with
-/// arguments cast or a dtype given; the difference goes to a log.
+/// A call on its way into the built-in autocast kernel. That kernel calls the op again, or another
+/// overload of it, with arguments cast or a dtype given; the difference goes to a log.
 class WatchedCall {
  public:
   WatchedCall(const c10::OperatorHandle& op,
@@ -38,8 +38,8 @@ class WatchedCall {
   bool has_dtype_;
 };
 
-/// While it lives, hears what ops on this thread return: so that of PyTorch's casts it can tell new ones from those
-/// that PyTorch had kept.
+/// While it lives, hears what ops on this thread return: so that of PyTorch's casts it can tell new
+/// ones from those that PyTorch had kept.
 class CastWatch {
  public:
   /// @param call  null: nothing is recorded.
@@ -52,7 +52,8 @@ class CastWatch {
 
   void note(c10::ArrayRef<c10::IValue> results);
 
-  /// Whether `tensor` was made meanwhile. True once: who meets it again has it from PyTorch's cache.
+  /// Whether `tensor` was made meanwhile. True once: who meets it again
+  /// has it from PyTorch's cache.
   bool is_new(const at::Tensor& tensor);
 
   /// Writes to the log what was cast on the way from the call to this one.

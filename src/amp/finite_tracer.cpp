@@ -300,8 +300,8 @@ void FiniteTracer::Trace::note_origin(const Call& call, const at::Tensor& values
   }
 }
 
-/// The op that computed what `call` copies; else the one within which it is copied, whose kernel may have computed it
-/// out of sight.
+/// The op that computed what `call` copies; else the one within which it is copied, whose kernel
+/// may have computed it out of sight.
 std::string FiniteTracer::Trace::source_of(const Call& call) {
   if (const auto copied = copied_tensor(call); copied.defined()) {
     const std::lock_guard lock(mutex_);
@@ -376,8 +376,9 @@ void FiniteTracer::Trace::place(NonFiniteOp& op) const {
 
 namespace {
 
-/// Tracers by the handle of their callback. Callbacks are plain functions: they find their tracer by the handle that
-/// LibTorch copies, with all thread-local callbacks, to the threads that run a backward pass.
+/// Tracers by the handle of their callback. Callbacks are plain functions: they find their
+/// tracer by the handle that LibTorch copies, with all thread-local callbacks, to the threads
+/// that run a backward pass.
 struct Registry {
   std::mutex mutex;
   std::unordered_map<uint64_t, std::shared_ptr<void>> traces;

@@ -30,7 +30,8 @@ ForwardOps::Origin ForwardOps::find(uint64_t thread, uint64_t number, const std:
                ? Origin{}
                : Origin{entry->second.last_maker->name, entry->second.last_module};
   }
-  // Its node is made before its forward runs: the ops in there are the first to see a higher number.
+  // Its node is made before its forward runs: the ops in there are the
+  // first to see a higher number.
   const auto inside = entries_.upper_bound({thread, number});
   return inside == entries_.end() || inside->first.first != thread ? Origin{} : Origin{"", inside->second.first_module};
 }

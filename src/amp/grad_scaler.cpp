@@ -214,7 +214,8 @@ void GradScaler::update() {
   optimizer_states_.clear();
 }
 
-/// Throws if this iteration, skipped by `optimizer`, is the last of the skips in a row that are allowed.
+/// Throws if this iteration, skipped by `optimizer`, is the last of the skips
+/// in a row that are allowed.
 void GradScaler::check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf) {
   const int64_t most = options_.max_consecutive_skips();
   const bool waits_for_nothing = found_inf.is_cpu() || !optimizer.applies_scale_itself();

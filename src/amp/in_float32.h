@@ -8,7 +8,8 @@
 #include <tuple>
 #include <type_traits>
 
-/// Turns an op of LibTorch into one that computes its slow half dtypes in float32 and rounds once: for CpuHalfCompute.
+/// Turns an op of LibTorch into one that computes its slow half dtypes in float32 and rounds
+/// once: for CpuHalfCompute.
 namespace mezzo::in_float32 {
 
 using at::Tensor;
@@ -25,8 +26,8 @@ inline bool is_slow(at::ScalarType dtype) {
 #endif
 }
 
-/// The one slow dtype of the arguments that are tensors; nothing where they differ, which is the built-in kernel's
-/// error to report.
+/// The one slow dtype of the arguments that are tensors; nothing where they differ, which is the
+/// built-in kernel's error to report.
 template <class... Args>
 std::optional<at::ScalarType> slow_dtype(const Args&... args) {
   std::optional<at::ScalarType> dtype;

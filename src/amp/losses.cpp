@@ -14,7 +14,8 @@
 namespace mezzo {
 namespace {
 
-/// Keeps every autocast key out of the enclosing scope: what LibTorch's own fp32 casting kernels do.
+/// Keeps every autocast key out of the enclosing scope: what LibTorch's
+/// own fp32 casting kernels do.
 struct NoAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
 };

@@ -21,7 +21,8 @@ void check_parameter(const NamedParameter& parameter) {
                     "or drop the gradients");
 }
 
-/// Rounds weights, and tells of all of them whether one turned to inf, which would only show in the loss.
+/// Rounds weights, and tells of all of them whether one turned to inf, which
+/// would only show in the loss.
 class Rounding {
  public:
   explicit Rounding(c10::ScalarType dtype) : dtype_(dtype) {}

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kPresetNames = {"cuda", "cpu", "cuda_2020", "norms_stay_low"};
 
-// The functions that torch.cuda.amp cast when it was new. Its "conv" family is one op each in today's dispatcher.
+// The functions that torch.cuda.amp cast when it was new. Its "conv" family is one op
+// each in today's dispatcher.
 constexpr std::array<std::string_view, 18> kLowerPrecision2020 = {"aten::matmul",
                                                                   "aten::addbmm",
                                                                   "aten::addmm",

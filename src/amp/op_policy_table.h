@@ -24,7 +24,8 @@ struct OpPolicyEntryPoint {
 
 /// What an OpPolicy holds: immutable once a guard carries it.
 struct OpPolicyTable {
-  /// The ops of PyTorch's own lists, listed or not, and whatever else was set. Other ops follow no policy.
+  /// The ops of PyTorch's own lists, listed or not, and whatever else was set.
+  /// Other ops follow no policy.
   std::unordered_map<const c10::FunctionSchema*, OpPolicyEntryPoint> ops;
   /// Functions wrapped by `autocast_function`.
   std::map<std::string, CastPolicy, std::less<>> functions;

@@ -39,7 +39,8 @@ std::vector<Checked> collect(AmpOptimizer& optimizer) {
   return checked;
 }
 
-/// All rows on one device, to be read with one wait; float64 where the device has it, to hold counts.
+/// All rows on one device, to be read with one wait; float64 where the
+/// device has it, to hold counts.
 at::Tensor gather(const std::vector<at::Tensor>& rows) {
   std::vector<at::Tensor> together;
   for (const at::Tensor& row : rows) {

@@ -50,8 +50,8 @@ class CallArguments {
  private:
   bool first_is_eligible() const { return stack_[first_].isTensor() && caster_.is_eligible(stack_[first_].toTensor()); }
 
-  /// From the last to the first, as PyTorch's builds do: the order of the casts decides in which order autograd sums
-  /// the gradients of a tensor that was cast more than once.
+  /// From the last to the first, as PyTorch's builds do: the order of the casts decides in which
+  /// order autograd sums the gradients of a tensor that was cast more than once.
   void cast_all(at::ScalarType to) {
     for (size_t i = stack_.size(); i-- > first_;) {
       c10::IValue& value = stack_[i];
@@ -67,7 +67,8 @@ class CallArguments {
     }
   }
 
-  /// The autocast dtype, or float32 if any argument is; arguments that are optional have no say, as in PyTorch.
+  /// The autocast dtype, or float32 if any argument is; arguments that are optional
+  /// have no say, as in PyTorch.
   at::ScalarType widest() const {
     auto widest = caster_.low();
     for (size_t i = 0; i < entry_.is_optional.size(); ++i) {
@@ -107,14 +108,16 @@ bool any_tensor(at::ArrayRef<c10::IValue> arguments, const Predicate& holds) {
   });
 }
 
-/// Whether PyTorch, too, would ask autocast: it is enabled, and an argument is on a device of this type.
+/// Whether PyTorch, too, would ask autocast: it is enabled, and an argument is
+/// on a device of this type.
 bool concerns(c10::DeviceType device_type, at::ArrayRef<c10::IValue> arguments) {
   const auto key = autocast_key(device_type);
   return !c10::impl::tls_is_dispatch_key_excluded(key) &&
          any_tensor(arguments, [&](const at::Tensor& tensor) { return tensor.key_set().has(key); });
 }
 
-/// The log that the built-in autocast kernel's casts go to, where that kernel comes next, and its device type.
+/// The log that the built-in autocast kernel's casts go to, where that kernel comes
+/// next, and its device type.
 std::optional<std::pair<c10::DeviceType, CastLog*>> log_of_next(const PolicyThread& thread, c10::DispatchKeySet keys) {
   const auto next = keys.highestPriorityTypeId();
   for (const auto device_type : thread.device_types) {

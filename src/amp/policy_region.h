@@ -27,11 +27,12 @@ struct PolicyRegion {
   static std::vector<c10::DeviceType> open_device_types();
 };
 
-/// Puts a PolicyRegion in force on this thread while it lives. Guards end in the reverse order of their start.
+/// Puts a PolicyRegion in force on this thread while it lives. Guards end in the
+/// reverse order of their start.
 ///
-/// Works by a dispatch key above all autocast keys, included while a region is open, whose one boxed kernel sees every
-/// op (see call_by_policy). So nothing that other threads see is changed. Whether autocast is enabled, and to which
-/// dtype, stays PyTorch's state.
+/// Works by a dispatch key above all autocast keys, included while a region is open, whose one
+/// boxed kernel sees every op (see call_by_policy). So nothing that other threads see is changed.
+/// Whether autocast is enabled, and to which dtype, stays PyTorch's state.
 class PolicyRegionGuard {
  public:
   /// @throws c10::Error  as PolicyThread::ready; nothing has changed then.

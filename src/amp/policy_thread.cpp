@@ -22,7 +22,8 @@ namespace {
 
 using Home = PolicyThread& (*)();
 
-/// Copies read each other's regions, so these must look alike: the version, and the sizes that tell builds of it apart.
+/// Copies read each other's regions, so these must look alike: the version, and the sizes
+/// that tell builds of it apart.
 std::string this_mezzo() {
   return c10::str(MEZZO_VERSION, " (", sizeof(PolicyThread), ", ", sizeof(PolicyRegion), ", ", sizeof(OpPolicyTable),
                   ")");

@@ -15,9 +15,10 @@ struct PolicyRegion;
 
 /// The dispatch key whose kernel sees every op while a region with a policy or a log is open.
 ///
-/// It has to lie above all autocast keys, be included thread by thread, and have no backend fallback yet. Of c10's keys
-/// that leaves two: one for c10's own tests ("Don't use it for anything real"), and this one, meant for a mode from
-/// outside of LibTorch, torchdistx's, which is no longer maintained.
+/// It has to lie above all autocast keys, be included thread by thread, and have no backend
+/// fallback yet. Of c10's keys that leaves two: one for c10's own tests ("Don't use it for
+/// anything real"), and this one, meant for a mode from outside of LibTorch, torchdistx's,
+/// which is no longer maintained.
 constexpr auto kPolicyKey = c10::DispatchKey::DeferredInit;
 
 /// The key of a device type's autocast kernels.
@@ -25,9 +26,9 @@ c10::DispatchKey autocast_key(c10::DeviceType device_type);
 
 /// What the open regions of a thread know.
 ///
-/// A process has one for each thread, however many shared objects carry a copy of mezzo: the copy that opens the first
-/// region registers the kernel, and where the regions lie; the others find both in the dispatcher. The shared object
-/// that came first must stay loaded.
+/// A process has one for each thread, however many shared objects carry a copy of mezzo: the copy
+/// that opens the first region registers the kernel, and where the regions lie; the others find
+/// both in the dispatcher. The shared object that came first must stay loaded.
 struct PolicyThread {
   std::array<const PolicyRegion*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> innermost{};  // by device type
   c10::SmallVector<c10::DeviceType, 2> device_types;                                // those that have a region
@@ -39,7 +40,8 @@ struct PolicyThread {
   static PolicyThread* current();
 
   /// Of this thread, for a region to be opened.
-  /// @throws c10::Error  where another library has taken kPolicyKey, or mezzo is there in another version.
+  /// @throws c10::Error  where another library has taken kPolicyKey, or mezzo is
+  ///   there in another version.
   static PolicyThread& ready();
 };
 

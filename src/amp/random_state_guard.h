@@ -10,7 +10,8 @@
 
 namespace mezzo {
 
-/// Puts the random numbers of the CPU, and of all devices of another type where there are any, back to where they were.
+/// Puts the random numbers of the CPU, and of all devices of another type where there are
+/// any, back to where they were.
 class RandomStateGuard {
  public:
   explicit RandomStateGuard(c10::DeviceType device_type = c10::kCPU) {

@@ -36,7 +36,8 @@ constexpr size_t kMostObjections = 4;
 constexpr int64_t kDeviceBins = static_cast<int64_t>(GradientExponents::kBins) + 2;
 constexpr int64_t kChunk = 1 << 24;  // histc counts in float32, which is exact so far
 
-/// Counts per bin, then the largest finite magnitude: float64 [kDeviceBins + 1], on the gradient's device.
+/// Counts per bin, then the largest finite magnitude: float64 [kDeviceBins + 1],
+/// on the gradient's device.
 at::Tensor histogram(const at::Tensor& gradient, double scale) {
   const auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
   auto counts = at::zeros({kDeviceBins}, values.options().dtype(at::kDouble));

@@ -11,8 +11,8 @@ namespace mezzo {
 
 class CastLog;
 
-/// Casts the tensor arguments of one call of one op, or function, on one device type, and writes to a log, if there is
-/// one. Autocast must be off for the casts themselves.
+/// Casts the tensor arguments of one call of one op, or function, on one device type, and writes to
+/// a log, if there is one. Autocast must be off for the casts themselves.
 class TensorCaster {
  public:
   /// @param op  in full, for the log and messages; must outlive this.
@@ -28,13 +28,15 @@ class TensorCaster {
   /// `tensor` in dtype `to`; itself, if it is not eligible.
   at::Tensor convert(const at::Tensor& tensor, at::ScalarType to) const;
 
-  /// The same; casts of parameters are kept in the thread's CastCache, or in PyTorch's where no policy is in force.
+  /// The same; casts of parameters are kept in the thread's CastCache, or in PyTorch's
+  /// where no policy is in force.
   at::Tensor cast(const at::Tensor& tensor, at::ScalarType to) const;
 
   /// kPromote: the dtype for all, `so_far` (low() to begin with) before this one was looked at.
   at::ScalarType promoted(at::ScalarType so_far, const at::Tensor& tensor) const;
 
-  /// kFloat32SetOptDtype and the like: the op converts `tensor` to float32 as it reads, nothing is copied.
+  /// kFloat32SetOptDtype and the like: the op converts `tensor` to float32 as it
+  /// reads, nothing is copied.
   void log_conversion(const at::Tensor& tensor) const;
 
   /// kBanned.

@@ -50,7 +50,8 @@ std::unique_ptr<TracedOp> TracedOps::read(const c10::OperatorName& name) const {
     op->returns_view.push_back(result.alias_info() != nullptr && !result.alias_info()->isWrite());
   }
   op->is_copy = kCopies.contains(name.name);
-  // LibTorch's composite ops, and mezzo's, are made of ops that are traced themselves; anybody else's may not be.
+  // LibTorch's composite ops, and mezzo's, are made of ops that are traced themselves;
+  // anybody else's may not be.
   const bool is_composite = (name.name.starts_with("aten::") || name.name.starts_with("mezzo::")) &&
                             handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
   op->is_silent = is_composite || kAllocations.contains(name.name);

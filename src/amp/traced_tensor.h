@@ -11,8 +11,9 @@
 
 namespace mezzo {
 
-/// Calls `visit` with each tensor in `value`, one or a list, that can hold inf or NaN: defined, not empty, floating or
-/// complex, strided or sparse COO, with memory. Of complex and sparse ones it gets the real values.
+/// Calls `visit` with each tensor in `value`, one or a list, that can hold inf or NaN: defined,
+/// not empty, floating or complex, strided or sparse COO, with memory. Of complex and sparse
+/// ones it gets the real values.
 void visit_values(const at::IValue& value, const std::function<void(const at::Tensor&)>& visit);
 
 /// The least and greatest value, 0-dim: both finite iff all values are. Never syncs.

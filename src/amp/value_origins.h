@@ -10,7 +10,8 @@
 
 namespace mezzo {
 
-/// Which op computed what a tensor's memory holds, for as long as that memory lives. Not thread-safe.
+/// Which op computed what a tensor's memory holds, for as long as that
+/// memory lives. Not thread-safe.
 class ValueOrigins {
  public:
   /// @param op  a name that outlives this.

@@ -6,7 +6,8 @@
 #include "encoder/blocks.h"
 #include "kernels/random_key.h"
 
-/// What the fused blocks compute between matrix products, without autograd, as each kind of device has it.
+/// What the fused blocks compute between matrix products, without autograd, as
+/// each kind of device has it.
 namespace mezzo::encoder {
 
 /// What backward needs of a layer norm; undefined where it was not asked for.
@@ -57,9 +58,10 @@ struct AttentionGradients {
   AttentionBiases biases;        ///< float32
 };
 
-/// Attention of the B sequences' first tokens to rows of which keys and values are linear functions, so that neither
-/// need be computed: query . (W row) = (W^T query) . row, and a sum of weights times W row + b is W (sum of weights
-/// times row) + (sum of weights) b. A bias of the keys shifts all scores of a query alike, which softmax does not see.
+/// Attention of the B sequences' first tokens to rows of which keys and values are linear
+/// functions, so that neither need be computed: query . (W row) = (W^T query) . row, and a sum of
+/// weights times W row + b is W (sum of weights times row) + (sum of weights) b. A bias of the keys
+/// shifts all scores of a query alike, which softmax does not see.
 struct FirstTokenAttention {
   at::Tensor query;  ///< [num_heads, B, H]: for each head, W^T times the part of the query that is the head's
   at::Tensor rows;   ///< [T, H], dtype of `query`
@@ -78,15 +80,17 @@ struct FirstTokenGradients {
   at::Tensor rows;   ///< [T, H], `rows_dtype`; zero in rows of padding and filler
 };
 
-/// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases, norms) may be of any
-/// of these types. Sums over rows do not depend on the number of threads. Nothing waits for the device.
+/// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases,
+/// norms) may be of any of these types. Sums over rows do not depend on the number of threads.
+/// Nothing waits for the device.
 struct BlockOps {
   int64_t largest_head;  ///< columns of a head that packed attention takes
 
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]
   /// @param row_numbers  [T] int64: rows of the dropout mask; undefined for 0 ... T - 1
-  /// @param normalised  nullptr if backward will not be called. `product` may be overwritten, and become part of it.
+  /// @param normalised  nullptr if backward will not be called. `product` may be
+  ///   overwritten, and become part of it.
   /// @return [T, H], of the wider dtype of `product` and `residual`
   at::Tensor (*residual_layer_norm)(const at::Tensor& product,
                                     const at::Tensor& bias,
@@ -104,8 +108,8 @@ struct BlockOps {
                                                              at::ScalarType product_dtype,
                                                              at::ScalarType residual_dtype);
 
-  /// dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])): [T, H], dtype of `word`. Types are
-  /// 0 where `token_types` is undefined.
+  /// dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])): [T, H], dtype
+  /// of `word`. Types are 0 where `token_types` is undefined.
   at::Tensor (*embedding_layer_norm)(const at::Tensor& word,
                                      const at::Tensor& position,
                                      const at::Tensor& token_type,
@@ -121,7 +125,8 @@ struct BlockOps {
                                                       const at::Tensor& norm_weight,
                                                       const DropoutSite& dropout);
 
-  /// table[indices[t]] += rows[t] for every t in turn. `rows` [T, H] float32; `table` [*, H] float32.
+  /// table[indices[t]] += rows[t] for every t in turn. `rows` [T, H]
+  /// float32; `table` [*, H] float32.
   void (*add_rows_at)(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& table);
 
   /// activation(product + bias): [T, F], dtype of `product`.
@@ -133,7 +138,8 @@ struct BlockOps {
                                                   const at::Tensor& bias,
                                                   Activation activation);
 
-  /// @param log_sum_exp  set to float32 [T, num_heads], which backward needs; nullptr if it will not be called
+  /// @param log_sum_exp  set to float32 [T, num_heads], which backward needs;
+  ///   nullptr if it will not be called
   /// @return [T, H], dtype of `query`. Rows of padding and filler are zero.
   at::Tensor (*packed_attention)(const PackedAttention& attention, at::Tensor* log_sum_exp);
 
@@ -141,7 +147,8 @@ struct BlockOps {
                                                   const at::Tensor& log_sum_exp,
                                                   const at::Tensor& grad);
 
-  /// @param log_sum_exp  set to float32 [B, num_heads], which backward needs; nullptr if it will not be called
+  /// @param log_sum_exp  set to float32 [B, num_heads], which backward needs;
+  ///   nullptr if it will not be called
   WeightedRows (*first_token_attention)(const FirstTokenAttention& attention, at::Tensor* log_sum_exp);
 
   FirstTokenGradients (*first_token_attention_backward)(const FirstTokenAttention& attention,

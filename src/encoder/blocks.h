@@ -5,11 +5,11 @@
 #include "encoder/packed_attention.h"
 #include "kernels/random_key.h"
 
-/// The parts of a transformer layer on packed rows, each an operator of LibTorch's dispatcher, mezzo::NAME: a
-/// composition of ATen operations on any device (encoder/reference), which op policies and FiniteTracer see op by op;
-/// where a kind of device has BlockOps the blocks are one node of the graph with its backward written by hand
-/// (encoder/fused). All follow autocast as the compositions do. T rows, H hidden units, F feed-forward units, B
-/// sequences.
+/// The parts of a transformer layer on packed rows, each an operator of LibTorch's dispatcher,
+/// mezzo::NAME: a composition of ATen operations on any device (encoder/reference), which op
+/// policies and FiniteTracer see op by op; where a kind of device has BlockOps the blocks are one
+/// node of the graph with its backward written by hand (encoder/fused). All follow autocast as the
+/// compositions do. T rows, H hidden units, F feed-forward units, B sequences.
 namespace mezzo::encoder {
 
 enum class Activation { kGelu, kGeluTanh, kRelu };
@@ -25,8 +25,8 @@ struct LayerNormParams {
 struct LinearParams {
   const at::Tensor& weight;
   const at::Tensor& bias;
-  /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not; undefined if there is
-  /// none. Of a block's layers, all have one or none has.
+  /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not;
+  /// undefined if there is none. Of a block's layers, all have one or none has.
   at::Tensor shadow = {};
 };
 
@@ -52,14 +52,16 @@ struct AttentionParams {
   DropoutSite weights_dropout, output_dropout;  ///< of one seed and step
 };
 
-/// residual_layer_norm(linear(packed_attention(linear(x), linear(x), linear(x))), x). Fused, once differentiable.
+/// residual_layer_norm(linear(packed_attention(linear(x), linear(x), linear(x))), x).
+/// Fused, once differentiable.
 /// @param x  [T, H]
 /// @return [T, H]
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 
-/// The rows of `attention_block` that are the sequences' first. Fused, it computes nothing that they do not need: not
-/// even keys and values, whose linear functions are taken on the side of the queries and of the outputs instead. The
-/// gradient of the keys' bias, which changes no output, is exactly zero then.
+/// The rows of `attention_block` that are the sequences' first. Fused, it computes nothing that
+/// they do not need: not even keys and values, whose linear functions are taken on the side of
+/// the queries and of the outputs instead. The gradient of the keys' bias, which changes no
+/// output, is exactly zero then.
 /// @return [B, H]
 at::Tensor first_token_attention_block(const at::Tensor& x,
                                        const AttentionParams& params,
@@ -74,11 +76,13 @@ struct FeedForwardParams {
 
 /// residual_layer_norm(linear(activation(linear(x))), x). Fused, once differentiable.
 /// @param x  [T, H]
-/// @param row_numbers  [T] int64: which rows of the batch these are, for dropout; undefined if they are all
+/// @param row_numbers  [T] int64: which rows of the batch these are, for dropout;
+///   undefined if they are all
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 
-/// layer_norm(dropout(x) + residual). `x`, `residual` [T, H]; returns [T, H]. Row t is dropped as row `row_numbers[t]`
-/// of a tensor would be; `row_numbers` [T] int64, or undefined for 0 ... T - 1.
+/// layer_norm(dropout(x) + residual). `x`, `residual` [T, H]; returns [T, H]. Row t is
+/// dropped as row `row_numbers[t]` of a tensor would be; `row_numbers` [T] int64, or
+/// undefined for 0 ... T - 1.
 at::Tensor residual_layer_norm(const at::Tensor& x,
                                const at::Tensor& residual,
                                const LayerNormParams& norm,

@@ -2,18 +2,21 @@
 
 #include "encoder/blocks.h"
 
-/// The blocks, each one node of the graph with its backward written by hand: matrix products by Products, all between
-/// them by the device's BlockOps. Same results as the compositions, up to rounding, with the same dropout masks. Biases
-/// are added, and their gradients summed, in passes that are made anyway; activations that are cheap to compute again
-/// are not kept. Once differentiable.
+/// The blocks, each one node of the graph with its backward written by hand: matrix products
+/// by Products, all between them by the device's BlockOps. Same results as the compositions,
+/// up to rounding, with the same dropout masks. Biases are added, and their gradients
+/// summed, in passes that are made anyway; activations that are cheap to compute again are
+/// not kept. Once differentiable.
 namespace mezzo::encoder::fused {
 
-/// Whether these blocks can take `x`, T rows, as things are: where a device has BlockOps, float32, bfloat16 or float16,
-/// and nobody wants to see the operations one by one (an op policy, a FiniteTracer). Where not, use the compositions.
+/// Whether these blocks can take `x`, T rows, as things are: where a device has BlockOps, float32,
+/// bfloat16 or float16, and nobody wants to see the operations one by one (an op policy, a
+/// FiniteTracer). Where not, use the compositions.
 bool can_run(const at::Tensor& x);
 
-/// Whether attention blocks can, too: heads are no larger than the device's kernels take, and no text so long that
-/// LibTorch's flash attention, which uses tensor cores and is an operation of the composition, does it faster.
+/// Whether attention blocks can, too: heads are no larger than the device's kernels take, and no
+/// text so long that LibTorch's flash attention, which uses tensor cores and is an operation of the
+/// composition, does it faster.
 bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout);
 
 at::Tensor embeddings(const at::Tensor& word,

@@ -20,13 +20,15 @@ namespace {
 
 using kernels::kernel;
 
-/// Flash attention needs compute capability 8.0, which is what this hook asks of the current device.
+/// Flash attention needs compute capability 8.0, which is what this hook
+/// asks of the current device.
 bool has_flash(const at::Device& device) {
   const c10::DeviceGuard guard(device);
   return at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
 }
 
-/// The op draws from the device's generator: keyed anew for every call, it draws the same in every run.
+/// The op draws from the device's generator: keyed anew for every call, it
+/// draws the same in every run.
 void key_generator(const at::Device& device, const RandomKey& key) {
   const auto words = kernels::Philox::generate({key.step, key.site, 0, 0}, key.seed);
   auto generator = at::globalContext().defaultGenerator(device);

@@ -13,8 +13,8 @@ using kernels::DropoutSite;
 using kernels::RandomKey;
 
 /// The operator mezzo::packed_attention: multi-head self-attention within each sequence,
-/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. LibTorch's flash attention,
-/// where `runs_flash`.
+/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. LibTorch's flash
+/// attention, where `runs_flash`.
 /// @param query, key, value  [T, num_heads * head_size], one floating dtype
 /// @param dropout  of the attention weights; p is 0 outside training. The weight that head h gives
 ///     key j of its sequence at row t is dropped when word j % 4 of the Philox block
@@ -29,8 +29,8 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout);
 
-/// Whether it is LibTorch's flash attention: half types, on CUDA devices of compute capability 8.0 and more, heads of
-/// at most 256 columns, a multiple of 8, sequences side by side without padding.
+/// Whether it is LibTorch's flash attention: half types, on CUDA devices of compute capability 8.0
+/// and more, heads of at most 256 columns, a multiple of 8, sequences side by side without padding.
 bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout);
 
 namespace reference {

@@ -9,7 +9,8 @@
 namespace mezzo::encoder {
 namespace {
 
-/// Of a dtype that is not the product's: cuBLAS writes what it sums up in float32; others are given float32.
+/// Of a dtype that is not the product's: cuBLAS writes what it sums up in float32;
+/// others are given float32.
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
   if (a.is_cuda()) {
     return a.dim() == 3 ? at::bmm(a, b, dtype) : at::mm(a, b, dtype);

@@ -8,19 +8,22 @@
 
 namespace mezzo::encoder {
 
-/// Matrix products that do not wait for each other, of tensors of one device, of any dtype, unseen by autograd. On a
-/// CPU they are computed together (cpu::Products); elsewhere each is queued on the device at once. Sums and products
-/// may be float32 where a and b are not, and are never rounded to less on the way.
+/// Matrix products that do not wait for each other, of tensors of one device, of any dtype, unseen
+/// by autograd. On a CPU they are computed together (cpu::Products); elsewhere each is queued on
+/// the device at once. Sums and products may be float32 where a and b are not, and are never
+/// rounded to less on the way.
 class Products {
  public:
   /// The product a b, to be read after `compute`. [M, K] times [K, N].
   /// @param dtype  of the product: that of a and b, or float32; nullopt: that of a and b
   at::Tensor add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype = {});
 
-  /// output = a b in `compute`; dtypes as above. Of three dimensions: a product for each entry of the first.
+  /// output = a b in `compute`; dtypes as above. Of three dimensions: a product
+  /// for each entry of the first.
   void assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
 
-  /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are not.
+  /// total += a b in `compute`, in the order of the calls; `total` may be
+  /// float32 where a and b are not.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 
   /// Once, after all of them.

@@ -22,11 +22,13 @@ struct Sequence {
 /// torch.classes.mezzo.SequenceLayout.
 class SequenceLayout : public torch::CustomClassHolder {
  public:
-  /// @param cu_seqlens  [B + 1] int32 on CPU: sequence b owns rows cu_seqlens[b] to cu_seqlens[b + 1] - 1.
-  /// @param seqlens  [B] int32 on CPU: how many of them count, from the first; the rest is padding that no query sees.
+  /// @param cu_seqlens  [B + 1] int32 on CPU: sequence b owns rows cu_seqlens[b]
+  ///   to cu_seqlens[b + 1] - 1.
+  /// @param seqlens  [B] int32 on CPU: how many of them count, from the first; the rest is
+  ///   padding that no query sees.
   /// @param num_rows  T; rows from cu_seqlens[B] on are filler that belongs to no sequence.
-  /// @throws c10::ValueError  where a sequence has no tokens or too few rows, or rows are out of order, owned twice or
-  ///     outside of the batch: kernels write to them unchecked.
+  /// @throws c10::ValueError  where a sequence has no tokens or too few rows, or rows are out of
+  ///     order, owned twice or outside of the batch: kernels write to them unchecked.
   SequenceLayout(const at::Tensor& cu_seqlens, const at::Tensor& seqlens, int64_t num_rows, const at::Device& device);
 
   /// Sequences of similar length, side by side: G of them, padded to the longest, L.
@@ -37,14 +39,16 @@ class SequenceLayout : public torch::CustomClassHolder {
     at::Tensor key_mask;   ///< [G, 1, 1, L] bool: whether that token exists
   };
 
-  /// Padding for those who cannot do without: made when first asked for. Not for several threads at once.
+  /// Padding for those who cannot do without: made when first asked for. Not
+  /// for several threads at once.
   struct Padding {
     std::vector<Group> groups;  ///< together, every sequence once
     at::Tensor unpad_index;     ///< [T] int64: place of each row in the groups' rows, laid end to end; 0 for filler
   };
   const Padding& padding() const;
 
-  /// @throws c10::ValueError  unless each tensor of `rows` is [T, H], and H a multiple of `num_heads`.
+  /// @throws c10::ValueError  unless each tensor of `rows` is [T, H], and H
+  ///   a multiple of `num_heads`.
   void check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) const;
 
   /// Whether the sequences lie side by side from row 0 on, without padding.

@@ -20,13 +20,15 @@ namespace reference {
 at::Tensor dropout_keep_mask(at::IntArrayRef sizes, double p, const RandomKey& key, const at::Device& device);
 /// One application of the mask, without autograd.
 at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
-/// Rows of `kernels::dropout` of a larger tensor: `x` [R, H], whose row r is its row `row_numbers[r]`. Differentiable.
+/// Rows of `kernels::dropout` of a larger tensor: `x` [R, H], whose row r is its row
+/// `row_numbers[r]`. Differentiable.
 /// @param row_numbers  [R] int64
 at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, double p, const RandomKey& key);
 }  // namespace reference
 
 namespace cpu {
-/// One application of the mask, without autograd. `x`: float32, bfloat16 or float16, contiguous, on CPU.
+/// One application of the mask, without autograd. `x`: float32, bfloat16 or
+/// float16, contiguous, on CPU.
 at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
 }  // namespace cpu
 

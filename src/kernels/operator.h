@@ -21,15 +21,17 @@ struct OperatorKernel {
   torch::CppFunction (*make)();  ///< nullptr: there is none
 };
 
-/// `kFunction` for `key`: kCPU or kCUDA below autograd, kAutogradCPU and such in its place, kCompositeImplicitAutograd
-/// for a composition of ATen operations that serves every device without a kernel of its own.
+/// `kFunction` for `key`: kCPU or kCUDA below autograd, kAutogradCPU and such in its place,
+/// kCompositeImplicitAutograd for a composition of ATen operations that serves every device
+/// without a kernel of its own.
 template <auto* kFunction>
 constexpr OperatorKernel kernel(c10::DispatchKey key) {
   using Function = std::remove_pointer_t<decltype(kFunction)>;
   return {key, [] { return torch::CppFunction(c10::CompileTimeFunctionPointer<Function, kFunction>()); }};
 }
 
-/// `kFunction` for CUDA tensors, where this room has kernels for GPUs; else none, and the composite serves them.
+/// `kFunction` for CUDA tensors, where this room has kernels for GPUs; else none, and
+/// the composite serves them.
 template <auto* kFunction>
 constexpr OperatorKernel cuda_kernel(c10::DispatchKey key = c10::DispatchKey::CUDA) {
 #ifdef MEZZO_HAS_CUDA
@@ -49,14 +51,16 @@ OperatorKernel meta_like_first();
 /// The same, of operators that only write to their arguments.
 OperatorKernel meta_in_place();
 
-/// Where to register an operator; nullptr where another copy of mezzo in this process, of the same version, has
-/// registered it with the same schema. Nothing is ever taken back: that copy may outlive this one's static storage.
+/// Where to register an operator; nullptr where another copy of mezzo in this process, of the same
+/// version, has registered it with the same schema. Nothing is ever taken back: that copy may
+/// outlive this one's static storage.
 /// @throws c10::Error  where the other copy is of another version, or has another schema.
 torch::Library* library_for(const std::string& schema);
 
-/// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments' device and autograd
-/// state, and lets policies, cast logs, FiniteTracer, profilers and torch.ops.mezzo see the call. Registered when the
-/// program or library is loaded; what goes wrong then is thrown at the first call. Calls are thread-safe.
+/// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments'
+/// device and autograd state, and lets policies, cast logs, FiniteTracer, profilers and
+/// torch.ops.mezzo see the call. Registered when the program or library is loaded; what goes wrong
+/// then is thrown at the first call. Calls are thread-safe.
 template <class Signature>
 class Operator;
 

@@ -69,8 +69,8 @@ void update_with(const ParameterUpdates& updates,
   }
 }
 
-// An operator takes updates as lists with an entry for each parameter; steps and slots may be empty where an optimizer
-// has none.
+// An operator takes updates as lists with an entry for each parameter; steps and slots may be empty
+// where an optimizer has none.
 #define MEZZO_UPDATE_LISTS                                                                                   \
   "Tensor(a!)[] params, Tensor[] gradients, Tensor(b!)?[] shadows, Tensor(c!)[] steps, Tensor(d!)[] slots, " \
   "float[] lrs, float[] weight_decays, int[] indices, int? rounding_seed"

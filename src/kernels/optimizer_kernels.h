@@ -11,8 +11,8 @@
 /// float64 parameters): gradient * inv_scale * clip, the update, and the rounding of `param` and
 /// `shadow` in one pass. Gradients are read only. Results do not depend on the number of threads.
 ///
-/// mezzo's kernels of `adam` and `sgd` store a float32 moment below the smallest normal number as 0:
-/// moments of an embedding that is no longer looked up decay into denormals, which cost some
+/// mezzo's kernels of `adam` and `sgd` store a float32 moment below the smallest normal number as
+/// 0: moments of an embedding that is no longer looked up decay into denormals, which cost some
 /// processors a hundred times a normal product. The update itself still uses the moment before
 /// that, and no bit of a weight above 1e-19 in magnitude depends on it (see `flushes_denormals`).
 /// `lamb`, whose steps are as long for the smallest direction as for any other, keeps denormals; so
@@ -43,7 +43,8 @@ struct GradientSummary {
   at::Tensor sum_of_squares;  ///< of the gradients times inv_scale, float64: to go on adding
 };
 
-/// Reads each gradient once. `gradients`: dense, floating, of one device, at least one; `inv_scale`: undefined means 1.
+/// Reads each gradient once. `gradients`: dense, floating, of one device, at least one;
+/// `inv_scale`: undefined means 1.
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
 
 /// In ATen operations, for any device and dtype.
@@ -53,8 +54,9 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
 
-/// float32 `values` as bfloat16, rounded up with a probability equal to the fraction lost by rounding down. Element i
-/// draws half-word i % 8 (low half of word 0 first) of Philox block i / 8, counter {block low, block high, step, site}.
+/// float32 `values` as bfloat16, rounded up with a probability equal to the fraction lost by
+/// rounding down. Element i draws half-word i % 8 (low half of word 0 first) of Philox block i / 8,
+/// counter {block low, block high, step, site}.
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site);
 }  // namespace reference
 

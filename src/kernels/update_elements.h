@@ -10,8 +10,9 @@
 #define MEZZO_ELEMENT [[gnu::always_inline]] inline
 #endif
 
-/// What an optimizer does to one element, in float32: the same for every device and instruction set, to the bit.
-/// Products and sums are rounded as one only where `fmaf` says so, in the places where PyTorch's vector code does.
+/// What an optimizer does to one element, in float32: the same for every device and instruction
+/// set, to the bit. Products and sums are rounded as one only where `fmaf` says so, in the places
+/// where PyTorch's vector code does.
 namespace mezzo::kernels {
 
 /// A moment as it is stored: 0 where its magnitude is less than `least`. A NaN stays.

@@ -23,10 +23,11 @@ class PageSource {
   virtual void give_back(char* begin, size_t size) = 0;
 };
 
-/// Gives out pieces of long segments of addresses, best fit first, and joins them again when they come back. Pages get
-/// memory when a piece on them is first given out, and keep it for the pieces after that. All pages together hold at
-/// most half more than was ever in use at one time, or 64 MiB more if that is more; what is over is given back, from
-/// the ends of the segments on. (A page that a piece in use lies on cannot be.) Not thread-safe.
+/// Gives out pieces of long segments of addresses, best fit first, and joins them again when they
+/// come back. Pages get memory when a piece on them is first given out, and keep it for the pieces
+/// after that. All pages together hold at most half more than was ever in use at one time, or 64
+/// MiB more if that is more; what is over is given back, from the ends of the segments on. (A page
+/// that a piece in use lies on cannot be.) Not thread-safe.
 class BlockPool {
  public:
   struct Segment;
@@ -40,8 +41,8 @@ class BlockPool {
     Block *before, *after;  // in the same segment
   };
 
-  /// @param segment_size  addresses reserved at a time, a multiple of PageSource::kPage; larger requests, and all where
-  ///     so many cannot be had, are reserved as they are.
+  /// @param segment_size  addresses reserved at a time, a multiple of PageSource::kPage; larger
+  ///     requests, and all where so many cannot be had, are reserved as they are.
   BlockPool(PageSource& source, size_t segment_size);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;

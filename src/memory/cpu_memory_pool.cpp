@@ -46,8 +46,8 @@ class SystemPages : public PageSource {
   void give_back(char* begin, size_t size) override { madvise(begin, size, MADV_DONTNEED); }
 };
 
-/// No pool can outgrow the machine's memory. Where the process may only have so many addresses, it has others to think
-/// of.
+/// No pool can outgrow the machine's memory. Where the process may only have so many addresses,
+/// it has others to think of.
 size_t segment_size() {
   auto size = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   rlimit limit{};

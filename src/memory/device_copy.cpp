@@ -7,8 +7,8 @@ namespace mezzo {
 
 namespace {
 
-/// Whether copies to this device read pinned memory by themselves, while the CPU goes on. From other memory CUDA may
-/// copy only once the stream has done all it has to.
+/// Whether copies to this device read pinned memory by themselves, while the CPU goes on. From
+/// other memory CUDA may copy only once the stream has done all it has to.
 bool reads_pinned_memory(c10::Device device) { return at::getAccelerator() == device.type() && !device.is_mps(); }
 
 }  // namespace

@@ -201,8 +201,9 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
   return updates;
 }
 
-/// What there is to know before a step: `found_inf`, a verdict given or undefined, and where it `measures` them, what
-/// the gradients come to; on the device of `inv_scale`, if defined, or else of the first gradient.
+/// What there is to know before a step: `found_inf`, a verdict given or undefined, and where it
+/// `measures` them, what the gradients come to; on the device of `inv_scale`, if defined, or
+/// else of the first gradient.
 GradientVerdict Optimizer::look(const at::Tensor& inv_scale, const at::Tensor& found_inf, bool measures) const {
   const at::NoGradGuard no_grad;
   GradientVerdict verdict{.is_measured = measures, .norm = {}, .sum_of_squares = {}, .found_inf = found_inf};
@@ -223,8 +224,8 @@ GradientVerdict Optimizer::look(const at::Tensor& inv_scale, const at::Tensor& f
   return verdict_hook_ && (measures || found_inf.defined()) ? verdict_hook_(verdict) : verdict;
 }
 
-/// Updates every parameter that has a gradient, unless the verdict says not to. Both norm and verdict are the step's
-/// then.
+/// Updates every parameter that has a gradient, unless the verdict says not to. Both norm and
+/// verdict are the step's then.
 void Optimizer::apply(const at::Tensor& inv_scale, const GradientVerdict& verdict) {
   const at::NoGradGuard no_grad;
   grad_norm_ = verdict.norm;

@@ -10,9 +10,9 @@
 
 #include "mezzo/optim/optimizer.h"
 
-// An archive holds "kind", the optimizer's name; "groups", their count; an archive for each, named by its number, with
-// its options and the numbers of its parameters; and in "state" one for each parameter that has any, named by its
-// number, with a tensor a slot.
+// An archive holds "kind", the optimizer's name; "groups", their count; an archive for each, named
+// by its number, with its options and the numbers of its parameters; and in "state" one for each
+// parameter that has any, named by its number, with a tensor a slot.
 
 namespace mezzo {
 namespace {

@@ -17,7 +17,8 @@ double number(const TorchOptions& options, const std::string& key) {
   return std::get<double>(found->second);
 }
 
-/// What of a group's options `own` names; those it lacks are as in `own`. Flags and the dampening cannot be taken over.
+/// What of a group's options `own` names; those it lacks are as in `own`. Flags and the
+/// dampening cannot be taken over.
 TorchOptions known_options(const TorchOptions& own, const TorchOptions& loaded) {
   TorchOptions result = own;
   for (auto& [key, value] : result) {

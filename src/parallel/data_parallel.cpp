@@ -17,7 +17,8 @@
 namespace mezzo::detail {
 namespace {
 
-/// As tensors on it name it: with the index of the current device where none was given; CPUs have none.
+/// As tensors on it name it: with the index of the current device where none
+/// was given; CPUs have none.
 c10::Device as_tensors_name(const c10::Device& device) {
   if (device.is_cpu()) {
     return c10::Device(c10::kCPU);
@@ -57,8 +58,8 @@ std::vector<c10::Stream> current_streams(const std::vector<c10::Device>& devices
   return streams;
 }
 
-/// Makes streams the current ones of this thread while it lives: not only its own device's, since a copy from another
-/// device is put in order with what that device's current stream does.
+/// Makes streams the current ones of this thread while it lives: not only its own device's, since a
+/// copy from another device is put in order with what that device's current stream does.
 class StreamsGuard {
  public:
   explicit StreamsGuard(const std::vector<c10::Stream>& streams) {
@@ -78,8 +79,9 @@ class StreamsGuard {
   std::vector<c10::Stream> previous_;
 };
 
-/// Regions that a replica opens and closes are none of the outermost, so none clears the cache of cast weights while
-/// others use it: whether a weight is cast once or twice must not be a matter of timing.
+/// Regions that a replica opens and closes are none of the outermost, so none clears the
+/// cache of cast weights while others use it: whether a weight is cast once or twice must
+/// not be a matter of timing.
 class OneRegionForAll {
  public:
   OneRegionForAll() { at::autocast::increment_nesting(); }

@@ -11,7 +11,8 @@
 namespace mezzo {
 namespace {
 
-/// Whether no graph leads to its parameters, but those which somebody still might run backward through.
+/// Whether no graph leads to its parameters, but those which somebody still
+/// might run backward through.
 bool is_free(const torch::nn::Module& replica) {
   const auto parameters = replica.parameters();
   return std::all_of(parameters.begin(), parameters.end(), [](const at::Tensor& parameter) {
@@ -73,7 +74,8 @@ void Replicas::clear() {
 
 std::shared_ptr<torch::nn::Module> Replicas::make(c10::Device device) const {
   const at::NoGradGuard no_grad;
-  // A copy draws initial weights, which are then overwritten; the program's random numbers are to stay the same.
+  // A copy draws initial weights, which are then overwritten; the program's random
+  // numbers are to stay the same.
   const RandomStateGuard random_state(device.type());
   auto replica = replicate_(device);
   TORCH_CHECK_VALUE(replica != nullptr && replica != module_, "DataParallel: a replica of ", module_->name(),

@@ -16,8 +16,8 @@ class WorkerThreads {
   WorkerThreads(const WorkerThreads&) = delete;
   WorkerThreads& operator=(const WorkerThreads&) = delete;
 
-  /// Calls `work(0)` on this thread and `work(1)` to `work(count - 1)` each on a thread of its own, always the same one
-  /// for the same number. @return what each threw, if anything.
+  /// Calls `work(0)` on this thread and `work(1)` to `work(count - 1)` each on a thread of its own,
+  /// always the same one for the same number. @return what each threw, if anything.
   std::vector<std::exception_ptr> run(size_t count, const std::function<void(size_t)>& work);
 
  private:

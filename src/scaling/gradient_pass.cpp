@@ -31,8 +31,8 @@ void check_and_multiply(const std::vector<at::Tensor>& tensors, DeviceCopies& fa
   }
 }
 
-/// The norm of each gradient of a group; of those without elements none, since LibTorch refuses their largest
-/// magnitude.
+/// The norm of each gradient of a group; of those without elements none, since LibTorch
+/// refuses their largest magnitude.
 at::Tensor norms_of(std::vector<at::Tensor> group, double norm_type, at::ScalarType dtype) {
   const auto options = group.front().options().dtype(dtype);
   std::erase_if(group, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
@@ -41,7 +41,8 @@ at::Tensor norms_of(std::vector<at::Tensor> group, double norm_type, at::ScalarT
 
 at::ScalarType float32_or_wider(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
-/// The largest magnitudes in `group` times `inv_scale`, as `dtype` holds them: finite iff all unscaled gradients are.
+/// The largest magnitudes in `group` times `inv_scale`, as `dtype` holds them: finite iff
+/// all unscaled gradients are.
 at::Tensor unscaled_magnitudes(const std::vector<at::Tensor>& group,
                                const at::Tensor& inv_scale,
                                at::ScalarType dtype) {

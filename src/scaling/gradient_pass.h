@@ -20,25 +20,27 @@ struct ScaleOfGradients {
 /// Where gradients will be once they are unscaled, which decides on whether they are finite then.
 enum class Unscaled { kInPlace, kInFloat32 };
 
-/// What is read of a set of gradients, on whatever devices and of whatever floating dtypes, and what is done to all of
-/// them: each kernel takes those of one device and dtype together. Verdicts are 1 or 0, float32, 0-dim; they and norms
-/// are undefined where there is no gradient. Never syncs.
+/// What is read of a set of gradients, on whatever devices and of whatever floating dtypes,
+/// and what is done to all of them: each kernel takes those of one device and dtype
+/// together. Verdicts are 1 or 0, float32, 0-dim; they and norms are undefined where there
+/// is no gradient. Never syncs.
 class GradientPass {
  public:
-  /// Takes the gradient of `owner` in. `master`: a float32 tensor that is to own the unscaled gradient, since half
-  /// precision has no numbers for the small ones; undefined: `owner` keeps it.
+  /// Takes the gradient of `owner` in. `master`: a float32 tensor that is to own the unscaled
+  /// gradient, since half precision has no numbers for the small ones; undefined: `owner` keeps it.
   void add(at::Tensor owner, at::Tensor master = {});
   bool empty() const { return gradients_.empty(); }
 
-  /// Whether inf or NaN is in a gradient, or in what unscaling makes of it; on the device of the scale. Reads each
-  /// gradient once and changes none.
+  /// Whether inf or NaN is in a gradient, or in what unscaling makes of it; on the device of the
+  /// scale. Reads each gradient once and changes none.
   at::Tensor check(const ScaleOfGradients& scale, Unscaled unscaled) const;
 
   /// Divides every gradient, and returns the verdict of `check`.
   at::Tensor unscale(const ScaleOfGradients& scale);
 
-  /// The total L2 norm of the gradients times `inv_scale`, if defined, and a verdict, in one reading; on the device of
-  /// `inv_scale`, or else of the first gradient. Dense gradients alone, as of the next three.
+  /// The total L2 norm of the gradients times `inv_scale`, if defined, and a verdict, in one
+  /// reading; on the device of `inv_scale`, or else of the first gradient. Dense gradients
+  /// alone, as of the next three.
   kernels::GradientSummary measure(const at::Tensor& inv_scale) const;
 
   /// The total norm, as clip_grad_norm_ has it; on the device of the first gradient.

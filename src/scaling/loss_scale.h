@@ -20,8 +20,9 @@ struct LossScaleSettings {
   bool counts_skips_in_a_row;  ///< for `skips_in_a_row`
 };
 
-/// The loss scale: torch.amp.GradScaler's state machine, with mezzo's hysteresis and bounds. Its scalars lie on one
-/// device, are made once and changed in place there, so that a captured graph may hold them. Only what says so syncs.
+/// The loss scale: torch.amp.GradScaler's state machine, with mezzo's hysteresis and bounds. Its
+/// scalars lie on one device, are made once and changed in place there, so that a captured graph
+/// may hold them. Only what says so syncs.
 class LossScale {
  public:
   using StateDict = std::map<std::string, c10::Scalar>;
@@ -46,7 +47,8 @@ class LossScale {
   void set(double scale);
   void set(const at::Tensor& scale);
 
-  /// Iterations in a row that were skipped, if the one at hand ends with `found_inf`; where they are counted. Syncs.
+  /// Iterations in a row that were skipped, if the one at hand ends with `found_inf`;
+  /// where they are counted. Syncs.
   int64_t skips_in_a_row(const at::Tensor& found_inf) const;
 
   const LossScaleSettings& settings() const { return settings_; }
@@ -56,7 +58,8 @@ class LossScale {
 
   /// Syncs.
   StateDict state_dict() const;
-  /// @throws c10::ValueError  for a missing entry or one out of its range; nothing has changed then.
+  /// @throws c10::ValueError  for a missing entry or one out of its range;
+  ///   nothing has changed then.
   void load_state_dict(const StateDict& state_dict);
 
   /// `value`, if the scale may be that. @throws c10::ValueError  naming `what`.

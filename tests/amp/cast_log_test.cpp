@@ -13,7 +13,8 @@
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/custom_function.h"
 
-// That a log of PyTorch's lists says what a policy's says, op by op, is in tests/python/test_op_policy.py.
+// That a log of PyTorch's lists says what a policy's says, op by op, is in
+// tests/python/test_op_policy.py.
 
 namespace mezzo {
 namespace {

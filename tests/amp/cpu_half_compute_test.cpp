@@ -14,8 +14,8 @@ class CpuHalfComputeTest : public testing::TestWithParam<at::ScalarType> {};
 
 double epsilon(at::ScalarType dtype) { return dtype == at::kHalf ? 0x1p-10 : 0x1p-7; }
 
-/// Rounds once: the error of each element is half an ulp of the exact product of the rounded inputs, plus float32's
-/// own.
+/// Rounds once: the error of each element is half an ulp of the exact product of the rounded
+/// inputs, plus float32's own.
 void expect_rounded_once(const at::Tensor& product, const at::Tensor& exact, at::ScalarType dtype) {
   ASSERT_EQ(product.scalar_type(), dtype);
   const auto error = (product.to(at::kDouble) - exact).abs();

@@ -57,7 +57,8 @@ TEST(GradScalerTest, StepsAnOptimizerThatAppliesTheScaleItself) {
   EXPECT_EQ(scaler.get_scale(), 4.0);
 }
 
-/// An optimizer that is both kinds, as one that learning-rate schedulers of LibTorch drive would be.
+/// An optimizer that is both kinds, as one that learning-rate schedulers
+/// of LibTorch drive would be.
 class BothKinds : public torch::optim::SGD, public AmpOptimizer {
  public:
   using torch::optim::SGD::SGD;
@@ -136,7 +137,8 @@ TEST(GradScalerTest, KeepsGradientsUnscaledWhenTheOptimizersStepThrows) {
   EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5))) << "unscaled once, not twice: " << weight;
 }
 
-/// An optimizer that applies the scale itself and skips when told to by `skips`, whatever the scaler found.
+/// An optimizer that applies the scale itself and skips when told to by `skips`,
+/// whatever the scaler found.
 class Wilful : public FusedSgd {
  public:
   using FusedSgd::FusedSgd;

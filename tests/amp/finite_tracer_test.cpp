@@ -13,7 +13,8 @@
 
 #include "mezzo/amp/module_scope.h"
 
-// What it finds in ops of all kinds is tests/python/test_finite_tracer.py; here is what only C++ can make.
+// What it finds in ops of all kinds is tests/python/test_finite_tracer.py; here
+// is what only C++ can make.
 
 namespace mezzo {
 namespace {

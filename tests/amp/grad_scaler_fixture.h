@@ -38,7 +38,8 @@ inline void backward(GradScaler& scaler, const torch::Tensor& weight, const std:
   scaler.scale((weight * torch::tensor(gradient).to(weight.device())).sum()).backward();
 }
 
-/// Gives `weight` exactly this gradient, as if a scaled backward had; the scaler has its scale then.
+/// Gives `weight` exactly this gradient, as if a scaled backward had; the
+/// scaler has its scale then.
 inline void set_gradient(GradScaler& scaler, torch::Tensor& weight, const torch::Tensor& gradient) {
   scaler.scale(torch::zeros({}));
   weight.mutable_grad() = gradient;
@@ -76,7 +77,8 @@ class MasteredSgd : public FusedSgd {
   double lr_;
 };
 
-/// An optimizer that updates nothing from its half gradients, as one whose parameters another process updates.
+/// An optimizer that updates nothing from its half gradients, as one whose
+/// parameters another process updates.
 class HalfSgd : public MasteredSgd {
  public:
   explicit HalfSgd(const torch::Tensor& half) : MasteredSgd(half, {}, 0.5) {}

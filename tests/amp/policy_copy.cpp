@@ -1,5 +1,5 @@
-// A shared object with a copy of mezzo of its own: see policy_thread_test.cpp, which loads it twice, and
-// kernels/operator_test.cpp.
+// A shared object with a copy of mezzo of its own: see policy_thread_test.cpp, which loads it
+// twice, and kernels/operator_test.cpp.
 
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
@@ -7,8 +7,8 @@
 #include "kernels/dropout.h"
 #include "mezzo/amp/autocast_guard.h"
 
-/// Calls `inside` in a bfloat16 region of this copy, with a policy that runs mm in `mm_policy`, or without one; returns
-/// the dtype of a product there.
+/// Calls `inside` in a bfloat16 region of this copy, with a policy that runs mm in `mm_policy`, or
+/// without one; returns the dtype of a product there.
 extern "C" int8_t product_in_region(const char* mm_policy, void (*inside)()) {
   mezzo::AutocastOptions options;
   if (mm_policy != nullptr) {

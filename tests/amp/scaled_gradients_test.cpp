@@ -142,7 +142,8 @@ TEST(GradScalerTest, LeavesHalfGradientsWhereTheyAreWhenAgreeThrows) {
 }
 
 TEST(GradScalerTest, AgreesOnTheVerdictThatUnscalingComesTo) {
-  // 1 / scale times the largest bfloat16 is finite in float32, but rounds to inf in bfloat16, where it is kept.
+  // 1 / scale times the largest bfloat16 is finite in float32, but rounds to inf in
+  // bfloat16, where it is kept.
   for (const bool agrees : {false, true}) {
     const bool never = false;
     auto weight = torch::ones({2}, torch::TensorOptions(torch::kBFloat16).requires_grad(true));

@@ -1,4 +1,5 @@
-// The five lines of AMP, as README shows them, in a project that knows mezzo from its package alone.
+// The five lines of AMP, as README shows them, in a project that knows
+// mezzo from its package alone.
 #include <mezzo/mezzo.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>

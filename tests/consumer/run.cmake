@@ -1,5 +1,5 @@
-# Installs the build at BUILD_DIR into WORK_DIR, then configures, builds and runs a project that uses it, and
-# the examples in the same way.
+# Installs the build at BUILD_DIR into WORK_DIR, then configures, builds and runs a project that
+# uses it, and the examples in the same way.
 file(REMOVE_RECURSE "${WORK_DIR}")
 set(prefix "${WORK_DIR}/prefix")
 foreach(command IN ITEMS

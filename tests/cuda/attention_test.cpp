@@ -18,7 +18,8 @@
 namespace mezzo::encoder {
 namespace {
 
-/// One batch of sequences of `lengths`, each followed by `padding` rows, and `filler` rows behind them all.
+/// One batch of sequences of `lengths`, each followed by `padding` rows, and
+/// `filler` rows behind them all.
 SequenceLayoutPtr layout_of(const std::vector<int32_t>& lengths, int32_t padding, int64_t filler) {
   std::vector<int32_t> begins{0};
   for (const int32_t length : lengths) {
@@ -51,8 +52,9 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kDouble) - right).abs().max() / right.abs().max().clamp_min(1e-30)).item<double>();
 }
 
-/// A weight has the relative error of its score's absolute one, and scores of up to 20 are sums of up to 256 terms in
-/// float32: 64 of its units in the last place. Half a unit of a half type comes to that.
+/// A weight has the relative error of its score's absolute one, and scores of up to 20
+/// are sums of up to 256 terms in float32: 64 of its units in the last place. Half a unit
+/// of a half type comes to that.
 double tolerance_of(at::ScalarType dtype) {
   const double of_float = 64.0 / (1 << 23);
   return of_float + (dtype == at::kBFloat16 ? 1.0 / 256 : dtype == at::kHalf ? 1.0 / 2048 : 0);
@@ -131,12 +133,14 @@ Named run_reference(const Problem& problem) {
 void expect_near(const Named& mine, const Named& right, double tolerance, at::ScalarType dtype) {
   for (size_t i = 0; i < right.size(); ++i) {
     const std::string name = mine[i].first;
-    // Scores shift by it alike, which softmax does not see: its gradient is what rounding leaves of many terms.
+    // Scores shift by it alike, which softmax does not see: its gradient is what
+    // rounding leaves of many terms.
     if (name == "key bias") {
       EXPECT_LT(mine[i].second.abs().max().item<double>(), 1e-3) << name;
       continue;
     }
-    // In float32 whatever the inputs are. Of a bias's sum over all tokens the greater part may cancel.
+    // In float32 whatever the inputs are. Of a bias's sum over all tokens
+    // the greater part may cancel.
     const bool is_sum = name.find("bias") != std::string::npos || name == "log_sum_exp";
     EXPECT_LT(distance(mine[i].second, right[i].second), is_sum ? 4 * tolerance_of(at::kFloat) : tolerance)
         << name << " of " << dtype;
@@ -207,14 +211,15 @@ TEST_P(CudaAttentionTest, LargeScoresDoNotOverflow) {
   const auto layout = layout_of({50, 20}, 0, 0);
   const auto problem = problem_of(layout, 70, 2, 32, GetParam(), 0, /*size=*/30);
   const auto mine = run_on_gpu(problem), right = run_reference(problem);
-  // A score has an error of 2^-23 times its 6000, and the weight that error, relative to 1: 1e-3; to be added to the
-  // rounding of the result.
+  // A score has an error of 2^-23 times its 6000, and the weight that error, relative to 1: 1e-3;
+  // to be added to the rounding of the result.
   const double of_weights = 1e-3;
   for (const size_t i : {0, 3}) {
     EXPECT_LT(distance(mine[i].second, right[i].second), of_weights + tolerance_of(GetParam())) << mine[i].first;
   }
-  // Of the others, where weights are 0 and 1, nothing but rounding is left: a weight's error, times its gradient of up
-  // to 30, times elements of up to 120, over the root of 32. One wrong weight would give 600.
+  // Of the others, where weights are 0 and 1, nothing but rounding is left: a weight's error,
+  // times its gradient of up to 30, times elements of up to 120, over the root of 32. One
+  // wrong weight would give 600.
   for (const size_t i : {1, 2}) {
     EXPECT_LT((mine[i].second.to(at::kDouble) - right[i].second).abs().max().item<double>(), 600 * of_weights)
         << mine[i].first;

@@ -32,8 +32,9 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
-/// While it lives, ThreadSanitizer looks at nothing that the thread, or fiber, does: who runs the fibers looks into
-/// what they write, and is ordered with them by nothing that a kernel's threads should count on.
+/// While it lives, ThreadSanitizer looks at nothing that the thread, or fiber, does: who
+/// runs the fibers looks into what they write, and is ordered with them by nothing that a
+/// kernel's threads should count on.
 class Unwatched {
  public:
   Unwatched() {
@@ -96,7 +97,8 @@ class BlockExecution {
     Fiber& self = fiber(thread);
     self.state = state;
     self.where = where;
-    // Two in turn: what a thread does after a meeting must not reach those who have yet to leave it.
+    // Two in turn: what a thread does after a meeting must not reach those
+    // who have yet to leave it.
     void* const meeting = state == State::kWaitsForBlock
                               ? &block_meeting_[self.block_meetings++ % 2]
                               : &warp_meetings_[static_cast<size_t>(thread / kWarpSize)][self.warp_meetings++ % 2];
@@ -201,7 +203,8 @@ void BlockExecution::leave(Fiber& self) {
 #endif
 }
 
-/// Lets `count` threads from `first` on go where all of them wait for each other; returns whether it did.
+/// Lets `count` threads from `first` on go where all of them wait for each
+/// other; returns whether it did.
 bool BlockExecution::let_go(int first, int count, State state) {
   const auto begin = fibers_.begin() + first;
   if (!std::all_of(begin, begin + count, [&](const Fiber& fiber) {
@@ -216,7 +219,8 @@ bool BlockExecution::let_go(int first, int count, State state) {
 
 void BlockExecution::run(int64_t index) {
   index_ = index;
-  // Of its own for each block, so that a look behind its end is found; NaN, so that a look before its beginning is.
+  // Of its own for each block, so that a look behind its end is found; NaN, so that a
+  // look before its beginning is.
   shared_.reset(new unsigned char[static_cast<size_t>(std::max(shared_bytes_, 1))]);
   std::memset(shared_.get(), 0xFF, static_cast<size_t>(shared_bytes_));
 #if defined(__SANITIZE_THREAD__)
@@ -227,8 +231,8 @@ void BlockExecution::run(int64_t index) {
   for (const int thread : order) {
     start(thread);
   }
-  // The order on a GPU is nobody's to choose: some warps go on, in any order, and others are left behind for a while,
-  // until those have come to several meetings of their own.
+  // The order on a GPU is nobody's to choose: some warps go on, in any order, and others are left
+  // behind for a while, until those have come to several meetings of their own.
   uint64_t left_behind = 0;
   constexpr int kTurnsBehind = 24;
   int turn = 0;

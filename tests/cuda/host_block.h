@@ -7,12 +7,13 @@
 
 #define MEZZO_DEVICE inline
 
-/// The thin layer of kernels/cuda/block.h on the CPU. Each thread of a block is a fiber, which runs until it has to
-/// wait for others; so barriers, shuffles and shared memory do what they do on a GPU, and what a GPU would leave
-/// undefined is an error: threads that wait in different places, or leave while others wait. Shared memory begins as
-/// NaN and ends where the kernel said. Blocks run one after the other, and their threads in an order that changes from
-/// launch to launch. Under ThreadSanitizer every fiber counts as a thread: a race between two threads of a grid is
-/// reported.
+/// The thin layer of kernels/cuda/block.h on the CPU. Each thread of a block is a fiber, which
+/// runs until it has to wait for others; so barriers, shuffles and shared memory do what they
+/// do on a GPU, and what a GPU would leave undefined is an error: threads that wait in
+/// different places, or leave while others wait. Shared memory begins as NaN and ends where the
+/// kernel said. Blocks run one after the other, and their threads in an order that changes from
+/// launch to launch. Under ThreadSanitizer every fiber counts as a thread: a race between two
+/// threads of a grid is reported.
 namespace mezzo::kernels::MEZZO_CUDA {
 
 class BlockExecution;
@@ -56,11 +57,13 @@ class Block {
 };
 
 /// Runs `thread` for every thread of every block of the grid.
-/// @throws std::logic_error  where threads wait for each other in vain; with what is waited for, and where
+/// @throws std::logic_error  where threads wait for each other in vain; with
+///   what is waited for, and where
 /// @throws std::out_of_range  where a thread requires what is not so
 void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread);
 
-/// Where launches go: at once to the caller's thread, unless somebody takes them to a stream of theirs.
+/// Where launches go: at once to the caller's thread, unless somebody takes
+/// them to a stream of theirs.
 using LaunchHook = std::function<void(void* stream, std::function<void()> run)>;
 void set_launch_hook(LaunchHook hook);
 void submit(void* stream, std::function<void()> run);

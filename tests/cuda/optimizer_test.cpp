@@ -9,8 +9,8 @@
 namespace mezzo::kernels {
 namespace {
 
-/// Parameters of all sizes and kinds, enough of them for two lists; where gradients are scaled by 65536 and may be
-/// 1e-8.
+/// Parameters of all sizes and kinds, enough of them for two lists; where gradients are scaled
+/// by 65536 and may be 1e-8.
 ParameterUpdates some_updates(size_t slots, bool with_shadows, std::optional<uint64_t> rounding_seed) {
   at::manual_seed(7);
   ParameterUpdates updates;

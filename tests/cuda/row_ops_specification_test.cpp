@@ -49,8 +49,8 @@ void expect_near(const at::Tensor& found, const at::Tensor& wanted, double error
       << what << ": " << largest(found.to(at::kDouble) - wanted) << " apart where " << error << " is allowed";
 }
 
-/// How exact a layer norm of float32 rows can be. A sum x of three terms and its mean are off by few roundings of x,
-/// which rstd then makes larger.
+/// How exact a layer norm of float32 rows can be. A sum x of three terms and its mean are off by
+/// few roundings of x, which rstd then makes larger.
 struct NormErrors {
   /// @param sum  [T, H] float64: what was normalised
   NormErrors(const at::Tensor& sum, double eps, const at::Tensor& grad, const at::Tensor& weight) {
@@ -59,7 +59,8 @@ struct NormErrors {
     rows = deviation * rstd.unsqueeze(1);
     normalised = 12 * kEps * (largest(sum) * largest(rstd) + largest(rows));
     output = normalised * largest(weight) + 4 * kEps;
-    // A gradient is rstd times g - mean(g) - n * mean(g * n), of g = grad * weight, with n off by `normalised`.
+    // A gradient is rstd times g - mean(g) - n * mean(g * n), of g = grad * weight,
+    // with n off by `normalised`.
     const double g = largest(grad) * largest(weight), n = std::max(1.0, largest(rows));
     gradient = largest(rstd) * g * (4 * n * normalised + 12 * kEps * (1 + n * n) + n * n * normalised);
     of_rstd = (12 * kEps + normalised) * largest(rstd);
@@ -201,7 +202,8 @@ TEST_F(CudaRowOpsSpecificationTest, ActivationsAndAllTheirGradients) {
           const auto output = gpu().bias_activation(product, bias, activation);
           const auto found = gpu().bias_activation_backward(grad.clone(), product, bias, activation);
           EXPECT_TRUE(at::equal(found.output, output)) << what;
-          // x is rounded, and slopes are sums of few terms of size 1, of which 1 - tanh^2 is multiplied by up to 9.
+          // x is rounded, and slopes are sums of few terms of size 1, of which 1 - tanh^2
+          // is multiplied by up to 9.
           const double of_value = 8 * kEps * (1 + largest(x)), of_slope = 24 * kEps * (1 + largest(x)) * largest(grad);
           expect_near(output, wanted.detach(), of_value, what + "output");
           expect_near(found.product, of_product.grad(), of_slope, what + "product");

@@ -9,7 +9,8 @@
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
 
-// The CPU's kernels, which have been compared with the specification, are what these are compared with.
+// The CPU's kernels, which have been compared with the specification, are
+// what these are compared with.
 
 namespace mezzo::encoder {
 namespace {

@@ -13,7 +13,8 @@
 
 namespace mezzo::distributed {
 
-/// Ranks that are threads of this process. They meet at a store that the test keeps, as a launcher would.
+/// Ranks that are threads of this process. They meet at a store that the test
+/// keeps, as a launcher would.
 struct RankThreads {
   int world_size = 2;
   int started = world_size;  ///< the others never come
@@ -21,7 +22,8 @@ struct RankThreads {
   bool one_host = true;
   std::function<void(RankEnvironment&)> adjust = [](RankEnvironment&) {};
 
-  /// Runs `work` on each, with a group of its own. Returns what they threw, by rank; "" for nothing.
+  /// Runs `work` on each, with a group of its own. Returns what they
+  /// threw, by rank; "" for nothing.
   std::vector<std::string> run(const std::function<void(ProcessGroup&)>& work) const {
     const HostedStore store = host_local_store();
     std::vector<std::string> errors(started);

@@ -69,8 +69,8 @@ std::vector<Shape> shapes() {
   return result;
 }
 
-/// A part of a layer: its parameters, and what it computes of x and them, fused and as a composition of ATen
-/// operations.
+/// A part of a layer: its parameters, and what it computes of x and them, fused and as a
+/// composition of ATen operations.
 struct Block {
   Tensors params;
   std::function<at::Tensor(const at::Tensor& x, const Tensors& params)> fused, composed;
@@ -161,15 +161,15 @@ Tensors value_and_gradients(const std::function<at::Tensor(const at::Tensor&, co
   return result;
 }
 
-/// The derivative of <output, grad> along `directions` (of x, then of the parameters) by a central difference in
-/// float64.
+/// The derivative of <output, grad> along `directions` (of x, then of the parameters) by a
+/// central difference in float64.
 double finite_difference(const std::function<at::Tensor(const at::Tensor&, const Tensors&)>& forward,
                          const at::Tensor& x,
                          const Tensors& params,
                          const at::Tensor& grad,
                          const Tensors& directions) {
-  // So short that hardly a value crosses the kink of ReLU; the sums' rounding, 1e-16 of them, stays far below
-  // float32's.
+  // So short that hardly a value crosses the kink of ReLU; the sums' rounding, 1e-16 of them,
+  // stays far below float32's.
   constexpr double kStep = 1e-7;
   const auto value_at = [&](double step) {
     const auto moved = [&](const at::Tensor& t, size_t i) { return t.to(at::kDouble) + step * directions[i]; };
@@ -189,8 +189,8 @@ double error(const Tensors& values, const Tensors& right, size_t i, const at::Te
   return (i == 0 ? difference * output_mask : difference).norm().item<double>();
 }
 
-/// What errors of tensor `i` are measured by. The bias of the keys shifts all scores of a query alike, so its true
-/// gradient is zero: what is left is rounding of terms as large as those of x.
+/// What errors of tensor `i` are measured by. The bias of the keys shifts all scores of a query
+/// alike, so its true gradient is zero: what is left is rounding of terms as large as those of x.
 double magnitude(const Tensors& right, size_t i) {
   const bool is_key_bias = right.size() == 12 && i == 5;
   return std::max(1e-3, right[is_key_bias ? 1 : i].to(at::kDouble).norm().item<double>());
@@ -205,12 +205,13 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override { torch::manual_seed(0); }
 
-  /// Against the composition in float64. Half types may be twice as far from it as the composition in them, and a unit
-  /// in the last place.
+  /// Against the composition in float64. Half types may be twice as far from it as the composition
+  /// in them, and a unit in the last place.
   void check(const Block& block, const Rows& rows, bool only_first_rows = false) {
     const int64_t h = GetParam().shape.heads * GetParam().shape.head_size;
     const auto x = at::randn({rows.count, h});
-    const auto mask = only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
+    const auto mask =
+        only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
     const auto grad = at::randn({mask.size(0), h}) * mask;
     const auto right = value_and_gradients(block.composed, x, block.params, grad, at::kDouble, std::nullopt);
     switch (GetParam().precision) {
@@ -243,7 +244,8 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
       slope += (gradient * directions.back()).sum().item<double>();
       size = std::hypot(size, gradient.norm().item<double>());
     }
-    // A random direction's share of an error is about the error's norm; twice, for chance, and again for many tensors.
+    // A random direction's share of an error is about the error's norm; twice, for chance,
+    // and again for many tensors.
     EXPECT_NEAR(slope, finite_difference(block.composed, x, block.params, grad, directions), 8e-6 * size);
   }
 

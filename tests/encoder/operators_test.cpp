@@ -20,8 +20,9 @@
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/cpu_half_compute.h"
 
-/// Every operator that mezzo registers, on every device at hand, against its specification: the composite kernel that
-/// the dispatcher has for it. A new operator needs a line in `samples` and nothing else.
+/// Every operator that mezzo registers, on every device at hand, against its specification:
+/// the composite kernel that the dispatcher has for it. A new operator needs a line in
+/// `samples` and nothing else.
 
 namespace mezzo::encoder {
 namespace {
@@ -29,8 +30,8 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using torch::jit::Stack;
 
-/// How tensors lie in memory: unaligned ones begin an element behind its start, strided ones leave gaps or are
-/// transposed.
+/// How tensors lie in memory: unaligned ones begin an element behind its start, strided ones
+/// leave gaps or are transposed.
 enum class Memory { kAligned, kUnaligned, kStrided };
 
 /// Draws the arguments of one call.
@@ -267,7 +268,8 @@ struct Outcome {
 
 enum class By { kDispatcher, kSpecification };
 
-/// @param dtype  of the floating arguments. Numbers stay float32; so do an optimizer's moments where it is half.
+/// @param dtype  of the floating arguments. Numbers stay float32; so do an optimizer's
+///   moments where it is half.
 Outcome run(const c10::OperatorHandle& op, const Stack& arguments, By by, at::ScalarType dtype) {
   const bool in_place = op.schema().is_mutable();
   Stack stack = arguments;
@@ -320,8 +322,8 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>();
 }
 
-/// No farther from the specification in float64 than twice as far as the specification in the dtype, and `slack` of the
-/// largest: kernels sum in another order, and round less often.
+/// No farther from the specification in float64 than twice as far as the specification in the
+/// dtype, and `slack` of the largest: kernels sum in another order, and round less often.
 void expect_close(const Tensors& mine, const Tensors& theirs, const Tensors& right, double slack, const char* what) {
   ASSERT_EQ(mine.size(), right.size()) << what;
   double largest = 0;
@@ -336,7 +338,8 @@ void expect_close(const Tensors& mine, const Tensors& theirs, const Tensors& rig
     const auto reference = theirs[i].defined() ? theirs[i] : at::zeros_like(right[i]);
     ASSERT_EQ(value.sizes(), right[i].sizes()) << what << i;
     EXPECT_EQ(value.scalar_type(), reference.scalar_type()) << what << i;
-    // Gradients that are zero but for rounding, as of the keys' biases, are measured by the largest.
+    // Gradients that are zero but for rounding, as of the keys' biases, are
+    // measured by the largest.
     EXPECT_LE(distance(value, right[i]), 2 * distance(reference, right[i]) + slack * largest) << what << i;
   }
 }
@@ -364,7 +367,8 @@ TEST_P(OperatorOnDeviceTest, ComputesItsSpecification) {
   if (!device.is_privateuseone()) {  // which is slow, and has no kernels of its own
     all_lengths.insert(all_lengths.end(), {{1}, {70, 33}});
   }
-  // Of float32 some 50 roundings on the way, each of 6e-8, mostly averaging out; of the half types one.
+  // Of float32 some 50 roundings on the way, each of 6e-8, mostly averaging
+  // out; of the half types one.
   for (const auto& [dtype, slack] : {std::pair(at::kFloat, 2e-6), {at::kBFloat16, 0x1p-8}, {at::kHalf, 0x1p-11}}) {
     uint64_t seed = 0;
     for (const std::vector<int32_t>& lengths : all_lengths) {

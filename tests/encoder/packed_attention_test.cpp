@@ -9,7 +9,6 @@
 #include <cmath>
 #include <limits>
 
-
 namespace mezzo::encoder {
 namespace {
 
@@ -26,7 +25,8 @@ at::Tensor attention_of_one(const at::Tensor& q, const at::Tensor& k, const at::
 }
 
 TEST(PackedAttentionTest, EachSequenceAttendsToItselfAlone) {
-  // Three sequences of 4, 1 and 6 tokens; the second has two rows of padding; three rows of filler follow.
+  // Three sequences of 4, 1 and 6 tokens; the second has two rows of padding;
+  // three rows of filler follow.
   const auto cu_seqlens = at::tensor({0, 4, 7, 13}, at::kInt), seqlens = at::tensor({4, 1, 6}, at::kInt);
   const int64_t rows = 16;
   const auto make = [&] { return at::randn({rows, kHidden}, at::kDouble).requires_grad_(); };
@@ -54,7 +54,8 @@ TEST(PackedAttentionTest, DropsAttentionWeightsInTraining) {
   const auto cu_seqlens = at::tensor({0, 50}, at::kInt), seqlens = at::tensor({50}, at::kInt);
   const auto layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, 50, at::kCPU);
   const auto zeros = at::zeros({50, kHidden}), ones = at::ones({50, kHidden});
-  // Equal scores: every weight is 1 / 50, so an output says how many of the 50 keys were kept, times 1 / 0.8.
+  // Equal scores: every weight is 1 / 50, so an output says how many of the 50 keys
+  // were kept, times 1 / 0.8.
   const auto out =
       packed_attention(zeros, zeros, ones, kHeads, layout, {.p = 0.2, .key = {.seed = 1, .step = 1, .site = 1}});
   const auto kept = out * 50 * 0.8;

@@ -15,8 +15,8 @@
 #include "kernels/cpu/simd/instruction_set.h"
 #include "kernels/philox.h"
 
-// Knows nothing of LibTorch, so that scripts/check_arm64.sh can run it. Everything is compared bit by bit, but one NaN
-// is as good as another.
+// Knows nothing of LibTorch, so that scripts/check_arm64.sh can run it. Everything is compared bit
+// by bit, but one NaN is as good as another.
 
 namespace mezzo::kernels::cpu {
 namespace {

@@ -1,5 +1,5 @@
-// A shared object with a copy of mezzo's registry of operators, of this version but another build: see
-// operator_test.cpp.
+// A shared object with a copy of mezzo's registry of operators, of this version but another
+// build: see operator_test.cpp.
 #include "kernels/operator.cpp"
 
 namespace {

@@ -1,4 +1,5 @@
-// A shared object with a copy of mezzo's registry of operators, of another version: see operator_test.cpp.
+// A shared object with a copy of mezzo's registry of operators, of another
+// version: see operator_test.cpp.
 #include "mezzo/version.h"
 #undef MEZZO_VERSION
 #define MEZZO_VERSION "another version"

@@ -91,7 +91,8 @@ TEST(DataParallelTest, OutputsAndGradientsAreThoseOfTheUndividedModule) {
     optimizer.zero_grad();
     alone_optimizer.zero_grad();
     const auto output = model(x), expected = alone(x);
-    // Rows do not depend on each other, but a matrix product may add up in another order for another number of rows.
+    // Rows do not depend on each other, but a matrix product may add up in another order
+    // for another number of rows.
     EXPECT_TRUE(torch::allclose(output, expected, 1e-6, 1e-6));
     loss = output.square().mean();
     loss.backward();

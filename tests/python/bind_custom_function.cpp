@@ -10,7 +10,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// What forward and backward saw: autocast enabled, autocast dtype, dtype of the first argument, of the product.
+/// What forward and backward saw: autocast enabled, autocast dtype, dtype of the first
+/// argument, of the product.
 using Sight = std::tuple<bool, at::ScalarType, at::ScalarType, at::ScalarType>;
 std::vector<Sight> sights;
 

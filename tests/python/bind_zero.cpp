@@ -14,7 +14,8 @@ using namespace mezzo::distributed;
 using Group = std::shared_ptr<ProcessGroup>;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
-/// An optimizer over named parameters in two groups: those of one dimension without weight decay, at half the lr.
+/// An optimizer over named parameters in two groups: those of one dimension without
+/// weight decay, at half the lr.
 std::vector<ParamGroup> two_groups(const std::vector<NamedParameter>& parameters) {
   ParamGroup decayed{{}, 0.01, 1.0}, plain{{}, 0.0, 0.5};
   for (const NamedParameter& parameter : parameters) {
@@ -40,7 +41,8 @@ std::unique_ptr<Optimizer> make(const std::vector<NamedParameter>& parameters, c
   return std::make_unique<SGD>(std::move(groups), with(SGDOptions().momentum(0.9)));
 }
 
-/// What a program puts together: parameters, masters where asked for, and an optimizer, divided where there is a group.
+/// What a program puts together: parameters, masters where asked for, and an optimizer,
+/// divided where there is a group.
 class Setup {
  public:
   Setup(const std::vector<std::pair<std::string, at::Tensor>>& parameters,

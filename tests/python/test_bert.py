@@ -102,8 +102,9 @@ def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, 
     gradients = {key: tensor.grad for key, tensor in mine.parameters().items()}
     assert gradients.keys() == exact.keys()
     for key, gradient in gradients.items():
-        # Where the true gradient all but vanishes (a key bias shifts all scores of a query alike), float32 leaves only
-        # rounding: as little of it is allowed as transformers itself shows, within a factor of 3.
+        # Where the true gradient all but vanishes (a key bias shifts all scores of a query
+        # alike), float32 leaves only rounding: as little of it is allowed as transformers itself
+        # shows, within a factor of 3.
         floor = 3 * (theirs[key] - exact[key]).norm()
         assert (gradient - exact[key]).norm() <= 1e-4 * exact[key].norm() + floor, key
 

@@ -48,7 +48,8 @@ def test_a_step_over_long_texts_needs_less_memory(tmp_path, dtype):
         with _mezzo.LiveBytes() as memory:
             step(folder, on, dtype, mixed_ids([256] * 2 + [2] * 2, vocab_size=500))
         peaks.append(memory.peak)
-    # One layer at full size, its work space and the inputs of the others instead of all layers; weights and gradients stay.
+    # One layer at full size, its work space and the inputs of the others instead of all layers;
+    # weights and gradients stay.
     assert peaks[1] < 0.6 * peaks[0], peaks
 
 

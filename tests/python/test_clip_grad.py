@@ -43,7 +43,8 @@ def test_norm_and_gradients_are_bit_equal_for_one_full_precision_dtype(dtype):
 
 
 def test_half_and_mixed_gradients_agree_within_the_rounding_that_float32_accumulation_spares():
-    # PyTorch rounds each half gradient's norm to half: eps(bfloat16), once for the norm and once for the product.
+    # PyTorch rounds each half gradient's norm to half: eps(bfloat16), once for the norm
+    # and once for the product.
     for seed in range(300):
         compare(seed, [torch.float32, torch.bfloat16, torch.float64], rtol=2 * torch.finfo(torch.bfloat16).eps)
 

@@ -54,7 +54,8 @@ def test_reads_what_the_csv_module_writes(seed, tmp_path):
     rng.shuffle(columns)
     out = io.StringIO(newline="")
     end = rng.choice(["\n", "\r\n", "\r"])
-    # Of line breaks, the module quotes only the characters of its own line end unless told to quote all.
+    # Of line breaks, the module quotes only the characters of its own line end
+    # unless told to quote all.
     quoting = rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]) if end == "\r\n" else csv.QUOTE_ALL
     writer = csv.DictWriter(out, columns, delimiter="\t" if tab else ",", lineterminator=end, quoting=quoting)
     writer.writeheader()

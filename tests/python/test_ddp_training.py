@@ -42,8 +42,8 @@ def uneven(rank, folder):
                 assert torch.equal(a, b), (by_initial, options, name)
             for (name, a), b in zip(theirs[0].named_buffers(), mine[0].buffers()):
                 assert torch.equal(a, b), (by_initial, options, name)
-            # An even epoch afterwards: all is as it was. (Python's goes on asking who has joined until it is told, and
-            # divides by those that were left.)
+            # An even epoch afterwards: all is as it was. (Python's goes on asking who has joined
+            # until it is told, and divides by those that were left.)
             if by_initial:
                 theirs[1]._join_config = _JoinConfig.construct_disabled_join_config()
                 for _ in zip(train(*theirs, rank, 2, branch), train(*mine, rank, 2, branch), strict=True):
@@ -209,7 +209,8 @@ def test_four_ranks_learn_as_one_process_with_four_times_the_batch():
     assert expected[-1] < 0.5 * expected[0]
     for results in zip(*ranks.run(4, share), strict=True):
         losses = torch.tensor([losses for losses, _ in results]).mean(0)
-        # Sums of 64 rows, made in another order: a few roundings of float32, which 30 steps of AdamW carry on.
+        # Sums of 64 rows, made in another order: a few roundings of float32, which
+        # 30 steps of AdamW carry on.
         torch.testing.assert_close(losses, expected, rtol=1e-5, atol=0)
         for _, weights in results:
             assert weights == results[0][1]

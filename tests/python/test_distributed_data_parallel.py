@@ -14,7 +14,8 @@ def side_by_side(group, rank, branch=lambda rank, step: (), steps=4, set_to_none
     theirs, mine = pair(group, **options)
     assert_same(theirs[0], mine[0], "at start")
     if hooks:
-        # Python refuses bfloat16 hooks by their names where there is no NCCL, though Gloo can add bfloat16 up.
+        # Python refuses bfloat16 hooks by their names where there is no NCCL, though
+        # Gloo can add bfloat16 up.
         theirs[1].register_comm_hook(None, lambda state, bucket: hooks[0](state, bucket))
         mine[1].register_comm_hook(hooks[1])
     runs = [train(model, ddp, rank, steps, branch, set_to_none=set_to_none) for model, ddp in (theirs, mine)]
@@ -117,7 +118,8 @@ def accumulate(rank, folder):
         assert mine[1].stats()["steps"] == 3
         assert mine[1].stats()["total"]["gradient_bytes"] == 3 * 4 * trained_numel()
 
-    # Several forward passes before backward: one backward through both is reduced; of two, only the first.
+    # Several forward passes before backward: one backward through both is
+    # reduced; of two, only the first.
     theirs, mine = pair(group)
     for model, ddp in (theirs, mine):
         (ddp(batch(rank, 1)).sum() + ddp(batch(rank, 2)).square().sum()).backward()

@@ -113,7 +113,8 @@ def test_ranks_follow_one_process(data, one, two, tmp_path, nproc, more):
 def test_compressed_gradients_come_close(data, one, tmp_path, compression, bound):
     launch(2, flags(data, tmp_path / "out", "--batch-size", 16, "--gradient-compression", compression))
     losses, _ = difference(tmp_path / "out", one)
-    # Each gradient is rounded twice a step, by `bound` at most; Adam keeps its sign, which is most of its update.
+    # Each gradient is rounded twice a step, by `bound` at most; Adam keeps its sign,
+    # which is most of its update.
     assert 0 < losses < 20 * bound, losses
 
 
@@ -305,7 +306,8 @@ def test_ranks_that_differ_are_found_at_start(data, tmp_path):
 
 
 def test_ranks_agree_on_the_checkpoint_before_they_act_on_it(data, tmp_path):
-    # The other rank looks into a folder that has none, as on a host that does not see the first one's.
+    # The other rank looks into a folder that has none, as on a host that
+    # does not see the first one's.
     auto = flags(data, tmp_path / "seen", "--batch-size", "auto", "--max-steps", 2)
     mezzo(*auto, "--save-every", 2)
     sizes = [*auto, "--batch-size", 8]

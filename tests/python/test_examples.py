@@ -41,14 +41,15 @@ def twin(name, *arguments, kernels):
         return importlib.import_module("examples." + name).run(*arguments)
 
 
-# How far a curve may stray, relatively, with the same kernels on both sides. 1e-6: nine printed digits, and sums made
-# in double. basic: LibTorch's torch::optim::AdamW orders its arithmetic otherwise than Python's (3e-4 seen after 60
-# steps). Where mezzo's optimizers train, Python's differ in the last bit of elements that fill no vector: 2e-6 seen in
-# digits, 1e-5 in master_weights; in gan, two players amplify it (4e-3 seen after 700 steps, 6e-2 after 1,000).
+# How far a curve may stray, relatively, with the same kernels on both sides. 1e-6: nine printed
+# digits, and sums made in double. basic: LibTorch's torch::optim::AdamW orders its arithmetic
+# otherwise than Python's (3e-4 seen after 60 steps). Where mezzo's optimizers train, Python's
+# differ in the last bit of elements that fill no vector: 2e-6 seen in digits, 1e-5 in
+# master_weights; in gan, two players amplify it (4e-3 seen after 700 steps, 6e-2 after 1,000).
 SAME_KERNELS = {"basic": 1e-3, "digits": 1e-5, "gan": 0.02, "master_weights": 1e-4}
 COMPARED_STEPS = {"gan": 700}
-# With LibTorch's half kernels in Python, each product may round to the neighbouring number: a few steps of the dtype,
-# absolutely, since losses of 1 are made of them.
+# With LibTorch's half kernels in Python, each product may round to the neighbouring number: a few
+# steps of the dtype, absolutely, since losses of 1 are made of them.
 OTHER_KERNELS = {"fp16": 8 * torch.finfo(torch.float16).eps, "bf16": 8 * torch.finfo(torch.bfloat16).eps, "fp32": 1e-6}
 
 
@@ -126,7 +127,8 @@ def test_learns(name):
 def test_gradient_penalty_in_float16_follows_float64():
     exact = twin("gradient_penalty", torch.float64, False, kernels="libtorch")
     half = program("gradient_penalty")
-    # No step is skipped, and a value made of a sum of 64 terms, each of a few roundings to float16, is off by a step or so.
+    # No step is skipped, and a value made of a sum of 64 terms, each of a few roundings to
+    # float16, is off by a step or so.
     assert (half["scales"] >= half["scales"][0]).all()
     for name in ("losses", "penalties"):
         numpy.testing.assert_allclose(half[name], exact[name], rtol=4 * torch.finfo(torch.float16).eps)
@@ -147,7 +149,8 @@ def test_without_a_scale_small_gradients_vanish_and_with_one_they_do_not():
 
 def test_gan_learns_the_distribution():
     mean_x, mean_y, *covariance = program("gan")["moments"]
-    # Mean (2, -1); standard deviations 1 and sqrt(1/2), correlation sqrt(1/2). Equilibrium is a circling, not a point.
+    # Mean (2, -1); standard deviations 1 and sqrt(1/2), correlation sqrt(1/2). Equilibrium
+    # is a circling, not a point.
     assert abs(mean_x - 2) < 0.4 and abs(mean_y + 1) < 0.4
     deviation_x, deviation_y = numpy.sqrt(covariance[0]), numpy.sqrt(covariance[3])
     assert 0.6 < deviation_x < 1.4 and 0.4 < deviation_y < 1.0

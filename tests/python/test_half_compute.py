@@ -109,8 +109,8 @@ def rms(error):
 @pytest.mark.parametrize("name, op, tensors", CASES, ids=[c[0] for c in CASES])
 def test_every_result_and_gradient_is_rounded_once(name, op, tensors, dtype):
     for exact, _, mezzo in three_ways(op, tensors, dtype):
-        # Half a step of the dtype, and what float32 adds up wrongly: 1e-5 of the largest sum. Below the smallest normal
-        # number steps do not shrink further.
+        # Half a step of the dtype, and what float32 adds up wrongly: 1e-5 of the largest sum. Below
+        # the smallest normal number steps do not shrink further.
         step = torch.finfo(dtype).eps * exact.abs().clamp_min(torch.finfo(dtype).tiny)
         allowed = 0.5 * step + 1e-5 * exact.abs().max() if exact.numel() else step
         assert ((mezzo.double() - exact).abs() <= allowed).all()
@@ -137,7 +137,8 @@ def second_order(op, tensors, output_grad):
 @pytest.mark.parametrize("name, op, tensors", CASES, ids=[c[0] for c in CASES])
 def test_double_backward_works(name, op, tensors, dtype):
     for exact, libtorch, mezzo in three_ways(op, tensors, dtype, call=second_order):
-        # Four kernels round after each other. 1.1: sums of several roundings scatter, in small tensors the most.
+        # Four kernels round after each other. 1.1: sums of several roundings scatter,
+        # in small tensors the most.
         assert rms(mezzo.double() - exact) <= 1.1 * rms(libtorch.double() - exact) + 1e-6 * rms(exact)
 
 

@@ -126,7 +126,8 @@ dist.barrier()
 
 
 def test_torch_distributed_meets_on_two_nodes_and_again_after_a_restart():
-    # Two launchers stand for two nodes. One rank fails; the other, on the other node, loses its peer.
+    # Two launchers stand for two nodes. One rank fails; the other, on the
+    # other node, loses its peer.
     port = free_port()
     nodes = [subprocess.Popen([LAUNCH, "nnodes=2", f"node_rank={node}", "master_addr=localhost", f"master_port={port}",
                                "max_restarts=1", "--", sys.executable, "-c", WORKER], text=True,

@@ -91,8 +91,9 @@ def test_the_recipe_gives_the_numbers_it_gives_in_pytorch(dtype, kind, accumulat
         mine_now = masters.state_dict()[name]
         if not max_norm and name != "out.bias":
             assert torch.equal(mine_now, master), name
-        # out.bias has 3 elements, which PyTorch updates in double, and the clip factor may differ by an ulp. Such ulps can
-        # tip the rounding of a weight, and Adam makes whole steps of gradients that are rounding noise.
+        # out.bias has 3 elements, which PyTorch updates in double, and the clip factor may differ
+        # by an ulp. Such ulps can tip the rounding of a weight, and Adam makes whole steps of
+        # gradients that are rounding noise.
         assert (mine_now - master).norm() <= 0.01 * (master - start[name]).norm(), name
         assert torch.equal(half, masters.state_dict()[name].to(half.dtype)), "the model is the rounded masters"
 

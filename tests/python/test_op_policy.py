@@ -218,7 +218,8 @@ def test_random_programs_give_pytorchs_dtypes_and_bits(seed):
     assert same(got, results) and same(got_gradients, gradients), seed
 
     rng = random.Random(seed)
-    # Either kind of region in the other. Each has its own cache, so gradients are summed in another order.
+    # Either kind of region in the other. Each has its own cache, so gradients
+    # are summed in another order.
     got, _ = run_program(seed, lambda *region: rng.choice([python, by_policy])(*region))
     assert same(got, results), seed
     assert _mezzo.autocast_cache_size() == 0

@@ -51,7 +51,8 @@ def test_shares_are_what_a_cast_to_float16_leaves(scale):
     cast = (values * scale).to(torch.float16)
     normal = 2.0**-14
     assert exponents.share_lost(scale) == (cast == 0).double().mean().item()
-    # Before rounding: the cast takes what lies within half a step of the least normal number up to it.
+    # Before rounding: the cast takes what lies within half a step of the
+    # least normal number up to it.
     below = ((values * scale).abs() < normal) & (cast != 0)
     assert exponents.share_subnormal(scale) == below.double().mean().item()
     assert exponents.headroom(scale) == pytest.approx(np.log2(65504 / (values.abs().max().item() * scale)), abs=1e-6)

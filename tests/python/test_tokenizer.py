@@ -75,7 +75,8 @@ UNCASED = dict(do_lower_case=True)
 CASED = dict(do_lower_case=False)
 
 
-# --- every code point ---------------------------------------------------------------------------------------------
+# --- every code point
+# ---------------------------------------------------------------------------------------------
 
 def code_point_texts(pattern, size=256):
     """All code points, each in the pattern; many to a text, apart by a full stop, so that both sides run fast."""
@@ -111,7 +112,8 @@ def test_every_code_point_beside_tokens_that_look_at_their_neighbours(tmp_path):
     assert_same_ids(ours, theirs, texts)
 
 
-# --- random texts -------------------------------------------------------------------------------------------------
+# --- random texts
+# -------------------------------------------------------------------------------------------------
 
 BLOCKS = [(0x20, 0x7F), (0x20, 0x7F), (0, 0x20), (0x80, 0x250), (0x250, 0x370), (0x300, 0x370), (0x370, 0x600),
           (0x591, 0x700), (0x900, 0xE00), (0x1100, 0x1200), (0x1AB0, 0x1B00), (0x1DC0, 0x2000), (0x2000, 0x2070),
@@ -200,7 +202,8 @@ def test_real_texts(vocab):
     assert_same_ids(ours, theirs, texts)
 
 
-# --- truncation and pairs -----------------------------------------------------------------------------------------
+# --- truncation and pairs
+# -----------------------------------------------------------------------------------------
 
 def test_truncation_of_texts_and_pairs_at_every_length():
     rng = random.Random(4)
@@ -233,7 +236,8 @@ def test_max_length_without_room_for_the_special_tokens_is_refused():
             ours.encode_pair("hello", "world", max_length)
 
 
-# --- tokenizer.json and folders -----------------------------------------------------------------------------------
+# --- tokenizer.json and folders
+# -----------------------------------------------------------------------------------
 
 def load_tokenizer_json(folder, change, tokens):
     """tokenizer.json alone in a folder, changed, with added tokens: all of it counts, as for tokenizers itself."""
@@ -429,7 +433,8 @@ def test_saved_folder_gives_the_same_ids_in_transformers_and_here(files, tmp_pat
     assert _mezzo.BertTokenizer.from_pretrained(str(tmp_path / "to")).encode_batch(texts) == ours.encode_batch(texts)
 
 
-# --- broken files -------------------------------------------------------------------------------------------------
+# --- broken files
+# -------------------------------------------------------------------------------------------------
 
 SMALL_VOCAB = {t: i for i, t in enumerate(SPECIAL + ["a", "b", "##b", "é", "漢"])}
 

@@ -116,7 +116,8 @@ def test_fifty_float32_steps_follow_pytorch(minilm, texts, tmp_path, batching):
     assert largest_difference(losses, expected) < 1e-4
     saved = BertForSequenceClassification.from_pretrained(tmp_path / "out")
     for (name, mine), theirs in zip(saved.named_parameters(), model.parameters()):
-        # Adam divides by sqrt(v): where a gradient is rounding noise, a weight may go either way by lr a step.
+        # Adam divides by sqrt(v): where a gradient is rounding noise, a weight may
+        # go either way by lr a step.
         assert (mine - theirs).abs().max() < 2 * STEPS * 3e-5, name
         assert (mine - theirs).norm() < 1e-3 * theirs.norm() + 1e-3, name
 
@@ -138,8 +139,8 @@ def test_bfloat16_stays_within_the_spread_of_pytorchs_own(small, texts, tmp_path
     theirs = [reference_losses(small, texts[1], dtype=torch.bfloat16, lr=1e-3, attention=a)[0] for a in ("sdpa", "eager")]
     spread = max(root_mean_square_difference(exact, curve) for curve in theirs)
     assert exact[-1] < 0.85 * exact[0]
-    # Draws of one spread; 1.5 for the luck of the draw: kernels of four instruction sets gave 1.0 to 1.35 with three sets
-    # of texts.
+    # Draws of one spread; 1.5 for the luck of the draw: kernels of four instruction sets gave 1.0
+    # to 1.35 with three sets of texts.
     assert 0 < root_mean_square_difference(losses, exact) <= 1.5 * spread
 
 
@@ -155,7 +156,8 @@ def test_float16_with_dynamic_scaling_stays_within_the_spread_of_pytorchs_own(sm
     assert [record["loss_scale"] for record in steps] == scales
     taken = [i for i, s in enumerate(skipped) if not s]
     assert steps[-1]["loss"] < 0.95 * steps[0]["loss"] and len(taken) < STEPS
-    # float16 has eight times bfloat16's precision: a few 1e-3 over 50 steps that multiply differences.
+    # float16 has eight times bfloat16's precision: a few 1e-3 over 50 steps
+    # that multiply differences.
     assert largest_difference(losses, expected) < 5e-3
     assert largest_difference(losses, exact) > 1e-2, "skipped steps delay the curve"
 
@@ -187,7 +189,8 @@ def test_master_weights_follow_the_float32_run(small, texts, tmp_path, optimizer
     flags = ["--optimizer", optimizer, "--learning-rate", lr]
     exact, _ = train(small, texts, tmp_path / "exact", "--precision", "fp32", *flags)
     losses, _ = train(small, texts, tmp_path / "half", "--precision", precision, "--master-weights", *flags)
-    # Two layers of rounded weights and activations: a few roundings of a logit near 1, before runs drift apart.
+    # Two layers of rounded weights and activations: a few roundings of a logit near
+    # 1, before runs drift apart.
     assert 0 < largest_difference(losses[:10], exact[:10]) < 4 * epsilon
     assert abs(sum(losses[-10:]) - sum(exact[-10:])) / 10 < 8 * epsilon
 

@@ -142,8 +142,8 @@ def test_ranks_together_equal_one_process(runs, world_size, name):
         together = runs[world_size][kind, name]
         expected = alone(kind, name)
         for rank, result in enumerate(together):
-            # Every tensor is updated by the same kernel, and norms are summed in double and rounded to float32, which
-            # comes out alike here: all is equal to the bit.
+            # Every tensor is updated by the same kernel, and norms are summed in double and rounded
+            # to float32, which comes out alike here: all is equal to the bit.
             assert result["model"] == expected["model"], (kind, rank)
             assert result["log"] == expected["log"], (kind, rank)
         assert together[0]["state"] == expected["state"] and together[0]["weights"] == expected["weights"], kind
@@ -226,7 +226,8 @@ def test_numbers_and_partition_are_torchs():
     for weights, their_names, my_names in ranks.run(world_size, compare_with_torch, world_size, ranks.free_port()):
         assert sorted(their_names) == sorted(my_names)
         for theirs, mine in weights:
-            # PyTorch's default Adam divides in another order than its fused one: a few roundings a step.
+            # PyTorch's default Adam divides in another order than its fused one: a
+            # few roundings a step.
             torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), rtol=1e-5, atol=1e-6)
 
 

@@ -1,8 +1,9 @@
-// Preloaded into the program: counts the calls that write to a folder, and makes one of them fail, or the process end.
-//   MEZZO_FAULT_FOLDER  whose calls count, an absolute path
-//   MEZZO_FAULT_LOG     a file that gets a line for each: its number, the call, the path
-//   MEZZO_TERM_AT       the number of a call before which SIGTERM comes
-//   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), stop (the call waits until the
+// Preloaded into the program: counts the calls that write to a folder, and makes one of them
+//   fail, or the process end.
+//   MEZZO_FAULT_FOLDER  whose calls count, an absolute path MEZZO_FAULT_LOG     a file that gets a
+//   line for each: its number, the call, the path MEZZO_TERM_AT       the number of a call before
+//   which SIGTERM comes MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the
+//   call), stop (the call waits until the
 //                       process may go on), EIO, ENOSPC;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
 #include <fcntl.h>

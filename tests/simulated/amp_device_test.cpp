@@ -13,7 +13,8 @@
 #include "mezzo/amp/op_policy.h"
 #include "simulated/device_test.h"
 
-/// Autocast, policies, logs, the tracer of NaN, master weights and losses on a device: which of them wait for it.
+/// Autocast, policies, logs, the tracer of NaN, master weights and losses on a device:
+/// which of them wait for it.
 
 namespace mezzo::simulated {
 namespace {

@@ -18,7 +18,8 @@
 #include "simulated/collectives.h"
 #include "simulated/device_test.h"
 
-/// Two ranks with a device each: what they send each other is in order with what they compute, and no host waits.
+/// Two ranks with a device each: what they send each other is in order with what they
+/// compute, and no host waits.
 
 namespace mezzo::distributed {
 namespace {

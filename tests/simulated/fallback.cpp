@@ -15,8 +15,8 @@
 #include "simulated/launch.h"
 #include "simulated/report.h"
 
-/// LibTorch's operators on a device: each is a kernel that calls the operator's CPU kernel on the device's memory. What
-/// it returns has its sizes at once and its values later.
+/// LibTorch's operators on a device: each is a kernel that calls the operator's CPU kernel on the
+/// device's memory. What it returns has its sizes at once and its values later.
 namespace mezzo::simulated {
 namespace {
 
@@ -82,7 +82,8 @@ at::Tensor empty_like(const at::Tensor& tensor, c10::Device device) {
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(device));
 }
 
-/// An operator that writes to arguments of other sizes than its results' makes them larger, if they are empty.
+/// An operator that writes to arguments of other sizes than its results' makes them
+/// larger, if they are empty.
 void resize_written(const c10::OperatorHandle& op, const Stack& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto& argument = op.schema().arguments()[i];
@@ -211,8 +212,8 @@ void call(const c10::OperatorHandle& op, Stack* stack) {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&call>()); }
 
-/// LibTorch has composites for backends that bring kernels of the out= form alone. CUDA's are kernels of their own,
-/// which observers see as one op.
+/// LibTorch has composites for backends that bring kernels of the out= form alone. CUDA's are
+/// kernels of their own, which observers see as one op.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const auto op = c10::Dispatcher::singleton().findOp(name);

@@ -9,8 +9,8 @@ namespace mezzo::simulated {
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 
-/// The numbers of one kernel: a generator of the CPU that nobody else has, seeded by the next offset of `generator`, or
-/// of the current device's where there is none given.
+/// The numbers of one kernel: a generator of the CPU that nobody else has, seeded by the next
+/// offset of `generator`, or of the current device's where there is none given.
 at::Generator for_one_kernel(const std::optional<at::Generator>& generator);
 
 }  // namespace mezzo::simulated

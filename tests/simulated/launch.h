@@ -13,13 +13,15 @@
 
 namespace mezzo::simulated {
 
-/// A kernel on its way to the current stream of the current device, as `<<<...>>>` launches one. Whether its tensors
-/// are that device's is the caller's business: where they are not, a device guard is missing.
+/// A kernel on its way to the current stream of the current device, as `<<<...>>>` launches
+/// one. Whether its tensors are that device's is the caller's business: where they are not,
+/// a device guard is missing.
 class Launch {
  public:
   explicit Launch(std::string kernel);
 
-  /// The tensor as the kernel sees it: on the CPU, in the same memory, which is there while the kernel runs.
+  /// The tensor as the kernel sees it: on the CPU, in the same memory, which is
+  /// there while the kernel runs.
   /// @throws c10::Error  for a tensor of another device.
   at::Tensor read(const at::Tensor& tensor) { return use(tensor, /*writes=*/false, device_); }
   at::Tensor write(const at::Tensor& tensor) { return use(tensor, /*writes=*/true, device_); }

@@ -9,8 +9,9 @@
 #include "simulated/ordering.h"
 #include "simulated/streams.h"
 
-/// The devices' memory: pages that nobody may touch but a kernel that was given them, while it runs. Fresh memory is
-/// poisoned, all bits set, which is NaN in every floating dtype. No address is ever used twice.
+/// The devices' memory: pages that nobody may touch but a kernel that was given them, while it
+/// runs. Fresh memory is poisoned, all bits set, which is NaN in every floating dtype. No
+/// address is ever used twice.
 namespace mezzo::simulated {
 
 /// What one allocation got.

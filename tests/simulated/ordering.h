@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-/// What happens before what, by vector clocks: an entry for each stream says how much of its work has been seen. The
-/// host is one more that takes part: it learns what it waits for, and what it starts comes after all it knows. All
-/// threads of the host count as one.
+/// What happens before what, by vector clocks: an entry for each stream says how much of its work
+/// has been seen. The host is one more that takes part: it learns what it waits for, and what it
+/// starts comes after all it knows. All threads of the host count as one.
 namespace mezzo::simulated {
 
 using Clock = std::vector<uint64_t>;  ///< by number of the stream
@@ -30,9 +30,11 @@ struct Access {
 /// Who used some memory last. Call all with order_mutex() held.
 class AccessHistory {
  public:
-  /// Reports a fault where `access`, of which `clock` is the time, is not ordered after what it depends on.
+  /// Reports a fault where `access`, of which `clock` is the time, is not ordered
+  /// after what it depends on.
   void add(const Access& access, const Clock& clock, bool writes);
-  /// Reports a fault where memory is given back, for use by whatever comes after `clock`, while others still use it.
+  /// Reports a fault where memory is given back, for use by whatever comes after `clock`,
+  /// while others still use it.
   void check_freed(const Clock& clock, const std::vector<size_t>& recorded_streams) const;
 
  private:

@@ -10,7 +10,8 @@
 #include "simulated/device_test.h"
 #include "simulated/launch.h"
 
-/// What the simulated devices compute, and when the host waits for them. What they catch: faults_test.cpp.
+/// What the simulated devices compute, and when the host waits for them. What
+/// they catch: faults_test.cpp.
 
 namespace mezzo::simulated {
 namespace {

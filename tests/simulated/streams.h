@@ -68,7 +68,8 @@ class Queue {
 /// The host's clock: what it knows to have happened. Call with order_mutex() held.
 Clock& host_clock();
 
-/// The host waits for the work of `queue` up to `ticket`, at which `clock` was its time, and sees what went wrong.
+/// The host waits for the work of `queue` up to `ticket`, at which `clock` was its time,
+/// and sees what went wrong.
 void host_sync(Queue& queue, Ticket ticket, const Clock& clock, const std::string& what);
 /// The same, for all there is to do.
 void host_sync(Queue& queue, const std::string& what);

@@ -146,7 +146,8 @@ TEST_P(TrainingTest, GivesTheCpusNumbersAndWaitsForNothing) {
   EXPECT_EQ(there.found_infs, std::vector<double>({0, 0, 1, 1, 0, 0, 0, 0}));
   ASSERT_EQ(there.tensors.size(), here.tensors.size());
   for (size_t i = 0; i < here.tensors.size(); ++i) {
-    // The kernels round in another order: a few units in the last place, of bfloat16 where weights are rounded to it.
+    // The kernels round in another order: a few units in the last place, of bfloat16 where
+    // weights are rounded to it.
     const double tolerance = GetParam().weights == Weights::kFloat32 ? 1e-5 : 4 * 0x1p-8;
     EXPECT_TRUE(at::allclose(there.tensors[i].to(at::kFloat), here.tensors[i].to(at::kFloat), tolerance, tolerance / 10,
                              /*equal_nan=*/true))  // of norms that overflowed
@@ -183,7 +184,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 using ResumingTest = DeviceTest;
 
-/// By a state on the CPU, as a checkpoint gives it, by one in torch.optim's layout, and by torch::save.
+/// By a state on the CPU, as a checkpoint gives it, by one in torch.optim's
+/// layout, and by torch::save.
 TEST_F(ResumingTest, GoesOnFromASavedState) {
   const auto step = [](const Problem& problem, Optimizer& optimizer) {
     optimizer.zero_grad();

@@ -41,7 +41,8 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-/// The message of the c10::ValueError that `function` throws, with `folder` cut out of it; a test failure for none.
+/// The message of the c10::ValueError that `function` throws, with `folder` cut out of
+/// it; a test failure for none.
 template <class Function>
 std::string value_error(Function&& function, const ScratchFolder& folder) {
   try {

@@ -28,10 +28,11 @@ class BackwardScope;
 struct AutocastOptions {
   /// false makes a full-precision region inside an autocast one.
   TORCH_ARG(bool, enabled) = true;
-  /// Whether casts of float32 leaf parameters are kept until the outermost region ends; nullopt keeps the current
-  /// setting (initially true).
+  /// Whether casts of float32 leaf parameters are kept until the outermost region ends; nullopt
+  /// keeps the current setting (initially true).
   TORCH_ARG(std::optional<bool>, cache_enabled);
-  /// The op list; nullopt: the enclosing region's, or else PyTorch's own, whatever this LibTorch's is.
+  /// The op list; nullopt: the enclosing region's, or else PyTorch's own,
+  /// whatever this LibTorch's is.
   TORCH_ARG(std::optional<OpPolicy>, policy);
   /// Where casts are recorded; nullptr: the enclosing region's log, if any. Must outlive the guard.
   using CastLogPointer = CastLog*;

@@ -46,13 +46,14 @@ struct NonFiniteOp {
 };
 
 struct FiniteTracerOptions {
-  /// kFirst: finds the first op in detail. kCount: counts how many results of each op held inf or NaN.
+  /// kFirst: finds the first op in detail. kCount: counts how many results
+  /// of each op held inf or NaN.
   enum class Mode { kFirst, kCount };
   TORCH_ARG(Mode, mode) = Mode::kFirst;
   /// Ops to pass over, by name with or without overload: "aten::log", "aten::div.Tensor".
   TORCH_ARG(std::vector<std::string>, ignore_ops) = {};
-  /// Called with the first op, on the thread and at the place where it ran: to print a stack trace, say. What it throws
-  /// is lost: LibTorch swallows exceptions of observers. Use `check` to throw.
+  /// Called with the first op, on the thread and at the place where it ran: to print a stack trace,
+  /// say. What it throws is lost: LibTorch swallows exceptions of observers. Use `check` to throw.
   TORCH_ARG(std::function<void(const NonFiniteOp&)>, on_first);
 };
 

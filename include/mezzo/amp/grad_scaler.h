@@ -49,7 +49,8 @@ struct GradScalerOptions {
   TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
   /// The scale never grows above this.
   TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
-  /// true: `step` passes over an optimizer none of whose parameters has a gradient, which is an error otherwise.
+  /// true: `step` passes over an optimizer none of whose parameters has a gradient,
+  /// which is an error otherwise.
   TORCH_ARG(bool, allow_no_gradients) = false;
   /// Overflows in a row before the scale backs off; until then they only skip the step and end the
   /// count of good ones. Each further one in that row backs off again; a step without overflow
@@ -158,7 +159,8 @@ class GradScaler {
   /// Each of several outputs, on whatever devices, times the scale.
   std::vector<at::Tensor> scale(at::TensorList outputs);
 
-  /// The same of each tensor in a structure (visit_tensors.h): tuples, maps, types of your own; undefined ones stay so.
+  /// The same of each tensor in a structure (visit_tensors.h): tuples, maps, types of your
+  /// own; undefined ones stay so.
   template <TensorStructure Outputs>
     requires(!std::is_convertible_v<Outputs &&, at::TensorList> && !detail::IsPlain<std::remove_cvref_t<Outputs>>)
   std::remove_cvref_t<Outputs> scale(Outputs&& outputs) {
@@ -237,8 +239,8 @@ class GradScaler {
   int64_t get_growth_tracker() const;
   /// The scale where it lives, to compute with; undefined before the first `scale`. Never syncs.
   const at::Tensor& scale_tensor() const;
-  /// Iterations that `update()` ended and that were skipped, since the first `scale`; 0 if disabled. Not part of the
-  /// state_dict. Syncs.
+  /// Iterations that `update()` ended and that were skipped, since the first `scale`; 0 if
+  /// disabled. Not part of the state_dict. Syncs.
   int64_t get_skipped_steps() const;
 
   bool is_enabled() const { return options_.enabled(); }

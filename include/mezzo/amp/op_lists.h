@@ -19,8 +19,8 @@ enum class CastPolicy {
   kUntouched,           ///< leave the arguments as they are; what the op is made of still follows its own policies
 };
 
-/// PyTorch's own word for it: "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "fp32_append_dtype", "promote",
-/// "banned"; and "untouched".
+/// PyTorch's own word for it: "lower_precision_fp", "fp32", "fp32_set_opt_dtype",
+/// "fp32_append_dtype", "promote", "banned"; and "untouched".
 std::string_view to_string(CastPolicy policy);
 
 /// The reverse of `to_string`.

@@ -38,7 +38,8 @@ struct OverflowReport {
   /// One line: how many gradients overflowed, and the first `most` of them.
   std::string summary(size_t most = 4) const;
 
-  /// A table, one line for each of the first `most` gradients, under a heading; ends with a line feed.
+  /// A table, one line for each of the first `most` gradients, under a
+  /// heading; ends with a line feed.
   std::string to_string(size_t most = std::numeric_limits<size_t>::max()) const;
 };
 

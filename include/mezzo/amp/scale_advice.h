@@ -33,22 +33,24 @@ struct GradientExponents {
   /// Finite values that are not 0: what the shares are shares of.
   int64_t nonzero() const;
 
-  /// The share of them that float16 rounds to 0 when multiplied by `scale`: magnitudes below 2^-25. 0 where there are
-  /// none. Exact for a power of two; another scale is rounded down to one.
+  /// The share of them that float16 rounds to 0 when multiplied by `scale`: magnitudes below 2^-25.
+  /// 0 where there are none. Exact for a power of two; another scale is rounded down to one.
   double share_lost(double scale) const;
-  /// The share of them that is lost at the scale in use: what was compared, else `share_lost(scale)`.
+  /// The share of them that is lost at the scale in use: what was compared,
+  /// else `share_lost(scale)`.
   double share_underflowed(double scale) const;
   /// The share that float16 keeps with fewer than its 11 bits: below 2^-14, and not lost.
   double share_subnormal(double scale) const;
-  /// How often the scale could double before the largest exceeds 65504; negative where it does so already, infinite
-  /// where all are 0.
+  /// How often the scale could double before the largest exceeds 65504; negative where it does so
+  /// already, infinite where all are 0.
   double headroom(double scale) const;
 };
 
-/// Counts the exponents of gradients, group by group. float64 gradients are counted as float32; sparse ones by
-/// their values. Waits for the device once.
+/// Counts the exponents of gradients, group by group. float64 gradients are counted as float32;
+/// sparse ones by their values. Waits for the device once.
 /// @param scale  what the gradients are still multiplied by; 1 for true ones, as after `unscale_`.
-/// @throws c10::ValueError  for a scale that is not positive and finite, or a gradient that is not floating.
+/// @throws c10::ValueError  for a scale that is not positive and finite, or a
+///   gradient that is not floating.
 std::vector<GradientExponents> count_gradient_exponents(const std::vector<NamedGradients>& groups, double scale = 1);
 
 /// Which loss scale suits the gradients of a float16 run.
@@ -58,8 +60,9 @@ struct ScaleAdvice {
   double recommended_scale = 1;  ///< a power of two
   bool needs_scale = false;      ///< float16 would lose more than one in a thousand at scale 1, in some group
 
-  /// What speaks against the current scale, in one line: too small, with the groups that lose the most, or too large;
-  /// or that it cannot be told where all gradients of a group are 0. Empty where nothing does.
+  /// What speaks against the current scale, in one line: too small, with the groups that lose
+  /// the most, or too large; or that it cannot be told where all gradients of a group are 0.
+  /// Empty where nothing does.
   std::string objection() const;
 
   /// A table: one line a group, the recommendation and any objection; ends with a line feed.

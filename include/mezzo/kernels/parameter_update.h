@@ -21,8 +21,8 @@ struct ParameterUpdate {
   std::optional<uint64_t> rounding_seed;  ///< round a bfloat16 `param` stochastically; nullopt: to nearest
 };
 
-/// What becomes of every gradient of a step first: 0-dim float32 tensors on the parameters' device, so that nothing
-/// waits for it. An undefined one leaves its part out.
+/// What becomes of every gradient of a step first: 0-dim float32 tensors on the parameters' device,
+/// so that nothing waits for it. An undefined one leaves its part out.
 struct GradientFactors {
   at::Tensor inv_scale;  ///< multiplies gradients: 1 / loss scale
   at::Tensor clip;       ///< multiplies them then

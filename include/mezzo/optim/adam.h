@@ -21,7 +21,8 @@ struct AdamOptions {
   TORCH_ARG(double, eps) = 1e-8;
   /// Of groups that have none of their own; added to the gradient.
   TORCH_ARG(double, weight_decay) = 0;
-  /// Divides by the largest second moment so far (Reddi et al. 2018, "On the convergence of Adam and beyond").
+  /// Divides by the largest second moment so far (Reddi et al. 2018, "On the
+  /// convergence of Adam and beyond").
   TORCH_ARG(bool, amsgrad) = false;
   /// As StepOptions.
   TORCH_ARG(double, max_grad_norm) = 0;
@@ -41,8 +42,8 @@ struct AdamWOptions {
   TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
-/// Adam (Kingma & Ba 2014); the numbers and defaults of torch.optim.Adam(fused=True). Weight decay is added to the
-/// gradient. On the CPU, moments that become denormal are stored as 0.
+/// Adam (Kingma & Ba 2014); the numbers and defaults of torch.optim.Adam(fused=True). Weight decay
+/// is added to the gradient. On the CPU, moments that become denormal are stored as 0.
 class Adam : public Optimizer {
  public:
   explicit Adam(ParamGroups groups, AdamOptions options = {});
@@ -62,8 +63,9 @@ class Adam : public Optimizer {
   AdamOptions options_;
 };
 
-/// AdamW (Loshchilov & Hutter 2017, "Decoupled weight decay regularization"); the numbers and defaults of
-/// torch.optim.AdamW(fused=True). Weight decay shrinks the weights themselves. Denormals as in Adam.
+/// AdamW (Loshchilov & Hutter 2017, "Decoupled weight decay regularization"); the numbers
+/// and defaults of torch.optim.AdamW(fused=True). Weight decay shrinks the weights
+/// themselves. Denormals as in Adam.
 class AdamW : public Adam {
  public:
   explicit AdamW(ParamGroups groups, const AdamWOptions& options = {});

@@ -14,7 +14,8 @@ struct GradientVerdict {
   at::Tensor found_inf;       ///< 1: the step is to change nothing, else 0; float32; undefined: nothing was checked
 };
 
-/// Makes what one optimizer found what several found together, whose parameters are parts of one model.
+/// Makes what one optimizer found what several found together, whose
+/// parameters are parts of one model.
 using VerdictHook = std::function<GradientVerdict(const GradientVerdict& own)>;
 
 }  // namespace mezzo

@@ -25,9 +25,9 @@ struct LAMBOptions {
   TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
-/// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the identity as phi and bias
-/// correction): Adam's direction plus weight decay, scaled per parameter to lr times the parameter's norm.
-/// A parameter or direction of norm 0 takes the plain step.
+/// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the
+/// identity as phi and bias correction): Adam's direction plus weight decay, scaled per parameter
+/// to lr times the parameter's norm. A parameter or direction of norm 0 takes the plain step.
 class LAMB : public Optimizer {
  public:
   explicit LAMB(ParamGroups groups, LAMBOptions options = {});

@@ -48,7 +48,8 @@ struct LrSchedule {
   LrScheduleKind kind = LrScheduleKind::kConstant;
   int64_t warmup_steps = 0;
   int64_t total_steps = 0;
-  /// What is left in the end: of kPolynomial, the two with MinLr and kWarmupStableDecay, which also starts there.
+  /// What is left in the end: of kPolynomial, the two with MinLr and
+  /// kWarmupStableDecay, which also starts there.
   double min_lr_ratio = 0;
   std::optional<double> num_cycles = {};  ///< waves of a cosine, by default half a one; or restarts, by default 1
   double power = 1;                       ///< of kPolynomial

@@ -26,8 +26,8 @@ namespace mezzo {
 class LrScheduler {
  public:
   /// The optimizer's learning rate is the one that factors of 1 give; the first is set at once.
-  /// @throws c10::ValueError  for a kind that follows a metric (MetricSchedule), or that needs `total_steps` and has
-  ///     none, or whose first factor is not finite.
+  /// @throws c10::ValueError  for a kind that follows a metric (MetricSchedule), or that needs
+  ///     `total_steps` and has none, or whose first factor is not finite.
   LrScheduler(Optimizer& optimizer, const LrSchedule& schedule);
 
   /// Another step was taken.
@@ -48,7 +48,8 @@ class LrScheduler {
   int64_t steps_ = 0;
 };
 
-/// For `torch::save` and `torch::load`: steps and the learning rate they are factors of; not the schedule.
+/// For `torch::save` and `torch::load`: steps and the learning rate they are
+/// factors of; not the schedule.
 /// @throws c10::ValueError  for what is no scheduler's archive; nothing has changed then.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const LrScheduler& scheduler);
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, LrScheduler& scheduler);

@@ -40,11 +40,12 @@ struct MetricScheduleOptions {
   static MetricScheduleOptions greedy();
 };
 
-/// A learning rate that follows a metric, such as the loss on dev: kReduceLrOnPlateau lowers it when the metric has not
-/// improved for a while; kGreedy (arXiv 2512.14527) also raises it when it keeps improving. Not thread-safe.
+/// A learning rate that follows a metric, such as the loss on dev: kReduceLrOnPlateau lowers it
+/// when the metric has not improved for a while; kGreedy (arXiv 2512.14527) also raises it when it
+/// keeps improving. Not thread-safe.
 ///
-/// @see torch.optim.lr_scheduler.ReduceLROnPlateau, transformers' GreedyLR (Python). Same numbers. Differs: one
-/// learning rate, GreedyLR without smoothing.
+/// @see torch.optim.lr_scheduler.ReduceLROnPlateau, transformers' GreedyLR (Python). Same numbers.
+/// Differs: one learning rate, GreedyLR without smoothing.
 class MetricSchedule {
  public:
   /// @throws c10::ValueError  for another kind, or an option out of its range.

@@ -15,17 +15,19 @@ namespace mezzo {
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;
-  /// A float16 or bfloat16 copy of a float32 `tensor`, as MasterWeights keeps one in the model: every update rewrites
-  /// it in the same pass, and a gradient that backward left on it is the parameter's. Undefined: there is none.
+  /// A float16 or bfloat16 copy of a float32 `tensor`, as MasterWeights keeps one in the model:
+  /// every update rewrites it in the same pass, and a gradient that backward left on it is the
+  /// parameter's. Undefined: there is none.
   at::Tensor shadow = {};
 };
 
 /// Those of a module, by their names in it; a tied one once.
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& module);
 
-/// Whether a parameter is the weight or bias of a normalization layer: it has one dimension, and the module it belongs
-/// to, the last but one part of its name, is called a norm or `ln`, `bn` or `gn` with a number at most
-/// (`attention.output.LayerNorm.weight`, `blocks.3.norm1.bias`, `ln_f.weight`).
+/// Whether a parameter is the weight or bias of a normalization layer: it has one dimension,
+/// and the module it belongs to, the last but one part of its name, is called a norm or `ln`,
+/// `bn` or `gn` with a number at most (`attention.output.LayerNorm.weight`,
+/// `blocks.3.norm1.bias`, `ln_f.weight`).
 bool is_norm_parameter(const NamedParameter& parameter);
 
 }  // namespace mezzo

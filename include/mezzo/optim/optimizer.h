@@ -32,8 +32,9 @@ struct ParamGroup {
   double lr_scale = 1;                      ///< multiplies the optimizer's learning rate
 };
 
-/// What an optimizer trains. Converts from groups; from parameters, `{{"weight", weight}, {"bias", bias}}` or a vector
-/// of them, as one group; and from a module, `*model`, as one group of those that require a gradient.
+/// What an optimizer trains. Converts from groups; from parameters, `{{"weight", weight},
+/// {"bias", bias}}` or a vector of them, as one group; and from a module, `*model`, as one group
+/// of those that require a gradient.
 class ParamGroups {
  public:
   ParamGroups(std::vector<ParamGroup> groups) : groups_(std::move(groups)) {}
@@ -50,10 +51,11 @@ class ParamGroups {
 /// What every optimizer of mezzo can do besides its update; each has these among its own options.
 struct StepOptions {
   double lr = 0;
-  /// The gradients' total L2 norm is clipped to it. 0: they are not measured. Infinity: measured, never clipped.
+  /// The gradients' total L2 norm is clipped to it. 0: they are not measured.
+  /// Infinity: measured, never clipped.
   double max_grad_norm = 0;
-  /// bfloat16 parameters are rounded up or down at random, with the seed given, so that updates too small for them
-  /// count on average. nullopt: rounded to nearest.
+  /// bfloat16 parameters are rounded up or down at random, with the seed given, so that updates too
+  /// small for them count on average. nullopt: rounded to nearest.
   std::optional<uint64_t> stochastic_rounding_seed = {};
   double weight_decay = 0;  ///< of groups that have none of their own
 };
@@ -70,13 +72,14 @@ struct StepOptions {
 /// Not thread-safe. No call syncs the device unless it says so.
 class Optimizer : public AmpOptimizer {
  public:
-  /// @throws c10::ValueError  for no parameters, or one that is listed twice (or whose name is), is no leaf, does not
-  ///     require a gradient, or has a shadow of another shape or dtype; for a `lr` or `max_grad_norm` that is negative;
-  ///     for a float16 parameter where stochastic rounding is asked for.
+  /// @throws c10::ValueError  for no parameters, or one that is listed twice (or whose name
+  ///     is), is no leaf, does not require a gradient, or has a shadow of another shape or
+  ///     dtype; for a `lr` or `max_grad_norm` that is negative; for a float16 parameter where
+  ///     stochastic rounding is asked for.
   Optimizer(ParamGroups groups, const StepOptions& options);
 
-  /// Trains these, too, from now on, such as layers that were frozen before. Errors as of the constructor; nothing has
-  /// changed then.
+  /// Trains these, too, from now on, such as layers that were frozen before. Errors as of the
+  /// constructor; nothing has changed then.
   void add_param_group(ParamGroup group);
 
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
@@ -93,17 +96,19 @@ class Optimizer : public AmpOptimizer {
   /// Drops all gradients, so that backward writes fresh ones.
   void zero_grad();
 
-  /// Updates every parameter that has a gradient. With `max_grad_norm`, does nothing where the gradients' norm is inf
-  /// or NaN; without, such gradients reach the weights, as in PyTorch.
+  /// Updates every parameter that has a gradient. With `max_grad_norm`, does nothing where the
+  /// gradients' norm is inf or NaN; without, such gradients reach the weights, as in PyTorch.
   /// @param closure  if given, called first, with gradients enabled; its loss is returned.
-  /// @throws c10::ValueError  naming the parameter whose gradient is sparse, or lies both on it and on its shadow.
+  /// @throws c10::ValueError  naming the parameter whose gradient is sparse, or lies
+  ///   both on it and on its shadow.
   at::Tensor step(const Closure& closure = {}) override;
 
   /// The norm of the true gradients at the last step, before clipping: float32, 0-dim, on the
   /// device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or by a
   /// scaler's check of scaled gradients; else undefined.
   const at::Tensor& grad_norm() const { return grad_norm_; }
-  /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined where nothing was checked.
+  /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined
+  /// where nothing was checked.
   at::Tensor found_inf() const override { return found_inf_; }
 
   bool applies_scale_itself() const override { return true; }
@@ -115,8 +120,8 @@ class Optimizer : public AmpOptimizer {
   void visit_parameters(const ParameterVisitor& visit) override;
   std::string parameter_name(size_t index) const override;
 
-  /// State tensors by "slot/parameter name", e.g. "exp_avg/bert.pooler.dense.bias", sharing memory with the
-  /// optimizer. Parameters that never had a gradient have none.
+  /// State tensors by "slot/parameter name", e.g. "exp_avg/bert.pooler.dense.bias", sharing memory
+  /// with the optimizer. Parameters that never had a gradient have none.
   std::map<std::string, at::Tensor> state_dict() const;
 
   /// Takes over what `state_dict` gave. Parameters that have no entries start afresh.
@@ -170,9 +175,9 @@ class Optimizer : public AmpOptimizer {
   at::Tensor grad_norm_, found_inf_;
 };
 
-/// For `torch::save` and `torch::load`: state, learning rate, weight decay and the optimizer's own hyperparameters, by
-/// the place of each parameter in the groups. Errors as of `load_torch_state_dict`, and for the archive of another
-/// optimizer.
+/// For `torch::save` and `torch::load`: state, learning rate, weight decay and the optimizer's own
+/// hyperparameters, by the place of each parameter in the groups. Errors as of
+/// `load_torch_state_dict`, and for the archive of another optimizer.
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const Optimizer& optimizer);
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, Optimizer& optimizer);
 

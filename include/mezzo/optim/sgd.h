@@ -23,7 +23,8 @@ struct SGDOptions {
   TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
 };
 
-/// Stochastic gradient descent with momentum; the numbers and defaults of torch.optim.SGD(fused=True), dampening 0.
+/// Stochastic gradient descent with momentum; the numbers and defaults of
+/// torch.optim.SGD(fused=True), dampening 0.
 class SGD : public Optimizer {
  public:
   explicit SGD(ParamGroups groups, SGDOptions options = {});

@@ -15,8 +15,8 @@ namespace mezzo {
 using TorchOption = std::variant<bool, double, std::pair<double, double>>;
 using TorchOptions = std::map<std::string, TorchOption>;
 
-/// What `state_dict()` of a torch.optim optimizer holds in Python, in its layout: parameters are numbered from 0 in the
-/// order of the groups.
+/// What `state_dict()` of a torch.optim optimizer holds in Python, in its layout: parameters are
+/// numbered from 0 in the order of the groups.
 struct TorchOptimizerState {
   struct Group {
     TorchOptions options;  ///< lr, weight_decay and the optimizer's own; entries that are None are left out

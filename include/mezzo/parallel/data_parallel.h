@@ -20,8 +20,8 @@ class Replicas;
 class WorkerThreads;
 
 struct DataParallelOptions {
-  /// One replica on each; the module lies on the first. Empty: all CUDA devices. One may be named several times. A
-  /// device without an index is the current one of its type.
+  /// One replica on each; the module lies on the first. Empty: all CUDA devices. One may be named
+  /// several times. A device without an index is the current one of its type.
   TORCH_ARG(std::vector<c10::Device>, devices);
   /// Where the output comes together; nullopt: the first device.
   TORCH_ARG(std::optional<c10::Device>, output_device);
@@ -52,8 +52,8 @@ at::Tensor gather(const std::vector<std::vector<at::Tensor>>& parts, size_t inde
 /// The part of DataParallel that does not depend on the module's type.
 class DataParallelBase {
  public:
-  /// Makes the replicas anew. They follow the module's weights, buffers and training modes by themselves; this is for
-  /// changes of its other members.
+  /// Makes the replicas anew. They follow the module's weights, buffers and training modes by
+  /// themselves; this is for changes of its other members.
   void replicate();
 
  protected:
@@ -131,9 +131,10 @@ std::shared_ptr<Module> clone(const Module& module, c10::Device device) {
 template <class Module>
 class DataParallel : public detail::DataParallelBase {
  public:
-  /// @param replicate  makes a module like this one, for modules without `clone`. Its weights are set afterwards.
-  /// @throws c10::ValueError  for no device, or a module that is not on the first; at the first call, for one that
-  ///     cannot be cloned.
+  /// @param replicate  makes a module like this one, for modules without `clone`. Its
+  ///   weights are set afterwards.
+  /// @throws c10::ValueError  for no device, or a module that is not on the first; at the first
+  ///     call, for one that cannot be cloned.
   explicit DataParallel(std::shared_ptr<Module> module,
                         const DataParallelOptions& options = {},
                         std::function<std::shared_ptr<Module>(c10::Device)> replicate = nullptr)
@@ -156,9 +157,10 @@ class DataParallel : public detail::DataParallelBase {
 
   Module& module() const { return *module_; }
 
-  /// Calls the replicas' `forward`. Tensors among the arguments, in containers too, are divided; all else is copied.
-  /// @throws c10::ValueError  where no argument is a tensor, or their sizes differ; what a replica throws, with its
-  ///     number and device added.
+  /// Calls the replicas' `forward`. Tensors among the arguments, in containers too, are
+  /// divided; all else is copied.
+  /// @throws c10::ValueError  where no argument is a tensor, or their sizes differ; what a replica
+  ///     throws, with its number and device added.
   template <TensorStructure... Args>
   auto forward(const Args&... args) {
     using Output = std::remove_cvref_t<decltype(std::declval<Module&>().forward(std::declval<Args&>()...))>;

@@ -40,7 +40,8 @@ bool makes_sparse_gradients(const torch::nn::Module& module) {
   return bag != nullptr && bag->options.sparse();
 }
 
-/// So that autograd does not take a buffer for changed that an earlier forward has used: as torch, it may be.
+/// So that autograd does not take a buffer for changed that an earlier forward has
+/// used: as torch, it may be.
 class KeepVersions {
  public:
   explicit KeepVersions(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {

@@ -31,7 +31,8 @@ std::vector<at::Tensor> parameters_and_buffers(const torch::nn::Module& module, 
 
 struct JoinRound;
 
-/// What a DistributedDataParallel holds and does. The parts of `join` are in distributed_data_parallel_join.cpp.
+/// What a DistributedDataParallel holds and does. The parts of `join` are in
+/// distributed_data_parallel_join.cpp.
 struct DistributedDataParallelBase::Core : std::enable_shared_from_this<Core> {
   Core(std::shared_ptr<torch::nn::Module> the_module,
        ProcessGroup& the_group,
@@ -41,7 +42,8 @@ struct DistributedDataParallelBase::Core : std::enable_shared_from_this<Core> {
   bool copies_buffers() const { return module->is_training() && copies_buffers_next && has_buffers; }
   void copy_buffers(int root);
   void rebuild_buckets();
-  /// Within join: tells the others what this rank is about to do; returns the rank whose buffers to copy.
+  /// Within join: tells the others what this rank is about to do; returns the
+  /// rank whose buffers to copy.
   int agree_on_step(bool reduces_now, bool copies_buffers_now);
   /// Takes part in a step of the others.
   void shadow(const JoinRound& round);

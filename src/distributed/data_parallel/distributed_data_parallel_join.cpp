@@ -72,7 +72,8 @@ int DistributedDataParallelBase::Core::agree_on_step(bool reduces_now, bool copi
 
 void DistributedDataParallelBase::Core::shadow(const JoinRound& round) {
   if (round.reduces()) {
-    // The first step of a static graph is another one, and nobody else could learn the graph for this rank.
+    // The first step of a static graph is another one, and nobody else could
+    // learn the graph for this rank.
     TORCH_CHECK(!options.static_graph() || has_reduced,
                 "DistributedDataParallel: with static_graph, every rank must "
                 "take a step before it runs out of batches");

@@ -8,8 +8,8 @@
 namespace mezzo::distributed {
 namespace {
 
-/// The constructor has one more argument in newer versions of LibTorch: limits for each bucket, of which there are
-/// none.
+/// The constructor has one more argument in newer versions of LibTorch: limits for each
+/// bucket, of which there are none.
 template <class Reducer, class... Args>
 std::unique_ptr<Reducer> construct(Args&&... args) {
   using Limits = std::vector<int64_t>;

@@ -27,7 +27,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Two chunks of each rank and two of results fit the cache together, and a chunk is long enough to make waiting cheap.
+/// Two chunks of each rank and two of results fit the cache together, and a chunk is long
+/// enough to make waiting cheap.
 constexpr int64_t kChunk = 128 * 1024;  // floats
 constexpr int kSpins = 2000;            // some ten microseconds
 constexpr auto kNap = std::chrono::milliseconds(100);
@@ -59,8 +60,9 @@ UniqueFd make_memory(const std::string& name, size_t bytes) {
   return file;
 }
 
-/// The memory that another process has open as `link`, /proc/PID/fd/FD. Its name, a random one, shows that the process
-/// is the one that was meant: in another container, or on another host, the same numbers mean something else.
+/// The memory that another process has open as `link`, /proc/PID/fd/FD. Its name, a random one,
+/// shows that the process is the one that was meant: in another container, or on another host, the
+/// same numbers mean something else.
 UniqueFd open_memory(const std::string& link, const std::string& name) {
   std::array<char, 128> target{};
   const bool is_it = ::readlink(link.c_str(), target.data(), target.size() - 1) > 0 &&
@@ -146,8 +148,8 @@ void SharedMemoryAllReduce::sum(at::Tensor& tensor) {
   const auto dtype = tensor.scalar_type();
   TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16,
                     "SharedMemoryAllReduce: takes float32, float16 and bfloat16, not ", dtype);
-  // One wait a chunk: once all have put chunk k into their slots, all have also summed chunk k - 1, and are done with
-  // what lay in those places two chunks ago.
+  // One wait a chunk: once all have put chunk k into their slots, all have also summed chunk k - 1,
+  // and are done with what lay in those places two chunks ago.
   const auto& loops = kernels::cpu::element_kernels();
   const int64_t numel = tensor.numel();
   const int64_t chunks = ceil_div(numel, kChunk);

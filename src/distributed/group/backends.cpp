@@ -38,8 +38,9 @@ std::string address_towards(const std::string& host, uint16_t port) {
   return text;
 }
 
-/// The interface that GLOO_SOCKET_IFNAME names, as in PyTorch; else loopback where all ranks are on one host, else the
-/// one that leads to the master. A host's own name, which is PyTorch's choice, is often no address others can use.
+/// The interface that GLOO_SOCKET_IFNAME names, as in PyTorch; else loopback where all ranks are on
+/// one host, else the one that leads to the master. A host's own name, which is PyTorch's choice,
+/// is often no address others can use.
 std::shared_ptr<gloo::transport::Device> gloo_device(const RankEnvironment& environment) {
   using c10d::ProcessGroupGloo;
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME")) {

@@ -12,7 +12,8 @@ namespace mezzo::distributed {
 /// @throws c10::ValueError  where collectives on `device` are not possible in this build.
 void check_backend(const c10::Device& device);
 
-/// Gives `group` Gloo for CPU tensors and, where `device` is a CUDA device, NCCL for those on it. Waits for all ranks.
+/// Gives `group` Gloo for CPU tensors and, where `device` is a CUDA device, NCCL for those
+/// on it. Waits for all ranks.
 void add_backends(c10d::ProcessGroup& group,
                   const c10::intrusive_ptr<c10d::Store>& store,
                   const RankEnvironment& environment,

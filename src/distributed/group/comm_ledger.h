@@ -19,7 +19,8 @@ class CommLedger {
   void add_other_bytes(int64_t bytes);
   void begin_collective(int64_t bytes, bool timed);
   void end_collective();
-  /// A hook has exchanged gradients by itself, without a collective, and held up backward for so long.
+  /// A hook has exchanged gradients by itself, without a collective, and
+  /// held up backward for so long.
   void add_blocked(double seconds);
   /// From now on the step only waits for its collectives.
   void compute_has_ended();

@@ -45,7 +45,8 @@ c10::intrusive_ptr<c10d::Work> CountingGroup::count(const std::vector<at::Tensor
     ledger_->add_bucket();
   }
   if (torch::autograd::get_current_graph_task_id() != -1) {
-    // Comes before the callback in which the reducer waits, which it asks for after its last bucket.
+    // Comes before the callback in which the reducer waits, which it asks
+    // for after its last bucket.
     torch::autograd::Engine::get_default_engine().queue_callback([ledger = ledger_] { ledger->compute_has_ended(); });
   }
   // A device's collectives end later than the host is told.

@@ -11,8 +11,9 @@ namespace mezzo::distributed {
 /// Passes collectives on to another group, and writes into a ledger what went through.
 class CountingGroup : public c10d::ProcessGroup {
  public:
-  /// @param for_hook  takes all collectives for gradients'; else all-reductions of floating point tensors only, and
-  ///     each of them for a bucket, as c10d::Reducer makes them where it has no hook.
+  /// @param for_hook  takes all collectives for gradients'; else all-reductions of
+  ///     floating point tensors only, and each of them for a bucket, as c10d::Reducer
+  ///     makes them where it has no hook.
   CountingGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<CommLedger> ledger, bool for_hook);
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,

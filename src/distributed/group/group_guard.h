@@ -8,8 +8,9 @@
 
 namespace mezzo::distributed {
 
-/// Kills process groups when this process dies without having ended them itself, by SIGKILL even: a small process that
-/// sees its end of a pipe close. (PR_SET_PDEATHSIG ends children only, not their children.)
+/// Kills process groups when this process dies without having ended them itself, by SIGKILL
+/// even: a small process that sees its end of a pipe close. (PR_SET_PDEATHSIG ends children
+/// only, not their children.)
 class GroupGuard {
  public:
   /// @param capacity  groups at a time.

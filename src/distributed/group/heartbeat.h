@@ -9,8 +9,9 @@
 
 namespace mezzo::distributed {
 
-/// Tells the other ranks that this one lives, through the store, from a thread of its own; and finds out which of them
-/// do not. Thread-safe: what several callers ask for is done one after the other.
+/// Tells the other ranks that this one lives, through the store, from a thread of its
+/// own; and finds out which of them do not. Thread-safe: what several callers ask for is
+/// done one after the other.
 class Heartbeat {
  public:
   /// What became of the other ranks.
@@ -28,7 +29,8 @@ class Heartbeat {
             int world_size,
             std::string home,
             std::chrono::milliseconds interval);
-  /// What was announced still gets out. Does not wait long for the thread, which a network that is gone may hold up.
+  /// What was announced still gets out. Does not wait long for the thread, which a network
+  /// that is gone may hold up.
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;

@@ -14,8 +14,8 @@
 namespace mezzo::distributed {
 namespace {
 
-/// A listening socket on an address of `family`; nothing where the kernel has no such family. Ranks of many nodes may
-/// come at once, so the backlog is as long as the kernel allows.
+/// A listening socket on an address of `family`; nothing where the kernel has no such family. Ranks
+/// of many nodes may come at once, so the backlog is as long as the kernel allows.
 UniqueFd listen_on(const sockaddr* address, socklen_t size, int64_t port) {
   UniqueFd socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) {

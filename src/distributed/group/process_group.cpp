@@ -51,15 +51,17 @@ std::string this_process() {
   return fmt::format("process {} on {}", getpid(), host);
 }
 
-/// Whether a message begins with the place in Gloo's sources that threw it, "[…/gloo/transport/tcp/pair.cc:553] ",
-/// behind the name of a class where the error has come through Python.
+/// Whether a message begins with the place in Gloo's sources that threw it,
+/// "[…/gloo/transport/tcp/pair.cc:553] ", behind the name of a class where the
+/// error has come through Python.
 bool has_stamp_of_gloo(const std::string& message) {
   static const std::regex stamp(R"((\w+: )?\[\S*/gloo/\S+\.(cc|h):\d+\] )");
   return std::regex_search(message.substr(0, 1000), stamp, std::regex_constants::match_continuous);
 }
 
-/// Whether an error came from a collective and not from this rank's own doing: by its type or the place that threw it,
-/// since the words of a message may be any, such as a file's name. Gloo's classes are not LibTorch's to show.
+/// Whether an error came from a collective and not from this rank's own doing: by its type or the
+/// place that threw it, since the words of a message may be any, such as a file's name. Gloo's
+/// classes are not LibTorch's to show.
 bool is_communication_error(const std::exception& error) {
   return dynamic_cast<const c10::DistError*>(&error) != nullptr ||
          c10::demangle(typeid(error).name()).starts_with("gloo::") || has_stamp_of_gloo(first_line(error));
@@ -78,7 +80,8 @@ struct Difference {
   std::string name, here, there;
 };
 
-/// Lines stand in the order of names, so the lesser of two names is the one that the other rank lacks.
+/// Lines stand in the order of names, so the lesser of two names is the one
+/// that the other rank lacks.
 Difference by_name(const RankDifference& lines) {
   const bool from_here = !lines.there || (lines.here && name_of(*lines.here) < name_of(*lines.there));
   const std::string name = name_of(from_here ? *lines.here : *lines.there);
@@ -128,7 +131,8 @@ void ProcessGroup::connect() {
   tcp.multiTenant = true;  // for several groups of one process
   try {
     const auto tcp_store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, tcp);
-    // A store may serve several runs, starts of a run and groups of a start, and keeps what each of them left.
+    // A store may serve several runs, starts of a run and groups of a start, and
+    // keeps what each of them left.
     const std::string start = fmt::format("mezzo/{}/{}", environment_.run_id, environment_.restart_count);
     start_store_ = c10::make_intrusive<c10d::PrefixStore>(start, tcp_store);
     const std::string prefix = fmt::format("{}/{}", start, start_store_->add(groups_of(rank()), 0));

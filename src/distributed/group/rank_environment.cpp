@@ -47,12 +47,14 @@ RankEnvironment read_ranks(const Lookup& lookup, const RankVariables& names) {
   return environment;
 }
 
-/// A port for all ranks of a run, from what they share. Others may come to the same: at the store the id parts them.
+/// A port for all ranks of a run, from what they share. Others may come to the same: at
+/// the store the id parts them.
 uint16_t port_of_run(const std::string& id) {
   return static_cast<uint16_t>(20000 + c10::util::crc64(id.data(), id.size()).checksum() % 10000);
 }
 
-/// Fills in where ranks meet: as said by MASTER_ADDR and MASTER_PORT, or else as good as can be known.
+/// Fills in where ranks meet: as said by MASTER_ADDR and MASTER_PORT, or
+/// else as good as can be known.
 void choose_meeting_point(const Lookup& lookup,
                           RankEnvironment& environment,
                           const std::optional<std::string>& known_addr) {
@@ -76,7 +78,8 @@ void choose_meeting_point(const Lookup& lookup,
            : port_of_run(environment.run_id);
 }
 
-/// The job's name, where MPI tells it. On one host, mpirun itself or its daemon is the parent of all ranks.
+/// The job's name, where MPI tells it. On one host, mpirun itself or its daemon
+/// is the parent of all ranks.
 std::string mpi_run_id(const Lookup& lookup, const char* name, const RankEnvironment& environment) {
   const bool one_host = environment.local_world_size == environment.world_size;
   return lookup(name).value_or(one_host ? std::to_string(getppid()) : "");
@@ -107,7 +110,8 @@ bool take(std::string_view& text, std::string_view word) {
   return found;
 }
 
-/// "4(x2),3" has 4 tasks on nodes 0 and 1 and 3 on node 2. nullopt where that cannot be read, or ends before `node`.
+/// "4(x2),3" has 4 tasks on nodes 0 and 1 and 3 on node 2. nullopt where that cannot be
+/// read, or ends before `node`.
 std::optional<int64_t> slurm_tasks_on_node(std::string_view counts, int64_t node) {
   do {
     const auto tasks = take_number(counts);

@@ -7,7 +7,8 @@
 
 namespace mezzo::distributed {
 
-/// Tensors of one dtype and device that travel in one message. One that is alone and contiguous is not copied for it.
+/// Tensors of one dtype and device that travel in one message. One that is alone and
+/// contiguous is not copied for it.
 class TensorBucket {
  public:
   explicit TensorBucket(const at::Tensor& first) : tensors_{first} {}
@@ -29,8 +30,8 @@ class TensorBucket {
   std::vector<at::Tensor> tensors_;
 };
 
-/// Buckets of at most so many bytes, if no single tensor has more. The same on all ranks that give tensors of equal
-/// shapes and dtypes.
+/// Buckets of at most so many bytes, if no single tensor has more. The same on all ranks that give
+/// tensors of equal shapes and dtypes.
 std::vector<TensorBucket> make_buckets(const std::vector<at::Tensor>& tensors, int64_t most_bytes);
 
 }  // namespace mezzo::distributed

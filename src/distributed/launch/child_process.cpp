@@ -43,7 +43,8 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-/// As a shell would leave them: what is ignored stays so, but for the signals that the launcher passes on.
+/// As a shell would leave them: what is ignored stays so, but for the signals
+/// that the launcher passes on.
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     struct sigaction action{};
@@ -59,7 +60,8 @@ void reset_signals() {
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// What the child runs between fork and exec, so calls into the kernel only: another thread may have held any lock.
+/// What the child runs between fork and exec, so calls into the kernel only: another
+/// thread may have held any lock.
 [[noreturn]] void become(
     char* const* argv, char* const* envp, const StandardFiles& files, pid_t parent, int failed_exec) {
   ::setpgid(0, 0);

@@ -43,12 +43,13 @@ class ChildProcess {
   /// Sends `signal` to every process of the group.
   void signal_group(int signal) const;
 
-  /// Whether no process of the group is left. Asked when it has ended itself; never waits. Orphans of the group count
-  /// only where this process is their subreaper.
+  /// Whether no process of the group is left. Asked when it has ended itself; never waits. Orphans
+  /// of the group count only where this process is their subreaper.
   bool group_is_gone();
 
  private:
-  // An ended child is not waited for until its group is asked after: so its number cannot be another's meanwhile.
+  // An ended child is not waited for until its group is asked after: so its number
+  // cannot be another's meanwhile.
   pid_t pid_ = -1;
   std::optional<ProcessEnd> end_;
   int stop_signal_ = 0;

@@ -15,7 +15,8 @@ struct LaunchAttempt {
   int64_t restart_count;
 };
 
-/// "NAME=value" for all of this process's environment with torchrun's variables for one rank of the node.
+/// "NAME=value" for all of this process's environment with torchrun's variables
+/// for one rank of the node.
 std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           const LaunchAttempt& attempt,
                                           int64_t local_rank);

@@ -18,7 +18,8 @@ constexpr auto kSettleTime = 200ms;
 /// For processes that a rank leaves behind when it ends well.
 constexpr auto kLeftoverTime = 1s;
 
-/// A rank that aborts does so by itself, as one that exits with 1; other signals come from outside or from a bug.
+/// A rank that aborts does so by itself, as one that exits with 1; other signals come
+/// from outside or from a bug.
 bool is_struck_down(const ProcessEnd& end) { return end.by_signal && end.value != SIGABRT; }
 
 /// What goes on a rank's stdin. A process in the background must not read from the terminal.
@@ -100,7 +101,8 @@ void LaunchRound::heed(int signal) {
   if (is_ending_) {
     return;
   }
-  // A service manager sends the signal to all processes at once, so ranks may have ended by it already.
+  // A service manager sends the signal to all processes at once, so ranks may
+  // have ended by it already.
   std::erase_if(failed_, [&](const Rank* rank) { return rank->process.end()->status() == 128 + signal; });
   if (!failed_.empty()) {
     settle();

@@ -60,7 +60,8 @@ class Subreaper {
   int before_ = 0;
 };
 
-/// So that no pipe of ours can get the number of a standard file that this process was started without.
+/// So that no pipe of ours can get the number of a standard file that this
+/// process was started without.
 void open_standard_files() {
   int fd = ::open("/dev/null", O_RDWR);
   while (fd >= 0 && fd <= STDERR_FILENO) {

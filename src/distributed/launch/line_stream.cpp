@@ -14,7 +14,8 @@ constexpr size_t kLongestLine = size_t{1} << 20;
 constexpr size_t kLongestQuote = 300;
 constexpr int kReadsAtOnce = 16;
 
-/// `text` without control characters and escape sequences, of at most kLongestQuote bytes of whole characters.
+/// `text` without control characters and escape sequences, of at most kLongestQuote
+/// bytes of whole characters.
 std::string readable(std::string_view text) {
   std::string result;
   for (size_t i = 0; i < text.size(); ++i) {

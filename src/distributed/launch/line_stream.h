@@ -14,7 +14,8 @@ class LineStream {
   using Emit = std::function<void(std::string_view line)>;  ///< without its line feed
 
   /// Takes `fd`, which is made non-blocking.
-  /// @param drawn  for a terminal: a carriage return begins the line anew, and what stands behind one is live().
+  /// @param drawn  for a terminal: a carriage return begins the line anew, and what
+  ///   stands behind one is live().
   LineStream(UniqueFd fd, bool drawn);
 
   int fd() const { return fd_.get(); }  ///< -1 when the rank has closed it

@@ -118,7 +118,8 @@ void RankOutput::service() {
   close_unread();
 }
 
-/// Where nobody reads any more, ranks learn it as they would without a launcher: their pipe breaks as well.
+/// Where nobody reads any more, ranks learn it as they would without a launcher:
+/// their pipe breaks as well.
 void RankOutput::close_unread() {
   for (Stream& stream : streams_) {
     if (stream.lines.is_open() && sink_of(stream).is_broken()) {

@@ -123,8 +123,9 @@ class Tiles {
             .weight_sums = nullptr};
   }
 
-  /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first. A thread takes
-  /// neighbouring heads, as many as leave enough for the others, so that one can read ahead for the next.
+  /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first.
+  /// A thread takes neighbouring heads, as many as leave enough for the others, so that one
+  /// can read ahead for the next.
   template <class Task>
   void for_each(const Task& task) const {
     const int64_t count = static_cast<int64_t>(order_.places.size()), heads = attention_.num_heads;
@@ -203,7 +204,8 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
 
 namespace {
 
-/// The tile of sequence `b`, whose queries are the heads'. What is undefined of the tensors is nullptr in it.
+/// The tile of sequence `b`, whose queries are the heads'. What is undefined of the
+/// tensors is nullptr in it.
 AttentionTile first_token_tile(const FirstTokenAttention& attention,
                                int64_t b,
                                const at::Tensor& log_sum_exp,

@@ -103,8 +103,8 @@ struct RowTasks {
   std::vector<int64_t> ends;  ///< of each thread's
 };
 
-/// Every thread owns a part of each sum's rows. Its large tasks come first, and ever smaller ones towards the end,
-/// where threads should be done together.
+/// Every thread owns a part of each sum's rows. Its large tasks come first, and ever smaller ones
+/// towards the end, where threads should be done together.
 RowTasks row_tasks(std::span<const ProductSum> sums, int64_t tile_rows) {
   RowTasks tasks;
   for (int64_t thread = 0, threads = at::get_num_threads(); thread < threads; ++thread) {

@@ -19,9 +19,9 @@ struct ProductSum {
 /// Whether `compute_packed` takes it and LibTorch's products are the slower ones.
 bool can_be_packed(const ProductSum& sum);
 
-/// With matrix products of our own: what stands on the right is rearranged once for all threads, which LibTorch's do
-/// for each, and threads end together, as tasks get smaller towards the end. Results do not depend on the number of
-/// threads; a sum is rounded once.
+/// With matrix products of our own: what stands on the right is rearranged once for all threads,
+/// which LibTorch's do for each, and threads end together, as tasks get smaller towards the end.
+/// Results do not depend on the number of threads; a sum is rounded once.
 void compute_packed(std::span<const ProductSum> sums);
 
 }  // namespace mezzo::encoder::cpu

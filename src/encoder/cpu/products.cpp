@@ -43,7 +43,8 @@ void compute_piece(const ProductSum& sum, int64_t i, int64_t count) {
   }
 }
 
-/// One where whole products keep all threads equally busy, else as many as there are threads; 0 where that is too many.
+/// One where whole products keep all threads equally busy, else as many as there are threads;
+/// 0 where that is too many.
 int64_t pieces_of_each(std::span<const ProductSum> sums, int64_t threads) {
   // Largest first, as they are in `sums`; each to the thread that is done first.
   std::vector<double> busy(threads);

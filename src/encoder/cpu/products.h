@@ -24,7 +24,8 @@ class Products {
   /// output = a b in `compute`; dtypes as above.
   void assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
 
-  /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are not.
+  /// total += a b in `compute`, in the order of the calls; `total` may be
+  /// float32 where a and b are not.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 
   /// Once, after all of them.

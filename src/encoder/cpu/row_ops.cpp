@@ -22,7 +22,8 @@ using kernels::cpu::share_out;
 using kernels::cpu::write_span;
 namespace {
 
-/// Rows of one task. Fixed, so that sums over rows are split in the same way for any number of threads.
+/// Rows of one task. Fixed, so that sums over rows are split in the same way
+/// for any number of threads.
 constexpr int64_t kRows = 32;
 
 int64_t num_tasks(int64_t rows) { return (rows + kRows - 1) / kRows; }
@@ -38,7 +39,8 @@ void for_rows(int64_t rows, int64_t columns, const Compute& compute) {
   });
 }
 
-/// The same, with `compute(begin, end, sums, scratch)` adding to sums [num_sums, columns]. Returns the total, float32.
+/// The same, with `compute(begin, end, sums, scratch)` adding to sums [num_sums, columns].
+/// Returns the total, float32.
 template <class Compute>
 at::Tensor for_rows_with_sums(int64_t rows, int64_t columns, int64_t num_sums, const Compute& compute) {
   const int64_t size = num_sums * columns;

@@ -2,8 +2,8 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/chunks.h"
 
-// A thread four columns, of one row, or in backward of some rows, whose sums it keeps. Forward moves two elements each,
-// backward four.
+// A thread four columns, of one row, or in backward of some rows, whose sums it keeps. Forward
+// moves two elements each, backward four.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
@@ -15,8 +15,8 @@ struct Place {
   int64_t part, column;
 };
 
-/// Where a thread begins: of rows, or parts of them, that take ceil(columns / kColumns) blocks each. In 32 bits, which
-/// blocks are counted in: a GPU takes long to divide 64.
+/// Where a thread begins: of rows, or parts of them, that take ceil(columns / kColumns) blocks
+/// each. In 32 bits, which blocks are counted in: a GPU takes long to divide 64.
 MEZZO_DEVICE Place place_of(const Block& block, int64_t columns) {
   const auto number = static_cast<uint32_t>(block.index()), tiles = static_cast<uint32_t>(ceil_div(columns, kColumns));
   return {number / tiles, number % tiles * kColumns + 4 * block.thread()};

@@ -18,8 +18,9 @@ int shared_bytes(const Cut& cut) {
          cut.warps * kWarp * static_cast<int>(sizeof(OfOwn));
 }
 
-/// Softmax over the tiles so far: exponentials are of scores less the largest, and all is scaled down where a larger
-/// one comes. For a sequence of n tokens a head reads 3 n rows, writes n, and takes 4 n FLOP per row and column.
+/// Softmax over the tiles so far: exponentials are of scores less the largest, and all is scaled
+/// down where a larger one comes. For a sequence of n tokens a head reads 3 n rows, writes n, and
+/// takes 4 n FLOP per row and column.
 template <class T, int kColumns>
 struct Attention {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;

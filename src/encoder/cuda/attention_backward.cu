@@ -4,9 +4,9 @@
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/elements.h"
 
-// Weights are computed again from log_sum_exp. Heads of few tokens are a block's alone, which holds all of its rows.
-// Those of more are passed twice: by blocks that own queries, then by blocks that own keys. Nothing is added to by two
-// blocks, so the result is always the same.
+// Weights are computed again from log_sum_exp. Heads of few tokens are a block's alone, which holds
+// all of its rows. Those of more are passed twice: by blocks that own queries, then by blocks that
+// own keys. Nothing is added to by two blocks, so the result is always the same.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
@@ -26,7 +26,8 @@ Cut cut_of(const PackedAttentionArguments& a) {
   return largest_cut(a.sequences.longest, shared_bytes<kColumns>);
 }
 
-/// Heads of few tokens: reads 4 n rows of a head, writes 3 n, and takes 14 n FLOP per row and column.
+/// Heads of few tokens: reads 4 n rows of a head, writes 3 n, and takes 14
+/// n FLOP per row and column.
 template <class T, int kColumns>
 struct BackwardOfFew {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
@@ -54,7 +55,8 @@ struct BackwardOfFew {
   }
 };
 
-/// Whether a block of either pass has something to do; else it leaves nothing of what is its own to write undone.
+/// Whether a block of either pass has something to do; else it leaves nothing of what
+/// is its own to write undone.
 template <class T, int kColumns>
 MEZZO_DEVICE bool has_own_rows(const HeadBackward<T, kColumns>& backward, int few, int first_bias, int end_bias) {
   const bool is_of_few = backward.head().count <= few;
@@ -68,8 +70,8 @@ MEZZO_DEVICE bool has_own_rows(const HeadBackward<T, kColumns>& backward, int fe
   return false;
 }
 
-/// The others' queries: a block reads 2 rows for each of its own and, twice, 2 n of keys and values; 10 n FLOP per row
-/// and column.
+/// The others' queries: a block reads 2 rows for each of its own and, twice, 2 n of keys and
+/// values; 10 n FLOP per row and column.
 template <class T, int kColumns>
 struct BackwardOfQueries {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
@@ -96,8 +98,8 @@ struct BackwardOfQueries {
   }
 };
 
-/// The others' keys and values: a block reads 2 rows for each of its own and 2 n of queries and gradients; 8 n FLOP per
-/// row and column.
+/// The others' keys and values: a block reads 2 rows for each of its own and 2 n of queries and
+/// gradients; 8 n FLOP per row and column.
 template <class T, int kColumns>
 struct BackwardOfKeys {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;

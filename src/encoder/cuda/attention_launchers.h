@@ -2,8 +2,9 @@
 
 #include "kernels/cuda/arguments.h"
 
-/// The kernels of attention, each queued on a stream of the current device. Matrices have a row a token, and are read
-/// and written as the first of their arguments' type where nothing else is said.
+/// The kernels of attention, each queued on a stream of the current device. Matrices
+/// have a row a token, and are read and written as the first of their arguments' type
+/// where nothing else is said.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks

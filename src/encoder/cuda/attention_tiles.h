@@ -11,16 +11,17 @@
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/mask.h"
 
-/// What the kernels of packed attention share. A block takes rows of one head, its own, kOwn to a warp; they meet the
-/// head's other rows tile by tile, a lane each. All of them lie in shared memory, as float32.
+/// What the kernels of packed attention share. A block takes rows of one head, its own, kOwn
+/// to a warp; they meet the head's other rows tile by tile, a lane each. All of them lie in
+/// shared memory, as float32.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 constexpr int kOwn = 4;
 constexpr int kMostWarps = 8;
 constexpr int kSharedBytes = 48 * 1024;  ///< which a block has on every GPU
 
-/// Blocks that a multiprocessor should have registers for: more of small heads, whose shared memory leaves room for
-/// them.
+/// Blocks that a multiprocessor should have registers for: more of small heads, whose shared
+/// memory leaves room for them.
 template <int kColumns>
 constexpr int blocks_at_once = kColumns <= 2 ? 3 : 2;
 
@@ -68,7 +69,8 @@ MEZZO_DEVICE void clear_rows_of_none(const Block& block,
   }
 }
 
-/// Rows in shared memory. An odd number of quadruples apart: lanes that each read one of their own meet in no bank.
+/// Rows in shared memory. An odd number of quadruples apart: lanes that each read one of
+/// their own meet in no bank.
 template <int kColumns>
 struct Rows {
   static constexpr int kStride = kWarp * kColumns + 4;
@@ -95,8 +97,8 @@ class SharedFloats {
   float* next_;
 };
 
-/// Copies `count` rows of a head: plus the bias, if there is one, times `scale`; zeros in the columns up to a multiple
-/// of four.
+/// Copies `count` rows of a head: plus the bias, if there is one, times `scale`; zeros in the
+/// columns up to a multiple of four.
 template <class T, int kColumns>
 MEZZO_DEVICE void load_rows(const Block& block,
                             const Head& head,
@@ -153,7 +155,8 @@ MEZZO_DEVICE void multiply(const Rows<kColumns>& own, const float* lanes, int si
 /// A number for each of a warp's rows.
 using OfOwn = Pack<float, kOwn>;
 
-/// Adds `count` rows to the sums of the warp's rows, each times its weight; a lane sums columns lane, lane + 32 ...
+/// Adds `count` rows to the sums of the warp's rows, each times its weight; a lane sums
+/// columns lane, lane + 32 ...
 template <int kColumns>
 MEZZO_DEVICE void add_weighted(
     const OfOwn* weights, const Rows<kColumns>& rows, int count, int lane, float (&sums)[kOwn][kColumns]) {
@@ -186,8 +189,9 @@ MEZZO_DEVICE unsigned kept_words(const Mask& mask, uint32_t low, uint32_t high) 
   return kept;
 }
 
-/// Bit i says whether the warp's query `first_query` + i keeps the weight of key `first_key` + lane. `first_key` is a
-/// multiple of four. Each lane draws four keys of one query, and has its own key's of all four by the others.
+/// Bit i says whether the warp's query `first_query` + i keeps the weight of key `first_key` +
+/// lane. `first_key` is a multiple of four. Each lane draws four keys of one query, and has its own
+/// key's of all four by the others.
 MEZZO_DEVICE unsigned kept_by_queries(
     const Block& block, const Mask& mask, const Head& head, int first_query, int first_key) {
   if (mask.threshold == 0) {
@@ -216,7 +220,8 @@ struct Cut {
   int own() const { return warps * kOwn; }
 };
 
-/// The largest of which `bytes(cut)` fit into shared memory. Where heads are wide, short tiles let more warps in.
+/// The largest of which `bytes(cut)` fit into shared memory. Where heads are wide,
+/// short tiles let more warps in.
 template <class Bytes>
 Cut largest_cut(int longest, const Bytes& bytes) {
   const auto wanted = static_cast<int>(ceil_div(longest, kOwn)), most = wanted < kMostWarps ? wanted : kMostWarps,

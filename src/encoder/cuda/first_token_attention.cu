@@ -37,7 +37,8 @@ MEZZO_DEVICE Query query_of_block(const Block& block, const FirstTokenArguments&
 
 int padded(int hidden) { return (hidden + 3) / 4 * 4; }
 
-/// A vector as float32 times `scale` in shared memory, zeros up to a multiple of four. The block has yet to meet.
+/// A vector as float32 times `scale` in shared memory, zeros up to a multiple of four.
+/// The block has yet to meet.
 template <class T>
 MEZZO_DEVICE void load_vector(const Block& block, const Span& from, int64_t at, int size, float scale, float* to) {
   for (int d = 4 * block.thread(); d < size; d += 4 * block.threads()) {
@@ -56,7 +57,8 @@ MEZZO_DEVICE void for_rows(const Block& block, const Query& query, const Body& b
   }
 }
 
-/// Calls `body(j, factor)` for every key, with what its weight is multiplied by; a thread takes four.
+/// Calls `body(j, factor)` for every key, with what its weight is
+/// multiplied by; a thread takes four.
 template <class Body>
 MEZZO_DEVICE void for_weights(const Block& block, const FirstTokenArguments& a, const Query& query, const Body& body) {
   const auto number = static_cast<uint32_t>(query.first_row * a.num_heads + query.head);
@@ -107,7 +109,8 @@ MEZZO_DEVICE void write_weighted_rows(const Block& block,
   }
 }
 
-/// A block a sequence and head: reads the sequence's n rows twice, the second time near by; 4 n FLOP per column.
+/// A block a sequence and head: reads the sequence's n rows twice, the second time
+/// near by; 4 n FLOP per column.
 template <class T>
 struct FirstToken {
   MEZZO_DEVICE static void run(const Block& block, const FirstTokenArguments& a) {
@@ -154,8 +157,8 @@ struct FirstToken {
   }
 };
 
-/// A block a sequence and head: reads the sequence's n rows twice; 6 n FLOP per column. Leaves the weights as they met
-/// the rows, and the gradients of the scores.
+/// A block a sequence and head: reads the sequence's n rows twice; 6 n FLOP per column. Leaves the
+/// weights as they met the rows, and the gradients of the scores.
 template <class T>
 struct FirstTokenQueries {
   MEZZO_DEVICE static void run(const Block& block, const FirstTokenBackwardArguments& arguments) {

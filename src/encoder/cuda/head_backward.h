@@ -15,7 +15,8 @@ struct CutBackward {
   int bias_rows;  ///< of bias_sums, for each sequence
 };
 
-/// What a warp has beside its rows: two numbers for each of its rows and lanes, later a sum a column.
+/// What a warp has beside its rows: two numbers for each of its rows and
+/// lanes, later a sum a column.
 constexpr int kWarpFloats = 2 * kWarp * kOwn;
 static_assert(kWarpFloats >= kLargestHead);
 
@@ -42,8 +43,9 @@ class HeadBackward {
     load_rows<T>(block_, head_, a_.value, a_.value_bias, 1, first, count, values);
   }
 
-  /// The gradients of queries `first` ..., which the block owns, against all keys, of which `load(first, count)` puts a
-  /// tile into `keys` and `values`. Leaves each query's sum of weights times their gradients in `products`.
+  /// The gradients of queries `first` ..., which the block owns, against all keys, of which
+  /// `load(first, count)` puts a tile into `keys` and `values`. Leaves each query's sum of weights
+  /// times their gradients in `products`.
   template <class Load>
   MEZZO_DEVICE void own_queries(int first,
                                 const Matrix& queries,
@@ -106,8 +108,8 @@ class HeadBackward {
     put(first, sums, cut_.of.grad_query, 0, scratch);
   }
 
-  /// The gradients of keys and values `first` ..., which the block owns, against all queries, once `products` are
-  /// there.
+  /// The gradients of keys and values `first` ..., which the block owns, against all queries,
+  /// once `products` are there.
   template <class Load>
   MEZZO_DEVICE void own_keys(int first,
                              const Matrix& keys,

@@ -3,8 +3,8 @@
 #include "kernels/cuda/chunks.h"
 #include "kernels/cuda/mask.h"
 
-// A block a row, which it holds in shared memory. The forward passes read what they normalise once, and write its
-// result, and for backward its normalised rows, once.
+// A block a row, which it holds in shared memory. The forward passes read what they normalise once,
+// and write its result, and for backward its normalised rows, once.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
@@ -23,7 +23,8 @@ MEZZO_DEVICE void for_columns(const Block& block, int64_t columns, const Body& b
 /// What is behind the last column stays out of sums.
 MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column + i < columns; }
 
-/// Factors of elements `first` to `first + 3`, which two Philox blocks decide where rows are no multiple of four.
+/// Factors of elements `first` to `first + 3`, which two Philox blocks decide where
+/// rows are no multiple of four.
 MEZZO_DEVICE Four mask_four(const Mask& mask, int64_t first) {
   Four four;
   const auto skip = static_cast<int>(first % 4);
@@ -44,7 +45,8 @@ MEZZO_DEVICE Four mask_four(const Mask& mask, int64_t first) {
 /// A dropped element is 0 whatever it was.
 MEZZO_DEVICE float masked(float x, float factor) { return factor == 0 ? 0.0f : x * factor; }
 
-/// From the row in shared memory, whose sum each thread knows its part of, to what a layer norm leaves.
+/// From the row in shared memory, whose sum each thread knows its part of, to
+/// what a layer norm leaves.
 MEZZO_DEVICE void finish_norm(const Block& block,
                               float* row,
                               float* scratch,
@@ -141,9 +143,9 @@ struct EmbeddingNorm {
   }
 };
 
-/// Some rows, one after the other: their gradients, and what they add to the sums, which are in shared memory
-/// meanwhile. Moves of each row its gradient and normalised elements, from memory once, and one or two gradients; and
-/// three sums of kRowsOfBlock rows.
+/// Some rows, one after the other: their gradients, and what they add to the sums, which are in
+/// shared memory meanwhile. Moves of each row its gradient and normalised elements, from memory
+/// once, and one or two gradients; and three sums of kRowsOfBlock rows.
 struct NormBackward {
   MEZZO_DEVICE static void run(const Block& block, const NormBackwardArguments& a) {
     auto *scratch = block.shared<float>(), *sums = block.shared<float>(2 * kSumsBytes);
@@ -244,8 +246,9 @@ struct SumColumns {
   }
 };
 
-/// A block an index and kThreads columns: the first of its equals adds the rows of all of them, in order. Each row is
-/// read once; kAtOnce of them are on their way at a time, as some indices have most of the rows.
+/// A block an index and kThreads columns: the first of its equals adds the rows of all of
+/// them, in order. Each row is read once; kAtOnce of them are on their way at a time, as some
+/// indices have most of the rows.
 struct AddRows {
   static constexpr int kAtOnce = 16;
 

@@ -2,8 +2,8 @@
 
 #include "kernels/cuda/arguments.h"
 
-/// The row-wise kernels of the encoder, each queued on a stream of the current device. Rows are contiguous, `columns`
-/// each; vectors are float32 [columns].
+/// The row-wise kernels of the encoder, each queued on a stream of the current device. Rows are
+/// contiguous, `columns` each; vectors are float32 [columns].
 namespace mezzo::encoder::MEZZO_CUDA {
 
 using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
@@ -42,7 +42,8 @@ struct EmbeddingNormArguments {
 };
 void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream);
 
-/// Rows that a block takes in a backward pass, one after the other; so sums over rows are always added in one order.
+/// Rows that a block takes in a backward pass, one after the other; so sums over rows are
+/// always added in one order.
 constexpr int64_t kRowsOfBlock = 8;
 
 /// Backward of both. The mask is on what was added to the residual, or on the output.

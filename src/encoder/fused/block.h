@@ -33,8 +33,8 @@ inline at::ScalarType compute_dtype(const at::Tensor& x) {
   return at::autocast::is_autocast_enabled(type) ? at::autocast::get_autocast_dtype(type) : x.scalar_type();
 }
 
-/// A weight to compute with, and the tensor that its gradient goes to: a float32 weight gets it in float32, cast or
-/// not.
+/// A weight to compute with, and the tensor that its gradient goes to: a float32 weight gets
+/// it in float32, cast or not.
 struct Weight {
   Weight(const LinearParams& params, at::ScalarType dtype) : leaf(params.weight) {
     const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype;
@@ -65,7 +65,8 @@ inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
   return result;
 }
 
-/// The gradient of a linear layer's weight, of `dtype`, once `products` are computed; if it is wanted.
+/// The gradient of a linear layer's weight, of `dtype`, once `products` are
+/// computed; if it is wanted.
 inline at::Tensor grad_weight(const AutogradContext* ctx,
                               size_t input,
                               Products& products,

@@ -13,8 +13,8 @@ struct Chunk {
   int64_t begin, count;
 };
 
-/// Cuts tensors of `sizes` elements into chunks that do not depend on the number of threads, so that neither do sums
-/// over them.
+/// Cuts tensors of `sizes` elements into chunks that do not depend on the number of threads, so
+/// that neither do sums over them.
 inline std::vector<Chunk> cut_into_chunks(const std::vector<int64_t>& sizes) {
   constexpr int64_t kElements = int64_t{1} << 16;
   std::vector<Chunk> chunks;

@@ -9,9 +9,10 @@
 
 namespace mezzo::kernels::cpu {
 
-/// The first of `count` items that belong to thread `thread` of `threads`. Threads own neighbouring items, the same
-/// ones in every kernel, so that each finds in its caches the rows that it wrote before: to fetch them from a core that
-/// does not share its last cache costs as much as to fetch them from memory.
+/// The first of `count` items that belong to thread `thread` of `threads`. Threads own
+/// neighbouring items, the same ones in every kernel, so that each finds in its caches the rows
+/// that it wrote before: to fetch them from a core that does not share its last cache costs as
+/// much as to fetch them from memory.
 inline int64_t share_begin(int64_t count, int64_t thread, int64_t threads) { return count * thread / threads; }
 
 /// The tasks that are left of one thread's.
@@ -49,10 +50,11 @@ class alignas(64) Share {
   std::atomic<uint64_t> left_ = 0;  ///< the end in the upper half, the first in the lower one
 };
 
-/// Shares out tasks, of which thread t owns `ends[t - 1]` to `ends[t] - 1`; `ends` has one of each thread. Whoever is
-/// done with its own takes others' from their ends: on machines that others use too, threads with equal work do not end
-/// together. Every thread calls `work(next)` once, and there `next()` until it returns -1; in between it may keep
-/// scratch. Who computes a task differs from run to run; results must not.
+/// Shares out tasks, of which thread t owns `ends[t - 1]` to `ends[t] - 1`; `ends` has one of each
+/// thread. Whoever is done with its own takes others' from their ends: on machines that others use
+/// too, threads with equal work do not end together. Every thread calls `work(next)` once, and
+/// there `next()` until it returns -1; in between it may keep scratch. Who computes a task differs
+/// from run to run; results must not.
 template <class Work>
 void share_out(const std::vector<int64_t>& ends, const Work& work) {
   const auto threads = static_cast<int64_t>(ends.size());

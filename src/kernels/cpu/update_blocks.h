@@ -11,8 +11,8 @@
 
 namespace mezzo::kernels::cpu {
 
-/// Elements that an update is computed on at a time: copies of them in float32 stay in the L1 cache. A multiple of 128,
-/// as round_stochastically wants.
+/// Elements that an update is computed on at a time: copies of them in float32 stay in the L1
+/// cache. A multiple of 128, as round_stochastically wants.
 constexpr int64_t kBlock = 1024;
 
 /// Elements of a tensor from `begin` on as float32: in place, or converted into `scratch`.
@@ -70,8 +70,8 @@ void for_each_block(const Chunk& chunk, Task&& task) {
   }
 }
 
-/// Updates every parameter: `compute(tensor, param, gradient, begin, count)` changes `count` values of `param` from
-/// element `begin` on.
+/// Updates every parameter: `compute(tensor, param, gradient, begin, count)` changes `count` values
+/// of `param` from element `begin` on.
 template <class Compute>
 void update_all(const ParameterUpdates& updates, Compute&& compute) {
   const auto chunks = chunks_of(updates);

@@ -21,8 +21,8 @@ struct Span {
   Element element = Element::kFloat;
 };
 
-/// Which elements are dropped, as kernels/dropout.h has it: with probability threshold / 2^32; the others are
-/// multiplied by `scale`.
+/// Which elements are dropped, as kernels/dropout.h has it: with probability threshold / 2^32; the
+/// others are multiplied by `scale`.
 struct Mask {
   uint32_t threshold = 0;
   float scale = 1;

@@ -4,13 +4,14 @@
 
 #include "kernels/cuda/arguments.h"
 
-/// What a kernel sees of a GPU, and how one is launched: all that `.cu` files use of CUDA. nvcc compiles them for GPUs;
-/// the tests compile the same source as C++, where a block's threads are run for real on the CPU
-/// (tests/cuda/host_block.h).
+/// What a kernel sees of a GPU, and how one is launched: all that `.cu` files use of CUDA. nvcc
+/// compiles them for GPUs; the tests compile the same source as C++, where a block's threads are
+/// run for real on the CPU (tests/cuda/host_block.h).
 ///
-/// A kernel is a type with `static void run(const Block& block, const Arguments& arguments)`, marked MEZZO_DEVICE,
-/// which every thread of every block calls. Threads of a block come in warps of 32, all of them full; all threads of a
-/// block reach the same `sync`, and all of a warp the same shuffle.
+/// A kernel is a type with `static void run(const Block& block, const Arguments&
+/// arguments)`, marked MEZZO_DEVICE, which every thread of every block calls. Threads of a
+/// block come in warps of 32, all of them full; all threads of a block reach the same
+/// `sync`, and all of a warp the same shuffle.
 #ifdef __CUDACC__
 #include "kernels/cuda/gpu_block.h"
 #else
@@ -21,7 +22,8 @@ namespace mezzo::kernels::MEZZO_CUDA {
 
 constexpr int kWarp = 32;
 
-/// How many blocks of how many threads, a multiple of kWarp, and bytes of memory that a block's threads share.
+/// How many blocks of how many threads, a multiple of kWarp, and bytes of memory
+/// that a block's threads share.
 struct Grid {
   int64_t blocks;
   int threads;
@@ -38,7 +40,8 @@ MEZZO_DEVICE T warp_sum(const Block& block, T value) {
 }
 
 /// The sum of `value` over the block, in each of its threads; always added in the same order.
-/// @param scratch  shared memory for a T a warp, which the block may use again after its next `sync`
+/// @param scratch  shared memory for a T a warp, which the block may use
+///   again after its next `sync`
 template <class T>
 MEZZO_DEVICE T block_sum(const Block& block, T value, T* scratch) {
   value = warp_sum(block, value);

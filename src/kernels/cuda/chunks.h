@@ -33,7 +33,8 @@ MEZZO_DEVICE Chunk chunk_of(const Block& block, const int32_t* first_block, int 
   return {tensor, begin, begin + kChunk < size ? begin + kChunk : size};
 }
 
-/// Four elements of a tensor from a multiple of four on, as float32; 0 behind its end. At once where the memory allows.
+/// Four elements of a tensor from a multiple of four on, as float32; 0 behind its end. At
+/// once where the memory allows.
 struct Four {
   float at[4];
 };

@@ -37,7 +37,8 @@ class Block {
     return reinterpret_cast<T*>(shared_memory + offset);
   }
 
-  /// Ends the grid with an error, which the next call that asks the device finds, where something is not so.
+  /// Ends the grid with an error, which the next call that asks the device finds,
+  /// where something is not so.
   MEZZO_DEVICE static void require(bool holds, const char* what) {
     if (!holds) {
       printf("mezzo: %s\n", what);
@@ -52,8 +53,8 @@ __global__ void entry(const __grid_constant__ Arguments arguments) {
   Kernel::run(Block(), arguments);
 }
 
-/// For kernels that say of how many threads their blocks are at most, and how many of these one multiprocessor should
-/// hold at least: the compiler keeps to the registers that there are then.
+/// For kernels that say of how many threads their blocks are at most, and how many of these one
+/// multiprocessor should hold at least: the compiler keeps to the registers that there are then.
 template <class Kernel, class Arguments>
 __global__ __launch_bounds__(Kernel::kMostThreads,
                              Kernel::kBlocksAtOnce) void bounded_entry(const __grid_constant__ Arguments arguments) {
@@ -70,8 +71,8 @@ constexpr auto entry_of() {
 }
 
 namespace detail {
-/// A launch that is refused is a mistake of mezzo, or follows an error that the device had before; the caller says
-/// which.
+/// A launch that is refused is a mistake of mezzo, or follows an error that the device had
+/// before; the caller says which.
 void check_launch(cudaError_t error);
 }  // namespace detail
 

@@ -8,7 +8,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kScratchBytes = kThreads / kWarp * static_cast<int>(sizeof(double));
 
-/// Reads every gradient once. In double, which holds the square of any float32, so only inf and NaN give inf or NaN.
+/// Reads every gradient once. In double, which holds the square of any float32, so only
+/// inf and NaN give inf or NaN.
 struct SumSquares {
   MEZZO_DEVICE static void run(const Block& block, const GradientList& list) {
     const int tensor = tensor_of_block(list.first_block, list.count, block.index());

@@ -20,7 +20,8 @@ constexpr int64_t kChunk = 8192;
 /// Arguments of a kernel may take 4 KB on every driver.
 constexpr int kMaxGradients = 100, kMaxParameters = 30, kMaxCounters = 480;
 
-/// Tensors of a launch, side by side: those of tensor i are taken by blocks first_block[i] to first_block[i + 1] - 1.
+/// Tensors of a launch, side by side: those of tensor i are taken by blocks first_block[i]
+/// to first_block[i + 1] - 1.
 struct GradientList {
   Span gradients[kMaxGradients];
   int64_t sizes[kMaxGradients];

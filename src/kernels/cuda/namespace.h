@@ -1,7 +1,7 @@
 #pragma once
 
-/// What the rooms' cuda/ folders hold: the namespace is `cuda`, but where the tests compile the same sources for the
-/// CPU.
+/// What the rooms' cuda/ folders hold: the namespace is `cuda`, but where the tests compile the
+/// same sources for the CPU.
 #ifndef MEZZO_CUDA
 #define MEZZO_CUDA cuda
 #endif

@@ -6,14 +6,15 @@
 #include "kernels/optimizer_kernels.h"
 #include "kernels/random_key.h"
 
-/// What the operators of kernels/ run on a CUDA device, launched on its current stream; nothing waits for the device.
+/// What the operators of kernels/ run on a CUDA device, launched on its current stream;
+/// nothing waits for the device.
 namespace mezzo::kernels::MEZZO_CUDA {
 
 /// One application of the mask, without autograd. `x`: float32, bfloat16 or float16, contiguous.
 at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
 
-/// As the CPU's: contiguous tensors of one device; float32, bfloat16 or float16, moments and factors float32. `updates`
-/// are not empty.
+/// As the CPU's: contiguous tensors of one device; float32, bfloat16 or float16, moments and
+/// factors float32. `updates` are not empty.
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);

@@ -10,7 +10,8 @@
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
-/// Fills lists of tensors with at most so many each, and calls `take(list)` for each that is full, or the last.
+/// Fills lists of tensors with at most so many each, and calls `take(list)` for each
+/// that is full, or the last.
 template <class List, class Items, class Add, class Take>
 void for_lists(const Items& items, int most, List list, const Add& add, const Take& take) {
   list.count = 0;

@@ -6,8 +6,9 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/philox.h"
 
-// Adam, SGD and LAMB over a list of parameters. A thread takes four elements at a time, as update_elements.h has it for
-// one. With float32 parameters, moments and gradients and a half shadow, Adam moves 30 bytes an element.
+// Adam, SGD and LAMB over a list of parameters. A thread takes four elements at a time, as
+// update_elements.h has it for one. With float32 parameters, moments and gradients and a half
+// shadow, Adam moves 30 bytes an element.
 
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
@@ -153,7 +154,8 @@ MEZZO_DEVICE LambConstants lamb_constants_of(const ParameterList<LambSettings>& 
   return lamb_constants(list.settings, p.weight_decay, static_cast<double>(*p.step), factors_of(list.factors));
 }
 
-/// The first pass: moments, and a block's sums of squares. What the block shares: constants, and room for its sums.
+/// The first pass: moments, and a block's sums of squares. What the block shares:
+/// constants, and room for its sums.
 constexpr int kConstantsBytes = 64, kLambShared = kConstantsBytes + 2 * kThreads / kWarp * int{sizeof(double)};
 static_assert(sizeof(LambConstants) <= kConstantsBytes && sizeof(AdamConstants) <= kConstantsBytes);
 

@@ -25,8 +25,8 @@ void multiply(std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   }
 }
 
-/// Writes `values` into the parameter, and both into the shadow. Where the step was skipped they are the same as
-/// before.
+/// Writes `values` into the parameter, and both into the shadow. Where the step was skipped
+/// they are the same as before.
 void store(const ParameterUpdate& update, const at::Tensor& values) {
   if (!values.is_same(update.param)) {
     const bool stochastic = update.rounding_seed && update.param.scalar_type() == at::kBFloat16;
@@ -54,7 +54,8 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
     batch.updates.push_back(&update);
     batch.lr = update.lr;
     batch.weight_decay = update.weight_decay;
-    // The parameter itself, unless half or strided: fused kernels take elements as they lie in memory.
+    // The parameter itself, unless half or strided: fused kernels take
+    // elements as they lie in memory.
     batch.params.push_back(update.param.to(dtype).contiguous());
     batch.gradients.push_back(update.gradient.to(dtype).contiguous());
     if (update.step.defined()) {
@@ -74,7 +75,8 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
   return result;
 }
 
-/// Counts the step, as the kernels expect, runs, and takes the count back where the step was skipped.
+/// Counts the step, as the kernels expect, runs, and takes the count back
+/// where the step was skipped.
 template <class Kernel>
 void run(const ParameterUpdates& updates, const GradientFactors& factors, Kernel&& kernel) {
   for (Batch& batch : batches_of(updates, factors)) {

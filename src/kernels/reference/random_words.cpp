@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kWordMask = 0xFFFFFFFF;
 
-/// Philox::generate on int64 tensors that hold 32-bit words. Products wrap in int64, which leaves their low 64 bits
-/// right.
+/// Philox::generate on int64 tensors that hold 32-bit words. Products wrap in int64, which
+/// leaves their low 64 bits right.
 std::array<at::Tensor, 4> philox(std::array<at::Tensor, 4> counter, uint64_t key) {
   auto key0 = static_cast<uint32_t>(key), key1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < Philox::kRounds; ++round, key0 += Philox::kWeyl0, key1 += Philox::kWeyl1) {

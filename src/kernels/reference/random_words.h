@@ -6,12 +6,12 @@
 
 namespace mezzo::kernels::reference {
 
-/// The words of the Philox blocks 0 ... blocks - 1 in order, as int64 [4 * blocks] on the device of `step`: counter
-/// {block low, block high, step, site}, key seed. `step`: 0-dim.
+/// The words of the Philox blocks 0 ... blocks - 1 in order, as int64 [4 * blocks] on the device of
+/// `step`: counter {block low, block high, step, site}, key seed. `step`: 0-dim.
 at::Tensor random_words(int64_t blocks, const at::Tensor& step, uint64_t seed, uint32_t site);
 
-/// The words of the blocks {low, high, step, site}: the broadcast shape of `low` and `high`, and 4. All int64 tensors
-/// that hold 32-bit words, on one device.
+/// The words of the blocks {low, high, step, site}: the broadcast shape of `low` and `high`, and 4.
+/// All int64 tensors that hold 32-bit words, on one device.
 at::Tensor random_words(
     const at::Tensor& low, const at::Tensor& high, const at::Tensor& step, uint64_t seed, uint32_t site);
 

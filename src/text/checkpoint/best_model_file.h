@@ -9,8 +9,8 @@
 
 namespace mezzo::text {
 
-/// OUTPUT/model.safetensors while a run is going on. The best weights lie there and no longer in memory, so the file
-/// must stay as it was written.
+/// OUTPUT/model.safetensors while a run is going on. The best weights lie there and no longer in
+/// memory, so the file must stay as it was written.
 class BestModelFile {
  public:
   explicit BestModelFile(std::filesystem::path path) : path_(std::move(path)) {}

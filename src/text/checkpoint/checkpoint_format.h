@@ -22,8 +22,9 @@ constexpr const char* kState = "state.json";
 constexpr const char* kManifest = "manifest.json";  // the hashes of the others, by name
 inline constexpr std::array kFiles = {kWeights, kOptimizer, kBest, kState, kManifest};
 
-/// Checkpoints of `folder` by step, newest first. Of a step where a process was killed while it replaced the
-/// checkpoint, there may be two, the new one first. None where there is no such folder.
+/// Checkpoints of `folder` by step, newest first. Of a step where a process was
+/// killed while it replaced the checkpoint, there may be two, the new one first. None
+/// where there is no such folder.
 /// @throws c10::ValueError  where it cannot be read, which says nothing about what lies there.
 std::vector<std::pair<int64_t, std::filesystem::path>> list(const std::filesystem::path& folder);
 

@@ -42,7 +42,8 @@ bool holds_files_of_others(const fs::path& checkpoint) {
   return !std::all_of(begin(files), end(files), [](const auto& file) { return is_file_of_checkpoint(file.path()); });
 }
 
-/// Removes the files of a checkpoint, and its folder; not, where somebody laid a file of his own beside them.
+/// Removes the files of a checkpoint, and its folder; not, where somebody laid a
+/// file of his own beside them.
 void remove_files(const fs::path& checkpoint) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(checkpoint, ignored)) {
@@ -154,8 +155,8 @@ void CheckpointStore::replace(const fs::path& aside, int64_t step) {
   flush_folder(folder_);
 }
 
-/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one, unless a file of somebody else
-/// keeps the folder where it is.
+/// Killed in the middle, it leaves no checkpoint that would pass for a damaged one, unless a file
+/// of somebody else keeps the folder where it is.
 void CheckpointStore::remove(const fs::path& checkpoint, int64_t step) const {
   if (holds_files_of_others(checkpoint)) {
     remove_files(checkpoint);

@@ -10,14 +10,15 @@
 
 namespace mezzo::text {
 
-/// Writes the checkpoints of a run, which no other process may write meanwhile. A checkpoint is complete or absent at
-/// every moment: written aside, flushed, a hash of each file noted, renamed.
+/// Writes the checkpoints of a run, which no other process may write meanwhile. A checkpoint is
+/// complete or absent at every moment: written aside, flushed, a hash of each file noted, renamed.
 class CheckpointStore {
  public:
   /// @param keep  checkpoints that stay: damaged ones do not count.
   CheckpointStore(std::filesystem::path folder, int64_t keep) : folder_(std::move(folder)), keep_(keep) {}
 
-  /// Checkpoints to come may share the best weights of `checkpoint`, where it is one of this folder.
+  /// Checkpoints to come may share the best weights of `checkpoint`, where
+  /// it is one of this folder.
   void goes_on_from(const Checkpoint& checkpoint);
 
   /// Removes what processes that were killed left half written.
@@ -53,14 +54,17 @@ class CheckpointStore {
   std::filesystem::path best_weights_;
 };
 
-/// Renames the checkpoints of later steps than `after`, oldest first, for CheckpointStore::tidy to remove: a process
-/// that is killed meanwhile leaves none that is half removed. Files of somebody else get back to where they were.
+/// Renames the checkpoints of later steps than `after`, oldest first, for CheckpointStore::tidy to
+/// remove: a process that is killed meanwhile leaves none that is half removed. Files of somebody
+/// else get back to where they were.
 void set_checkpoints_aside(const std::filesystem::path& folder, int64_t after);
 
-/// Removes the files of folder/step-* that checkpoints consist of, and `folder` where nothing else lies in it.
+/// Removes the files of folder/step-* that checkpoints consist of, and `folder`
+/// where nothing else lies in it.
 void remove_checkpoints(const std::filesystem::path& folder);
 
-/// Writes `source` to `target`, checking its contents on the way. @throws c10::ValueError  where it is damaged.
+/// Writes `source` to `target`, checking its contents on the way. @throws
+/// c10::ValueError  where it is damaged.
 void copy_intact_file(const std::filesystem::path& source,
                       const std::filesystem::path& target,
                       const std::string& hash);

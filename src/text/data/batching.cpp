@@ -13,7 +13,8 @@
 namespace mezzo::text {
 namespace {
 
-/// Matrix libraries build a kernel per shape; rounding the rows of a packed batch lets a few kernels serve all.
+/// Matrix libraries build a kernel per shape; rounding the rows of a packed batch
+/// lets a few kernels serve all.
 constexpr int64_t kRoundPackedRowsTo = 32;
 /// Batches that are shuffled together before grouping by length, as in transformers.
 constexpr int64_t kMegaBatch = 50;

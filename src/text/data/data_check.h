@@ -1,4 +1,5 @@
-// What is odd about the data of a run: nothing of it need be wrong, but who knows of it may save a day.
+// What is odd about the data of a run: nothing of it need be wrong, but who
+// knows of it may save a day.
 #pragma once
 
 #include <span>
@@ -14,9 +15,9 @@ namespace mezzo::text {
 void check_has_text(const LabeledRows& rows);
 void check_has_two_labels(const LabeledRows& rows);
 
-/// One line each, with a number and an example's place, about `rows` by themselves: empty texts, texts that stand there
-/// twice, with one label or with two, labels that only white space or case tells apart, integers in place of names.
-/// Linear in their size.
+/// One line each, with a number and an example's place, about `rows` by themselves: empty texts,
+/// texts that stand there twice, with one label or with two, labels that only white space or case
+/// tells apart, integers in place of names. Linear in their size.
 std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels);
 
 /// The texts to train on, or others, and the file that they are from.
@@ -25,7 +26,8 @@ struct DatasetOfFile {
   const std::string& file;
 };
 
-/// A line about the texts of `held_out` ("dev", "test": `role`) that `train` has, too, if there are any.
+/// A line about the texts of `held_out` ("dev", "test": `role`) that `train`
+/// has, too, if there are any.
 std::vector<std::string> shared_texts(const DatasetOfFile& train,
                                       const DatasetOfFile& held_out,
                                       const std::string& role);

@@ -17,7 +17,8 @@
 namespace mezzo::text {
 namespace {
 
-/// Each label costs a row of the classifier; a larger integer is no label but somebody's identifier.
+/// Each label costs a row of the classifier; a larger integer is no label
+/// but somebody's identifier.
 constexpr int64_t kMaxIntegerLabel = 999'999;
 
 /// Moves to the file's text: what follows a byte order mark.
@@ -28,7 +29,8 @@ void begin_text(TextInput& input, const std::string& file) {
   TORCH_CHECK_VALUE(!input.at_end(), file, ": the file is empty.");
 }
 
-/// What to do where `name` is missing among `present`: a near name, or the only one of no other use, is renamed.
+/// What to do where `name` is missing among `present`: a near name, or the only one of
+/// no other use, is renamed.
 std::string rename_advice(const std::string& name, const std::vector<std::string>& present) {
   std::optional<std::string> found = nearest_name(name, present);
   if (!found) {

@@ -10,7 +10,8 @@ namespace mezzo::text {
 /// @throws c10::Error  that names `who`, the path and the system's reason.
 int open_for_writing(std::string_view who, const std::filesystem::path& path, int flags);
 
-/// Writes all of `bytes`, however many calls that takes, and leaves in it what could not be written.
+/// Writes all of `bytes`, however many calls that takes, and leaves in it
+/// what could not be written.
 /// @throws c10::Error  that names `who`, the path and the system's reason.
 void write_all(std::string_view who, const std::filesystem::path& path, int fd, std::string& bytes);
 

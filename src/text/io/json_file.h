@@ -7,7 +7,8 @@
 
 namespace mezzo::text {
 
-/// The value of a JSON text, read as strictly as JsonReader does. Of a key that stands twice, the last counts.
+/// The value of a JSON text, read as strictly as JsonReader does. Of a key that
+/// stands twice, the last counts.
 /// @param where  what an error message begins with.
 /// @throws c10::ValueError
 nlohmann::json parse_json(std::string_view text, const std::string& where);

@@ -16,7 +16,8 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Above the largest double, as serde_json and Python's strictest readers refuse it; below the smallest is 0.
+/// Above the largest double, as serde_json and Python's strictest readers refuse
+/// it; below the smallest is 0.
 bool overflows_double(const char* begin, const char* end) {
   double value = 0;
   if (std::from_chars(begin, end, value).ec != std::errc::result_out_of_range) return false;

@@ -38,7 +38,8 @@ class JsonReader {
   Type peek();
 
   void begin_object();
-  /// True with the next member's name in `key`, and its value comes next; false once the object has ended.
+  /// True with the next member's name in `key`, and its value comes next; false
+  /// once the object has ended.
   bool next_key(std::string& key);
 
   void begin_array();
@@ -46,9 +47,11 @@ class JsonReader {
   bool next_element();
 
   std::string string();
-  /// The number as it is written, one of JSON's grammar and within the range of a double. Valid until the next one.
+  /// The number as it is written, one of JSON's grammar and within the range of a double.
+  /// Valid until the next one.
   std::string_view number();
-  /// The number where it is a whole one from 0 to 2^64 - 1, written without sign, fraction and exponent; else nullopt.
+  /// The number where it is a whole one from 0 to 2^64 - 1, written without sign, fraction
+  /// and exponent; else nullopt.
   std::optional<uint64_t> unsigned_integer();
   /// true or false.
   bool boolean();

@@ -9,8 +9,8 @@
 
 namespace mezzo::text {
 
-/// The bytes of a text from its beginning to its end, from memory or from a file. Of a file, no more is read than is
-/// asked for (but for a block), and no more is held than a block.
+/// The bytes of a text from its beginning to its end, from memory or from a file. Of a file, no
+/// more is read than is asked for (but for a block), and no more is held than a block.
 class TextInput {
  public:
   /// @param text  must outlive this.
@@ -25,8 +25,8 @@ class TextInput {
   char peek() const { return text_[position_]; }
   char take() { return text_[position_++]; }
 
-  /// What is at hand of the bytes that come next: empty only at the end. Like all views from here, valid until the
-  /// next call that may read on.
+  /// What is at hand of the bytes that come next: empty only at the end. Like all views from here,
+  /// valid until the next call that may read on.
   std::string_view at_hand() { return at_end() ? std::string_view() : text_.substr(position_); }
   /// The next `count` bytes, at most a block; fewer only where the text ends.
   std::string_view ahead(size_t count);

@@ -6,8 +6,9 @@
 
 namespace mezzo::text {
 
-/// Length of the valid UTF-8 sequence at the start of `bytes` (not empty), or minus the length of the maximal invalid
-/// part there (Unicode 15, section 3.9, "substitution of maximal subparts"; also the WHATWG decoder and Python's).
+/// Length of the valid UTF-8 sequence at the start of `bytes` (not empty), or minus the length of
+/// the maximal invalid part there (Unicode 15, section 3.9, "substitution of maximal subparts";
+/// also the WHATWG decoder and Python's).
 inline int utf8_sequence_length(std::string_view bytes) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned char first = byte(0);
@@ -60,8 +61,8 @@ inline char32_t last_code_point(std::string_view text) {
   return decode_utf8(p);
 }
 
-/// The first code point of `text`, which must not be empty and need not be valid; `text` moves past it. A maximal
-/// invalid part counts as one U+FFFD.
+/// The first code point of `text`, which must not be empty and need not be valid; `text` moves past
+/// it. A maximal invalid part counts as one U+FFFD.
 inline char32_t take_code_point(std::string_view& text) {
   const int length = utf8_sequence_length(text);
   const char* p = text.data();

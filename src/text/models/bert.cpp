@@ -11,7 +11,8 @@
 #include "text/models/model_families.h"
 #include "text/models/modules.h"
 
-// Shapes below: T rows (tokens of all texts), B texts, H hidden size, F intermediate size, C labels.
+// Shapes below: T rows (tokens of all texts), B texts, H hidden size, F
+// intermediate size, C labels.
 
 namespace mezzo::text {
 
@@ -22,7 +23,8 @@ using kernels::RandomKey;
 
 namespace {
 
-/// Which dropout of the model draws: one site each for the embeddings, three a layer, one for the classifier.
+/// Which dropout of the model draws: one site each for the embeddings, three a
+/// layer, one for the classifier.
 enum class LayerSite : uint32_t { kAttentionWeights, kAttentionOutput, kOutput };
 constexpr uint32_t kEmbeddingSite = 0, kClassifierSite = 1;
 

@@ -25,8 +25,8 @@ struct Recipe : torch::CustomClassHolder {
   AutocastState autocast;
 };
 
-/// A cast that the cache kept from the first run would take memory, and have no history; one kept from the second would
-/// outlive the region of autocast, whose end clears the cache.
+/// A cast that the cache kept from the first run would take memory, and have no history; one kept
+/// from the second would outlive the region of autocast, whose end clears the cache.
 class NoCastCacheGuard {
  public:
   NoCastCacheGuard() { at::autocast::set_autocast_cache_enabled(false); }

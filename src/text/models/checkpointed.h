@@ -7,8 +7,9 @@
 
 namespace mezzo::text {
 
-/// A part of a model: a tensor from tensors. Called twice with the same inputs it must give the same result, so it
-/// draws its random numbers from a key, as kernels::dropout does, and not from a generator.
+/// A part of a model: a tensor from tensors. Called twice with the same inputs it must give
+/// the same result, so it draws its random numbers from a key, as kernels::dropout does,
+/// and not from a generator.
 using Segment = std::function<at::Tensor(const std::vector<at::Tensor>& inputs)>;
 
 /// segment(inputs), of which only the inputs are kept for backward; there it is computed once more,

@@ -92,8 +92,8 @@ void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string
   if (names.empty()) {
     return;
   }
-  // Appended without a look at the members that are there, which an ordered object takes for each: ids and names
-  // differ.
+  // Appended without a look at the members that are there, which an ordered object takes for
+  // each: ids and names differ.
   nlohmann::ordered_json::object_t id2label, label2id;
   for (size_t id = 0; id < names.size(); ++id) {
     id2label.emplace_back(std::to_string(id), names[id]);

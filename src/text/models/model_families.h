@@ -1,4 +1,5 @@
-// The model families that mezzo runs. A new one: its functions here, and a line of the table in model_families.cpp.
+// The model families that mezzo runs. A new one: its functions here, and a line of the
+// table in model_families.cpp.
 #pragma once
 
 #include <memory>

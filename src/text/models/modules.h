@@ -17,7 +17,8 @@ class Dense : public torch::nn::Module {
         bias(register_parameter("bias", at::empty({out}))) {}
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
 
-  /// Keeps a copy of the weight in `dtype` from now on, which an optimizer may refresh when it updates the weight.
+  /// Keeps a copy of the weight in `dtype` from now on, which an optimizer may refresh
+  /// when it updates the weight.
   at::Tensor make_shadow(at::ScalarType dtype) {
     shadow_ = weight.detach().to(dtype);
     lead_ = lead();

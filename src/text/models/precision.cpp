@@ -62,7 +62,8 @@ Precision parse_precision(std::string_view name, const c10::Device& device) {
   if (device.is_cpu()) {
     return cpu_has_bf16() ? Precision::kBFloat16 : Precision::kFloat32;
   }
-  // Tensor cores take bfloat16 from compute capability 8.0 on, which is what this hook asks; earlier ones float16 only.
+  // Tensor cores take bfloat16 from compute capability 8.0 on, which is what this hook asks;
+  // earlier ones float16 only.
   const bool has_bf16 = at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
   return has_bf16 ? Precision::kBFloat16 : Precision::kFloat16;
 }

@@ -40,7 +40,8 @@ bool replace_ending(std::string& name, std::string_view old_ending, std::string_
   return true;
 }
 
-/// The parameter that a tensor of the file stands for, as `model` names it; the tensor's own name where there is none.
+/// The parameter that a tensor of the file stands for, as `model` names it; the tensor's own
+/// name where there is none.
 std::string parameter_name(const ModelForTask& model, const Parameters& parameters, const std::string& stored) {
   std::string name = stored;
   replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight") ||
@@ -57,7 +58,8 @@ bool has_classifier(const std::filesystem::path& folder) {
 
 namespace {
 
-/// @param take  puts a tensor of the file in a parameter's place, and may call `release` when it is done with it.
+/// @param take  puts a tensor of the file in a parameter's place, and may call
+///   `release` when it is done with it.
 LoadedWeights load(ModelForTask& model,
                    const std::filesystem::path& folder,
                    uint64_t seed,

@@ -286,8 +286,8 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
   return step;
 }
 
-/// Calls `visit(place, line)` for each line, but not for a last one that was cut off: when the process died, or the
-/// disk was full.
+/// Calls `visit(place, line)` for each line, but not for a last one that was cut off: when the
+/// process died, or the disk was full.
 template <class Visit>
 void for_each_line(const std::filesystem::path& path, Visit&& visit) {
   std::ifstream file(path, std::ios::binary);

@@ -7,7 +7,8 @@ namespace mezzo::text {
 
 enum class AxisScale { kLinear, kLog2, kLog10 };
 
-/// Where the numbers of an axis lie: a range, ticks at round numbers within it, and the way from value to place.
+/// Where the numbers of an axis lie: a range, ticks at round numbers within it, and
+/// the way from value to place.
 class ChartAxis {
  public:
   struct Tick {
@@ -18,7 +19,8 @@ class ChartAxis {
   /// An axis of whole numbers from `low` to `high`, such as steps.
   static ChartAxis whole_numbers(double low, double high);
 
-  /// An axis that holds `low` to `high`, widened to round numbers. Values of a logarithmic axis must be above 0.
+  /// An axis that holds `low` to `high`, widened to round numbers. Values of a
+  /// logarithmic axis must be above 0.
   static ChartAxis containing(double low, double high, AxisScale scale);
 
   /// 0 at the low end, 1 at the high end; never NaN or outside for a finite value.

@@ -58,7 +58,8 @@ double value_of(const EvalRecord& eval, const MetricInfo& metric) {
   return found == eval.metrics.end() ? kNan : found->second;
 }
 
-/// The exponential moving average over about a thirtieth of the steps, without the pull towards zero at the start.
+/// The exponential moving average over about a thirtieth of the steps, without the pull
+/// towards zero at the start.
 ChartSeries smoothed(const ChartSeries& raw) {
   ChartSeries series = raw;
   series.name = "smoothed";
@@ -77,7 +78,8 @@ ChartSeries smoothed(const ChartSeries& raw) {
   return series;
 }
 
-/// The values of the steps as they are and, where there are enough to hide the trend, their average over them.
+/// The values of the steps as they are and, where there are enough to hide the
+/// trend, their average over them.
 template <class Function>
 std::vector<ChartSeries> noisy_series(const std::string& name, const Steps& steps, Function&& value) {
   ChartSeries raw = step_series(name, Look::kThin, steps, value);
@@ -236,7 +238,8 @@ double total_of(const Steps& steps, Value StepRecord::* value) {
                          [=](double sum, const StepRecord& step) { return sum + static_cast<double>(step.*value); });
 }
 
-/// What tells most of the model that the run leaves: the final evaluation, else the best so far, else the last.
+/// What tells most of the model that the run leaves: the final evaluation, else the
+/// best so far, else the last.
 const EvalRecord* telling_eval(const ReportInput& input) {
   const auto final = std::find_if(input.evals.rbegin(), input.evals.rend(), [](const auto& e) { return e.is_final; });
   if (final != input.evals.rend()) {
@@ -413,7 +416,8 @@ std::string render_report(const ReportInput& input) {
       input.notice.empty() ? "" : "<p class=\"card notice\">" + escape_html(input.notice) + "</p>\n";
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-         // Nothing may run or load, whatever a label is called: the second line of defence behind the escaping.
+         // Nothing may run or load, whatever a label is called: the second line of
+         // defence behind the escaping.
          "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
          "<title>" +
          title + (input.when.empty() ? "" : ", " + escape_html(input.when)) + "</title>\n<style>" + kReportStyle +

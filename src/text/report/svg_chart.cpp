@@ -82,7 +82,8 @@ struct Frame {
   double y(double value) const { return kBottom - (kBottom - kTop) * y_axis.place(value); }
 };
 
-/// The points to draw: of those in one pixel column, the first, least, greatest and last, so that no spike is lost.
+/// The points to draw: of those in one pixel column, the first, least, greatest and last,
+/// so that no spike is lost.
 std::vector<size_t> thin_out(const ChartSeries& series, const Frame& frame) {
   std::vector<size_t> kept;
   const size_t size = series.x.size();
@@ -191,7 +192,8 @@ std::string hover_title(const Chart& chart, size_t i) {
   return title;
 }
 
-/// Columns to hover over, at most kHoverColumns; each shows a dot on the first series and the values of all.
+/// Columns to hover over, at most kHoverColumns; each shows a dot on the first
+/// series and the values of all.
 void add_hover_columns(std::string& svg, const Chart& chart, const Frame& frame) {
   const ChartSeries& first = chart.series.front();
   const size_t size = first.x.size();

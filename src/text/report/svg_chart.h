@@ -33,8 +33,9 @@ struct Chart {
   bool from_zero = true;         ///< the y axis of a linear chart begins at 0 unless a value lies below
 };
 
-/// The chart as a `<figure>`: caption with legend, and an `<svg>` that takes the width it is given. Hovering shows the
-/// values. Each point of a kPoints series and each column to hover over carries `data-x` and `data-y`.
+/// The chart as a `<figure>`: caption with legend, and an `<svg>` that takes the width it is
+/// given. Hovering shows the values. Each point of a kPoints series and each column to hover over
+/// carries `data-x` and `data-y`.
 std::string render_chart(const Chart& chart);
 
 }  // namespace mezzo::text

@@ -8,10 +8,10 @@
 
 namespace mezzo::text {
 
-/// The checkpoint that `config.resume` asks for; "auto" without any is none. Ranks agree on it, and on what else
-/// decides which collectives they call, before any of them acts on it. Collective.
-/// @throws c10::ValueError  where there are some and none is intact, naming what is wrong with each; or where ranks see
-///     different ones.
+/// The checkpoint that `config.resume` asks for; "auto" without any is none. Ranks agree on it, and
+/// on what else decides which collectives they call, before any of them acts on it. Collective.
+/// @throws c10::ValueError  where there are some and none is intact, naming what is wrong with
+///     each; or where ranks see different ones.
 std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks);
 
 }  // namespace mezzo::text

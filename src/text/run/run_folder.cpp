@@ -175,8 +175,9 @@ void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity
   }
 }
 
-/// Without a checkpoint, the best model and the records are all there is of maybe days of training. Where a process is
-/// killed meanwhile, part of them are in the folder aside, and the next start goes on.
+/// Without a checkpoint, the best model and the records are all there is of maybe days of
+/// training. Where a process is killed meanwhile, part of them are in the folder aside,
+/// and the next start goes on.
 void RunFolder::keep_records() {
   std::error_code none;
   const fs::path metrics = config_.output / "metrics.jsonl", model = config_.output / "model.safetensors";

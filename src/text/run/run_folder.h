@@ -11,8 +11,8 @@
 
 namespace mezzo::text {
 
-/// The folder of a run. Nothing in it is changed before it is certain that the run may write there, and nothing is ever
-/// removed that no run of mezzo wrote: run.json tells.
+/// The folder of a run. Nothing in it is changed before it is certain that the run may write there,
+/// and nothing is ever removed that no run of mezzo wrote: run.json tells.
 class RunFolder {
  public:
   /// Locks the folder, where there is one.
@@ -25,15 +25,17 @@ class RunFolder {
   /// After the check: makes the folder, where there is none yet.
   void make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
 
-  /// Once run.json says whose folder it is: removes what a killed process left half written, the checkpoints of later
-  /// steps than the one that was asked for and, where --overwrite was given, the files of the run whose place is taken.
-  /// One that ended before its first checkpoint is kept in a folder.
+  /// Once run.json says whose folder it is: removes what a killed process left half written, the
+  /// checkpoints of later steps than the one that was asked for and, where --overwrite was
+  /// given, the files of the run whose place is taken. One that ended before its first
+  /// checkpoint is kept in a folder.
   void clear();
 
   /// After make(): whether the folder is still where it was made.
   bool is_there() const { return lock_->is_there(); }
 
-  /// The steps of checkpoints later than the one that was asked for, which clear() removes; newest first.
+  /// The steps of checkpoints later than the one that was asked for, which
+  /// clear() removes; newest first.
   const std::vector<int64_t>& left_behind() const { return left_behind_; }
 
   /// The run's name in run.json and in its checkpoints.

@@ -13,8 +13,8 @@
 namespace mezzo::text {
 namespace {
 
-/// Of the settings that change numbers. The model, the vocabulary and the data may lie elsewhere than they did: what
-/// they hold has to agree.
+/// Of the settings that change numbers. The model, the vocabulary and the data may lie elsewhere
+/// than they did: what they hold has to agree.
 RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
   const bool evaluations_count = follows_metric(parse_lr_schedule(config.schedule));
   RunIdentity::Values flags;

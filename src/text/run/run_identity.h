@@ -9,14 +9,15 @@ namespace mezzo::text {
 
 RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks);
 
-/// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  where ranks disagree, naming
-/// the first difference. Collective.
+/// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  where
+/// ranks disagree, naming the first difference. Collective.
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks);
 
-/// What of `was` is not so in `is`: "seed was '1', is now '2'". Of a later group nothing where an earlier one differs.
-/// Empty where they agree.
+/// What of `was` is not so in `is`: "seed was '1', is now '2'". Of a later group nothing where an
+/// earlier one differs. Empty where they agree.
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is);
-/// The same of a checkpoint; where the runs agree, whether its best model is the best by what `task` measures first.
+/// The same of a checkpoint; where the runs agree, whether its best model is the best by
+/// what `task` measures first.
 std::string describe_difference(const Checkpoint& was, const RunIdentity& is, const Task& task);
 
 }  // namespace mezzo::text

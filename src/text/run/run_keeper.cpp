@@ -47,7 +47,8 @@ std::string RunKeeper::open(const TrainConfig& config,
   }
   if (resumed && resumed->best) {
     output_->best(*resumed->best);
-    // Its file is not there in a new folder, and of a later step where the run had gone on after the checkpoint.
+    // Its file is not there in a new folder, and of a later step where the run had
+    // gone on after the checkpoint.
     best_model_->expect(resumed->best->hash);
     best_model_->mend(Look::kThorough, [&] { return std::optional(resumed->best_weights); });
   }

@@ -20,9 +20,9 @@
 
 namespace mezzo::text {
 
-/// What a run keeps on the disk: its folder, records, best model and checkpoints; and what is saved where writing
-/// fails. All of it belongs to the main rank. The others make the same calls, and those that say so wait for each
-/// other.
+/// What a run keeps on the disk: its folder, records, best model and checkpoints; and what is saved
+/// where writing fails. All of it belongs to the main rank. The others make the same calls, and
+/// those that say so wait for each other.
 class RunKeeper {
  public:
   /// The run as it is now, with all that a checkpoint holds. Collective; complete on the main rank.
@@ -32,7 +32,8 @@ class RunKeeper {
   /// @param config  must live as long as this is used.
   RunKeeper(const TrainConfig& config, const Ranks& ranks, State state);
 
-  /// Whether the run may begin in its folder, or go on there. Changes nothing. @throws c10::ValueError
+  /// Whether the run may begin in its folder, or go on there. Changes
+  /// nothing. @throws c10::ValueError
   void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
 
   /// After the check: makes and clears the folder, and begins the records. Returns the run's name.
@@ -46,7 +47,8 @@ class RunKeeper {
   /// What is shown and recorded; nullptr on the other ranks.
   RunOutput* output() { return output_ ? &*output_ : nullptr; }
 
-  /// Where work(output) fails, the ranks go on together to where they stop, so that what is in memory can be saved.
+  /// Where work(output) fails, the ranks go on together to where they stop, so that what
+  /// is in memory can be saved.
   template <class Work>
   void put_out(const Work& work) {
     try {
@@ -61,22 +63,25 @@ class RunKeeper {
   /// Whether something could not be put out here.
   bool has_failed() const { return error_ != nullptr; }
 
-  /// Where it has on the main rank: saves a checkpoint, unless the whole folder is gone, and throws. Records are on the
-  /// disk before, where they can be: a power cut may leave the checkpoint as the newest one. Where the best model is
-  /// lost, an earlier checkpoint is worth more than one without it: what comes after it is found again. Collective.
+  /// Where it has on the main rank: saves a checkpoint, unless the whole folder is gone, and
+  /// throws. Records are on the disk before, where they can be: a power cut may leave the
+  /// checkpoint as the newest one. Where the best model is lost, an earlier checkpoint is worth
+  /// more than one without it: what comes after it is found again. Collective.
   void end_if_failed();
 
-  /// The weights become the run's model. Returns the hash of their file; of none on the other ranks, or where the
-  /// checkpoint to come is to have the best model that is there.
+  /// The weights become the run's model. Returns the hash of their file; of none on the other
+  /// ranks, or where the checkpoint to come is to have the best model that is there.
   std::string save_model(const ModelConfig& config, const std::vector<std::pair<std::string, at::Tensor>>& weights);
 
-  /// Within put_out(): while a run goes on, the best weights lie in a file alone; puts it back where it is damaged.
+  /// Within put_out(): while a run goes on, the best weights lie in a file alone; puts it
+  /// back where it is damaged.
   void mend_best_model(const std::optional<BestModel>& best, BestModelFile::Look look);
   bool best_model_is_wrong() const { return !best_model_->problem(BestModelFile::Look::kThorough).empty(); }
 
   /// Saves a checkpoint. Collective.
   void save();
-  /// Likewise; a run does not end because one in between could not be written: the disk may have room again later.
+  /// Likewise; a run does not end because one in between could not be written: the disk
+  /// may have room again later.
   void save_in_between();
   /// Before the first step: what was resumed from may lie in another folder. Collective.
   void save_where_missing(int64_t step);

@@ -6,9 +6,9 @@
 
 namespace mezzo::text {
 
-/// Keeps other processes, of this host and of all that share its file system, from writing a run into the same folder:
-/// a lock on the file .run.lock there, which says who holds it. The system ends the lock with the process, however
-/// that ends.
+/// Keeps other processes, of this host and of all that share its file system, from writing a run
+/// into the same folder: a lock on the file .run.lock there, which says who holds it. The system
+/// ends the lock with the process, however that ends.
 class RunLock {
  public:
   /// @throws c10::ValueError  naming the process and the host, where another holds the lock.

@@ -113,7 +113,8 @@ RunOutput::RunOutput(const TrainConfig& config,
   if (has_records) {
     read_run_records(metrics);  // where that fails, nothing has changed yet
   }
-  // Before any other file is made or cut: it says whose folder this is, and that the run has not ended.
+  // Before any other file is made or cut: it says whose folder this is, and
+  // that the run has not ended.
   write_run_json("running", resumed ? resumed->step : 0);
   folder.clear();
   TensorBoardWriter::Options board_options;

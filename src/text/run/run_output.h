@@ -36,20 +36,22 @@ class RunOutput {
   void eval(const EvalRecord& record);
   /// The weights of its step are the best so far.
   void best(const BestModel& model);
-  /// Prints the text of the record, too, unless it says what that of the step before said: such steps are counted.
+  /// Prints the text of the record, too, unless it says what that of the step before
+  /// said: such steps are counted.
   void diagnose(const DiagnoseRecord& record);
   void communication(const CommunicationRecord& record);
   /// Saves the weights as the run's model. Returns the hash of their file.
   std::string save_model(const ModelConfig& model, const std::vector<std::pair<std::string, at::Tensor>>& weights);
-  /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is to have those of its steps.
+  /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is
+  /// to have those of its steps.
   void flush() { metrics_->flush(); }
   /// Prints the line, however quiet the run is.
   void warn(const std::string& line);
   /// No more steps come: ends the progress bar.
   void training_done();
 
-  // One of these at last. Each writes run.json and report.html; the first two only tell of what they cannot write, as
-  // there is an error, or a checkpoint saved, that matters more.
+  // One of these at last. Each writes run.json and report.html; the first two only tell of what
+  // they cannot write, as there is an error, or a checkpoint saved, that matters more.
   void stopped(int64_t step);
   void failed(int64_t step, const std::string& error);
   /// @param evaluation  on `split`; none where nothing was evaluated.

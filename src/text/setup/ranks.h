@@ -13,7 +13,8 @@
 
 namespace mezzo::text {
 
-/// The ranks of a run, of which there may be just one: then nothing is sent, and everything is as this process says.
+/// The ranks of a run, of which there may be just one: then nothing is sent, and
+/// everything is as this process says.
 class Ranks {
  public:
   /// @param group  nullptr: one process. Must outlive this.

@@ -60,8 +60,8 @@ void split_off_dev(const TrainConfig& config, Datasets& data) {
   std::tie(data.train, data.dev) = split_dataset(std::move(data.train), config.dev_ratio, config.seed);
 }
 
-/// Notes for texts outside training that are inside, too. Training on the dev file is not refused: to see a model
-/// learn a few texts by heart is a test of everything before it.
+/// Notes for texts outside training that are inside, too. Training on the dev file is not refused:
+/// to see a model learn a few texts by heart is a test of everything before it.
 void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std::vector<std::string>& notes) {
   const std::string train_file = config.train.string();
   const auto look = [&](const std::filesystem::path& path, const Dataset& texts, const std::string& role) {

@@ -15,7 +15,8 @@ namespace {
 
 double divide(double numerator, double denominator) { return denominator == 0 ? 0 : numerator / denominator; }
 
-/// NumPy's order of adding. Averages must round as scikit-learn's do where their last printed digit hangs on it.
+/// NumPy's order of adding. Averages must round as scikit-learn's do where their last
+/// printed digit hangs on it.
 double sum_as_numpy(std::span<const double> values) {
   constexpr size_t kLanes = 8, kBlock = 128;
   const size_t size = values.size();
@@ -60,7 +61,8 @@ size_t count_code_points(std::string_view text) {
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-/// A name in one cell of a table: of one line, and cut where it would push all columns off the screen.
+/// A name in one cell of a table: of one line, and cut where it would push
+/// all columns off the screen.
 std::string as_cell(std::string_view name) {
   constexpr size_t kMostColumns = 40;
   std::string cell = printable(name);

@@ -36,7 +36,8 @@ ProgressStyle resolve(ProgressStyle style, std::FILE* stream) {
   return !dumb && ::isatty(::fileno(stream)) != 0 ? ProgressStyle::kTerminal : ProgressStyle::kLines;
 }
 
-/// Whether the user's locale is a UTF-8 one, by the variables that set it: the library never calls setlocale.
+/// Whether the user's locale is a UTF-8 one, by the variables that set it: the
+/// library never calls setlocale.
 bool locale_is_utf8() {
   for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(variable);
@@ -115,8 +116,8 @@ struct Pieces {
   std::vector<std::string> extras;
 };
 
-/// Puts the pieces on one line of at most `columns`: head and count always, then by importance as they fit. A bar takes
-/// what is left, within its limits.
+/// Puts the pieces on one line of at most `columns`: head and count always, then by importance as
+/// they fit. A bar takes what is left, within its limits.
 std::string lay_out(const Pieces& pieces, size_t columns, double fraction, bool with_bar, bool utf8) {
   std::string before_bar = pieces.head;
   std::string after_bar = (pieces.head.empty() ? "" : " ") + pieces.count;

@@ -10,7 +10,8 @@
 
 namespace mezzo::text {
 
-/// A token that is found in the text itself, before WordPiece: an entry of "added_tokens" in tokenizer.json.
+/// A token that is found in the text itself, before WordPiece: an entry of
+/// "added_tokens" in tokenizer.json.
 struct AddedToken {
   std::string content;
   bool single_word = false;  // found only where no word character touches it
@@ -32,7 +33,8 @@ class AddedTokenMatcher {
  public:
   AddedTokenMatcher() = default;
 
-  /// @param patterns  what to look for, `patterns[i]` for `tokens[i]`; not empty, and all different.
+  /// @param patterns  what to look for, `patterns[i]` for `tokens[i]`; not
+  ///   empty, and all different.
   AddedTokenMatcher(std::vector<AddedToken> tokens, const std::vector<std::string>& patterns);
 
   bool empty() const { return tokens_.empty(); }

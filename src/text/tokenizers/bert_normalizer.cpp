@@ -11,8 +11,8 @@ BertNormalizer::BertNormalizer(const BertTokenizerOptions& options)
       chinese_(options.tokenize_chinese_chars()),
       strip_(options.strip_accents().value_or(options.do_lower_case())),
       lower_(options.do_lower_case()) {
-  // Code points with equal properties share their action. What differs between them (the value that a kCopy, kSpace,
-  // kIsolate or kMark action writes) is the code point itself, which `run` knows.
+  // Code points with equal properties share their action. What differs between them (the value that
+  // a kCopy, kSpace, kIsolate or kMark action writes) is the code point itself, which `run` knows.
   actions_.resize(unicode::num_properties());
   for (int i = 0; i < unicode::num_properties(); ++i) {
     actions_[i] = compile(unicode::properties_at(i), unicode::first_with(i));

@@ -17,8 +17,9 @@ namespace mezzo::text {
 
 /// BERT's normalizer and pre-tokenizer in one pass over the text.
 ///
-/// The four steps (clean, space out Chinese, NFD without non-spacing marks, lower-case) are composed once, in the
-/// constructor, into one action for each kind of code point. Only canonical reordering looks at more than one of them.
+/// The four steps (clean, space out Chinese, NFD without non-spacing marks, lower-case) are
+/// composed once, in the constructor, into one action for each kind of code point. Only canonical
+/// reordering looks at more than one of them.
 class BertNormalizer {
  public:
   explicit BertNormalizer(const BertTokenizerOptions& options);
@@ -150,7 +151,8 @@ void BertNormalizer::apply(const Action& element, std::vector<Mark>& marks, Sink
   }
 }
 
-/// Canonical reordering of the marks that stay. Those that go do not matter to it: the sort is stable.
+/// Canonical reordering of the marks that stay. Those that go do not matter
+/// to it: the sort is stable.
 template <class Sink>
 void BertNormalizer::flush(std::vector<Mark>& marks, Sink& sink) const {
   std::stable_sort(marks.begin(), marks.end(),

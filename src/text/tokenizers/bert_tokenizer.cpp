@@ -56,7 +56,8 @@ std::vector<std::pair<std::string_view, int32_t>> views(const std::vector<std::p
   return {vocab.begin(), vocab.end()};
 }
 
-/// BertNormalizer that changes nothing and only splits into words: for text that is normalized already.
+/// BertNormalizer that changes nothing and only splits into words: for text
+/// that is normalized already.
 BertTokenizerOptions only_split() {
   return BertTokenizerOptions().do_lower_case(false).strip_accents(false).tokenize_chinese_chars(false).clean_text(
       false);
@@ -147,7 +148,8 @@ struct BertTokenizer::Impl {
     normalized_tokens = AddedTokenMatcher(std::move(normalized), normalized_patterns);
   }
 
-  /// Appends the ids of a text without special tokens. Stops early once there are more than `limit`.
+  /// Appends the ids of a text without special tokens. Stops early once
+  /// there are more than `limit`.
   void append_ids(std::string_view text, size_t limit, Ids& ids) const {
     std::string repaired;
     if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
@@ -229,7 +231,8 @@ Encoding BertTokenizer::encode(std::string_view text, std::string_view pair, int
   Encoding encoding;
   encoding.truncated = first.size() + second.size() > budget;
   if (encoding.truncated) {
-    // The shorter text stays whole while it fits into half; the odd token goes to the longer, the second of equals.
+    // The shorter text stays whole while it fits into half; the odd token goes to the
+    // longer, the second of equals.
     const bool first_is_longer = first.size() > second.size();
     Ids& longer = first_is_longer ? first : second;
     Ids& shorter = first_is_longer ? second : first;

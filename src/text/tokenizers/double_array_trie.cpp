@@ -8,12 +8,12 @@
 namespace mezzo::text {
 namespace {
 
-/// Children lie from here on, so that a base, which is less by a byte, is above 0. The place before stands for the
-/// ring of free places itself: its next is the first of them.
+/// Children lie from here on, so that a base, which is less by a byte, is above 0. The place before
+/// stands for the ring of free places itself: its next is the first of them.
 constexpr int32_t kFirst = 256, kRing = kFirst - 1;
 
-/// Free places that a node with several children is tried at before it gets new ones. With 512 the array for
-/// bert-base-chinese's vocabulary is 9 % smaller and takes seven times as long.
+/// Free places that a node with several children is tried at before it gets new ones. With 512 the
+/// array for bert-base-chinese's vocabulary is 9 % smaller and takes seven times as long.
 constexpr int kPatience = 64;
 
 }  // namespace

@@ -10,14 +10,14 @@ namespace mezzo::text {
 
 /// Strings with ids, walked a byte at a time. Node 0 is the root; -1 means there is no such node.
 ///
-/// A double array (Aoe, 1989): the child of node n for byte b lies at base(n) + b and names n as its parent, so a step
-/// is one addition and one comparison.
+/// A double array (Aoe, 1989): the child of node n for byte b lies at base(n) + b and names n as
+/// its parent, so a step is one addition and one comparison.
 class DoubleArrayTrie {
  public:
   DoubleArrayTrie() : DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>>()) {}
 
-  /// Of equal keys the first counts. Ids must not be negative. Takes time in proportion to the bytes of all keys,
-  /// whatever they are, but for sorting them.
+  /// Of equal keys the first counts. Ids must not be negative. Takes time in proportion to the
+  /// bytes of all keys, whatever they are, but for sorting them.
   /// @throws c10::ValueError  where the array would need more than kMaxNodes.
   explicit DoubleArrayTrie(std::vector<std::pair<std::string_view, int32_t>> keys);
 
@@ -28,7 +28,8 @@ class DoubleArrayTrie {
 
   static constexpr int32_t kMaxNodes = 1 << 26;
 
-  /// How many places were looked at to lay out the nodes, and how many there are: the work and the room it took.
+  /// How many places were looked at to lay out the nodes, and how many there are: the
+  /// work and the room it took.
   int64_t places_tried() const { return places_tried_; }
   int64_t size() const { return static_cast<int64_t>(nodes_.size()); }
 
@@ -57,7 +58,8 @@ class DoubleArrayTrie {
   }
 
  private:
-  // A free place, which has no parent, is in a ring of all such: `base` and `id` are the next and the one before.
+  // A free place, which has no parent, is in a ring of all such: `base` and `id` are
+  // the next and the one before.
   struct Node {
     int32_t base = 0;  // a leaf's children would name the root as their node, and never do
     int32_t parent = -1;

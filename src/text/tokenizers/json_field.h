@@ -7,7 +7,8 @@
 
 namespace mezzo::text {
 
-/// A JSON value that knows its file and its name there, so that each check makes a complete message.
+/// A JSON value that knows its file and its name there, so that each check
+/// makes a complete message.
 class JsonField {
  public:
   JsonField(const nlohmann::json& value, const std::string& file, std::string name)

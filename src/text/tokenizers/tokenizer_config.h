@@ -19,7 +19,8 @@ class TokenizerConfig {
 
   JsonField root() const { return {config_, file_, ""}; }
 
-  /// Whether the class takes all of tokenizer.json. BERT's own classes take only its vocabulary and added tokens.
+  /// Whether the class takes all of tokenizer.json. BERT's own classes take only its
+  /// vocabulary and added tokens.
   bool uses_tokenizer_json_as_is() const;
 
   BertTokenizerOptions options() const;

@@ -61,7 +61,8 @@ void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length,
   check(spec.max_chars_per_word == 100, "its longest word has ", spec.max_chars_per_word, " characters, not 100");
   check(spec.options.clean_text(), "it does not clean the text");
 
-  // A line that an equal line follows does not count, so the last token also fills the ids that no token has.
+  // A line that an equal line follows does not count, so the last token also fills
+  // the ids that no token has.
   std::vector<std::string> lines(spec.vocab.empty() ? 0 : spec.vocab.back().second + 1, spec.vocab.back().first);
   for (const auto& [token, id] : spec.vocab) {
     check(token.find('\n') == token.npos && trim_end(token).size() == token.size(), "the token ", json(token).dump(),

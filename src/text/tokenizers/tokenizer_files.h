@@ -1,4 +1,5 @@
-// The files of a Hugging Face tokenizer. Every field is checked; what cannot be honoured is refused by name.
+// The files of a Hugging Face tokenizer. Every field is checked; what cannot be
+// honoured is refused by name.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,8 @@ struct TokenizerSpec {
 
 TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
 
-/// Writes vocab.txt and tokenizer_config.json; see BertTokenizer::save. `added_tokens` have their ids.
+/// Writes vocab.txt and tokenizer_config.json; see BertTokenizer::save.
+/// `added_tokens` have their ids.
 /// @param model_max_length  0: left out
 void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length, const std::filesystem::path& folder);
 

@@ -41,7 +41,8 @@ void read_json_vocab(const JsonField& field, TokenizerSpec& spec) {
   }
 }
 
-/// One side of a template: the special tokens by name, sequences as "$A" and "$B", each with its type id.
+/// One side of a template: the special tokens by name, sequences as "$A" and
+/// "$B", each with its type id.
 std::string describe_template(const JsonField& pieces) {
   std::string text;
   for (size_t i = 0; i < pieces.as_array().size(); ++i) {
@@ -59,7 +60,8 @@ std::pair<std::string, int32_t> read_pair(const JsonField& field) {
   return {field.element(0).as_string(), field.element(1).as_id()};
 }
 
-/// `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, in either of the two ways that tokenizers writes them.
+/// `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, in either of the two ways
+/// that tokenizers writes them.
 void read_post_processor(const JsonField& field, TokenizerSpec& spec) {
   const std::string type = field.has("type") ? field["type"].as_string() : "";
   if (type == "BertProcessing") {

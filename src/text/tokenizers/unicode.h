@@ -1,4 +1,5 @@
-// What tokenizers does to single code points. The tables are probed from it by tools/generate_unicode_tables.py.
+// What tokenizers does to single code points. The tables are probed from it by
+// tools/generate_unicode_tables.py.
 #pragma once
 
 #include <array>

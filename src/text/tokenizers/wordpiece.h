@@ -17,7 +17,8 @@ class WordPiece {
   WordPiece(const DoubleArrayTrie& trie, std::string_view continuation_prefix, uint64_t max_chars, int32_t unk_id)
       : trie_(&trie), inside_(trie.walk(0, continuation_prefix)), max_chars_(max_chars), unk_id_(unk_id) {}
 
-  /// Appends the ids of a word (valid UTF-8, not empty), or the unknown token's where it cannot be split.
+  /// Appends the ids of a word (valid UTF-8, not empty), or the unknown token's
+  /// where it cannot be split.
   void append_ids(std::string_view word, std::vector<int32_t>& ids) const {
     const size_t size_before = ids.size();
     if (word.size() > max_chars_ && count_code_points(word) > max_chars_) {

@@ -12,8 +12,9 @@
 namespace mezzo::text {
 namespace {
 
-/// What is left alone: a share for memory that no tensor has (the allocator's gaps, matrix libraries' buffers, the
-/// pages of files that checkpoints are written to), and a little of everybody's.
+/// What is left alone: a share for memory that no tensor has (the allocator's gaps,
+/// matrix libraries' buffers, the pages of files that checkpoints are written to),
+/// and a little of everybody's.
 constexpr double kReserve = 0.1;
 constexpr int64_t kLeastReserve = int64_t{256} << 20;
 

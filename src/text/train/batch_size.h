@@ -11,8 +11,9 @@
 
 namespace mezzo::text {
 
-/// More tokens in a micro-batch of all ranks make a step no faster per token (products of a rank reach their full speed
-/// at some 500 rows, measured on 2 cores), and a training run has fewer steps to learn in.
+/// More tokens in a micro-batch of all ranks make a step no faster per token (products of a
+/// rank reach their full speed at some 500 rows, measured on 2 cores), and a training run
+/// has fewer steps to learn in.
 constexpr int64_t kMaxAutoTokens = 8192;
 
 /// What `--batch-size auto` came to.
@@ -21,8 +22,9 @@ struct BatchSizeChoice {
   std::string reason;  ///< for the user
 };
 
-/// The largest batch whose memory, were its texts the longest of the training set, fits what `memory` has available
-/// but for a reserve, and which has on average no more than kMaxAutoTokens tokens with all ranks together.
+/// The largest batch whose memory, were its texts the longest of the training set, fits what
+/// `memory` has available but for a reserve, and which has on average no more than kMaxAutoTokens
+/// tokens with all ranks together.
 ///
 /// @param memory  of this rank's device; ranks of one host share it.
 /// @throws c10::ValueError  where not even one text fits.
@@ -31,8 +33,8 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
                                   const Ranks& ranks,
                                   const MachineMemory& memory);
 
-/// `config` with a number for a batch size: that of the checkpoint of a run that goes on, or one that all ranks have
-/// the memory for. What was chosen is added to `setup.notes`. Collective.
+/// `config` with a number for a batch size: that of the checkpoint of a run that goes on, or one
+/// that all ranks have the memory for. What was chosen is added to `setup.notes`. Collective.
 /// @param resumed_batch_size  as the checkpoint has it; empty without one.
 TrainConfig with_batch_size(TrainConfig config,
                             RunSetup& setup,

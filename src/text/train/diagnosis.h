@@ -21,18 +21,20 @@ class Diagnosis {
   using PartOf = std::function<std::string(const std::string& parameter)>;
   explicit Diagnosis(PartOf part_of) : part_of_(std::move(part_of)) {}
 
-  /// Counts the optimizer's gradients, which are still multiplied by `scale`, by part of the model. Syncs.
+  /// Counts the optimizer's gradients, which are still multiplied by `scale`, by
+  /// part of the model. Syncs.
   std::vector<GradientExponents> count(AmpOptimizer& optimizer, double scale) const;
 
-  /// Called once a step, before it is taken, on gradients that are still multiplied by `scale`. Syncs.
+  /// Called once a step, before it is taken, on gradients that are still
+  /// multiplied by `scale`. Syncs.
   void look_at(AmpOptimizer& optimizer, double scale, const OverflowReport& overflow);
 
-  /// Where the step's gradients were counted and may be 0 because `scale` is too small for float16: a scale at which to
-  /// count them again.
+  /// Where the step's gradients were counted and may be 0 because `scale` is too small for float16:
+  /// a scale at which to count them again.
   std::optional<double> better_scale(double scale) const;
 
-  /// Puts `true_ones` in the place of the step's gradients as they were counted; of the same step both, `at_scale` with
-  /// the scale in use and `true_ones` with a better one.
+  /// Puts `true_ones` in the place of the step's gradients as they were counted; of the same step
+  /// both, `at_scale` with the scale in use and `true_ones` with a better one.
   void found_underflow(const std::vector<GradientExponents>& at_scale, std::vector<GradientExponents> true_ones);
 
   /// How the gradients so far are spread; nullopt where none were counted since the last time.
@@ -61,7 +63,8 @@ bool are_finite(const std::vector<GradientExponents>& groups);
 /// Why gradients of a skipped step were inf or NaN, and what to do.
 /// @param has_scale  fp16.
 /// @param is_static  the scale never changes.
-/// @param unscaled  the gradients of the step without a scale, where all of them are finite; else empty.
+/// @param unscaled  the gradients of the step without a scale, where all of
+///   them are finite; else empty.
 DiagnoseRecord describe_cause(const StepRecord& record,
                               bool has_scale,
                               bool is_static,

@@ -17,7 +17,8 @@ class GradientAccumulation {
   GradientAccumulation(const TrainConfig& config, const RunSetup& setup, const RunPlan& plan, TrainingModel& model)
       : config_(config), setup_(setup), plan_(plan), model_(model) {}
 
-  /// Adds the gradients of each micro-batch's share of the loss, as `scale` returns it. Counts its tokens in `record`.
+  /// Adds the gradients of each micro-batch's share of the loss, as `scale` returns it.
+  /// Counts its tokens in `record`.
   /// @return the sum of this rank's shares; over all ranks, that is the mean loss.
   at::Tensor run(const std::vector<MicroBatch>& micro_batches,
                  StepRecord& record,

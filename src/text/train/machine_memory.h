@@ -15,18 +15,20 @@ struct MachineMemory {
   std::string source;     ///< what says so, for messages: "the machine", "the control group", "cuda:0"
 };
 
-/// Of a CPU: what the kernel calls available, or what the control groups of this process (version 2 or 1) still allow,
-/// if that is less. Of any other device: what its allocator says is free.
+/// Of a CPU: what the kernel calls available, or what the control groups of this process (version 2
+/// or 1) still allow, if that is less. Of any other device: what its allocator says is free.
 ///
 /// @param root  where proc/ and sys/ are, for tests.
-/// @throws c10::ValueError  where the device does not tell; c10::Error where /proc/meminfo cannot be read.
+/// @throws c10::ValueError  where the device does not tell; c10::Error where
+///   /proc/meminfo cannot be read.
 MachineMemory machine_memory(const c10::Device& device, const std::filesystem::path& root = "/");
 
 /// The memory that the program has resident now, in bytes; 0 where the kernel does not tell.
 int64_t resident_memory_bytes();
 
-/// The most memory that the program has had resident, in bytes: the kernel's high-water mark of its address space. That
-/// of getrusage would include what a parent process held when it started this one.
+/// The most memory that the program has had resident, in bytes: the kernel's high-water
+/// mark of its address space. That of getrusage would include what a parent process held
+/// when it started this one.
 int64_t peak_memory_bytes();
 
 }  // namespace mezzo::text

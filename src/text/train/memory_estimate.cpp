@@ -37,8 +37,9 @@ int64_t largest_parameter_bytes(const ModelForTask& model) { return kFloatBytes 
 double layer_bytes_per_row(const ModelConfig& model, Precision precision) {
   const auto hidden = static_cast<double>(model.hidden_size), inner = static_cast<double>(model.intermediate_size);
   const auto heads = static_cast<double>(model.num_attention_heads);
-  // Its input, queries, keys, values and context; the first norm, and its output; the inner product; the second norm;
-  // and of each head the logarithm of its softmax's sum. In half precision all but the norms and those have two bytes.
+  // Its input, queries, keys, values and context; the first norm, and its output; the inner
+  // product; the second norm; and of each head the logarithm of its softmax's sum. In half
+  // precision all but the norms and those have two bytes.
   return precision == Precision::kFloat32 ? 4 * (8 * hidden + inner + heads) : 20 * hidden + 2 * inner + 4 * heads;
 }
 
@@ -54,7 +55,8 @@ int64_t activation_bytes(const ModelForTask& whole,
   const auto inner = static_cast<double>(model.intermediate_size);
   const auto layers = static_cast<double>(model.num_hidden_layers);
   const double layer = rows * layer_bytes_per_row(model, precision);
-  // Gradients of the layer's output, of its second half's two inputs, of the inner rows, and the activations once more.
+  // Gradients of the layer's output, of its second half's two inputs, of the inner rows, and
+  // the activations once more.
   const double work =
       rows * (precision == Precision::kFloat32 ? 4 * (3 * hidden + 2 * inner) : 10 * hidden + 4 * inner);
   const double embeddings = rows * kFloatBytes * hidden;

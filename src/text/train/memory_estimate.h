@@ -34,8 +34,9 @@ struct BatchShape {
 MemoryEstimate estimate_memory(
     const ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
 
-/// Bytes that an encoder layer other than the last keeps for backward of each row, on a CPU: fused/attention.cpp and
-/// fused/feed_forward.cpp. tests/python/test_memory.py compares with what is measured.
+/// Bytes that an encoder layer other than the last keeps for backward of each row, on a
+/// CPU: fused/attention.cpp and fused/feed_forward.cpp. tests/python/test_memory.py
+/// compares with what is measured.
 double layer_bytes_per_row(const ModelConfig& model, Precision precision);
 
 /// In float32: of the table of words, as a rule.

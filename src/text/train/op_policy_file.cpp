@@ -41,7 +41,8 @@ class PolicyReader {
     }
   }
 
-  /// A name with a dot that stands without quotes is a table in a table to TOML; here it is the op's overload.
+  /// A name with a dot that stands without quotes is a table in a table to TOML;
+  /// here it is the op's overload.
   void set_lines(OpPolicy& policy, const toml::table& table, const std::string& prefix) const {
     for (const auto& [key, value] : table) {
       const std::string op = prefix + std::string(key.str());

@@ -45,8 +45,8 @@ void StepDiagnosis::diagnose(const StepRecord& record, const std::vector<MicroBa
   }
 }
 
-/// Same weights, texts, dropout and scale, so the same overflow; but op by op in place of fused blocks, which rounds
-/// otherwise. Each rank by itself.
+/// Same weights, texts, dropout and scale, so the same overflow; but op by op in place of fused
+/// blocks, which rounds otherwise. Each rank by itself.
 std::optional<NonFiniteOp> StepDiagnosis::retrace(const std::vector<MicroBatch>& micro_batches, StepRecord record) {
   const auto no_sync = model_.no_sync();
   const FiniteTracer tracer;
@@ -66,8 +66,9 @@ std::vector<GradientExponents> StepDiagnosis::gradients_at(double scale,
   return counted;
 }
 
-/// Counts gradients that may have become 0 again, with the scale they had and with one that suits them. By now the
-/// weights have moved by a step, for both. Collective: what the main rank suspects, all look for.
+/// Counts gradients that may have become 0 again, with the scale they had and with one that
+/// suits them. By now the weights have moved by a step, for both. Collective: what the main
+/// rank suspects, all look for.
 void StepDiagnosis::look_for_underflow(const StepRecord& record, const std::vector<MicroBatch>& micro_batches) {
   if (!has_scale_) {
     return;

@@ -11,8 +11,9 @@
 
 namespace mezzo::text {
 
-/// Finds out why gradients of a step are inf, NaN or 0, by taking its micro-batches again: with other loss scales, or
-/// op by op. Changes no number of the run. Every rank must make the same calls.
+/// Finds out why gradients of a step are inf, NaN or 0, by taking its micro-batches
+/// again: with other loss scales, or op by op. Changes no number of the run. Every rank
+/// must make the same calls.
 class StepDiagnosis {
  public:
   /// All must outlive this.
@@ -23,7 +24,8 @@ class StepDiagnosis {
                 TrainingModel& model,
                 RunKeeper& keeper);
 
-  /// Called before a step is taken. Waits for the device, so only where `--diagnose` or `is_last_chance` asks for it.
+  /// Called before a step is taken. Waits for the device, so only where `--diagnose` or
+  /// `is_last_chance` asks for it.
   /// @param loss_scale  that the gradients are multiplied by.
   void look_at_gradients(double loss_scale, bool is_last_chance);
 
@@ -31,7 +33,8 @@ class StepDiagnosis {
   /// @param is_new  whether the step before was not skipped.
   void diagnose(const StepRecord& record, const std::vector<MicroBatch>& micro_batches, bool is_new);
 
-  /// Whether the loss, its scale or neither keeps the gradients of a skipped step from being finite. Collective.
+  /// Whether the loss, its scale or neither keeps the gradients of a skipped step from
+  /// being finite. Collective.
   DiagnoseRecord find_cause(const StepRecord& record, const std::vector<MicroBatch>& micro_batches);
 
   /// Of the gradients that look_at_gradients() saw.

@@ -35,8 +35,8 @@
 namespace mezzo::text {
 namespace {
 
-/// Gradients that stay inf or NaN however far the scale falls will not come back. Counted here and not by the scaler:
-/// without one, in fp32 and bf16, steps are skipped too.
+/// Gradients that stay inf or NaN however far the scale falls will not come back. Counted here and
+/// not by the scaler: without one, in fp32 and bf16, steps are skipped too.
 constexpr int64_t kMaxSkipsInARow = 50;
 
 std::vector<std::pair<std::string, at::Tensor>> clone(const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
@@ -112,7 +112,8 @@ class Trainer {
     const PlannedWork work = look_ahead(config_, setup_.train, plan_);
     const auto estimate = estimate_memory(*setup_.model, setup_.precision, config_, plan_.ranks, work.largest);
     MachineMemory memory = machine_memory(setup_.device);
-    // Where it may be too much, trying would be worse than not knowing. The weights are there already.
+    // Where it may be too much, trying would be worse than not knowing. The
+    // weights are there already.
     const bool may_fit = estimate.total - estimate.weights < memory.available;
     if (setup_.device.is_cpu()) {
       memory.available += resident_memory_bytes();  // as a run has from its start
@@ -162,7 +163,8 @@ class Trainer {
     return stop ? stopped() : finish();
   }
 
-  /// One optimizer step over `grad_accumulation` micro-batches. Returns whether to stop, which any rank may ask for.
+  /// One optimizer step over `grad_accumulation` micro-batches. Returns whether to stop,
+  /// which any rank may ask for.
   bool train_step() {
     const auto begin = Clock::now();
     StepRecord record{.step = counters_.step + 1};
@@ -176,7 +178,8 @@ class Trainer {
         accumulation_->run(micro_batches, record, [&](const at::Tensor& share) { return scaler_.scale(share); });
     const auto [grad_norm, found_inf] = update_weights();
 
-    // The one time a step waits for the device: whether it was skipped decides the next learning rate.
+    // The one time a step waits for the device: whether it was skipped
+    // decides the next learning rate.
     const auto next_scale = scaler_.is_enabled() ? scaler_.scale_tensor() : at::ones_like(loss);
     const auto values = at::stack({loss, grad_norm.to(at::kFloat), found_inf.to(at::kFloat), next_scale}).cpu();
     const auto value = values.accessor<float, 1>();
@@ -212,7 +215,8 @@ class Trainer {
     return total[2] != 0;
   }
 
-  /// Steps, clipped. Returns the norm of the true gradients, and 1 where the step was skipped, both on the device.
+  /// Steps, clipped. Returns the norm of the true gradients, and 1 where the step was
+  /// skipped, both on the device.
   std::pair<at::Tensor, at::Tensor> update_weights() {
     diagnosis_->look_at_gradients(loss_scale_, /*is_last_chance=*/skips_in_a_row_ + 1 >= kMaxSkipsInARow);
     if (scaler_.is_enabled()) {
@@ -279,7 +283,8 @@ class Trainer {
     return true;
   }
 
-  /// @param record  step and split, and whether it is the final one. Returns nullopt when it was stopped.
+  /// @param record  step and split, and whether it is the final one. Returns
+  ///   nullopt when it was stopped.
   std::optional<Evaluation> evaluate(EvalRecord record, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
     auto outputs = predict_outputs(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },

@@ -20,8 +20,9 @@
 
 namespace mezzo::text {
 
-/// A model with all that updates it: the optimizer, whole or sharded; float32 masters, where the model itself is half;
-/// and the exchange of gradients, where there are several ranks. Every rank must make the same calls.
+/// A model with all that updates it: the optimizer, whole or sharded; float32 masters, where the
+/// model itself is half; and the exchange of gradients, where there are several ranks. Every rank
+/// must make the same calls.
 class TrainingModel {
  public:
   /// @param resumed  whose weights and optimizer state to take over; nullptr for none.
@@ -32,7 +33,8 @@ class TrainingModel {
   /// While it lives, backward adds to this rank's gradients only. Empty for one rank.
   std::unique_ptr<distributed::NoSyncGuard> no_sync();
 
-  /// Whether gradients are summed outside of the model, in float32, and so have to be exchanged before they are.
+  /// Whether gradients are summed outside of the model, in float32, and so have to be
+  /// exchanged before they are.
   bool has_masters() const { return masters_.has_value(); }
   void accumulate_in_masters() { masters_->accumulate_gradients(); }
 

@@ -36,8 +36,8 @@ std::vector<ParamGroup> make_groups(const TrainConfig& config,
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups) {
-  // Without clipping the norm is measured all the same, for the records, and where it is not finite the step is
-  // skipped.
+  // Without clipping the norm is measured all the same, for the records, and where it is not
+  // finite the step is skipped.
   const double max_norm = config.max_grad_norm > 0 ? config.max_grad_norm : std::numeric_limits<double>::infinity();
   const auto with = [&](auto options) { return options.lr(config.learning_rate).max_grad_norm(max_norm); };
   if (config.optimizer == "adamw") return std::make_unique<AdamW>(std::move(groups), with(AdamWOptions()));

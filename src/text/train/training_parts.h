@@ -19,14 +19,16 @@ namespace mezzo::text {
 /// @throws c10::ValueError  where the checkpoint's weights are not those of `parameters`.
 void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& parameters);
 
-/// Without weight decay for biases and norms, and by layer where the learning rate decays with depth.
+/// Without weight decay for biases and norms, and by layer where the
+/// learning rate decays with depth.
 std::vector<ParamGroup> make_groups(const TrainConfig& config,
                                     const std::vector<NamedParameter>& parameters,
                                     const ModelForTask& model);
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups);
 
-/// Of the schedules that follow the loss on dev; nullopt for the others. --learning-rate is the largest it may reach.
+/// Of the schedules that follow the loss on dev; nullopt for the others. --learning-rate is
+/// the largest it may reach.
 std::optional<MetricSchedule> make_metric_schedule(const TrainConfig& config);
 
 /// How the ranks' gradients are added up. Collective.

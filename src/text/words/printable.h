@@ -6,14 +6,15 @@
 
 namespace mezzo::text {
 
-/// `text` with line feeds and tabs as spaces and without other control characters, so that it can neither break a
-/// line nor steer a terminal; invalid UTF-8 becomes U+FFFD.
+/// `text` with line feeds and tabs as spaces and without other control characters, so that it can
+/// neither break a line nor steer a terminal; invalid UTF-8 becomes U+FFFD.
 std::string printable(std::string_view text);
 
 /// `value` with so many digits behind the point; NaN as "NaN", whatever its sign.
 std::string fixed(double value, int digits);
 
-/// The columns of a terminal that `text` fills: two for East Asian wide characters, none for combining marks.
+/// The columns of a terminal that `text` fills: two for East Asian wide characters,
+/// none for combining marks.
 size_t display_width(std::string_view text);
 
 /// The longest beginning of `text` that fills at most `columns`.

@@ -1,5 +1,5 @@
-// Launches any command, for the tests: launch_program nproc=2 max_restarts=1 … -- COMMAND…, or -- COMMAND… --
-// RESTARTED…
+// Launches any command, for the tests: launch_program nproc=2 max_restarts=1 … -- COMMAND…, or
+// -- COMMAND… -- RESTARTED…
 #include <c10/util/Exception.h>
 
 #include <algorithm>

@@ -17,6 +17,7 @@ def run():
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    # Inputs, weights and biases to bfloat16; the norm's input to float32, its result back; the logits to float32.
+    # Inputs, weights and biases to bfloat16; the norm's input to float32, its result
+    # back; the logits to float32.
     half = 2 * (64 * 16 + 16 * 32 + 32 + 64 * 32 + 32 * 4 + 4)
     return {"losses": losses, "bytes": [half + 4 * (64 * 32 + 64 * 4)]}

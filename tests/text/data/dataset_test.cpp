@@ -93,7 +93,8 @@ TEST_F(LoadRowsTest, ReadsNothingAfterTheLimit) {
 }
 
 TEST_F(LoadRowsTest, ReadsNoMoreOfAFileThanTheLimitAsksFor) {
-  // The writer of a pipe that stays open: a reader that wants more than two rows would wait for ever.
+  // The writer of a pipe that stays open: a reader that wants more than two
+  // rows would wait for ever.
   for (const auto& [file, rows] :
        std::vector<std::pair<std::string, std::string>>{{"p.json", "[[\"a\",0],[\"b\",1]"},
                                                         {"p.jsonl", "[\"a\",0]\n[\"b\",1]\n"},

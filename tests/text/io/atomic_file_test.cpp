@@ -94,7 +94,8 @@ TEST(AtomicFileTest, SaysWhenTheFolderIsMissing) {
 
 TEST(AtomicFileTest, SaysWhenTheDiskIsFull) {
   const ScratchFolder folder;
-  // A full disk cannot be had without a mount, and /dev/full is no regular file; a file size limit fails the same call.
+  // A full disk cannot be had without a mount, and /dev/full is no regular file; a file size
+  // limit fails the same call.
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);

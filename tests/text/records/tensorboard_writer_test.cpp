@@ -32,7 +32,8 @@ TEST_F(TensorBoardWriterTest, WritesTheBytesOfARecordThatTensorBoardWrote) {
   TensorBoardWriter writer(folder_);
   const auto before = bytes_of(writer.path()).size();
   writer.add_scalar("loss", 0.5, /*step=*/300, /*wall_time=*/2.0);
-  // tensorboard.summary.writer.record_writer.RecordWriter, given Event(wall_time=2, step=300, summary=...).
+  // tensorboard.summary.writer.record_writer.RecordWriter, given
+  // Event(wall_time=2, step=300, summary=...).
   const std::string expected = with_zeros(
       "\x1b\x00\x00\x00\x00\x00\x00\x00\x1a\x0d\x9e\x13"
       "\x09\x00\x00\x00\x00\x00\x00\x00\x40\x10\xac\x02\x2a\x0d\x0a\x0b\x0a\x04loss\x15\x00\x00\x00\x3f"

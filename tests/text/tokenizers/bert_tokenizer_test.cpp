@@ -231,7 +231,8 @@ TEST_F(BertTokenizerTest, RefusesAFileThatIsNoVocabulary) {
 }
 
 TEST_F(BertTokenizerTest, LooksAtWhiteSpaceOnceHoweverManyTokensTakeIt) {
-  // A token that is a space itself and takes the spaces around it: looking at all of them for each would take hours.
+  // A token that is a space itself and takes the spaces around it: looking at all of them
+  // for each would take hours.
   json document = wordpiece_document();
   document["added_tokens"].push_back(
       {{"id", 15}, {"content", " "}, {"normalized", false}, {"lstrip", true}, {"rstrip", true}});

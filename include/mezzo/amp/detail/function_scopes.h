@@ -18,8 +18,8 @@
 /// What the templates of custom_function.h are made of; not for use elsewhere.
 namespace mezzo::detail {
 
-/// Casts the tensors among the arguments of one call of a registered function, and switches autocast off for what it is
-/// made of, while it lives.
+/// Casts the tensors among the arguments of one call of a registered function, and switches
+/// autocast off for what it is made of, while it lives.
 class FunctionScope {
  public:
   FunctionScope(const std::string& name, CastPolicy policy, c10::DeviceType device_type);

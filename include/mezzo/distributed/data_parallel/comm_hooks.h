@@ -7,11 +7,13 @@
 
 namespace mezzo::distributed {
 
-/// Reduces one bucket of gradients in place of DistributedDataParallel's own all-reduce: starts the communication and
-/// returns a future of the reduced tensor (or of a list that begins with it), of the bucket's number of elements. It
-/// divides by `group->size()` itself. Called in backward, in the same order on every rank.
+/// Reduces one bucket of gradients in place of DistributedDataParallel's own all-reduce: starts the
+/// communication and returns a future of the reduced tensor (or of a list that begins with it), of
+/// the bucket's number of elements. It divides by `group->size()` itself. Called in backward, in
+/// the same order on every rank.
 ///
-/// @param group  counts what goes through it (CommStats): all-reduce, reduce, broadcast, all-gather and reduce-scatter.
+/// @param group  counts what goes through it (CommStats): all-reduce, reduce, broadcast,
+///   all-gather and reduce-scatter.
 using CommHook = std::function<c10::intrusive_ptr<c10::ivalue::Future>(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10d::GradBucket& bucket)>;
 
@@ -19,13 +21,13 @@ using CommHook = std::function<c10::intrusive_ptr<c10::ivalue::Future>(
 c10::intrusive_ptr<c10::ivalue::Future> allreduce_hook(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                        c10d::GradBucket& bucket);
 
-/// Their sum: for losses that are divided by the samples of all ranks, so that gradients are as large as one process
-/// would have them.
+/// Their sum: for losses that are divided by the samples of all ranks, so that gradients are as
+/// large as one process would have them.
 c10::intrusive_ptr<c10::ivalue::Future> allreduce_sum_hook(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                            c10d::GradBucket& bucket);
 
-/// Sends gradients in float16, half the bytes of float32. They are divided by the number of ranks before they are added
-/// up, so that sums do not overflow that the ranks' own gradients would not.
+/// Sends gradients in float16, half the bytes of float32. They are divided by the number of ranks
+/// before they are added up, so that sums do not overflow that the ranks' own gradients would not.
 c10::intrusive_ptr<c10::ivalue::Future> fp16_compress_hook(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                                            c10d::GradBucket& bucket);
 

@@ -19,10 +19,11 @@ namespace mezzo::distributed {
 
 /// As torch.nn.parallel.DistributedDataParallel names them.
 struct DistributedDataParallelOptions {
-  /// Looks in each forward's output which parameters took part in it, and expects no gradients for the others.
+  /// Looks in each forward's output which parameters took part in it, and expects no
+  /// gradients for the others.
   TORCH_ARG(bool, find_unused_parameters) = false;
-  /// Promises that every step uses the same parameters, as often: unused ones cost nothing then, and a parameter may
-  /// get several gradients in one backward, as under activation checkpointing.
+  /// Promises that every step uses the same parameters, as often: unused ones cost nothing then,
+  /// and a parameter may get several gradients in one backward, as under activation checkpointing.
   TORCH_ARG(bool, static_graph) = false;
   /// Gradients are views into the buckets that are sent: saves a copy of them in memory.
   TORCH_ARG(bool, gradient_as_bucket_view) = false;
@@ -30,13 +31,14 @@ struct DistributedDataParallelOptions {
   TORCH_ARG(std::optional<double>, bucket_cap_mb);
   /// Rank 0's buffers are copied to the others at start and before each forward in training mode.
   TORCH_ARG(bool, broadcast_buffers) = true;
-  /// Checks at start that all ranks have the same model, and copies rank 0's parameters and buffers to the others.
+  /// Checks at start that all ranks have the same model, and copies rank 0's parameters
+  /// and buffers to the others.
   TORCH_ARG(bool, init_sync) = true;
 };
 
 struct JoinOptions {
-  /// Gradients are divided by the number of ranks there are, so that every batch weighs the same; false: by that of
-  /// the ranks that still have batches.
+  /// Gradients are divided by the number of ranks there are, so that every batch weighs the same;
+  /// false: by that of the ranks that still have batches.
   TORCH_ARG(bool, divide_by_initial_world_size) = true;
   /// Throws on every rank as soon as one has run out of batches.
   TORCH_ARG(bool, throw_on_early_termination) = false;
@@ -50,8 +52,8 @@ class DistributedDataParallelBase {
   DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
   DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
 
-  /// While the guard lives, backward passes of forward passes begun under it add to this rank's gradients only; the
-  /// first backward afterwards reduces the sums. For gradient accumulation.
+  /// While the guard lives, backward passes of forward passes begun under it add to this rank's
+  /// gradients only; the first backward afterwards reduces the sums. For gradient accumulation.
   [[nodiscard]] NoSyncGuard no_sync(bool enabled = true);
 
   /// Replaces the all-reduce of gradients. Once, before the first backward.
@@ -131,7 +133,8 @@ template <class Module>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
   /// Every rank must get here; collectives follow.
-  /// @throws c10::ValueError  on all ranks where their models or options differ; where nothing is to be trained.
+  /// @throws c10::ValueError  on all ranks where their models or options differ; where
+  ///   nothing is to be trained.
   DistributedDataParallel(std::shared_ptr<Module> module,
                           ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})
@@ -146,8 +149,8 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   Module& module() const { return *module_; }
 
   /// Calls the module's `forward`, and makes ready for the backward that follows.
-  /// @throws c10::ValueError  where unused parameters are to be found, or the graph is static, and the output is of a
-  ///     type that is no TensorStructure.
+  /// @throws c10::ValueError  where unused parameters are to be found, or the graph is static, and
+  ///     the output is of a type that is no TensorStructure.
   template <class... Args>
   auto forward(Args&&... args) {
     this->before_forward();

@@ -18,10 +18,11 @@ struct DistributedSamplerOptions {
   TORCH_ARG(bool, shuffle) = true;
   /// Of the shuffle, with the epoch added. The same on all ranks.
   TORCH_ARG(uint64_t, seed) = 0;
-  /// true: leaves out the last indices, fewer than there are ranks, so that all ranks get equally many.
+  /// true: leaves out the last indices, fewer than there are ranks, so that
+  /// all ranks get equally many.
   TORCH_ARG(bool, drop_last) = false;
-  /// true: gives some indices twice, so that all ranks get equally many. false: each index occurs exactly once over all
-  /// ranks, as an evaluation needs it, and ranks differ by one in size.
+  /// true: gives some indices twice, so that all ranks get equally many. false: each index occurs
+  /// exactly once over all ranks, as an evaluation needs it, and ranks differ by one in size.
   TORCH_ARG(bool, padding) = true;
 };
 
@@ -34,7 +35,8 @@ struct DistributedSamplerOptions {
 ///     differently.
 class DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  /// @throws c10::ValueError  for a negative size, a rank outside [0, num_replicas), or drop_last without padding.
+  /// @throws c10::ValueError  for a negative size, a rank outside [0, num_replicas), or
+  ///   drop_last without padding.
   explicit DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options = {});
 
   /// The share of this epoch: indices into the data set.
@@ -42,7 +44,8 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   /// How many those are; the same in every epoch.
   int64_t size() const;
 
-  /// Names the epoch, so that each is shuffled anew. Call it on all ranks alike, before `indices` or `reset`.
+  /// Names the epoch, so that each is shuffled anew. Call it on all ranks alike,
+  /// before `indices` or `reset`.
   void set_epoch(int64_t epoch) { epoch_ = epoch; }
   int64_t epoch() const { return epoch_; }
 

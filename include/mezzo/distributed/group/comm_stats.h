@@ -11,8 +11,8 @@ struct CommTraffic {
   int64_t other_bytes = 0;     ///< buffers, the map of used parameters, the order of buckets
   int64_t buckets = 0;
   int64_t collectives = 0;  ///< those that carried gradients
-  /// How long at least one collective with gradients was under way, or a hook that needs none held up backward. CPU
-  /// tensors only.
+  /// How long at least one collective with gradients was under way, or a hook that needs none held
+  /// up backward. CPU tensors only.
   double seconds = 0;
   /// The part of `seconds` after backward had nothing left to compute: what communication costs.
   double exposed_seconds = 0;

@@ -32,13 +32,14 @@ struct ProcessGroupOptions {
 class ProcessGroup {
  public:
   /// Meets the other ranks.
-  /// @throws c10::Error  within the timeout, naming the ranks that did not come, or the store that could not be
-  /// reached.
+  /// @throws c10::Error  within the timeout, naming the ranks that did not come, or the store
+  /// that could not be reached.
   /// @throws c10::ValueError  for a CUDA device where LibTorch has no NCCL.
   explicit ProcessGroup(const RankEnvironment& environment, const ProcessGroupOptions& options = {});
 
-  /// Leaves at once, which ends the collectives of others with an error unless `shutdown` came before. Where this rank
-  /// hosts the store, it stays a few seconds more, so that the others can see what happened.
+  /// Leaves at once, which ends the collectives of others with an error unless `shutdown`
+  /// came before. Where this rank hosts the store, it stays a few seconds more, so that the
+  /// others can see what happened.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -62,20 +63,22 @@ class ProcessGroup {
   /// Whether `here` holds on any rank.
   bool any(bool here);
 
-  /// Throws on all ranks where they do not give the same values by name: "NAME differs between ranks: …", naming the
-  /// first rank that differs from rank 0, and both values.
+  /// Throws on all ranks where they do not give the same values by name: "NAME differs between
+  /// ranks: …", naming the first rank that differs from rank 0, and both values.
   void check_same(const std::map<std::string, std::string>& values);
 
-  /// Runs `work` on every rank, and throws on all of them where it threw on one: there its own error, on the others
-  /// one that names the rank and repeats the message. For work that calls no collectives, such as reading files.
+  /// Runs `work` on every rank, and throws on all of them where it threw on one: there its own
+  /// error, on the others one that names the rank and repeats the message. For work that calls no
+  /// collectives, such as reading files.
   void all_or_none(const std::function<void()>& work);
 
-  /// Runs `work`, which may call collectives, also within backward. Where one of them fails, throws an error that names
-  /// the rank to blame; where `work` fails by itself, lets the other ranks know and rethrows.
+  /// Runs `work`, which may call collectives, also within backward. Where one of them fails,
+  /// throws an error that names the rank to blame; where `work` fails by itself, lets the
+  /// other ranks know and rethrows.
   void guard(const std::function<void()>& work);
 
-  /// Ends the group in good order: waits until every rank is here. Call last. Where rank 0 hosts the store, it stays
-  /// until the others need that no more, or have no heartbeat.
+  /// Ends the group in good order: waits until every rank is here. Call last. Where rank 0 hosts
+  /// the store, it stays until the others need that no more, or have no heartbeat.
   void shutdown();
 
  private:

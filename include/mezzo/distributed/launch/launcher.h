@@ -12,7 +12,8 @@ namespace mezzo::distributed {
 struct LaunchOptions {
   explicit LaunchOptions(std::vector<std::string> command) : command_(std::move(command)) {}
 
-  /// The program and its arguments, the same for every rank. Without a slash it is looked for in PATH.
+  /// The program and its arguments, the same for every rank. Without a slash
+  /// it is looked for in PATH.
   TORCH_ARG(std::vector<std::string>, command);
   /// What restarts run instead, such as the same command with `--resume auto`; empty: `command`.
   TORCH_ARG(std::vector<std::string>, restart_command);
@@ -21,16 +22,18 @@ struct LaunchOptions {
   /// Nodes in all, each with a launcher of its own and the same `nproc`; `node_rank` counts from 0.
   TORCH_ARG(int64_t, nnodes) = 1;
   TORCH_ARG(int64_t, node_rank) = 0;
-  /// Where ranks meet: a name or address of node 0 that every node can reach, and a port that is free there. On a
-  /// single node neither is needed: a free port of 127.0.0.1 is chosen. Restart k of several nodes meets at
-  /// `master_port` + k, so that no rank can mistake an earlier life of the run for its own.
+  /// Where ranks meet: a name or address of node 0 that every node can reach, and a port that
+  /// is free there. On a single node neither is needed: a free port of 127.0.0.1 is chosen.
+  /// Restart k of several nodes meets at `master_port` + k, so that no rank can mistake an
+  /// earlier life of the run for its own.
   TORCH_ARG(std::string, master_addr);
   TORCH_ARG(int64_t, master_port) = 0;
   /// How often all ranks are started again after one has failed.
   TORCH_ARG(int64_t, max_restarts) = 0;
   /// Exit statuses that another try cannot mend, such as the one for wrong usage.
   TORCH_ARG(std::vector<int>, final_statuses) = { 2 };
-  /// How long ranks may take to end after SIGINT or SIGTERM was passed on to them, before SIGKILL ends them.
+  /// How long ranks may take to end after SIGINT or SIGTERM was passed on to them,
+  /// before SIGKILL ends them.
   TORCH_ARG(double, grace_seconds) = 30;
   /// The same, after another rank has failed.
   TORCH_ARG(double, failure_grace_seconds) = 5;

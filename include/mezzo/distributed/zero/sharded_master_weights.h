@@ -22,17 +22,19 @@ namespace mezzo::distributed {
 /// Communicates nothing. Not thread-safe; syncs as MasterWeights does.
 class ShardedMasterWeights {
  public:
-  /// @param owner  the rank that updates a parameter, by name, of all that are trained (`partition_parameters`). Frozen
-  ///     ones have a master on every rank. Of a tied one, the first name counts.
-  /// @throws c10::ValueError  as MasterWeights, and for a parameter that has no owner; nothing has changed then.
+  /// @param owner  the rank that updates a parameter, by name, of all that are trained
+  ///     (`partition_parameters`). Frozen ones have a master on every rank. Of a tied
+  ///     one, the first name counts.
+  /// @throws c10::ValueError  as MasterWeights, and for a parameter that has no owner;
+  ///   nothing has changed then.
   ShardedMasterWeights(const std::vector<NamedParameter>& model,
                        c10::ScalarType dtype,
                        const std::map<std::string, int>& owner,
                        int rank,
                        MasterWeightsOptions options = {});
 
-  /// What to train, in the model's order: masters, whose `shadow` is the model's parameter, norms that stay float32,
-  /// and for parameters of other ranks the model's own half ones.
+  /// What to train, in the model's order: masters, whose `shadow` is the model's parameter, norms
+  /// that stay float32, and for parameters of other ranks the model's own half ones.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 
   /// As MasterWeights; drops the gradients of parameters of other ranks.
@@ -44,7 +46,8 @@ class ShardedMasterWeights {
   /// The float32 weights that this rank has.
   std::map<std::string, at::Tensor> state_dict() const { return own_.state_dict(); }
 
-  /// Takes over the float32 weights of the whole model. Errors as of MasterWeights; nothing has changed then.
+  /// Takes over the float32 weights of the whole model. Errors as of MasterWeights;
+  /// nothing has changed then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:

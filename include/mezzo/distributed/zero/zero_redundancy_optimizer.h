@@ -15,8 +15,9 @@
 
 namespace mezzo::distributed {
 
-/// Which rank updates which parameter, by name: group after group, the largest tensors first, each goes to the rank
-/// with the fewest elements so far. The partition of torch.distributed.optim.ZeroRedundancyOptimizer. A pure function.
+/// Which rank updates which parameter, by name: group after group, the largest tensors first, each
+/// goes to the rank with the fewest elements so far. The partition of
+/// torch.distributed.optim.ZeroRedundancyOptimizer. A pure function.
 std::map<std::string, int> partition_parameters(const std::vector<ParamGroup>& groups, int num_ranks);
 
 struct ZeroRedundancyOptimizerOptions {
@@ -59,8 +60,8 @@ struct ZeroRedundancyStatistics {
 class ZeroRedundancyOptimizer : public AmpOptimizer {
  public:
   /// Takes `optimizer`, made alike on every rank with all parameters and not used yet. Collective.
-  /// @throws c10::Error  on all ranks, where the parameters differ between ranks, one has a shadow, though another rank
-  ///     updates it, or the optimizer has state already.
+  /// @throws c10::Error  on all ranks, where the parameters differ between ranks, one has a shadow,
+  ///     though another rank updates it, or the optimizer has state already.
   ZeroRedundancyOptimizer(ProcessGroup& group,
                           std::unique_ptr<Optimizer> optimizer,
                           ZeroRedundancyOptimizerOptions options = {});
@@ -68,7 +69,8 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
   ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
   ZeroRedundancyOptimizer& operator=(const ZeroRedundancyOptimizer&) = delete;
 
-  /// The optimizer that updates this rank's share, to look at: it has all parameters, and state of that share alone.
+  /// The optimizer that updates this rank's share, to look at: it has all parameters, and
+  /// state of that share alone.
   const Optimizer& local() const { return *local_; }
 
   double lr() const { return local_->lr(); }
@@ -91,17 +93,19 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
   std::string parameter_name(size_t index) const override { return local_->parameter_name(index); }
   const void* identity() const override { return local_->identity(); }
 
-  /// The state of all ranks, as the whole optimizer would give it: complete on rank `to`, empty on the others.
-  /// Collective. What other ranks had lies on the group's device; rank `to`'s own tensors are shared.
+  /// The state of all ranks, as the whole optimizer would give it: complete on rank `to`,
+  /// empty on the others. Collective. What other ranks had lies on the group's device; rank
+  /// `to`'s own tensors are shared.
   std::map<std::string, at::Tensor> state_dict(int to = 0);
 
-  /// Takes its share of a whole state, made by any number of ranks or by a plain optimizer. Each rank must be given
-  /// it; nothing is communicated.
+  /// Takes its share of a whole state, made by any number of ranks or by a plain optimizer. Each
+  /// rank must be given it; nothing is communicated.
   /// @throws c10::ValueError  as Optimizer's.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
-  /// All weights in the precision they are trained in: masters, where there are some, from the ranks that keep them.
-  /// Complete on rank `to`, empty on the others. Collective. Rank `to`'s own tensors are shared.
+  /// All weights in the precision they are trained in: masters, where there are some, from
+  /// the ranks that keep them. Complete on rank `to`, empty on the others. Collective. Rank
+  /// `to`'s own tensors are shared.
   std::map<std::string, at::Tensor> weights(int to = 0);
 
   /// Bytes of optimizer state on this rank, without masters.

@@ -15,8 +15,8 @@ namespace mezzo::text {
 /// The format of checkpoints written by this version; others are refused.
 constexpr int64_t kCheckpointFormat = 2;
 
-/// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an earlier group may be the
-/// cause of one in a later.
+/// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an
+/// earlier group may be the cause of one in a later.
 struct RunIdentity {
   using Values = std::map<std::string, std::string>;
   Values flags;  ///< settings, and the number of ranks
@@ -54,7 +54,8 @@ struct Checkpoint {
 };
 
 /// Reads a checkpoint that a training run wrote; tensors are mapped, not to be written to.
-/// @throws c10::ValueError  naming the file that is missing, cut short, altered or of another format.
+/// @throws c10::ValueError  naming the file that is missing, cut short,
+///   altered or of another format.
 Checkpoint load_checkpoint(const std::filesystem::path& checkpoint);
 
 /// The newest checkpoint of `folder` that is intact, if there is one. Damaged ones are passed over;

@@ -27,8 +27,8 @@ Batching parse_batching(std::string_view name);
 std::vector<std::vector<int64_t>> epoch_batches(
     const TokenizedTexts& texts, int64_t batch_size, Batching batching, uint64_t seed, int64_t epoch);
 
-/// Batches for evaluation: texts sorted by length, longest first, each batch of as many as have at most `max_tokens`
-/// tokens together, or of one that has more.
+/// Batches for evaluation: texts sorted by length, longest first, each batch of as many as have at
+/// most `max_tokens` tokens together, or of one that has more.
 std::vector<std::vector<int64_t>> length_sorted_batches(const TokenizedTexts& texts, int64_t max_tokens);
 
 /// How many rows `collate` makes of such a batch, padding and filler included.

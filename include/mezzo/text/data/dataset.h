@@ -63,7 +63,8 @@ class LabelMap {
   /// @throws c10::ValueError  when there are none, or one is empty or repeated.
   static LabelMap from_names(std::vector<std::string> names);
 
-  /// More are no classes but somebody's identifiers: a classifier would take a row of weights for each.
+  /// More are no classes but somebody's identifiers: a classifier would take
+  /// a row of weights for each.
   static constexpr int64_t kMaxLabels = 100'000;
 
   /// For training: integer labels give as many names as the largest needs, "0", "1", …; names are

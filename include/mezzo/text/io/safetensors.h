@@ -46,8 +46,8 @@ class SafetensorsReader {
   ///     F6_E2M3 and F6_E3M2, a dimension above 2^63 - 1
   at::Tensor tensor(std::string_view name) const;
 
-  /// Hands the memory that reading a tensor took back to the operating system; read again, it is read from the file
-  /// again. Changes that were written to it are lost.
+  /// Hands the memory that reading a tensor took back to the operating system; read again, it is
+  /// read from the file again. Changes that were written to it are lost.
   /// @throws c10::ValueError  for an unknown name
   void release(std::string_view name) const;
 

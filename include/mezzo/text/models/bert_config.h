@@ -9,7 +9,8 @@
 
 namespace mezzo::text {
 
-/// What a `config.json` of model_type "bert" says, with the same field names and defaults as transformers' BertConfig.
+/// What a `config.json` of model_type "bert" says, with the same field names and defaults as
+/// transformers' BertConfig.
 struct BertConfig : ModelConfig {
   std::string hidden_act = "gelu";  ///< gelu, gelu_new, gelu_pytorch_tanh or relu
   double hidden_dropout_prob = 0.1;

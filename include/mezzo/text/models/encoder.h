@@ -18,16 +18,18 @@ enum class RowsPer {
 /// The part of a model that turns tokens into rows: embeddings and layers, on packed batches.
 class Encoder : public torch::nn::Module {
  public:
-  /// @param random  keys every dropout mask in training mode (`train()`); without effect after `eval()`.
+  /// @param random  keys every dropout mask in training mode (`train()`);
+  ///   without effect after `eval()`.
   /// @param rows  of the last layer; with kText it computes no others.
-  /// @return [B, H], through the pooler where the family has one, or [T, H]: float32, or what autocast makes of it.
+  /// @return [B, H], through the pooler where the family has one, or [T, H]: float32, or
+  ///   what autocast makes of it.
   virtual at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) = 0;
 
   /// In training, each layer keeps only its input for backward and is computed again there.
   virtual void set_gradient_checkpointing(bool on) = 0;
 
-  /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the layers, and one more for what
-  /// comes after them, which an encoder may lack.
+  /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the layers, and one
+  /// more for what comes after them, which an encoder may lack.
   /// @param parameter  its name within the encoder: "encoder.layer.0.output.dense.weight"
   virtual int64_t layer_of(std::string_view parameter) const = 0;
 };

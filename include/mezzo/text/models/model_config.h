@@ -10,7 +10,8 @@
 
 namespace mezzo::text {
 
-/// What a Hugging Face `config.json` says that every model family has, with BERT's field names and defaults.
+/// What a Hugging Face `config.json` says that every model family has, with BERT's
+/// field names and defaults.
 struct ModelConfig {
   int64_t vocab_size = 30522;
   int64_t hidden_size = 768;

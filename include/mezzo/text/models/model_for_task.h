@@ -23,9 +23,9 @@ struct Head {
 
 /// An encoder and a head for a task, on packed rows; made by make_model().
 ///
-/// A torch::nn::Module whose parameters carry transformers' names (`bert.encoder.layer.0.attention.self.query.weight`,
-/// …), so weights move between the two by name. Gives what transformers' model of that family and kind gives for each
-/// sequence by itself.
+/// A torch::nn::Module whose parameters carry transformers' names
+/// (`bert.encoder.layer.0.attention.self.query.weight`, …), so weights move between the two by
+/// name. Gives what transformers' model of that family and kind gives for each sequence by itself.
 class ModelForTask : public torch::nn::Module {
  public:
   /// @param batch  T rows on the parameters' device; `targets` are not used
@@ -66,9 +66,11 @@ class ModelForTask : public torch::nn::Module {
   /// @throws c10::ValueError  for another dtype
   std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
 
-  /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the layers, one more for the head.
+  /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the
+  /// layers, one more for the head.
   int64_t layer_of(std::string_view parameter) const;
-  /// The part of the model that a parameter belongs to: "embeddings", "layer 3", "pooler", "classifier".
+  /// The part of the model that a parameter belongs to: "embeddings", "layer
+  /// 3", "pooler", "classifier".
   std::string part_of(std::string_view parameter) const;
 
  protected:
@@ -84,10 +86,10 @@ class ModelForTask : public torch::nn::Module {
   Head head_;
 };
 
-/// Makes the model that `config` is of. Parameters are float32 on CPU and **not initialised**: call `init_weights`, or
-/// `load_pretrained` (pretrained.h).
-/// @throws c10::ValueError  for a head without outputs, or of another number of them than `config` has label names, if
-/// any.
+/// Makes the model that `config` is of. Parameters are float32 on CPU and **not initialised**: call
+/// `init_weights`, or `load_pretrained` (pretrained.h).
+/// @throws c10::ValueError  for a head without outputs, or of another number of them than
+/// `config` has label names, if any.
 std::shared_ptr<ModelForTask> make_model(const ModelConfig& config, const Head& head);
 
 }  // namespace mezzo::text

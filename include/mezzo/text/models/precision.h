@@ -23,7 +23,8 @@ std::optional<c10::ScalarType> autocast_dtype(Precision precision);
 /// @throws c10::ValueError  that lists the names, for any other
 Precision parse_precision(std::string_view name, const c10::Device& device);
 
-/// Whether a name can be parsed at all, on whatever machine: `--precision` and `--device` of a command line.
+/// Whether a name can be parsed at all, on whatever machine: `--precision` and
+/// `--device` of a command line.
 /// @throws c10::ValueError  that lists the names, and guesses which was meant.
 void check_precision(std::string_view name);
 void check_device(std::string_view name);

@@ -26,9 +26,10 @@ bool has_classifier(const std::filesystem::path& folder);
 ///     model is unusable then
 LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed);
 
-/// As load_pretrained, for a model on CPU that is only run: its parameters are the mapped bytes of the file, where they
-/// are float32 there, so nothing is copied, and what is never used, such as the rows of rare words, is never read.
-/// Do not train it; and while it lives, replace the file by rename, as save_pretrained does, never in place.
+/// As load_pretrained, for a model on CPU that is only run: its parameters are the mapped bytes of
+/// the file, where they are float32 there, so nothing is copied, and what is never used, such as
+/// the rows of rare words, is never read. Do not train it; and while it lives, replace the file by
+/// rename, as save_pretrained does, never in place.
 LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder);
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is made if need be;

@@ -40,8 +40,9 @@ struct EvalRecord {
 /// What `--diagnose` found out at a step.
 struct DiagnoseRecord {
   int64_t step = 0;
-  /// "overflow": which gradients a step was skipped for. "first_op": where inf or NaN began. "cause": whether the loss
-  /// scale is to blame. "gradients": how those counted so far are spread, and the scale that suits them.
+  /// "overflow": which gradients a step was skipped for. "first_op": where inf or NaN began.
+  /// "cause": whether the loss scale is to blame. "gradients": how those counted so far are spread,
+  /// and the scale that suits them.
   std::string kind;
   double loss_scale = 1;                  ///< at that step
   double recommended_scale = 0;           ///< of "gradients", and of "cause" where the scale is to blame

@@ -21,7 +21,8 @@ class TensorBoardWriter {
   struct Options {
     /// Records to gather before they are written. The destructor writes the rest.
     int64_t flush_every = 1;
-    /// For a resumed run, the first step it will write: TensorBoard forgets that step and later ones of earlier files.
+    /// For a resumed run, the first step it will write: TensorBoard forgets that step and
+    /// later ones of earlier files.
     std::optional<int64_t> purge_step;
   };
 

@@ -8,7 +8,8 @@
 
 namespace mezzo::text {
 
-/// One label a text: softmax over the outputs and cross entropy. Targets are [N] int64, the ids of the labels.
+/// One label a text: softmax over the outputs and cross entropy. Targets are [N]
+/// int64, the ids of the labels.
 class SingleLabelClassification : public Task {
  public:
   static constexpr std::string_view kProblemType = "single_label_classification";

@@ -33,10 +33,11 @@ struct Evaluation {
 using PredictionValue = std::variant<double, std::string, std::vector<std::pair<std::string, double>>>;
 using Prediction = std::vector<std::pair<std::string, PredictionValue>>;
 
-/// What a model is trained for: the targets that labels stand for, the loss, and how good a model is.
+/// What a model is trained for: the targets that labels stand for, the
+/// loss, and how good a model is.
 ///
-/// Made from the training data, or from the config.json of a trained model, and never changed: any number of threads
-/// may use one.
+/// Made from the training data, or from the config.json of a trained model, and never changed: any
+/// number of threads may use one.
 class Task {
  public:
   virtual ~Task() = default;
@@ -50,8 +51,10 @@ class Task {
   /// What the labels are, for a note: "4 classes".
   virtual std::string summary() const = 0;
 
-  /// What the loss compares with: row i is text i's. Its dtype and further dimensions are the task's own.
-  /// @throws c10::ValueError  for a row whose label is missing or of another task, with file, line and row.
+  /// What the loss compares with: row i is text i's. Its dtype and further
+  /// dimensions are the task's own.
+  /// @throws c10::ValueError  for a row whose label is missing or of another
+  ///   task, with file, line and row.
   virtual at::Tensor targets(const LabeledRows& rows) const = 0;
   /// What is odd about `rows`, a line each: nothing of it need be wrong.
   virtual std::vector<std::string> odd_rows(const LabeledRows& rows) const = 0;
@@ -59,7 +62,8 @@ class Task {
   /// @param why  how that can be, after "no training text"; may be empty.
   virtual std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const = 0;
 
-  /// The loss of a batch, float32: the sum over its texts, of which each weighs the same. Differentiable.
+  /// The loss of a batch, float32: the sum over its texts, of which each weighs
+  /// the same. Differentiable.
   /// @param outputs  of a model with that head, in any floating dtype.
   virtual at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const = 0;
 
@@ -67,8 +71,8 @@ class Task {
   virtual const std::vector<MetricInfo>& metrics() const = 0;
   /// @param outputs  float32 on CPU; row i is text i's, as of `targets`.
   virtual Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const = 0;
-  /// Whether a model whose first metric is `value` is to be kept in place of one with `best`; nullopt: of none. NaN is
-  /// never better, and no number is worse than none.
+  /// Whether a model whose first metric is `value` is to be kept in place of one with `best`;
+  /// nullopt: of none. NaN is never better, and no number is worse than none.
   bool is_better(double value, std::optional<double> best) const;
 
   /// One for each row of `outputs`, float32 on CPU and finite.

@@ -62,7 +62,8 @@ class ProgressBar {
   /// Prints a line of its own above the bar. Control characters are left out.
   void print_line(std::string_view line);
 
-  /// Shows the last update for good and ends the line. Nothing more may follow but another finish().
+  /// Shows the last update for good and ends the line. Nothing more may
+  /// follow but another finish().
   void finish();
 
  private:

@@ -13,7 +13,8 @@
 
 namespace mezzo::text {
 
-/// How BERT cleans a text before WordPiece: the arguments of `transformers.BertTokenizer`, with its defaults.
+/// How BERT cleans a text before WordPiece: the arguments of
+/// `transformers.BertTokenizer`, with its defaults.
 struct BertTokenizerOptions {
   /// Lower-cases every character (by itself, so a final sigma is not special).
   TORCH_ARG(bool, do_lower_case) = true;
@@ -23,8 +24,8 @@ struct BertTokenizerOptions {
   TORCH_ARG(bool, tokenize_chinese_chars) = true;
   /// Removes control characters and turns all kinds of white space into spaces.
   TORCH_ARG(bool, clean_text) = true;
-  /// Most ids the model reads, `[CLS]` and `[SEP]` included; 0: unknown. Kept with the files, never applied by
-  /// `encode`.
+  /// Most ids the model reads, `[CLS]` and `[SEP]` included; 0: unknown. Kept with the files,
+  /// never applied by `encode`.
   TORCH_ARG(int64_t, model_max_length) = 0;
 };
 
@@ -67,7 +68,8 @@ class BertTokenizer : public Tokenizer {
   /// Encodes one text: `[CLS] text [SEP]`.
   Encoding encode(std::string_view text, int64_t max_length = 0) const override;
 
-  /// Encodes a pair of texts: `[CLS] text [SEP] pair [SEP]`, of which the pair and its `[SEP]` have the type 1.
+  /// Encodes a pair of texts: `[CLS] text [SEP] pair [SEP]`, of which the pair and
+  /// its `[SEP]` have the type 1.
   Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const override;
 
   int32_t pad_id() const;

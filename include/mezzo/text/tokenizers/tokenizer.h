@@ -8,7 +8,8 @@
 
 namespace mezzo::text {
 
-/// One text, or a pair, as a model reads it: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`, say.
+/// One text, or a pair, as a model reads it: `[CLS] text [SEP]` or `[CLS]
+/// text [SEP] pair [SEP]`, say.
 struct Encoding {
   std::vector<int32_t> input_ids;
   std::vector<int32_t> token_type_ids;  ///< as long as `input_ids`: 0, and 1 for what a model takes for the pair's
@@ -26,9 +27,10 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Loads the tokenizer of a Hugging Face folder, whatever its kind, as `AutoTokenizer.from_pretrained` does.
-  /// @throws c10::ValueError  for files that are missing, broken, or of a kind that mezzo has not; the message names
-  ///     the file and what was found.
+  /// Loads the tokenizer of a Hugging Face folder, whatever its kind, as
+  /// `AutoTokenizer.from_pretrained` does.
+  /// @throws c10::ValueError  for files that are missing, broken, or of a kind that mezzo has not;
+  ///     the message names the file and what was found.
   static std::shared_ptr<const Tokenizer> from_pretrained(const std::filesystem::path& folder);
 
   /// Loads a bare vocabulary: a `vocab.txt` is that of an uncased BERT.
@@ -36,12 +38,14 @@ class Tokenizer {
   static std::shared_ptr<const Tokenizer> from_vocab(const std::filesystem::path& vocab);
 
   /// Encodes one text, which need not be valid UTF-8.
-  /// @param max_length  most ids to return, special tokens included; what is too long loses its end. 0 means no limit.
-  /// @throws c10::ValueError  for a negative `max_length`, or one without room for the special tokens.
+  /// @param max_length  most ids to return, special tokens included; what is too long loses
+  ///   its end. 0 means no limit.
+  /// @throws c10::ValueError  for a negative `max_length`, or one without
+  ///   room for the special tokens.
   virtual Encoding encode(std::string_view text, int64_t max_length = 0) const = 0;
 
-  /// Encodes a pair of texts. Of a pair that is too long, the longer text is shortened first (Hugging Face's
-  /// `truncation="longest_first"`).
+  /// Encodes a pair of texts. Of a pair that is too long, the longer text is shortened first
+  /// (Hugging Face's `truncation="longest_first"`).
   virtual Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const = 0;
 
   /// One more than the largest id, added tokens included: the rows an embedding needs.
@@ -50,8 +54,8 @@ class Tokenizer {
   /// Most ids the model reads, special tokens included; 0: unknown. Never applied by `encode`.
   virtual int64_t model_max_length() const = 0;
 
-  /// Writes files from which `from_pretrained` and Hugging Face make the same ids again. The folder must exist. Each
-  /// file appears whole or not at all.
+  /// Writes files from which `from_pretrained` and Hugging Face make the same ids again. The folder
+  /// must exist. Each file appears whole or not at all.
   /// @param model_max_length  written in place of the tokenizer's own, unless 0.
   /// @throws c10::ValueError  where its files cannot express the tokenizer, or cannot be written.
   virtual void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const = 0;

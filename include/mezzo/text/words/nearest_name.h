@@ -8,11 +8,13 @@
 
 namespace mezzo::text {
 
-/// The candidate that a misspelled `name` most likely means, if any is near: for "Did you mean '…'?".
+/// The candidate that a misspelled `name` most likely means, if any is
+/// near: for "Did you mean '…'?".
 ///
-/// Nearness is the number of letters to insert, delete, replace or swap with their neighbour (optimal string
-/// alignment); upper and lower case are the same, and so are '-' and '_'. One edit is near, and one more for every
-/// three letters of `name`, up to three. Of equally near candidates the first wins.
+/// Nearness is the number of letters to insert, delete, replace or swap with their neighbour
+/// (optimal string alignment); upper and lower case are the same, and so are '-' and '_'. One edit
+/// is near, and one more for every three letters of `name`, up to three. Of equally near
+/// candidates the first wins.
 std::optional<std::string> nearest_name(std::string_view name, std::span<const std::string> candidates);
 
 /// " Did you mean 'nearest'?", or nothing where no candidate is near.

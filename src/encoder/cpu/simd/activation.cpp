@@ -6,7 +6,8 @@
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
-/// x / (1 + e^(-2 g)) with g = sqrt(2 / pi) (x + 0.044715 x^3), which is the tanh form written with one exponential.
+/// x / (1 + e^(-2 g)) with g = sqrt(2 / pi) (x + 0.044715 x^3), which is the tanh form
+/// written with one exponential.
 struct GeluTanh {
   ValueAndSlope operator()(Floats x) const {
     constexpr float kTwice = 1.59576912f, kCubic = 0.044715f;
@@ -23,8 +24,8 @@ struct Relu {
 
 using Bias = Elements<Element::kFloat>;
 
-// Passes hold what they use in variables of their own: a store through a pointer could change any other place, and it
-// would be read anew for every vector.
+// Passes hold what they use in variables of their own: a store through a pointer could change any
+// other place, and it would be read anew for every vector.
 
 struct Forward {
   template <Element kElement, class Activation>

@@ -29,7 +29,8 @@ struct Strided {
 Strided plain(const Matrix& a) { return {a.data, a.stride, 1}; }
 Strided transposed(const Matrix& a) { return {a.data, 1, a.stride}; }
 
-/// kRows rows and kVectors vectors of c, from `depth` columns of a and rows of b; held in registers meanwhile.
+/// kRows rows and kVectors vectors of c, from `depth` columns of a and rows of b;
+/// held in registers meanwhile.
 template <int kRows, int kVectors, bool kAdd>
 inline void product_tile(const float* a,
                          int64_t a_row,
@@ -80,8 +81,8 @@ void product_columns(
   }
 }
 
-/// c = a b, or c += a b: [rows, depth] times [depth, columns]. Columns up to the next multiple of kWidth are computed
-/// too.
+/// c = a b, or c += a b: [rows, depth] times [depth, columns]. Columns up to the next multiple
+/// of kWidth are computed too.
 template <bool kAdd>
 void product(const Strided& a, const Matrix& b, int64_t rows, int64_t depth, int64_t columns, const Matrix& c) {
   int64_t j = 0;
@@ -111,7 +112,8 @@ class Arena {
   float* next_;
 };
 
-/// Rows `first` ... of one head, with the bias, times `scale`; zeros in the columns up to the next whole vector.
+/// Rows `first` ... of one head, with the bias, times `scale`; zeros in the columns up
+/// to the next whole vector.
 void copy_in(ConstSpan from,
              int64_t stride,
              const float* bias,
@@ -168,8 +170,8 @@ void set_zero(float* values, int64_t count) {
   __builtin_memset(values, 0, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-// Rows of scores and weights are computed in whole vectors: `padded` is a multiple of kWidth, and what lies behind the
-// keys is a score of -inf, then a weight of zero.
+// Rows of scores and weights are computed in whole vectors: `padded` is a multiple of kWidth, and
+// what lies behind the keys is a score of -inf, then a weight of zero.
 
 constexpr float kMinusInf = -__builtin_inff();
 

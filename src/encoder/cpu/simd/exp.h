@@ -6,7 +6,8 @@ namespace mezzo::encoder::cpu::MEZZO_SIMD {
 
 using namespace kernels::cpu::MEZZO_SIMD;  // vectors, and elements loaded into them
 
-/// e^x within 2 units in the last place, for x from -87 to 88. 2^n 2^f with |f| <= 1/2, 2^f by a minimax polynomial.
+/// e^x within 2 units in the last place, for x from -87 to 88. 2^n 2^f with |f| <= 1/2,
+/// 2^f by a minimax polynomial.
 inline Floats exp_in_range(Floats x) {
   constexpr float kLog2e = 1.44269502f, kLog2eLow = 1.92596300e-08f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits

@@ -17,8 +17,8 @@ struct ValueAndSlope {
 
 constexpr int kSegments = 32;  // as many as two registers hold coefficients of
 
-/// A function of |x| that is nearly 0 from 6 on: a polynomial in each of kSegments parts of [0, 6), and 0 from the last
-/// of them on.
+/// A function of |x| that is nearly 0 from 6 on: a polynomial in each of kSegments parts of [0, 6),
+/// and 0 from the last of them on.
 template <int kCoefficients>
 class Tail {
  public:
@@ -98,7 +98,8 @@ class TabulatedGelu {
   Tail<kCoefficients> slope_{[](double a) { return normal_tail(a) - a * normal_density(a); }};
 };
 
-/// Cubics leave 3e-7 of Φ and 2e-6 of the slope, some 1e-4 of either in the tail: less than half types can tell.
+/// Cubics leave 3e-7 of Φ and 2e-6 of the slope, some 1e-4 of either in the tail: less
+/// than half types can tell.
 template <Element kElement>
 using Gelu = TabulatedGelu<kElement == Element::kFloat ? 6 : 4>;
 
@@ -109,8 +110,9 @@ struct Normal {
   Floats cumulative, density;
 };
 
-/// Φ(-a) = φ(a) √(π/2) erfcx(a/√2) for a >= 0, and erfcx(z) by a polynomial in 1 / (1 + 0.3 z), fitted for least
-/// relative error (2e-8 in exact arithmetic up to z = 10; φ underflows before). Within 5e-7, relatively, in both tails.
+/// Φ(-a) = φ(a) √(π/2) erfcx(a/√2) for a >= 0, and erfcx(z) by a polynomial in 1 / (1 + 0.3 z),
+/// fitted for least relative error (2e-8 in exact arithmetic up to z = 10; φ underflows before).
+/// Within 5e-7, relatively, in both tails.
 inline Normal normal(Floats x) {
   const Floats size = x < 0.0f ? -x : x, a = size > 13.0f ? broadcast(13.0f) : size;  // φ(13) is 8e-38
   const Floats t = 1.0f / (a * 0.212132037f + 1.0f);

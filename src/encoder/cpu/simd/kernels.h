@@ -4,9 +4,9 @@
 
 #include "kernels/cpu/simd/elements.h"
 
-// What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by side, row `begin` to
-// `end - 1` are computed, sums are added to `sums`. Vectors of H elements (weights, biases) are float32. Every result
-// is a function of the arguments alone.
+// What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by
+// side, row `begin` to `end - 1` are computed, sums are added to `sums`. Vectors of H elements
+// (weights, biases) are float32. Every result is a function of the arguments alone.
 
 namespace mezzo::encoder::cpu {
 
@@ -22,8 +22,8 @@ struct Norm {
   float eps;
 };
 
-/// output = layer_norm(dropout(product + bias) + residual). Row t is dropped as row `row_numbers[t]` of a tensor would
-/// be, or as row t where that is nullptr.
+/// output = layer_norm(dropout(product + bias) + residual). Row t is dropped as row
+/// `row_numbers[t]` of a tensor would be, or as row t where that is nullptr.
 struct ResidualLayerNorm {
   ConstSpan product;  ///< [T, H]; may be the memory of `normalised`
   const float* bias;
@@ -48,8 +48,8 @@ struct ResidualLayerNormBackward {
   Span grad_product;   ///< [T, H]
 };
 
-/// output = dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])). Types are 0 where
-/// `token_types` is nullptr.
+/// output = dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])). Types
+/// are 0 where `token_types` is nullptr.
 struct EmbeddingLayerNorm {
   ConstSpan word;              ///< [vocabulary, H]
   ConstSpan position;          ///< [positions, H]
@@ -94,8 +94,9 @@ struct BiasActivationBackward {
   Span output;            ///< [T, F]: of the forward pass, once more; may be the memory of `product`
 };
 
-/// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride` elements apart. Query i draws
-/// the blocks {key / 4, first_query_number + i * query_number_step, step, site}, word key % 4.
+/// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride`
+/// elements apart. Query i draws the blocks {key / 4, first_query_number + i *
+/// query_number_step, step, site}, word key % 4.
 struct AttentionTile {
   ConstSpan query, key, value;
   bool values_are_keys;  ///< then what is said of values is not looked at
@@ -111,7 +112,8 @@ struct AttentionTile {
   float* weight_sums;  ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
 };
 
-/// sums: three of [D], for the biases of query, key and value, `sum_stride` apart, overwritten; or nullptr.
+/// sums: three of [D], for the biases of query, key and value, `sum_stride`
+/// apart, overwritten; or nullptr.
 struct AttentionTileBackward {
   AttentionTile forward;                  ///< output and weight_sums are not touched
   ConstSpan grad_output;                  ///< strides as output
@@ -137,8 +139,8 @@ struct ProductTerm {
   int64_t depth;
 };
 
-/// output = [output +] the sum of the terms, [M, N], rounded once. An element's value depends on its row and column
-/// alone, not on the rows that are computed with it.
+/// output = [output +] the sum of the terms, [M, N], rounded once. An element's value depends on
+/// its row and column alone, not on the rows that are computed with it.
 struct ProductRows {
   const ProductTerm* terms;
   int64_t num_terms;
@@ -147,22 +149,22 @@ struct ProductRows {
   bool adds;
 };
 
-/// One instruction set's matrix products. Panels are `panel_columns` columns of a matrix [depth, N], in `panel_rows`
-/// rows of words of a float's size: float32 values, or pairs of bfloat16.
+/// One instruction set's matrix products. Panels are `panel_columns` columns of a matrix [depth,
+/// N], in `panel_rows` rows of words of a float's size: float32 values, or pairs of bfloat16.
 struct ProductKernels {
   int64_t tile_rows;  ///< of which tasks should have a multiple
   int64_t panel_columns;
   int64_t (*panel_rows)(Element element, int64_t depth);
-  /// `columns` of b from `first_column` on, a multiple of panel_columns; zeros behind the last one. `packed` has room
-  /// for whole panels.
+  /// `columns` of b from `first_column` on, a multiple of panel_columns; zeros behind the last one.
+  /// `packed` has room for whole panels.
   void (*pack_panels)(const MatrixView& b, int64_t first_column, int64_t columns, int64_t depth, float* packed);
   int64_t (*scratch)(int64_t columns);  ///< floats for `rows`
   /// Rows `begin` to `end` - 1, at most kLargestRowBlock of them.
   void (*rows)(const ProductRows&, int64_t begin, int64_t end, float* scratch);
 };
 
-/// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the function beside it
-/// tells.
+/// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the
+/// function beside it tells.
 struct SimdKernels {
   int64_t (*row_scratch)(int64_t columns);  ///< floats, for all row kernels
   void (*residual_layer_norm)(const ResidualLayerNorm&, int64_t begin, int64_t end, int64_t columns, float* scratch);

@@ -16,7 +16,8 @@ struct Scratch {
   int64_t columns;
 };
 
-/// The factors of dropout for row `row`, which counts as row `row_numbers[row]`, if those are given.
+/// The factors of dropout for row `row`, which counts as row
+/// `row_numbers[row]`, if those are given.
 const float* dropped_row(const int64_t* row_numbers, int64_t row, const Dropout& dropout, const Scratch& scratch) {
   const int64_t number = row_numbers != nullptr ? row_numbers[row] : row;
   return dropout_row(static_cast<uint64_t>(number * scratch.columns), scratch.columns, dropout, scratch.factors());
@@ -55,7 +56,8 @@ void multiply_in_place(float* row, const float* factors, int64_t columns) {
   for_each_vector(columns, [&](int64_t i, auto get, auto put) { put(row + i, get(row + i) * get(factors + i)); });
 }
 
-/// From the gradient of a layer norm's output to that of its input. Adds to the sums [2, H] for weight and bias.
+/// From the gradient of a layer norm's output to that of its input. Adds to the sums
+/// [2, H] for weight and bias.
 void layer_norm_backward(const float* grad,
                          const float* normalised,
                          float rstd,

@@ -6,15 +6,15 @@
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
-// Matrices are multiplied word by word. A word is a float32, or two bfloat16 that follow each other along the depth,
-// where the processor multiplies those; it has the size of a float.
+// Matrices are multiplied word by word. A word is a float32, or two bfloat16 that follow each other
+// along the depth, where the processor multiplies those; it has the size of a float.
 
-// A panel of b, kDepth rows of it, stays near while the rows of a pass by, which lie in L2.
-// Twice that makes fewer passes over the output and is 2 % faster, but longer sums are less accurate.
+// A panel of b, kDepth rows of it, stays near while the rows of a pass by, which lie in L2. Twice
+// that makes fewer passes over the output and is 2 % faster, but longer sums are less accurate.
 constexpr int64_t kDepth = 384;
 
-// A tile of the output: sums in most registers (AVX2 has 16, AVX-512 32), some vectors of b and one value of a in
-// others.
+// A tile of the output: sums in most registers (AVX2 has 16, AVX-512 32), some vectors of b and
+// one value of a in others.
 #ifdef __AVX512F__
 constexpr int kRows = 8, kVectors = 3;
 #else
@@ -130,8 +130,8 @@ struct Rows {
   int64_t row, step;
 };
 
-/// One column of a times one row of b, added to the sums. Of every three rows of a there is a pointer to the first, for
-/// all to stay in registers.
+/// One column of a times one row of b, added to the sums. Of every three rows of a there is a
+/// pointer to the first, for all to stay in registers.
 template <class Words, int kCount>
 [[gnu::always_inline]] inline void add_column(const char* first,
                                               const char* second,
@@ -147,16 +147,17 @@ template <class Words, int kCount>
   }
 }
 
-/// Where a tile belongs: rows of sums so far, which are added to or overwritten, and where the total is rounded into,
-/// if it is.
+/// Where a tile belongs: rows of sums so far, which are added to or overwritten, and where the
+/// total is rounded into, if it is.
 struct Place {
   float* sums;
   char* rounded;
   int64_t stride;  ///< in elements of either
 };
 
-/// a b or sums + a b, kCount rows and one panel; b [depth, kColumns] words. The result goes to the sums, or rounded to
-/// its place where kResult is not float32. Asks for a cache line from `ahead` on every kLineSteps steps.
+/// a b or sums + a b, kCount rows and one panel; b [depth, kColumns] words. The result goes to the
+/// sums, or rounded to its place where kResult is not float32. Asks for a cache line from `ahead`
+/// on every kLineSteps steps.
 template <class Words, bool kAdd, Element kResult, int kCount>
 [[gnu::noinline]] void tile(const Rows& a, const float* b, int64_t depth, const Place& c, const float* ahead) {
   constexpr bool kRounds = kResult != Element::kFloat;
@@ -226,7 +227,8 @@ void transpose_8x8(const char* from, int64_t row, float* to, int64_t stride) {
   }
 }
 
-/// `count` rows that lie in memory as columns do, in groups of kRows, whose words of one column are side by side.
+/// `count` rows that lie in memory as columns do, in groups of kRows, whose words of
+/// one column are side by side.
 template <class Words>
 [[gnu::always_inline]] inline void pack_stripe(
     ConstSpan rows, int64_t stride, int64_t depth, int64_t words, int64_t count, float* packed) {
@@ -244,7 +246,8 @@ template <class Words>
   }
 }
 
-/// Rows `begin` ... of a, [M, depth]; words `k` ... `end` - 1: in place if they can be read so, else in `packed`.
+/// Rows `begin` ... of a, [M, depth]; words `k` ... `end` - 1: in place if they can be
+/// read so, else in `packed`.
 template <class Words>
 Rows rows_of(const MatrixView& a, int64_t depth, int64_t begin, int64_t count, int64_t k, int64_t end, float* packed) {
   constexpr auto kWord = static_cast<int64_t>(sizeof(float));
@@ -361,8 +364,8 @@ struct Target {
   float* edge;  ///< [kRows, kColumns]
 };
 
-/// sums = or += rows of a times panels of b [depth, kColumns], `panel_size` from one to the next. Where kResult is not
-/// float32, sums are complete and go to the output.
+/// sums = or += rows of a times panels of b [depth, kColumns], `panel_size` from one to the next.
+/// Where kResult is not float32, sums are complete and go to the output.
 template <class Words, Element kResult>
 void multiply(
     const Rows& rows, const float* panel, int64_t panel_size, int64_t depth, bool adds, const Target& target) {
@@ -395,7 +398,8 @@ void multiply(
   }
 }
 
-/// Calls body with the elements that such words are rounded into at once, if `element` is one of them, or with float32.
+/// Calls body with the elements that such words are rounded into at once, if `element` is one
+/// of them, or with float32.
 template <class Words, class Body>
 void with_result(Element element, const Body& body) {
   if (element == Words::kRounded) {

@@ -71,8 +71,9 @@ struct First {
   int64_t count;
 };
 
-/// Elements i, i + 1, ... of an array that go through a register alone: loads run ahead of what is computed, which the
-/// conversion of whole rows, below, waits for. Rounded to nearest even; NaN stays NaN.
+/// Elements i, i + 1, ... of an array that go through a register alone: loads run ahead of
+/// what is computed, which the conversion of whole rows, below, waits for. Rounded to
+/// nearest even; NaN stays NaN.
 template <Element kElement>
 struct Elements {
   static constexpr int64_t kBytes = kElement == Element::kFloat ? 4 : 2;
@@ -165,7 +166,8 @@ struct Elements {
   }
 };
 
-/// Calls `body(i, All{})` at every full vector of `count` elements and `body(i, First{left})` for what is left.
+/// Calls `body(i, All{})` at every full vector of `count` elements and `body(i,
+/// First{left})` for what is left.
 template <class Body>
 inline void for_elements(int64_t count, const Body& body) {
   for_vectors(count, [&](int64_t i) { body(i, All{}); }, [&](int64_t i, int64_t left) { body(i, First{left}); });
@@ -190,7 +192,8 @@ inline void convert(const void* from, void* to, int64_t count) {
   }
 }
 
-/// `count` elements of `from`, from element `first` on, as float32: in place, or converted into `scratch`.
+/// `count` elements of `from`, from element `first` on, as float32: in place, or
+/// converted into `scratch`.
 inline const float* read(ConstSpan from, int64_t first, int64_t count, float* scratch) {
   const void* begin = tail(from, first).data;
   if (from.element == Element::kFloat) {
@@ -201,7 +204,8 @@ inline const float* read(ConstSpan from, int64_t first, int64_t count, float* sc
   return scratch;
 }
 
-/// Where to compute `count` elements of `to`: in place where those are float32, else in `scratch`, for `write`.
+/// Where to compute `count` elements of `to`: in place where those are float32, else
+/// in `scratch`, for `write`.
 inline float* place(Span to, int64_t first, float* scratch) {
   return to.element == Element::kFloat ? static_cast<float*>(to.data) + first : scratch;
 }

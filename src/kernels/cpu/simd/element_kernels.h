@@ -6,8 +6,8 @@
 #include "kernels/cpu/simd/elements.h"
 #include "kernels/update_elements.h"
 
-// Loops over elements, compiled once per instruction set; all give the same bits. What they do to one is
-// in kernels/update_elements.h.
+// Loops over elements, compiled once per instruction set; all give the same bits. What they do to
+// one is in kernels/update_elements.h.
 
 namespace mezzo::kernels::cpu {
 
@@ -21,11 +21,13 @@ struct ElementKernels {
   /// Rounding is to nearest even; NaN stays NaN.
   void (*to_float)(ConstSpan from, float* to, int64_t count);
   void (*from_float)(const float* from, Span to, int64_t count);
-  /// reference::round_stochastically for elements `first` ... `first + count - 1`; `first` is a multiple of 128.
+  /// reference::round_stochastically for elements `first` ... `first + count - 1`;
+  /// `first` is a multiple of 128.
   void (*round_stochastically)(
       const float* from, uint16_t* bfloat16, int64_t first, int64_t count, const RandomKey& key);
 
-  /// Elements `first` ... `first + count - 1` of `x`, of the same type in `output`; `first` is a multiple of 128.
+  /// Elements `first` ... `first + count - 1` of `x`, of the same type in `output`;
+  /// `first` is a multiple of 128.
   void (*dropout)(ConstSpan x, Span output, int64_t first, int64_t count, const Dropout& dropout);
 
   /// @param max_exp_avg_sq  nullptr without amsgrad

@@ -22,7 +22,8 @@ struct Span {
   [[gnu::always_inline]] operator ConstSpan() const { return {data, element}; }
 };
 
-/// Which elements are dropped: with probability threshold / 2^32; the others are multiplied by `scale`.
+/// Which elements are dropped: with probability threshold / 2^32; the others
+/// are multiplied by `scale`.
 struct Dropout {
   bool is_on;
   uint32_t threshold;

@@ -15,8 +15,8 @@ const char* name_of(InstructionSet set);
 /// The best one that this machine has.
 InstructionSet best_instruction_set();
 
-/// The one that kernels are chosen for: the best, or a lesser one that the environment variable MEZZO_CPU_CAPABILITY
-/// names. Read once. @throws c10::ValueError  for another
+/// The one that kernels are chosen for: the best, or a lesser one that the environment variable
+/// MEZZO_CPU_CAPABILITY names. Read once. @throws c10::ValueError  for another
 InstructionSet instruction_set();
 
 /// Of tables for baseline and so on, in that order, those that `set` can run.

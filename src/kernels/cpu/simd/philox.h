@@ -104,8 +104,8 @@ inline Bits counting() {
 
 constexpr int64_t kMaskRun = 32;  // elements: 8 blocks of 4 words
 
-/// kMaskRun elements, decided by the words of blocks {block + lane, high, step, site}: factors[i] becomes the dropout's
-/// scale, or 0 where element 4 * block + i is dropped.
+/// kMaskRun elements, decided by the words of blocks {block + lane, high, step, site}: factors[i]
+/// becomes the dropout's scale, or 0 where element 4 * block + i is dropped.
 struct MaskRun {
   uint32_t block, high;
   float* factors;
@@ -160,8 +160,8 @@ inline void all_dropout_factors(int64_t count, const Dropout& dropout, const Run
   }
 }
 
-/// Factors of elements `first` ... `first + count - 1` of a tensor, as `kernels::dropout` counts them.
-/// Tensors of 2^34 elements and more would need a carry within a run.
+/// Factors of elements `first` ... `first + count - 1` of a tensor, as `kernels::dropout` counts
+/// them. Tensors of 2^34 elements and more would need a carry within a run.
 /// @param factors  room for count + 2 * kMaskRun
 /// @return where in `factors` they begin.
 inline const float* dropout_row(uint64_t first, int64_t count, const Dropout& dropout, float* factors) {

@@ -6,10 +6,11 @@
 #include <immintrin.h>
 #endif
 
-// What includes this is compiled once per instruction set, into a namespace that MEZZO_SIMD names (baseline, avx2,
-// avx512, avx512_bf16), and includes no header with inline functions of others, whose copies the linker could hand to
-// slower machines. The core's files keep multiplications and additions apart, the encoder's fuse them: headers that
-// both include leave nothing to fuse, for the linker keeps one copy of each function.
+// What includes this is compiled once per instruction set, into a namespace that MEZZO_SIMD names
+// (baseline, avx2, avx512, avx512_bf16), and includes no header with inline functions of others,
+// whose copies the linker could hand to slower machines. The core's files keep multiplications and
+// additions apart, the encoder's fuse them: headers that both include leave nothing to fuse, for
+// the linker keeps one copy of each function.
 
 namespace mezzo::kernels::cpu::MEZZO_SIMD {
 
@@ -71,7 +72,8 @@ inline float max(Floats x) {
   return most;
 }
 
-/// Calls `body(i)` at every full vector of `count` elements and `rest(i, how_many)` for what is left.
+/// Calls `body(i)` at every full vector of `count` elements and `rest(i,
+/// how_many)` for what is left.
 template <class Body, class Rest>
 inline void for_vectors(int64_t count, const Body& body, const Rest& rest) {
   int64_t i = 0;
