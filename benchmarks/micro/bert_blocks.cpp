@@ -17,7 +17,7 @@
 
 namespace {
 
-using namespace mezzo::kernels;
+using namespace mezzo::encoder;
 using Tensors = std::vector<at::Tensor>;
 
 /// Lengths like those of short messages, about 19.5 tokens each, and rows
@@ -131,7 +131,7 @@ void run(const Shape& shape, double p) {
 int main() {
   mezzo::use_cpu_memory_pool();
   std::printf("%d threads, kernels for %s, float32, dropout 0.1, median of %d runs\n\n", at::get_num_threads(),
-              cpu::name_of(cpu::instruction_set()), kRuns);
+              mezzo::kernels::cpu::name_of(mezzo::kernels::cpu::instruction_set()), kRuns);
   std::printf("| forward and backward | model | fused, ms | ATen, ms | times | bare products, ms | share |\n");
   std::printf("|---|---|---|---|---|---|---|\n");
   for (const Shape& shape : {Shape{"MiniLM", 384, 12}, Shape{"BERT-base", 768, 12}}) {

@@ -16,7 +16,7 @@
 
 namespace {
 
-using mezzo::kernels::cpu::Products;
+using mezzo::encoder::cpu::Products;
 
 constexpr int64_t kRows = 640;  // of 32 short texts
 
