@@ -93,7 +93,8 @@ class CpuMemoryPool : public c10::Allocator {
       block = blocks_.allocate(with_header);
     }
     void* memory = block != nullptr ? block->data : std::aligned_alloc(alignof(Header), (with_header + 63) / 64 * 64);
-    TORCH_CHECK(memory != nullptr, "not enough memory: a tensor of ", size, " bytes could not be allocated");
+    TORCH_CHECK_WITH(OutOfMemoryError, memory != nullptr, "not enough memory: a tensor of ", size,
+                     " bytes could not be allocated");
     return new (memory) Header{this, block} + 1;
   }
 

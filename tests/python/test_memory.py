@@ -3,10 +3,11 @@ import json
 import random
 import re
 import shutil
+import subprocess
 
 import _mezzo
 import pytest
-from support import MINILM, mezzo, random_bert, records
+from support import MINILM, PROGRAM, mezzo, random_bert, records
 from test_program import sha, start, wait_for_steps
 from transformers import AutoTokenizer
 
@@ -151,6 +152,25 @@ def test_the_peak_of_a_run_is_its_own(data, tmp_path):
     mezzo(*flags(data, tmp_path / "out", "--max-steps", 1))
     (end,) = records(tmp_path / "out", "end")
     assert end["peak_memory_bytes"] < len(held)
+
+
+@pytest.mark.parametrize("more, advice", [
+    ([], "--batch-size below 20000, with --grad-accumulation above 1 for the same updates, or --gradient-checkpointing, or a shorter "
+         "--max-length"),
+    (["--gradient-checkpointing", "--grad-accumulation", 2],
+     "--batch-size below 20000, with --grad-accumulation above 2 for the same updates, or a shorter --max-length"),
+])
+def test_a_step_without_memory_names_the_batch_and_the_remedy(folder, tmp_path, more, advice):
+    rows = [["goal " * 498, 1], *([f"goal {i}", 0] for i in range(19999))]
+    (tmp_path / "train.json").write_text(json.dumps(rows))
+    flags = ["train", "--model-config", folder / "wide.json", "--vocab", MINILM / "vocab.txt", "--train", tmp_path / "train.json",
+             "--dev-ratio", 0, "--precision", "fp32", "--batching", "padded", "--max-length", 512, "--batch-size", 20000, *more]
+    # 9 GB of addresses hold LibTorch, one for CUDA too, but not 20,000 x 512 rows of 256 numbers.
+    done = subprocess.run(["bash", "-c", 'ulimit -v 9000000 && exec "$@"', "bash", PROGRAM, *map(str, [*flags, "--output", tmp_path / "out"])],
+                          capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == ("mezzo: error: training: step 1 ran out of memory on cpu, with 20000 texts at once, "
+                                            f"the longest of 500 tokens; pass a {advice}")
 
 
 def chosen(stderr):

@@ -7,6 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "encoder/block_ops.h"
 #include "text/models/modules.h"
 
 namespace mezzo::text {
@@ -47,6 +48,9 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
   TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
                     "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
   std::map<std::string, at::Tensor> shadows;
+  if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
+    return shadows;  // only fused blocks read them
+  }
   for (const auto& item : named_modules()) {
     auto* dense = item.value()->as<Dense>();
     const int64_t layer = layer_of(item.key());

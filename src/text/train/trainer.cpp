@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -26,6 +27,7 @@
 #include "text/train/dry_run.h"
 #include "text/train/gradient_accumulation.h"
 #include "text/train/machine_memory.h"
+#include "text/train/out_of_memory.h"
 #include "text/train/step_diagnosis.h"
 #include "text/train/training_model.h"
 #include "text/train/training_parts.h"
@@ -166,6 +168,24 @@ class Trainer {
   /// One optimizer step over `grad_accumulation` micro-batches. Returns whether to stop,
   /// which any rank may ask for.
   bool train_step() {
+    try {
+      return try_step();
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) {
+        throw;
+      }
+      size_t longest = 0;
+      for (const MicroBatch& micro : plan_.micro_batches(setup_.train, counters_.step)) {
+        for (const int64_t text : micro.indices) {
+          longest = std::max(longest, setup_.train.ids[text].size());
+        }
+      }
+      TORCH_CHECK(false, describe_out_of_memory(config_, counters_.step + 1, setup_.device.str(),
+                                                static_cast<int64_t>(longest)));
+    }
+  }
+
+  bool try_step() {
     const auto begin = Clock::now();
     StepRecord record{.step = counters_.step + 1};
     record.lr = metric_schedule_ ? metric_schedule_->lr()

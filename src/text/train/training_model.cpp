@@ -17,7 +17,7 @@ TrainingModel::TrainingModel(const TrainConfig& config,
   }
   if (config.master_weights) {
     make_masters(config, setup.precision);
-  } else if (setup.device.is_cpu() && setup.precision != Precision::kFloat32 && !is_sharded_) {
+  } else if (setup.precision != Precision::kFloat32 && !is_sharded_) {
     const auto shadows = model_->make_shadows(autocast_dtype(setup.precision).value());
     for (NamedParameter& parameter : parameters_) {
       if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {

@@ -58,11 +58,12 @@ class ModelForTask : public torch::nn::Module {
   void set_gradient_checkpointing(bool on) { encoder().set_gradient_checkpointing(on); }
 
   /// Keeps copies in half precision of the encoder layers' weight matrices, so that autocast to
-  /// `dtype` on a CPU casts none of them. Make each the `shadow` of its parameter in one of mezzo's
+  /// `dtype` casts none of them. Make each the `shadow` of its parameter in one of mezzo's
   /// optimizers, which refreshes it along with the weight; one whose weight was changed otherwise
   /// is made anew when next used.
   /// @param dtype  kHalf or kBFloat16
-  /// @return by the parameter's name
+  /// @return by the parameter's name; none on a kind of device whose blocks are not fused, since
+  ///   nothing would read them: fused they are on CPUs and on CUDA devices
   /// @throws c10::ValueError  for another dtype
   std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
 

@@ -1,0 +1,37 @@
+#include "text/train/out_of_memory.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <new>
+#include <vector>
+
+#include "text/words/words.h"
+
+namespace mezzo::text {
+
+bool is_out_of_memory(const std::exception& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+}
+
+std::string describe_out_of_memory(const TrainConfig& config,
+                                   int64_t step,
+                                   const std::string& device,
+                                   int64_t longest_text) {
+  std::vector<std::string> remedies;
+  if (config.batch_size.value() > 1) {
+    remedies.push_back(fmt::format("a --batch-size below {}, with --grad-accumulation above {} for the same updates",
+                                   *config.batch_size, config.grad_accumulation));
+  }
+  if (!config.gradient_checkpointing) {
+    remedies.emplace_back("--gradient-checkpointing");
+  }
+  remedies.emplace_back("a shorter --max-length");
+  return fmt::format("training: step {} ran out of memory on {}, with {} at once, the longest of {}; pass {}", step,
+                     device, counted(*config.batch_size, "text"), counted(longest_text, "token"),
+                     fmt::join(remedies, ", or "));
+}
+
+}  // namespace mezzo::text
