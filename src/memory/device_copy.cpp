@@ -1,7 +1,10 @@
 #include "memory/device_copy.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/maximum.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace mezzo {
 
@@ -20,6 +23,27 @@ at::Tensor copy_to(const at::Tensor& tensor, c10::Device device) {
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device, c10::ScalarType dtype) {
   const bool pins = tensor.is_cpu() && reads_pinned_memory(device);
   return (pins ? tensor.pin_memory() : tensor).to(device, dtype, /*non_blocking=*/!device.is_cpu());
+}
+
+HostCopy::HostCopy(const at::Tensor& tensor) : copy_(tensor) {
+  const auto device = tensor.device();
+  if (device.is_cpu()) {
+    return;
+  }
+  const bool pins = reads_pinned_memory(device);
+  copy_ = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(pins));
+  copy_.copy_(tensor, /*non_blocking=*/pins);
+  const c10::DeviceGuard guard(device);
+  arrived_.emplace(device.type());
+  arrived_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+}
+
+const at::Tensor& HostCopy::wait() {
+  if (arrived_) {
+    arrived_->synchronize();
+    arrived_.reset();
+  }
+  return copy_;
 }
 
 at::Tensor& DeviceCopies::on(c10::Device device) {

@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Event.h>
 #include <c10/core/ScalarType.h>
 
+#include <optional>
 #include <vector>
 
 namespace mezzo {
@@ -17,6 +19,21 @@ at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
 
 /// The same, as `dtype`.
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device, c10::ScalarType dtype);
+
+/// A tensor on its way to the host, which need not wait for it: to be read some time later. The
+/// stream may change the tensor meanwhile, and no more memory of the device is used. Of a tensor
+/// on the CPU, the tensor.
+class HostCopy {
+ public:
+  explicit HostCopy(const at::Tensor& tensor);
+
+  /// Waits for what the device did before the copy, and for no more.
+  const at::Tensor& wait();
+
+ private:
+  at::Tensor copy_;
+  std::optional<c10::Event> arrived_;
+};
 
 /// A 0-dim tensor and its copies on other devices, made when first asked for.
 class DeviceCopies {

@@ -39,6 +39,19 @@ TEST_F(DeviceCopyTest, ToTheCpuHasArrived) {
   EXPECT_THAT(watch.host_syncs(), SizeIs(2));
 }
 
+TEST_F(DeviceCopyTest, ToTheHostIsWaitedForWhenItIsRead) {
+  const auto there = at::tensor({1.0f, 2.0f}).to(other_device);
+  const Watch watch;
+  HostCopy copy(there);
+  there.add_(1);  // the copy is of before
+  EXPECT_THAT(watch.host_syncs(), IsEmpty());
+  EXPECT_TRUE(at::equal(copy.wait(), at::tensor({1.0f, 2.0f})));
+  EXPECT_TRUE(at::equal(copy.wait(), at::tensor({1.0f, 2.0f})));
+  EXPECT_THAT(watch.host_syncs(), SizeIs(1));
+  const auto here = at::ones({});
+  EXPECT_TRUE(HostCopy(here).wait().is_same(here));
+}
+
 TEST_F(DeviceCopyTest, AreMadeOnceADevice) {
   DeviceCopies copies(at::ones({}));
   const Watch watch;
