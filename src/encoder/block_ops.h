@@ -157,6 +157,13 @@ struct BlockOps {
                                                         at::ScalarType rows_dtype);
 };
 
+/// Its functions, for what each kind of device says of all of them.
+#define MEZZO_FOR_BLOCK_OPS(what)                                                                                \
+  what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)                        \
+      what(embedding_layer_norm_backward) what(add_rows_at) what(bias_activation) what(bias_activation_backward) \
+          what(packed_attention) what(packed_attention_backward) what(first_token_attention)                     \
+              what(first_token_attention_backward)
+
 /// Those for a kind of device; nullptr where the fused blocks cannot run there.
 const BlockOps* block_ops(c10::DeviceType device_type);
 

@@ -2,13 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <tuple>
+#include <vector>
 
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/models/bert_config.h"
 #include "mezzo/text/tasks/single_label_classification.h"
+#include "mezzo/text/train/trainer.h"
 #include "simulated/device_test.h"
+#include "text/scratch_folder.h"
 #include "text/setup/run_plan.h"
 #include "text/train/gradient_accumulation.h"
 #include "text/train/training_model.h"
@@ -135,6 +141,93 @@ TEST_F(TrainingStepTest, InferenceWaitsOnceABatch) {
   const auto outputs = predict_outputs(*there.model, there.train, Precision::kFloat32);
   EXPECT_THAT(watch.host_syncs(), SizeIs(1));
   EXPECT_TRUE(at::allclose(outputs, predict_outputs(*here.model, here.train, Precision::kFloat32), 1e-4, 1e-5));
+}
+
+/// Whole runs, as the program makes them.
+class TrainingRunTest : public simulated::DeviceTest {
+ protected:
+  TrainingRunTest() {
+    folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\n");
+    folder.write("config.json",
+                 R"({"model_type": "bert", "vocab_size": 10, "hidden_size": 16, "num_hidden_layers": 2,
+                     "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 16})");
+    std::string rows;
+    for (int i = 0; i < 40; ++i) {
+      const std::string word(1, static_cast<char>('a' + i % 5));
+      rows += R"({"text": ")" + word + (i % 3 == 0 ? " b c" : " e") + R"(", "label": )" + std::to_string(i % 2) + "}\n";
+    }
+    folder.write("train.jsonl", rows);
+  }
+
+  TrainConfig config_of(const std::string& device_name, const std::string& output) const {
+    TrainConfig config;
+    config.model_config = folder / "config.json";
+    config.vocab = folder / "vocab.txt";
+    config.train = folder / "train.jsonl";
+    config.output = folder / output;
+    config.dev_ratio = 0.2;
+    config.device = device_name;
+    config.precision = "fp32";
+    config.batch_size = 4;
+    config.max_length = 16;
+    config.max_steps = 10;
+    config.eval_every = 4;
+    config.learning_rate = 1e-2;
+    config.schedule = "linear";
+    config.max_grad_norm = 1;
+    config.quiet = true;
+    return config;
+  }
+
+  std::vector<nlohmann::json> steps_of(const TrainConfig& config) const {
+    std::vector<nlohmann::json> steps;
+    std::ifstream lines(config.output / "metrics.jsonl");
+    for (std::string line; std::getline(lines, line);) {
+      if (auto record = nlohmann::json::parse(line); record["event"] == "step") {
+        steps.push_back(std::move(record));
+      }
+    }
+    return steps;
+  }
+
+  const ScratchFolder folder;
+};
+
+TEST_F(TrainingRunTest, GivesTheCpusNumbers) {
+  for (const std::string precision : {"fp32", "fp16"}) {
+    SCOPED_TRACE(precision);
+    auto there = config_of("simulated", precision + " there"), here = config_of("cpu", precision + " here");
+    there.precision = here.precision = precision;
+    there.init_scale = here.init_scale = 0x1p26;  // the first gradients overflow
+    train(there, [] { return false; });
+    train(here, [] { return false; });
+    const auto mine = steps_of(there), cpus = steps_of(here);
+    ASSERT_THAT(mine, SizeIs(10));
+    ASSERT_THAT(cpus, SizeIs(10));
+    EXPECT_EQ(cpus.front()["skipped"], precision == "fp16");
+    for (size_t i = 0; i < mine.size(); ++i) {
+      EXPECT_NEAR(mine[i]["loss"].get<double>(), cpus[i]["loss"].get<double>(), precision == "fp16" ? 2e-2 : 1e-4);
+      for (const char* name : {"step", "lr", "skipped", "loss_scale", "samples", "tokens"}) {
+        EXPECT_EQ(mine[i][name], cpus[i][name]) << name << " of step " << i + 1;
+      }
+    }
+  }
+}
+
+TEST_F(TrainingRunTest, IsResumedToTheBit) {
+  auto whole = config_of("simulated:1", "whole"), stopped = config_of("simulated:1", "stopped");
+  whole.precision = stopped.precision = "fp16";
+  EXPECT_TRUE(train(whole, [] { return false; }).finished);
+  int asked = 0;
+  const auto result = train(stopped, [&] { return ++asked > 6; });
+  EXPECT_FALSE(result.finished);
+  EXPECT_GT(result.steps, 1);
+  EXPECT_LT(result.steps, 10);
+  stopped.resume = "auto";
+  EXPECT_TRUE(train(stopped, [] { return false; }).finished);
+  EXPECT_EQ(ScratchFolder::read(whole.output / "model.safetensors"),
+            ScratchFolder::read(stopped.output / "model.safetensors"));
+  EXPECT_THAT(steps_of(stopped), SizeIs(10));
 }
 
 }  // namespace

@@ -286,17 +286,8 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
   return result;
 }
 
-const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(),
-                            .residual_layer_norm = residual_layer_norm,
-                            .residual_layer_norm_backward = residual_layer_norm_backward,
-                            .embedding_layer_norm = embedding_layer_norm,
-                            .embedding_layer_norm_backward = embedding_layer_norm_backward,
-                            .add_rows_at = add_rows_at,
-                            .bias_activation = bias_activation,
-                            .bias_activation_backward = bias_activation_backward,
-                            .packed_attention = packed_attention,
-                            .packed_attention_backward = packed_attention_backward,
-                            .first_token_attention = first_token_attention,
-                            .first_token_attention_backward = first_token_attention_backward};
+#define MEZZO_ENTRY(name) .name = name,
+const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(), MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
+#undef MEZZO_ENTRY
 
 }  // namespace mezzo::encoder::cpu

@@ -7,20 +7,9 @@
 /// BlockOps on a CPU.
 namespace mezzo::encoder::cpu {
 
-template <class Pointer>
-using Op = std::remove_pointer_t<Pointer>;
-
-Op<decltype(BlockOps::residual_layer_norm)> residual_layer_norm;
-Op<decltype(BlockOps::residual_layer_norm_backward)> residual_layer_norm_backward;
-Op<decltype(BlockOps::embedding_layer_norm)> embedding_layer_norm;
-Op<decltype(BlockOps::embedding_layer_norm_backward)> embedding_layer_norm_backward;
-Op<decltype(BlockOps::add_rows_at)> add_rows_at;
-Op<decltype(BlockOps::bias_activation)> bias_activation;
-Op<decltype(BlockOps::bias_activation_backward)> bias_activation_backward;
-Op<decltype(BlockOps::packed_attention)> packed_attention;
-Op<decltype(BlockOps::packed_attention_backward)> packed_attention_backward;
-Op<decltype(BlockOps::first_token_attention)> first_token_attention;
-Op<decltype(BlockOps::first_token_attention_backward)> first_token_attention_backward;
+#define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(BlockOps::name)> name;
+MEZZO_FOR_BLOCK_OPS(MEZZO_DECLARE)
+#undef MEZZO_DECLARE
 
 extern const BlockOps kBlockOps;
 

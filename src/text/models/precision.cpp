@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "text/words/known_value.h"
@@ -21,6 +22,13 @@ std::optional<int> cuda_index(std::string_view name) {
   const bool is_index = name.starts_with(kPrefix) && !digits.empty() && digits.size() < 4 &&
                         digits.find_first_not_of("0123456789") == std::string_view::npos;
   return is_index ? std::optional(std::stoi(std::string(digits))) : std::nullopt;
+}
+
+/// An accelerator of outside LibTorch, under the name that it has registered there: "npu", "npu:1".
+std::optional<c10::Device> registered_device(std::string_view name) {
+  const bool is_one =
+      c10::is_privateuse1_backend_registered() && name.substr(0, name.find(':')) == c10::get_privateuse1_backend();
+  return is_one ? std::optional(c10::Device(std::string(name))) : std::nullopt;
 }
 
 bool cpu_has_bf16() { return __builtin_cpu_supports("avx512bf16") != 0; }
@@ -48,7 +56,7 @@ std::optional<c10::ScalarType> autocast_dtype(Precision precision) {
 void check_precision(std::string_view name) { check_known("--precision", name, {"fp32", "bf16", "fp16", "auto"}); }
 
 void check_device(std::string_view name) {
-  if (!cuda_index(name)) {
+  if (!cuda_index(name) && !registered_device(name)) {
     check_known("--device", name, {"cpu", "cuda", "cuda:N", "auto"});
     TORCH_CHECK_VALUE(name != "cuda:N", "--device cuda:N: pass a number for N, as cuda:0");
   }
@@ -61,6 +69,9 @@ Precision parse_precision(std::string_view name, const c10::Device& device) {
   check_precision(name);
   if (device.is_cpu()) {
     return cpu_has_bf16() ? Precision::kBFloat16 : Precision::kFloat32;
+  }
+  if (!device.is_cuda()) {
+    return Precision::kFloat32;
   }
   // Tensor cores take bfloat16 from compute capability 8.0 on, which is what this hook asks;
   // earlier ones float16 only.
@@ -77,6 +88,9 @@ c10::Device parse_device(std::string_view name) {
     return at::kCPU;
   }
   check_device(name);
+  if (const auto device = registered_device(name)) {
+    return *device;
+  }
   const int index = cuda_index(name).value_or(0);
   TORCH_CHECK_VALUE(index < available, "--device ", name, " is not there: this machine has ", available,
                     available == 1 ? " CUDA device" : " CUDA devices",

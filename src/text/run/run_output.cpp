@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "kernels/describe_device.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/report/report.h"
@@ -50,7 +51,7 @@ ReportInput::Pairs environment(const RunSetup& setup) {
           {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
           {"processor", cpu_model()},
           {"threads", std::to_string(at::get_num_threads())},
-          {"device", setup.device.str()},
+          {"device", kernels::describe_device(setup.device)},
           {"precision", std::string(to_string(setup.precision))}};
 }
 
@@ -136,7 +137,7 @@ RunOutput::RunOutput(const TrainConfig& config,
   note(fmt::format(
       "{} of {} in {} on {}, {}", counted(plan.total_steps, "step"),
       counted(plan.batch_size * plan.grad_accumulation, "text"), to_string(setup.precision),
-      plan.ranks > 1 ? fmt::format("{} ranks, each on {}", plan.ranks, setup.device.str()) : setup.device.str(),
+      (plan.ranks > 1 ? fmt::format("{} ranks, each on ", plan.ranks) : "") + kernels::describe_device(setup.device),
       counted(at::get_num_threads(), "thread")));
   if (resumed) {
     note(fmt::format("resumed after step {}", resumed->step));

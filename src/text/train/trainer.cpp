@@ -24,6 +24,7 @@
 #include "text/setup/run_setup.h"
 #include "text/train/batch_size.h"
 #include "text/train/clock.h"
+#include "text/train/deterministic_guard.h"
 #include "text/train/dry_run.h"
 #include "text/train/gradient_accumulation.h"
 #include "text/train/machine_memory.h"
@@ -475,6 +476,7 @@ TrainResult train(const TrainConfig& config,
   if (config.threads > 0) {
     at::set_num_threads(static_cast<int>(config.threads));
   }
+  const DeterministicGuard deterministic(parse_device(config.device));
   return Trainer(config, stop_requested, group).run();
 }
 

@@ -19,7 +19,7 @@ std::string_view to_string(Precision precision);
 std::optional<c10::ScalarType> autocast_dtype(Precision precision);
 
 /// Parses "fp32", "bf16", "fp16", or "auto": bf16 where `device` multiplies it in hardware, else
-/// fp16 on CUDA and fp32 on CPU.
+/// fp16 on CUDA and fp32 elsewhere.
 /// @throws c10::ValueError  that lists the names, for any other
 Precision parse_precision(std::string_view name, const c10::Device& device);
 
@@ -30,7 +30,7 @@ void check_precision(std::string_view name);
 void check_device(std::string_view name);
 
 /// Parses "cpu", "cuda", "cuda:N", or "auto": the first CUDA device where there is one, else the
-/// CPU.
+/// CPU; and the name of an accelerator that this process has registered with LibTorch (PrivateUse1).
 /// @throws c10::ValueError  for any other name, or a device this machine lacks
 c10::Device parse_device(std::string_view name);
 

@@ -20,8 +20,10 @@ struct TrainResult {
 /// Fine-tunes a model as `config` says, and leaves in `config.output`: the best model on dev (or
 /// the last, without dev rows) as a Hugging Face folder, metrics.jsonl, report.html, run.json,
 /// tensorboard/ and checkpoints/. The same config gives the same weights on the same machine, also
-/// when the run was stopped and resumed in between. With `config.dry_run`, prints what it would do
-/// and what that takes, by trying a few steps that it forgets, and leaves `config.output` as it is.
+/// when the run was stopped and resumed in between; on a CUDA device LibTorch's deterministic
+/// kernels are switched on for that while it runs, with CUBLAS_WORKSPACE_CONFIG, unless set. With
+/// `config.dry_run`, prints what it would do and what that takes, by trying a few steps that it
+/// forgets, and leaves `config.output` as it is.
 ///
 /// Called on every rank of `group` with the same config, a batch is `batch_size` texts of each
 /// rank, gradients are averaged over all texts, and every rank ends with the same weights. Rank 0

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/cuda/namespace.h"
+
+namespace mezzo::kernels::MEZZO_CUDA {
+
+struct DeviceFacts {
+  std::string name;
+  int major, minor;      ///< compute capability
+  int64_t memory_bytes;  ///< total
+  int driver_version;    ///< the newest CUDA that the driver knows, as 1000 major + 10 minor
+};
+
+/// @throws std::runtime_error  with CUDA's own words, where it cannot tell.
+DeviceFacts device_facts(int device);
+
+}  // namespace mezzo::kernels::MEZZO_CUDA
