@@ -169,7 +169,7 @@ def test_a_step_without_memory_names_the_batch_and_the_remedy(folder, tmp_path, 
     done = subprocess.run(["bash", "-c", 'ulimit -v 9000000 && exec "$@"', "bash", PROGRAM, *map(str, [*flags, "--output", tmp_path / "out"])],
                           capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == ("mezzo: error: training: step 1 ran out of memory on cpu, with 20000 texts at once, "
+    assert done.stderr.splitlines()[-1] == ("mezzo train: step 1 ran out of memory on cpu, with 20000 texts at once, "
                                             f"the longest of 500 tokens; pass a {advice}")
 
 

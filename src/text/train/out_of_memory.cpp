@@ -29,7 +29,7 @@ std::string describe_out_of_memory(const TrainConfig& config,
     remedies.emplace_back("--gradient-checkpointing");
   }
   remedies.emplace_back("a shorter --max-length");
-  return fmt::format("training: step {} ran out of memory on {}, with {} at once, the longest of {}; pass {}", step,
+  return fmt::format("step {} ran out of memory on {}, with {} at once, the longest of {}; pass {}", step,
                      device, counted(*config.batch_size, "text"), counted(longest_text, "token"),
                      fmt::join(remedies, ", or "));
 }
