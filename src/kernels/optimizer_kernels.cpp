@@ -230,36 +230,38 @@ const UpdateOperator<SgdSettings, cpu::sgd, cuda::sgd, reference::sgd, double, b
 const UpdateOperator<LambSettings, cpu::lamb, cuda::lamb, reference::lamb, double, double, double> lamb_op(
     "lamb_", "float beta1, float beta2, float eps");
 
-using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-Summary as_tuple(const GradientSummary& summary) { return {summary.norm, summary.found_inf, summary.sum_of_squares}; }
-
-Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& inv_scale) {
-  return as_tuple(reference::summarize_gradients(gradients.vec(), inv_scale.value_or(at::Tensor())));
+Summary as_tuple(const GradientSummary& summary) {
+  return {summary.norm, summary.found_inf, summary.sum_of_squares, summary.inv_scale, summary.clip};
 }
 
-using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::Tensor&);
+Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
+  return as_tuple(reference::summarize_gradients(gradients.vec(), scale.value_or(at::Tensor()), max_norm));
+}
+
+using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::Tensor&, double);
 
 template <SummaryKernel& kKernel>
-Summary summarize_with(at::TensorList gradients, const OptionalTensor& inv_scale) {
+Summary summarize_with(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& gradient : gradients) {
     if (!has_kernel(gradient.scalar_type())) {
-      return summarize_anywhere(gradients, inv_scale);
+      return summarize_anywhere(gradients, scale, max_norm);
     }
     contiguous.push_back(gradient.contiguous());
   }
-  return as_tuple(kKernel(contiguous, inv_scale.value_or(at::Tensor())));
+  return as_tuple(kKernel(contiguous, scale.value_or(at::Tensor()), max_norm));
 }
 
-Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*inv_scale*/) {
+Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*scale*/, double /*max_norm*/) {
   const auto number = [&](at::ScalarType dtype) { return at::empty({}, gradients.front().options().dtype(dtype)); };
-  return {number(at::kFloat), number(at::kFloat), number(at::kDouble)};
+  return {number(at::kFloat), number(at::kFloat), number(at::kDouble), number(at::kFloat), number(at::kFloat)};
 }
 
 const Operator<decltype(summarize_anywhere)> summarize_op(
-    "summarize_gradients(Tensor[] gradients, Tensor? inv_scale) -> (Tensor norm, Tensor found_inf, "
-    "Tensor sum_of_squares)",
+    "summarize_gradients(Tensor[] gradients, Tensor? scale, float max_norm) -> (Tensor norm, Tensor found_inf, "
+    "Tensor sum_of_squares, Tensor inv_scale, Tensor clip)",
     kernel<&summarize_with<cpu::summarize_gradients>>(c10::DispatchKey::CPU),
     cuda_kernel<&summarize_with<cuda::summarize_gradients>>(),
     kernel<&summarize_anywhere>(c10::DispatchKey::CompositeExplicitAutograd),
@@ -280,9 +282,11 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
   lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps);
 }
 
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
-  const auto [norm, found_inf, sum_of_squares] = summarize_op(gradients, if_defined(inv_scale));
-  return {norm, found_inf, sum_of_squares};
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
+                                    const at::Tensor& scale,
+                                    double max_norm) {
+  const auto [norm, found_inf, sum_of_squares, inv_scale, clip] = summarize_op(gradients, if_defined(scale), max_norm);
+  return {norm, found_inf, sum_of_squares, inv_scale, clip};
 }
 
 bool flushes_denormals(const AdamSettings& settings) {

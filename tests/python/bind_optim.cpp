@@ -126,15 +126,17 @@ class MasteredModel {
 
 void bind_kernels(py::module_& m) {
   using namespace kernels;
-  m.def("summarize_gradients", [](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> inv_scale) {
-    const auto summary = summarize_gradients(gradients, inv_scale.value_or(at::Tensor()));
-    return std::pair(summary.norm, summary.found_inf);
-  });
-  m.def("reference_summarize_gradients",
-        [](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> inv_scale) {
-          const auto summary = reference::summarize_gradients(gradients, inv_scale.value_or(at::Tensor()));
-          return std::pair(summary.norm, summary.found_inf);
-        });
+  const auto bind_summary = [&](const char* name, auto* summarize) {
+    m.def(
+        name,
+        [summarize](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> scale, double max_norm) {
+          const auto summary = summarize(gradients, scale.value_or(at::Tensor()), max_norm);
+          return std::tuple(summary.norm, summary.found_inf, summary.inv_scale, summary.clip);
+        },
+        py::arg("gradients"), py::arg("scale"), py::arg("max_norm") = 1.0);
+  };
+  bind_summary("summarize_gradients", &summarize_gradients);
+  bind_summary("reference_summarize_gradients", &reference::summarize_gradients);
   m.def("reference_round_stochastically", &reference::round_stochastically);
   // One update of parameters and all else, in place, by the kernels of the CPU or by the reference.
   m.def(

@@ -153,10 +153,16 @@ class Optimizer : public AmpOptimizer {
   virtual void set_hyperparameters(const TorchOptions& options) = 0;
 
  private:
+  /// What there is to know before a step: the verdict, and what gradients are multiplied by, each
+  /// undefined where they are not.
+  struct Look {
+    GradientVerdict verdict;
+    at::Tensor inv_scale, clip;
+  };
   /// What check_gradients found, and by which scale it divided.
   struct Checked {
     std::optional<at::Tensor> scale;
-    GradientVerdict verdict;
+    Look look;
   };
 
   void check_groups(const std::vector<ParamGroup>& groups) const;
@@ -164,8 +170,8 @@ class Optimizer : public AmpOptimizer {
   std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
   std::vector<ParameterUpdate> collect_updates();
   const NamedParameter& parameter_at(size_t index) const;
-  GradientVerdict look(const at::Tensor& inv_scale, const at::Tensor& found_inf, bool measures) const;
-  void apply(const at::Tensor& inv_scale, const GradientVerdict& verdict);
+  Look look(const std::optional<at::Tensor>& scale, const at::Tensor& found_inf, bool measures) const;
+  void apply(const Look& look);
 
   std::vector<ParamGroup> groups_;
   StepOptions options_;

@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
 #include "kernels/reference/random_words.h"
@@ -163,13 +164,18 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
   });
 }
 
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
+                                    const at::Tensor& scale,
+                                    double max_norm) {
   auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)), 2);
-  if (inv_scale.defined()) {
-    norm = norm * inv_scale.to(at::kDouble);
-  }
+  const auto inv_scale = scale.defined() ? inverse_of(scale) : at::ones({}, norm.options().dtype(at::kFloat));
+  norm = norm * inv_scale.to(at::kDouble);
   const auto rounded = norm.to(at::kFloat);
-  return {rounded, rounded.isfinite().logical_not().to(at::kFloat), norm.square()};
+  auto is_finite = rounded.isfinite();
+  if (scale.defined()) {
+    is_finite = is_finite.logical_and((scale * inv_scale).isfinite());
+  }
+  return {rounded, is_finite.logical_not().to(at::kFloat), norm.square(), inv_scale, clip_factor(rounded, max_norm)};
 }
 
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site) {
