@@ -43,12 +43,16 @@ void update_with(const ParameterUpdates& updates,
                  const GradientFactors& factors,
                  UpdateKernel<Settings>& fast_kernel,
                  UpdateKernel<Settings>& reference_kernel) {
-  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.found_inf}) {
-    TORCH_CHECK_VALUE(!factor.defined() || (factor.numel() == 1 && factor.scalar_type() == at::kFloat &&
+  const auto check = [&](const at::Tensor& factor, at::ScalarType dtype) {
+    TORCH_CHECK_VALUE(!factor.defined() || (factor.numel() == 1 && factor.scalar_type() == dtype &&
                                             (updates.empty() || factor.device() == updates.front().param.device())),
-                      "mezzo: a factor of an update must be one float32 number on the parameters' device, got ",
+                      "mezzo: a factor of an update must be one ", dtype, " number on the parameters' device, got ",
                       factor.scalar_type(), " ", factor.sizes(), " on ", factor.device());
+  };
+  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.found_inf}) {
+    check(factor, at::kFloat);
   }
+  check(factors.lr, at::kDouble);
   ParameterUpdates fast, others;
   for (const ParameterUpdate& update : updates) {
     auto& chosen = can_run(update) ? fast : others;
@@ -74,7 +78,7 @@ void update_with(const ParameterUpdates& updates,
 #define MEZZO_UPDATE_LISTS                                                                                   \
   "Tensor(a!)[] params, Tensor[] gradients, Tensor(b!)?[] shadows, Tensor(c!)[] steps, Tensor(d!)[] slots, " \
   "float[] lrs, float[] weight_decays, int[] indices, int? rounding_seed"
-#define MEZZO_FACTORS "Tensor? inv_scale, Tensor? clip, Tensor? found_inf"
+#define MEZZO_FACTORS "Tensor? inv_scale, Tensor? clip, Tensor? found_inf, Tensor? lr"
 
 size_t num_slots(const AdamSettings& settings) { return settings.amsgrad ? 3 : 2; }
 size_t num_slots(const SgdSettings& settings) { return settings.momentum == 0 ? 0 : 1; }
@@ -133,8 +137,10 @@ ParameterUpdates updates_of(at::TensorList params,
 
 GradientFactors factors_of(const OptionalTensor& inv_scale,
                            const OptionalTensor& clip,
-                           const OptionalTensor& found_inf) {
-  return {inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()), found_inf.value_or(at::Tensor())};
+                           const OptionalTensor& found_inf,
+                           const OptionalTensor& lr) {
+  return {inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()), found_inf.value_or(at::Tensor()),
+          lr.value_or(at::Tensor())};
 }
 
 /// The lists of some updates.
@@ -190,11 +196,12 @@ struct UpdateOperator {
                   const OptionalTensor& inv_scale,
                   const OptionalTensor& clip,
                   const OptionalTensor& found_inf,
+                  const OptionalTensor& lr,
                   Own... own) {
     const Settings settings{own...};
     const auto updates = updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
-    const auto factors = factors_of(inv_scale, clip, found_inf);
+    const auto factors = factors_of(inv_scale, clip, found_inf, lr);
     if (&kKernel == &kReference) {
       kReference(updates, settings, factors);
     } else {
@@ -217,7 +224,7 @@ struct UpdateOperator {
     const UpdateLists lists(updates);
     op(lists.params, lists.gradients, lists.shadows, lists.steps, lists.slots, lists.lrs, lists.weight_decays,
        lists.indices, lists.rounding_seed, if_defined(factors.inv_scale), if_defined(factors.clip),
-       if_defined(factors.found_inf), own...);
+       if_defined(factors.found_inf), if_defined(factors.lr), own...);
   }
 
   Operator<Signature> op;

@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -44,6 +46,16 @@ void check_parameter(const NamedParameter& parameter, bool stochastic) {
                                           shadow.sizes() == tensor.sizes() && shadow.device() == tensor.device()),
                     "Optimizer: the shadow of parameter ", name,
                     " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
+}
+
+/// Of a learning rate that is a tensor, where nothing has to be waited for.
+void check_lr_value(const at::Tensor& lr) {
+  if (lr.defined() && lr.is_cpu()) {
+    const double value = lr.item<double>();
+    TORCH_CHECK_VALUE(std::isfinite(value) && value >= 0,
+                      "Optimizer: the learning rate must be finite and not negative, the tensor given to set_lr() is ",
+                      value);
+  }
 }
 
 }  // namespace
@@ -88,6 +100,31 @@ void Optimizer::add_param_group(ParamGroup group) {
   groups.push_back(std::move(group));
   check_groups(groups);
   groups_ = std::move(groups);
+}
+
+double Optimizer::lr() const { return lr_tensor_.defined() ? lr_tensor_.item<double>() : options_.lr; }
+
+void Optimizer::set_lr(double lr) {
+  if (lr_tensor_.defined()) {
+    const at::NoGradGuard no_grad;
+    lr_tensor_.fill_(lr);
+  } else {
+    options_.lr = lr;
+  }
+}
+
+void Optimizer::set_lr(at::Tensor lr) {
+  TORCH_CHECK_VALUE(lr.defined() && lr.dim() == 0 && lr.scalar_type() == at::kDouble && !lr.requires_grad(),
+                    "Optimizer: a learning rate that is a tensor must be 0-dim, float64 and require no gradient, got ",
+                    lr.defined() ? lr.toString() : "an undefined one",
+                    lr.defined() ? c10::str(" of sizes ", lr.sizes()) : "");
+  const bool is_at_hand = std::ranges::any_of(groups_, [&](const ParamGroup& group) {
+    return std::ranges::any_of(group.params, [&](const auto& each) { return each.tensor.device() == lr.device(); });
+  });
+  TORCH_CHECK_VALUE(is_at_hand, "Optimizer: the learning rate is on ", lr.device(),
+                    ", where no parameter is; move it to ", parameter_at(0).tensor.device());
+  check_lr_value(lr);
+  lr_tensor_ = std::move(lr);
 }
 
 void Optimizer::zero_grad() {
@@ -177,7 +214,7 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
                              .shadow = parameter.shadow,
                              .step = {},
                              .slots = {},
-                             .lr = options_.lr * group.lr_scale,
+                             .lr = lr_tensor_.defined() ? group.lr_scale : options_.lr * group.lr_scale,
                              .weight_decay = *group.weight_decay,
                              .index = index++,
                              .rounding_seed = options_.stochastic_rounding_seed};
@@ -240,12 +277,14 @@ Optimizer::Look Optimizer::look(const std::optional<at::Tensor>& scale,
 /// verdict are the step's then.
 void Optimizer::apply(const Look& look) {
   const at::NoGradGuard no_grad;
+  check_lr_value(lr_tensor_);
   const auto updates_by_device = grouped(collect_updates(), [](const auto& each) { return each.param.device(); });
   grad_norm_ = look.verdict.norm;
   found_inf_ = look.verdict.found_inf;
   for (const auto& updates : updates_by_device) {
     const at::Device device = updates.front().param.device();
-    update(updates, {copy_to(look.inv_scale, device), copy_to(look.clip, device), copy_to(found_inf_, device)});
+    update(updates, {copy_to(look.inv_scale, device), copy_to(look.clip, device), copy_to(found_inf_, device),
+                     copy_to(lr_tensor_, device)});
   }
 }
 

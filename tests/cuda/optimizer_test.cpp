@@ -123,6 +123,21 @@ TEST_P(CudaOptimizerTest, TakesUpdatesWithoutFactors) {
   expect_equal(a, b);
 }
 
+TEST_P(CudaOptimizerTest, ReadsALearningRateThatLiesOnTheDevice) {
+  const double lr = 1.0 / 3;
+  auto a = some_updates(GetParam().slots, true, std::nullopt), b = copy_of(a), c = copy_of(a);
+  for (ParameterUpdate& update : b) {
+    update.lr = lr * update.lr;
+  }
+  auto of_step = factors(0);
+  GetParam().on_gpu(b, of_step);
+  of_step.lr = at::full({}, lr, at::kDouble);
+  GetParam().on_gpu(a, of_step);
+  GetParam().on_cpu(c, of_step);
+  expect_equal(a, b);
+  expect_equal(c, b);
+}
+
 TEST_P(CudaOptimizerTest, IsNearTheSpecification) {
   auto a = some_updates(GetParam().slots, false, std::nullopt);
   std::erase_if(a, [](const ParameterUpdate& update) { return update.param.scalar_type() != at::kFloat; });

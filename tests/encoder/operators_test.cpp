@@ -145,7 +145,8 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
               c10::IValue(),
               draw.optional(draw.number_of(1.0 / 65536)),
               draw.optional(draw.number_of(0.7)),
-              draw.optional(draw.number_of(0))};
+              draw.optional(draw.number_of(0)),
+              draw.optional(draw.number_of(1.0 / 3, at::kDouble))};
   stack.insert(stack.end(), own.begin(), own.end());
   return stack;
 }

@@ -81,6 +81,7 @@ void update_loss_scale(const LossScaleArguments& arguments, Stream stream);
 /// Numbers on the device that a step depends on; nullptr leaves one out.
 struct DeviceFactors {
   const float *inv_scale = nullptr, *clip = nullptr, *found_inf = nullptr;
+  const double* lr = nullptr;
 };
 
 /// Adds 1 to each counter, unless the step is skipped.

@@ -39,7 +39,8 @@ void update_all(const ParameterUpdates& updates,
   ParameterList<Settings> list{};
   list.settings = settings;
   list.flushes_denormals = flushes;
-  list.factors = {number(factors.inv_scale), number(factors.clip), number(factors.found_inf)};
+  list.factors = {number(factors.inv_scale), number(factors.clip), number(factors.found_inf),
+                  factors.lr.defined() ? factors.lr.const_data_ptr<double>() : nullptr};
   if (const auto& first = updates.front(); first.rounding_seed) {
     list.rounds_stochastically = true;
     list.rounding_seed = rounding_key_seed(first);

@@ -110,6 +110,17 @@ void flush_denormals(Batch& batch, const GradientFactors& factors) {
   }
 }
 
+/// Calls `kernel(lr)` with the learning rate of a batch: a number, or a tensor where it lies on a
+/// device. LibTorch's fused kernels for CUDA read it in float32, those for the CPU as it is.
+template <class Kernel>
+void with_lr(const Batch& batch, const GradientFactors& factors, const Kernel& kernel) {
+  if (!factors.lr.defined()) {
+    return kernel(batch.lr);
+  }
+  const auto lr = factors.lr * batch.lr;
+  kernel(lr.is_cuda() ? lr.to(at::kFloat) : lr);
+}
+
 /// `updated` where the step counts, else `old`.
 at::Tensor unless(const at::Tensor& skip, const at::Tensor& old, const at::Tensor& updated) {
   return skip.defined() ? at::where(skip.to(at::kBool), old, updated) : updated;
@@ -123,9 +134,11 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
   };
   run(updates, factors, [&](Batch& batch) {
     const auto largest = settings.amsgrad ? at::TensorList(batch.slots[2]) : at::TensorList();
-    kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, batch.lr,
-           settings.beta1, settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, /*maximize=*/false,
-           /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    with_lr(batch, factors, [&](const auto& lr) {
+      kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, lr, settings.beta1,
+             settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, /*maximize=*/false,
+             /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    });
     if (flushes_denormals(settings)) {
       flush_denormals(batch, factors);
     }
@@ -136,9 +149,11 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
   run(updates, factors, [&](Batch& batch) {
     const auto buffers = settings.momentum == 0 ? std::vector<at::Tensor>{} : batch.slots[0];
     // A buffer of zeros makes the first step like any other, also after a skipped one.
-    at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, batch.lr,
-                    /*dampening=*/0, settings.nesterov, /*maximize=*/false, /*is_first_step=*/false,
-                    /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    with_lr(batch, factors, [&](const auto& lr) {
+      at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, lr,
+                      /*dampening=*/0, settings.nesterov, /*maximize=*/false, /*is_first_step=*/false,
+                      /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    });
     flush_denormals(batch, factors);
   });
 }
@@ -157,7 +172,9 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
       const auto param_norm = param.norm(), direction_norm = direction.norm();
       const auto trust = at::where((param_norm > 0).logical_and(direction_norm > 0), param_norm / direction_norm,
                                    at::ones_like(param_norm));
-      param.copy_(unless(skip, param, param - direction * (trust * batch.lr)));
+      const auto step_size =
+          factors.lr.defined() ? trust * (factors.lr * batch.lr).to(trust.scalar_type()) : trust * batch.lr;
+      param.copy_(unless(skip, param, param - direction * step_size));
       exp_avg.copy_(unless(skip, exp_avg, mean));
       exp_avg_sq.copy_(unless(skip, exp_avg_sq, square));
     }
