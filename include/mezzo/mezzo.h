@@ -22,6 +22,7 @@
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/amp_optimizer.h"
 #include "mezzo/optim/clip_grad.h"
+#include "mezzo/optim/device_lr_schedule.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/optim/lr_scheduler.h"

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
 #include <ATen/ops/maximum.h>
+
+#include <optional>
 
 #include "memory/device_copy.h"
 
@@ -12,9 +16,15 @@ inline at::Tensor inverse_of(const at::Tensor& scale) {
   return scale.device().is_mps() ? scale.reciprocal() : scale.to(at::kDouble).reciprocal().to(at::kFloat);
 }
 
+/// What gradients of this total norm are multiplied by, so that it is `max_norm` at most.
+inline at::Tensor clip_factor(const at::Tensor& total_norm, double max_norm) {
+  const auto wanted = (total_norm + 1e-6).reciprocal() * max_norm;  // as Python divides a number by a tensor
+  return at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
+}
+
 /// The larger of two verdicts, on the device of the first that is there; undefined if neither is.
 inline at::Tensor either(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined()) {
+  if (!a.defined() || !b.defined() || a.is_same(b)) {
     return a.defined() ? a : b;
   }
   return at::maximum(a, copy_to(b, a.device()));

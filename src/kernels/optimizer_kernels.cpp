@@ -43,12 +43,16 @@ void update_with(const ParameterUpdates& updates,
                  const GradientFactors& factors,
                  UpdateKernel<Settings>& fast_kernel,
                  UpdateKernel<Settings>& reference_kernel) {
-  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.found_inf}) {
-    TORCH_CHECK_VALUE(!factor.defined() || (factor.numel() == 1 && factor.scalar_type() == at::kFloat &&
+  const auto check = [&](const at::Tensor& factor, at::ScalarType dtype) {
+    TORCH_CHECK_VALUE(!factor.defined() || (factor.numel() == 1 && factor.scalar_type() == dtype &&
                                             (updates.empty() || factor.device() == updates.front().param.device())),
-                      "mezzo: a factor of an update must be one float32 number on the parameters' device, got ",
+                      "mezzo: a factor of an update must be one ", dtype, " number on the parameters' device, got ",
                       factor.scalar_type(), " ", factor.sizes(), " on ", factor.device());
+  };
+  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.found_inf}) {
+    check(factor, at::kFloat);
   }
+  check(factors.lr, at::kDouble);
   ParameterUpdates fast, others;
   for (const ParameterUpdate& update : updates) {
     auto& chosen = can_run(update) ? fast : others;
@@ -74,7 +78,7 @@ void update_with(const ParameterUpdates& updates,
 #define MEZZO_UPDATE_LISTS                                                                                   \
   "Tensor(a!)[] params, Tensor[] gradients, Tensor(b!)?[] shadows, Tensor(c!)[] steps, Tensor(d!)[] slots, " \
   "float[] lrs, float[] weight_decays, int[] indices, int? rounding_seed"
-#define MEZZO_FACTORS "Tensor? inv_scale, Tensor? clip, Tensor? found_inf"
+#define MEZZO_FACTORS "Tensor? inv_scale, Tensor? clip, Tensor? found_inf, Tensor? lr"
 
 size_t num_slots(const AdamSettings& settings) { return settings.amsgrad ? 3 : 2; }
 size_t num_slots(const SgdSettings& settings) { return settings.momentum == 0 ? 0 : 1; }
@@ -133,8 +137,10 @@ ParameterUpdates updates_of(at::TensorList params,
 
 GradientFactors factors_of(const OptionalTensor& inv_scale,
                            const OptionalTensor& clip,
-                           const OptionalTensor& found_inf) {
-  return {inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()), found_inf.value_or(at::Tensor())};
+                           const OptionalTensor& found_inf,
+                           const OptionalTensor& lr) {
+  return {inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()), found_inf.value_or(at::Tensor()),
+          lr.value_or(at::Tensor())};
 }
 
 /// The lists of some updates.
@@ -190,11 +196,12 @@ struct UpdateOperator {
                   const OptionalTensor& inv_scale,
                   const OptionalTensor& clip,
                   const OptionalTensor& found_inf,
+                  const OptionalTensor& lr,
                   Own... own) {
     const Settings settings{own...};
     const auto updates = updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
-    const auto factors = factors_of(inv_scale, clip, found_inf);
+    const auto factors = factors_of(inv_scale, clip, found_inf, lr);
     if (&kKernel == &kReference) {
       kReference(updates, settings, factors);
     } else {
@@ -217,7 +224,7 @@ struct UpdateOperator {
     const UpdateLists lists(updates);
     op(lists.params, lists.gradients, lists.shadows, lists.steps, lists.slots, lists.lrs, lists.weight_decays,
        lists.indices, lists.rounding_seed, if_defined(factors.inv_scale), if_defined(factors.clip),
-       if_defined(factors.found_inf), own...);
+       if_defined(factors.found_inf), if_defined(factors.lr), own...);
   }
 
   Operator<Signature> op;
@@ -230,36 +237,38 @@ const UpdateOperator<SgdSettings, cpu::sgd, cuda::sgd, reference::sgd, double, b
 const UpdateOperator<LambSettings, cpu::lamb, cuda::lamb, reference::lamb, double, double, double> lamb_op(
     "lamb_", "float beta1, float beta2, float eps");
 
-using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-Summary as_tuple(const GradientSummary& summary) { return {summary.norm, summary.found_inf, summary.sum_of_squares}; }
-
-Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& inv_scale) {
-  return as_tuple(reference::summarize_gradients(gradients.vec(), inv_scale.value_or(at::Tensor())));
+Summary as_tuple(const GradientSummary& summary) {
+  return {summary.norm, summary.found_inf, summary.sum_of_squares, summary.inv_scale, summary.clip};
 }
 
-using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::Tensor&);
+Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
+  return as_tuple(reference::summarize_gradients(gradients.vec(), scale.value_or(at::Tensor()), max_norm));
+}
+
+using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::Tensor&, double);
 
 template <SummaryKernel& kKernel>
-Summary summarize_with(at::TensorList gradients, const OptionalTensor& inv_scale) {
+Summary summarize_with(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& gradient : gradients) {
     if (!has_kernel(gradient.scalar_type())) {
-      return summarize_anywhere(gradients, inv_scale);
+      return summarize_anywhere(gradients, scale, max_norm);
     }
     contiguous.push_back(gradient.contiguous());
   }
-  return as_tuple(kKernel(contiguous, inv_scale.value_or(at::Tensor())));
+  return as_tuple(kKernel(contiguous, scale.value_or(at::Tensor()), max_norm));
 }
 
-Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*inv_scale*/) {
+Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*scale*/, double /*max_norm*/) {
   const auto number = [&](at::ScalarType dtype) { return at::empty({}, gradients.front().options().dtype(dtype)); };
-  return {number(at::kFloat), number(at::kFloat), number(at::kDouble)};
+  return {number(at::kFloat), number(at::kFloat), number(at::kDouble), number(at::kFloat), number(at::kFloat)};
 }
 
 const Operator<decltype(summarize_anywhere)> summarize_op(
-    "summarize_gradients(Tensor[] gradients, Tensor? inv_scale) -> (Tensor norm, Tensor found_inf, "
-    "Tensor sum_of_squares)",
+    "summarize_gradients(Tensor[] gradients, Tensor? scale, float max_norm) -> (Tensor norm, Tensor found_inf, "
+    "Tensor sum_of_squares, Tensor inv_scale, Tensor clip)",
     kernel<&summarize_with<cpu::summarize_gradients>>(c10::DispatchKey::CPU),
     cuda_kernel<&summarize_with<cuda::summarize_gradients>>(),
     kernel<&summarize_anywhere>(c10::DispatchKey::CompositeExplicitAutograd),
@@ -280,9 +289,11 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
   lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps);
 }
 
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
-  const auto [norm, found_inf, sum_of_squares] = summarize_op(gradients, if_defined(inv_scale));
-  return {norm, found_inf, sum_of_squares};
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
+                                    const at::Tensor& scale,
+                                    double max_norm) {
+  const auto [norm, found_inf, sum_of_squares, inv_scale, clip] = summarize_op(gradients, if_defined(scale), max_norm);
+  return {norm, found_inf, sum_of_squares, inv_scale, clip};
 }
 
 bool flushes_denormals(const AdamSettings& settings) {

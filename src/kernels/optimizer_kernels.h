@@ -36,23 +36,26 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
 /// As `adam`. Norms of parameters and directions are summed in double.
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
 
-/// 0-dim tensors on the gradients' device.
+/// 0-dim tensors on the gradients' device, float32 but for the sum.
 struct GradientSummary {
-  at::Tensor norm;            ///< total L2 norm of the gradients times inv_scale, float32; summed in double
-  at::Tensor found_inf;       ///< 1 if that norm is inf or NaN, as it is where any gradient is; else 0; float32
-  at::Tensor sum_of_squares;  ///< of the gradients times inv_scale, float64: to go on adding
+  at::Tensor norm;            ///< total L2 norm of the gradients divided by the scale; summed in double
+  at::Tensor found_inf;       ///< 1 if that norm is inf or NaN, as it is where any gradient is, or the scale is lost
+  at::Tensor sum_of_squares;  ///< of the gradients divided by the scale, float64: to go on adding
+  at::Tensor inv_scale;       ///< 1 / scale
+  at::Tensor clip;            ///< what brings the norm down to `max_norm`; 1 where it is less
 };
 
 /// Reads each gradient once. `gradients`: dense, floating, of one device, at least one;
-/// `inv_scale`: undefined means 1.
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
+/// `scale`: float32, 0-dim, of that device; undefined means 1. A scale is lost where it or its
+/// reciprocal is not finite.
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 
 /// In ATen operations, for any device and dtype.
 namespace reference {
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 
 /// float32 `values` as bfloat16, rounded up with a probability equal to the fraction lost by
 /// rounding down. Element i draws half-word i % 8 (low half of word 0 first) of Philox block i / 8,
@@ -65,7 +68,7 @@ namespace cpu {
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 }  // namespace cpu
 
 /// Keys the rounding of `update.param`: the parameter's index is the site.

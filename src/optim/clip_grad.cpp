@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "kernels/device_scalars.h"
 #include "scaling/gradient_pass.h"
 
 namespace mezzo {

@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -44,6 +46,16 @@ void check_parameter(const NamedParameter& parameter, bool stochastic) {
                                           shadow.sizes() == tensor.sizes() && shadow.device() == tensor.device()),
                     "Optimizer: the shadow of parameter ", name,
                     " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
+}
+
+/// Of a learning rate that is a tensor, where nothing has to be waited for.
+void check_lr_value(const at::Tensor& lr) {
+  if (lr.defined() && lr.is_cpu()) {
+    const double value = lr.item<double>();
+    TORCH_CHECK_VALUE(std::isfinite(value) && value >= 0,
+                      "Optimizer: the learning rate must be finite and not negative, the tensor given to set_lr() is ",
+                      value);
+  }
 }
 
 }  // namespace
@@ -90,6 +102,31 @@ void Optimizer::add_param_group(ParamGroup group) {
   groups_ = std::move(groups);
 }
 
+double Optimizer::lr() const { return lr_tensor_.defined() ? lr_tensor_.item<double>() : options_.lr; }
+
+void Optimizer::set_lr(double lr) {
+  if (lr_tensor_.defined()) {
+    const at::NoGradGuard no_grad;
+    lr_tensor_.fill_(lr);
+  } else {
+    options_.lr = lr;
+  }
+}
+
+void Optimizer::set_lr(at::Tensor lr) {
+  TORCH_CHECK_VALUE(lr.defined() && lr.dim() == 0 && lr.scalar_type() == at::kDouble && !lr.requires_grad(),
+                    "Optimizer: a learning rate that is a tensor must be 0-dim, float64 and require no gradient, got ",
+                    lr.defined() ? lr.toString() : "an undefined one",
+                    lr.defined() ? c10::str(" of sizes ", lr.sizes()) : "");
+  const bool is_at_hand = std::ranges::any_of(groups_, [&](const ParamGroup& group) {
+    return std::ranges::any_of(group.params, [&](const auto& each) { return each.tensor.device() == lr.device(); });
+  });
+  TORCH_CHECK_VALUE(is_at_hand, "Optimizer: the learning rate is on ", lr.device(),
+                    ", where no parameter is; move it to ", parameter_at(0).tensor.device());
+  check_lr_value(lr);
+  lr_tensor_ = std::move(lr);
+}
+
 void Optimizer::zero_grad() {
   for (ParamGroup& group : groups_) {
     for (NamedParameter& parameter : group.params) {
@@ -108,7 +145,7 @@ at::Tensor Optimizer::step(const Closure& closure) {
     loss = closure();
   }
   checked_.reset();
-  apply(/*inv_scale=*/{}, look(/*inv_scale=*/{}, /*found_inf=*/{}, options_.max_grad_norm > 0));
+  apply(look(/*scale=*/{}, /*found_inf=*/{}, options_.max_grad_norm > 0));
   return loss;
 }
 
@@ -118,27 +155,24 @@ std::optional<at::Tensor> Optimizer::check_gradients(const std::optional<at::Ten
   if (!scale && options_.max_grad_norm == 0) {
     return std::nullopt;
   }
-  const auto inv_scale = scale ? inverse_of(*scale) : at::Tensor();
-  const auto scale_is_lost = scale ? (*scale * inv_scale).isfinite().logical_not().to(at::kFloat) : at::Tensor();
-  const auto verdict = look(inv_scale, scale_is_lost, /*measures=*/true);
-  if (!verdict.norm.defined()) {
+  auto found = look(scale, /*found_inf=*/{}, /*measures=*/true);
+  if (!found.verdict.norm.defined()) {
     return at::Tensor();
   }
-  checked_ = {scale, verdict};
-  return verdict.found_inf;
+  checked_ = {scale, std::move(found)};
+  return checked_->look.verdict.found_inf;
 }
 
 at::Tensor Optimizer::step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) {
   const at::NoGradGuard no_grad;
-  const auto inv_scale = grad_scale ? inverse_of(*grad_scale) : at::Tensor();
   const auto checked = std::exchange(checked_, std::nullopt);
   const bool is_of_these = checked && checked->scale.has_value() == grad_scale.has_value() &&
                            (!grad_scale || checked->scale->is_same(*grad_scale));
-  auto verdict = is_of_these ? checked->verdict : look(inv_scale, found_inf, options_.max_grad_norm > 0);
-  if (is_of_these) {
-    verdict.found_inf = either(found_inf, verdict.found_inf);  // others that agreed may have found more
+  auto found = is_of_these ? checked->look : look(grad_scale, found_inf, options_.max_grad_norm > 0);
+  if (is_of_these) {  // others that agreed may have found more
+    found.verdict.found_inf = either(found_inf, found.verdict.found_inf);
   }
-  apply(inv_scale, verdict);
+  apply(found);
   return {};
 }
 
@@ -180,7 +214,7 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
                              .shadow = parameter.shadow,
                              .step = {},
                              .slots = {},
-                             .lr = options_.lr * group.lr_scale,
+                             .lr = lr_tensor_.defined() ? group.lr_scale : options_.lr * group.lr_scale,
                              .weight_decay = *group.weight_decay,
                              .index = index++,
                              .rounding_seed = options_.stochastic_rounding_seed};
@@ -202,11 +236,17 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
 }
 
 /// What there is to know before a step: `found_inf`, a verdict given or undefined, and where it
-/// `measures` them, what the gradients come to; on the device of `inv_scale`, if defined, or
-/// else of the first gradient.
-GradientVerdict Optimizer::look(const at::Tensor& inv_scale, const at::Tensor& found_inf, bool measures) const {
+/// `measures` them, what gradients divided by `scale` come to; on the device of `scale`, if given,
+/// or else of the first gradient.
+Optimizer::Look Optimizer::look(const std::optional<at::Tensor>& scale,
+                                const at::Tensor& found_inf,
+                                bool measures) const {
   const at::NoGradGuard no_grad;
-  GradientVerdict verdict{.is_measured = measures, .norm = {}, .sum_of_squares = {}, .found_inf = found_inf};
+  const double max_norm = options_.max_grad_norm;
+  Look result{.verdict = {.is_measured = measures, .norm = {}, .sum_of_squares = {}, .found_inf = found_inf},
+              .inv_scale = {},
+              .clip = {}};
+  GradientVerdict& verdict = result.verdict;
   if (measures) {
     GradientPass pass;
     for (const ParamGroup& group : groups_) {
@@ -216,25 +256,35 @@ GradientVerdict Optimizer::look(const at::Tensor& inv_scale, const at::Tensor& f
         }
       }
     }
-    const auto found = pass.measure(inv_scale);
+    const auto found = pass.measure(scale.value_or(at::Tensor()), max_norm);
     verdict.norm = found.norm;
     verdict.sum_of_squares = found.sum_of_squares;
     verdict.found_inf = either(found_inf, found.found_inf);
+    result.inv_scale = scale ? found.inv_scale : at::Tensor();
+    result.clip = max_norm > 0 ? found.clip : at::Tensor();
   }
-  return verdict_hook_ && (measures || found_inf.defined()) ? verdict_hook_(verdict) : verdict;
+  if (scale && !result.inv_scale.defined()) {
+    result.inv_scale = inverse_of(*scale);
+  }
+  if (verdict_hook_ && (measures || found_inf.defined())) {
+    verdict = verdict_hook_(verdict);
+    result.clip = verdict.norm.defined() && max_norm > 0 ? clip_factor(verdict.norm, max_norm) : at::Tensor();
+  }
+  return result;
 }
 
 /// Updates every parameter that has a gradient, unless the verdict says not to. Both norm and
 /// verdict are the step's then.
-void Optimizer::apply(const at::Tensor& inv_scale, const GradientVerdict& verdict) {
+void Optimizer::apply(const Look& look) {
   const at::NoGradGuard no_grad;
-  grad_norm_ = verdict.norm;
-  found_inf_ = verdict.found_inf;
-  const bool clips = grad_norm_.defined() && options_.max_grad_norm > 0;
-  const auto clip = clips ? clip_factor(grad_norm_, options_.max_grad_norm) : at::Tensor();
-  for (const auto& updates : grouped(collect_updates(), [](const auto& each) { return each.param.device(); })) {
+  check_lr_value(lr_tensor_);
+  const auto updates_by_device = grouped(collect_updates(), [](const auto& each) { return each.param.device(); });
+  grad_norm_ = look.verdict.norm;
+  found_inf_ = look.verdict.found_inf;
+  for (const auto& updates : updates_by_device) {
     const at::Device device = updates.front().param.device();
-    update(updates, {copy_to(inv_scale, device), copy_to(clip, device), copy_to(found_inf_, device)});
+    update(updates, {copy_to(look.inv_scale, device), copy_to(look.clip, device), copy_to(found_inf_, device),
+                     copy_to(lr_tensor_, device)});
   }
 }
 

@@ -41,11 +41,12 @@ TorchOptions known_options(const TorchOptions& own, const TorchOptions& loaded) 
 TorchOptimizerState Optimizer::torch_state_dict() const {
   TorchOptimizerState result;
   const auto names = all_slot_names();
+  const double base_lr = lr();
   int64_t number = 0;
   for (const ParamGroup& group : groups_) {
     TorchOptimizerState::Group& saved = result.param_groups.emplace_back();
     saved.options = hyperparameters();
-    saved.options["lr"] = options_.lr * group.lr_scale;
+    saved.options["lr"] = base_lr * group.lr_scale;
     saved.options["weight_decay"] = *group.weight_decay;
     for (const NamedParameter& parameter : group.params) {
       saved.params.push_back(number);
@@ -99,7 +100,7 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
     set_hyperparameters(previous);
     throw;
   }
-  options_.lr = lr;
+  set_lr(lr);
   for (size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].weight_decay = number(loaded.param_groups[g].options, "weight_decay");
   }

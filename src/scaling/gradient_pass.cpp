@@ -1,20 +1,16 @@
 #include "scaling/gradient_pass.h"
 
-#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 #include <ATen/ops/_foreach_clamp_max.h>
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/clamp.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
-#include <limits>
-#include <optional>
 #include <utility>
 
 #include "kernels/device_scalars.h"
@@ -22,14 +18,6 @@
 
 namespace mezzo {
 namespace {
-
-/// Whether inf or NaN is in `tensors`, which are multiplied by `factor`.
-void check_and_multiply(const std::vector<at::Tensor>& tensors, DeviceCopies& factor, DeviceCopies& found_inf) {
-  for (const auto& group : grouped(tensors, device_and_dtype_of)) {
-    const auto device = group.front().device();
-    at::_amp_foreach_non_finite_check_and_unscale_(group, found_inf.on(device), factor.on(device));
-  }
-}
 
 /// The norm of each gradient of a group; of those without elements none, since LibTorch
 /// refuses their largest magnitude.
@@ -40,19 +28,6 @@ at::Tensor norms_of(std::vector<at::Tensor> group, double norm_type, at::ScalarT
 }
 
 at::ScalarType float32_or_wider(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
-
-/// The largest magnitudes in `group` times `inv_scale`, as `dtype` holds them: finite iff
-/// all unscaled gradients are.
-at::Tensor unscaled_magnitudes(const std::vector<at::Tensor>& group,
-                               const at::Tensor& inv_scale,
-                               at::ScalarType dtype) {
-  const auto wide = float32_or_wider(group.front().scalar_type());
-  const auto largest = norms_of(group, std::numeric_limits<double>::infinity(), wide);
-  return (largest * inv_scale).to(dtype).to(wide);
-}
-
-/// 1, or not finite where the scale or its reciprocal is not: then no gradient means anything.
-at::Tensor scale_times_inverse(const at::Tensor& scale) { return scale * inverse_of(scale); }
 
 }  // namespace
 
@@ -75,64 +50,60 @@ std::vector<std::vector<at::Tensor>> GradientPass::groups() const {
 }
 
 at::Tensor GradientPass::check(const ScaleOfGradients& scale, Unscaled unscaled) const {
-  if (empty()) {
-    return {};
-  }
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> in_place, in_float32;
-  for (const Gradient& gradient : gradients_) {
-    const bool keeps_dtype = unscaled == Unscaled::kInPlace && !gradient.master.defined();
-    (keeps_dtype ? in_place : in_float32).push_back(gradient.values());
-  }
-  std::vector<at::Tensor> finite_if_all_are;
-  if (!scale.reproduce_pytorch) {
-    finite_if_all_are.push_back(scale_times_inverse(scale.value));
-  }
-  DeviceCopies inv_scale(inverse_of(scale.value));
-  for (auto* gradients : {&in_place, &in_float32}) {
-    if (scale.reproduce_pytorch || !scale.may_be_below_one) {
-      finite_if_all_are.insert(finite_if_all_are.end(), gradients->begin(), gradients->end());
-      continue;
+  DeviceCopies scales(scale.value);
+  at::Tensor found_inf;
+  for (const auto& group : grouped(gradients_, [](const Gradient& each) { return each.owner.grad().device(); })) {
+    kernels::GradientsToCheck gradients;
+    for (const Gradient& gradient : group) {
+      const bool keeps_dtype = unscaled == Unscaled::kInPlace && !gradient.master.defined();
+      (keeps_dtype ? gradients.in_place : gradients.in_float32).push_back(gradient.values());
     }
-    for (const auto& group : grouped(std::move(*gradients), device_and_dtype_of)) {
-      const auto dtype = group.front().scalar_type();
-      const auto kept_as = gradients == &in_place ? dtype : float32_or_wider(dtype);
-      finite_if_all_are.push_back(unscaled_magnitudes(group, inv_scale.on(group.front().device()), kept_as));
-    }
+    const auto here = scales.on(group.front().owner.grad().device());
+    const auto found = kernels::check_gradients(gradients, {here, scale.may_be_below_one, scale.reproduce_pytorch});
+    found_inf = either(found_inf, copy_to(found, scale.value.device()));
   }
-  DeviceCopies one(at::ones({}, scale.value.options())), found_inf(at::zeros({}, scale.value.options()));
-  check_and_multiply(finite_if_all_are, one, found_inf);
-  return found_inf.maximum();  // not the sum: fused kernels skip on exactly 1
+  return found_inf;
 }
 
 at::Tensor GradientPass::unscale(const ScaleOfGradients& scale) {
-  if (empty()) {
-    return {};
-  }
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> values;
-  for (Gradient& gradient : gradients_) {
-    auto& [owner, master] = gradient;
+  DeviceCopies scales(scale.value);
+  at::Tensor found_inf;
+  const auto devices = grouped(gradients_, [](const Gradient& each) { return each.owner.grad().device(); });
+  std::vector<kernels::GradientsToUnscale> of_devices(devices.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    for (const Gradient& gradient : devices[i]) {
+      kernels::GradientsToUnscale& gradients = of_devices[i];
+      const auto& [owner, master] = gradient;
+      if (!master.defined()) {
+        gradients.in_place.push_back(gradient.values());
+      } else if (owner.grad().is_sparse()) {
+        master.mutable_grad() = owner.grad().to(at::kFloat);
+        gradients.in_place.push_back(master.grad()._values());
+      } else {
+        master.mutable_grad() = at::empty_like(owner.grad(), owner.grad().options().dtype(at::kFloat));
+        gradients.halves.push_back(owner.grad());
+        gradients.into.push_back(master.grad());
+      }
+    }
+  }
+  for (const kernels::GradientsToUnscale& gradients : of_devices) {
+    const auto& first = gradients.in_place.empty() ? gradients.into.front() : gradients.in_place.front();
+    const auto here = scales.on(first.device());
+    const auto found = kernels::unscale_gradients(gradients, {here, scale.may_be_below_one, scale.reproduce_pytorch});
+    found_inf = either(found_inf, copy_to(found, scale.value.device()));
+  }
+  for (auto& [owner, master] : gradients_) {
     if (master.defined()) {
-      master.mutable_grad() = owner.grad().to(at::kFloat);
       owner.mutable_grad().reset();
       owner = std::exchange(master, {});
     }
-    values.push_back(gradient.values());
   }
-  if (!scale.reproduce_pytorch) {
-    values.push_back(scale_times_inverse(scale.value));
-  }
-  DeviceCopies one(at::ones({}, scale.value.options())), found_inf(at::zeros({}, scale.value.options()));
-  DeviceCopies inv_scale(inverse_of(scale.value));
-  check_and_multiply(values, inv_scale, found_inf);
-  if (!scale.reproduce_pytorch && scale.may_be_below_one) {  // unscaling multiplies: look at what comes out
-    check_and_multiply(values, one, found_inf);
-  }
-  return found_inf.maximum();
+  return found_inf;
 }
 
-kernels::GradientSummary GradientPass::measure(const at::Tensor& inv_scale) const {
+kernels::GradientSummary GradientPass::measure(const at::Tensor& scale, double max_norm) const {
   if (empty()) {
     return {};
   }
@@ -140,17 +111,29 @@ kernels::GradientSummary GradientPass::measure(const at::Tensor& inv_scale) cons
   for (const Gradient& gradient : gradients_) {
     gradients.push_back(gradient.owner.grad());
   }
-  const auto device = inv_scale.defined() ? inv_scale.device() : gradients.front().device();
-  std::vector<at::Tensor> norms, sums;
-  at::Tensor found_inf;
+  const auto device = scale.defined() ? scale.device() : gradients.front().device();
+  std::vector<kernels::GradientSummary> summaries;
   for (const auto& group : grouped(std::move(gradients), device_of)) {  // of any dtypes: its kernel reads them all
-    const auto summary = kernels::summarize_gradients(group, copy_to(inv_scale, group.front().device()));
-    norms.push_back(copy_to(summary.norm, device));
-    sums.push_back(copy_to(summary.sum_of_squares, device));
-    found_inf = either(found_inf, copy_to(summary.found_inf, device));
+    auto summary = kernels::summarize_gradients(group, copy_to(scale, group.front().device()), max_norm);
+    for (at::Tensor* number :
+         {&summary.norm, &summary.found_inf, &summary.sum_of_squares, &summary.inv_scale, &summary.clip}) {
+      *number = copy_to(*number, device);
+    }
+    summaries.push_back(std::move(summary));
   }
-  const auto norm = norms.size() > 1 ? at::linalg_vector_norm(at::stack(norms)) : norms.front();
-  return {norm, found_inf, at::stack(sums).sum()};
+  kernels::GradientSummary all = summaries.front();
+  if (summaries.size() > 1) {
+    std::vector<at::Tensor> norms, sums;
+    for (const auto& summary : summaries) {
+      norms.push_back(summary.norm);
+      sums.push_back(summary.sum_of_squares);
+      all.found_inf = either(all.found_inf, summary.found_inf);
+    }
+    all.norm = at::linalg_vector_norm(at::stack(norms));
+    all.sum_of_squares = at::stack(sums).sum();
+    all.clip = clip_factor(all.norm, max_norm);
+  }
+  return all;
 }
 
 at::Tensor GradientPass::norm(double norm_type) const {
@@ -177,11 +160,6 @@ void GradientPass::clamp(double value) const {
     at::_foreach_clamp_min_(group, -value);
     at::_foreach_clamp_max_(group, value);
   }
-}
-
-at::Tensor clip_factor(const at::Tensor& total_norm, double max_norm) {
-  const auto wanted = (total_norm + 1e-6).reciprocal() * max_norm;  // as Python divides a number by a tensor
-  return at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
 }
 
 }  // namespace mezzo

@@ -5,25 +5,18 @@
 #include <vector>
 
 #include "kernels/optimizer_kernels.h"
+#include "kernels/scaling_kernels.h"
 
 namespace mezzo {
 
-/// The loss scale as a pass over gradients takes it.
-struct ScaleOfGradients {
-  at::Tensor value;  ///< float32, 0-dim
-  /// Unscaling may make a finite gradient inf then, so that its results are looked at, too.
-  bool may_be_below_one;
-  /// Such results, and a scale without finite reciprocal, go unnoticed, as in torch.amp.GradScaler.
-  bool reproduce_pytorch;
-};
+using kernels::ScaleOfGradients;
 
 /// Where gradients will be once they are unscaled, which decides on whether they are finite then.
 enum class Unscaled { kInPlace, kInFloat32 };
 
 /// What is read of a set of gradients, on whatever devices and of whatever floating dtypes,
-/// and what is done to all of them: each kernel takes those of one device and dtype
-/// together. Verdicts are 1 or 0, float32, 0-dim; they and norms are undefined where there
-/// is no gradient. Never syncs.
+/// and what is done to all of them: each kernel takes those of one device together. Verdicts are 1
+/// or 0, float32, 0-dim; they and norms are undefined where there is no gradient. Never syncs.
 class GradientPass {
  public:
   /// Takes the gradient of `owner` in. `master`: a float32 tensor that is to own the unscaled
@@ -38,10 +31,10 @@ class GradientPass {
   /// Divides every gradient, and returns the verdict of `check`.
   at::Tensor unscale(const ScaleOfGradients& scale);
 
-  /// The total L2 norm of the gradients times `inv_scale`, if defined, and a verdict, in one
-  /// reading; on the device of `inv_scale`, or else of the first gradient. Dense gradients
-  /// alone, as of the next three.
-  kernels::GradientSummary measure(const at::Tensor& inv_scale) const;
+  /// The total L2 norm of the gradients divided by `scale`, if defined, a verdict, and what clips
+  /// them to `max_norm`, in one reading; on the device of `scale`, or else of the first gradient.
+  /// Dense gradients alone, as of the next three.
+  kernels::GradientSummary measure(const at::Tensor& scale, double max_norm) const;
 
   /// The total norm, as clip_grad_norm_ has it; on the device of the first gradient.
   at::Tensor norm(double norm_type) const;
@@ -61,8 +54,5 @@ class GradientPass {
 
   std::vector<Gradient> gradients_;
 };
-
-/// What gradients of this total norm are multiplied by, so that it is `max_norm` at most.
-at::Tensor clip_factor(const at::Tensor& total_norm, double max_norm);
 
 }  // namespace mezzo

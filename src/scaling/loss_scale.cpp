@@ -1,6 +1,5 @@
 #include "scaling/loss_scale.h"
 
-#include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -112,44 +111,26 @@ int64_t LossScale::growth_tracker() const { return exists() ? growth_tracker_.it
 
 int64_t LossScale::skipped() const { return exists() ? skipped_.item<int64_t>() : 0; }
 
+kernels::LossScaleRules LossScale::rules() const {
+  return {.growth_factor = settings_.growth_factor,
+          .backoff_factor = settings_.backoff_factor,
+          .growth_interval = settings_.growth_interval,
+          .hysteresis = settings_.hysteresis,
+          .min_scale = settings_.min_scale,
+          .max_scale = settings_.max_scale,
+          .is_static = settings_.is_static,
+          .counts_skips_in_a_row = settings_.counts_skips_in_a_row,
+          .reproduce_pytorch = settings_.reproduce_pytorch};
+}
+
 void LossScale::update(const at::Tensor& found_inf) {
   const c10::NoGradGuard no_grad;
-  if (!settings_.is_static) {
-    if (growth_tracker_may_exceed_interval_ && !settings_.reproduce_pytorch) {
-      growth_tracker_.clamp_max_(settings_.growth_interval - 1);  // the kernel grows on equality alone
-      growth_tracker_may_exceed_interval_ = false;
-    }
-    grow_or_back_off(found_inf);
-    clamp();
-  }
-  if (settings_.counts_skips_in_a_row) {
-    skips_in_a_row_.add_(1).mul_(found_inf != 0);
-  }
-  skipped_.add_(found_inf);  // which is 0 or 1
-}
-
-void LossScale::grow_or_back_off(const at::Tensor& found_inf) {
-  const auto update = [&] {
-    at::_amp_update_scale_(scale_, growth_tracker_, found_inf, settings_.growth_factor, settings_.backoff_factor,
-                           settings_.growth_interval);
-  };
-  if (settings_.hysteresis == 1) {
-    update();
-    return;
-  }
-  const auto overflowed = found_inf != 0;
-  const auto left = (hysteresis_tracker_ - 1).clamp_min_(0);
-  hysteresis_tracker_.copy_(at::where(overflowed, left, settings_.hysteresis));
-  const auto backs_off_later = overflowed.logical_and(hysteresis_tracker_ > 0);
-  const auto previous_scale = scale_.clone();
-  update();
-  scale_.copy_(at::where(backs_off_later, previous_scale, scale_));
-}
-
-void LossScale::clamp() {
-  if (!settings_.reproduce_pytorch) {
-    scale_.clamp_(settings_.min_scale, settings_.max_scale);
-  }
+  kernels::update_loss_scale({.scale = scale_,
+                              .growth_tracker = growth_tracker_,
+                              .hysteresis_tracker = hysteresis_tracker_,
+                              .skips_in_a_row = skips_in_a_row_,
+                              .skipped = skipped_},
+                             found_inf, rules());
 }
 
 void LossScale::set(double scale) { scale_.fill_(scale); }
@@ -157,7 +138,9 @@ void LossScale::set(double scale) { scale_.fill_(scale); }
 void LossScale::set(const at::Tensor& scale) {
   const c10::NoGradGuard no_grad;
   scale_.copy_(copy_to(scale.reshape({}), scale_.device()));
-  clamp();
+  if (!settings_.reproduce_pytorch) {
+    scale_.clamp_(settings_.min_scale, settings_.max_scale);
+  }
 }
 
 int64_t LossScale::skips_in_a_row(const at::Tensor& found_inf) const {
@@ -177,7 +160,6 @@ void LossScale::set_backoff_factor(double backoff_factor) {
 void LossScale::set_growth_interval(int64_t growth_interval) {
   check_growth_interval(growth_interval);
   settings_.growth_interval = growth_interval;
-  growth_tracker_may_exceed_interval_ = true;
 }
 
 LossScale::StateDict LossScale::state_dict() const {
@@ -208,7 +190,6 @@ void LossScale::load_state_dict(const StateDict& state_dict) {
   settings_ = loaded;
   init_growth_tracker_ = growth_tracker;
   init_hysteresis_tracker_ = std::min(hysteresis_tracker, settings_.hysteresis);
-  growth_tracker_may_exceed_interval_ = true;
   if (exists()) {
     scale_.fill_(settings_.init_scale);
     growth_tracker_.fill_(init_growth_tracker_);

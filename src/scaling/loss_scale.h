@@ -8,6 +8,8 @@
 #include <map>
 #include <string>
 
+#include "kernels/scaling_kernels.h"
+
 namespace mezzo {
 
 /// As GradScalerOptions.
@@ -66,12 +68,10 @@ class LossScale {
   double checked(const char* what, double value) const;
 
  private:
-  void grow_or_back_off(const at::Tensor& found_inf);
-  void clamp();
+  kernels::LossScaleRules rules() const;
 
   LossScaleSettings settings_;
   int64_t init_growth_tracker_ = 0, init_hysteresis_tracker_;
-  bool growth_tracker_may_exceed_interval_ = false;
   at::Tensor scale_;
   at::Tensor growth_tracker_;      // int32: steps without overflow since the scale changed
   at::Tensor hysteresis_tracker_;  // int32: overflows still to come before the scale backs off

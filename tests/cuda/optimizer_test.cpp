@@ -123,6 +123,21 @@ TEST_P(CudaOptimizerTest, TakesUpdatesWithoutFactors) {
   expect_equal(a, b);
 }
 
+TEST_P(CudaOptimizerTest, ReadsALearningRateThatLiesOnTheDevice) {
+  const double lr = 1.0 / 3;
+  auto a = some_updates(GetParam().slots, true, std::nullopt), b = copy_of(a), c = copy_of(a);
+  for (ParameterUpdate& update : b) {
+    update.lr = lr * update.lr;
+  }
+  auto of_step = factors(0);
+  GetParam().on_gpu(b, of_step);
+  of_step.lr = at::full({}, lr, at::kDouble);
+  GetParam().on_gpu(a, of_step);
+  GetParam().on_cpu(c, of_step);
+  expect_equal(a, b);
+  expect_equal(c, b);
+}
+
 TEST_P(CudaOptimizerTest, IsNearTheSpecification) {
   auto a = some_updates(GetParam().slots, false, std::nullopt);
   std::erase_if(a, [](const ParameterUpdate& update) { return update.param.scalar_type() != at::kFloat; });
@@ -154,11 +169,13 @@ TEST(CudaGradientSummaryTest, EqualsTheCpuUpToTheOrderOfDoubles) {
       gradients.push_back(update.gradient * (1 + copy));
     }
   }
-  for (const auto& inv_scale : {at::Tensor(), at::full({}, 1.0F / 65536)}) {
-    const auto here = MEZZO_CUDA::summarize_gradients(gradients, inv_scale);
-    const auto there = cpu::summarize_gradients(gradients, inv_scale);
+  for (const auto& scale : {at::Tensor(), at::full({}, 65536.0F), at::full({}, 0.3F)}) {
+    const auto here = MEZZO_CUDA::summarize_gradients(gradients, scale, 0.1);
+    const auto there = cpu::summarize_gradients(gradients, scale, 0.1);
     EXPECT_EQ(here.norm.item<float>(), there.norm.item<float>());
     EXPECT_EQ(here.found_inf.item<float>(), 0);
+    EXPECT_EQ(here.inv_scale.item<float>(), there.inv_scale.item<float>());
+    EXPECT_EQ(here.clip.item<float>(), there.clip.item<float>());
     EXPECT_NEAR(here.sum_of_squares.item<double>(), there.sum_of_squares.item<double>(),
                 1e-14 * there.sum_of_squares.item<double>());
   }
@@ -171,15 +188,18 @@ TEST(CudaGradientSummaryTest, FindsInfAndNaNWhereverTheyAre) {
       for (const int64_t place : {0, 3, 8191, 8192, 9000}) {
         std::vector<at::Tensor> gradients = {at::randn({5}), at::randn({9001}).to(dtype)};
         gradients[1][place] = bad;
-        EXPECT_EQ(MEZZO_CUDA::summarize_gradients(gradients, at::full({}, 0.5F)).found_inf.item<float>(), 1);
+        EXPECT_EQ(MEZZO_CUDA::summarize_gradients(gradients, at::full({}, 2.0F), 1).found_inf.item<float>(), 1);
       }
     }
   }
   // The largest numbers that float32 has: their squares fit, their norm does not.
   const auto large = at::full({16}, 3e38F);
-  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({large}, {}).found_inf.item<float>(), 1);
-  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({large}, at::full({}, 1e-3F)).found_inf.item<float>(), 0);
-  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({at::empty({0})}, {}).norm.item<float>(), 0);
+  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({large}, {}, 1).found_inf.item<float>(), 1);
+  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({large}, at::full({}, 1e3F), 1).found_inf.item<float>(), 0);
+  EXPECT_EQ(MEZZO_CUDA::summarize_gradients({at::empty({0})}, {}, 1).norm.item<float>(), 0);
+  for (const float lost : {1e-40F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_EQ(MEZZO_CUDA::summarize_gradients({at::zeros({3})}, at::full({}, lost), 1).found_inf.item<float>(), 1);
+  }
 }
 
 }  // namespace

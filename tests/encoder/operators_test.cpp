@@ -57,7 +57,9 @@ class Draw {
   c10::IValue optional(const at::Tensor& tensor) const {
     return memory_ == Memory::kUnaligned ? c10::IValue() : c10::IValue(tensor);
   }
-  at::Tensor number_of(double value) const { return at::full({}, value, at::kFloat).to(device_); }
+  at::Tensor number_of(double value, at::ScalarType dtype = at::kFloat) const {
+    return at::full({}, value, dtype).to(device_);
+  }
 
   SequenceLayoutPtr layout() const {
     auto cu_seqlens = at::zeros({texts() + 1}, at::kInt);
@@ -143,7 +145,8 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
               c10::IValue(),
               draw.optional(draw.number_of(1.0 / 65536)),
               draw.optional(draw.number_of(0.7)),
-              draw.optional(draw.number_of(0))};
+              draw.optional(draw.number_of(0)),
+              draw.optional(draw.number_of(1.0 / 3, at::kDouble))};
   stack.insert(stack.end(), own.begin(), own.end());
   return stack;
 }
@@ -217,8 +220,40 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
        }},
       {"summarize_gradients",
        [](Draw& draw) {
+         return Stack{many(draw, {{draw.rows()}, {draw.number(1, 99), 33}}), draw.optional(draw.number_of(65536)), 0.1};
+       }},
+      {"check_gradients",
+       [](Draw& draw) {
+         return Stack{many(draw, {{draw.rows()}, {draw.number(1, 99), 33}}), many(draw, {{7, draw.number(1, 99)}}),
+                      draw.number_of(0.5), true, false};
+       }},
+      {"unscale_gradients_",
+       [](Draw& draw) {
+         const std::vector<std::vector<int64_t>> sizes{{7, draw.number(1, 99)}};
          return Stack{many(draw, {{draw.rows()}, {draw.number(1, 99), 33}}),
-                      draw.optional(draw.number_of(1.0 / 65536))};
+                      many(draw, sizes),
+                      many(draw, sizes, at::kFloat),
+                      draw.number_of(65536),
+                      false,
+                      false};
+       }},
+      {"update_loss_scale_",
+       [](Draw& draw) {
+         return Stack{draw.number_of(1024),
+                      draw.number_of(draw.number(0, 1), at::kInt),
+                      draw.number_of(2, at::kInt),
+                      draw.number_of(1, at::kInt),
+                      draw.number_of(3, at::kDouble),
+                      draw.number_of(draw.number(0, 1)),
+                      2.0,
+                      0.5,
+                      2,
+                      2,
+                      1.0,
+                      65536.0,
+                      false,
+                      true,
+                      false};
        }},
       {"adam_", [](Draw& draw) { return update(draw, 3, true, {0.9, 0.999, 1e-8, true, true}); }},
       {"sgd_", [](Draw& draw) { return update(draw, 1, false, {0.9, true}); }},
@@ -258,11 +293,12 @@ void for_each_tensor(const c10::OperatorHandle& op,
 
 /// The others are called without autograd, as optimizers do.
 bool is_differentiable(const c10::OperatorHandle& op) {
-  return !op.schema().is_mutable() && op.schema().name() != "mezzo::summarize_gradients";
+  const std::set<std::string> look_alone = {"mezzo::summarize_gradients", "mezzo::check_gradients"};
+  return !op.schema().is_mutable() && !look_alone.contains(op.schema().name());
 }
 
 struct Outcome {
-  Tensors values;     ///< what it returned, or else changed in place
+  Tensors values;     ///< what it changed in place, and what it returned
   Tensors gradients;  ///< of its floating arguments; undefined where there is none
 };
 
@@ -276,9 +312,9 @@ Outcome run(const c10::OperatorHandle& op, const Stack& arguments, By by, at::Sc
   Tensors leaves;
   for_each_tensor(op, stack, [&](const at::Tensor& tensor, const std::string& name) {
     if (!tensor.is_floating_point()) {
-      return tensor;
+      return in_place ? tensor.clone() : tensor;
     }
-    const bool stays = tensor.dim() == 0 || (name == "slots" && dtype != at::kDouble);
+    const bool stays = tensor.dim() == 0 || ((name == "slots" || name == "into") && dtype != at::kDouble);
     auto leaf = stays || tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
     if (in_place) {
       int64_t behind = tensor.storage_offset() + 1;  // lies in memory as it did
@@ -294,7 +330,6 @@ Outcome run(const c10::OperatorHandle& op, const Stack& arguments, By by, at::Sc
     return leaf;
   });
   Outcome outcome;
-  const bool is_functional = !op.schema().returns().empty();
   const at::AutoGradMode grad_mode(is_differentiable(op));
   if (by == By::kDispatcher) {
     op.callBoxed(stack);
@@ -303,13 +338,13 @@ Outcome run(const c10::OperatorHandle& op, const Stack& arguments, By by, at::Sc
     op.callBoxedForDispatchKey(
         is_implicit ? c10::DispatchKey::CompositeImplicitAutograd : c10::DispatchKey::CompositeExplicitAutograd, stack);
   }
-  if (!is_functional) {
-    return {leaves, {}};
+  if (in_place) {
+    outcome.values = leaves;
   }
   for (const c10::IValue& value : stack) {
     outcome.values.push_back(value.toTensor());
   }
-  if (outcome.values.front().requires_grad()) {
+  if (!in_place && outcome.values.front().requires_grad()) {
     torch::manual_seed(5);
     const auto& value = outcome.values.front();
     const auto grad = at::randn(value.sizes()).to(value.options());

@@ -31,6 +31,21 @@ TEST(LrSchedulerTest, SetsTheLearningRateOfTheStepToCome) {
   EXPECT_THROW(LrScheduler(sgd, {.kind = LrScheduleKind::kInverseSqrt, .timescale = 0}), c10::ValueError);
 }
 
+TEST(LrSchedulerTest, WritesToALearningRateThatIsATensor) {
+  auto weight = at::ones({2}).requires_grad_();
+  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4)), other({{"weight", weight}}, SGDOptions().lr(0.4));
+  const auto lr = at::full({}, 0.4, at::kDouble);
+  sgd.set_lr(lr);
+  const LrSchedule schedule{.kind = LrScheduleKind::kLinear, .total_steps = 7};
+  LrScheduler scheduler(sgd, schedule), beside(other, schedule);
+  for (int i = 0; i < 7; ++i) {
+    scheduler.step();
+    beside.step();
+    EXPECT_EQ(lr.item<double>(), other.lr());
+    EXPECT_EQ(scheduler.get_last_lr(), other.lr());
+  }
+}
+
 TEST(LrSchedulerTest, GoesOnFromArchives) {
   auto weight = at::ones({2}).requires_grad_();
   const LrSchedule schedule{.kind = LrScheduleKind::kLinear, .total_steps = 4};

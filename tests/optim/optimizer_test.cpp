@@ -1,12 +1,14 @@
 #include "mezzo/optim/optimizer.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/serialize.h>
 
+#include <cmath>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -311,6 +313,93 @@ TEST(OptimizerTest, RefusesAnArchiveThatSomebodyAltered) {
   EXPECT_THROW(load("0", {0}, c10::IValue(1.0)), c10::ValueError);
   EXPECT_THROW(load("0", {0}, at::ones({3})), c10::ValueError);
   EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1) << "nothing has changed";
+}
+
+/// Runs steps whose learning rate changes, by a number or by a tensor.
+template <class Optimizer, class Options>
+std::vector<at::Tensor> train_with_lr(bool is_tensor, at::ScalarType dtype) {
+  at::manual_seed(5);
+  std::vector<at::Tensor> weights;
+  for (const int64_t size : {1, 40, 1025}) {
+    weights.push_back(at::randn({size}).to(dtype).requires_grad_());
+  }
+  Optimizer optimizer(
+      {ParamGroup{{{"a", weights[0]}, {"b", weights[1]}}, 0.01}, ParamGroup{{{"c", weights[2]}}, 0.0, 0.3}},
+      Options().lr(1));
+  const auto lr = at::full({}, 1.0, at::kDouble);
+  if (is_tensor) {
+    optimizer.set_lr(lr);
+  }
+  for (const double rate : {0.1, 1.0 / 3, 0.0, 0.07}) {
+    for (at::Tensor& weight : weights) {
+      weight.mutable_grad() = at::randn(weight.sizes()).to(dtype);
+    }
+    is_tensor ? void(lr.fill_(rate)) : optimizer.set_lr(rate);
+    optimizer.step();
+    EXPECT_EQ(optimizer.lr(), rate);
+    EXPECT_EQ(std::get<double>(optimizer.torch_state_dict().param_groups[1].options.at("lr")), rate * 0.3);
+  }
+  return weights;
+}
+
+TEST(OptimizerLrTest, IsReadOfATensorAtEachStepWithTheBitsOfANumber) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    const auto expect_same_bits = [&](const auto& train) {
+      const auto a = train(true, dtype), b = train(false, dtype);
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_TRUE(at::equal(a[i], b[i])) << i << " of " << dtype;
+      }
+    };
+    expect_same_bits(train_with_lr<AdamW, AdamWOptions>);
+    expect_same_bits(train_with_lr<Adam, AdamOptions>);
+    expect_same_bits(train_with_lr<SGD, SGDOptions>);
+    expect_same_bits(train_with_lr<LAMB, LAMBOptions>);
+  }
+}
+
+TEST(OptimizerLrTest, IsSavedAsItsValueAndLoadedIntoTheTensor) {
+  auto weight = at::ones({2}).requires_grad_();
+  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4)), other({{"weight", weight}}, SGDOptions().lr(0.1));
+  const auto lr = at::full({}, 0.25, at::kDouble), of_other = at::full({}, 0.1, at::kDouble);
+  sgd.set_lr(lr);
+  std::stringstream file;
+  torch::save(sgd, file);
+  other.set_lr(of_other);
+  torch::load(other, file);
+  EXPECT_EQ(of_other.item<double>(), 0.25);
+  EXPECT_TRUE(other.lr_tensor().is_same(of_other));
+}
+
+TEST(OptimizerLrTest, RefusesTensorsThatAreNone) {
+  auto weight = at::ones({2}).requires_grad_();
+  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4));
+  const auto refusal = [&](const at::Tensor& lr) -> std::string {
+    try {
+      sgd.set_lr(lr);
+    } catch (const c10::ValueError& error) {
+      return error.what_without_backtrace();
+    }
+    return "none";
+  };
+  const auto number = [](double value) { return at::full({}, value, at::kDouble); };
+  EXPECT_THAT(refusal({}), testing::HasSubstr("got an undefined one"));
+  EXPECT_THAT(refusal(at::full({}, 1.0F)), testing::HasSubstr("float64"));
+  EXPECT_THAT(refusal(at::ones({1}, at::kDouble)), testing::HasSubstr("of sizes [1]"));
+  EXPECT_THAT(refusal(number(1).requires_grad_()), testing::HasSubstr("require no gradient"));
+  EXPECT_THAT(refusal(at::empty({}, at::TensorOptions(at::kMeta).dtype(at::kDouble))),
+              testing::HasSubstr("is on meta, where no parameter is; move it to cpu"));
+  for (const double value : {-1.0, std::nan(""), static_cast<double>(INFINITY)}) {
+    EXPECT_THAT(refusal(number(value)), testing::HasSubstr("must be finite and not negative"));
+  }
+  EXPECT_FALSE(sgd.lr_tensor().defined());
+  EXPECT_EQ(sgd.lr(), 0.4);
+
+  const auto lr = number(0.1);
+  sgd.set_lr(lr);
+  weight.mutable_grad() = at::ones({2});
+  lr.fill_(-0.1);
+  EXPECT_THROW(sgd.step(), c10::ValueError) << "it changed since";
+  EXPECT_TRUE(at::equal(weight, at::ones({2})));
 }
 
 }  // namespace

@@ -126,15 +126,17 @@ class MasteredModel {
 
 void bind_kernels(py::module_& m) {
   using namespace kernels;
-  m.def("summarize_gradients", [](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> inv_scale) {
-    const auto summary = summarize_gradients(gradients, inv_scale.value_or(at::Tensor()));
-    return std::pair(summary.norm, summary.found_inf);
-  });
-  m.def("reference_summarize_gradients",
-        [](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> inv_scale) {
-          const auto summary = reference::summarize_gradients(gradients, inv_scale.value_or(at::Tensor()));
-          return std::pair(summary.norm, summary.found_inf);
-        });
+  const auto bind_summary = [&](const char* name, auto* summarize) {
+    m.def(
+        name,
+        [summarize](const std::vector<at::Tensor>& gradients, std::optional<at::Tensor> scale, double max_norm) {
+          const auto summary = summarize(gradients, scale.value_or(at::Tensor()), max_norm);
+          return std::tuple(summary.norm, summary.found_inf, summary.inv_scale, summary.clip);
+        },
+        py::arg("gradients"), py::arg("scale"), py::arg("max_norm") = 1.0);
+  };
+  bind_summary("summarize_gradients", &summarize_gradients);
+  bind_summary("reference_summarize_gradients", &reference::summarize_gradients);
   m.def("reference_round_stochastically", &reference::round_stochastically);
   // One update of parameters and all else, in place, by the kernels of the CPU or by the reference.
   m.def(
@@ -144,7 +146,7 @@ void bind_kernels(py::module_& m) {
          const std::vector<std::vector<at::Tensor>>& slots, const std::vector<std::optional<at::Tensor>>& shadows,
          double lr, double weight_decay, double momentum, std::optional<at::Tensor> inv_scale,
          std::optional<at::Tensor> clip, std::optional<at::Tensor> found_inf, std::optional<uint64_t> rounding_seed,
-         double eps) {
+         double eps, std::optional<at::Tensor> lr_tensor) {
         const at::NoGradGuard no_grad;
         ParameterUpdates updates;
         for (size_t i = 0; i < params.size(); ++i) {
@@ -152,7 +154,7 @@ void bind_kernels(py::module_& m) {
                              weight_decay, static_cast<uint32_t>(i), rounding_seed});
         }
         const GradientFactors factors{inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()),
-                                      found_inf.value_or(at::Tensor())};
+                                      found_inf.value_or(at::Tensor()), lr_tensor.value_or(at::Tensor())};
         const AdamSettings adam_settings{.beta1 = 0.9,
                                          .beta2 = 0.999,
                                          .eps = eps,
@@ -171,7 +173,7 @@ void bind_kernels(py::module_& m) {
       py::arg("kind"), py::arg("by_reference"), py::arg("params"), py::arg("gradients"), py::arg("steps"),
       py::arg("slots"), py::arg("shadows"), py::arg("lr"), py::arg("weight_decay"), py::arg("momentum"),
       py::arg("inv_scale") = py::none(), py::arg("clip") = py::none(), py::arg("found_inf") = py::none(),
-      py::arg("rounding_seed") = py::none(), py::arg("eps") = 1e-8);
+      py::arg("rounding_seed") = py::none(), py::arg("eps") = 1e-8, py::arg("lr_tensor") = py::none());
 }
 
 void bind_schedules(py::module_& m) {
@@ -260,7 +262,8 @@ void bind_optim(py::module_& m) {
       .def("found_inf", &Optimizer::found_inf)
       .def("zero_grad", &Optimizer::zero_grad)
       .def("lr", &Optimizer::lr)
-      .def("set_lr", &Optimizer::set_lr)
+      .def("set_lr", py::overload_cast<double>(&Optimizer::set_lr))
+      .def("set_lr", py::overload_cast<at::Tensor>(&Optimizer::set_lr))
       .def("state_dict", &Optimizer::state_dict)
       .def("load_state_dict", &Optimizer::load_state_dict)
       .def("torch_state_dict", [](const Optimizer& self) { return to_python(self.torch_state_dict()); })

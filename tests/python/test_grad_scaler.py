@@ -399,13 +399,16 @@ def test_a_state_of_pytorch_loads_into_mezzo_and_back():
 
 
 class Readings(TorchDispatchMode):
-    """Notes what operations were given one of some tensors."""
+    """Notes what operations of PyTorch were given one of some tensors, in mezzo's too."""
 
     def __init__(self, tensors):
         super().__init__()
         self.places, self.names = {tensor.data_ptr() for tensor in tensors}, []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "mezzo":
+            with self:
+                return func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **(kwargs or {}))
         given = [tensor for arg in args for tensor in (arg if isinstance(arg, (list, tuple)) else [arg])]
         if any(isinstance(tensor, torch.Tensor) and tensor.data_ptr() in self.places for tensor in given):
             self.names.append(func.overloadpacket.__name__)

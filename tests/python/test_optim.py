@@ -25,8 +25,9 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def follow_pytorch(kind, seed, sizes, check, momentum=0, nesterov=False, dtype=torch.float32):
-    """A hundred steps of both, with gradients that are missing now and then and a learning rate that changes."""
+def follow_pytorch(kind, seed, sizes, check, momentum=0, nesterov=False, dtype=torch.float32, lr_is_tensor=False):
+    """A hundred steps of both, with gradients that are missing now and then and a learning rate that changes; where it
+    is a tensor, at every step."""
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     shapes = [[tuple(rng.choices(sizes, k=rng.randint(1, 3))) for _ in range(rng.randint(1, 4))] for _ in range(2)]
@@ -37,6 +38,11 @@ def follow_pytorch(kind, seed, sizes, check, momentum=0, nesterov=False, dtype=t
     ours = _mezzo.MezzoOptimizer(kind, mine, decays, lr, momentum, nesterov, lr_scales=scales)
     oracle = reference(kind, [dict(params=g, weight_decay=d, lr=lr * s) for g, d, s in zip(theirs, decays, scales)], lr,
                        momentum, nesterov)
+    lr_tensor = torch.tensor(lr, dtype=torch.float64)
+    if lr_is_tensor:
+        ours.set_lr(lr_tensor)
+        for group, scale in zip(oracle.param_groups, scales):
+            group["lr"] = lr_tensor * scale
     for step in range(STEPS):
         for a, b in zip(itertools.chain(*mine), itertools.chain(*theirs)):
             if momentum == 0 and rng.random() < 0.1:  # PyTorch's fused SGD fails on a first gradient that comes late
@@ -44,7 +50,11 @@ def follow_pytorch(kind, seed, sizes, check, momentum=0, nesterov=False, dtype=t
             else:
                 a.grad = torch.randn(a.shape, generator=generator, dtype=dtype)
                 b.grad = a.grad.clone()
-        if step == STEPS // 2:
+        if lr_is_tensor:
+            lr_tensor.mul_(0.97)
+            for group, scale in zip(oracle.param_groups, scales):
+                group["lr"].copy_(lr_tensor * scale)
+        elif step == STEPS // 2:
             ours.set_lr(lr / 3)
             for group, scale in zip(oracle.param_groups, scales):
                 group["lr"] = lr / 3 * scale
@@ -77,6 +87,16 @@ def test_a_hundred_steps_of_any_shape_follow_pytorch(kind, momentum, nesterov, s
         torch.testing.assert_close(a, b, rtol=(step + 1) * 2**-22, atol=(step + 1) * 2**-23)
 
     follow_pytorch(kind, seed, [1, 3, 8, 17, 65], check, momentum, nesterov)
+
+
+@pytest.mark.parametrize("kind, momentum, nesterov", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_learning_rate_that_is_a_tensor_gives_pytorchs_bits(kind, momentum, nesterov, dtype, one_thread):
+    """PyTorch's optimizers given a float64 tensor, too, which is changed in place between all steps."""
+    def check(a, b, step):
+        assert torch.equal(a, b), (step, (a - b).abs().max())
+
+    follow_pytorch(kind, 0, [16, 48], check, momentum, nesterov, dtype, lr_is_tensor=True)
 
 
 @pytest.mark.parametrize("kind, momentum, nesterov", KINDS)

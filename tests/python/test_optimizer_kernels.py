@@ -104,19 +104,22 @@ def test_one_reading_finds_the_norm_and_what_is_not_finite(dtype, special):
         gradients = [torch.randn(s, generator=generator).to(dtype) * 100 for s in sizes]
         if special is not None:
             gradients[-1][-1] = special
-        inv_scale = torch.tensor(1 / 3)
+        scale, inv_scale = torch.tensor(3.0), torch.tensor(1 / 3)
         for summarize in (_mezzo.summarize_gradients, _mezzo.reference_summarize_gradients):
-            norm, found_inf = summarize(gradients, inv_scale)
+            norm, found_inf, inverse, clip = summarize(gradients, scale, max_norm=0.5)
             exact = torch.cat(gradients).double().norm() * inv_scale.double()
             assert norm.dtype == torch.float32 and found_inf == (special is not None)
             torch.testing.assert_close(norm.double(), exact, rtol=2**-23, atol=0, equal_nan=True)
+            assert inverse == inv_scale
+            expected = torch.clamp(0.5 / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_
+            assert torch.equal(clip.view(1).view(torch.int32), expected.view(1).view(torch.int32)) or clip.isnan() and expected.isnan()
 
 
 def test_large_gradients_have_a_norm_and_those_that_overflow_when_unscaled_are_found():
     huge = torch.full((4,), 1e30)  # whose square is beyond float32
-    norm, found_inf = _mezzo.summarize_gradients([huge], None)
+    norm, found_inf, _, _ = _mezzo.summarize_gradients([huge], None)
     assert norm.item() == pytest.approx(2e30) and found_inf == 0
-    assert _mezzo.summarize_gradients([huge], torch.tensor(1e10))[1] == 1
+    assert _mezzo.summarize_gradients([huge], torch.tensor(1e-10))[1] == 1
 
 
 def test_infinitely_many_tries_of_stochastic_rounding_are_unbiased_and_reproducible():

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/device_scalars.h"
 #include "kernels/grouped.h"
 
 namespace mezzo {
@@ -81,12 +82,14 @@ TEST(GradientPassTest, MeasuresAndChecksGradientsOfAnyDtypesAtOnce) {
   const std::vector<at::Tensor> parameters{parameter_with(torch::full({4}, 6.0, torch::kHalf)),
                                            parameter_with(torch::full({1}, 16.0f)),
                                            parameter_with(torch::full({1}, 12.0, torch::kDouble))};
-  const auto found = pass_over(parameters).measure(torch::full({}, 0.5f));
+  const auto found = pass_over(parameters).measure(torch::full({}, 2.0f), /*max_norm=*/1);
   EXPECT_FLOAT_EQ(found.norm.item<float>(), std::sqrt(4 * 9.0f + 64.0f + 36.0f));
   EXPECT_FLOAT_EQ(found.sum_of_squares.item<float>(), 4 * 9.0f + 64.0f + 36.0f);
   EXPECT_EQ(found.found_inf.item<float>(), 0);
+  EXPECT_EQ(found.inv_scale.item<float>(), 0.5f);
+  EXPECT_EQ(found.clip.item<float>(), clip_factor(found.norm, 1).item<float>());
   parameters[1].mutable_grad().fill_(kNaN);
-  EXPECT_EQ(pass_over(parameters).measure({}).found_inf.item<float>(), 1);
+  EXPECT_EQ(pass_over(parameters).measure({}, 1).found_inf.item<float>(), 1);
 }
 
 TEST(GradientPassTest, HasNoVerdictAndNoNormWithoutGradients) {
@@ -94,7 +97,7 @@ TEST(GradientPassTest, HasNoVerdictAndNoNormWithoutGradients) {
   EXPECT_TRUE(none.empty());
   EXPECT_FALSE(none.check(scale_of(1), Unscaled::kInPlace).defined());
   EXPECT_FALSE(none.unscale(scale_of(1)).defined());
-  EXPECT_FALSE(none.measure({}).norm.defined());
+  EXPECT_FALSE(none.measure({}, 1).norm.defined());
   EXPECT_FALSE(none.norm(2).defined());
 }
 

@@ -15,18 +15,19 @@ struct ParameterUpdate {
   at::Tensor shadow;              ///< lower-precision copy to refresh from `param`; undefined: none
   at::Tensor step;                ///< updates done, 0-dim float32; undefined where the optimizer does not count
   std::vector<at::Tensor> slots;  ///< moments: contiguous, of its dtype, or float32 where it is half
-  double lr = 0;
+  double lr = 0;                  ///< times that of GradientFactors, where there is one
   double weight_decay = 0;
   uint32_t index = 0;                     ///< among the optimizer's parameters
   std::optional<uint64_t> rounding_seed;  ///< round a bfloat16 `param` stochastically; nullopt: to nearest
 };
 
-/// What becomes of every gradient of a step first: 0-dim float32 tensors on the parameters' device,
-/// so that nothing waits for it. An undefined one leaves its part out.
+/// What all updates of a step have in common: 0-dim tensors on the parameters' device, float32 but
+/// for `lr`, so that nothing waits for them. An undefined one leaves its part out.
 struct GradientFactors {
   at::Tensor inv_scale;  ///< multiplies gradients: 1 / loss scale
   at::Tensor clip;       ///< multiplies them then
   at::Tensor found_inf;  ///< 1: the step changes nothing
+  at::Tensor lr = {};    ///< float64: multiplies each update's `lr`
 };
 
 }  // namespace mezzo

@@ -22,7 +22,9 @@ namespace mezzo {
 /// @endcode
 ///
 /// To go on with a run, make it of the optimizer as at the run's start, then `torch::load` both.
-/// Holds a reference to the optimizer. Not thread-safe; never syncs.
+/// Holds a reference to the optimizer. Where its learning rate is a tensor, the scheduler writes to
+/// that; making a scheduler and asking for the last learning rate sync then. Not thread-safe; else
+/// never syncs. DeviceLrSchedule is the one that needs no answer about skipped steps.
 class LrScheduler {
  public:
   /// The optimizer's learning rate is the one that factors of 1 give; the first is set at once.

@@ -83,8 +83,27 @@ class Optimizer : public AmpOptimizer {
   void add_param_group(ParamGroup group);
 
   const std::vector<ParamGroup>& param_groups() const { return groups_; }
-  double lr() const { return options_.lr; }
-  void set_lr(double lr) { options_.lr = lr; }
+  /// The learning rate, which each group multiplies by its `lr_scale`. Syncs where it is a tensor
+  /// on a device.
+  double lr() const;
+  /// Where the learning rate is a tensor, writes to that, which no step that was queued before
+  /// sees.
+  void set_lr(double lr);
+  /// Has every step read the learning rate from `lr` when it runs, so that neither a device nor a
+  /// captured graph waits for its value: 0-dim, float64, on the device of a parameter. Shared with
+  /// the caller, who changes it in place between steps, alone, by `set_lr(double)`, an LrScheduler
+  /// or a DeviceLrSchedule. Groups multiply it by their `lr_scale` in float64: the bits are those
+  /// of a number. Parameters of other devices are updated by a copy, made at every step; saved
+  /// states hold its value.
+  /// @throws c10::ValueError  for another shape, dtype or device, and one that requires a gradient;
+  ///     on the CPU for a value that is negative or not finite, here and at each step. On other
+  ///     devices values are not looked at. Nothing has changed then.
+  /// @see torch.optim's `lr` as a Tensor with `capturable=True` (Python). Differs: in float64;
+  ///     LibTorch's fused kernels for CUDA, which mezzo runs where it has none of its own, as for
+  ///     float64 parameters, round it to float32.
+  void set_lr(at::Tensor lr);
+  /// The tensor given to `set_lr`; undefined where the learning rate is a number.
+  const at::Tensor& lr_tensor() const { return lr_tensor_; }
 
   /// From now on asks `hook` once about what each `check_gradients` found, and about each step that
   /// was not checked so; `grad_norm`, `found_inf` and clipping go by its answer. So optimizers of
@@ -153,10 +172,16 @@ class Optimizer : public AmpOptimizer {
   virtual void set_hyperparameters(const TorchOptions& options) = 0;
 
  private:
+  /// What there is to know before a step: the verdict, and what gradients are multiplied by, each
+  /// undefined where they are not.
+  struct Look {
+    GradientVerdict verdict;
+    at::Tensor inv_scale, clip;
+  };
   /// What check_gradients found, and by which scale it divided.
   struct Checked {
     std::optional<at::Tensor> scale;
-    GradientVerdict verdict;
+    Look look;
   };
 
   void check_groups(const std::vector<ParamGroup>& groups) const;
@@ -164,11 +189,12 @@ class Optimizer : public AmpOptimizer {
   std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
   std::vector<ParameterUpdate> collect_updates();
   const NamedParameter& parameter_at(size_t index) const;
-  GradientVerdict look(const at::Tensor& inv_scale, const at::Tensor& found_inf, bool measures) const;
-  void apply(const at::Tensor& inv_scale, const GradientVerdict& verdict);
+  Look look(const std::optional<at::Tensor>& scale, const at::Tensor& found_inf, bool measures) const;
+  void apply(const Look& look);
 
   std::vector<ParamGroup> groups_;
   StepOptions options_;
+  at::Tensor lr_tensor_;  // in place of that of the options, where it is defined
   VerdictHook verdict_hook_;
   std::map<std::string, std::vector<at::Tensor>> state_;  // parameter name -> the step count, if any, and its slots
   std::optional<Checked> checked_;                        // by check_gradients, for the step that follows

@@ -9,8 +9,8 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
   const ElementKernels& kernels = element_kernels();  // or an error, before a step is counted
   std::vector<AdamConstants> of_tensor;
   for (const ParameterUpdate& update : updates) {
-    of_tensor.push_back(adam_constants(settings, update.lr, update.weight_decay, count_step(update), factors.step,
-                                       flushes_denormals(settings)));
+    of_tensor.push_back(adam_constants(settings, factors.lr_of(update), update.weight_decay, count_step(update),
+                                       factors.step, flushes_denormals(settings)));
   }
   update_all(updates, [&](size_t tensor, float* param, const float* gradient, int64_t begin, int64_t count) {
     const auto slot = [&](size_t number) { return updates[tensor].slots[number].mutable_data_ptr<float>() + begin; };

@@ -3,10 +3,13 @@
 #include <cmath>
 
 #include "kernels/cpu/update_blocks.h"
+#include "kernels/scaling_elements.h"
 
 namespace mezzo::kernels::cpu {
 
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
+                                    const at::Tensor& scale,
+                                    double max_norm) {
   std::vector<int64_t> sizes;
   for (const at::Tensor& gradient : gradients) {
     sizes.push_back(gradient.numel());
@@ -23,10 +26,13 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
   for (const double sum : sums) {
     total += sum;
   }
-  const double factor = inv_scale.defined() ? double{*inv_scale.const_data_ptr<float>()} : 1.0;
+  const float of_scale = scale.defined() ? *scale.const_data_ptr<float>() : 1, inv_scale = inverse_scale(of_scale);
+  const double factor = inv_scale;
   const auto norm = static_cast<float>(std::sqrt(total) * factor);
-  return {at::scalar_tensor(norm, at::kFloat), at::scalar_tensor(std::isfinite(norm) ? 0.0f : 1.0f, at::kFloat),
-          at::scalar_tensor(total * factor * factor, at::kDouble)};
+  const auto number = [](double value) { return at::scalar_tensor(value, at::kFloat); };
+  return {number(norm), number(is_finite(norm) && !is_lost(of_scale) ? 0 : 1),
+          at::scalar_tensor(total * factor * factor, at::kDouble), number(inv_scale),
+          number(clip_by_norm(norm, static_cast<float>(max_norm)))};
 }
 
 }  // namespace mezzo::kernels::cpu

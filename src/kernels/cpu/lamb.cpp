@@ -53,7 +53,7 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
       auto* param = const_cast<float*>(read_block(update.param, begin, count, param_copy));
       element_kernels().lamb_params(param, update.slots[0].const_data_ptr<float>() + begin,
                                     update.slots[1].const_data_ptr<float>() + begin, count,
-                                    static_cast<float>(trust * update.lr), of_tensor[tensor]);
+                                    static_cast<float>(trust * factors.lr_of(update)), of_tensor[tensor]);
       store_block(update, param, begin, count);
     });
   });

@@ -19,7 +19,7 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
     const ParameterUpdate& update = updates[tensor];
     const SgdConstants constants{.factors = factors.step,
                                  .weight_decay = static_cast<float>(update.weight_decay),
-                                 .lr = static_cast<float>(update.lr),
+                                 .lr = static_cast<float>(factors.lr_of(update)),
                                  .momentum = static_cast<float>(settings.momentum),
                                  .nesterov = settings.nesterov,
                                  .least = std::numeric_limits<float>::min()};

@@ -86,13 +86,18 @@ void update_all(const ParameterUpdates& updates, Compute&& compute) {
   });
 }
 
-/// What gradients are multiplied by, read on the CPU, where nothing is waited for.
+/// What updates have in common, read on the CPU, where nothing is waited for.
 struct HostFactors {
   explicit HostFactors(const GradientFactors& factors)
-      : step{value(factors.inv_scale, 1), value(factors.clip, 1)}, skip(value(factors.found_inf, 0) != 0) {}
+      : step{value(factors.inv_scale, 1), value(factors.clip, 1)},
+        skip(value(factors.found_inf, 0) != 0),
+        lr(factors.lr.defined() ? *factors.lr.const_data_ptr<double>() : 1) {}
+
+  double lr_of(const ParameterUpdate& update) const { return lr * update.lr; }
 
   StepFactors step;
   bool skip;
+  double lr;
 
  private:
   static float value(const at::Tensor& tensor, float otherwise) {

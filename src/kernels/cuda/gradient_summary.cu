@@ -37,11 +37,14 @@ struct Summarize {
     }
     sum = block_sum(block, sum, block.shared<double>());
     if (block.thread() == 0) {
-      const double factor = a.inv_scale != nullptr ? static_cast<double>(*a.inv_scale) : 1.0;
+      const float scale = a.scale != nullptr ? *a.scale : 1, inv_scale = inverse_scale(scale);
+      const auto factor = static_cast<double>(inv_scale);
       const auto norm = static_cast<float>(::sqrt(sum) * factor);
       *a.norm = norm;
-      *a.found_inf = norm - norm == 0 ? 0.0f : 1.0f;  // inf - inf is NaN
+      *a.found_inf = is_finite(norm) && !is_lost(scale) ? 0.0f : 1.0f;
       *a.sum_of_squares = sum * factor * factor;
+      *a.inv_scale = inv_scale;
+      *a.clip = clip_by_norm(norm, a.max_norm);
     }
   }
 };

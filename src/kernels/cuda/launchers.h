@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/arguments.h"
+#include "kernels/scaling_elements.h"
 #include "kernels/update_elements.h"
 
 /// The kernels, each queued on a stream of the current device.
@@ -18,7 +19,7 @@ void dropout(const DropoutArguments& arguments, Stream stream);
 constexpr int64_t kChunk = 8192;
 
 /// Arguments of a kernel may take 4 KB on every driver.
-constexpr int kMaxGradients = 100, kMaxParameters = 30, kMaxCounters = 480;
+constexpr int kMaxGradients = 100, kMaxUnscaled = 80, kMaxParameters = 30, kMaxCounters = 480;
 
 /// Tensors of a launch, side by side: those of tensor i are taken by blocks first_block[i]
 /// to first_block[i + 1] - 1.
@@ -35,15 +36,52 @@ void sum_squares(const GradientList& list, Stream stream);
 struct SummaryArguments {
   const double* sums;
   int64_t count;
-  const float* inv_scale;  ///< nullptr means 1
+  const float* scale;  ///< nullptr means 1
+  float max_norm;
   float *norm, *found_inf;
   double* sum_of_squares;
+  float *inv_scale, *clip;
 };
 void summarize(const SummaryArguments& arguments, Stream stream);
+
+/// A gradient and where its quotient goes: memory of another type or its own, or, where `data` is
+/// nullptr, none; its type is the one that the quotient is rounded to then, too.
+struct Unscaled {
+  Span gradient, into;
+  int64_t size;
+};
+
+/// As GradientList has it.
+struct UnscaledList {
+  Unscaled gradients[kMaxUnscaled];
+  int32_t first_block[kMaxUnscaled + 1];
+  int count;
+  const float* scale;
+  bool looks_at_results;  ///< or else at the gradients alone
+  float* non_finite;      ///< a block's count each
+};
+void unscale(const UnscaledList& list, Stream stream);
+
+/// The last step of kernels::check_gradients and kernels::unscale_gradients.
+struct VerdictArguments {
+  const float* non_finite;
+  int64_t count;
+  const float* scale;  ///< nullptr: it is not looked at
+  float* found_inf;
+};
+void give_verdict(const VerdictArguments& arguments, Stream stream);
+
+struct LossScaleArguments {
+  LossScaleNumbers state;
+  const float* found_inf;
+  LossScaleRules rules;
+};
+void update_loss_scale(const LossScaleArguments& arguments, Stream stream);
 
 /// Numbers on the device that a step depends on; nullptr leaves one out.
 struct DeviceFactors {
   const float *inv_scale = nullptr, *clip = nullptr, *found_inf = nullptr;
+  const double* lr = nullptr;
 };
 
 /// Adds 1 to each counter, unless the step is skipped.
@@ -77,7 +115,7 @@ struct ParameterList {
   double* norms;  ///< LAMB: two sums a block, of squares of parameters and of directions
 };
 static_assert(sizeof(ParameterList<AdamSettings>) <= 4096 && sizeof(GradientList) <= 4096 &&
-              sizeof(CounterList) <= 4096);
+              sizeof(UnscaledList) <= 4096 && sizeof(CounterList) <= 4096);
 
 void adam(const ParameterList<AdamSettings>& list, Stream stream);
 void sgd(const ParameterList<SgdSettings>& list, Stream stream);

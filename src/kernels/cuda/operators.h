@@ -5,6 +5,7 @@
 #include "kernels/cuda/namespace.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/random_key.h"
+#include "kernels/scaling_kernels.h"
 
 /// What the operators of kernels/ run on a CUDA device, launched on its current stream;
 /// nothing waits for the device.
@@ -18,6 +19,12 @@ at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale);
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
+
+/// Float32, bfloat16 and float16 gradients whose elements lie without gaps, in any mix; all
+/// others are left to the specification.
+at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale);
+at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale);
+void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules);
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

@@ -5,36 +5,11 @@
 
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/operators.h"
+#include "kernels/cuda/tensor_lists.h"
 #include "kernels/cuda/tensors.h"
 
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
-
-/// Fills lists of tensors with at most so many each, and calls `take(list)` for each
-/// that is full, or the last.
-template <class List, class Items, class Add, class Take>
-void for_lists(const Items& items, int most, List list, const Add& add, const Take& take) {
-  list.count = 0;
-  list.first_block[0] = 0;
-  for (const auto& item : items) {
-    const int64_t blocks = add(list, item);
-    if (blocks == 0) {
-      continue;  // it has no elements
-    }
-    list.first_block[list.count + 1] = list.first_block[list.count] + static_cast<int32_t>(blocks);
-    if (++list.count == most) {
-      take(list);
-      list.count = 0;
-    }
-  }
-  if (list.count > 0) {
-    take(list);
-  }
-}
-
-int64_t blocks_of(int64_t size) { return ceil_div(size, kChunk); }
-
-float* number(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; }
 
 /// After the steps have been counted: `update` for lists that hold all parameters.
 template <class Settings, class Update>
@@ -64,7 +39,8 @@ void update_all(const ParameterUpdates& updates,
   ParameterList<Settings> list{};
   list.settings = settings;
   list.flushes_denormals = flushes;
-  list.factors = {number(factors.inv_scale), number(factors.clip), number(factors.found_inf)};
+  list.factors = {number(factors.inv_scale), number(factors.clip), number(factors.found_inf),
+                  factors.lr.defined() ? factors.lr.const_data_ptr<double>() : nullptr};
   if (const auto& first = updates.front(); first.rounding_seed) {
     list.rounds_stochastically = true;
     list.rounding_seed = rounding_key_seed(first);
@@ -107,7 +83,9 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
   });
 }
 
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
+                                    const at::Tensor& scale,
+                                    double max_norm) {
   const OnDeviceOf device(gradients.front());
   const auto options = gradients.front().options();
   int64_t blocks = 0;
@@ -128,10 +106,12 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
         sum_squares(list, device.stream);
         next += list.first_block[list.count];
       });
-  GradientSummary summary{at::empty({}, options.dtype(at::kFloat)), at::empty({}, options.dtype(at::kFloat)),
-                          at::empty({}, options.dtype(at::kDouble))};
-  summarize({sums.const_data_ptr<double>(), blocks, number(inv_scale), number(summary.norm), number(summary.found_inf),
-             summary.sum_of_squares.mutable_data_ptr<double>()},
+  const auto empty = [&](at::ScalarType dtype) { return at::empty({}, options.dtype(dtype)); };
+  GradientSummary summary{empty(at::kFloat), empty(at::kFloat), empty(at::kDouble), empty(at::kFloat),
+                          empty(at::kFloat)};
+  summarize({sums.const_data_ptr<double>(), blocks, number(scale), static_cast<float>(max_norm), number(summary.norm),
+             number(summary.found_inf), summary.sum_of_squares.mutable_data_ptr<double>(), number(summary.inv_scale),
+             number(summary.clip)},
             device.stream);
   return summary;
 }

@@ -28,6 +28,10 @@ MEZZO_DEVICE StepFactors factors_of(const DeviceFactors& factors) {
   return {factors.inv_scale != nullptr ? *factors.inv_scale : 1.0f, factors.clip != nullptr ? *factors.clip : 1.0f};
 }
 
+MEZZO_DEVICE double lr_of(const Parameter& p, const DeviceFactors& factors) {
+  return factors.lr != nullptr ? *factors.lr * p.lr : p.lr;
+}
+
 MEZZO_DEVICE bool is_skipped(const DeviceFactors& factors) {
   return factors.found_inf != nullptr && *factors.found_inf != 0;
 }
@@ -98,8 +102,8 @@ struct Adam {
     const int tensor = tensor_of_block(list.first_block, list.count, block.index());
     const Parameter& p = list.parameters[tensor];
     const auto constants = shared_constants<AdamConstants>(block, [&] {
-      return adam_constants(list.settings, p.lr, p.weight_decay, static_cast<double>(*p.step), factors_of(list.factors),
-                            list.flushes_denormals);
+      return adam_constants(list.settings, lr_of(p, list.factors), p.weight_decay, static_cast<double>(*p.step),
+                            factors_of(list.factors), list.flushes_denormals);
     });
     const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
     const bool amsgrad = list.settings.amsgrad;
@@ -130,9 +134,12 @@ struct Sgd {
     const int tensor = tensor_of_block(list.first_block, list.count, block.index());
     const Parameter& p = list.parameters[tensor];
     const auto& settings = list.settings;
-    const SgdConstants constants{factors_of(list.factors), static_cast<float>(p.weight_decay),
-                                 static_cast<float>(p.lr), static_cast<float>(settings.momentum),
-                                 settings.nesterov,        std::numeric_limits<float>::min()};
+    const SgdConstants constants{factors_of(list.factors),
+                                 static_cast<float>(p.weight_decay),
+                                 static_cast<float>(lr_of(p, list.factors)),
+                                 static_cast<float>(settings.momentum),
+                                 settings.nesterov,
+                                 std::numeric_limits<float>::min()};
     const bool has_buffer = settings.momentum != 0;
     const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
     for_fours(block, chunk, [&](int64_t first) {
@@ -210,7 +217,7 @@ struct LambParams {
     auto* scratch = block.shared<double>(kConstantsBytes);
     of_param = block_sum(block, of_param, scratch);
     of_direction = block_sum(block, of_direction, scratch + kThreads / kWarp);
-    const auto step_size = static_cast<float>(lamb_trust(of_param, of_direction) * p.lr);
+    const auto step_size = static_cast<float>(lamb_trust(of_param, of_direction) * lr_of(p, list.factors));
     const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
     for_fours(block, chunk, [&](int64_t first) {
       Four param = load_four(p.param, first, chunk.end);

@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
 #include "kernels/reference/random_words.h"
@@ -109,6 +110,17 @@ void flush_denormals(Batch& batch, const GradientFactors& factors) {
   }
 }
 
+/// Calls `kernel(lr)` with the learning rate of a batch: a number, or a tensor where it lies on a
+/// device. LibTorch's fused kernels for CUDA read it in float32, those for the CPU as it is.
+template <class Kernel>
+void with_lr(const Batch& batch, const GradientFactors& factors, const Kernel& kernel) {
+  if (!factors.lr.defined()) {
+    return kernel(batch.lr);
+  }
+  const auto lr = factors.lr * batch.lr;
+  kernel(lr.is_cuda() ? lr.to(at::kFloat) : lr);
+}
+
 /// `updated` where the step counts, else `old`.
 at::Tensor unless(const at::Tensor& skip, const at::Tensor& old, const at::Tensor& updated) {
   return skip.defined() ? at::where(skip.to(at::kBool), old, updated) : updated;
@@ -122,9 +134,11 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
   };
   run(updates, factors, [&](Batch& batch) {
     const auto largest = settings.amsgrad ? at::TensorList(batch.slots[2]) : at::TensorList();
-    kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, batch.lr,
-           settings.beta1, settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, /*maximize=*/false,
-           /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    with_lr(batch, factors, [&](const auto& lr) {
+      kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, lr, settings.beta1,
+             settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, /*maximize=*/false,
+             /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    });
     if (flushes_denormals(settings)) {
       flush_denormals(batch, factors);
     }
@@ -135,9 +149,11 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
   run(updates, factors, [&](Batch& batch) {
     const auto buffers = settings.momentum == 0 ? std::vector<at::Tensor>{} : batch.slots[0];
     // A buffer of zeros makes the first step like any other, also after a skipped one.
-    at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, batch.lr,
-                    /*dampening=*/0, settings.nesterov, /*maximize=*/false, /*is_first_step=*/false,
-                    /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    with_lr(batch, factors, [&](const auto& lr) {
+      at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, lr,
+                      /*dampening=*/0, settings.nesterov, /*maximize=*/false, /*is_first_step=*/false,
+                      /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+    });
     flush_denormals(batch, factors);
   });
 }
@@ -156,20 +172,27 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
       const auto param_norm = param.norm(), direction_norm = direction.norm();
       const auto trust = at::where((param_norm > 0).logical_and(direction_norm > 0), param_norm / direction_norm,
                                    at::ones_like(param_norm));
-      param.copy_(unless(skip, param, param - direction * (trust * batch.lr)));
+      const auto step_size =
+          factors.lr.defined() ? trust * (factors.lr * batch.lr).to(trust.scalar_type()) : trust * batch.lr;
+      param.copy_(unless(skip, param, param - direction * step_size));
       exp_avg.copy_(unless(skip, exp_avg, mean));
       exp_avg_sq.copy_(unless(skip, exp_avg_sq, square));
     }
   });
 }
 
-GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& inv_scale) {
+GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
+                                    const at::Tensor& scale,
+                                    double max_norm) {
   auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)), 2);
-  if (inv_scale.defined()) {
-    norm = norm * inv_scale.to(at::kDouble);
-  }
+  const auto inv_scale = scale.defined() ? inverse_of(scale) : at::ones({}, norm.options().dtype(at::kFloat));
+  norm = norm * inv_scale.to(at::kDouble);
   const auto rounded = norm.to(at::kFloat);
-  return {rounded, rounded.isfinite().logical_not().to(at::kFloat), norm.square()};
+  auto is_finite = rounded.isfinite();
+  if (scale.defined()) {
+    is_finite = is_finite.logical_and((scale * inv_scale).isfinite());
+  }
+  return {rounded, is_finite.logical_not().to(at::kFloat), norm.square(), inv_scale, clip_factor(rounded, max_norm)};
 }
 
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site) {

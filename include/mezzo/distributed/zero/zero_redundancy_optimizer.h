@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mezzo/distributed/group/process_group.h"
@@ -75,6 +76,8 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
 
   double lr() const { return local_->lr(); }
   void set_lr(double lr) { local_->set_lr(lr); }
+  /// As Optimizer has it; each rank's own.
+  void set_lr(at::Tensor lr) { local_->set_lr(std::move(lr)); }
   void zero_grad() { local_->zero_grad(); }
   /// As Optimizer has them, of all ranks together: the same on each.
   const at::Tensor& grad_norm() const { return local_->grad_norm(); }

@@ -1,0 +1,90 @@
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/launchers.h"
+
+namespace mezzo::kernels::MEZZO_CUDA {
+namespace {
+
+constexpr int kThreads = 256;
+/// What a block shares: the inverse of the scale, and room for its sum.
+constexpr int kInverseBytes = 16, kSharedBytes = kInverseBytes + kThreads / kWarp * static_cast<int>(sizeof(float));
+
+/// `x` as `element` holds it.
+MEZZO_DEVICE float rounded(Element element, float x) {
+  switch (element) {
+    case Element::kFloat: return x;
+    case Element::kBFloat16: return to_float(from_float<BFloat16>(x));
+    default: return to_float(from_float<Half>(x));
+  }
+}
+
+/// Reads every gradient once. Behind a tensor's end are zeros, whose quotients are not finite only
+/// where the scale is lost, which the verdict finds, too.
+struct Unscale {
+  MEZZO_DEVICE static void run(const Block& block, const UnscaledList& list) {
+    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
+    const Unscaled& gradient = list.gradients[tensor];
+    const Chunk chunk = chunk_of(block, list.first_block, tensor, gradient.size);
+    auto* inverse = block.shared<float>();
+    if (block.thread() == 0) {
+      *inverse = inverse_scale(*list.scale);
+    }
+    block.sync();
+    const float inv_scale = *inverse;
+    float non_finite = 0;
+    for_fours(block, chunk, [&](int64_t first) {
+      Four four = load_four(gradient.gradient, first, chunk.end);
+      for (int i = 0; i < 4; ++i) {
+        const float quotient = four.at[i] * inv_scale;
+        const bool is_good =
+            is_finite(four.at[i]) && (!list.looks_at_results || is_finite(rounded(gradient.into.element, quotient)));
+        non_finite += is_good ? 0.0f : 1.0f;
+        four.at[i] = quotient;
+      }
+      if (gradient.into.data != nullptr) {
+        store_four(gradient.into, first, chunk.end, four);
+      }
+    });
+    non_finite = block_sum(block, non_finite, block.shared<float>(kInverseBytes));
+    if (block.thread() == 0) {
+      list.non_finite[block.index()] = non_finite;
+    }
+  }
+};
+
+struct GiveVerdict {
+  MEZZO_DEVICE static void run(const Block& block, const VerdictArguments& a) {
+    float non_finite = 0;
+    for (int64_t i = block.thread(); i < a.count; i += block.threads()) {
+      non_finite += a.non_finite[i];
+    }
+    non_finite = block_sum(block, non_finite, block.shared<float>());
+    if (block.thread() == 0) {
+      *a.found_inf = non_finite > 0 || (a.scale != nullptr && is_lost(*a.scale)) ? 1.0f : 0.0f;
+    }
+  }
+};
+
+struct UpdateLossScale {
+  MEZZO_DEVICE static void run(const Block& block, const LossScaleArguments& a) {
+    if (block.thread() == 0) {
+      update_loss_scale(a.state, *a.found_inf != 0, a.rules);
+    }
+  }
+};
+
+}  // namespace
+
+void unscale(const UnscaledList& list, Stream stream) {
+  launch<Unscale>(Grid{list.first_block[list.count], kThreads, kSharedBytes}, stream, list);
+}
+
+void give_verdict(const VerdictArguments& arguments, Stream stream) {
+  launch<GiveVerdict>(Grid{1, kThreads, kSharedBytes}, stream, arguments);
+}
+
+void update_loss_scale(const LossScaleArguments& arguments, Stream stream) {
+  launch<UpdateLossScale>(Grid{1, kWarp}, stream, arguments);
+}
+
+}  // namespace mezzo::kernels::MEZZO_CUDA

@@ -1,0 +1,104 @@
+#include "kernels/scaling_kernels.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+#include <utility>
+
+#include "kernels/device_scalars.h"
+#include "kernels/grouped.h"
+
+namespace mezzo::kernels::reference {
+namespace {
+
+auto dtype_of(const at::Tensor& tensor) { return tensor.scalar_type(); }
+
+at::ScalarType float32_or_wider(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
+
+/// Whether inf or NaN is in `tensors`, which are multiplied by `factor`.
+void check_and_multiply(const std::vector<at::Tensor>& tensors, const at::Tensor& factor, at::Tensor& found_inf) {
+  for (const auto& group : grouped(tensors, dtype_of)) {
+    at::_amp_foreach_non_finite_check_and_unscale_(group, found_inf, factor);
+  }
+}
+
+/// The largest magnitudes in `group` times `inv_scale`, as `dtype` holds them: finite iff
+/// all unscaled gradients are. Of those without elements none, since LibTorch refuses theirs.
+at::Tensor unscaled_magnitudes(std::vector<at::Tensor> group, const at::Tensor& inv_scale, at::ScalarType dtype) {
+  const auto wide = float32_or_wider(dtype_of(group.front()));
+  const auto nothing = at::zeros({1}, group.front().options().dtype(wide));
+  std::erase_if(group, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
+  const auto largest =
+      group.empty() ? nothing : at::stack(at::_foreach_norm(group, std::numeric_limits<double>::infinity(), wide));
+  return (largest * inv_scale).to(dtype).to(wide);
+}
+
+/// 1, or not finite where the scale or its reciprocal is not.
+at::Tensor scale_times_inverse(const at::Tensor& scale) { return scale * inverse_of(scale); }
+
+}  // namespace
+
+at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {
+  std::vector<at::Tensor> finite_if_all_are;
+  if (!scale.reproduce_pytorch) {
+    finite_if_all_are.push_back(scale_times_inverse(scale.value));
+  }
+  for (const auto* part : {&gradients.in_place, &gradients.in_float32}) {
+    if (!scale.looks_at_results()) {
+      finite_if_all_are.insert(finite_if_all_are.end(), part->begin(), part->end());
+      continue;
+    }
+    for (const auto& group : grouped(*part, dtype_of)) {
+      const auto dtype = dtype_of(group.front());
+      const auto kept_as = part == &gradients.in_place ? dtype : float32_or_wider(dtype);
+      finite_if_all_are.push_back(unscaled_magnitudes(group, inverse_of(scale.value), kept_as));
+    }
+  }
+  auto found_inf = at::zeros({}, scale.value.options());
+  check_and_multiply(finite_if_all_are, at::ones({}, scale.value.options()), found_inf);
+  return found_inf;
+}
+
+at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale) {
+  auto values = gradients.in_place;
+  for (size_t i = 0; i < gradients.into.size(); ++i) {
+    values.push_back(gradients.into[i].copy_(gradients.halves[i]));
+  }
+  if (!scale.reproduce_pytorch) {
+    values.push_back(scale_times_inverse(scale.value));
+  }
+  auto found_inf = at::zeros({}, scale.value.options());
+  check_and_multiply(values, inverse_of(scale.value), found_inf);
+  if (scale.looks_at_results()) {  // unscaling multiplies: look at what comes out
+    check_and_multiply(values, at::ones({}, scale.value.options()), found_inf);
+  }
+  return found_inf;
+}
+
+void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
+  const auto overflowed = found_inf != 0;
+  if (!rules.is_static) {
+    if (!rules.reproduce_pytorch) {
+      state.growth_tracker.clamp_max_(rules.growth_interval - 1);  // LibTorch's kernel grows on equality alone
+    }
+    auto scale = state.scale, growth_tracker = state.growth_tracker;
+    const auto previous_scale = rules.hysteresis > 1 ? scale.clone() : at::Tensor();
+    at::_amp_update_scale_(scale, growth_tracker, found_inf, rules.growth_factor, rules.backoff_factor,
+                           rules.growth_interval);
+    if (rules.hysteresis > 1) {
+      const auto left = (state.hysteresis_tracker - 1).clamp_min_(0);
+      state.hysteresis_tracker.copy_(at::where(overflowed, left, rules.hysteresis));
+      const auto backs_off_later = overflowed.logical_and(state.hysteresis_tracker > 0);
+      scale.copy_(at::where(backs_off_later, previous_scale, scale));
+    }
+    if (!rules.reproduce_pytorch) {
+      scale.clamp_(rules.min_scale, rules.max_scale);
+    }
+  }
+  if (rules.counts_skips_in_a_row) {
+    state.skips_in_a_row.add_(1).mul_(overflowed);
+  }
+  state.skipped.add_(found_inf);  // which is 0 or 1
+}
+
+}  // namespace mezzo::kernels::reference

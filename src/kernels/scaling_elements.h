@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/update_elements.h"
+
+/// What a loss scale and clipping compute of single numbers: the same for every device, to the bit.
+namespace mezzo::kernels {
+
+MEZZO_ELEMENT bool is_finite(float x) { return x - x == 0; }  // inf - inf is NaN
+
+/// 1 / scale, rounded once.
+MEZZO_ELEMENT float inverse_scale(float scale) { return static_cast<float>(1 / static_cast<double>(scale)); }
+
+/// Whether the scale or its reciprocal is not finite: then no gradient means anything.
+MEZZO_ELEMENT bool is_lost(float scale) { return !is_finite(scale * inverse_scale(scale)); }
+
+/// What gradients of this total norm are multiplied by, so that it is `max_norm` at most.
+MEZZO_ELEMENT float clip_by_norm(float norm, float max_norm) {
+  const float wanted = 1 / (norm + 1e-6f) * max_norm;  // as Python divides a number by a tensor
+  return wanted > 1 ? 1 : wanted;                      // NaN stays
+}
+
+/// How a loss scale changes, as GradScalerOptions has it.
+struct LossScaleRules {
+  double growth_factor, backoff_factor;
+  int64_t growth_interval, hysteresis;
+  double min_scale, max_scale;
+  bool is_static;
+  bool counts_skips_in_a_row;
+  bool reproduce_pytorch;  ///< no bounds; a count of good iterations beyond the interval never grows
+};
+
+/// A loss scale and what it counts, wherever they lie.
+struct LossScaleNumbers {
+  float* scale;
+  int32_t *growth_tracker, *hysteresis_tracker, *skips_in_a_row;  ///< the latter two where rules ask for them
+  double* skipped;
+};
+
+/// Ends an iteration.
+MEZZO_ELEMENT void update_loss_scale(const LossScaleNumbers& state, bool overflowed, const LossScaleRules& rules) {
+  if (rules.counts_skips_in_a_row) {
+    *state.skips_in_a_row = overflowed ? *state.skips_in_a_row + 1 : 0;
+  }
+  *state.skipped += overflowed ? 1 : 0;
+  if (rules.is_static) {
+    return;
+  }
+  int32_t overflows_left = 0;  // before the scale backs off
+  if (rules.hysteresis > 1) {
+    const int32_t before = *state.hysteresis_tracker;
+    overflows_left = before > 0 ? before - 1 : 0;
+    *state.hysteresis_tracker = overflowed ? overflows_left : static_cast<int32_t>(rules.hysteresis);
+  }
+  const auto interval = static_cast<int32_t>(rules.growth_interval);
+  if (overflowed) {
+    *state.growth_tracker = 0;
+    if (overflows_left == 0) {
+      *state.scale = static_cast<float>(static_cast<double>(*state.scale) * rules.backoff_factor);
+    }
+  } else {
+    const int32_t good = *state.growth_tracker + 1;
+    const bool grows = rules.reproduce_pytorch ? good == interval : good >= interval;
+    *state.growth_tracker = grows ? 0 : good;
+    const auto grown = static_cast<float>(static_cast<double>(*state.scale) * rules.growth_factor);
+    if (grows && is_finite(grown)) {
+      *state.scale = grown;
+    }
+  }
+  if (!rules.reproduce_pytorch) {
+    const auto least = static_cast<float>(rules.min_scale), most = static_cast<float>(rules.max_scale);
+    *state.scale = *state.scale < least ? least : *state.scale > most ? most : *state.scale;
+  }
+}
+
+}  // namespace mezzo::kernels
