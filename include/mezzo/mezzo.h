@@ -18,6 +18,7 @@
 #include "mezzo/amp/overflow_report.h"
 #include "mezzo/amp/scale_advice.h"
 #include "mezzo/amp/visit_tensors.h"
+#include "mezzo/graph/graphed_step.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/amp_optimizer.h"

@@ -18,6 +18,7 @@
 
 #include "amp/finite_counts.h"
 #include "amp/forward_ops.h"
+#include "amp/op_watchers.h"
 #include "amp/recorded_inputs.h"
 #include "amp/traced_op.h"
 #include "amp/traced_tensor.h"
@@ -449,6 +450,7 @@ FiniteTracer::FiniteTracer(FiniteTracerOptions options)
   auto& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
   registry.traces.emplace(handle_, trace_);
+  ++op_watchers_begun();
 }
 
 FiniteTracer::~FiniteTracer() {

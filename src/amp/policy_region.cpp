@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "amp/op_watchers.h"
 #include "amp/policy_thread.h"
 #include "mezzo/amp/autocast_guard.h"
 
@@ -41,6 +42,9 @@ PolicyRegionGuard::PolicyRegionGuard(c10::DeviceType device_type, PolicyRegion r
   }
   thread_.innermost[static_cast<size_t>(device_type)] = &region_;
   c10::impl::tls_set_dispatch_key_included(kPolicyKey, true);
+  if (region_.log != nullptr) {
+    ++op_watchers_begun();
+  }
 }
 
 PolicyRegionGuard::~PolicyRegionGuard() {

@@ -65,7 +65,7 @@ def compare(mezzo, python, relative, absolute, steps=None):
 @pytest.mark.parametrize("kernels", ["mezzo", "libtorch"])
 @pytest.mark.parametrize("name", [
     "basic", "custom_function", "forward_and_threads", "gan", "gradient_accumulation", "gradient_clipping", "gradient_penalty",
-    "master_weights", "op_policy", "static_scale",
+    "graphed_step", "master_weights", "op_policy", "static_scale",
 ])
 def test_reproduces_the_curves_of_the_same_program_in_python(name, kernels):
     relative = SAME_KERNELS.get(name, 1e-6)

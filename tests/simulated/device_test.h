@@ -22,6 +22,7 @@
 /// - ordering.h: memory that streams use without an event between them, or that is
 ///   freed too early, is a fault;
 /// - report.h: faults, and how often the host waited;
+/// - graph.h: recorded kernels, and what may not happen while they are recorded;
 /// - collectives.h: ranks that are threads, each with a device. LibTorch's own modules cannot be
 /// moved to such a device, but by move_to() below, nor cloned there.
 namespace mezzo::simulated {

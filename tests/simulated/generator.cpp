@@ -11,6 +11,7 @@
 #include <mutex>
 #include <tuple>
 
+#include "simulated/graph.h"
 #include "simulated/streams.h"
 
 namespace mezzo::simulated {
@@ -64,14 +65,22 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   return all->at(static_cast<size_t>(device < 0 ? current_device() : device));
 }
 
+uint64_t next_seed(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
+  const auto offset = generator.get_offset();
+  generator.set_offset(offset + 1);
+  return c10::hash_combine(generator.current_seed(), offset);
+}
+
 at::Generator for_one_kernel(const std::optional<at::Generator>& generator) {
-  at::Generator drawn = generator && generator->defined() ? *generator : default_generator(current_device());
+  const at::Generator drawn = generator && generator->defined() ? *generator : default_generator(current_device());
   TORCH_CHECK(drawn.device().type() == kType, "simulated device: a kernel cannot draw from a generator of ",
               drawn.device());
-  const std::lock_guard lock(drawn.mutex());
-  const auto offset = drawn.get_offset();
-  drawn.set_offset(offset + 1);
-  return at::detail::createCPUGenerator(c10::hash_combine(drawn.current_seed(), offset));
+  if (Recording* recording = current_recording()) {
+    recording->draws.push_back({drawn, at::detail::createCPUGenerator()});
+    return recording->draws.back().numbers;
+  }
+  return at::detail::createCPUGenerator(next_seed(drawn));
 }
 
 namespace {

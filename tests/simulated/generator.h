@@ -9,8 +9,12 @@ namespace mezzo::simulated {
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 
+/// What the next kernel's numbers are seeded by.
+uint64_t next_seed(at::Generator generator);
+
 /// The numbers of one kernel: a generator of the CPU that nobody else has, seeded by the next
-/// offset of `generator`, or of the current device's where there is none given.
+/// offset of `generator`, or of the current device's where there is none given; of one that is
+/// recorded, when it is replayed.
 at::Generator for_one_kernel(const std::optional<at::Generator>& generator);
 
 }  // namespace mezzo::simulated

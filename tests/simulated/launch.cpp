@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "simulated/graph.h"
 #include "simulated/report.h"
 
 namespace mezzo::simulated {
@@ -68,25 +69,37 @@ at::Tensor Launch::use(const at::Tensor& tensor, bool writes, c10::Device device
   return seen;
 }
 
-Ticket Launch::run(std::function<void()> body) {
+Ticket Kernel::enqueue(Queue& queue) const {
   note_kernel();
   std::vector<std::shared_ptr<Block>> blocks;
-  for (const auto& [key, used] : uses_) {
-    blocks.push_back(used.block);
+  for (const Use& use : uses) {
+    blocks.push_back(use.block);
   }
-  const auto work = [body = std::move(body), blocks = std::move(blocks)] {
+  const auto work = [body = body, blocks = std::move(blocks)] {
     const OpenBlocks open(blocks);
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     body();
   };
-  const Ticket ticket = queue_.push(work, [&](const Clock& clock) {
-    const Access access{queue_.number(), clock[queue_.number()], kernel_};
-    for (const auto& [key, used] : uses_) {
-      used.block->accesses.add(access, clock, used.writes);
+  return queue.push(work, [&](const Clock& clock) {
+    const Access access{queue.number(), clock[queue.number()], name};
+    for (const Use& use : uses) {
+      use.block->accesses.add(access, clock, use.writes);
     }
   });
+}
+
+Ticket Launch::run(std::function<void()> body) {
+  Kernel kernel{kernel_, std::move(body), {}, {}};
+  for (const auto& [key, used] : uses_) {
+    kernel.uses.push_back({used.block, used.writes});
+  }
   uses_.clear();
-  return ticket;
+  if (Recording* recording = recording_of(queue_)) {
+    kernel.draws = std::exchange(recording->draws, {});
+    recording->kernels.push_back(std::move(kernel));
+    return queue_.last();
+  }
+  return kernel.enqueue(queue_);
 }
 
 void Launch::run_and_wait(std::function<void()> body) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <functional>
@@ -12,6 +13,27 @@
 #include "simulated/streams.h"
 
 namespace mezzo::simulated {
+
+/// A generator of the CPU that a kernel draws from, to be seeded by one of a device (generator.h).
+struct Draw {
+  at::Generator seeded_by, numbers;
+};
+
+/// A kernel and the memory it uses.
+struct Kernel {
+  struct Use {
+    std::shared_ptr<Block> block;
+    bool writes;
+  };
+
+  std::string name;
+  std::function<void()> body;
+  std::vector<Use> uses;
+  std::vector<Draw> draws;  ///< that are not seeded yet
+
+  /// Puts a copy of it, as it is now, at the end of a stream's work.
+  Ticket enqueue(Queue& queue) const;
+};
 
 /// A kernel on its way to the current stream of the current device, as `<<<...>>>` launches
 /// one. Whether its tensors are that device's is the caller's business: where they are not,
@@ -30,7 +52,7 @@ class Launch {
 
   const std::string& kernel() const { return kernel_; }
   Queue& queue() const { return queue_; }
-  /// Queues it. Nobody waits.
+  /// Queues it, or has it recorded where the stream is. Nobody waits.
   Ticket run(std::function<void()> body);
   /// Queues it and waits for the stream, a host sync.
   void run_and_wait(std::function<void()> body);

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "simulated/graph.h"
+
 namespace mezzo::simulated {
 namespace {
 
@@ -102,6 +104,7 @@ void free_block(void* context) {
   const std::lock_guard order(order_mutex());
   Clock later = holder->queue->clock();
   join(later, host_clock());
+  holder->block->is_freed = true;
   holder->block->accesses.check_freed(later, holder->block->recorded_streams);
 }
 
@@ -113,6 +116,10 @@ struct DeviceAllocator final : c10::Allocator {
     }
     auto holder =
         std::make_unique<Holder>(std::make_shared<Block>(device, bytes), &Queue::of(current_stream(device.index())));
+    if (Recording* recording = recording_of(*holder->queue)) {
+      holder->block->is_of_graph = true;
+      recording->pool->blocks.push_back(holder->block);
+    }
     void* const data = holder->block->data();
     return {data, holder.release(), &free_block, device};
   }
@@ -164,6 +171,8 @@ void Block::open() {
     protect(data_, bytes_, PROT_READ | PROT_WRITE);
   }
 }
+
+void Block::poison() { std::memset(data_, kPoison, bytes_); }
 
 void Block::close() {
   const std::lock_guard lock(mutex_);

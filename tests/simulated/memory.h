@@ -29,9 +29,13 @@ class Block {
   /// Lets kernels at it, until as many calls of `close`.
   void open();
   void close();
+  /// Sets all its bits, while it is open.
+  void poison();
 
-  AccessHistory accesses;                ///< guarded by order_mutex(), as is the next
+  AccessHistory accesses;                ///< guarded by order_mutex(), as are the next
   std::vector<size_t> recorded_streams;  ///< by record_stream
+  bool is_freed = false;
+  bool is_of_graph = false;  ///< allocated for a stream that was recorded (graph.h)
 
  private:
   void* data_;

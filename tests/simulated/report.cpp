@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "simulated/graph.h"
+
 namespace mezzo::simulated {
 namespace {
 
@@ -28,6 +30,7 @@ std::vector<std::string> from(const std::vector<std::string>& all, size_t first)
 }  // namespace
 
 void note_host_sync(const std::string& what) {
+  forbid_in_recordings(what + " waits for the device");
   const std::lock_guard lock(notes().mutex);
   notes().host_syncs.push_back(what);
 }

@@ -8,7 +8,7 @@
 /// What the simulated devices have done, and what was wrong with it.
 namespace mezzo::simulated {
 
-/// The host waited for a device, for the sake of `what`.
+/// The host waited for a device, for the sake of `what`, which it may not while it records.
 void note_host_sync(const std::string& what);
 void note_kernel();
 /// A fault of the program, to be thrown at the next host sync. Call with order_mutex() held.

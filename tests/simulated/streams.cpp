@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "simulated/graph.h"
 #include "simulated/report.h"
 
 namespace mezzo::simulated {
@@ -52,7 +53,11 @@ Queue::Queue(c10::Stream stream, size_t number) : stream_(stream), number_(numbe
 }
 
 c10::Stream Queue::create(c10::Device device) {
-  check_device(device);
+  of(default_stream(device.index()));
+  return add(device);
+}
+
+c10::Stream Queue::add(c10::Device device) {
   const std::lock_guard lock(queues().mutex);
   auto& siblings = queues().of_device[static_cast<size_t>(device.index())];
   const c10::Stream stream(c10::Stream::UNSAFE, device, static_cast<c10::StreamId>(siblings.size()));
@@ -66,7 +71,7 @@ Queue& Queue::of(c10::Stream stream) {
   const auto id = static_cast<size_t>(stream.id());
   if (id == 0) {
     static std::array<std::once_flag, kDevices> once;
-    std::call_once(once[static_cast<size_t>(stream.device_index())], [&] { create(stream.device()); });
+    std::call_once(once[static_cast<size_t>(stream.device_index())], [&] { add(stream.device()); });
   }
   const std::lock_guard lock(queues().mutex);
   const auto& siblings = queues().of_device[static_cast<size_t>(stream.device_index())];
@@ -109,6 +114,7 @@ void Queue::demand(Ticket ticket) {
 }
 
 bool Queue::is_done(Ticket ticket) {
+  forbid_in_recordings("a query of a stream");
   demand(ticket);  // so that who asks again and again gets there
   const std::lock_guard lock(mutex_);
   return done_ >= ticket;
@@ -162,6 +168,7 @@ void host_sync(Queue& queue, const std::string& what) {
 }
 
 void Event::record(Queue& on) {
+  recording = recording_of(on);
   const std::lock_guard order(order_mutex());
   queue = &on;
   ticket = on.last();
@@ -171,6 +178,9 @@ void Event::record(Queue& on) {
 void Event::block(Queue& other) const {
   if (queue == nullptr || queue == &other) {
     return;
+  }
+  if (recording != nullptr || recording_of(other) != nullptr) {
+    forbid_in_recordings("an event between a stream that is recorded and one that is not");
   }
   {
     const std::lock_guard order(order_mutex());

@@ -24,13 +24,15 @@ enum class Pace {
 /// Of all streams, from now on. Initially kLate.
 void set_pace(Pace pace);
 
+struct Recording;
+
 using Ticket = uint64_t;  ///< 1 is a stream's first piece of work
 
 /// A stream: work in the order it came, done by a thread of its own.
 class Queue {
  public:
   static Queue& of(c10::Stream stream);
-  /// One more stream of a device.
+  /// One more stream of a device, beside the default one.
   static c10::Stream create(c10::Device device);
   /// All there are.
   static std::vector<Queue*> all();
@@ -53,6 +55,7 @@ class Queue {
 
  private:
   Queue(c10::Stream stream, size_t number);
+  static c10::Stream add(c10::Device device);
   void loop();
 
   const c10::Stream stream_;
@@ -79,6 +82,7 @@ struct Event {
   Queue* queue = nullptr;  ///< null until it is recorded
   Ticket ticket = 0;
   Clock clock;
+  const Recording* recording = nullptr;  ///< that it is part of
 
   void record(Queue& on);
   /// Makes `other` wait for what came before this event.

@@ -1,0 +1,108 @@
+#include "graph/cuda/graphs.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace mezzo::cuda {
+namespace {
+
+using Pool = std::shared_ptr<const at::MempoolId_t>;
+
+class Graph final : public DeviceGraph {
+ public:
+  Graph(c10::Device device, Pool pool) : device_(device), pool_(std::move(pool)), graph_(/*keep_graph=*/true) {}
+  ~Graph() override {
+    if (is_recording_) {
+      abandon();
+    }
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void begin() override {
+    // What eager steps have left in the allocator's cache is of no use to a graph's pool.
+    c10::cuda::CUDACachingAllocator::emptyCache();
+    is_recording_ = true;
+    // Other threads may go on with theirs, such as pinning the memory of the next batch.
+    graph_.capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
+  }
+
+  void end() override {
+    try {
+      graph_.capture_end();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+    is_recording_ = false;
+    graph_.instantiate();
+  }
+
+  void replay() override { graph_.replay(); }
+
+ private:
+  static void ignoring_errors(const std::function<void()>& call) noexcept {
+    try {
+      call();
+    } catch (const std::exception&) {  // it was done before, or there is nobody to tell
+    }
+  }
+
+  /// Ends a recording of which nothing is kept. Of one that CUDA found void, capture_end ends no
+  /// more than the stream's part: allocations would go to the pool for ever.
+  void abandon() noexcept {
+    is_recording_ = false;
+    const c10::DeviceGuard guard(device_);
+    bool has_ended = false;
+    ignoring_errors([&] {
+      graph_.capture_end();
+      has_ended = true;
+    });
+    if (!has_ended) {
+      ignoring_errors([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_.index(), *pool_); });
+      ignoring_errors([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(*pool_); });
+      ignoring_errors([&] { c10::cuda::CUDACachingAllocator::releasePool(device_.index(), *pool_); });
+      ignoring_errors([&] { at::getHostAllocator(at::kCUDA)->release_pool(*pool_); });
+    }
+  }
+
+  const c10::Device device_;
+  const Pool pool_;
+  at::cuda::CUDAGraph graph_;
+  bool is_recording_ = false;
+};
+
+class Graphs final : public DeviceGraphs {
+ public:
+  explicit Graphs(c10::Device device) : device_(device) {}
+
+  /// The allocator takes a pool's name as long as a graph uses it.
+  std::unique_ptr<DeviceGraph> new_graph() override {
+    auto pool = pool_.lock();
+    if (!pool) {
+      pool = std::make_shared<const at::MempoolId_t>(at::cuda::graph_pool_handle());
+      pool_ = pool;
+    }
+    return std::make_unique<Graph>(device_, std::move(pool));
+  }
+
+  bool is_recording() const override {
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  }
+
+ private:
+  const c10::Device device_;
+  std::weak_ptr<const at::MempoolId_t> pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceGraphs> make_graphs(c10::Device device) { return std::make_unique<Graphs>(device); }
+
+}  // namespace mezzo::cuda

@@ -1,0 +1,317 @@
+#include "mezzo/graph/graphed_step.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "amp/op_watchers.h"
+#include "amp/policy_region.h"
+#include "graph/device_graph.h"
+#include "memory/device_copy.h"
+#include "mezzo/amp/finite_tracer.h"
+
+namespace mezzo {
+namespace {
+
+using Tensors = GraphedStep::Tensors;
+
+/// An autocast region around a call keeps no cast into it nor out of it: a cast from before would
+/// be read by the graph for ever, and a replay changes weights without a word to anybody.
+class ForgottenCasts {
+ public:
+  ForgottenCasts() { at::autocast::clear_cache(); }
+  ~ForgottenCasts() { at::autocast::clear_cache(); }
+  ForgottenCasts(const ForgottenCasts&) = delete;
+  ForgottenCasts& operator=(const ForgottenCasts&) = delete;
+};
+
+/// The step's stream while this lives: what the caller's has to do comes before, and what it
+/// will get to do, after.
+class OnStream {
+ public:
+  explicit OnStream(c10::Stream stream)
+      : stream_(stream), caller_(c10::impl::VirtualGuardImpl(stream.device_type()).getStream(stream.device())) {
+    put_in_order(caller_, stream_);
+    guard_.reset_stream(stream_);
+  }
+  ~OnStream() {
+    try {
+      put_in_order(stream_, caller_);
+    } catch (const c10::Error&) {  // of a device that is lost, which says so again
+    }
+  }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+  /// The caller will read these, and free them whenever it likes.
+  void hand_over(const Tensors& tensors) const {
+    for (const at::Tensor& tensor : tensors) {
+      if (tensor.defined() && tensor.device() == stream_.device() && stream_ != caller_) {
+        tensor.record_stream(caller_);
+      }
+    }
+  }
+
+ private:
+  static void put_in_order(c10::Stream first, c10::Stream second) {
+    if (first != second) {
+      c10::Event event(first.device_type());
+      event.record(first);
+      event.block(second);
+    }
+  }
+
+  const c10::Stream stream_, caller_;
+  c10::OptionalStreamGuard guard_;
+};
+
+Tensors detached(const Tensors& tensors) {
+  Tensors all;
+  for (const at::Tensor& tensor : tensors) {
+    all.push_back(tensor.defined() ? tensor.detach() : tensor);
+  }
+  return all;
+}
+
+/// With strides that a buffer can have, too, so that kernels do the same with both.
+Tensors without_gaps(const Tensors& inputs) {
+  Tensors all;
+  for (const at::Tensor& input : inputs) {
+    const bool as_it_is = !input.defined() || input.layout() != at::kStrided || input.is_non_overlapping_and_dense();
+    all.push_back(as_it_is ? input : input.contiguous());
+  }
+  return all;
+}
+
+/// What decides on the kernels of a step: the caller's modes, and what inputs look like.
+using Key = std::vector<int64_t>;
+
+Key key_of(const Tensors& inputs, c10::DeviceType type) {
+  Key key{static_cast<int64_t>(at::autocast::is_autocast_enabled(type)),
+          static_cast<int64_t>(at::autocast::get_autocast_dtype(type)),
+          static_cast<int64_t>(at::autocast::is_autocast_cache_enabled()),
+          static_cast<int64_t>(c10::GradMode::is_enabled())};
+  for (const at::Tensor& input : inputs) {
+    if (!input.defined()) {
+      key.push_back(-1);
+      continue;
+    }
+    key.push_back(static_cast<int64_t>(input.scalar_type()));
+    key.push_back(input.dim());
+    key.insert(key.end(), input.sizes().begin(), input.sizes().end());
+    key.insert(key.end(), input.strides().begin(), input.strides().end());
+  }
+  return key;
+}
+
+void copy_into(const at::Tensor& buffer, const at::Tensor& input) {
+  buffer.copy_(input.is_cpu() ? input.pin_memory() : input, /*non_blocking=*/true);
+}
+
+[[noreturn]] void throw_not_recorded(std::string_view why) {
+  TORCH_CHECK(false, "GraphedStep: the step cannot be recorded: ", why.substr(0, why.find('\n')),
+              " (nothing of it was done; a recorded step neither waits for the device nor reads from it, as item(), "
+              "cpu() and StepResult::stepped() do: return tensors and read them after the call, or set "
+              "GraphedStepOptions().enabled(false))");
+}
+
+}  // namespace
+
+/// The calls with inputs of one kind.
+struct GraphedStep::Bucket {
+  int64_t warmed_up = 0, last_used = 0;
+  Tensors inputs, outputs;             ///< the memory that the graph reads and writes
+  std::unique_ptr<DeviceGraph> graph;  ///< null until it is recorded; goes first, since it uses them
+};
+
+class GraphedStep::Graphs {
+ public:
+  explicit Graphs(c10::Device device, std::unique_ptr<DeviceGraphs> graphs)
+      : stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)),
+        of_device(std::move(graphs)) {}
+
+  const c10::Stream stream;
+  const std::unique_ptr<DeviceGraphs> of_device;
+  std::map<Key, Bucket> buckets;
+  int64_t calls = 0;
+
+  /// The recorded one that was not used for the longest time, if there are as many as `most`.
+  std::map<Key, Bucket>::iterator to_drop(int64_t most) {
+    int64_t recorded = 0;
+    auto oldest = buckets.end();
+    for (auto at = buckets.begin(); at != buckets.end(); ++at) {
+      if (at->second.graph) {
+        ++recorded;
+        oldest = oldest == buckets.end() || at->second.last_used < oldest->second.last_used ? at : oldest;
+      }
+    }
+    return recorded < most ? buckets.end() : oldest;
+  }
+};
+
+GraphedStep::GraphedStep(c10::Device device, Step step, GraphedStepOptions options)
+    : device_(device.is_cpu() || device.has_index() ? device : c10::impl::VirtualGuardImpl(device.type()).getDevice()),
+      step_(std::move(step)),
+      options_(std::move(options)) {
+  TORCH_CHECK_VALUE(step_, "GraphedStep: there is no step to call.");
+  TORCH_CHECK_VALUE(options_.warmup_steps() >= 1, "GraphedStep: warmup_steps must be at least 1, got ",
+                    options_.warmup_steps(), ": the first step makes the optimizer's state.");
+  TORCH_CHECK_VALUE(options_.max_graphs() >= 1, "GraphedStep: max_graphs must be at least 1, got ",
+                    options_.max_graphs(), ". To run eagerly, set enabled to false.");
+  if (auto graphs = make_device_graphs(device_)) {
+    graphs_ = std::make_unique<Graphs>(device_, std::move(graphs));
+  }
+}
+
+GraphedStep::~GraphedStep() = default;
+
+void GraphedStep::reset() {
+  if (graphs_) {
+    graphs_->buckets.clear();
+  }
+}
+
+/// What keeps this call from a graph, whatever its shapes; empty if nothing does.
+std::string GraphedStep::why_eager(const Tensors& inputs) const {
+  if (!options_.enabled()) {
+    return "GraphedStepOptions().enabled is false";
+  }
+  if (!graphs_) {
+    return c10::str("there are no graphs for ", c10::DeviceTypeName(device_.type(), /*lower_case=*/true),
+                    device_.is_cuda() ? ", without which this mezzo was built" : "");
+  }
+  if (FiniteTracer::is_active()) {
+    return "a FiniteTracer looks at every op";
+  }
+  if (!PolicyRegion::open_device_types().empty()) {
+    return "an AutocastGuard with an op policy or a CastLog looks at every op";
+  }
+  if (torch::autograd::AnomalyMode::is_enabled()) {
+    return "autograd's anomaly mode is on";
+  }
+  if (graphs_->of_device->is_recording()) {
+    return "the current stream is being recorded already";
+  }
+  for (const at::Tensor& input : inputs) {
+    if (input.defined() && input.layout() != at::kStrided) {
+      return c10::str("an input is ", input.layout(), ", not strided");
+    }
+  }
+  return {};
+}
+
+Tensors GraphedStep::operator()(const Tensors& inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    TORCH_CHECK_VALUE(!inputs[i].defined() || !inputs[i].requires_grad(), "GraphedStep: input ", i,
+                      " requires a gradient, which no replay would give it. Detach it, or compute it in the step.");
+  }
+  const c10::DeviceGuard guard(device_);
+  const ForgottenCasts casts;
+  const auto usable = without_gaps(inputs);
+  was_replayed_ = false;
+  eager_reason_.clear();
+  auto reason = why_eager(usable);
+  if (reason.empty()) {
+    return run(usable);
+  }
+  if (!has_warned_ && options_.enabled() && !device_.is_cpu()) {
+    has_warned_ = true;
+    TORCH_WARN("GraphedStep: runs eagerly: ", reason, ".");
+  }
+  if (!graphs_ || graphs_->of_device->is_recording()) {
+    return run_eagerly(usable, std::move(reason));
+  }
+  const OnStream on_stream(graphs_->stream);
+  auto outputs = run_eagerly(usable, std::move(reason));
+  on_stream.hand_over(outputs);
+  return outputs;
+}
+
+Tensors GraphedStep::run_eagerly(const Tensors& inputs, std::string reason) {
+  Tensors there;
+  for (const at::Tensor& input : inputs) {
+    there.push_back(copy_to(input, device_));
+  }
+  auto outputs = detached(step_(there));
+  ++counts_.eager;
+  eager_reason_ = std::move(reason);
+  return outputs;
+}
+
+/// A call that may have a graph: warm-up, or a recording and its replay, or a replay.
+Tensors GraphedStep::run(const Tensors& inputs) {
+  const OnStream on_stream(graphs_->stream);
+  Bucket& bucket = graphs_->buckets[key_of(inputs, device_.type())];
+  bucket.last_used = ++graphs_->calls;
+  if (!bucket.graph && bucket.warmed_up < options_.warmup_steps()) {
+    auto outputs = run_eagerly(
+        inputs, c10::str("warm-up, call ", bucket.warmed_up + 1, " of ", options_.warmup_steps(), " of these shapes"));
+    ++bucket.warmed_up;
+    on_stream.hand_over(outputs);
+    return outputs;
+  }
+  if (!bucket.graph) {
+    record(bucket, inputs);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].defined()) {
+      copy_into(bucket.inputs[i], inputs[i]);
+    }
+  }
+  bucket.graph->replay();
+  ++counts_.replayed;
+  was_replayed_ = true;
+  on_stream.hand_over(bucket.outputs);
+  return detached(bucket.outputs);  // tensors of the caller's own, on the same memory
+}
+
+void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
+  if (const auto oldest = graphs_->to_drop(options_.max_graphs()); oldest != graphs_->buckets.end()) {
+    if (++counts_.dropped == 1) {
+      TORCH_WARN("GraphedStep: inputs of more than max_graphs = ", options_.max_graphs(),
+                 " kinds of shapes come up; graphs are dropped and recorded again. Pad to fewer shapes, or raise it.");
+    }
+    graphs_->buckets.erase(oldest);
+  }
+  Tensors buffers;
+  for (const at::Tensor& input : inputs) {
+    buffers.push_back(
+        input.defined() ? at::empty_strided(input.sizes(), input.strides(), input.options().device(device_)) : input);
+  }
+  auto graph = graphs_->of_device->new_graph();  // where the step throws, it ends the recording
+  Tensors outputs;
+  const auto watchers = op_watchers_begun();
+  try {
+    graph->begin();
+    outputs = detached(step_(detached(buffers)));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      TORCH_CHECK(!outputs[i].defined() || outputs[i].device() == device_, "output ", i, " is on ", outputs[i].device(),
+                  ", where a replay does not change it");
+    }
+    TORCH_CHECK(op_watchers_begun() == watchers,
+                "a CastLog or a FiniteTracer was opened in it, which would see nothing of replays; open it around the "
+                "call, which is eager then");
+    graph->end();
+  } catch (const c10::Error& error) {
+    throw_not_recorded(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    throw_not_recorded(error.what());
+  }
+  ++counts_.recorded;
+  bucket.inputs = std::move(buffers);
+  bucket.outputs = std::move(outputs);
+  bucket.graph = std::move(graph);
+}
+
+}  // namespace mezzo
