@@ -88,6 +88,32 @@ UsageError with_help(const std::string& message, const std::string& program) {
 
 }  // namespace
 
+namespace {
+
+/// CLI11 takes the argument after `--flag=` for its value.
+void give_empty_values(std::vector<std::string>& arguments) {
+  std::vector<std::string> apart;
+  for (std::string& argument : arguments) {
+    const bool is_empty = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
+    if (is_empty) argument.pop_back();
+    apart.push_back(std::move(argument));
+    if (is_empty) apart.emplace_back();
+  }
+  arguments = std::move(apart);
+}
+
+/// An empty value is mostly a variable of a script that was never set. Only a text may be empty.
+void check_not_empty(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    const auto& values = option->results();
+    if (!values.empty() && values.back().empty() && option->get_expected_max() > 0 && option->get_name() != "--text") {
+      throw UsageError(fmt::format("{} is empty; give it a value, or leave it out", option->get_name()));
+    }
+  }
+}
+
+}  // namespace
+
 const CLI::App* find_command(const CLI::App& app, const std::string& name) {
   const auto found = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
   return found.empty() ? nullptr : found.front();
@@ -131,6 +157,7 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
   }
   drop_launch_separator(arguments, app);
   expand_config_file(arguments, app);
+  give_empty_values(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
     app.parse(std::move(arguments));
@@ -142,6 +169,7 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
     throw with_help(describe(error, command != nullptr ? *command : app),
                     command != nullptr ? "mezzo " + first : "mezzo");
   }
+  check_not_empty(*command);
   check_numbers(*command);
   return std::nullopt;
 }

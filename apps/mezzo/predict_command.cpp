@@ -49,9 +49,27 @@ std::string to_line(const std::string& text, const text::Prediction& prediction,
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+/// Whether predictions would take the place of a file of the model. Earlier predictions may lie beside those.
+bool is_of_model(const std::filesystem::path& output, const std::filesystem::path& model) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(model, none)) {
+    const auto& file = entry.path();
+    const bool is_predictions = file.extension() == ".jsonl" && file.filename() != "metrics.jsonl";
+    if (!is_predictions && std::filesystem::equivalent(file, output, none)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   if (group != nullptr && !flags.text && flags.data.empty()) {
     throw UsageError("several ranks cannot share the texts of stdin; pass them as --data FILE");
+  }
+  if (!flags.output.empty() && is_of_model(flags.output, flags.model.model)) {
+    throw UsageError(
+        fmt::format("--output {} is a file in the folder of --model: predictions would replace it; pass another",
+                    flags.output.string()));
   }
   ModelSession session(flags.model, group);
   std::error_code none;

@@ -19,6 +19,10 @@ std::unique_ptr<distributed::ProcessGroup> join_ranks(std::string& device, std::
   TORCH_CHECK_VALUE(!is_cuda || !device.starts_with("cuda:") || environment->local_world_size == 1, "--device ", device,
                     ": all ranks of this host would use the same device; pass --device cuda for one each");
   if (is_cuda && !device.starts_with("cuda:")) {
+    const int64_t gpus = text::cuda_device_count();
+    TORCH_CHECK_VALUE(environment->local_world_size <= gpus, "--device cuda: ", environment->local_world_size,
+                      " ranks of this host take a GPU each, and it has ", gpus, "; start ", gpus,
+                      gpus == 1 ? " rank" : " ranks", " on it");
     device = fmt::format("cuda:{}", environment->local_rank);
   }
   const auto options = distributed::ProcessGroupOptions().timeout(timeout).device(text::parse_device(device));

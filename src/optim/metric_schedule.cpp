@@ -116,7 +116,13 @@ void MetricSchedule::load_state_dict(const std::map<std::string, double>& entrie
     TORCH_CHECK_VALUE(entry != entries.end(), "MetricSchedule: the state to load has no entry ", name);
     return entry->second;
   };
-  const auto count = [&](const std::string& name) { return static_cast<int64_t>(value(name)); };
+  const auto count = [&](const std::string& name) {
+    constexpr double kMost = 9007199254740992.0;  // 2^53: above it, doubles do not count
+    const double number = value(name);
+    TORCH_CHECK_VALUE(std::abs(number) < kMost && number == std::trunc(number), "MetricSchedule: entry ", name,
+                      " of the state to load is ", number, ", expected a whole number");
+    return static_cast<int64_t>(number);
+  };
   State loaded = initial_state();
   loaded = {.lr = value("lr"),
             .best = entries.contains("best") ? entries.at("best") : loaded.best,

@@ -173,6 +173,20 @@ def test_a_step_without_memory_names_the_batch_and_the_remedy(folder, tmp_path, 
                                             f"the longest of 500 tokens; pass a {advice}")
 
 
+def test_a_prediction_without_memory_names_the_texts_and_the_remedy(tmp_path):
+    # The last layer makes rows for first tokens alone; the one below holds all.
+    random_bert(tmp_path, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=131072,
+                max_position_embeddings=20000)
+    shutil.copy(MINILM / "vocab.txt", tmp_path)
+    (tmp_path / "texts.txt").write_text("goal " * 18998 + "\n")
+    # 9 GB of addresses do not hold 19,000 rows of 131,072 numbers.
+    done = subprocess.run(["bash", "-c", 'ulimit -v 9000000 && exec "$@"', "bash", PROGRAM, "predict", "--model", tmp_path, "--data",
+                           tmp_path / "texts.txt", "--precision", "fp32"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == ("mezzo predict: the model ran out of memory on cpu, with 1 text at once, the longest of "
+                                            "19000 tokens; pass a shorter --max-length")
+
+
 def chosen(stderr):
     return int(re.search(r"batch size auto: (\d+) texts", stderr)[1])
 

@@ -334,7 +334,9 @@ def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
                           ("max-steps = 1.5\n", "run.toml:1: 'max-steps' is '1.5', it must be a whole number"),
                           ("learning-rate = \"fast\"\n", "run.toml:1: 'learning-rate' is 'fast', it must be a number"),
                           ("\n\nseed = [1]\n", "run.toml:3: 'seed' must be a string or a number"),
-                          ("quiet = 1\n", "run.toml:1: 'quiet' must be true or false"), ("a = = 1\n", "run.toml:1: ")]:
+                          ("quiet = 1\n", "run.toml:1: 'quiet' must be true or false"),
+                          ("seed = 1\ndev = \"\"\nkeep = 3\n", "run.toml:2: --dev is empty; give it a value, or leave it out"),
+                          ("a = = 1\n", "run.toml:1: ")]:
         toml.write_text(text)
         assert message in one_line(mezzo("train", "--config", toml, check=False), 2)
     toml.write_text("seed = 1\nwarmup_ratio = 2\n")
@@ -342,6 +344,33 @@ def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
     out_of_range = "--warmup-ratio is 2, expected a number from 0 to 1"
     assert f"mezzo train: {toml}:2: {out_of_range}" in one_line(mezzo(*flags, check=False), 2)
     assert f"mezzo train: {out_of_range}" in one_line(mezzo(*flags, "--warmup-ratio", 2, check=False), 2)
+
+
+def test_an_empty_value_is_refused_and_swallows_nothing(small, data, tmp_path):
+    for empty in (["--dev="], ["--dev", ""]):
+        done = mezzo(*train_flags(small, data, tmp_path / "out", *empty, "--keep", 3), check=False)
+        assert "mezzo train: --dev is empty; give it a value, or leave it out" in one_line(done, 2)
+    assert json.loads(mezzo("predict", "--model", small, "--text=", "--logits", check=False).stdout or '{"text": ""}')["text"] == ""
+
+
+def test_warmup_and_decay_share_the_steps_where_both_are(small, data, tmp_path):
+    flags = lambda *more: train_flags(small, data, tmp_path / "out", "--warmup-ratio", 0.95, *more)
+    mezzo(*flags("--max-steps", 1))
+    done = mezzo(*flags("--schedule", "warmup_stable_decay"), check=False)
+    assert "--warmup-ratio is 0.95 and --decay-ratio 0.1: together they are more than all steps; make them at most 1" in one_line(done, 2)
+
+
+def test_predictions_never_take_the_place_of_the_model(run, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(run[0], model)
+    (tmp_path / "link").symlink_to(model)
+    before = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    for output in (model / "model.safetensors", tmp_path / "link/config.json", model / "../model/metrics.jsonl"):
+        done = mezzo("predict", "--model", model, "--text", "a", "--output", output, check=False)
+        assert f"--output {output} is a file in the folder of --model" in one_line(done, 2)
+    assert before == {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    for _ in range(2):
+        mezzo("predict", "--model", model, "--text", "a", "--output", model / "predictions.jsonl")
 
 
 def write_rows(path, rows):

@@ -127,14 +127,46 @@ def test_another_run_is_named_by_what_differs_and_changes_nothing(data, cut, tmp
     assert f"--resume: the checkpoint is of another run: {message}" in said
 
 
-def test_a_best_model_by_another_metric_is_none_to_go_on_with(data, cut):
-    checkpoint = cut / "checkpoints/step-4"
+def change_state(checkpoint, change):
+    """As if a run had written it: the manifest has the hash of what it becomes."""
     state = json.loads((checkpoint / "state.json").read_text())
-    state["best"] = {"f1" if name == "accuracy" else name: value for name, value in state["best"].items()}
+    change(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(
         json.dumps({**manifest, "state.json": _mezzo.hash_of_file(str(checkpoint / "state.json"))}))
+
+
+@pytest.mark.parametrize("key, value, message", [
+    ("step", -1, 'state.json: "step" is -1, not a count from 0'),
+    ("step", 2**64 - 1, 'state.json: "step" is 18446744073709551615, not a count from 0'),
+    ("step", 4.5, 'state.json: "step" is 4.5, not a count from 0'),
+    ("step", 10**6, "the checkpoint to resume from is of step 1000000, the run has "),
+    ("steps_taken", 5, 'state.json: "steps_taken" is 5, not a count from 0 to 4'),
+    ("last_eval_step", 5, 'state.json: "last_eval_step" is 5, not a count from 0 to 4'),
+    ("samples", -5, 'state.json: "samples" is -5, not a count from 0'),
+    ("tokens", 2**60, f'state.json: "tokens" is {2**60}, not a count from 0'),
+    ("seconds", -0.5, 'state.json: "seconds" is -0.5, not a time in seconds'),
+    ("step_seconds", "1", 'state.json: "step_seconds" is "1", not a time in seconds'),
+])
+def test_numbers_that_no_run_has_written_are_not_believed(data, cut, key, value, message):
+    checkpoint = cut / "checkpoints/step-4"
+    change_state(checkpoint, lambda state: state.update({key: value}))
+    assert message in refused(flags(data, cut, "--resume", checkpoint), cut)
+
+
+@pytest.mark.parametrize("value", ["0", "-8", "8 texts", "9" * 30])
+def test_a_batch_size_that_no_run_has_written_is_not_believed(data, cut, value):
+    checkpoint = cut / "checkpoints/step-4"
+    change_state(checkpoint, lambda state: state["identity"]["flags"].update({"batch-size": value}))
+    said = refused(flags(data, cut, "--batch-size", "auto", "--resume", checkpoint), cut)
+    assert f"the checkpoint to resume from has the batch size '{value}', expected a number from 1" in said
+
+
+def test_a_best_model_by_another_metric_is_none_to_go_on_with(data, cut):
+    checkpoint = cut / "checkpoints/step-4"
+    change_state(checkpoint, lambda state: state.update(
+        best={"f1" if name == "accuracy" else name: value for name, value in state["best"].items()}))
     said = refused(flags(data, cut, "--resume", "auto"), cut)
     assert "--resume: the checkpoint is of another run: metric of the best model was 'f1', is now 'accuracy'; resume" in said
 

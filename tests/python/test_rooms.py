@@ -22,7 +22,7 @@ def room_of(path, rooms):
 
 
 def sources(root):
-    return [path for folder in ("src", "include", "apps") for path in sorted((root / folder).rglob("*")) if path.suffix in (".h", ".cpp")]
+    return [path for folder in ("src", "include", "apps") for path in sorted((root / folder).rglob("*")) if path.suffix in (".h", ".cpp", ".cu")]
 
 
 def arrows_of(root):
@@ -94,3 +94,9 @@ def test_arrows_that_point_up_are_found(tmp_path):
         "include/mezzo/high/c.h includes high/b.h, which is private",
         "high says that it needs middle, and includes nothing of it",
     ]
+
+
+def test_every_field_of_train_config_is_a_setting_once():
+    fields = re.findall(r"^  (?!void |///)[\w:<>, ]+ (\w+)(?: = [^;]+)?;", (ROOT / "include/mezzo/text/setup/train_config.h").read_text(), re.MULTILINE)
+    visited = re.findall(r"config\.(\w+)\);", (ROOT / "include/mezzo/text/setup/settings.h").read_text())
+    assert len(fields) > 50 and sorted(fields) == sorted(visited)

@@ -296,21 +296,21 @@ void ProcessGroup::check_same(const std::map<std::string, std::string>& values) 
 
 void ProcessGroup::all_or_none(const std::function<void()>& work) {
   std::exception_ptr mine;
-  std::string message;
+  std::string outcome;  // empty for success; an error's message may be empty, too
   try {
     work();
   } catch (const std::exception& error) {
     mine = std::current_exception();
-    message = first_line(error);
+    outcome = "!" + first_line(error);
   }
-  const auto messages = all_gather(message);
-  const auto first = std::find_if(messages.begin(), messages.end(), [](const auto& text) { return !text.empty(); });
-  all_know_ = first != messages.end();
+  const auto outcomes = all_gather(outcome);
+  const auto first = std::find_if(outcomes.begin(), outcomes.end(), [](const auto& text) { return !text.empty(); });
+  all_know_ = first != outcomes.end();
   if (mine) {
     std::rethrow_exception(mine);
   }
-  if (first != messages.end()) {
-    throw BlamingError(fmt::format("rank {} failed: {}", first - messages.begin(), *first));
+  if (first != outcomes.end()) {
+    throw BlamingError(fmt::format("rank {} failed: {}", first - outcomes.begin(), first->substr(1)));
   }
 }
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <utility>
 
-#include "distributed/group/pipe.h"
+#include "distributed/launch/pipe.h"
 
 namespace mezzo::distributed {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "distributed/group/group_guard.h"
 #include "distributed/launch/child_process.h"
+#include "distributed/launch/group_guard.h"
 #include "distributed/launch/launch_environment.h"
 #include "distributed/launch/rank_output.h"
 #include "distributed/launch/signal_pipe.h"

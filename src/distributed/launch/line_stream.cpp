@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "distributed/group/pipe.h"
+#include "distributed/launch/pipe.h"
 
 namespace mezzo::distributed {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "distributed/group/pipe.h"
+#include "distributed/launch/pipe.h"
 #include "distributed/launch/pseudo_terminal.h"
 
 namespace mezzo::distributed {

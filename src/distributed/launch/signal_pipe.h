@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "distributed/group/pipe.h"
+#include "distributed/launch/pipe.h"
 
 namespace mezzo::distributed {
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <system_error>
 
 #include "mezzo/text/io/safetensors.h"
@@ -64,12 +65,28 @@ void check_format(const fs::path& file, const Json& state) {
                     ", this mezzo reads format ", kCheckpointFormat, "; go on with the version that wrote it");
 }
 
+constexpr int64_t kMostCounted = int64_t{1} << 53;  // what a double counts exactly
+
+int64_t count_of(const Json& json, const char* key, int64_t most, const fs::path& file) {
+  const Json& value = json.at(key);
+  const bool is_count = value.is_number_integer() && value.get<int64_t>() >= 0 && value.get<int64_t>() <= most;
+  TORCH_CHECK_VALUE(is_count, file.string(), ": \"", key, "\" is ", value.dump(), ", not a count from 0 to ", most);
+  return value.get<int64_t>();
+}
+
+double seconds_of(const Json& json, const char* key, const fs::path& file) {
+  const Json& value = json.at(key);
+  const bool is_time = value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() >= 0;
+  TORCH_CHECK_VALUE(is_time, file.string(), ": \"", key, "\" is ", value.dump(), ", not a time in seconds");
+  return value.get<double>();
+}
+
 /// {"step": 50, "accuracy": 0.9, "hash": "…"}: the metric goes by its name.
 Json to_json(const BestModel& best) { return {{"step", best.step}, {best.metric, best.value}, {"hash", best.hash}}; }
 
 BestModel best_from_json(const Json& json, const fs::path& file) {
   TORCH_CHECK_VALUE(json.size() == 3, file.string(), ": \"best\" must have a step, a hash and one metric");
-  BestModel best{json.at("step").get<int64_t>(), "", 0, json.at("hash").get<std::string>()};
+  BestModel best{count_of(json, "step", kMostCounted, file), "", 0, json.at("hash").get<std::string>()};
   for (const auto& [name, value] : json.items()) {
     if (name != "step" && name != "hash") {
       best.metric = name;
@@ -81,13 +98,13 @@ BestModel best_from_json(const Json& json, const fs::path& file) {
 
 void read_state(const Json& json, const fs::path& file, Checkpoint& checkpoint) {
   json.at("run").get_to(checkpoint.run);
-  json.at("step").get_to(checkpoint.step);
-  json.at("steps_taken").get_to(checkpoint.steps_taken);
-  json.at("samples").get_to(checkpoint.samples);
-  json.at("tokens").get_to(checkpoint.tokens);
-  json.at("seconds").get_to(checkpoint.seconds);
-  json.at("step_seconds").get_to(checkpoint.step_seconds);
-  json.at("last_eval_step").get_to(checkpoint.last_eval_step);
+  checkpoint.step = count_of(json, "step", kMostCounted, file);
+  checkpoint.steps_taken = count_of(json, "steps_taken", checkpoint.step, file);
+  checkpoint.samples = count_of(json, "samples", kMostCounted, file);
+  checkpoint.tokens = count_of(json, "tokens", kMostCounted, file);
+  checkpoint.seconds = seconds_of(json, "seconds", file);
+  checkpoint.step_seconds = seconds_of(json, "step_seconds", file);
+  checkpoint.last_eval_step = count_of(json, "last_eval_step", checkpoint.step, file);
   if (const Json& best = json.at("best"); !best.is_null()) {
     checkpoint.best = best_from_json(best, file);
   }

@@ -3,10 +3,13 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
+#include "memory/out_of_memory.h"
 #include "mezzo/amp/autocast_guard.h"
+#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -30,6 +33,12 @@ class EvalModeGuard {
   torch::nn::Module& module_;
   bool was_training_;
 };
+
+std::string describe_out_of_memory(const c10::Device& device, const PackedBatch& batch) {
+  return fmt::format(
+      "the model ran out of memory on {}, with {} at once, the longest of {}; pass a shorter --max-length",
+      device.str(), counted(batch.size(), "text"), counted(batch.seqlens.max().item<int64_t>(), "token"));
+}
 
 at::Tensor make_outputs(const Head& head, const TokenizedTexts& texts) {
   const auto count = static_cast<int64_t>(texts.ids.size());
@@ -79,8 +88,15 @@ at::Tensor predict_outputs(ModelForTask& model,
       continue;
     }
     const auto batch = collate(texts, indices, Batching::kPacked, /*max_length=*/0, model.config().pad_token_id);
-    const auto rows = model.forward(batch.to(device)).to(at::kCPU, at::kFloat);
-    put(rows, batch, indices, model.head().rows, outputs);
+    try {
+      const auto rows = model.forward(batch.to(device)).to(at::kCPU, at::kFloat);
+      put(rows, batch, indices, model.head().rows, outputs);
+    } catch (const std::exception& error) {
+      if (!is_out_of_memory(error)) {
+        throw;
+      }
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, describe_out_of_memory(device, batch));
+    }
     done += batch.size();
     if (progress && !progress(done)) {
       return {};

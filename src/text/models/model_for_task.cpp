@@ -12,6 +12,20 @@
 
 namespace mezzo::text {
 
+void ModelForTask::to(torch::Device device, bool non_blocking) {
+  if (!device.is_privateuseone()) {
+    torch::nn::Module::to(device, non_blocking);
+    return;
+  }
+  auto tensors = parameters();
+  const auto kept = buffers();
+  tensors.insert(tensors.end(), kept.begin(), kept.end());
+  for (const at::Tensor& tensor : tensors) {
+    const auto moved = tensor.detach().to(device, non_blocking);
+    tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
+  }
+}
+
 ModelForTask::ModelForTask(const Head& head) : head_(head) {
   TORCH_CHECK_VALUE(head.num_outputs >= 1, "make_model: a head needs at least one output, got ", head.num_outputs);
 }

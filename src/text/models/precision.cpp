@@ -13,8 +13,6 @@
 namespace mezzo::text {
 namespace {
 
-int64_t cuda_device_count() { return at::hasCUDA() ? at::detail::getCUDAHooks().getNumGPUs() : 0; }
-
 /// Of "cuda:N", no larger than a machine may have; nullopt for all other names.
 std::optional<int> cuda_index(std::string_view name) {
   constexpr std::string_view kPrefix = "cuda:";
@@ -34,6 +32,8 @@ std::optional<c10::Device> registered_device(std::string_view name) {
 bool cpu_has_bf16() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
 }  // namespace
+
+int64_t cuda_device_count() { return at::hasCUDA() ? at::detail::getCUDAHooks().getNumGPUs() : 0; }
 
 std::string_view to_string(Precision precision) {
   switch (precision) {

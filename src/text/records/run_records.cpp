@@ -286,6 +286,15 @@ int64_t read_line(const Place& place, const std::string& line, RunRecords& recor
   return step;
 }
 
+bool is_record(const Place& place, const std::string& line) {
+  try {
+    parse_line(place, line);
+    return true;
+  } catch (const c10::ValueError&) {
+    return false;
+  }
+}
+
 /// Calls `visit(place, line)` for each line, but not for a last one that was cut off: when the
 /// process died, or the disk was full.
 template <class Visit>
@@ -295,9 +304,10 @@ void for_each_line(const std::filesystem::path& path, Visit&& visit) {
               ", the records of a run.");
   std::string line;
   for (int64_t number = 1; std::getline(file, line); ++number) {
+    const Place place{path, number};
     const bool is_terminated = !file.eof();
-    if (is_terminated || Json::accept(line)) {
-      visit(Place{path, number}, line);
+    if (is_terminated || is_record(place, line)) {
+      visit(place, line);
     }
   }
   TORCH_CHECK(file.eof(), "Reading ", path.string(), " failed.");

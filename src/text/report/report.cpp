@@ -319,9 +319,6 @@ std::string render_headline(const ReportInput& input) {
   add_quality(numbers, input);
   add_speed(numbers, input);
   add_skipped(numbers, input.steps);
-  for (const auto& [name, value] : input.headline) {
-    numbers.push_back({name, value, ""});
-  }
   std::string out = "<section class=\"headline\">\n";
   for (const Number& number : numbers) {
     out += "<div class=\"number\"><div class=\"name\">" + escape_html(number.name) + "</div><div class=\"value\">" +

@@ -131,20 +131,6 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& toke
   return texts;
 }
 
-/// LibTorch's modules refuse to move to an accelerator of outside, so tensors are moved there.
-void move_to(torch::nn::Module& module, const c10::Device& device) {
-  if (!device.is_privateuseone()) {
-    module.to(device);
-    return;
-  }
-  auto tensors = module.parameters();
-  const auto buffers = module.buffers();
-  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
-  for (const at::Tensor& tensor : tensors) {
-    tensor.unsafeGetTensorImpl()->shallow_copy_from(tensor.detach().to(device).getIntrusivePtr());
-  }
-}
-
 }  // namespace
 
 RunSetup set_up_run(const TrainConfig& config) {
@@ -182,7 +168,7 @@ RunSetup set_up_run(const TrainConfig& config) {
   model_config->label_names = setup.task->label_names();
   setup.model = make_model(*model_config, setup.task->head());
   fill_model(config, *setup.model, setup.notes);
-  move_to(*setup.model, device);
+  setup.model->to(device);
   return setup;
 }
 

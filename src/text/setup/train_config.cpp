@@ -78,6 +78,11 @@ void check_schedule(const TrainConfig& config) {
                     " follows the loss on dev: it needs --dev or --dev-ratio, and --eval-every");
   TORCH_CHECK_VALUE(!by_metric || config.warmup_ratio == 0, "--schedule ", config.schedule,
                     " has no warmup; leave --warmup-ratio out");
+  constexpr double kRounding = 1e-9;
+  TORCH_CHECK_VALUE(parse_lr_schedule(config.schedule) != LrScheduleKind::kWarmupStableDecay ||
+                        config.warmup_ratio + config.decay_ratio <= 1 + kRounding,
+                    "--warmup-ratio is ", config.warmup_ratio, " and --decay-ratio ", config.decay_ratio,
+                    ": together they are more than all steps; make them at most 1");
 }
 
 /// By device and inode, so that links do not hide it.

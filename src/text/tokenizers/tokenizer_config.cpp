@@ -23,7 +23,9 @@ bool is_there(const fs::path& path) {
 }
 
 TokenizerConfig::TokenizerConfig(const fs::path& folder)
-    : folder_(folder), file_((folder / "tokenizer_config.json").string()) {
+    : folder_(folder),
+      file_((folder / "tokenizer_config.json").string()),
+      map_file_((folder / "special_tokens_map.json").string()) {
   if (is_there(file_)) {
     config_ = read_json(file_);
     exists_ = true;
@@ -68,7 +70,7 @@ void TokenizerConfig::read_special_tokens(TokenizerSpec& spec) const {
                                    {"cls_token", &spec.cls_token},
                                    {"sep_token", &spec.sep_token},
                                    {"mask_token", &spec.mask_token}}) {
-    if (!root()[key].is_null()) *token = read_added_token(root()[key], /*special=*/true).content;
+    if (!named(key).is_null()) *token = read_added_token(named(key), /*special=*/true).content;
   }
 }
 
@@ -92,10 +94,12 @@ TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json, bool as_i
 }
 
 void TokenizerConfig::merge_special_tokens_map() {
-  const fs::path path = folder_ / "special_tokens_map.json";
-  if (!is_there(path)) return;
-  const json map = read_json(path);
-  for (const auto& [key, value] : JsonField(map, file_, "").as_object().items()) config_[key] = value;
+  if (!is_there(map_file_)) return;
+  const json map = read_json(map_file_);
+  for (const auto& [key, value] : JsonField(map, map_file_, "").as_object().items()) {
+    config_[key] = value;
+    is_in_map_.insert(key);
+  }
 }
 
 TokenList TokenizerConfig::read_decoder() const {
@@ -154,11 +158,12 @@ void TokenizerConfig::add_named(const TokenizerSpec& spec, bool as_is, TokenList
     if (key.ends_with("_token") && (value.is_string() || value.is_object())) add(key.c_str(), "");
   }
   for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
-    const JsonField field = root()[key];
+    const JsonField field = named(key);
     if (field.is_null()) continue;
     field.expect(field.value().is_structured(), "a list of tokens");
     for (const auto& [name, value] : field.value().items()) {
-      list.add_if_new(read_added_token(JsonField(value, file_, std::string(key) + "." + name), /*special=*/true));
+      list.add_if_new(
+          read_added_token(JsonField(value, field.file(), std::string(key) + "." + name), /*special=*/true));
     }
   }
 }

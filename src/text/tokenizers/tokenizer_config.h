@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "text/tokenizers/added_token_list.h"
@@ -42,10 +43,16 @@ class TokenizerConfig {
 
   TokenList read_added_tokens_json() const;
 
+  /// A named token, which errors tell the file of.
+  JsonField named(const std::string& key) const {
+    return JsonField(config_, is_in_map_.contains(key) ? map_file_ : file_, "")[key];
+  }
+
   void add_named(const TokenizerSpec& spec, bool as_is, TokenList& list) const;
 
   std::filesystem::path folder_;
-  std::string file_;
+  std::string file_, map_file_;
+  std::set<std::string> is_in_map_;  ///< keys that special_tokens_map.json has set
   nlohmann::json config_ = nlohmann::json::object();
   bool exists_ = false;
 };

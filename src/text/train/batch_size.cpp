@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 
 #include "mezzo/text/data/batching.h"
@@ -88,7 +89,13 @@ TrainConfig with_batch_size(TrainConfig config,
     return config;
   }
   if (!resumed_batch_size.empty()) {
-    config.batch_size = std::stoll(resumed_batch_size);
+    int64_t texts = 0;
+    const char* end = resumed_batch_size.data() + resumed_batch_size.size();
+    const auto [rest, error] = std::from_chars(resumed_batch_size.data(), end, texts);
+    TORCH_CHECK_VALUE(error == std::errc() && rest == end && texts >= 1 && texts <= 1'000'000,
+                      "the checkpoint to resume from has the batch size '", resumed_batch_size,
+                      "', expected a number from 1; go on from another");
+    config.batch_size = texts;
     setup.notes.push_back(fmt::format("batch size auto: {}, as before", counted(*config.batch_size, "text")));
     return config;
   }

@@ -1,20 +1,13 @@
 #include "text/train/out_of_memory.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <new>
 #include <vector>
 
 #include "text/words/words.h"
 
 namespace mezzo::text {
-
-bool is_out_of_memory(const std::exception& error) {
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
-         dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-}
 
 std::string describe_out_of_memory(const TrainConfig& config,
                                    int64_t step,
@@ -29,9 +22,8 @@ std::string describe_out_of_memory(const TrainConfig& config,
     remedies.emplace_back("--gradient-checkpointing");
   }
   remedies.emplace_back("a shorter --max-length");
-  return fmt::format("step {} ran out of memory on {}, with {} at once, the longest of {}; pass {}", step,
-                     device, counted(*config.batch_size, "text"), counted(longest_text, "token"),
-                     fmt::join(remedies, ", or "));
+  return fmt::format("step {} ran out of memory on {}, with {} at once, the longest of {}; pass {}", step, device,
+                     counted(*config.batch_size, "text"), counted(longest_text, "token"), fmt::join(remedies, ", or "));
 }
 
 }  // namespace mezzo::text

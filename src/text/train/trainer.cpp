@@ -9,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "memory/out_of_memory.h"
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/lr_schedule.h"
@@ -433,6 +434,8 @@ class Trainer {
   }
 
   void restore(const Checkpoint& checkpoint) {
+    TORCH_CHECK_VALUE(checkpoint.step <= plan_.total_steps, "the checkpoint to resume from is of step ",
+                      checkpoint.step, ", the run has ", plan_.total_steps, "; go on from another");
     if (scaler_.is_enabled()) {
       scaler_.load_state_dict(scaler_state(checkpoint));
       loss_scale_ = scaler_.get_scale();

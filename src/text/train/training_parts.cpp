@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
 #include <limits>
 
 #include "mezzo/distributed/data_parallel/shared_memory_all_reduce.h"
@@ -80,10 +81,13 @@ GradScalerOptions scaler_options(const TrainConfig& config, Precision precision)
       .backoff_factor(config.backoff_factor);
 }
 
+constexpr double kMostCounted = 9007199254740992.0;  // 2^53
+
 GradScaler::StateDict scaler_state(const Checkpoint& checkpoint) {
   GradScaler::StateDict state;
   for (const auto& [key, value] : checkpoint.scaler) {
-    const bool is_count = key == "growth_interval" || key == "_growth_tracker";
+    const bool is_count = (key == "growth_interval" || key == "_growth_tracker") && value == std::trunc(value) &&
+                          std::abs(value) < kMostCounted;  // the scaler refuses another
     state[key] = is_count ? c10::Scalar(static_cast<int64_t>(value)) : c10::Scalar(value);
   }
   return state;

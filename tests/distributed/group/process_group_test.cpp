@@ -84,6 +84,17 @@ TEST(ProcessGroupTest, TellsAllRanksWhatFailedOnOne) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
+TEST(ProcessGroupTest, AnErrorWithoutAMessageIsAnError) {
+  const auto errors = RankThreads{.timeout = kShort}.run([](ProcessGroup& group) {
+    const auto fail = [&] {
+      if (group.rank() == 1) throw std::runtime_error("");
+    };
+    EXPECT_THROW(group.all_or_none(fail), std::exception) << group.rank();
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 TEST(ProcessGroupTest, QuotesARankThatFailedByItself) {
   const auto errors = RankThreads{.world_size = 3, .timeout = kShort}.run([](ProcessGroup& group) {
     group.guard([&] {

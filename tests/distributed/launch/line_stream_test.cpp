@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/group/pipe.h"
+#include "distributed/launch/pipe.h"
 
 namespace mezzo::distributed {
 namespace {

@@ -315,6 +315,14 @@ TEST_F(RunRecordsTest, ResumeKeepsAWholeLastLineWithoutLineFeed) {
   EXPECT_EQ(content(), to_json(step_record(1)) + "\n" + to_json(step_record(2)) + "\n");
 }
 
+TEST_F(RunRecordsTest, ALastLineWithoutLineFeedThatIsNoRecordWasCutOff) {
+  // Each is JSON, at least to some reader.
+  for (const char* line : {"1", "{}", R"({"event": "step", "step": 1e999})"}) {
+    write(std::string(R"({"event": "other", "step": 1})") + "\n" + line);
+    EXPECT_EQ(read_run_records(path_).unknown_events, 1) << line;
+  }
+}
+
 TEST_F(RunRecordsTest, ResumeLeavesABrokenFileAsItIs) {
   const std::string broken = to_json(step_record(1)) + "\nnot a record\n" + to_json(step_record(2)) + "\n";
   write(broken);

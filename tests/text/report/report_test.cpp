@@ -163,7 +163,7 @@ TEST(ReportTest, EscapesEveryString) {
   input.evals[0].split = evil;
   input.label_names = {evil, evil};
   input.classification_report = evil;
-  input.headline = input.settings = input.environment = {{evil, evil}};
+  input.settings = input.environment = {{evil, evil}};
   const std::string page = render_report(input);
   EXPECT_THAT(page, Not(HasSubstr("<script")));
   EXPECT_THAT(page, Not(HasSubstr("alert('")));

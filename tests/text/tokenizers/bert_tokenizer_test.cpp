@@ -295,6 +295,14 @@ TEST_F(BertTokenizerTest, NamesTheFileAndLineOfJsonThatNoReaderHolds) {
   }
 }
 
+TEST_F(BertTokenizerTest, NamesTheFileThatHasTheSpecialToken) {
+  write_vocab();
+  write("special_tokens_map.json", R"({"mask_token": 7})");
+  EXPECT_THAT(load_error(), StartsWith((folder_ / "special_tokens_map.json").string() + ": mask_token"));
+  write("special_tokens_map.json", R"({"additional_special_tokens": [[]]})");
+  EXPECT_THAT(load_error(), StartsWith((folder_ / "special_tokens_map.json").string() + ": additional_special_tokens"));
+}
+
 TEST_F(BertTokenizerTest, RefusesOrLoadsMutatedFilesAndNeverCrashes) {
   std::mt19937 random(1);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };

@@ -35,6 +35,11 @@ class ModelForTask : public torch::nn::Module {
   ///     makes of it
   virtual at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random = {}) = 0;
 
+  using torch::nn::Module::to;
+  /// Moves parameters and buffers in place, also to an accelerator that is registered as
+  /// PrivateUse1, which LibTorch's own modules refuse.
+  void to(torch::Device device, bool non_blocking = false) override;
+
   virtual const ModelConfig& config() const = 0;
   const Head& head() const { return head_; }
 

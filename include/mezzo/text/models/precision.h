@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,9 @@ Precision parse_precision(std::string_view name, const c10::Device& device);
 /// @throws c10::ValueError  that lists the names, and guesses which was meant.
 void check_precision(std::string_view name);
 void check_device(std::string_view name);
+
+/// 0 on a LibTorch without CUDA. Does not make a CUDA context.
+int64_t cuda_device_count();
 
 /// Parses "cpu", "cuda", "cuda:N", or "auto": the first CUDA device where there is one, else the
 /// CPU; and the name of an accelerator that this process has registered with LibTorch (PrivateUse1).

@@ -29,7 +29,6 @@ struct ReportInput {
   std::string evaluated;                               ///< what the two below are of: split and model
   std::vector<std::vector<int64_t>> confusion_matrix;  ///< counts, [true label][predicted label]
   std::string classification_report;                   ///< as scikit-learn prints it
-  Pairs headline;                                      ///< further numbers for the top of the page: name, value
   Pairs settings;                                      ///< in the order to show them
   Pairs environment;                                   ///< versions, machine
 };

@@ -126,8 +126,7 @@ void visit_settings(Config& config, Visit&& visit) {
       config.layer_lr_decay);
   visit(Setting(kRecipe, "min-lr-ratio", "share of the learning rate that schedules with a minimum keep").between(0, 1),
         config.min_lr_ratio);
-  visit(Setting(kRecipe, "decay-ratio", "warmup_stable_decay: share of the steps that decay")
-            .between(0, 1 - config.warmup_ratio),
+  visit(Setting(kRecipe, "decay-ratio", "warmup_stable_decay: share of the steps that decay").between(0, 1),
         config.decay_ratio);
   visit(Setting(kRecipe, "lr-cycles", "cosine schedules: waves, or restarts")
             .between(0, kHuge)

@@ -91,8 +91,8 @@ class BertTokenizer : public Tokenizer {
   /// or not at all.
   /// @param model_max_length  written in place of the tokenizer's own option, unless 0
   /// @throws c10::ValueError  where these files cannot express the tokenizer (another subword
-  ///     prefix or word length, `clean_text` off, ids with gaps, a token that holds a line break),
-  ///     or cannot be written
+  ///     prefix or word length, `clean_text` off, a token that would lose white space), or cannot be
+  ///     written
   void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const override;
 
  private:

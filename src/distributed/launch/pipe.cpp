@@ -1,4 +1,4 @@
-#include "distributed/group/pipe.h"
+#include "distributed/launch/pipe.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>

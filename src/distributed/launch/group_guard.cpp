@@ -1,4 +1,4 @@
-#include "distributed/group/group_guard.h"
+#include "distributed/launch/group_guard.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "distributed/group/pipe.h"
+#include "distributed/launch/pipe.h"
 
 namespace mezzo::distributed {
 namespace {
