@@ -214,6 +214,19 @@ TEST_F(TrainingRunTest, GivesTheCpusNumbers) {
   }
 }
 
+TEST_F(TrainingRunTest, WaitsOnceAStep) {
+  const auto waits_of = [&](int64_t steps) {
+    auto config = config_of("simulated", std::to_string(steps) + " steps");
+    config.precision = "fp16";
+    config.dev_ratio = 0;
+    config.max_steps = steps;
+    const Watch watch;
+    train(config, [] { return false; });
+    return watch.host_syncs().size();
+  };
+  EXPECT_EQ(waits_of(20) - waits_of(10), 10);
+}
+
 TEST_F(TrainingRunTest, IsResumedToTheBit) {
   auto whole = config_of("simulated:1", "whole"), stopped = config_of("simulated:1", "stopped");
   whole.precision = stopped.precision = "fp16";

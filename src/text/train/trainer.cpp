@@ -9,6 +9,7 @@
 #include <exception>
 #include <utility>
 
+#include "memory/device_copy.h"
 #include "memory/out_of_memory.h"
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/grad_scaler.h"
@@ -102,11 +103,20 @@ class Trainer {
   }
 
  private:
+  /// A step that the device may still be at.
+  struct QueuedStep {
+    StepRecord record;
+    std::vector<MicroBatch> micro_batches;
+    HostCopy values;  ///< loss, norm of the gradients, whether it was skipped, next scale, learning rate
+  };
+
   void prepare_model() {
     setup_.model->set_gradient_checkpointing(config_.gradient_checkpointing);
     model_.emplace(config_, setup_, ranks_, resumed_ ? &*resumed_ : nullptr);
     accumulation_.emplace(config_, setup_, plan_, *model_);
     diagnosis_.emplace(config_, setup_, ranks_, *accumulation_, *model_, keeper_);
+    lr_ = at::zeros({}, at::dtype(at::kDouble).device(setup_.device));
+    model_->set_lr(lr_);
     if (resumed_) {
       restore(*resumed_);
     }
@@ -153,6 +163,9 @@ class Trainer {
     }
     while (!stop && counters_.step < plan_.total_steps) {
       stop = train_step();
+      if (queued_) {
+        continue;
+      }
       if (!stop && eval_is_due()) {
         stop = !evaluate_dev();
       }
@@ -171,46 +184,76 @@ class Trainer {
   /// which any rank may ask for.
   bool train_step() {
     try {
-      return try_step();
+      return take_step();
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) {
         throw;
       }
       size_t longest = 0;
-      for (const MicroBatch& micro : plan_.micro_batches(setup_.train, counters_.step)) {
+      const int64_t step = counters_.step + (queued_ ? 1 : 0);
+      for (const MicroBatch& micro : plan_.micro_batches(setup_.train, step)) {
         for (const int64_t text : micro.indices) {
           longest = std::max(longest, setup_.train.ids[text].size());
         }
       }
-      TORCH_CHECK(false, describe_out_of_memory(config_, counters_.step + 1, setup_.device.str(),
-                                                static_cast<int64_t>(longest)));
+      TORCH_CHECK(false, describe_out_of_memory(config_, step + 1, setup_.device.str(), static_cast<int64_t>(longest)));
     }
   }
 
-  bool try_step() {
-    const auto begin = Clock::now();
-    StepRecord record{.step = counters_.step + 1};
-    record.lr = metric_schedule_ ? metric_schedule_->lr()
-                                 : config_.learning_rate * plan_.schedule.factor(counters_.steps_taken);
-    model_->set_lr(record.lr);
+  /// Queues a step. What came of the one before is read meanwhile, so that the device has always
+  /// something to do; what came of this one at once where that decides what is next.
+  bool take_step() {
+    if (!queued_) {
+      step_begin_ = Clock::now();
+    }
+    QueuedStep step = queue_step(counters_.step + (queued_ ? 1 : 0));
+    bool stop = queued_ && finish_step();
+    queued_.emplace(std::move(step));
+    if (stop || !may_run_ahead()) {
+      stop = finish_step() || stop;
+    }
+    return stop;
+  }
 
-    record.samples = plan_.samples(setup_.train, counters_.step);
-    const auto micro_batches = plan_.micro_batches(setup_.train, counters_.step);
+  /// Never waits for the device, but for `--diagnose` and at the last chance.
+  QueuedStep queue_step(int64_t number) {
+    StepRecord record{.step = number + 1, .samples = plan_.samples(setup_.train, number)};
+    auto micro_batches = plan_.micro_batches(setup_.train, number);
+    choose_lr();
     const auto loss =
         accumulation_->run(micro_batches, record, [&](const at::Tensor& share) { return scaler_.scale(share); });
     const auto [grad_norm, found_inf] = update_weights();
-
-    // The one time a step waits for the device: whether it was skipped
-    // decides the next learning rate.
     const auto next_scale = scaler_.is_enabled() ? scaler_.scale_tensor() : at::ones_like(loss);
-    const auto values = at::stack({loss, grad_norm.to(at::kFloat), found_inf.to(at::kFloat), next_scale}).cpu();
-    const auto value = values.accessor<float, 1>();
+    HostCopy values(at::stack(
+        {loss.to(at::kDouble), grad_norm.to(at::kDouble), found_inf.to(at::kDouble), next_scale.to(at::kDouble), lr_}));
+    return {std::move(record), std::move(micro_batches), std::move(values)};
+  }
+
+  /// A step that was skipped does not advance the schedule. Whether the one before was, the device may
+  /// know before the host does, so it chooses.
+  void choose_lr() {
+    const at::NoGradGuard no_grad;
+    const auto lr_after = [&](int64_t steps_taken) {
+      return metric_schedule_ ? metric_schedule_->lr() : config_.learning_rate * plan_.schedule.factor(steps_taken);
+    };
+    lr_.fill_(lr_after(counters_.steps_taken + (queued_ ? 1 : 0)));
+    if (queued_) {
+      lr_.masked_fill_(model_->optimizer().found_inf() != 0, lr_after(counters_.steps_taken));
+    }
+  }
+
+  /// The one time a step waits for the device. Returns whether to stop, which any rank may ask for.
+  bool finish_step() {
+    auto [record, micro_batches, values] = *std::exchange(queued_, std::nullopt);
+    const auto value = values.wait().accessor<double, 1>();
     record.loss = value[0];
     record.grad_norm = value[1];
     record.skipped = value[2] != 0;
-    record.loss_scale = loss_scale_;
+    record.loss_scale = std::exchange(loss_scale_, value[3]);
+    record.lr = value[4];
     const bool stop = add_up(record);
-    count_step(record, seconds_since(begin));
+    count_step(record, seconds_since(step_begin_));
+    step_begin_ = Clock::now();
     record.epoch = plan_.epochs_after(counters_.step);
     keeper_.put_out([&](RunOutput& output) {
       output.step(record);
@@ -220,8 +263,15 @@ class Trainer {
       diagnosis_->diagnose(record, micro_batches, /*is_new=*/skips_in_a_row_ == 1);
     }
     check_not_stuck(record, micro_batches);
-    loss_scale_ = value[3];
     return stop;
+  }
+
+  /// Whether the next step may be queued before it is known what came of the one at hand: not where
+  /// an evaluation or a checkpoint follows, or steps are looked into.
+  bool may_run_ahead() const {
+    const auto is_due = [&](int64_t every) { return every > 0 && queued_->record.step % every == 0; };
+    return !setup_.device.is_cpu() && !config_.diagnose && !config_.dry_run && skips_in_a_row_ == 0 &&
+           queued_->record.step < plan_.total_steps && !is_due(config_.eval_every) && !is_due(config_.save_every);
   }
 
   /// Loss and tokens of this rank become those of all. Returns whether any was asked to stop.
@@ -467,6 +517,9 @@ class Trainer {
   Checkpoint counters_;                                           // its tensors stay empty
   std::vector<std::pair<std::string, at::Tensor>> last_weights_;  // of the main rank, once the model has the best ones
   int64_t skips_in_a_row_ = 0;
+  at::Tensor lr_;  // of the step to queue: 0-dim, float64, on the model's device
+  std::optional<QueuedStep> queued_;
+  Clock::time_point step_begin_;
   Clock::time_point started_;
 };
 

@@ -40,7 +40,7 @@ class TrainingModel {
 
   /// Whole or sharded.
   AmpOptimizer& optimizer() { return sharded_ ? static_cast<AmpOptimizer&>(*sharded_) : *whole_; }
-  void set_lr(double lr) { sharded_ ? sharded_->set_lr(lr) : whole_->set_lr(lr); }
+  void set_lr(const at::Tensor& lr) { sharded_ ? sharded_->set_lr(lr) : whole_->set_lr(lr); }
   void zero_grad() { sharded_ ? sharded_->zero_grad() : whole_->zero_grad(); }
   const at::Tensor& grad_norm() const { return sharded_ ? sharded_->grad_norm() : whole_->grad_norm(); }
 
