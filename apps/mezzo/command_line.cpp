@@ -86,15 +86,12 @@ UsageError with_help(const std::string& message, const std::string& program) {
   return UsageError(fmt::format("{}{} {} --help", message, message.ends_with('?') ? " See" : "; see", program));
 }
 
-}  // namespace
-
-namespace {
-
 /// CLI11 takes the argument after `--flag=` for its value.
 void give_empty_values(std::vector<std::string>& arguments) {
   std::vector<std::string> apart;
   for (std::string& argument : arguments) {
-    const bool is_empty = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
+    const bool is_empty =
+        argument.starts_with("--") && argument.ends_with('=') && argument.find('=') + 1 == argument.size();
     if (is_empty) argument.pop_back();
     apart.push_back(std::move(argument));
     if (is_empty) apart.emplace_back();
@@ -108,6 +105,19 @@ void check_not_empty(const CLI::App& command) {
     const auto& values = option->results();
     if (!values.empty() && values.back().empty() && option->get_expected_max() > 0 && option->get_name() != "--text") {
       throw UsageError(fmt::format("{} is empty; give it a value, or leave it out", option->get_name()));
+    }
+  }
+}
+
+/// CLI11 takes a number for a switch, too.
+void check_switches(const CLI::App& command, const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    const size_t sign = argument.find('=');
+    const CLI::Option* option =
+        sign != std::string::npos ? command.get_option_no_throw(argument.substr(0, sign)) : nullptr;
+    const std::string value = option != nullptr ? argument.substr(sign + 1) : "";
+    if (option != nullptr && option->get_expected_max() == 0 && value != "true" && value != "false") {
+      throw UsageError(fmt::format("{} is '{}'; pass it alone, or true or false", option->get_name(), value));
     }
   }
 }
@@ -157,6 +167,7 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
   }
   drop_launch_separator(arguments, app);
   expand_config_file(arguments, app);
+  if (command != nullptr) check_switches(*command, arguments);
   give_empty_values(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {

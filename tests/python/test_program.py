@@ -1,6 +1,7 @@
 """The program `mezzo` by its contract: files, records, exit statuses, messages, resuming."""
 import hashlib
 import json
+import os
 import random
 import re
 import shutil
@@ -351,6 +352,20 @@ def test_an_empty_value_is_refused_and_swallows_nothing(small, data, tmp_path):
         done = mezzo(*train_flags(small, data, tmp_path / "out", *empty, "--keep", 3), check=False)
         assert "mezzo train: --dev is empty; give it a value, or leave it out" in one_line(done, 2)
     assert json.loads(mezzo("predict", "--model", small, "--text=", "--logits", check=False).stdout or '{"text": ""}')["text"] == ""
+
+
+def test_a_switch_takes_no_number(small, data, tmp_path):
+    for value in ("7", "", "yes"):
+        done = mezzo(*train_flags(small, data, tmp_path / "out", f"--quiet={value}"), check=False)
+        assert f"mezzo train: --quiet is '{value}'; pass it alone, or true or false" in one_line(done, 2)
+    assert mezzo(*train_flags(small, data, tmp_path / "out", "--quiet=true", "--max-steps", 1)).stderr == ""
+
+
+def test_an_unknown_instruction_set_is_refused_before_anything_is_written(small, data, tmp_path):
+    done = subprocess.run(list(map(str, [PROGRAM, *train_flags(small, data, tmp_path / "out")])), capture_output=True, text=True,
+                          env={**os.environ, "MEZZO_CPU_CAPABILITY": "foo"})
+    assert "MEZZO_CPU_CAPABILITY is 'foo'" in one_line(done, 1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_warmup_and_decay_share_the_steps_where_both_are(small, data, tmp_path):

@@ -188,6 +188,10 @@ std::optional<RankEnvironment> RankEnvironment::detect(const Lookup& lookup) {
         from_mpi(lookup, {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}, "PMI_JOBID");
   } else if (lookup("SLURM_PROCID") && lookup("SLURM_STEP_NUM_TASKS")) {
     environment = from_slurm(lookup);
+  } else if (lookup("WORLD_SIZE")) {
+    const auto size = number(lookup, "WORLD_SIZE", 1, kMostRanks);
+    TORCH_CHECK_VALUE(size == 1, "environment variable WORLD_SIZE is '", size,
+                      "', but RANK is not set; set both or none");
   }
   return environment.world_size > 1 ? std::optional(environment) : std::nullopt;
 }

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "kernels/cpu/simd/instruction_set.h"
 #include "mezzo/text/models/pretrained.h"
 #include "text/data/data_check.h"
 #include "text/words/words.h"
@@ -134,6 +135,7 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& toke
 }  // namespace
 
 RunSetup set_up_run(const TrainConfig& config) {
+  kernels::cpu::instruction_set();  // refused here, before anything is written, where it is unknown
   const c10::Device device = parse_device(config.device);
   const Precision precision = parse_precision(config.precision, device);
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,

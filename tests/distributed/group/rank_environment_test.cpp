@@ -144,6 +144,12 @@ TEST(RankEnvironmentTest, TakesOneProcessForNoGroup) {
   EXPECT_FALSE(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}));
 }
 
+TEST(RankEnvironmentTest, RefusesToBeAloneWhereThereShouldBeOthers) {
+  EXPECT_EQ(refusal({{"WORLD_SIZE", "2"}}),
+            "environment variable WORLD_SIZE is '2', but RANK is not set; set both or none");
+  EXPECT_FALSE(detect({{"WORLD_SIZE", "1"}}));
+}
+
 TEST(RankEnvironmentTest, RefusesNumbersThatAreNone) {
   for (const std::string bad : {"", " 3", "3 ", "3.0", "three", "0x3", "4", "-1", "99999999999999999999"}) {
     EXPECT_EQ(refusal(with(kTorchrun, {{"RANK", bad}})),
