@@ -115,10 +115,6 @@ Key key_of(const Tensors& inputs, c10::DeviceType type) {
   return key;
 }
 
-void copy_into(const at::Tensor& buffer, const at::Tensor& input) {
-  buffer.copy_(input.is_cpu() ? input.pin_memory() : input, /*non_blocking=*/true);
-}
-
 [[noreturn]] void throw_not_recorded(std::string_view why) {
   TORCH_CHECK(false, "GraphedStep: the step cannot be recorded: ", why.substr(0, why.find('\n')),
               " (nothing of it was done; a recorded step neither waits for the device nor reads from it, as item(), "

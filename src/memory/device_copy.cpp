@@ -25,6 +25,11 @@ at::Tensor copy_to(const at::Tensor& tensor, c10::Device device, c10::ScalarType
   return (pins ? tensor.pin_memory() : tensor).to(device, dtype, /*non_blocking=*/!device.is_cpu());
 }
 
+void copy_into(const at::Tensor& buffer, const at::Tensor& tensor) {
+  const bool pins = tensor.is_cpu() && reads_pinned_memory(buffer.device());
+  buffer.copy_(pins ? tensor.pin_memory() : tensor, /*non_blocking=*/true);
+}
+
 HostCopy::HostCopy(const at::Tensor& tensor) : copy_(tensor) {
   const auto device = tensor.device();
   if (device.is_cpu()) {

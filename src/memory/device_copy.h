@@ -20,6 +20,9 @@ at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
 /// The same, as `dtype`.
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device, c10::ScalarType dtype);
 
+/// `tensor` into `buffer`, of the same shape on an accelerator, in the same way.
+void copy_into(const at::Tensor& buffer, const at::Tensor& tensor);
+
 /// A tensor on its way to the host, which need not wait for it: to be read some time later. The
 /// stream may change the tensor meanwhile, and no more memory of the device is used. Of a tensor
 /// on the CPU, the tensor.

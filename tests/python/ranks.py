@@ -81,8 +81,9 @@ class Ranks:
 
 def run(world_size, function, *arguments, **options):
     """The results of all ranks, by rank; fails where one failed or did not end."""
-    outcomes = Ranks(world_size, function, *arguments, **options).outcomes()
+    ranks = Ranks(world_size, function, *arguments, **options)
+    outcomes = ranks.outcomes()
     for rank in range(world_size):
-        kind, value = outcomes.get(rank, ("error", "did not end, or was killed"))
+        kind, value = outcomes.get(rank, ("error", f"did not end, or was killed: exit code {ranks.processes[rank].exitcode}"))
         assert kind == "result", f"rank {rank}: {value}"
     return [outcomes[rank][1] for rank in range(world_size)]

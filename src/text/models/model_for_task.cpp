@@ -12,16 +12,16 @@
 
 namespace mezzo::text {
 
-void ModelForTask::to(torch::Device device, bool non_blocking) {
+void ModelForTask::to(torch::Device device, bool) {
   if (!device.is_privateuseone()) {
-    torch::nn::Module::to(device, non_blocking);
+    torch::nn::Module::to(device);
     return;
   }
   auto tensors = parameters();
   const auto kept = buffers();
   tensors.insert(tensors.end(), kept.begin(), kept.end());
   for (const at::Tensor& tensor : tensors) {
-    const auto moved = tensor.detach().to(device, non_blocking);
+    const auto moved = tensor.detach().to(device);
     tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
   }
 }

@@ -37,8 +37,9 @@ class ModelForTask : public torch::nn::Module {
 
   using torch::nn::Module::to;
   /// Moves parameters and buffers in place, also to an accelerator that is registered as
-  /// PrivateUse1, which LibTorch's own modules refuse.
-  void to(torch::Device device, bool non_blocking = false) override;
+  /// PrivateUse1, which LibTorch's own modules refuse. Waits, whatever it is told: weights come
+  /// from memory that may go.
+  void to(torch::Device device, bool = false) override;
 
   virtual const ModelConfig& config() const = 0;
   const Head& head() const { return head_; }
