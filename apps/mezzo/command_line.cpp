@@ -48,11 +48,7 @@ std::string not_converted(const CLI::App& command, const std::string& message) {
   if (name != std::string::npos && equals != std::string::npos && name < equals) {
     option = command.get_option_no_throw(message.substr(name, equals - name));
   }
-  if (option == nullptr) {
-    return message;
-  }
-  return option->get_expected_max() == 0 ? option->get_name() + " takes no value"
-                                         : not_of_type(*option, message.substr(equals + 3));
+  return option == nullptr ? message : not_of_type(*option, message.substr(equals + 3));
 }
 
 /// CLI11 itself takes -1 for the largest unsigned number, and too large a

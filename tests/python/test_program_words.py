@@ -42,7 +42,7 @@ TRAIN = "train --model x --train y --output z "
     ("eval --modle x --data y", "mezzo eval: --modle is no option. Did you mean '--model'? See mezzo eval --help"),
     ("train x", "mezzo train: 'x' is not expected; see mezzo train --help"),
     ("train --model", "mezzo train: --model needs a value; see mezzo train --help"),
-    ("train --quiet=maybe", "mezzo train: --quiet takes no value; see mezzo train --help"),
+    ("train --quiet=maybe", "mezzo train: --quiet is 'maybe'; pass it alone, or true or false"),
     ("train --epochs many", "mezzo train: --epochs 'many' is not a number; see mezzo train --help"),
     ("train --max-steps 1.5", "mezzo train: --max-steps '1.5' is not a whole number; see mezzo train --help"),
     (TRAIN + "--seed -1", "mezzo train: --seed '-1' is not a whole number from 0"),
