@@ -4,7 +4,7 @@
 #include <c10/core/Device.h>
 
 #include "encoder/blocks.h"
-#include "kernels/random_key.h"
+#include "kernels/dropout_site.h"
 
 /// What the fused blocks compute between matrix products, without autograd, as
 /// each kind of device has it.

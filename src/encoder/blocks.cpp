@@ -16,6 +16,7 @@ namespace mezzo::encoder {
 namespace {
 
 using c10::DispatchKey;
+using kernels::choosing_kernels;
 using kernels::if_defined;
 using kernels::kernel;
 using kernels::meta_like_first;
@@ -87,6 +88,16 @@ struct LinearLayers {
   at::TensorList weights, biases, shadows;
 };
 
+using EmbeddingFunction = at::Tensor(const at::Tensor&,
+                                     const at::Tensor&,
+                                     const at::Tensor&,
+                                     const at::Tensor&,
+                                     const at::Tensor&,
+                                     const at::Tensor&,
+                                     const LayerNormParams&,
+                                     const DropoutSite&);
+
+template <EmbeddingFunction& kCompute>
 at::Tensor embedding_kernel(const at::Tensor& word,
                             const at::Tensor& position,
                             const at::Tensor& token_type,
@@ -99,7 +110,8 @@ at::Tensor embedding_kernel(const at::Tensor& word,
                             double dropout,
                             int64_t seed,
                             int64_t step,
-                            int64_t site) {
+                            int64_t site,
+                            const OptionalTensor& step_offset) {
   constexpr const char* kOp = "embedding_layer_norm";
   const auto types = tensor_of(token_types);
   TORCH_CHECK_VALUE(ids.dim() == 1 && position.dim() == 2 && token_type.dim() == 2 && token_type.size(0) > 0,
@@ -111,11 +123,22 @@ at::Tensor embedding_kernel(const at::Tensor& word,
   TORCH_CHECK_VALUE(position.size(1) == word.size(1) && token_type.size(1) == word.size(1), "mezzo::", kOp,
                     ": tables have ", word.size(1), ", ", position.size(1), " and ", token_type.size(1), " columns");
   const LayerNormParams norm{norm_weight, norm_bias, norm_eps};
-  const auto site_of_mask = DropoutSite::of(dropout, seed, step, site);
+  return kCompute(word, position, token_type, ids, positions, types, norm,
+                  DropoutSite::of(dropout, seed, step, site, step_offset, word.device()));
+}
+
+at::Tensor choose_embeddings(const at::Tensor& word,
+                             const at::Tensor& position,
+                             const at::Tensor& token_type,
+                             const at::Tensor& ids,
+                             const at::Tensor& positions,
+                             const at::Tensor& types,
+                             const LayerNormParams& norm,
+                             const DropoutSite& dropout) {
   return fused::can_run(word)
              ? fused::embeddings(dense(word), dense(position), dense(token_type), dense(ids), dense(positions),
-                                 dense(types), norm, site_of_mask)
-             : reference::embedding_layer_norm(word, position, token_type, ids, positions, types, norm, site_of_mask);
+                                 dense(types), norm, dropout)
+             : reference::embedding_layer_norm(word, position, token_type, ids, positions, types, norm, dropout);
 }
 
 at::Tensor embedding_meta(const at::Tensor& word,
@@ -130,20 +153,28 @@ at::Tensor embedding_meta(const at::Tensor& word,
                           double /*dropout*/,
                           int64_t /*seed*/,
                           int64_t /*step*/,
-                          int64_t /*site*/) {
+                          int64_t /*site*/,
+                          const OptionalTensor& /*step_offset*/) {
   return word.new_empty({ids.size(0), word.size(1)});
 }
 
 const Operator<decltype(embedding_meta)> embedding_op(
     "embedding_layer_norm(Tensor word, Tensor position, Tensor token_type, Tensor ids, Tensor positions, "
     "Tensor? token_types, Tensor norm_weight, Tensor norm_bias, float norm_eps, float dropout, int seed, int step, "
-    "int site) -> Tensor",
+    "int site, Tensor? step_offset=None) -> Tensor",
     kernel<&embedding_meta>(DispatchKey::Meta),
-    kernel<&embedding_kernel>(DispatchKey::CompositeImplicitAutograd));
+    choosing_kernels<&embedding_kernel<choose_embeddings>>(),
+    kernel<&embedding_kernel<reference::embedding_layer_norm>>(DispatchKey::CompositeImplicitAutograd));
 
 using AttentionFunction = at::Tensor(const at::Tensor&, const AttentionParams&, const SequenceLayoutPtr&);
 
 template <AttentionFunction& kFused, AttentionFunction& kReference>
+at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  return fused::can_attend(x, params.num_heads, layout) ? kFused(dense(x), params, layout)
+                                                        : kReference(x, params, layout);
+}
+
+template <AttentionFunction& kCompute>
 at::Tensor attention_kernel(const at::Tensor& x,
                             at::TensorList weights,
                             at::TensorList biases,
@@ -158,7 +189,8 @@ at::Tensor attention_kernel(const at::Tensor& x,
                             int64_t seed,
                             int64_t step,
                             int64_t weights_site,
-                            int64_t output_site) {
+                            int64_t output_site,
+                            const OptionalTensor& step_offset) {
   constexpr const char* kOp = "attention_block";  // first_token_attention_block takes the same
   const LinearLayers layers(kOp, 4, weights, biases, shadows);
   layout->check(x, num_heads);
@@ -167,15 +199,18 @@ at::Tensor attention_kernel(const at::Tensor& x,
     TORCH_CHECK_VALUE(weight.size(0) == x.size(1) && weight.size(1) == x.size(1), "mezzo::", kOp, ": rows ", x.sizes(),
                       " cannot have weights ", weight.sizes());
   }
+  const auto dropout_at = [&](double p, int64_t site) {
+    return DropoutSite::of(p, seed, step, site, step_offset, x.device());
+  };
   const AttentionParams params{.query = layers[0],
                                .key = layers[1],
                                .value = layers[2],
                                .output = layers[3],
                                .norm = {norm_weight, norm_bias, norm_eps},
                                .num_heads = num_heads,
-                               .weights_dropout = DropoutSite::of(weights_dropout, seed, step, weights_site),
-                               .output_dropout = DropoutSite::of(output_dropout, seed, step, output_site)};
-  return fused::can_attend(x, num_heads, layout) ? kFused(dense(x), params, layout) : kReference(x, params, layout);
+                               .weights_dropout = dropout_at(weights_dropout, weights_site),
+                               .output_dropout = dropout_at(output_dropout, output_site)};
+  return kCompute(x, params, layout);
 }
 
 at::Tensor attention_like(const at::Tensor& x, const AttentionParams&, const SequenceLayoutPtr&) {
@@ -186,7 +221,7 @@ at::Tensor first_token_like(const at::Tensor& x, const AttentionParams&, const S
   return x.new_empty({layout->first_rows().size(0), x.size(1)});
 }
 
-/// The operator `name` of attention, fused on a CPU.
+/// The operator `name` of attention.
 template <AttentionFunction& kFused, AttentionFunction& kReference, AttentionFunction& kMeta>
 struct AttentionOperator {
   explicit AttentionOperator(const std::string& name)
@@ -195,25 +230,30 @@ struct AttentionOperator {
                "float norm_eps, int num_heads, " +
                sequence_layout_schema() +
                " layout, float weights_dropout, float output_dropout, int seed, int step, int weights_site, "
-               "int output_site) -> Tensor",
-           kernel<&attention_kernel<kMeta, kMeta>>(DispatchKey::Meta),
-           kernel<&attention_kernel<kFused, kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
+               "int output_site, Tensor? step_offset=None) -> Tensor",
+           kernel<&attention_kernel<kMeta>>(DispatchKey::Meta),
+           choosing_kernels<&attention_kernel<choose_attention<kFused, kReference>>>(),
+           kernel<&attention_kernel<kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
 
   at::Tensor operator()(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) const {
     const LinearLists layers(params.query, params.key, params.value, params.output);
     const auto& [weights_dropout, output_dropout] = std::tie(params.weights_dropout, params.output_dropout);
     return op(x, layers.weights, layers.biases, layers.shadows, params.norm.weight, params.norm.bias, params.norm.eps,
               params.num_heads, layout, weights_dropout.p, output_dropout.p, seed_of(weights_dropout),
-              weights_dropout.key.step, weights_dropout.key.site, output_dropout.key.site);
+              weights_dropout.key.step, weights_dropout.key.site, output_dropout.key.site,
+              if_defined(weights_dropout.step_offset));
   }
 
-  Operator<decltype(attention_kernel<kFused, kReference>)> op;
+  Operator<decltype(attention_kernel<kReference>)> op;
 };
 
 const AttentionOperator<fused::attention, reference::attention_block, attention_like> attention_op("attention_block");
 const AttentionOperator<fused::first_token_attention, reference::first_token_attention_block, first_token_like>
     first_token_attention_op("first_token_attention_block");
 
+using FeedForwardFunction = at::Tensor(const at::Tensor&, const FeedForwardParams&, const at::Tensor&);
+
+template <FeedForwardFunction& kCompute>
 at::Tensor feed_forward_kernel(const at::Tensor& x,
                                at::TensorList weights,
                                at::TensorList biases,
@@ -226,7 +266,8 @@ at::Tensor feed_forward_kernel(const at::Tensor& x,
                                int64_t seed,
                                int64_t step,
                                int64_t site,
-                               const OptionalTensor& row_numbers) {
+                               const OptionalTensor& row_numbers,
+                               const OptionalTensor& step_offset) {
   constexpr const char* kOp = "feed_forward_block";
   const LinearLayers layers(kOp, 2, weights, biases, shadows);
   const auto numbers = tensor_of(row_numbers);
@@ -239,17 +280,22 @@ at::Tensor feed_forward_kernel(const at::Tensor& x,
                                  .output = layers[1],
                                  .activation = parse_activation(activation),
                                  .norm = {norm_weight, norm_bias, norm_eps},
-                                 .dropout = DropoutSite::of(dropout, seed, step, site)};
-  return fused::can_run(x) ? fused::feed_forward(dense(x), params, dense(numbers))
-                           : reference::feed_forward_block(x, params, numbers);
+                                 .dropout = DropoutSite::of(dropout, seed, step, site, step_offset, x.device())};
+  return kCompute(x, params, numbers);
 }
 
-const Operator<decltype(feed_forward_kernel)> feed_forward_op(
+at::Tensor choose_feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
+  return fused::can_run(x) ? fused::feed_forward(dense(x), params, dense(row_numbers))
+                           : reference::feed_forward_block(x, params, row_numbers);
+}
+
+const Operator<decltype(feed_forward_kernel<choose_feed_forward>)> feed_forward_op(
     "feed_forward_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] shadows, str activation, "
     "Tensor norm_weight, Tensor norm_bias, float norm_eps, float dropout, int seed, int step, int site, "
-    "Tensor? row_numbers) -> Tensor",
+    "Tensor? row_numbers, Tensor? step_offset=None) -> Tensor",
     meta_like_first(),
-    kernel<&feed_forward_kernel>(DispatchKey::CompositeImplicitAutograd));
+    choosing_kernels<&feed_forward_kernel<choose_feed_forward>>(),
+    kernel<&feed_forward_kernel<reference::feed_forward_block>>(DispatchKey::CompositeImplicitAutograd));
 
 at::Tensor residual_layer_norm_kernel(const at::Tensor& x,
                                       const at::Tensor& residual,
@@ -260,13 +306,15 @@ at::Tensor residual_layer_norm_kernel(const at::Tensor& x,
                                       int64_t seed,
                                       int64_t step,
                                       int64_t site,
-                                      const OptionalTensor& row_numbers) {
+                                      const OptionalTensor& row_numbers,
+                                      const OptionalTensor& step_offset) {
   check_norm("residual_layer_norm", x, norm_weight, norm_bias);
   TORCH_CHECK_VALUE(residual.sizes() == x.sizes(), "mezzo::residual_layer_norm: rows ", x.sizes(),
                     " cannot have a residual ", residual.sizes());
   check_one_a_row("residual_layer_norm", tensor_of(row_numbers), x.size(0));
   return reference::residual_layer_norm(x, residual, {norm_weight, norm_bias, norm_eps},
-                                        DropoutSite::of(dropout, seed, step, site), tensor_of(row_numbers));
+                                        DropoutSite::of(dropout, seed, step, site, step_offset, x.device()),
+                                        tensor_of(row_numbers));
 }
 
 at::Tensor residual_layer_norm_meta(const at::Tensor& x,
@@ -278,13 +326,14 @@ at::Tensor residual_layer_norm_meta(const at::Tensor& x,
                                     int64_t /*seed*/,
                                     int64_t /*step*/,
                                     int64_t /*site*/,
-                                    const OptionalTensor& /*row_numbers*/) {
+                                    const OptionalTensor& /*row_numbers*/,
+                                    const OptionalTensor& /*step_offset*/) {
   return at::empty(x.sizes(), x.options().dtype(at::promote_types(x.scalar_type(), residual.scalar_type())));
 }
 
 const Operator<decltype(residual_layer_norm_kernel)> residual_layer_norm_op(
     "residual_layer_norm(Tensor x, Tensor residual, Tensor norm_weight, Tensor norm_bias, float norm_eps, "
-    "float dropout, int seed, int step, int site, Tensor? row_numbers) -> Tensor",
+    "float dropout, int seed, int step, int site, Tensor? row_numbers, Tensor? step_offset=None) -> Tensor",
     kernel<&residual_layer_norm_meta>(DispatchKey::Meta),
     kernel<&residual_layer_norm_kernel>(DispatchKey::CompositeImplicitAutograd));
 
@@ -299,7 +348,8 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const LayerNormParams& norm,
                                 const DropoutSite& dropout) {
   return embedding_op(word, position, token_type, ids, positions, if_defined(token_types), norm.weight, norm.bias,
-                      norm.eps, dropout.p, seed_of(dropout), dropout.key.step, dropout.key.site);
+                      norm.eps, dropout.p, seed_of(dropout), dropout.key.step, dropout.key.site,
+                      if_defined(dropout.step_offset));
 }
 
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
@@ -317,7 +367,7 @@ at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& para
   const auto& dropout = params.dropout;
   return feed_forward_op(x, layers.weights, layers.biases, layers.shadows, to_string(params.activation),
                          params.norm.weight, params.norm.bias, params.norm.eps, dropout.p, seed_of(dropout),
-                         dropout.key.step, dropout.key.site, if_defined(row_numbers));
+                         dropout.key.step, dropout.key.site, if_defined(row_numbers), if_defined(dropout.step_offset));
 }
 
 at::Tensor residual_layer_norm(const at::Tensor& x,
@@ -326,7 +376,7 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const DropoutSite& dropout,
                                const at::Tensor& row_numbers) {
   return residual_layer_norm_op(x, residual, norm.weight, norm.bias, norm.eps, dropout.p, seed_of(dropout),
-                                dropout.key.step, dropout.key.site, if_defined(row_numbers));
+                                dropout.key.step, dropout.key.site, if_defined(row_numbers), if_defined(dropout.step_offset));
 }
 
 }  // namespace mezzo::encoder

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "encoder/packed_attention.h"
-#include "kernels/random_key.h"
+#include "kernels/dropout_site.h"
 
 /// The parts of a transformer layer on packed rows, each an operator of LibTorch's dispatcher,
 /// mezzo::NAME: a composition of ATen operations on any device (encoder/reference), which op
@@ -66,6 +66,12 @@ at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, c
 at::Tensor first_token_attention_block(const at::Tensor& x,
                                        const AttentionParams& params,
                                        const SequenceLayoutPtr& layout);
+
+/// Whether the attention blocks take layouts that the device alone knows (SequenceLayout::is_known),
+/// as fused blocks do, and are no slower for it, as they would be where flash attention is.
+/// @param dtype  that products are computed in
+/// @param longest  tokens of the longest sequence
+bool can_attend_unknown(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest);
 
 struct FeedForwardParams {
   LinearParams intermediate, output;

@@ -22,7 +22,7 @@ using kernels::kernel;
 
 /// Flash attention needs compute capability 8.0, which is what this hook
 /// asks of the current device.
-bool has_flash(const at::Device& device) {
+bool has_flash_kernels(const at::Device& device) {
   const c10::DeviceGuard guard(device);
   return at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
 }
@@ -61,6 +61,21 @@ at::Tensor flash_attention(const at::Tensor& query,
   return at::constant_pad_nd(context.reshape({tokens, query.size(1)}), {0, 0, 0, query.size(0) - tokens});
 }
 
+using PackedAttentionFunction = at::Tensor(
+    const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, const SequenceLayoutPtr&, const DropoutSite&);
+
+at::Tensor choose_packed_attention(const at::Tensor& query,
+                            const at::Tensor& key,
+                            const at::Tensor& value,
+                            int64_t num_heads,
+                            const SequenceLayoutPtr& layout,
+                            const DropoutSite& dropout) {
+  const bool flashes = runs_flash(query.device(), query.scalar_type(), query.size(1) / num_heads, layout) &&
+                       !dropout.step_offset.defined();  // its generator is keyed by the host
+  return (flashes ? flash_attention : reference::packed_attention)(query, key, value, num_heads, layout, dropout);
+}
+
+template <PackedAttentionFunction& kCompute>
 at::Tensor packed_attention_kernel(const at::Tensor& query,
                                    const at::Tensor& key,
                                    const at::Tensor& value,
@@ -69,27 +84,31 @@ at::Tensor packed_attention_kernel(const at::Tensor& query,
                                    double dropout,
                                    int64_t seed,
                                    int64_t step,
-                                   int64_t site) {
+                                   int64_t site,
+                                   const std::optional<at::Tensor>& step_offset) {
   layout->check({query, key, value}, num_heads);
-  const bool flashes = runs_flash(query.device(), query.scalar_type(), query.size(1) / num_heads, layout);
-  const auto attention = flashes ? flash_attention : reference::packed_attention;
-  return attention(query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site));
+  return kCompute(query, key, value, num_heads, layout,
+                  DropoutSite::of(dropout, seed, step, site, step_offset, query.device()));
 }
 
-const kernels::Operator<decltype(packed_attention_kernel)> packed_attention_op(
+const kernels::Operator<decltype(packed_attention_kernel<choose_packed_attention>)> packed_attention_op(
     "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
-        " layout, float dropout, int seed, int step, int site) -> Tensor",
-    kernel<&packed_attention_kernel>(c10::DispatchKey::CUDA),
-    kernel<&packed_attention_kernel>(c10::DispatchKey::AutogradCUDA),
+        " layout, float dropout, int seed, int step, int site, Tensor? step_offset=None) -> Tensor",
+    kernel<&packed_attention_kernel<choose_packed_attention>>(c10::DispatchKey::CUDA),
+    kernel<&packed_attention_kernel<choose_packed_attention>>(c10::DispatchKey::AutogradCUDA),
     kernels::meta_like_first(),
-    kernel<&packed_attention_kernel>(c10::DispatchKey::CompositeImplicitAutograd));
+    kernel<&packed_attention_kernel<reference::packed_attention>>(c10::DispatchKey::CompositeImplicitAutograd));
 
 }  // namespace
 
-bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout) {
+bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size) {
   constexpr int64_t kLargestHead = 256;
   return device.is_cuda() && is_half(dtype) && head_size <= kLargestHead && head_size % 8 == 0 &&
-         layout->is_gapless() && !layout->sequences().empty() && has_flash(device);
+         has_flash_kernels(device);
+}
+
+bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout) {
+  return has_flash(device, dtype, head_size) && layout->is_known() && layout->size() > 0 && layout->is_gapless();
 }
 
 at::Tensor packed_attention(const at::Tensor& query,
@@ -98,9 +117,9 @@ at::Tensor packed_attention(const at::Tensor& query,
                             int64_t num_heads,
                             const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout) {
-  const auto& [p, random] = dropout;
-  return packed_attention_op(query, key, value, num_heads, layout, p, static_cast<int64_t>(random.seed), random.step,
-                             random.site);
+  const RandomKey& random = dropout.key;
+  return packed_attention_op(query, key, value, num_heads, layout, dropout.p, static_cast<int64_t>(random.seed),
+                             random.step, random.site, kernels::if_defined(dropout.step_offset));
 }
 
 }  // namespace mezzo::encoder

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "encoder/sequence_layout.h"
-#include "kernels/random_key.h"
+#include "kernels/dropout_site.h"
 
 namespace mezzo::encoder {
 
@@ -29,8 +29,11 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout);
 
-/// Whether it is LibTorch's flash attention: half types, on CUDA devices of compute capability 8.0
-/// and more, heads of at most 256 columns, a multiple of 8, sequences side by side without padding.
+/// Whether LibTorch's flash attention takes such heads: half types, on CUDA devices of compute
+/// capability 8.0 and more, at most 256 columns, a multiple of 8.
+bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size);
+/// Whether it is that: where it takes the heads, and the sequences lie side by side without padding,
+/// as the CPU knows.
 bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout);
 
 namespace reference {

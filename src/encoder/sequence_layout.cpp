@@ -54,6 +54,7 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
                       " of ", num_rows, ", and the sequences before it own those up to ", free_from - 1,
                       "; each needs one token at least, rows for all of them, and rows behind those of the one before");
     sequences_.push_back({begin, count});
+    longest_ = std::max(longest_, count);
     free_from = end;
   }
   const auto table = at::empty({batch_size, 2}, at::TensorOptions(at::kInt).pinned_memory(device.is_cuda()));
@@ -61,6 +62,18 @@ SequenceLayout::SequenceLayout(const at::Tensor& cu_seqlens,
   table.select(1, 1).copy_(seqlens);
   table_ = copy_to(table, device);
   first_rows_ = table_.select(1, 0).to(at::kLong);
+}
+
+SequenceLayout::SequenceLayout(const at::Tensor& table, int64_t num_rows, int64_t longest)
+    : num_rows_(num_rows),
+      longest_(longest),
+      is_known_(false),
+      table_(table),
+      first_rows_(table.select(1, 0).to(at::kLong)) {}
+
+const std::vector<Sequence>& SequenceLayout::sequences() const {
+  TORCH_CHECK(is_known_, "SequenceLayout: where the sequences lie is known to the device alone");
+  return sequences_;
 }
 
 void SequenceLayout::check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) const {
@@ -74,7 +87,7 @@ void SequenceLayout::check(at::ArrayRef<at::Tensor> rows, int64_t num_heads) con
 
 bool SequenceLayout::is_gapless() const {
   int64_t next = 0;
-  for (const Sequence& sequence : sequences_) {
+  for (const Sequence& sequence : sequences()) {
     if (sequence.first_row != next) {
       return false;
     }
@@ -91,7 +104,7 @@ const SequenceLayout::Padding& SequenceLayout::padding() const {
   const auto device = first_rows_.device();
   std::vector<int64_t> unpad(num_rows_, 0);
   int64_t padded_rows = 0;
-  for (const auto& members : group_by_length(sequences_)) {
+  for (const auto& members : group_by_length(sequences())) {
     const auto size = static_cast<int64_t>(members.size()), longest = sequences_[members.front()].num_tokens;
     std::vector<int64_t> pad(size * longest, 0);
     auto key_mask = at::zeros({size, 1, 1, longest}, at::kBool);

@@ -31,6 +31,12 @@ class SequenceLayout : public torch::CustomClassHolder {
   ///     order, owned twice or outside of the batch: kernels write to them unchecked.
   SequenceLayout(const at::Tensor& cu_seqlens, const at::Tensor& seqlens, int64_t num_rows, const at::Device& device);
 
+  /// Of sequences that the device alone knows, so that a step which is recorded into a graph can
+  /// be replayed with others.
+  /// @param table  as table() returns it; not checked, though kernels go by it
+  /// @param longest  tokens; no sequence will have more
+  SequenceLayout(const at::Tensor& table, int64_t num_rows, int64_t longest);
+
   /// Sequences of similar length, side by side: G of them, padded to the longest, L.
   struct Group {
     int64_t size;          ///< G
@@ -53,13 +59,18 @@ class SequenceLayout : public torch::CustomClassHolder {
 
   /// Whether the sequences lie side by side from row 0 on, without padding.
   bool is_gapless() const;
-  const std::vector<Sequence>& sequences() const { return sequences_; }
+  /// @throws c10::Error  where the device alone knows them; so do is_gapless() and padding()
+  const std::vector<Sequence>& sequences() const;
+  bool is_known() const { return is_known_; }           ///< by the CPU, too
+  int64_t size() const { return table_.size(0); }       ///< B
+  int64_t longest() const { return longest_; }          ///< tokens that no sequence has more of
   const at::Tensor& table() const { return table_; }            ///< [B, 2] int32: first_row and num_tokens of each
   const at::Tensor& first_rows() const { return first_rows_; }  ///< [B] int64: the row of each sequence's first token
 
  private:
   std::vector<Sequence> sequences_;
-  int64_t num_rows_;
+  int64_t num_rows_, longest_ = 0;
+  bool is_known_ = true;
   at::Tensor table_, first_rows_;
   mutable std::optional<Padding> padding_;
 };

@@ -97,11 +97,12 @@ Tensors without_gaps(const Tensors& inputs) {
 /// What decides on the kernels of a step: the caller's modes, and what inputs look like.
 using Key = std::vector<int64_t>;
 
-Key key_of(const Tensors& inputs, c10::DeviceType type) {
+Key key_of(const Tensors& inputs, at::IntArrayRef numbers, c10::DeviceType type) {
   Key key{static_cast<int64_t>(at::autocast::is_autocast_enabled(type)),
           static_cast<int64_t>(at::autocast::get_autocast_dtype(type)),
           static_cast<int64_t>(at::autocast::is_autocast_cache_enabled()),
           static_cast<int64_t>(c10::GradMode::is_enabled())};
+  key.insert(key.end(), numbers.begin(), numbers.end());
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) {
       key.push_back(-1);
@@ -172,6 +173,8 @@ GraphedStep::GraphedStep(c10::Device device, Step step, GraphedStepOptions optio
 
 GraphedStep::~GraphedStep() = default;
 
+bool GraphedStep::is_available(c10::Device device) { return make_device_graphs(device) != nullptr; }
+
 void GraphedStep::reset() {
   if (graphs_) {
     graphs_->buckets.clear();
@@ -207,7 +210,7 @@ std::string GraphedStep::why_eager(const Tensors& inputs) const {
   return {};
 }
 
-Tensors GraphedStep::operator()(const Tensors& inputs) {
+Tensors GraphedStep::operator()(const Tensors& inputs, at::IntArrayRef numbers) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     TORCH_CHECK_VALUE(!inputs[i].defined() || !inputs[i].requires_grad(), "GraphedStep: input ", i,
                       " requires a gradient, which no replay would give it. Detach it, or compute it in the step.");
@@ -219,7 +222,7 @@ Tensors GraphedStep::operator()(const Tensors& inputs) {
   eager_reason_.clear();
   auto reason = why_eager(usable);
   if (reason.empty()) {
-    return run(usable);
+    return run(usable, numbers);
   }
   if (!has_warned_ && options_.enabled() && !device_.is_cpu()) {
     has_warned_ = true;
@@ -246,9 +249,9 @@ Tensors GraphedStep::run_eagerly(const Tensors& inputs, std::string reason) {
 }
 
 /// A call that may have a graph: warm-up, or a recording and its replay, or a replay.
-Tensors GraphedStep::run(const Tensors& inputs) {
+Tensors GraphedStep::run(const Tensors& inputs, at::IntArrayRef numbers) {
   const OnStream on_stream(graphs_->stream);
-  Bucket& bucket = graphs_->buckets[key_of(inputs, device_.type())];
+  Bucket& bucket = graphs_->buckets[key_of(inputs, numbers, device_.type())];
   bucket.last_used = ++graphs_->calls;
   if (!bucket.graph && bucket.warmed_up < options_.warmup_steps()) {
     auto outputs = run_eagerly(
@@ -299,6 +302,8 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
                 "a CastLog or a FiniteTracer was opened in it, which would see nothing of replays; open it around the "
                 "call, which is eager then");
     graph->end();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const c10::Error& error) {
     throw_not_recorded(error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -2,34 +2,34 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "kernels/random_key.h"
+#include "kernels/dropout_site.h"
 
 namespace mezzo::kernels {
 
-/// The operator mezzo::dropout: `x` with each element zeroed with probability `p`, the others
+/// The operator mezzo::dropout: `x` with each element zeroed with probability p, the others
 /// divided by 1 - p. Differentiable to any order. Element i (row-major) is dropped when word i % 4
 /// of Philox block i / 4 (counter {block low, block high, step, site}, key seed) is below p * 2^32;
 /// backward computes that again instead of storing a mask.
 /// @param x  any shape, floating, any device
-/// @param p  in [0, 1); 0 returns `x` itself
+/// @param site  p in [0, 1); 0 returns `x` itself
 /// @return shape, dtype and device of `x`, contiguous
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
 
 namespace reference {
 /// The mask in ATen arithmetic, on any device: true where an element is kept.
-at::Tensor dropout_keep_mask(at::IntArrayRef sizes, double p, const RandomKey& key, const at::Device& device);
+at::Tensor dropout_keep_mask(at::IntArrayRef sizes, const DropoutSite& site, const at::Device& device);
 /// One application of the mask, without autograd.
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
 /// Rows of `kernels::dropout` of a larger tensor: `x` [R, H], whose row r is its row
 /// `row_numbers[r]`. Differentiable.
 /// @param row_numbers  [R] int64
-at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, double p, const RandomKey& key);
+at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, const DropoutSite& site);
 }  // namespace reference
 
 namespace cpu {
 /// One application of the mask, without autograd. `x`: float32, bfloat16 or
 /// float16, contiguous, on CPU.
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
 }  // namespace cpu
 
 }  // namespace mezzo::kernels

@@ -3,6 +3,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <array>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -41,6 +43,15 @@ constexpr OperatorKernel cuda_kernel(c10::DispatchKey key = c10::DispatchKey::CU
 #endif
 }
 
+/// `kFunction` for all that may have fused blocks, CPUs, CUDA devices and those of outside, in place
+/// of autograd and below it: it chooses between those and the specification.
+template <auto* kFunction>
+constexpr std::array<OperatorKernel, 6> choosing_kernels() {
+  using enum c10::DispatchKey;
+  return {kernel<kFunction>(CPU),          kernel<kFunction>(AutogradCPU),  kernel<kFunction>(CUDA),
+          kernel<kFunction>(AutogradCUDA), kernel<kFunction>(PrivateUse1), kernel<kFunction>(AutogradPrivateUse1)};
+}
+
 /// For operators that work in place and that autograd should not see.
 constexpr OperatorKernel no_autograd() {
   return {c10::DispatchKey::Autograd, [] { return torch::CppFunction::makeFallthrough(); }};
@@ -68,15 +79,14 @@ template <class Result, class... Arguments>
 class Operator<Result(Arguments...)> {
  public:
   /// @param schema  "name(Tensor x, ...) -> Tensor", without the namespace
+  /// @param kernels  each an OperatorKernel, or an array of them
   template <class... Kernels>
   explicit Operator(const std::string& schema, const Kernels&... kernels) {
     try {
       const std::string name = schema.substr(0, schema.find('('));
       if (torch::Library* library = library_for(schema)) {
         library->def(schema.c_str());
-        ((kernels.make != nullptr ? void(library->impl(name.c_str(), torch::dispatch(kernels.key, kernels.make())))
-                                  : void()),
-         ...);
+        (add(*library, name, kernels), ...);
       }
       handle_ =
           c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "").typed<Result(Arguments...)>();
@@ -91,6 +101,18 @@ class Operator<Result(Arguments...)> {
   }
 
  private:
+  static void add(torch::Library& library, const std::string& name, const OperatorKernel& kernel) {
+    if (kernel.make != nullptr) {
+      library.impl(name.c_str(), torch::dispatch(kernel.key, kernel.make()));
+    }
+  }
+  template <size_t count>
+  static void add(torch::Library& library, const std::string& name, const std::array<OperatorKernel, count>& kernels) {
+    for (const OperatorKernel& kernel : kernels) {
+      add(library, name, kernel);
+    }
+  }
+
   std::optional<c10::TypedOperatorHandle<Result(Arguments...)>> handle_;
   std::string error_;
 };

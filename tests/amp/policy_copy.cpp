@@ -20,4 +20,4 @@ extern "C" int8_t product_in_region(const char* mm_policy, void (*inside)()) {
 }
 
 /// Dropout by this copy, in place.
-extern "C" void drop(at::Tensor& x) { x = mezzo::kernels::dropout(x, 0.5, {1, 2, 3}); }
+extern "C" void drop(at::Tensor& x) { x = mezzo::kernels::dropout(x, {0.5, {1, 2, 3}}); }

@@ -102,7 +102,7 @@ Named run_on_gpu(const Problem& problem) {
   at::Tensor log_sum_exp;
   const auto output = MEZZO_CUDA::packed_attention(problem.attention, &log_sum_exp);
   auto result = named(output, MEZZO_CUDA::packed_attention_backward(problem.attention, log_sum_exp, problem.grad));
-  const auto is_owned = owned(problem.attention.layout->sequences(), output.size(0)).to(at::kBool);
+  const auto is_owned = owned(problem.layout->sequences(), output.size(0)).to(at::kBool);
   result.emplace_back("log_sum_exp", at::where(is_owned, log_sum_exp, 0));
   return result;
 }
@@ -241,7 +241,7 @@ SequenceLayoutPtr no_sequences(int64_t rows) {
 
 TEST_P(CudaAttentionTest, OfNoSequencesIsZero) {
   auto problem = problem_of(layout_of({4}, 0, 0), 4, 2, 5, GetParam(), 0);
-  problem.attention.layout = no_sequences(4);
+  problem.layout = problem.attention.layout = no_sequences(4);
   for (const auto& [name, result] : run_on_gpu(problem)) {
     EXPECT_EQ(result.count_nonzero().item<int64_t>(), 0) << name;
   }
@@ -308,7 +308,7 @@ Named run_first_reference(const FirstProblem& problem) {
     if (a.dropout.p > 0) {
       const auto numbers = (first * heads + at::arange(heads, at::kLong)).view({heads, 1});
       const auto words = kernels::reference::random_words(at::arange((count + 3) / 4, at::kLong), numbers,
-                                                          at::full({}, int64_t{a.dropout.key.step}, at::kLong),
+                                                          kernels::reference::step_of(a.dropout, at::kCPU),
                                                           a.dropout.key.seed, a.dropout.key.site);
       const auto is_kept = words.flatten(1).narrow(1, 0, count).ge(static_cast<int64_t>(std::ldexp(a.dropout.p, 32)));
       weights = weights * is_kept / (1 - a.dropout.p);
@@ -372,12 +372,56 @@ TEST_P(CudaAttentionTest, FirstTokensOfNoSequencesAreNone) {
   EXPECT_TRUE(at::equal(mine.back().second, at::zeros({4, 6})));
 }
 
+/// As a recorded step has it: where sequences lie, and the masks' step, are in the device's memory.
+TEST_P(CudaAttentionTest, TakesLayoutsAndStepsThatTheDeviceAloneKnows) {
+  const auto known = layout_of({20, 7, 30}, 0, 3);
+  const auto unknown = [&](int64_t longest) {
+    return c10::make_intrusive<SequenceLayout>(known->table(), rows_of(known, 3), longest);
+  };
+  const auto step_offset = at::scalar_tensor(4, at::kLong);
+  auto problem = problem_of(known, rows_of(known, 3), 2, 64, GetParam(), 0.2);
+  auto first_problem = first_problem_of(known, rows_of(known, 3), 2, 64, GetParam(), 0.2);
+  const auto run = [&] {
+    auto all = run_on_gpu(problem);
+    for (auto& each : run_first_on_gpu(first_problem, at::kFloat)) {
+      all.push_back(std::move(each));
+    }
+    return all;
+  };
+  const auto right = run();
+  for (DropoutSite* site : {&problem.attention.dropout, &first_problem.attention.dropout}) {
+    site->key.step -= 4;
+    site->step_offset = step_offset;
+  }
+  for (const int64_t longest : {30, 32, 128}) {
+    problem.attention.layout = first_problem.attention.layout = unknown(longest);
+    const auto mine = run();
+    for (size_t i = 0; i < right.size(); ++i) {
+      if (longest <= 32) {  // as long as that, texts take the same launches
+        EXPECT_TRUE(at::equal(mine[i].second, right[i].second)) << mine[i].first << ", longest " << longest;
+      }
+      EXPECT_LT(distance(mine[i].second, right[i].second), tolerance_of(mine[i].second.scalar_type()))
+          << mine[i].first << ", longest " << longest;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllDtypes, CudaAttentionTest, testing::Values(at::kFloat, at::kBFloat16, at::kHalf));
 
 TEST(SequenceLayoutTest, HasATableOfItsSequences) {
   const auto layout = layout_of({3, 5}, /*padding=*/2, /*filler=*/1);
   EXPECT_TRUE(at::equal(layout->table(), at::tensor({0, 3, 5, 5}, at::kInt).view({2, 2})));
   EXPECT_TRUE(at::equal(layout->first_rows(), at::tensor({0, 5}, at::kLong)));
+}
+
+TEST(SequenceLayoutTest, ThatTheDeviceAloneKnowsTellsNobodyElse) {
+  const SequenceLayout layout(at::tensor({0, 3, 3, 5}, at::kInt).view({2, 2}), 8, 5);
+  EXPECT_EQ(layout.size(), 2);
+  EXPECT_EQ(layout.longest(), 5);
+  EXPECT_TRUE(at::equal(layout.first_rows(), at::tensor({0, 3}, at::kLong)));
+  EXPECT_THROW(layout.sequences(), c10::Error);
+  EXPECT_THROW(layout.is_gapless(), c10::Error);
+  EXPECT_THROW(layout.padding(), c10::Error);
 }
 
 }  // namespace

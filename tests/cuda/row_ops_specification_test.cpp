@@ -112,8 +112,8 @@ TEST_F(CudaRowOpsSpecificationTest, ResidualLayerNormAndAllItsGradients) {
           const auto x = of_product + of_bias;
           const auto wanted = reference::residual_layer_norm(x, of_residual, {of_weight, of_shift, eps}, site, numbers);
           wanted.backward(grad.to(at::kDouble));
-          const auto dropped = has_numbers ? kernels::reference::dropout_of_rows(x, numbers, p, site.key)
-                                           : kernels::reference::dropout(x, p, site.key);
+          const auto dropped = has_numbers ? kernels::reference::dropout_of_rows(x, numbers, site)
+                                           : kernels::reference::dropout(x, site);
           const NormErrors errors((dropped + of_residual).detach(), eps, grad.to(at::kDouble), of_weight.detach());
           expect_near(output, wanted.detach(), errors.output, what + "output");
           expect_near(normalised.rows, errors.rows, errors.normalised, what + "normalised");
@@ -225,7 +225,7 @@ TEST_F(CudaRowOpsSpecificationTest, MasksEqualTheSpecificationsToTheBit) {
         const Normalised normalised{rows, at::ones({7})};
         const auto found = gpu().residual_layer_norm_backward(at::randn({7, columns}), normalised, ones, site, numbers,
                                                               dtype, at::kFloat);
-        const auto wanted = kernels::reference::dropout_of_rows(found.residual, numbers, site.p, site.key);
+        const auto wanted = kernels::reference::dropout_of_rows(found.residual, numbers, site);
         EXPECT_TRUE(at::equal(found.product, wanted.to(dtype))) << columns << " " << first_row;
         EXPECT_EQ(found.product.eq(0).sum().item<int64_t>(), wanted.eq(0).sum().item<int64_t>());
       }

@@ -99,6 +99,9 @@ Tensors many(const Draw& draw,
   return tensors;
 }
 
+/// Of a dropout's step.
+c10::IValue offset(Draw& draw) { return draw.optional(draw.number_of(5, at::kLong)); }
+
 Stack attention(Draw& draw) {
   const int64_t h = kHeads * draw.number(1, 40);
   return {draw.floats({draw.rows(), h}),
@@ -115,7 +118,8 @@ Stack attention(Draw& draw) {
           kSeed,
           kStep,
           kSite,
-          kSite + 1};
+          kSite + 1,
+          offset(draw)};
 }
 
 /// Parameters of three sizes, the first empty, with moments that a step may have left.
@@ -154,7 +158,7 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
 /// What to call each operator with.
 const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
   static const std::map<std::string, std::function<Stack(Draw&)>> all = {
-      {"dropout", [](Draw& draw) { return Stack{draw.floats({draw.rows(), 33}), kDropout, kSeed, kStep, kSite}; }},
+      {"dropout", [](Draw& draw) { return Stack{draw.floats({draw.rows(), 33}), kDropout, kSeed, kStep, kSite, offset(draw)}; }},
       {"residual_layer_norm",
        [](Draw& draw) {
          const int64_t h = draw.number(2, 70);
@@ -167,7 +171,8 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       kSeed,
                       kStep,
                       kSite,
-                      draw.optional(draw.ids(1000))};
+                      draw.optional(draw.ids(1000)),
+                      offset(draw)};
        }},
       {"embedding_layer_norm",
        [](Draw& draw) {
@@ -184,7 +189,8 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       kDropout,
                       kSeed,
                       kStep,
-                      kSite};
+                      kSite,
+                      offset(draw)};
        }},
       {"packed_attention",
        [](Draw& draw) {
@@ -197,7 +203,8 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       kDropout,
                       kSeed,
                       kStep,
-                      kSite};
+                      kSite,
+                      offset(draw)};
        }},
       {"attention_block", attention},
       {"first_token_attention_block", attention},
@@ -216,7 +223,8 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       kSeed,
                       kStep,
                       kSite,
-                      draw.optional(draw.ids(1000))};
+                      draw.optional(draw.ids(1000)),
+                      offset(draw)};
        }},
       {"summarize_gradients",
        [](Draw& draw) {
@@ -264,10 +272,8 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
-    reinterpret_cast<const void*>(
-        static_cast<at::Tensor (*)(const at::Tensor&, double, const RandomKey&)>(&kernels::dropout)),
-    reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
-    reinterpret_cast<const void*>(&kernels::adam)};
+    reinterpret_cast<const void*>(&kernels::dropout), reinterpret_cast<const void*>(&attention_block),
+    reinterpret_cast<const void*>(&packed_attention), reinterpret_cast<const void*>(&kernels::adam)};
 
 c10::OperatorHandle operator_of(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "");
@@ -429,9 +435,6 @@ class OperatorTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(OperatorTest, TellsSizesWithoutComputing) {
   const auto op = operator_of(GetParam());
-  if (op.schema().is_mutable()) {
-    return;  // it has no result to tell of
-  }
   for (const Memory memory : {Memory::kAligned, Memory::kUnaligned, Memory::kStrided}) {
     const auto result = [&](at::Device device) {
       Draw draw(1, {5, 2}, device, at::kFloat, memory);
@@ -448,13 +451,16 @@ TEST_P(OperatorTest, TellsSizesWithoutComputing) {
 }
 
 /// Else a block's kernel would be compared with itself.
-TEST(Operators, OfBlocksAreFusedOnACpu) {
+TEST(Operators, OfBlocksAreFusedOnACpuAndTheirSpecificationIsNot) {
   for (const char* name :
        {"attention_block", "first_token_attention_block", "feed_forward_block", "embedding_layer_norm"}) {
     Draw draw(1, {5, 2}, at::kCPU, at::kFloat, Memory::kAligned);
     const auto op = operator_of(name);
     const auto outcome = run(op, samples().at(name)(draw), By::kDispatcher, at::kFloat);
-    EXPECT_THAT(outcome.values.front().grad_fn()->name(), testing::HasSubstr("mezzo::encoder::fused")) << name;
+    const auto is_fused = testing::HasSubstr("mezzo::encoder::fused");
+    EXPECT_THAT(outcome.values.front().grad_fn()->name(), is_fused) << name;
+    const auto specified = run(op, samples().at(name)(draw), By::kSpecification, at::kFloat);
+    EXPECT_THAT(specified.values.front().grad_fn()->name(), testing::Not(is_fused)) << name;
   }
 }
 
@@ -510,9 +516,16 @@ INSTANTIATE_TEST_SUITE_P(All,
                                   c10::DeviceTypeName(std::get<1>(each.param).type(), /*lower_case=*/true);
                          });
 
+/// Those that work in place have no result to tell of.
+std::vector<std::string> names_of_functional() {
+  auto all = names();
+  std::erase_if(all, [](const std::string& name) { return operator_of(name).schema().is_mutable(); });
+  return all;
+}
+
 INSTANTIATE_TEST_SUITE_P(All,
                          OperatorTest,
-                         testing::ValuesIn(names()),
+                         testing::ValuesIn(names_of_functional()),
                          [](const testing::TestParamInfo<std::string>& name) { return name.param; });
 
 TEST(Operators, AreAllTested) {

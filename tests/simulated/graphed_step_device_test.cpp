@@ -279,6 +279,33 @@ TEST_F(GraphedStepDeviceTest, HasAGraphForEachKindOfInputs) {
   EXPECT_EQ(step.counts().recorded, 5);
 }
 
+TEST_F(GraphedStepDeviceTest, HasAGraphForOtherNumbersOfTheCaller) {
+  int64_t factor = 0;
+  GraphedStep step(device, [&](const Tensors& inputs) { return Tensors{inputs[0] * factor}; });
+  for (int i = 0; i < 5; ++i) {
+    for (factor = 2; factor <= 3; ++factor) {
+      EXPECT_EQ(step({ones({1})}, {factor})[0].item<float>(), static_cast<float>(factor));
+    }
+  }
+  EXPECT_TRUE(step.was_replayed());
+  EXPECT_EQ(step.counts().recorded, 2);
+}
+
+TEST_F(GraphedStepDeviceTest, MemoryThatRunsOutIsSaidAsSuch) {
+  int calls = 0;
+  GraphedStep step(
+      device,
+      [&](const Tensors& inputs) {
+        if (++calls == 2) {
+          TORCH_CHECK_WITH(OutOfMemoryError, false, "no memory is left");
+        }
+        return inputs;
+      },
+      GraphedStepOptions().warmup_steps(1));
+  step({ones({1})});
+  EXPECT_THROW(step({ones({1})}), c10::OutOfMemoryError);
+}
+
 TEST_F(GraphedStepDeviceTest, HasAGraphForEachAutocastAndGradientMode) {
   GraphedStep step(device, [](const Tensors& inputs) { return Tensors{inputs[0].mm(inputs[0])}; });
   const Tensors inputs{ones({2, 2})};

@@ -14,9 +14,11 @@
 #include "mezzo/text/tasks/single_label_classification.h"
 #include "mezzo/text/train/trainer.h"
 #include "simulated/device_test.h"
+#include "simulated/gpu_kernels.h"
 #include "text/scratch_folder.h"
 #include "text/setup/run_plan.h"
 #include "text/train/gradient_accumulation.h"
+#include "text/train/recorded_steps.h"
 #include "text/train/training_model.h"
 #include "text/train/training_parts.h"
 
@@ -89,10 +91,9 @@ class TrainingStepTest : public simulated::DeviceTest {
     std::vector<at::Tensor> losses;
     const Watch watch;
     for (int64_t step = 0; step < 3; ++step) {
-      StepRecord record{.step = step};
-      record.samples = plan.samples(setup.train, step);
-      losses.push_back(accumulation.run(plan.micro_batches(setup.train, step), record,
-                                        [&](const at::Tensor& share) { return scaler.scale(share); }));
+      const auto batches =
+          accumulation.collate(plan.micro_batches(setup.train, step), plan.samples(setup.train, step));
+      losses.push_back(accumulation.run(batches, [&](const at::Tensor& share) { return scaler.scale(share); }));
       if (scaler.is_enabled()) {
         scaler.step(model.optimizer());
         scaler.update();
@@ -143,10 +144,82 @@ TEST_F(TrainingStepTest, InferenceWaitsOnceABatch) {
   EXPECT_TRUE(at::allclose(outputs, predict_outputs(*here.model, here.train, Precision::kFloat32), 1e-4, 1e-5));
 }
 
-/// Whole runs, as the program makes them.
-class TrainingRunTest : public simulated::DeviceTest {
+/// What RecordedSteps are made of, and a step's loss.
+TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
+  const simulated::WithGpuKernels gpu;
+  for (const auto& [precision, masters, checkpoints] :
+       {std::tuple("fp32", false, true), {"fp16", false, false}, {"bf16", true, false}}) {
+    SCOPED_TRACE(precision);
+    std::vector<std::vector<float>> losses;
+    std::vector<std::vector<std::pair<std::string, at::Tensor>>> weights;
+    for (const bool eager : {true, false}) {
+      auto config = config_of(precision, masters, 0.2);
+      config.eager = eager;
+      config.gradient_checkpointing = checkpoints;
+      const auto setup = setup_on(device, parse_precision(precision, device), 0.2);
+      const Ranks ranks(nullptr);
+      const auto plan = plan_run(config, 6, ranks);
+      TrainingModel model(config, setup, ranks, nullptr);
+      GradientAccumulation accumulation(config, setup, plan, model);
+      GradScaler scaler(scaler_options(config, setup.precision));
+      setup.model->set_gradient_checkpointing(checkpoints);
+      setup.model->train();
+      RecordedSteps recorded(config, setup, ranks, [&](const StepBatches& batches) {
+        const auto loss = accumulation.run(batches, [&](const at::Tensor& share) { return scaler.scale(share); });
+        scaler.is_enabled() ? void(scaler.step(model.optimizer())) : void(model.optimizer().step(nullptr));
+        scaler.update();
+        model.zero_grad();
+        return loss;
+      });
+      losses.emplace_back();
+      std::vector<at::Tensor> on_device;
+      const Watch watch;
+      for (int64_t step = 0; step < 8; ++step) {
+        const auto batches =
+            accumulation.collate(plan.micro_batches(setup.train, step), plan.samples(setup.train, step));
+        ASSERT_TRUE(recorded.take(batches));
+        on_device.push_back(recorded.run(batches, /*eagerly=*/step == 5).clone());
+      }
+      EXPECT_THAT(watch.host_syncs(), IsEmpty());
+      EXPECT_EQ(recorded.counts().replayed, eager ? 0 : 6) << "of one kind, which warms up in the first";
+      for (const at::Tensor& loss : on_device) {
+        losses.back().push_back(loss.item<float>());
+      }
+      weights.push_back(model.weights());
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+    EXPECT_NE(losses[0][6], losses[0][7]) << "other masks, other weights";
+    for (size_t i = 0; i < weights[0].size(); ++i) {
+      EXPECT_TRUE(at::equal(weights[0][i].second, weights[1][i].second)) << weights[0][i].first;
+    }
+  }
+}
+
+TEST_F(TrainingStepTest, StepsAreRecordedWhereTheModelTakesUnknownLengths) {
+  const auto takes = [&](c10::Device where) {
+    const auto config = config_of("fp32", false, 0);
+    const auto setup = setup_on(where, Precision::kFloat32);
+    const Ranks ranks(nullptr);
+    const auto plan = plan_run(config, 6, ranks);
+    TrainingModel model(config, setup, ranks, nullptr);
+    const GradientAccumulation accumulation(config, setup, plan, model);
+    const RecordedSteps recorded(config, setup, ranks, [](const StepBatches&) { return at::Tensor(); });
+    return recorded.take(accumulation.collate(plan.micro_batches(setup.train, 0), 6));
+  };
+  EXPECT_FALSE(takes(device)) << "in single operations";
+  const simulated::WithGpuKernels gpu;
+  EXPECT_TRUE(takes(device));
+  EXPECT_FALSE(takes(at::kCPU));
+}
+
+/// Whole runs, as the program makes them: in single operations, or with the kernels for GPUs, by
+/// which steps are recorded into graphs.
+class TrainingRunTest : public simulated::DeviceTest, public testing::WithParamInterface<bool> {
  protected:
   TrainingRunTest() {
+    if (GetParam()) {
+      gpu_kernels.emplace();
+    }
     folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\nc\nd\ne\n");
     folder.write("config.json",
                  R"({"model_type": "bert", "vocab_size": 10, "hidden_size": 16, "num_hidden_layers": 2,
@@ -190,10 +263,15 @@ class TrainingRunTest : public simulated::DeviceTest {
     return steps;
   }
 
+  std::optional<simulated::WithGpuKernels> gpu_kernels;
   const ScratchFolder folder;
 };
 
-TEST_F(TrainingRunTest, GivesTheCpusNumbers) {
+INSTANTIATE_TEST_SUITE_P(All, TrainingRunTest, testing::Bool(), [](const testing::TestParamInfo<bool>& has_kernels) {
+  return has_kernels.param ? "WithGpuKernels" : "InSingleOperations";
+});
+
+TEST_P(TrainingRunTest, GivesTheCpusNumbers) {
   for (const std::string precision : {"fp32", "fp16"}) {
     SCOPED_TRACE(precision);
     auto there = config_of("simulated", precision + " there"), here = config_of("cpu", precision + " here");
@@ -214,7 +292,7 @@ TEST_F(TrainingRunTest, GivesTheCpusNumbers) {
   }
 }
 
-TEST_F(TrainingRunTest, WaitsOnceAStep) {
+TEST_P(TrainingRunTest, WaitsOnceAStep) {
   const auto waits_of = [&](int64_t steps) {
     auto config = config_of("simulated", std::to_string(steps) + " steps");
     config.precision = "fp16";
@@ -227,7 +305,7 @@ TEST_F(TrainingRunTest, WaitsOnceAStep) {
   EXPECT_EQ(waits_of(20) - waits_of(10), 10);
 }
 
-TEST_F(TrainingRunTest, IsResumedToTheBit) {
+TEST_P(TrainingRunTest, IsResumedToTheBit) {
   auto whole = config_of("simulated:1", "whole"), stopped = config_of("simulated:1", "stopped");
   whole.precision = stopped.precision = "fp16";
   EXPECT_TRUE(train(whole, [] { return false; }).finished);

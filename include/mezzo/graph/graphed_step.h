@@ -54,8 +54,8 @@ struct GraphedStepCounts {
 /// }
 /// @endcode
 ///
-/// There is one graph for each set of shapes, strides and dtypes of the inputs, and of the
-/// caller's autocast and gradient modes. The first calls of each run eagerly, the next records and
+/// There is one graph for each set of shapes, strides and dtypes of the inputs, of the caller's
+/// autocast and gradient modes, and of numbers that the caller passes along. The first calls of each run eagerly, the next records and
 /// replays at once, so that every call is exactly one step. Graphs share one pool of memory.
 ///
 /// What a step does on the device is recorded; what its C++ decides is decided once, when it is
@@ -109,13 +109,19 @@ class GraphedStep {
   /// @param inputs  of any dtypes and shapes, none requiring a gradient. Those of the CPU are
   ///     brought to the device without waiting: do not change one that is pinned meanwhile. Other
   ///     layouts than strided run eagerly.
+  /// @param numbers  what else the step's C++ goes by, such as the length of the longest text: calls
+  ///     with other numbers have a graph of their own
   /// @return what the step returned, without autograd's graph. Of a replayed step it is overwritten
   ///     by the next call, of whatever shapes: read it, copy it or add it up before.
   /// @throws c10::ValueError  for an input that requires a gradient
+  /// @throws c10::OutOfMemoryError  where memory ran out
   /// @throws c10::Error  where the step cannot be recorded, in one line that says why. Nothing of
   ///     it was done on the device; the gradients that it left hold no numbers, and the scaler
   ///     stands where it was interrupted. Other calls work as ever.
-  Tensors operator()(const Tensors& inputs);
+  Tensors operator()(const Tensors& inputs, at::IntArrayRef numbers = {});
+
+  /// Whether there are graphs of this device, in this mezzo. Thread-safe.
+  static bool is_available(c10::Device device);
 
   /// Whether the last call replayed a graph.
   bool was_replayed() const { return was_replayed_; }
@@ -132,7 +138,7 @@ class GraphedStep {
   struct Bucket;
 
   std::string why_eager(const Tensors& inputs) const;
-  Tensors run(const Tensors& inputs);
+  Tensors run(const Tensors& inputs, at::IntArrayRef numbers);
   Tensors run_eagerly(const Tensors& inputs, std::string reason);
   void record(Bucket& bucket, const Tensors& inputs);
 

@@ -18,15 +18,8 @@ namespace {
 
 float* floats_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; }
 
-/// Of the tokens there are, at least one is the longest sequence's.
 SequenceSpans spans_of(const SequenceLayout& layout, int64_t num_rows) {
-  const auto& sequences = layout.sequences();
-  int64_t longest = 1;
-  for (const Sequence& sequence : sequences) {
-    longest = std::max(longest, sequence.num_tokens);
-  }
-  return {layout.table().const_data_ptr<int32_t>(), static_cast<int64_t>(sequences.size()), num_rows,
-          static_cast<int>(longest)};
+  return {layout.table().const_data_ptr<int32_t>(), layout.size(), num_rows, static_cast<int>(layout.longest())};
 }
 
 PackedAttentionArguments arguments_of(const PackedAttention& attention) {
@@ -41,7 +34,7 @@ PackedAttentionArguments arguments_of(const PackedAttention& attention) {
           .num_heads = static_cast<int>(attention.num_heads),
           .head_size = static_cast<int>(head_size),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size))),
-          .mask = mask_of(attention.dropout.p, attention.dropout.key),
+          .mask = mask_of(attention.dropout),
           .output = {},
           .log_sum_exp = nullptr};
 }
@@ -53,7 +46,7 @@ FirstTokenArguments arguments_of(const FirstTokenAttention& attention, const at:
           .num_heads = static_cast<int>(attention.query.size(0)),
           .hidden = static_cast<int>(attention.rows.size(1)),
           .scale = attention.scale,
-          .mask = mask_of(attention.dropout.p, attention.dropout.key),
+          .mask = mask_of(attention.dropout),
           .weights = floats_of(weights),
           .weighted_rows = {},
           .weight_sums = nullptr,
@@ -68,7 +61,7 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
   if (log_sum_exp != nullptr) {
     sums = *log_sum_exp = at::empty({rows, attention.num_heads}, attention.query.options().dtype(at::kFloat));
   }
-  if (attention.layout->sequences().empty()) {
+  if (attention.layout->size() == 0) {
     return at::zeros_like(attention.query);
   }
   const OnDeviceOf device(attention.query);
@@ -85,7 +78,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                                              const at::Tensor& grad) {
   const auto in_float = attention.query.options().dtype(at::kFloat);
   const int64_t hidden = attention.query.size(1);
-  if (attention.layout->sequences().empty()) {
+  if (attention.layout->size() == 0) {
     const auto none = at::zeros({hidden}, in_float);
     return {at::zeros_like(attention.query),
             at::zeros_like(attention.key),
@@ -138,7 +131,7 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
                                                    const WeightedRows& grad,
                                                    at::ScalarType rows_dtype) {
   const auto of_rows = attention.rows.options().dtype(rows_dtype);
-  if (attention.layout->sequences().empty()) {
+  if (attention.layout->size() == 0) {
     return {at::empty_like(attention.query), at::zeros(attention.rows.sizes(), of_rows)};
   }
   TORCH_INTERNAL_ASSERT(grad.rows.scalar_type() == attention.query.scalar_type());

@@ -181,7 +181,7 @@ MEZZO_DEVICE float warp_max(const Block& block, float value) {
 
 /// Bit w says whether word w of the Philox block lets its weight be.
 MEZZO_DEVICE unsigned kept_words(const Mask& mask, uint32_t low, uint32_t high) {
-  const auto words = kernels::Philox::generate({low, high, mask.key.step, mask.key.site}, mask.key.seed);
+  const auto words = mask_words(mask, low, high);
   unsigned kept = 0;
   for (unsigned w = 0; w < 4; ++w) {
     kept |= (words[w] < mask.threshold ? 0U : 1U) << w;

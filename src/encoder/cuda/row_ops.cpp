@@ -25,8 +25,6 @@ at::Tensor empty_rows(const at::Tensor& like, at::ScalarType dtype) {
   return at::empty(like.sizes(), like.options().dtype(dtype));
 }
 
-Mask mask_at(const DropoutSite& site) { return mask_of(site.p, site.key); }
-
 /// Room for what backward needs, if it is asked for: `rows` and a number each.
 NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, const at::Tensor& rows) {
   if (normalised == nullptr) {
@@ -89,7 +87,7 @@ at::Tensor residual_layer_norm(const at::Tensor& product,
                          span_of(residual),
                          floats(bias_values),
                          {floats(weight), floats(shift), static_cast<float>(norm.eps)},
-                         mask_at(dropout),
+                         mask_of(dropout),
                          numbers(row_numbers),
                          to,
                          product.size(0),
@@ -110,7 +108,7 @@ ResidualLayerNormGradients residual_layer_norm_backward(const at::Tensor& grad,
   const auto weight = as_float(norm_weight);
   const auto product = empty_rows(grad, product_dtype), residual = empty_rows(grad, residual_dtype);
   const auto sums = run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), floats(weight),
-                                  mask_at(dropout), /*mask_is_on_output=*/false, numbers(row_numbers), span_of(product),
+                                  mask_of(dropout), /*mask_is_on_output=*/false, numbers(row_numbers), span_of(product),
                                   span_of(residual), nullptr, grad.size(0), grad.size(1)},
                                  grad.options(), device.stream);
   return {product, residual, sums.select(0, 2), {sums.select(0, 0), sums.select(0, 1)}};
@@ -140,7 +138,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                           numbers(positions),
                           numbers(token_types),
                           {floats(weight), floats(shift), static_cast<float>(norm.eps)},
-                          mask_at(dropout),
+                          mask_of(dropout),
                           to,
                           output.size(0),
                           output.size(1)},
@@ -156,7 +154,7 @@ EmbeddingGradients embedding_layer_norm_backward(const at::Tensor& grad,
   const OnDeviceOf device(grad);
   const auto weight = as_float(norm_weight), sum = empty_rows(grad, at::kFloat);
   const auto sums =
-      run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), floats(weight), mask_at(dropout),
+      run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), floats(weight), mask_of(dropout),
                     /*mask_is_on_output=*/true, nullptr, Span{}, span_of(sum), nullptr, grad.size(0), grad.size(1)},
                    grad.options(), device.stream);
   return {sum, {sums.select(0, 0), sums.select(0, 1)}};

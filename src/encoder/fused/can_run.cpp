@@ -1,11 +1,15 @@
-#include <algorithm>
-
 #include "amp/policy_region.h"
 #include "encoder/fused/block.h"
 #include "kernels/dtypes.h"
 #include "mezzo/amp/finite_tracer.h"
 
-namespace mezzo::encoder::fused {
+namespace mezzo::encoder {
+namespace fused {
+namespace {
+
+constexpr int64_t kShort = 128;  // tokens; by reasoning, not measured: a block of ours holds so many keys at once
+
+}  // namespace
 
 bool can_run(const at::Tensor& x) {
   constexpr int64_t kMaxElements = int64_t{1} << 34;  // the masks' counters are good for so many
@@ -15,12 +19,17 @@ bool can_run(const at::Tensor& x) {
 }
 
 bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout) {
-  constexpr int64_t kShort = 128;  // tokens; by reasoning, not measured: a block of ours holds so many keys at once
   const int64_t head_size = x.size(1) / num_heads;
-  const auto is_long = [](const Sequence& each) { return each.num_tokens > kShort; };
   return can_run(x) && head_size <= ops_of(x).largest_head &&
-         !(std::ranges::any_of(layout->sequences(), is_long) &&
-           runs_flash(x.device(), compute_dtype(x), head_size, layout));
+         !(layout->longest() > kShort && runs_flash(x.device(), compute_dtype(x), head_size, layout));
 }
 
-}  // namespace mezzo::encoder::fused
+}  // namespace fused
+
+bool can_attend_unknown(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest) {
+  const BlockOps* ops = device.is_cpu() ? nullptr : block_ops(device.type());
+  return ops != nullptr && head_size <= ops->largest_head &&
+         !(longest > fused::kShort && has_flash(device, dtype, head_size));
+}
+
+}  // namespace mezzo::encoder

@@ -36,7 +36,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
   const ModuleScope scope("embeddings");
   const auto type = token_types.defined() ? at::embedding(token_type, token_types) : token_type.select(0, 0);
   const auto sum = at::embedding(word, ids) + type + at::embedding(position, positions);
-  return kernels::dropout(layer_norm(sum, norm), site.p, site.key);
+  return kernels::dropout(layer_norm(sum, norm), site);
 }
 
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
@@ -70,8 +70,8 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const LayerNormParams& norm,
                                const DropoutSite& site,
                                const at::Tensor& row_numbers) {
-  const auto dropped = row_numbers.defined() ? kernels::reference::dropout_of_rows(x, row_numbers, site.p, site.key)
-                                             : kernels::dropout(x, site.p, site.key);
+  const auto dropped = row_numbers.defined() ? kernels::reference::dropout_of_rows(x, row_numbers, site)
+                                             : kernels::dropout(x, site);
   return layer_norm(dropped + residual, norm);
 }
 

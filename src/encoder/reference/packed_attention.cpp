@@ -18,7 +18,7 @@ at::Tensor keep_mask(const SequenceLayout::Group& group, int64_t num_heads, cons
   const auto rows = group.pad_index.view({group.size, 1, group.max_seqlen, 1});
   const auto number = rows * num_heads + at::arange(num_heads, options).view({1, num_heads, 1, 1});
   const auto words = kernels::reference::random_words(at::arange(blocks, options), number,
-                                                      at::full({}, int64_t{dropout.key.step}, options),
+                                                      kernels::reference::step_of(dropout, options.device()),
                                                       dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
   return words.flatten(3).narrow(3, 0, group.max_seqlen).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
 }

@@ -10,12 +10,12 @@
 
 namespace mezzo::kernels::cpu {
 
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site) {
   constexpr int64_t kChunk = 128, kGrain = 128;  // elements; chunks that a task takes at least
   auto out = at::empty_like(x, at::MemoryFormat::Contiguous);
   const auto from = read_span(x);
   const auto to = write_span(out);
-  const auto mask = dropout_of({p, key});
+  const auto mask = dropout_of(site);
   const int64_t count = x.numel();
   at::parallel_for(0, (count + kChunk - 1) / kChunk, kGrain, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kChunk;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernels/cpu/simd/elements.h"
+#include "kernels/dropout_site.h"
 
 /// Tensors as the kernels take them.
 namespace mezzo::kernels::cpu {

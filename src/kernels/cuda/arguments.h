@@ -27,6 +27,7 @@ struct Mask {
   uint32_t threshold = 0;
   float scale = 1;
   RandomKey key;
+  const int64_t* step_offset = nullptr;  ///< on the device, added to key.step; nullptr for 0
 };
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

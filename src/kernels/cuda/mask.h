@@ -8,9 +8,15 @@
 
 namespace mezzo::kernels::MEZZO_CUDA {
 
+/// The words of Philox block {low, high, step, site}.
+MEZZO_DEVICE auto mask_words(const Mask& mask, uint32_t low, uint32_t high) {
+  const uint32_t offset = mask.step_offset != nullptr ? static_cast<uint32_t>(*mask.step_offset) : 0;
+  return Philox::generate({low, high, mask.key.step + offset, mask.key.site}, mask.key.seed);
+}
+
 /// Of the elements that Philox block {low, high, step, site} decides: the mask's scale, or 0.
 MEZZO_DEVICE void mask_factors(const Mask& mask, uint32_t low, uint32_t high, float (&of)[4]) {
-  const auto words = Philox::generate({low, high, mask.key.step, mask.key.site}, mask.key.seed);
+  const auto words = mask_words(mask, low, high);
   for (int i = 0; i < 4; ++i) {
     of[i] = words[static_cast<size_t>(i)] < mask.threshold ? 0.0f : mask.scale;
   }

@@ -7,11 +7,11 @@
 
 namespace mezzo::kernels::MEZZO_CUDA {
 
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site) {
   auto out = at::empty_like(x, at::MemoryFormat::Contiguous);
   if (x.numel() > 0) {
     const OnDeviceOf device(x);
-    dropout(DropoutArguments{span_of(x), span_of(out), x.numel(), mask_of(p, key)}, device.stream);
+    dropout(DropoutArguments{span_of(x), span_of(out), x.numel(), mask_of(site)}, device.stream);
   }
   return out;
 }

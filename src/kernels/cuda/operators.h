@@ -3,8 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/cuda/namespace.h"
+#include "kernels/dropout_site.h"
 #include "kernels/optimizer_kernels.h"
-#include "kernels/random_key.h"
 #include "kernels/scaling_kernels.h"
 
 /// What the operators of kernels/ run on a CUDA device, launched on its current stream;
@@ -12,7 +12,7 @@
 namespace mezzo::kernels::MEZZO_CUDA {
 
 /// One application of the mask, without autograd. `x`: float32, bfloat16 or float16, contiguous.
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key);
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
 
 /// As the CPU's: contiguous tensors of one device; float32, bfloat16 or float16, moments and
 /// factors float32. `updates` are not empty.

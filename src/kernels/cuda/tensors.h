@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "kernels/cuda/arguments.h"
+#include "kernels/dropout_site.h"
 
 /// Tensors as the kernels take them.
 namespace mezzo::kernels::MEZZO_CUDA {
@@ -26,8 +27,9 @@ inline Span span_of(const at::Tensor& tensor) {
   return tensor.defined() ? Span{const_cast<void*>(tensor.const_data_ptr()), element_of(tensor)} : Span{};
 }
 
-inline Mask mask_of(double p, const RandomKey& key) {
-  return {static_cast<uint32_t>(std::ldexp(p, 32)), static_cast<float>(1 / (1 - p)), key};
+inline Mask mask_of(const DropoutSite& site) {
+  return {static_cast<uint32_t>(std::ldexp(site.p, 32)), static_cast<float>(1 / (1 - site.p)), site.key,
+          site.step_offset.defined() ? site.step_offset.const_data_ptr<int64_t>() : nullptr};
 }
 
 /// While it lives, the device of a tensor is the current one; kernels go to its current stream.

@@ -19,26 +19,28 @@ at::Tensor where_kept(const at::Tensor& keep, const at::Tensor& x, double p) {
 
 }  // namespace
 
-at::Tensor dropout_keep_mask(at::IntArrayRef sizes, double p, const RandomKey& key, const at::Device& device) {
+at::Tensor dropout_keep_mask(at::IntArrayRef sizes, const DropoutSite& site, const at::Device& device) {
   const int64_t count = c10::multiply_integers(sizes);
-  const auto step = at::full({}, int64_t{key.step}, at::TensorOptions(at::kLong).device(device));
-  return random_words((count + 3) / 4, step, key.seed, key.site).narrow(0, 0, count).ge(threshold_of(p)).view(sizes);
+  return random_words((count + 3) / 4, step_of(site, device), site.key.seed, site.key.site)
+      .narrow(0, 0, count)
+      .ge(threshold_of(site.p))
+      .view(sizes);
 }
 
-at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
-  return where_kept(dropout_keep_mask(x.sizes(), p, key, x.device()), x, p);
+at::Tensor dropout(const at::Tensor& x, const DropoutSite& site) {
+  return where_kept(dropout_keep_mask(x.sizes(), site, x.device()), x, site.p);
 }
 
-at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, double p, const RandomKey& key) {
-  if (p == 0) {
+at::Tensor dropout_of_rows(const at::Tensor& x, const at::Tensor& row_numbers, const DropoutSite& site) {
+  if (site.p == 0) {
     return x;
   }
   const auto options = row_numbers.options();
   const auto element = row_numbers.unsqueeze(1) * x.size(1) + at::arange(x.size(1), options);  // [R, H]
   const auto block = element.bitwise_right_shift(2), word = element.bitwise_and(3).unsqueeze(-1);
   const auto words = random_words(block.bitwise_and(0xFFFFFFFF), block.bitwise_right_shift(32),
-                                  at::full({}, int64_t{key.step}, options), key.seed, key.site);
-  return where_kept(words.gather(-1, word).squeeze(-1).ge(threshold_of(p)), x, p);
+                                  step_of(site, x.device()), site.key.seed, site.key.site);
+  return where_kept(words.gather(-1, word).squeeze(-1).ge(threshold_of(site.p)), x, site.p);
 }
 
 }  // namespace mezzo::kernels::reference

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include "encoder/blocks.h"
-#include "encoder/sequence_layout.h"
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "mezzo/text/models/bert_config.h"
@@ -19,7 +18,6 @@ namespace mezzo::text {
 using encoder::LayerNormParams;
 using encoder::SequenceLayoutPtr;
 using kernels::DropoutSite;
-using kernels::RandomKey;
 
 namespace {
 
@@ -28,9 +26,11 @@ namespace {
 enum class LayerSite : uint32_t { kAttentionWeights, kAttentionOutput, kOutput };
 constexpr uint32_t kEmbeddingSite = 0, kClassifierSite = 1;
 
-RandomKey site(const DropoutSeed& random, uint32_t index) { return {random.seed, random.step, index}; }
-RandomKey site(const DropoutSeed& random, int64_t layer, LayerSite where) {
-  return site(random, 2 + 3 * static_cast<uint32_t>(layer) + static_cast<uint32_t>(where));
+DropoutSite site(double p, const DropoutSeed& random, uint32_t index) {
+  return {p, {random.seed, random.step, index}, random.step_offset};
+}
+DropoutSite site(double p, const DropoutSeed& random, int64_t layer, LayerSite where) {
+  return site(p, random, 2 + 3 * static_cast<uint32_t>(layer) + static_cast<uint32_t>(where));
 }
 
 class BertEmbeddings : public torch::nn::Module {
@@ -45,9 +45,9 @@ class BertEmbeddings : public torch::nn::Module {
         dropout_(config.hidden_dropout_prob) {}
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
-    const DropoutSite dropout{is_training() ? dropout_ : 0, site(random, kEmbeddingSite)};
     return encoder::embedding_layer_norm(word_->weight, position_->weight, token_type_->weight, batch.input_ids,
-                                         batch.positions, batch.token_types, norm_->params(), dropout);
+                                         batch.positions, batch.token_types, norm_->params(),
+                                         site(is_training() ? dropout_ : 0, random, kEmbeddingSite));
   }
 
  private:
@@ -69,7 +69,7 @@ class BertSelfAttention : public torch::nn::Module {
   Dense& key() const { return *key_; }
   Dense& value() const { return *value_; }
   int64_t num_heads() const { return num_heads_; }
-  DropoutSite dropout(const RandomKey& random) const { return {is_training() ? dropout_ : 0, random}; }
+  double dropout() const { return is_training() ? dropout_ : 0; }
 
  private:
   std::shared_ptr<Dense> query_, key_, value_;
@@ -87,7 +87,7 @@ class BertOutput : public torch::nn::Module {
 
   Dense& dense() const { return *dense_; }
   LayerNormParams norm() const { return norm_->params(); }
-  DropoutSite dropout(const RandomKey& random) const { return {is_training() ? dropout_ : 0, random}; }
+  double dropout() const { return is_training() ? dropout_ : 0; }
 
  private:
   std::shared_ptr<Dense> dense_;
@@ -114,8 +114,8 @@ class BertAttention : public torch::nn::Module {
         .output = output_->dense().params(),
         .norm = output_->norm(),
         .num_heads = self_->num_heads(),
-        .weights_dropout = self_->dropout(site(random, layer, LayerSite::kAttentionWeights)),
-        .output_dropout = output_->dropout(site(random, layer, LayerSite::kAttentionOutput))};
+        .weights_dropout = site(self_->dropout(), random, layer, LayerSite::kAttentionWeights),
+        .output_dropout = site(output_->dropout(), random, layer, LayerSite::kAttentionOutput)};
     return only_first_rows ? encoder::first_token_attention_block(x, params, layout)
                            : encoder::attention_block(x, params, layout);
   }
@@ -165,7 +165,7 @@ class BertLayer : public torch::nn::Module {
                                         .output = output_->dense().params(),
                                         .activation = intermediate_->activation(),
                                         .norm = output_->norm(),
-                                        .dropout = output_->dropout(site(random, layer, LayerSite::kOutput))},
+                                        .dropout = site(output_->dropout(), random, layer, LayerSite::kOutput)},
                                        only_first_rows ? layout->first_rows() : at::Tensor());
   }
 
@@ -224,7 +224,8 @@ class BertModel : public Encoder {
   BertModel(const BertConfig& config, RowsPer rows)
       : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))),
         encoder_(register_module("encoder", std::make_shared<BertEncoder>(config))),
-        num_layers_(config.num_hidden_layers) {
+        num_layers_(config.num_hidden_layers),
+        head_size_(config.hidden_size / config.num_attention_heads) {
     if (rows == RowsPer::kText) {
       pooler_ = register_module("pooler", std::make_shared<BertPooler>(config));
     }
@@ -232,10 +233,12 @@ class BertModel : public Encoder {
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override {
     const ModuleScope scope("bert");
-    const auto layout = c10::make_intrusive<encoder::SequenceLayout>(batch.cu_seqlens, batch.seqlens,
-                                                                     batch.input_ids.size(0), batch.input_ids.device());
-    const auto output = encoder_->forward(embeddings_->forward(batch, random), layout, random, rows);
+    const auto output = encoder_->forward(embeddings_->forward(batch, random), layout_of(batch), random, rows);
     return rows == RowsPer::kText && pooler_ ? pooler_->forward(output) : output;
+  }
+
+  bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override {
+    return encoder::can_attend_unknown(device, dtype, head_size_, max_seqlen);
   }
 
   void set_gradient_checkpointing(bool on) override { encoder_->set_gradient_checkpointing(on); }
@@ -252,7 +255,7 @@ class BertModel : public Encoder {
   std::shared_ptr<BertEmbeddings> embeddings_;
   std::shared_ptr<BertEncoder> encoder_;
   std::shared_ptr<BertPooler> pooler_;
-  int64_t num_layers_;
+  int64_t num_layers_, head_size_;
 };
 
 /// transformers' BertForSequenceClassification, or BertForTokenClassification.
@@ -268,7 +271,7 @@ class BertForTask : public ModelForTask {
     const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
     const auto rows = bert_->forward(batch, random, head().rows);
     const ModuleScope scope("classifier");
-    return classifier_->forward(kernels::dropout(rows, is_training() ? p : 0, site(random, kClassifierSite)));
+    return classifier_->forward(kernels::dropout(rows, site(is_training() ? p : 0, random, kClassifierSite)));
   }
 
   const ModelConfig& config() const override { return config_; }

@@ -6,6 +6,8 @@
 #include <torch/nn/module.h>
 
 #include "encoder/blocks.h"
+#include "encoder/sequence_layout.h"
+#include "mezzo/text/data/packed_batch.h"
 
 namespace mezzo::text {
 
@@ -42,6 +44,15 @@ class Dense : public torch::nn::Module {
   at::Tensor shadow_;
   int64_t lead_ = 0;
 };
+
+/// Where the texts of a batch lie, as the batch says it.
+inline encoder::SequenceLayoutPtr layout_of(const PackedBatch& batch) {
+  const int64_t rows = batch.input_ids.size(0);
+  return batch.sequence_table.defined()
+             ? c10::make_intrusive<encoder::SequenceLayout>(batch.sequence_table, rows, batch.max_seqlen)
+             : c10::make_intrusive<encoder::SequenceLayout>(batch.cu_seqlens, batch.seqlens, rows,
+                                                            batch.input_ids.device());
+}
 
 class Embedding : public torch::nn::Module {
  public:

@@ -3,12 +3,26 @@
 #include <functional>
 #include <vector>
 
-#include "mezzo/text/records/run_records.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
 #include "text/train/training_model.h"
 
 namespace mezzo::text {
+
+/// A step's micro-batches of this rank as rows, on the CPU or the model's device.
+struct StepBatches {
+  struct Micro {
+    PackedBatch rows;
+    uint32_t number;   ///< keys dropout
+    bool is_stand_in;  ///< not to count
+  };
+  std::vector<Micro> micro;
+  int64_t samples;          ///< texts of all ranks in the step
+  at::Tensor step_offset;   ///< added to every number, as in DropoutSeed
+
+  /// That count.
+  int64_t tokens() const;
+};
 
 /// Forward and backward of a step's micro-batches. Every rank must make the same calls.
 class GradientAccumulation {
@@ -17,15 +31,15 @@ class GradientAccumulation {
   GradientAccumulation(const TrainConfig& config, const RunSetup& setup, const RunPlan& plan, TrainingModel& model)
       : config_(config), setup_(setup), plan_(plan), model_(model) {}
 
+  /// On the CPU.
+  StepBatches collate(const std::vector<MicroBatch>& micro_batches, int64_t samples) const;
+
   /// Adds the gradients of each micro-batch's share of the loss, as `scale` returns it.
-  /// Counts its tokens in `record`.
   /// @return the sum of this rank's shares; over all ranks, that is the mean loss.
-  at::Tensor run(const std::vector<MicroBatch>& micro_batches,
-                 StepRecord& record,
-                 const std::function<at::Tensor(const at::Tensor&)>& scale);
+  at::Tensor run(const StepBatches& batches, const std::function<at::Tensor(const at::Tensor&)>& scale);
 
  private:
-  at::Tensor summed_loss(const PackedBatch& batch, uint32_t micro_batch);
+  at::Tensor summed_loss(const PackedBatch& batch, const DropoutSeed& random);
 
   const TrainConfig& config_;
   const RunSetup& setup_;

@@ -47,10 +47,12 @@ void StepDiagnosis::diagnose(const StepRecord& record, const std::vector<MicroBa
 
 /// Same weights, texts, dropout and scale, so the same overflow; but op by op in place of fused
 /// blocks, which rounds otherwise. Each rank by itself.
-std::optional<NonFiniteOp> StepDiagnosis::retrace(const std::vector<MicroBatch>& micro_batches, StepRecord record) {
+std::optional<NonFiniteOp> StepDiagnosis::retrace(const std::vector<MicroBatch>& micro_batches,
+                                                  const StepRecord& record) {
   const auto no_sync = model_.no_sync();
   const FiniteTracer tracer;
-  accumulation_.run(micro_batches, record, [&](const at::Tensor& share) { return share * record.loss_scale; });
+  accumulation_.run(accumulation_.collate(micro_batches, record.samples),
+                    [&](const at::Tensor& share) { return share * record.loss_scale; });
   model_.zero_grad();
   return tracer.first();
 }
@@ -58,9 +60,10 @@ std::optional<NonFiniteOp> StepDiagnosis::retrace(const std::vector<MicroBatch>&
 /// This rank's gradients of a step at a scale of one's own, by exponent. Leaves none behind.
 std::vector<GradientExponents> StepDiagnosis::gradients_at(double scale,
                                                            const std::vector<MicroBatch>& micro_batches,
-                                                           StepRecord record) {
+                                                           const StepRecord& record) {
   const auto no_sync = model_.no_sync();
-  accumulation_.run(micro_batches, record, [&](const at::Tensor& share) { return share * scale; });
+  accumulation_.run(accumulation_.collate(micro_batches, record.samples),
+                    [&](const at::Tensor& share) { return share * scale; });
   auto counted = diagnosis_.count(model_.optimizer(), scale);
   model_.zero_grad();
   return counted;

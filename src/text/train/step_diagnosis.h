@@ -46,10 +46,10 @@ class StepDiagnosis {
   }
 
  private:
-  std::optional<NonFiniteOp> retrace(const std::vector<MicroBatch>& micro_batches, StepRecord record);
+  std::optional<NonFiniteOp> retrace(const std::vector<MicroBatch>& micro_batches, const StepRecord& record);
   std::vector<GradientExponents> gradients_at(double scale,
                                               const std::vector<MicroBatch>& micro_batches,
-                                              StepRecord record);
+                                              const StepRecord& record);
   void look_for_underflow(const StepRecord& record, const std::vector<MicroBatch>& micro_batches);
   void tell_of_skip(const StepRecord& record, const std::vector<MicroBatch>& micro_batches, bool is_new);
 

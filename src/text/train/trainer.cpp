@@ -31,6 +31,7 @@
 #include "text/train/gradient_accumulation.h"
 #include "text/train/machine_memory.h"
 #include "text/train/out_of_memory.h"
+#include "text/train/recorded_steps.h"
 #include "text/train/step_diagnosis.h"
 #include "text/train/training_model.h"
 #include "text/train/training_parts.h"
@@ -107,14 +108,17 @@ class Trainer {
   struct QueuedStep {
     StepRecord record;
     std::vector<MicroBatch> micro_batches;
-    HostCopy values;  ///< loss, norm of the gradients, whether it was skipped, next scale, learning rate
+    at::Tensor values;  ///< a StepValue each, float64, on the device; the next step overwrites them
+    HostCopy on_host;   ///< the same
   };
+  enum StepValue { kLoss, kGradNorm, kFoundInf, kNextScale, kLr };
 
   void prepare_model() {
     setup_.model->set_gradient_checkpointing(config_.gradient_checkpointing);
     model_.emplace(config_, setup_, ranks_, resumed_ ? &*resumed_ : nullptr);
     accumulation_.emplace(config_, setup_, plan_, *model_);
     diagnosis_.emplace(config_, setup_, ranks_, *accumulation_, *model_, keeper_);
+    recorded_.emplace(config_, setup_, ranks_, [this](const StepBatches& batches) { return compute_step(batches); });
     lr_ = at::zeros({}, at::dtype(at::kDouble).device(setup_.device));
     model_->set_lr(lr_);
     if (resumed_) {
@@ -220,14 +224,24 @@ class Trainer {
     StepRecord record{.step = number + 1, .samples = plan_.samples(setup_.train, number)};
     auto micro_batches = plan_.micro_batches(setup_.train, number);
     choose_lr();
-    const auto loss =
-        accumulation_->run(micro_batches, record, [&](const at::Tensor& share) { return scaler_.scale(share); });
+    const auto batches = accumulation_->collate(micro_batches, record.samples);
+    record.tokens = batches.tokens();
+    const bool eagerly = config_.diagnose || is_last_chance();  // which look into it
+    const auto values = recorded_->take(batches) ? recorded_->run(batches, eagerly) : compute_step(batches);
+    return {std::move(record), std::move(micro_batches), values, HostCopy(values)};
+  }
+
+  /// Forward, backward and update, which may be recorded into a graph. Returns a StepValue each.
+  at::Tensor compute_step(const StepBatches& batches) {
+    const auto loss = accumulation_->run(batches, [&](const at::Tensor& share) { return scaler_.scale(share); });
     const auto [grad_norm, found_inf] = update_weights();
     const auto next_scale = scaler_.is_enabled() ? scaler_.scale_tensor() : at::ones_like(loss);
-    HostCopy values(at::stack(
-        {loss.to(at::kDouble), grad_norm.to(at::kDouble), found_inf.to(at::kDouble), next_scale.to(at::kDouble), lr_}));
-    return {std::move(record), std::move(micro_batches), std::move(values)};
+    return at::stack(
+        {loss.to(at::kDouble), grad_norm.to(at::kDouble), found_inf.to(at::kDouble), next_scale.to(at::kDouble), lr_});
   }
+
+  /// Whether the run ends if this step is skipped, too.
+  bool is_last_chance() const { return skips_in_a_row_ + 1 >= kMaxSkipsInARow; }
 
   /// A step that was skipped does not advance the schedule. Whether the one before was, the device may
   /// know before the host does, so it chooses.
@@ -238,19 +252,19 @@ class Trainer {
     };
     lr_.fill_(lr_after(counters_.steps_taken + (queued_ ? 1 : 0)));
     if (queued_) {
-      lr_.masked_fill_(model_->optimizer().found_inf() != 0, lr_after(counters_.steps_taken));
+      lr_.masked_fill_(queued_->values[kFoundInf] != 0, lr_after(counters_.steps_taken));
     }
   }
 
   /// The one time a step waits for the device. Returns whether to stop, which any rank may ask for.
   bool finish_step() {
-    auto [record, micro_batches, values] = *std::exchange(queued_, std::nullopt);
-    const auto value = values.wait().accessor<double, 1>();
-    record.loss = value[0];
-    record.grad_norm = value[1];
-    record.skipped = value[2] != 0;
-    record.loss_scale = std::exchange(loss_scale_, value[3]);
-    record.lr = value[4];
+    auto [record, micro_batches, values, on_host] = *std::exchange(queued_, std::nullopt);
+    const auto value = on_host.wait().accessor<double, 1>();
+    record.loss = value[kLoss];
+    record.grad_norm = value[kGradNorm];
+    record.skipped = value[kFoundInf] != 0;
+    record.loss_scale = std::exchange(loss_scale_, value[kNextScale]);
+    record.lr = value[kLr];
     const bool stop = add_up(record);
     count_step(record, seconds_since(step_begin_));
     step_begin_ = Clock::now();
@@ -290,7 +304,7 @@ class Trainer {
   /// Steps, clipped. Returns the norm of the true gradients, and 1 where the step was
   /// skipped, both on the device.
   std::pair<at::Tensor, at::Tensor> update_weights() {
-    diagnosis_->look_at_gradients(loss_scale_, /*is_last_chance=*/skips_in_a_row_ + 1 >= kMaxSkipsInARow);
+    diagnosis_->look_at_gradients(loss_scale_, is_last_chance());
     if (scaler_.is_enabled()) {
       scaler_.step(model_->optimizer());
       scaler_.update();
@@ -511,6 +525,7 @@ class Trainer {
   std::optional<TrainingModel> model_;
   std::optional<GradientAccumulation> accumulation_;
   std::optional<StepDiagnosis> diagnosis_;
+  std::optional<RecordedSteps> recorded_;
   std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;
   double loss_scale_ = scaler_.get_scale();

@@ -12,6 +12,9 @@ namespace mezzo::text {
 struct DropoutSeed {
   uint64_t seed = 0;
   uint32_t step = 0;  ///< micro-batch of the run, counted from 0
+  /// 0-dim int64 on the model's device, added to `step` there, for steps that are recorded into a
+  /// graph; undefined for 0. Must not change before backward.
+  at::Tensor step_offset = {};
 };
 
 /// B texts as T rows of one token each, text after text. Packed batches hold no padding; padded
@@ -25,7 +28,13 @@ struct PackedBatch {
   at::Tensor targets;      ///< [B, ...]: what a Task compares outputs with; undefined when there are none
   int64_t num_tokens = 0;  ///< tokens of real text, [CLS] and [SEP] included
 
-  int64_t size() const { return seqlens.size(0); }
+  /// [B, 2] int32 on the device: first row and tokens of each text, where the device alone is to
+  /// know them, so that a step can be recorded into a graph; `cu_seqlens` and `seqlens` are
+  /// undefined then. Undefined otherwise.
+  at::Tensor sequence_table = {};
+  int64_t max_seqlen = 0;  ///< with `sequence_table`: tokens that no text has more of
+
+  int64_t size() const { return (sequence_table.defined() ? sequence_table : seqlens).size(0); }
   /// Of what `device` computes with. Never waits for it.
   PackedBatch to(const at::Device& device) const;
 };

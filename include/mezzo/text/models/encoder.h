@@ -25,6 +25,13 @@ class Encoder : public torch::nn::Module {
   ///   what autocast makes of it.
   virtual at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) = 0;
 
+  /// Whether batches whose lengths the device alone knows (PackedBatch::sequence_table) can pass
+  /// forward and backward on `device`, which a step must do to be recorded into a graph. Where not,
+  /// every batch needs its lengths on the CPU.
+  /// @param dtype  that products are computed in: autocast's, or the weights'
+  /// @param max_seqlen  tokens of the longest text
+  virtual bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const = 0;
+
   /// In training, each layer keeps only its input for backward and is computed again there.
   virtual void set_gradient_checkpointing(bool on) = 0;
 

@@ -146,6 +146,9 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kPrecision, "precision", "fp32, bf16, fp16 or auto").check(check_precision), config.precision);
   visit(Setting(kPrecision, "device", "cpu, cuda, cuda:N or auto").check(check_device).changes_no_numbers(),
         config.device);
+  visit(Setting(kPrecision, "eager", "on GPUs: launch every kernel by itself, and record no step into a CUDA graph")
+            .changes_no_numbers(),
+        config.eager);
   visit(Setting(kPrecision, "master-weights", "model in half precision, float32 masters in the optimizer"),
         config.master_weights);
   visit(Setting(kPrecision, "keep-norms-fp32", "with --master-weights: layer norms stay in float32"),

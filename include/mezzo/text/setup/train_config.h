@@ -28,6 +28,7 @@ struct TrainConfig {
 
   std::string precision = "auto";          ///< fp32, bf16, fp16, auto
   std::string device = "auto";             ///< cpu, cuda, cuda:N, auto
+  bool eager = false;                      ///< on GPUs: no step is recorded into a graph
   bool master_weights = false;             ///< model in bf16 or fp16, float32 masters in the optimizer
   bool keep_norms_fp32 = false;            ///< with `master_weights`: layer norms stay in float32
   std::optional<int64_t> batch_size = 32;  ///< texts per micro-batch; nullopt: as many as fit the memory

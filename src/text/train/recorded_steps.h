@@ -1,0 +1,55 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+#include "mezzo/graph/graphed_step.h"
+#include "text/setup/ranks.h"
+#include "text/setup/run_setup.h"
+#include "text/train/gradient_accumulation.h"
+
+namespace mezzo::text {
+
+/// Training steps on a device that has graphs, recorded once for each kind of batch and replayed:
+/// one word of the CPU's where there were thousands of launches. Rows are rounded up with filler,
+/// so that few kinds come up, and how long the texts are is known to the device alone. A step
+/// comes to the same bits whether it was replayed or not.
+class RecordedSteps {
+ public:
+  /// A step of batches on the device, to what is read of it there.
+  using Compute = std::function<at::Tensor(const StepBatches& batches)>;
+
+  /// @param setup  must outlive this
+  /// @param compute  what GraphedStep can record
+  RecordedSteps(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks, Compute compute);
+
+  /// Whether the step can be recorded: never with several ranks, nor where the model needs to know
+  /// the texts' lengths. Of device and batches alone, so that a resumed run decides as the first one
+  /// did.
+  bool take(const StepBatches& batches) const;
+
+  /// One step. Never waits for the device, but where it records, or `compute` does.
+  /// @param batches  on the CPU; `take` has them
+  /// @param eagerly  launches each kernel, where the CPU has to look on
+  /// @return what `compute` did; the next call overwrites it
+  at::Tensor run(const StepBatches& batches, bool eagerly);
+
+  /// How often a graph was used.
+  const GraphedStepCounts& counts() const { return step_.counts(); }
+
+ private:
+  std::vector<at::Tensor> pack(const StepBatches& batches);
+  StepBatches unpack(const std::vector<at::Tensor>& tensors) const;
+  int64_t longest_of(const PackedBatch& rows) const;
+
+  const RunSetup& setup_;
+  const Compute compute_;
+  bool is_possible_;
+  at::Tensor step_offset_;  // on the device
+  StepBatches kind_;        // of the call at hand: what its tensors do not hold
+  GraphedStep step_;
+};
+
+}  // namespace mezzo::text
