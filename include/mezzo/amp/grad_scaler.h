@@ -161,8 +161,8 @@ class GradScaler {
 
   /// The same of each tensor in a structure (visit_tensors.h): tuples, maps, types of your
   /// own; undefined ones stay so.
-  template <TensorStructure Outputs>
-    requires(!std::is_convertible_v<Outputs &&, at::TensorList> && !detail::IsPlain<std::remove_cvref_t<Outputs>>)
+  template <TensorHolder Outputs>
+    requires(!std::is_convertible_v<Outputs &&, at::TensorList>)
   std::remove_cvref_t<Outputs> scale(Outputs&& outputs) {
     auto scaled = std::forward<Outputs>(outputs);
     for_each_tensor(scaled, [this](at::Tensor& output) {
