@@ -45,7 +45,7 @@ struct GradScalerOptions {
   TORCH_ARG(bool, static_scale) = false;
   /// The scale never falls below this. The default, the smallest normal float, keeps its reciprocal
   /// finite. From 1 upward unscaling cannot overflow, which saves a second look at the gradients on
-  /// an accelerator. >= 0.
+  /// an accelerator for which mezzo has no kernels. >= 0.
   TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
   /// The scale never grows above this.
   TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
