@@ -13,7 +13,7 @@
 #include "text/report/html.h"
 #include "text/report/svg_chart.h"
 
-// That pages are well-formed, and curves true to the data, is tests/python/test_report.py.
+// That pages are well-formed, and curves true to the data, is tests/python/text/test_report.py.
 
 namespace mezzo::text {
 namespace {
