@@ -1,5 +1,6 @@
 # Install rules and the CMake package: find_package(mezzo) gives mezzo::mezzo, and
-# mezzo::distributed and mezzo::text where they were built.
+# mezzo::distributed and mezzo::text where they were built. mezzo::encoder is exported for
+# mezzo::text to link with: it has no public headers.
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/mezzo")
 

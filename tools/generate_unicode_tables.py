@@ -2,7 +2,7 @@
 
 Nothing is taken from a Unicode file. The installed tokenizers library is asked about every code point, because its
 parts follow different Unicode versions (its category tables are years older than its lower-casing), and ids are only
-equal where those differences are kept. Run it again after an upgrade of tokenizers; tests/python/test_tokenizer.py
+equal where those differences are kept. Run it again after an upgrade of tokenizers; tests/python/text/test_tokenizer.py
 compares the result with the library.
 
     .venv/bin/python tools/generate_unicode_tables.py src/text/tokenizers/unicode_tables.inc

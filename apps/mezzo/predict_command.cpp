@@ -49,7 +49,7 @@ std::string to_line(const std::string& text, const text::Prediction& prediction,
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// Whether predictions would take the place of a file of the model. Earlier predictions may lie beside those.
+/// Whether predictions would replace a file of the model. Earlier predictions may lie beside it.
 bool is_of_model(const std::filesystem::path& output, const std::filesystem::path& model) {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(model, none)) {

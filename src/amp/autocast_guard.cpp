@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "amp/autocast_setting.h"
 #include "amp/policy_region.h"
 #include "kernels/dtypes.h"
 
@@ -29,30 +30,36 @@ c10::ScalarType checked_dtype(c10::ScalarType dtype) {
 }  // namespace
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type)
-    : AutocastGuard(device_type, Found(at::autocast::get_autocast_dtype(checked_device_type(device_type)), true)) {}
+    : AutocastGuard(device_type,
+                    detail::AutocastSetting{at::autocast::get_autocast_dtype(checked_device_type(device_type)), true}) {
+}
 
 AutocastGuard AutocastGuard::disabled(c10::DeviceType device_type) {
-  return {device_type, Found(at::autocast::get_autocast_dtype(checked_device_type(device_type)), false)};
+  return {device_type,
+          detail::AutocastSetting{at::autocast::get_autocast_dtype(checked_device_type(device_type)), false}};
 }
 
 AutocastGuard::AutocastGuard(c10::DeviceType device_type,
                              c10::ScalarType dtype,
                              bool enabled,
                              std::optional<bool> cache_enabled)
-    : AutocastGuard(checked_device_type(device_type), Found(checked_dtype(dtype), enabled), cache_enabled) {}
+    : AutocastGuard(
+          checked_device_type(device_type), detail::AutocastSetting{checked_dtype(dtype), enabled}, cache_enabled) {}
 
-AutocastGuard::AutocastGuard(c10::DeviceType device_type, const Found& state, std::optional<bool> cache_enabled)
+AutocastGuard::AutocastGuard(c10::DeviceType device_type,
+                             const detail::AutocastSetting& setting,
+                             std::optional<bool> cache_enabled)
     : device_type_(device_type),
       previous_enabled_(at::autocast::is_autocast_enabled(device_type)),
       previous_dtype_(at::autocast::get_autocast_dtype(device_type)),
       previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
-  if (state.enabled && device_type == at::kCUDA && !at::hasCUDA()) {
+  if (setting.enabled && device_type == at::kCUDA && !at::hasCUDA()) {
     TORCH_WARN_ONCE(
         "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
   }
-  at::autocast::set_autocast_enabled(device_type, state.enabled);
-  at::autocast::set_autocast_dtype(device_type, state.dtype);
+  at::autocast::set_autocast_enabled(device_type, setting.enabled);
+  at::autocast::set_autocast_dtype(device_type, setting.dtype);
   at::autocast::increment_nesting();
   at::autocast::set_autocast_cache_enabled(cache_enabled.value_or(previous_cache_enabled_));
 }
@@ -63,7 +70,7 @@ AutocastGuard::AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype,
     const PolicyRegion* outer = PolicyRegion::current(device_type);
     PolicyRegion region = outer != nullptr ? *outer : PolicyRegion();
     if (options.policy()) {
-      region.policy = options.policy()->table();
+      region.policy = table_of(*options.policy());
     }
     if (options.log() != nullptr) {
       region.log = options.log();

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
+#include "amp/autocast_setting.h"
 #include "amp/policy_region.h"
 #include "amp/tensor_caster.h"
 
@@ -53,7 +54,7 @@ FunctionScope::FunctionScope(const std::string& name, CastPolicy policy, c10::De
     case CastPolicy::kPromote: to_ = low; break;
     default: to_ = at::kFloat;
   }
-  off_.emplace(device_type, AutocastGuard::Found(low, false));
+  off_.emplace(device_type, AutocastSetting{low, false});
 }
 
 void FunctionScope::consider(const at::Tensor& tensor) {
@@ -79,7 +80,7 @@ ForwardScope::ForwardScope(torch::autograd::AutogradContext* ctx,
   }
   if (enabled && cast_inputs) {
     to_ = cast_inputs;
-    off_.emplace(device_type, AutocastGuard::Found(state->dtype, false));
+    off_.emplace(device_type, AutocastSetting{state->dtype, false});
   }
   ctx->saved_data[kSavedState] = c10::IValue::make_capsule(std::move(state));
 }
@@ -98,7 +99,7 @@ BackwardScope::BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceT
               "custom_bwd: this function's forward did not run through custom_fwd. Call custom_fwd in forward with the "
               "same context.");
   const auto state = c10::static_intrusive_pointer_cast<SavedState>(saved->second.toCapsule());
-  autocast_.emplace(device_type, AutocastGuard::Found(state->dtype, state->enabled));
+  autocast_.emplace(device_type, AutocastSetting{state->dtype, state->enabled});
   if (state->policy || PolicyRegion::has_policy(device_type)) {  // the caller's, which may be another, is not its own
     policy_region_ = std::make_unique<PolicyRegionGuard>(
         device_type, PolicyRegion{state->policy, PolicyRegion::current_log(device_type)});

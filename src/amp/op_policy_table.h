@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "mezzo/amp/op_lists.h"
+#include "mezzo/amp/op_policy.h"
 
 namespace mezzo {
 
@@ -35,6 +37,8 @@ struct OpPolicyTable {
     return found == ops.end() ? nullptr : &found->second;
   }
 };
+
+inline std::shared_ptr<const OpPolicyTable> table_of(const OpPolicy& policy) { return policy.table_; }
 
 /// @throws c10::ValueError  for a policy that only ops can follow.
 void check_function_policy(std::string_view name, CastPolicy policy);

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include "kernels/element.h"
 
 namespace mezzo {
 
@@ -9,5 +12,15 @@ inline bool is_half(c10::ScalarType dtype) { return dtype == c10::kHalf || dtype
 
 /// Whether kernels read and write this dtype; other floating ones take the specification.
 inline bool has_kernel(c10::ScalarType dtype) { return dtype == c10::kFloat || is_half(dtype); }
+
+/// Such a dtype, as they are told of it.
+inline kernels::Element element_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::kFloat: return kernels::Element::kFloat;
+    case c10::kBFloat16: return kernels::Element::kBFloat16;
+    case c10::kHalf: return kernels::Element::kHalf;
+    default: TORCH_INTERNAL_ASSERT(false, "no kernel for ", dtype);
+  }
+}
 
 }  // namespace mezzo

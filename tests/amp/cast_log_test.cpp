@@ -14,7 +14,7 @@
 #include "mezzo/amp/custom_function.h"
 
 // That a log of PyTorch's lists says what a policy's says, op by op, is in
-// tests/python/test_op_policy.py.
+// tests/python/amp/test_op_policy.py.
 
 namespace mezzo {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "mezzo/amp/module_scope.h"
 
-// What it finds in ops of all kinds is tests/python/test_finite_tracer.py; here
+// What it finds in ops of all kinds is tests/python/amp/test_finite_tracer.py; here
 // is what only C++ can make.
 
 namespace mezzo {

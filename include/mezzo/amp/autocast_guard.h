@@ -19,9 +19,7 @@ class CastLog;
 class PolicyRegionGuard;
 
 namespace detail {
-class FunctionScope;
-class ForwardScope;
-class BackwardScope;
+struct AutocastSetting;
 }  // namespace detail
 
 /// What an AutocastGuard may carry besides a dtype.
@@ -65,8 +63,6 @@ struct AutocastOptions {
 /// @see torch.autocast (Python). Differs: a dtype that autocast cannot use is an error, where
 ///     Python warns and switches autocast off.
 class AutocastGuard {
-  struct Found;
-
  public:
   /// @param dtype  kHalf or kBFloat16
   /// @param enabled  false makes a full-precision region inside an autocast one
@@ -91,22 +87,16 @@ class AutocastGuard {
   /// A full-precision region: `auto full = mezzo::AutocastGuard::disabled(torch::kCUDA);`
   [[nodiscard]] static AutocastGuard disabled(c10::DeviceType device_type);
 
-  /// Puts back a state that a thread had; none but mezzo's own scopes can name it.
-  AutocastGuard(c10::DeviceType device_type, const Found& state, std::optional<bool> cache_enabled = std::nullopt);
+  /// Sets what a thread had, whatever the dtype.
+  AutocastGuard(c10::DeviceType device_type,
+                const detail::AutocastSetting& setting,
+                std::optional<bool> cache_enabled = std::nullopt);
 
   ~AutocastGuard();
   AutocastGuard(const AutocastGuard&) = delete;
   AutocastGuard& operator=(const AutocastGuard&) = delete;
 
  private:
-  friend class detail::FunctionScope;
-  friend class detail::ForwardScope;
-  friend class detail::BackwardScope;
-  struct Found {
-    explicit Found(c10::ScalarType its_dtype, bool is_enabled) : dtype(its_dtype), enabled(is_enabled) {}
-    c10::ScalarType dtype;
-    bool enabled;
-  };
   c10::DeviceType device_type_;
   bool previous_enabled_;
   c10::ScalarType previous_dtype_;

@@ -66,7 +66,11 @@ class CastLog {
                const std::function<void()>& function,
                const std::optional<OpPolicy>& policy = std::nullopt);
 
-  /// For mezzo's own use: one tensor of `bytes` converted, or a kept copy used.
+ private:
+  friend class CastWatch;
+  friend class TensorCaster;
+
+  /// One tensor of `bytes` converted, or a kept copy used.
   void record(const std::string& op,
               CastPolicy policy,
               c10::ScalarType from,
@@ -74,7 +78,6 @@ class CastLog {
               int64_t bytes,
               bool from_cache);
 
- private:
   using Key = std::tuple<std::string, CastPolicy, c10::ScalarType, c10::ScalarType, std::string>;
   struct Totals {
     int64_t count = 0, bytes = 0, cached = 0;

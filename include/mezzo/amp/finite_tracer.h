@@ -67,21 +67,15 @@ struct FiniteTracerOptions {
 /// tracer.check();
 /// @endcode
 ///
-/// The first op is the one that makes NaN from inputs without NaN, or inf from finite ones: the
-/// innermost that the dispatcher sees, addmm, not linear. Not reported are memory that is only
-/// allocated, ops in `ignore_ops` (name log there if you take logarithms of 0 on purpose), and inf
-/// or NaN that a caller asks for by a scalar argument. Once one of the latter two has made inf or
-/// NaN, no op is reported for having received it, only for making more; but a −inf that was asked
-/// for, as masked_fill(mask, -inf) does, is taken for a mask and changes nothing.
+/// Finds the op that makes NaN of inputs without NaN, or inf of finite ones; docs/guide.md, "When a
+/// NaN appears", says what is not reported. Changes no value, no random number and no gradient.
 ///
 /// Traces its own thread, on which it must also be destroyed, and the threads of the autograd
-/// engine that work for it. Scopes nest; the innermost traces. Changes no value, no random number
-/// and no gradient.
+/// engine that work for it. Scopes nest; the innermost traces.
 ///
-/// kFirst reads every result, what ops in place overwrite, and what backward nodes receive, and
-/// waits for the device at each op until it has found something; from then on it costs next to
-/// nothing. kCount reads every result once and waits only when `counts` is asked, so it may stay
-/// on. Neither fits the capture of a CUDA graph.
+/// kFirst waits for the device at each op until it has found one, and costs next to nothing from
+/// then on. kCount waits only when `counts` is asked, so it may stay on. Neither fits the capture
+/// of a CUDA graph.
 class FiniteTracer {
  public:
   struct Count {

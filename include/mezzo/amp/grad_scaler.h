@@ -45,7 +45,7 @@ struct GradScalerOptions {
   TORCH_ARG(bool, static_scale) = false;
   /// The scale never falls below this. The default, the smallest normal float, keeps its reciprocal
   /// finite. From 1 upward unscaling cannot overflow, which saves a second look at the gradients on
-  /// an accelerator. >= 0.
+  /// an accelerator for which mezzo has no kernels. >= 0.
   TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
   /// The scale never grows above this.
   TORCH_ARG(double, max_scale) = std::numeric_limits<float>::max();
@@ -123,22 +123,16 @@ class StepResult {
 /// }
 /// @endcode
 ///
-/// With several optimizers, call `step` for each and `update` once. Until then the scaler
-/// remembers, by their address, which are unscaled and which have stepped. Not thread-safe.
+/// Several optimizers: `step` for each, `update` once; the scaler knows them by their address until
+/// then. Several processes: a scaler each, with GradScalerOptions' `agree` where gradients differ
+/// between them; `unscale_` and `step` then wait for the others. Not thread-safe.
 ///
-/// The scale (float32) and its growth count (int32) live on the device of the first output that
-/// `scale` sees. Gradients may live on several devices, be sparse (COO), and have any floating
-/// dtype; float16 only for optimizers that allow it.
+/// The scale (float32) lives on the device of the first output that `scale` sees. Gradients may be
+/// on several devices, sparse (COO), and of any floating dtype; float16 only for optimizers that
+/// allow it.
 ///
-/// In several processes, each has a scaler of its own. Where gradients are averaged over the
-/// processes, all scales stay equal. Else set GradScalerOptions' `agree`; `unscale_` and `step`
-/// then wait for the other processes, also where they are said never to sync.
-///
-/// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict. Differs: no `device`
-///     argument; arguments are checked; closures are supported; `step` says whether it stepped;
-///     and, unless `reproduce_pytorch`, an overflow caused by unscaling, or a scale without finite
-///     reciprocal, skips the step, the scale stays in [min_scale, max_scale], and a growth interval
-///     lowered below the count of good steps grows the scale at the next one.
+/// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict; docs/guide.md, "From
+///     Python to mezzo", lists what differs.
 class GradScaler {
  public:
   using StateDict = std::map<std::string, c10::Scalar>;
@@ -161,8 +155,8 @@ class GradScaler {
 
   /// The same of each tensor in a structure (visit_tensors.h): tuples, maps, types of your
   /// own; undefined ones stay so.
-  template <TensorStructure Outputs>
-    requires(!std::is_convertible_v<Outputs &&, at::TensorList> && !detail::IsPlain<std::remove_cvref_t<Outputs>>)
+  template <TensorHolder Outputs>
+    requires(!std::is_convertible_v<Outputs &&, at::TensorList>)
   std::remove_cvref_t<Outputs> scale(Outputs&& outputs) {
     auto scaled = std::forward<Outputs>(outputs);
     for_each_tensor(scaled, [this](at::Tensor& output) {

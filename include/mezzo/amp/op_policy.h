@@ -67,10 +67,8 @@ class OpPolicy {
   /// All lines but kUntouched ones, by policy, then by name.
   std::vector<Line> lines() const;
 
-  /// For mezzo's own use.
-  std::shared_ptr<const OpPolicyTable> table() const { return table_; }
-
  private:
+  friend std::shared_ptr<const OpPolicyTable> table_of(const OpPolicy& policy);
   OpPolicyTable& own_table();
 
   std::shared_ptr<OpPolicyTable> table_;

@@ -20,6 +20,7 @@
 #include "distributed/data_parallel/sum.h"
 #include "kernels/cpu/simd/element_kernels.h"
 #include "kernels/cpu/tensor_spans.h"
+#include "kernels/dtypes.h"
 #include "system/unique_fd.h"
 
 namespace mezzo::distributed {
@@ -146,8 +147,7 @@ float* SharedMemoryAllReduce::result(uint32_t round) const { return region_->chu
 void SharedMemoryAllReduce::sum(at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.is_contiguous(), "SharedMemoryAllReduce: takes dense tensors on the CPU");
   const auto dtype = tensor.scalar_type();
-  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16,
-                    "SharedMemoryAllReduce: takes float32, float16 and bfloat16, not ", dtype);
+  TORCH_CHECK_VALUE(has_kernel(dtype), "SharedMemoryAllReduce: takes float32, float16 and bfloat16, not ", dtype);
   // One wait a chunk: once all have put chunk k into their slots, all have also summed chunk k - 1,
   // and are done with what lay in those places two chunks ago.
   const auto& loops = kernels::cpu::element_kernels();

@@ -1,32 +1,25 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/Exception.h>
 
 #include <cmath>
 
 #include "kernels/cpu/simd/elements.h"
 #include "kernels/dropout_site.h"
+#include "kernels/dtypes.h"
 
 /// Tensors as the kernels take them.
 namespace mezzo::kernels::cpu {
 
-inline Element element_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return Element::kFloat;
-    case at::kBFloat16: return Element::kBFloat16;
-    case at::kHalf: return Element::kHalf;
-    default: TORCH_INTERNAL_ASSERT(false, "no kernel for ", tensor.scalar_type());
-  }
-}
-
 /// Elements of a contiguous tensor from `first` on.
 inline ConstSpan read_span(const at::Tensor& tensor, int64_t first = 0) {
-  return {static_cast<const char*>(tensor.const_data_ptr()) + first * tensor.element_size(), element_of(tensor)};
+  return {static_cast<const char*>(tensor.const_data_ptr()) + first * tensor.element_size(),
+          element_of(tensor.scalar_type())};
 }
 
 inline Span write_span(const at::Tensor& tensor, int64_t first = 0) {
-  return {static_cast<char*>(tensor.mutable_data_ptr()) + first * tensor.element_size(), element_of(tensor)};
+  return {static_cast<char*>(tensor.mutable_data_ptr()) + first * tensor.element_size(),
+          element_of(tensor.scalar_type())};
 }
 
 /// A vector as float32; a tensor that owns them.

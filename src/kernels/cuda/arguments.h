@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/namespace.h"
+#include "kernels/element.h"
 #include "kernels/random_key.h"
 
 /// What kernels are told; plain data, for nvcc as for those who call them.
@@ -13,7 +14,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// A CUDA stream, as c10::Stream::native_handle() gives it.
 using Stream = void*;
 
-enum class Element : int { kFloat, kBFloat16, kHalf };
+using kernels::Element;
 
 /// Elements somewhere in device memory, or none.
 struct Span {

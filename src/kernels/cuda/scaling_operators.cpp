@@ -19,11 +19,7 @@ bool can_run(const at::Tensor& first, const Tensors&... others) {
          (... && (has_kernel(others.scalar_type()) && others.strides() == first.strides()));
 }
 
-Span span_to_check(at::ScalarType kept_as) {
-  return {nullptr, kept_as == at::kFloat  ? Element::kFloat
-                   : kept_as == at::kHalf ? Element::kHalf
-                                          : Element::kBFloat16};
-}
+Span span_to_check(at::ScalarType kept_as) { return {nullptr, element_of(kept_as)}; }
 
 /// Reads and, where they have room, unscales `gradients`, and gives the verdict on them.
 at::Tensor run(const std::vector<Unscaled>& gradients, const ScaleOfGradients& scale) {

@@ -3,28 +3,19 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
 
 #include <cmath>
 
 #include "kernels/cuda/arguments.h"
 #include "kernels/dropout_site.h"
+#include "kernels/dtypes.h"
 
 /// Tensors as the kernels take them.
 namespace mezzo::kernels::MEZZO_CUDA {
 
-inline Element element_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kFloat: return Element::kFloat;
-    case at::kBFloat16: return Element::kBFloat16;
-    case at::kHalf: return Element::kHalf;
-    default: TORCH_INTERNAL_ASSERT(false, "no kernel for ", tensor.scalar_type());
-  }
-}
-
 /// Elements of a contiguous tensor, to read or to write; none of an undefined one.
 inline Span span_of(const at::Tensor& tensor) {
-  return tensor.defined() ? Span{const_cast<void*>(tensor.const_data_ptr()), element_of(tensor)} : Span{};
+  return tensor.defined() ? Span{const_cast<void*>(tensor.const_data_ptr()), element_of(tensor.scalar_type())} : Span{};
 }
 
 inline Mask mask_of(const DropoutSite& site) {

@@ -29,7 +29,7 @@ std::unique_ptr<ModelConfig> read_bert_config(const ConfigFields& fields) {
 void BertConfig::save(const std::filesystem::path& config_json) const {
   using Json = nlohmann::ordered_json;
   Json json = {
-      {"architectures", {"BertForSequenceClassification"}},
+      {"architectures", {architecture("Bert", problem_type)}},
       {"model_type", "bert"},
       {"vocab_size", vocab_size},
       {"hidden_size", hidden_size},

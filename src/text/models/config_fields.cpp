@@ -45,7 +45,7 @@ void ConfigFields::read_one_of(const char* name, std::string& value, const std::
 }
 
 void ConfigFields::read_common(ModelConfig& config) const {
-  read_one_of("problem_type", config.problem_type, {kProblemTypes.begin(), kProblemTypes.end()});
+  read_one_of("problem_type", config.problem_type, problem_type_names());
   read("vocab_size", config.vocab_size, 1);
   read("hidden_size", config.hidden_size, 1);
   read("num_hidden_layers", config.num_hidden_layers, 1);
@@ -86,6 +86,13 @@ std::vector<std::string> ConfigFields::read_label_names() const {
     seen[id] = true;
   }
   return names;
+}
+
+std::string architecture(std::string_view family, std::string_view problem_type) {
+  const auto type = std::ranges::find(kProblemTypes, problem_type, &ProblemType::name);
+  TORCH_CHECK_VALUE(type != kProblemTypes.end(), "problem_type is \"", problem_type,
+                    "\", mezzo runs: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
+  return fmt::format("{}{}", family, type->architecture);
 }
 
 void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string>& names) {

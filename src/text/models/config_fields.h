@@ -36,6 +36,11 @@ class ConfigFields {
   nlohmann::json object_;
 };
 
+/// transformers' class of a family's models for a problem type, for `architectures`:
+/// "BertForSequenceClassification".
+/// @throws c10::ValueError  for a problem type that there is no Task for.
+std::string architecture(std::string_view family, std::string_view problem_type);
+
 /// id2label and label2id, as transformers writes them; nothing where there are no names.
 void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string>& names);
 

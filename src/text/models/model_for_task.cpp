@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "encoder/block_ops.h"
+#include "kernels/dtypes.h"
 #include "text/models/modules.h"
 
 namespace mezzo::text {
@@ -59,8 +60,7 @@ void ModelForTask::init_parameter(const std::string& name, at::Tensor& parameter
 }
 
 std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtype) {
-  TORCH_CHECK_VALUE(dtype == at::kHalf || dtype == at::kBFloat16,
-                    "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
+  TORCH_CHECK_VALUE(is_half(dtype), "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
   std::map<std::string, at::Tensor> shadows;
   if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
     return shadows;  // only fused blocks read them

@@ -50,10 +50,16 @@ std::string parameter_name(const ModelForTask& model, const Parameters& paramete
   return parameters.contains(name) ? name : parameters.contains(inside) ? inside : stored;
 }
 
+bool is_of_head(const ModelConfig& config, std::string_view parameter) {
+  const std::string_view head = config.head_prefix();
+  return parameter.starts_with(head) && parameter.substr(head.size()).starts_with('.');
+}
+
 }  // namespace
 
-bool has_classifier(const std::filesystem::path& folder) {
-  return SafetensorsReader(weights_path(folder)).contains("classifier.weight");
+bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
+  const auto names = SafetensorsReader(weights_path(folder)).names();
+  return std::ranges::any_of(names, [&](const std::string& name) { return is_of_head(config, name); });
 }
 
 namespace {
@@ -79,10 +85,10 @@ LoadedWeights load(ModelForTask& model,
   at::NoGradGuard no_grad;
   LoadedWeights loaded;
   for (auto& item : parameters) {
-    const bool is_of_head = model.layer_of(item.key()) > model.config().num_hidden_layers;
+    const bool may_be_missing = model.layer_of(item.key()) > model.config().num_hidden_layers;
     const auto found = stored.find(item.key());
     if (found == stored.end()) {
-      TORCH_CHECK_VALUE(is_of_head, path.string(), ": has no tensor ", item.key(), ", which config.json calls for");
+      TORCH_CHECK_VALUE(may_be_missing, path.string(), ": has no tensor ", item.key(), ", which config.json calls for");
       loaded.initialised.push_back(item.key());
       continue;
     }
@@ -90,7 +96,7 @@ LoadedWeights load(ModelForTask& model,
     TORCH_CHECK_VALUE(tensor.sizes() == item.value().sizes() && at::isFloatingType(tensor.scalar_type()), path.string(),
                       ": ", found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
                       item.value().sizes(),
-                      item.key().starts_with("classifier.") ? " (one row a label of the data)" : " by config.json");
+                      is_of_head(model.config(), item.key()) ? " (one row a label of the data)" : " by config.json");
     take(item.value(), tensor, [&] { file.release(found->second); });
     stored.erase(found);
   }

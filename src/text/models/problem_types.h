@@ -2,10 +2,24 @@
 
 #include <array>
 #include <string_view>
+#include <vector>
 
 namespace mezzo::text {
 
-/// Those of config.json that there is a Task for, which make_task() makes.
-constexpr std::array<std::string_view, 1> kProblemTypes = {"single_label_classification"};
+struct ProblemType {
+  std::string_view name;          ///< in config.json
+  std::string_view architecture;  ///< what ends the name of transformers' class: "Bert" + this
+};
+
+/// Those that there is a Task for, which make_task() makes.
+constexpr std::array<ProblemType, 1> kProblemTypes = {{{"single_label_classification", "ForSequenceClassification"}}};
+
+inline std::vector<std::string_view> problem_type_names() {
+  std::vector<std::string_view> names;
+  for (const ProblemType& type : kProblemTypes) {
+    names.push_back(type.name);
+  }
+  return names;
+}
 
 }  // namespace mezzo::text

@@ -376,9 +376,9 @@ std::string render_quality(const ReportInput& input) {
     out += "<section><h2>Confusion matrix" + of + "</h2><div class=\"card\">" +
            render_confusion(input.confusion_matrix, input.label_names) + "</div></section>\n";
   }
-  if (!input.classification_report.empty()) {
+  if (!input.evaluation_report.empty()) {
     out += "<section><h2>Classification report" + of + "</h2><div class=\"card\"><pre>" +
-           escape_html(input.classification_report) + "</pre></div></section>\n";
+           escape_html(input.evaluation_report) + "</pre></div></section>\n";
   }
   return out + "</div>\n";
 }

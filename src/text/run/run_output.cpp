@@ -338,7 +338,7 @@ void RunOutput::write_report(const std::string& notice,
   if (evaluation && !evaluation->report.empty()) {
     input.evaluated = evaluated;
     input.confusion_matrix = evaluation->confusion_matrix;
-    input.classification_report = evaluation->report;
+    input.evaluation_report = evaluation->report;
   }
   input.settings = config_.settings();
   input.environment = environment(setup_);

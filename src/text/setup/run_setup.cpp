@@ -31,10 +31,10 @@ std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
   return model;
 }
 
-/// A trained classifier keeps its labels; everything else takes those of the training data.
+/// A trained head keeps its labels; everything else takes those of the training data.
 std::shared_ptr<const Task> choose_task(const TrainConfig& config, const ModelConfig& model, const LabeledRows& rows) {
   TaskOptions options{.allow_empty_classes = config.allow_empty_classes};
-  if (!config.model.empty() && has_classifier(config.model)) {
+  if (!config.model.empty() && has_head(model, config.model)) {
     model.check_labels(config.model / "config.json");
     options.label_names = model.label_names;
   }

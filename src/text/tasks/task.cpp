@@ -29,11 +29,12 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
                                                          : LabelMap::from_names(options.label_names));
 }
 
-static_assert(std::ranges::equal(kProblemTypes, std::array{SingleLabelClassification::kProblemType}));
+static_assert(
+    std::ranges::equal(kProblemTypes, std::array{SingleLabelClassification::kProblemType}, {}, &ProblemType::name));
 
 std::shared_ptr<const Task> make_task(std::string_view problem_type, std::vector<std::string> label_names) {
   TORCH_CHECK_VALUE(problem_type == SingleLabelClassification::kProblemType, "problem_type is \"", problem_type,
-                    "\", mezzo runs: ", fmt::format("{}", fmt::join(kProblemTypes, ", ")));
+                    "\", mezzo runs: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
   return std::make_shared<SingleLabelClassification>(LabelMap::from_names(std::move(label_names)));
 }
 

@@ -5,18 +5,21 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <fstream>
+
+#include "text/io/read_file.h"
 
 namespace mezzo::text {
 namespace {
+
+constexpr uint64_t kMaxBytes = 1 << 20;  // far more than a line for each op there is
 
 /// One file being read: says where a mistake is.
 class PolicyReader {
  public:
   explicit PolicyReader(const std::filesystem::path& path) : path_(path.string()) {}
 
-  OpPolicy read(std::istream& in) const {
-    const auto table = parse(in);
+  OpPolicy read() const {
+    const auto table = parse();
     OpPolicy policy;
     for (const auto& [key, value] : table) {  // by name: ops before preset
       check(key == "preset" || key == "ops", value,
@@ -33,9 +36,10 @@ class PolicyReader {
   }
 
  private:
-  toml::table parse(std::istream& in) const {
+  toml::table parse() const {
+    const std::string contents = read_file(path_, kMaxBytes);
     try {
-      return toml::parse(in, path_);
+      return toml::parse(contents, path_);
     } catch (const toml::parse_error& error) {
       TORCH_CHECK_VALUE(false, path_, ":", error.source().begin.line, ": ", std::string(error.description()));
     }
@@ -83,10 +87,9 @@ class PolicyReader {
 }  // namespace
 
 OpPolicy load_op_policy(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  TORCH_CHECK(in && !std::filesystem::is_directory(path), "cannot read the op policy ", path.string(),
-              "; it is neither a preset (cuda, cpu, cuda_2020, norms_stay_low) nor a readable file");
-  return PolicyReader(path).read(in);
+  TORCH_CHECK(std::filesystem::exists(path) && !std::filesystem::is_directory(path), "cannot read the op policy ",
+              path.string(), "; it is neither a preset (cuda, cpu, cuda_2020, norms_stay_low) nor a readable file");
+  return PolicyReader(path).read();
 }
 
 OpPolicy parse_op_policy(const std::string& name_or_path) {

@@ -42,6 +42,16 @@ TEST_F(BertConfigTest, KeepsTheNamesOfManyLabelsInOrder) {
   EXPECT_EQ(nlohmann::json::parse(text)["label2id"]["label 49999"], 49'999);
 }
 
+TEST_F(BertConfigTest, NamesTransformersClassForItsProblemType) {
+  BertConfig config;
+  config.save(folder_ / "config.json");
+  const auto saved = nlohmann::json::parse(ScratchFolder::read(folder_ / "config.json"));
+  EXPECT_EQ(saved["architectures"], nlohmann::json({"BertForSequenceClassification"}));
+  config.problem_type = "chess";
+  EXPECT_EQ(value_error([&] { config.save(folder_ / "config.json"); }, folder_),
+            "problem_type is \"chess\", mezzo runs: single_label_classification");
+}
+
 TEST(MakeModelTest, WantsANameForEachOutputOrNoneAtAll) {
   const ScratchFolder none;
   BertConfig config;

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-// That TensorBoard itself reads the files is tests/python/test_tensorboard.py.
+// That TensorBoard itself reads the files is tests/python/text/test_tensorboard.py.
 
 namespace mezzo::text {
 namespace {

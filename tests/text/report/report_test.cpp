@@ -13,7 +13,7 @@
 #include "text/report/html.h"
 #include "text/report/svg_chart.h"
 
-// That pages are well-formed, and curves true to the data, is tests/python/test_report.py.
+// That pages are well-formed, and curves true to the data, is tests/python/text/test_report.py.
 
 namespace mezzo::text {
 namespace {
@@ -116,7 +116,7 @@ TEST(ReportTest, SaysWhatWasTrainedWhenAndHowItEnded) {
   EXPECT_THAT(render_report(input), Not(HasSubstr("class=\"card notice\"")));
   input.notice = "This run failed after step 4 of 9: <why>";
   input.evaluated = "test, model of step 2";
-  input.classification_report = "accuracy";
+  input.evaluation_report = "accuracy";
   const std::string page = render_report(input);
   EXPECT_THAT(page, HasSubstr("<title>MiniLM trained on emotion/train.json, 2026-11-22 23:58 to 23:59 UTC</title>"));
   EXPECT_THAT(page, HasSubstr("<h1>MiniLM trained on emotion/train.json</h1>\n<p class=\"sub\">2026-11-22 23:58 to"));
@@ -162,7 +162,7 @@ TEST(ReportTest, EscapesEveryString) {
   input.title = evil;
   input.evals[0].split = evil;
   input.label_names = {evil, evil};
-  input.classification_report = evil;
+  input.evaluation_report = evil;
   input.settings = input.environment = {{evil, evil}};
   const std::string page = render_report(input);
   EXPECT_THAT(page, Not(HasSubstr("<script")));

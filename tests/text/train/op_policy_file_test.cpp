@@ -55,6 +55,11 @@ TEST_F(OpPolicyFileTest, MistakesAreToldWithTheirLine) {
   expect_refused("preset = \n", "1: ");
 }
 
+TEST_F(OpPolicyFileTest, AFileWithoutAnEndIsNotReadToItsEnd) {
+  EXPECT_THAT([&] { load_op_policy("/dev/zero"); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("/dev/zero: has more than 1048576 bytes")));
+}
+
 TEST_F(OpPolicyFileTest, ANameThatIsNeitherPresetNorFileIsRefused) {
   EXPECT_EQ(parse_op_policy("cpu").lines(), OpPolicy::preset("cpu").lines());
   EXPECT_THAT(

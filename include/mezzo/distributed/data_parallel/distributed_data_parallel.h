@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 

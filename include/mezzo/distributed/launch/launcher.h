@@ -43,13 +43,8 @@ struct LaunchOptions {
 
 /// Starts `nproc` processes that find each other by torchrun's environment (`RANK`, `WORLD_SIZE`,
 /// `MASTER_ADDR` …), and waits for them. docs/launch.md says what ranks find, what is printed, and
-/// how a run ends; in short: node 0's launcher hosts the `c10d::TCPStore` where ranks meet. Lines
-/// of ranks appear whole after `[rank N] `, cut after a mebibyte; on a terminal the node's first
-/// rank has one for its stderr, to draw a progress bar. When a rank fails, the others are ended,
-/// and a line on stderr says which and why. SIGINT and SIGTERM are passed on once, SIGHUP as
-/// SIGTERM; a second one ends the ranks. Ranks see a broken pipe when nobody reads this process's
-/// output; a full disk is reported, and they go on. Ranks are process groups of their own; none of
-/// their processes outlives this call, nor the death of this process by SIGKILL.
+/// how a run ends. When one rank fails, the others are ended, and a line on stderr says which failed
+/// and why. No process of a rank outlives this call, nor the death of this process by SIGKILL.
 ///
 /// Installs signal handlers for the time of the call and puts back those it found. One call at a
 /// time in a process. The thread must outlive the ranks: Linux ends them when the thread that

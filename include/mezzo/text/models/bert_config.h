@@ -20,6 +20,7 @@ struct BertConfig : ModelConfig {
   double layer_norm_eps = 1e-12;
 
   std::string_view model_type() const override { return "bert"; }
+  std::string_view head_prefix() const override { return "classifier"; }
   void set_dropout(double p) override;
   std::map<std::string, std::string> values() const override;
   void save(const std::filesystem::path& config_json) const override;

@@ -33,6 +33,9 @@ struct ModelConfig {
   /// As config.json spells it: "bert".
   virtual std::string_view model_type() const = 0;
 
+  /// What begins the names of the head's parameters, as transformers writes them: "classifier".
+  virtual std::string_view head_prefix() const = 0;
+
   /// Most tokens of a text, [CLS] and [SEP] included.
   virtual int64_t max_tokens() const { return max_position_embeddings; }
 

@@ -69,7 +69,8 @@ class ModelForTask : public torch::nn::Module {
   /// is made anew when next used.
   /// @param dtype  kHalf or kBFloat16
   /// @return by the parameter's name; none on a kind of device whose blocks are not fused, since
-  ///   nothing would read them: fused they are on CPUs and on CUDA devices
+  ///   nothing would read them: fused they are on CPUs and, if built with CUDA kernels, on CUDA
+  ///   devices
   /// @throws c10::ValueError  for another dtype
   std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
 

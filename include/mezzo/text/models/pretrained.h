@@ -16,8 +16,8 @@ struct LoadedWeights {
   std::vector<std::string> unused;       ///< tensors of the file that the model has no place for
 };
 
-/// Whether `folder` holds a trained classifier, not only an encoder.
-bool has_classifier(const std::filesystem::path& folder);
+/// Whether `folder`, whose config is `config`, holds a trained head, not only an encoder.
+bool has_head(const ModelConfig& config, const std::filesystem::path& folder);
 
 /// Fills `model` from `folder`/model.safetensors, written by transformers or by mezzo: names with
 /// or without the prefix of the family (`bert.`), any floating dtype, old names `LayerNorm.gamma`

@@ -28,13 +28,13 @@ struct ReportInput {
   std::vector<std::string> label_names;                ///< by label; a label without a name is shown by its number
   std::string evaluated;                               ///< what the two below are of: split and model
   std::vector<std::vector<int64_t>> confusion_matrix;  ///< counts, [true label][predicted label]
-  std::string classification_report;                   ///< as scikit-learn prints it
+  std::string evaluation_report;                       ///< Evaluation::report of the task
   Pairs settings;                                      ///< in the order to show them
   Pairs environment;                                   ///< versions, machine
 };
 
 /// Renders `report.html`: headline numbers, curves over the steps, what `--diagnose` found,
-/// confusion matrix, classification report, settings and environment. The page is one
+/// confusion matrix, the evaluation's report, settings and environment. The page is one
 /// self-contained file: no script, nothing loaded, light and dark by the reader's preference, fit
 /// for print and narrow screens. All strings are escaped, so texts and names may come from
 /// anywhere. Long runs are thinned to what the pixels can show (least and greatest value of each

@@ -61,18 +61,17 @@ Setting::Check one_of(std::string_view flag, std::vector<std::string> known);
 void check_batching(const std::string& name);
 void check_schedule_name(const std::string& name);
 
-// Products of what is counted must stay far from the largest number there is, so
-// that none turns negative.
-constexpr double kMillion = 1e6;
-constexpr double kMostSteps = 1e9;  // a year of 30 a second
-constexpr double kHuge = 1e30;
-constexpr double kSmallestScale = 1e-30;  // its reciprocal is a float32 too
-
 /// Calls `visit(const Setting&, field)` for every field: the one place where a setting is declared,
 /// its default and meaning in C++ apart, which stand in TrainConfig. Flags, TOML keys, checks,
 /// run.json and what resuming compares follow.
 template <class Config, class Visit>
 void visit_settings(Config& config, Visit&& visit) {
+  // Products of what is counted must stay far from the largest number there is, so that none turns negative.
+  constexpr double kMillion = 1e6;
+  constexpr double kMostSteps = 1e9;  // a year of 30 a second
+  constexpr double kHuge = 1e30;
+  constexpr double kSmallestScale = 1e-30;  // its reciprocal is a float32 too
+
   constexpr std::string_view kData = "Data";
   visit(Setting(kData, "model", "Hugging Face folder to start from").changes_no_numbers(), config.model);
   visit(Setting(kData, "model-config", "config.json of a model with fresh weights").changes_no_numbers(),

@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
+#include "kernels/element.h"
 #include "kernels/random_key.h"
 
 namespace mezzo::kernels::cpu {
 
-/// What an array holds; kernels compute in float32 whatever it is.
-enum class Element { kFloat, kBFloat16, kHalf };
+using kernels::Element;
 
 /// Elements somewhere, to read.
 struct ConstSpan {

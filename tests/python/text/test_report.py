@@ -149,7 +149,7 @@ def test_random_strings_make_a_well_formed_page(tmp_path, seed):
     size = rng.choice([2, 6, 20, 40, 61])
     page = render(tmp_path, steps(3), title=text(), label_names=[text() for _ in range(size)],
                   confusion_matrix=[[rng.randint(0, 9) for _ in range(size)] for _ in range(size)],
-                  classification_report=text(), settings=[(text(), text())],
+                  evaluation_report=text(), settings=[(text(), text())],
                   environment=[(text(), text())])
     charts(page)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe]", page)

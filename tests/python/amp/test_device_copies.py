@@ -7,7 +7,7 @@ import _mezzo
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ROOT = pathlib.Path(__file__).parents[2]
+ROOT = pathlib.Path(__file__).parents[3]
 aten = torch.ops.aten
 
 

@@ -29,7 +29,7 @@ std::string render(const std::string& metrics,
                    const std::vector<std::string>& label_names,
                    const std::string& evaluated,
                    const std::vector<std::vector<int64_t>>& confusion_matrix,
-                   const std::string& classification_report,
+                   const std::string& evaluation_report,
                    const mezzo::text::ReportInput::Pairs& settings,
                    const mezzo::text::ReportInput::Pairs& environment) {
   auto records = mezzo::text::read_run_records(metrics);
@@ -45,7 +45,7 @@ std::string render(const std::string& metrics,
                                      .label_names = label_names,
                                      .evaluated = evaluated,
                                      .confusion_matrix = confusion_matrix,
-                                     .classification_report = classification_report,
+                                     .evaluation_report = evaluation_report,
                                      .settings = settings,
                                      .environment = environment});
 }
@@ -58,5 +58,5 @@ void bind_report(py::module_& m) {
   m.def("render_report", &render, py::arg("metrics"), py::kw_only(), py::arg("title") = "run", py::arg("when") = "",
         py::arg("notice") = "", py::arg("best_step") = py::none(), py::arg("label_names") = std::vector<std::string>{},
         py::arg("evaluated") = "", py::arg("confusion_matrix") = std::vector<std::vector<int64_t>>{},
-        py::arg("classification_report") = "", py::arg("settings") = Pairs{}, py::arg("environment") = Pairs{});
+        py::arg("evaluation_report") = "", py::arg("settings") = Pairs{}, py::arg("environment") = Pairs{});
 }

@@ -1,0 +1,255 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <numbers>
+#include <random>
+#include <vector>
+
+#include "encoder/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/element_kernels.h"
+
+// Knows nothing of LibTorch, so that scripts/check_arm64.sh can run it: kernels of one instruction
+// set against the same formulas in float64. Dropout is compared where LibTorch is.
+
+namespace mezzo::encoder::cpu {
+namespace {
+
+using Numbers = std::vector<float>;
+using Exact = std::vector<double>;
+
+class SimdKernelsTest : public testing::Test {
+ protected:
+  Numbers normal(int64_t count) {
+    Numbers numbers(static_cast<size_t>(count));
+    for (float& number : numbers) {
+      number = std::normal_distribution<float>()(random_);
+    }
+    return numbers;
+  }
+
+  const SimdKernels& kernels_ = simd_kernels();
+
+ private:
+  std::mt19937 random_{1};
+};
+
+ConstSpan read(const Numbers& numbers) { return {numbers.data(), Element::kFloat}; }
+Span write(Numbers& numbers) { return {numbers.data(), Element::kFloat}; }
+
+/// @param roundings  how many, of numbers near 1, an element may have seen
+void expect_close(const Numbers& mine, const Exact& right, int64_t roundings) {
+  ASSERT_EQ(mine.size(), right.size());
+  for (size_t i = 0; i < mine.size(); ++i) {
+    ASSERT_NEAR(mine[i], right[i], static_cast<double>(roundings) * 0x1p-24 * std::max(1.0, std::fabs(right[i])))
+        << "at " << i;
+  }
+}
+
+double derivative(const std::function<double(double)>& function, double x) {
+  return (function(x + 1e-5) - function(x - 1e-5)) / 2e-5;  // to 1e-10
+}
+
+TEST_F(SimdKernelsTest, ActivationsAreTheirFormulas) {
+  const std::function<double(double)> formulas[] = {
+      [](double x) { return x / 2 * std::erfc(-x / std::numbers::sqrt2); },
+      [](double x) { return x / (1 + std::exp(-std::sqrt(8 / std::numbers::pi) * (x + 0.044715 * x * x * x))); },
+      [](double x) { return std::fmax(x, 0); }};
+  for (const auto kind : {ActivationKind::kGelu, ActivationKind::kGeluTanh, ActivationKind::kRelu}) {
+    for (const int64_t columns : {1, 7, 64, 101}) {
+      SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(kind) << ", columns " << columns);
+      const int64_t rows = 3;
+      const Numbers product = normal(rows * columns), bias = normal(columns), grad = normal(rows * columns);
+      Numbers output(product.size()), grad_product(product.size()), again(product.size()), sums(bias.size());
+      kernels_.bias_activation({read(product), bias.data(), kind, write(output)}, 0, rows, columns);
+      kernels_.bias_activation_backward(
+          {read(product), bias.data(), kind, read(grad), write(grad_product), write(again)}, 0, rows, columns,
+          sums.data());
+      Exact right(product.size()), right_grad(product.size()), right_sums(bias.size());
+      for (size_t i = 0; i < right.size(); ++i) {
+        const double x = product[i] + bias[i % bias.size()];  // rounded, as theirs
+        const auto& formula = formulas[static_cast<int>(kind)];
+        right[i] = formula(x);
+        right_grad[i] = grad[i] * derivative(formula, x);
+        right_sums[i % bias.size()] += right_grad[i];
+      }
+      expect_close(output, right, 8);
+      expect_close(grad_product, right_grad, 64);  // the tanh form's slope is a difference
+      expect_close(sums, right_sums, 3 * 64);
+      EXPECT_EQ(again, output);
+    }
+  }
+}
+
+TEST_F(SimdKernelsTest, ResidualLayerNormIsItsFormula) {
+  for (const int64_t columns : {1, 7, 64, 101}) {
+    SCOPED_TRACE(testing::Message() << "columns " << columns);
+    const int64_t rows = 3;
+    const Numbers product = normal(rows * columns), bias = normal(columns), residual = normal(rows * columns),
+                  weight = normal(columns), shift = normal(columns), grad = normal(rows * columns);
+    Numbers output(product.size()), normalised(product.size()), rstd(rows);
+    Numbers scratch(static_cast<size_t>(kernels_.row_scratch(columns)));
+    const float eps = 0.5f;  // so that a row of one column is no division by nearly 0
+    kernels_.residual_layer_norm({read(product),
+                                  bias.data(),
+                                  read(residual),
+                                  {weight.data(), shift.data(), eps},
+                                  {},
+                                  nullptr,
+                                  write(output),
+                                  normalised.data(),
+                                  rstd.data()},
+                                 0, rows, columns, scratch.data());
+    Numbers grad_residual(product.size()), grad_product(product.size()), sums(3 * bias.size());
+    kernels_.residual_layer_norm_backward({read(grad),
+                                           normalised.data(),
+                                           rstd.data(),
+                                           weight.data(),
+                                           {},
+                                           nullptr,
+                                           write(grad_residual),
+                                           write(grad_product)},
+                                          0, rows, columns, sums.data(), scratch.data());
+    Exact right(product.size()), right_grad(product.size()), right_sums(sums.size());
+    const auto n = static_cast<size_t>(columns);
+    for (size_t first = 0; first < right.size(); first += n) {
+      Exact x(n);
+      double mean = 0, variance = 0, mean_grad = 0, mean_product = 0;
+      for (size_t i = 0; i < n; ++i) {
+        x[i] = double{product[first + i]} + bias[i] + residual[first + i];
+        mean += x[i] / static_cast<double>(n);
+      }
+      for (double& value : x) {
+        value -= mean;
+        variance += value * value / static_cast<double>(n);
+      }
+      const double scale = 1 / std::sqrt(variance + eps);
+      for (size_t i = 0; i < n; ++i) {
+        x[i] *= scale;
+        right[first + i] = x[i] * weight[i] + shift[i];
+        const double weighted = double{grad[first + i]} * weight[i];
+        mean_grad += weighted / static_cast<double>(n);
+        mean_product += weighted * x[i] / static_cast<double>(n);
+        right_sums[i] += grad[first + i] * x[i];
+        right_sums[n + i] += grad[first + i];
+      }
+      for (size_t i = 0; i < n; ++i) {
+        right_grad[first + i] = (double{grad[first + i]} * weight[i] - mean_grad - x[i] * mean_product) * scale;
+        right_sums[2 * n + i] += right_grad[first + i];
+      }
+    }
+    expect_close(output, right, 32);
+    expect_close(grad_residual, right_grad, 64);
+    expect_close(sums, right_sums, 3 * 64);
+    EXPECT_EQ(grad_product, grad_residual) << "without dropout";
+  }
+}
+
+TEST_F(SimdKernelsTest, HalfTypesAreReadAndWrittenAsFloat32IsRounded) {
+  const auto& loops = kernels::cpu::element_kernels();
+  const int64_t columns = 101;
+  const Numbers bias = normal(columns), weight = normal(columns), numbers = normal(columns);
+  for (const Element element : {Element::kBFloat16, Element::kHalf}) {
+    std::vector<uint16_t> words(columns), mine(columns), right(columns);
+    Numbers wide(columns), output(columns), scratch(static_cast<size_t>(kernels_.row_scratch(columns)));
+    loops.from_float(numbers.data(), {words.data(), element}, columns);
+    loops.to_float({words.data(), element}, wide.data(), columns);
+    const auto run = [&](ConstSpan in, Span out) {
+      kernels_.residual_layer_norm(
+          {in, bias.data(), in, {weight.data(), bias.data(), 1e-5f}, {}, nullptr, out, nullptr, nullptr}, 0, 1, columns,
+          scratch.data());
+    };
+    run({words.data(), element}, {mine.data(), element});
+    run(read(wide), write(output));
+    loops.from_float(output.data(), {right.data(), element}, columns);
+    EXPECT_EQ(mine, right) << static_cast<int>(element);
+  }
+}
+
+TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
+  for (const int64_t queries : {1, 5, 19}) {
+    for (const int64_t keys : {1, 6, 33}) {
+      for (const int64_t size : {7, 16, 32}) {
+        SCOPED_TRACE(testing::Message() << queries << " queries, " << keys << " keys, head size " << size);
+        const int64_t stride = size + 3;
+        const Numbers q = normal(queries * stride), k = normal(keys * stride), v = normal(keys * stride),
+                      grad = normal(queries * stride);
+        Numbers output(q.size()), log_sum_exp(static_cast<size_t>(queries));
+        Numbers scratch(static_cast<size_t>(kernels_.attention_scratch(keys, size)));
+        const float scale = 1 / std::sqrt(static_cast<float>(size));
+        const AttentionTile tile{.query = read(q),
+                                 .key = read(k),
+                                 .value = read(v),
+                                 .values_are_keys = false,
+                                 .query_stride = stride,
+                                 .key_stride = stride,
+                                 .value_stride = stride,
+                                 .query_bias = nullptr,
+                                 .key_bias = nullptr,
+                                 .value_bias = nullptr,
+                                 .num_queries = queries,
+                                 .num_keys = keys,
+                                 .head_size = size,
+                                 .scale = scale,
+                                 .dropout = {},
+                                 .first_query_number = 0,
+                                 .query_number_step = 1,
+                                 .output = write(output),
+                                 .output_stride = stride,
+                                 .log_sum_exp = log_sum_exp.data(),
+                                 .weight_sums = nullptr};
+        kernels_.attention(tile, scratch.data());
+        Numbers grad_q(q.size()), grad_k(k.size()), grad_v(v.size());
+        kernels_.attention_backward({.forward = tile,
+                                     .grad_output = read(grad),
+                                     .grad_weight_sums = nullptr,
+                                     .grad_query = write(grad_q),
+                                     .grad_key = write(grad_k),
+                                     .grad_value = write(grad_v),
+                                     .sums = nullptr,
+                                     .sum_stride = 0},
+                                    scratch.data());
+
+        const auto dot = [&](const Numbers& a, int64_t row, const Numbers& b, int64_t other) {
+          double sum = 0;
+          for (int64_t d = 0; d < size; ++d) {
+            sum += double{a[row * stride + d]} * b[other * stride + d];
+          }
+          return sum;
+        };
+        Exact right(q.size()), right_q(q.size()), right_k(k.size()), right_v(v.size());
+        for (int64_t i = 0; i < queries; ++i) {
+          Exact weight(keys), slope(keys);
+          double total = 0, mean_slope = 0;
+          for (int64_t j = 0; j < keys; ++j) {
+            total += weight[j] = std::exp(dot(q, i, k, j) * scale);
+          }
+          for (int64_t j = 0; j < keys; ++j) {
+            weight[j] /= total;
+            slope[j] = dot(grad, i, v, j);
+            mean_slope += weight[j] * slope[j];
+          }
+          for (int64_t j = 0; j < keys; ++j) {
+            const double grad_score = weight[j] * (slope[j] - mean_slope) * scale;
+            for (int64_t d = 0; d < size; ++d) {
+              right[i * stride + d] += weight[j] * v[j * stride + d];
+              right_q[i * stride + d] += grad_score * k[j * stride + d];
+              right_k[j * stride + d] += grad_score * q[i * stride + d];
+              right_v[j * stride + d] += weight[j] * grad[i * stride + d];
+            }
+          }
+        }
+        // A score has seen a rounding a column, and sums one a key or query.
+        expect_close(output, right, size + keys);
+        expect_close(grad_q, right_q, 4 * (size + keys));
+        expect_close(grad_k, right_k, 4 * (size + queries));
+        expect_close(grad_v, right_v, 4 * (size + queries));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mezzo::encoder::cpu
