@@ -23,8 +23,8 @@ if [[ ! -d build ]]; then
   echo "gpu: nothing is built here; run bash build.sh first" >&2
   exit 1
 fi
-if ((has_gpu)) && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-  echo "gpu: $python's torch sees no GPU here; --without-gpu runs what needs none" >&2
+if ((has_gpu)) && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+  echo "gpu: $python has no torch that sees a GPU here; --without-gpu runs what needs none" >&2
   exit 1
 fi
 
