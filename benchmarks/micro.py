@@ -8,7 +8,7 @@ import support
 
 PROGRAMS = support.PROGRAM.parent
 APART = {"autocast_overhead"}  # has a script that runs Python beside it
-QUICK = {"bert_blocks", "finite_tracer", "matrix_products", "optimizer_step"}
+QUICK = {"bert_blocks", "finite_tracer", "matrix_products", "optimizer_step", "scaler_overhead"}
 PEERS = {"optimizer_step": "optimizer_step.py"}  # prints more rows for the table
 
 PAGES = {
@@ -25,6 +25,9 @@ PAGES = {
                         "640 rows. mezzo: products that do not wait for each other together. LibTorch: one after the other, half"
                         " precision with `CpuHalfCompute`, without which it takes many times as long where the processor has no"
                         " instructions for it."),
+    "scaler_overhead": ("What a GradScaler costs",
+                        "A training step in fp16 with a GradScaler and without, in turn, on a tiny BERT; on a GPU, `gpu.py` runs it on"
+                        " MiniLM and BERT-base."),
     "optimizer_step": ("An optimizer step on BERT-base",
                        "Parameters in BERT-base's shapes; non-finite check, unscale, clipping by the norm, AdamW, and a bfloat16 copy"
                        " of the weights."),

@@ -5,7 +5,7 @@
 # benchmarks/run.sh training roofline
 set -euo pipefail
 cd "$(dirname "$0")/.."
-all=(micro autocast_overhead tokenizer startup training roofline flat emotion scaling slow_link)
+all=(micro autocast_overhead tokenizer startup training roofline flat emotion scaling slow_link gpu)
 flags=() names=()
 for argument in "$@"; do
   case $argument in
@@ -25,6 +25,10 @@ failed=()
 for name in "${names[@]}"; do
   if [[ $name == slow_link ]] && { ((EUID != 0)) || [[ ! -e /dev/net/tun ]]; }; then
     echo "== slow_link: left out, it needs root and /dev/net/tun" >&2
+    continue
+  fi
+  if [[ $name == gpu ]] && ! nvidia-smi -L >/dev/null 2>&1; then
+    echo "== gpu: left out, there is no GPU here" >&2
     continue
   fi
   echo "== $name" >&2

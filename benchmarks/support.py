@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "build/release/bin/mezzo"
+PROGRAM = Path(os.environ.get("MEZZO_PROGRAM", ROOT / "build/release/bin/mezzo"))
 PEERS = ROOT / "benchmarks/peers"
 SHARED = ROOT.parent / "shared/data"
 
@@ -115,10 +115,18 @@ def machine():
     return f"{processor()} ({widest}), {len(os.sched_getaffinity(0))} cores"
 
 
+def commit():
+    """A bundle has no history, but a file that names the commit."""
+    written = ROOT / ".commit"
+    if written.exists():
+        return written.read_text().strip()
+    found = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True, text=True)
+    return found.stdout.strip() or "without git"
+
+
 def versions():
-    commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], cwd=ROOT, capture_output=True, text=True)
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers"))
-    return f"mezzo {commit.stdout.strip() or 'without git'}, {packages}"
+    return f"mezzo {commit()}, {packages}"
 
 
 def command():
@@ -128,10 +136,11 @@ def command():
     return shlex.join(["python", name, *sys.argv[1:]])
 
 
-def page(options, name, title, about, *parts, made_by=None):
-    """Writes a page of results: how it was made, what it shows, then its tables."""
+def page(options, name, title, about, *parts, made_by=None, show=True):
+    """Writes a page of results: how it was made, what it shows, then its tables. Prints it, too."""
     made = f"`{made_by or command()}`, {date.today()}, {machine()}; {versions()}."
     options.results.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join([f"# {title}", f"{made}\n\n{about}" if about else made, *parts]) + "\n"
     (options.results / f"{name}.md").write_text(text)
-    print(text)
+    if show:
+        print(text)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # For a machine without network: puts into DIR what mezzo is built from, its own sources
 # and the headers of others, so that there `bash DIR/build.sh` builds with the CMake,
-# compiler and PyTorch (CUDA or not) that it finds, and `bash DIR/gpu.sh` runs the tests,
-# those that want a GPU among them.
+# compiler and PyTorch (CUDA or not) that it finds, and `bash DIR/gpu.sh` runs there the tests
+# that want a GPU, and the benchmarks.
 #   bash scripts/bundle.sh DIR
 set -euo pipefail
 if (($# != 1)); then
@@ -29,44 +29,16 @@ dpkg-query -L "${packages[@]}" | grep -E '^/usr/(include/|share/cmake/|lib/)' | 
   while read -r file; do
     [[ -f $file ]] && echo "${file#/}"
   done | tar -C / --dereference --files-from=- -cf - | tar -xf - -C "$bundle/third_party"
-[[ ! -d ../shared/data ]] || cp -r ../shared/data "$bundle/data"
+# Where the tests and benchmarks look for their data, and what they are of.
+[[ ! -d ../shared/data ]] || { mkdir "$bundle/shared" && cp -r ../shared/data "$bundle/shared/data"; }
+git describe --always --dirty --exclude '*' >"$bundle/mezzo/.commit"
 
-cat >"$bundle/build.sh" <<'EOF'
-#!/usr/bin/env bash
-# Builds mezzo and its C++ tests in build/ with what this machine has. Arguments go to CMake.
-# MEZZO_PYTHON: the Python that has torch; python3 where it is not set.
-set -euo pipefail
-cd "$(dirname "$0")"
-python=$(command -v "${MEZZO_PYTHON:-python3}") || { echo "build: there is no ${MEZZO_PYTHON:-python3}" >&2; exit 1; }
-torch=$("$python" -c 'import importlib.util as u; print(*u.find_spec("torch").submodule_search_locations)' 2>/dev/null) ||
-  { echo "build: $python has no torch; point MEZZO_PYTHON at a Python that has" >&2; exit 1; }
-command -v cmake >/dev/null || { echo "build: there is no cmake on the path" >&2; exit 1; }
-packages=()
-while read -r config; do
-  name=$(basename "$config" | sed -E 's/(-config|Config)\.cmake$//')
-  packages+=("-D${name}_DIR=$PWD/$(dirname "$config")")
-done < <(find third_party -name '*Config.cmake' -o -name '*-config.cmake')
-# The tests against PyTorch need Python's headers.
-prefix=$("$python" -c 'import os, sys, sysconfig as s; print(sys.prefix if os.path.exists(s.get_path("include") + "/Python.h") else "")')
-binding=(-DMEZZO_VENV="$PWD/no-tests-in-python")
-[[ ! -x $prefix/bin/python ]] || binding=(-DMEZZO_VENV="$prefix")
-generator=(-G "Unix Makefiles")
-! command -v ninja >/dev/null || generator=(-G Ninja)
-cmake -S mezzo -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 \
-  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=4 -DMEZZO_WERROR=OFF -DMEZZO_BUILD_TESTS=ON \
-  -DCMAKE_INCLUDE_PATH="$PWD/third_party/usr/include" -DTorch_DIR="$torch/share/cmake/Torch" \
-  -DMEZZO_PYTHON3="$python" "${binding[@]}" "${packages[@]}" "$@"
-cmake --build build --parallel "$(nproc)"
-EOF
-cat >"$bundle/gpu.sh" <<'EOF'
-#!/usr/bin/env bash
-# After build.sh: the tests, those that want a GPU among them. What they say goes to results/, too.
-set -euo pipefail
-cd "$(dirname "$0")"
-mkdir -p results
-export MEZZO_SHARED=$PWD MEZZO_EXAMPLES=$PWD/build/bin MEZZO_PROGRAM=$PWD/build/bin/mezzo HF_HUB_OFFLINE=1
-nvidia-smi | tee results/machine.txt
-(cd build && ctest --output-on-failure -R '^(core_tests|cuda_kernel_tests|encoder_tests|text_tests)$') | tee results/tests.txt
-EOF
+# What PyTorch's lists of autocast ops ask for; one file.
+python=${MEZZO_VENV:-.venv}/bin/python
+if expecttest=$("$python" -c 'import importlib.util as u; print(*u.find_spec("expecttest").submodule_search_locations)' 2>/dev/null); then
+  mkdir -p "$bundle/third_party/python" && cp -r "$expecttest" "$bundle/third_party/python"
+fi
+
+cp scripts/bundle/build.sh scripts/bundle/gpu.sh "$bundle"
 chmod +x "$bundle/build.sh" "$bundle/gpu.sh"
 echo "bundle: $bundle holds $(du -sh "$bundle" | cut -f1); copy it to the machine, and run bash build.sh there"

@@ -1,6 +1,6 @@
 /// One optimizer step over the parameters of BERT-base: check, unscale, clip, AdamW and a
 /// bfloat16 shadow copy, by mezzo and by LibTorch's own operations in the same process.
-/// Prints a table in Markdown.
+/// Prints a table in Markdown. Usage: bench_optimizer_step [--device cuda]
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bert_base_shapes.h"
+#include "medians.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
 
@@ -21,20 +22,24 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int kWarmups = 3, kRuns = 15;
-
 struct Timing {
   double median_ms, fastest_ms, slowest_ms;
 };
 
-Timing time_of(const std::function<void()>& step) {
+/// On a GPU, steps are queued as in training: what the CPU does for one hides behind the one before.
+Timing time_of(const c10::Device& device, const std::function<void()>& step) {
+  const int steps = device.is_cpu() ? 1 : 10;
   std::vector<double> milliseconds;
   for (int run = -kWarmups; run < kRuns; ++run) {
+    synchronize(device);
     const auto begin = std::chrono::steady_clock::now();
-    step();
+    for (int i = 0; i < steps; ++i) {
+      step();
+    }
+    synchronize(device);
     const std::chrono::duration<double, std::milli> passed = std::chrono::steady_clock::now() - begin;
     if (run >= 0) {
-      milliseconds.push_back(passed.count());
+      milliseconds.push_back(passed.count() / steps);
     }
   }
   std::sort(milliseconds.begin(), milliseconds.end());
@@ -43,11 +48,11 @@ Timing time_of(const std::function<void()>& step) {
 
 /// The parameters of a model with their gradients, shadows and moments.
 struct Model {
-  explicit Model(at::ScalarType gradient_dtype) {
+  Model(const c10::Device& device, at::ScalarType gradient_dtype) {
     for (const auto& shape : mezzo::benchmarks::bert_base_shapes()) {
-      params.push_back(at::randn(shape).mul_(0.02).requires_grad_());
+      params.push_back(at::randn(shape, device).mul_(0.02).requires_grad_());
       shadows.push_back(params.back().detach().to(at::kBFloat16));
-      gradients.push_back(at::randn(shape).to(gradient_dtype));
+      gradients.push_back(at::randn(shape, device).to(gradient_dtype));
       count += params.back().numel();
     }
   }
@@ -58,8 +63,8 @@ struct Model {
 
 /// mezzo's two passes; half gradients lie on the shadows, as a model with
 /// master weights leaves them.
-Timing time_mezzo(at::ScalarType gradient_dtype) {
-  Model model(gradient_dtype);
+Timing time_mezzo(const c10::Device& device, at::ScalarType gradient_dtype) {
+  Model model(device, gradient_dtype);
   mezzo::ParamGroup group{{}, 0.01};
   for (size_t i = 0; i < model.params.size(); ++i) {
     at::Tensor& owner = gradient_dtype == at::kFloat ? model.params[i] : model.shadows[i];
@@ -68,8 +73,8 @@ Timing time_mezzo(at::ScalarType gradient_dtype) {
   }
   mezzo::AdamW optimizer({group}, mezzo::AdamWOptions().lr(3e-5).max_grad_norm(1.0));
   mezzo::GradScaler scaler(mezzo::GradScalerOptions().init_scale(1024));
-  scaler.scale(at::ones({}));
-  return time_of([&] {
+  scaler.scale(at::ones({}, device));
+  return time_of(device, [&] {
     scaler.step(optimizer);
     scaler.update();
   });
@@ -77,19 +82,19 @@ Timing time_mezzo(at::ScalarType gradient_dtype) {
 
 /// What a program does without mezzo: GradScaler's unscale_, clip_grad_norm_,
 /// fused AdamW, and the copies.
-Timing time_libtorch() {
+Timing time_libtorch(const c10::Device& device) {
   const at::NoGradGuard no_grad;
-  Model model(at::kFloat);
+  Model model(device, at::kFloat);
   Tensors exp_avg, exp_avg_sq, steps, params;
   for (const at::Tensor& param : model.params) {
     params.push_back(param.detach());
     exp_avg.push_back(at::zeros_like(params.back()));
     exp_avg_sq.push_back(at::zeros_like(params.back()));
-    steps.push_back(at::zeros({}));
+    steps.push_back(at::zeros({}, device));
   }
-  const auto one = at::ones({});  // gradients stay as they are from run to run
-  return time_of([&] {
-    auto found_inf = at::zeros({});
+  const auto one = at::ones({}, device);  // gradients stay as they are from run to run
+  return time_of(device, [&] {
+    auto found_inf = at::zeros({}, device);
     at::_amp_foreach_non_finite_check_and_unscale_(model.gradients, found_inf, one);
     const auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(model.gradients, 2)), 2);
     at::_foreach_mul_(model.gradients, at::clamp((norm + 1e-6).reciprocal(), std::nullopt, 1.0));
@@ -100,12 +105,15 @@ Timing time_libtorch() {
   });
 }
 
-/// Bytes a second that a copy of `bytes` reads and writes, by all threads.
-double copy_bandwidth(int64_t bytes) {
-  const auto source = at::ones({bytes}, at::kByte);
+/// Bytes a second that a copy of `bytes` reads and writes, by the whole device or all threads.
+double copy_bandwidth(const c10::Device& device, int64_t bytes) {
+  const auto source = at::ones({bytes}, at::TensorOptions(device).dtype(at::kByte));
   auto target = at::empty_like(source);
   const int64_t part = bytes / at::get_num_threads() / 64 * 64;
-  const auto timing = time_of([&] {
+  if (!device.is_cpu()) {
+    return 2.0 * static_cast<double>(bytes) / (time_of(device, [&] { target.copy_(source); }).median_ms / 1e3);
+  }
+  const auto timing = time_of(device, [&] {
     at::parallel_for(0, at::get_num_threads(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         std::memcpy(target.data_ptr<uint8_t>() + i * part, source.const_data_ptr<uint8_t>() + i * part, part);
@@ -117,21 +125,24 @@ double copy_bandwidth(int64_t bytes) {
 
 void print_row(const char* name, const Timing& timing, double bytes, double bandwidth) {
   const double share = bytes / (timing.median_ms / 1e3) / bandwidth;
-  std::printf("| %s | %.1f | %.1f – %.1f | %.2f | %.0f %% |\n", name, timing.median_ms, timing.fastest_ms,
+  std::printf("| %s | %.2f | %.2f – %.2f | %.2f | %.0f %% |\n", name, timing.median_ms, timing.fastest_ms,
               timing.slowest_ms, bytes / 1e9, 100 * share);
 }
 
 }  // namespace
 
-int main() {
-  const auto count = static_cast<double>(Model(at::kFloat).count);
-  const double bandwidth = copy_bandwidth(static_cast<int64_t>(4 * count));
-  std::printf("%.1f million parameters, %d threads, copy bandwidth %.1f GB/s (read and written), median of %d runs\n\n",
-              count / 1e6, at::get_num_threads(), bandwidth / 1e9, kRuns);
+int main(int argc, char** argv) {
+  const auto device = device_of(argc, argv);
+  const auto count = static_cast<double>(Model(device, at::kFloat).count);
+  const double bandwidth = copy_bandwidth(device, static_cast<int64_t>(4 * count));
+  std::printf("%.1f million parameters, %s, copy bandwidth %.1f GB/s (read and written), median of %d runs\n\n",
+              count / 1e6,
+              device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str() : device.str().c_str(),
+              bandwidth / 1e9, kRuns);
   std::printf(
       "| AdamW step | ms | fastest – slowest | GB that must move | of copy bandwidth |\n|---|---|---|---|---|\n");
   // Gradient twice; weight and two moments read and written; shadow written.
-  print_row("mezzo, float32 gradients", time_mezzo(at::kFloat), count * (4 + 4 + 24 + 2), bandwidth);
-  print_row("mezzo, bfloat16 gradients", time_mezzo(at::kBFloat16), count * (2 + 2 + 24 + 2), bandwidth);
-  print_row("LibTorch, float32 gradients", time_libtorch(), count * (4 + 4 + 24 + 2), bandwidth);
+  print_row("mezzo, float32 gradients", time_mezzo(device, at::kFloat), count * (4 + 4 + 24 + 2), bandwidth);
+  print_row("mezzo, bfloat16 gradients", time_mezzo(device, at::kBFloat16), count * (2 + 2 + 24 + 2), bandwidth);
+  print_row("LibTorch, float32 gradients", time_libtorch(device), count * (4 + 4 + 24 + 2), bandwidth);
 }

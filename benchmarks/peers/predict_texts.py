@@ -17,6 +17,7 @@ import torch
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     recipe.add_flags(parser)
+    recipe.add_recipe_flags(parser)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--batch-size", type=int, help="32, for p2 64")
     parser.add_argument("--cold", action="store_true", help="no batch to warm up")
@@ -57,6 +58,7 @@ def predict(model, texts, tokenizer, options, limit):
         tokenizing = time.perf_counter() - begin
         batches = sorted_batches(ids, options)
     for indices, batch in batches:
+        batch = {name: tensor.to(options.device) for name, tensor in batch.items()}
         with recipe.autocast(options):
             found = model(**batch).logits.argmax(1).tolist()
         labels.update(zip(indices, found))
@@ -70,7 +72,7 @@ def predict(model, texts, tokenizer, options, limit):
 def main():
     options = parse()
     texts, labels = recipe.load_rows(options.data, options.limit)
-    model = recipe.load_model(options, max(labels) + 1).eval()
+    model = recipe.compile_where_asked(recipe.load_model(options, max(labels) + 1), options).eval()
     tokenizer = recipe.load_tokenizer(options)
     if not options.cold:
         predict(model, texts, tokenizer, options, limit=1)

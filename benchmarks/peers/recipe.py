@@ -11,7 +11,6 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def add_flags(parser):
-    parser.add_argument("--recipe", choices=["p1", "p2"], required=True)
     parser.add_argument("--model", type=Path, help="Hugging Face folder; without it, fresh weights of --model-config")
     parser.add_argument("--model-config", type=Path)
     parser.add_argument("--vocab", type=Path, help="vocab.txt, without --model")
@@ -20,6 +19,11 @@ def add_flags(parser):
     parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's choice")
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--seed", type=int, default=123)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+
+
+def add_recipe_flags(parser):
+    parser.add_argument("--recipe", choices=["p1", "p2"], required=True)
     parser.add_argument("--compile", action="store_true", help="torch.compile the model, for any shape")
     parser.add_argument("--budget", type=float, default=float("inf"), help="start no more measured steps after these seconds")
 
@@ -52,6 +56,10 @@ def load_model(options, labels, dropout=None):
     else:
         config._attn_implementation = "sdpa"
         model = BertForSequenceClassification(config)
+    return model.to(options.device)
+
+
+def compile_where_asked(model, options):
     if options.compile:
         torch._dynamo.config.cache_size_limit = 64
         model.compile(dynamic=True)
@@ -59,7 +67,7 @@ def load_model(options, labels, dropout=None):
 
 
 def autocast(options):
-    return torch.autocast("cpu", dtype=DTYPES[options.precision], enabled=options.precision != "fp32")
+    return torch.autocast(options.device, dtype=DTYPES[options.precision], enabled=options.precision != "fp32")
 
 
 def pad(rows, labels=None):
@@ -72,6 +80,11 @@ def pad(rows, labels=None):
         mask[i, : len(row)] = 1
     batch = dict(input_ids=ids, attention_mask=mask)
     return batch if labels is None else batch | dict(labels=torch.tensor(labels))
+
+
+def synchronize(options):
+    if options.device == "cuda":
+        torch.cuda.synchronize()
 
 
 def evenly(batches, count):

@@ -24,6 +24,7 @@ MEGA_BATCH = 50  # batches that are sorted by length together, as transformers d
 def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     recipe.add_flags(parser)
+    recipe.add_recipe_flags(parser)
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=10, help="measured")
     parser.add_argument("--warmup", type=int, default=3)
@@ -95,9 +96,10 @@ class Step:
         self.model, self.options = model, options
         fused = dict(fused=True) if options.recipe == "p2" else {}
         self.optimizer = torch.optim.AdamW(no_decay_groups(model), lr=options.learning_rate, **fused)
-        self.scaler = torch.amp.GradScaler("cpu", enabled=options.precision == "fp16")
+        self.scaler = torch.amp.GradScaler(options.device, enabled=options.precision == "fp16")
 
     def __call__(self, batch):
+        batch = {name: tensor.to(self.options.device) for name, tensor in batch.items()}
         labels = batch.pop("labels")
         with recipe.autocast(self.options):
             logits = self.model(**batch).logits
@@ -114,7 +116,7 @@ def main():
     texts, labels = recipe.load_rows(options.train, options.limit)
     if len(texts) < options.batch_size:
         raise SystemExit(f"train_step: {len(texts)} texts do not make a batch of {options.batch_size}")
-    model = recipe.load_model(options, max(labels) + 1, options.dropout).train()
+    model = recipe.compile_where_asked(recipe.load_model(options, max(labels) + 1, options.dropout), options).train()
     step = Step(model, options)
     tokenizer, mean_rows = recipe.load_tokenizer(options), options.batch_size * options.max_length
     if options.recipe == "p1":

@@ -11,9 +11,11 @@
 namespace mezzo {
 
 /// Puts the random numbers of the CPU, and of all devices of another type where there are
-/// any, back to where they were.
+/// any, back to where they were; or those of one generator. A CUDA device's state is kept on
+/// the host: nothing waits.
 class RandomStateGuard {
  public:
+  explicit RandomStateGuard(at::Generator generator) { keep(std::move(generator)); }
   explicit RandomStateGuard(c10::DeviceType device_type = c10::kCPU) {
     keep(at::globalContext().defaultGenerator(c10::kCPU));
     if (device_type != c10::kCPU && c10::impl::hasDeviceGuardImpl(device_type)) {

@@ -9,7 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
+#include <optional>
 
+#include "amp/random_state_guard.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
 #include "kernels/philox.h"
@@ -29,9 +32,9 @@ bool has_flash_kernels(const at::Device& device) {
 
 /// The op draws from the device's generator: keyed anew for every call, it
 /// draws the same in every run.
-void key_generator(const at::Device& device, const RandomKey& key) {
+void key_generator(at::Generator generator, const RandomKey& key) {
   const auto words = kernels::Philox::generate({key.step, key.site, 0, 0}, key.seed);
-  auto generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
   generator.set_current_seed(uint64_t{words[0]} << 32 | words[1]);
 }
 
@@ -52,8 +55,11 @@ at::Tensor flash_attention(const at::Tensor& query,
     return rows.narrow(0, 0, tokens).contiguous().view({tokens, num_heads, head_size});
   };
   const auto cumulated = copy_to(at::tensor(cu_seqlens, at::kInt), query.device());
+  std::optional<RandomStateGuard> random_state;  // what the user draws next is not ours to change
   if (dropout.p > 0) {
-    key_generator(query.device(), dropout.key);
+    const auto& generator = at::globalContext().defaultGenerator(query.device());
+    random_state.emplace(generator);
+    key_generator(generator, dropout.key);
   }
   const auto context = std::get<0>(at::_flash_attention_forward(
       heads_of(query), heads_of(key), heads_of(value), cumulated, cumulated, longest, longest, dropout.p,

@@ -64,6 +64,28 @@ TEST(PackedAttentionTest, DropsAttentionWeightsInTraining) {
   EXPECT_GT(kept.std().item<double>(), 1);
 }
 
+/// Flash attention, which CUDA devices have, draws from the device's generator.
+TEST(PackedAttentionTest, LeavesTheRandomNumbersOfItsUserAlone) {
+  std::vector<at::Device> devices{at::kCPU};
+  if (at::hasCUDA()) {
+    devices.emplace_back(at::kCUDA, 0);
+  }
+  for (const at::Device& device : devices) {
+    const auto cu_seqlens = at::tensor({0, 5}, at::kInt), seqlens = at::tensor({5}, at::kInt);
+    const auto layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, 5, device);
+    const auto x = at::ones({5, 128}, at::TensorOptions(device).dtype(at::kHalf));
+    const auto draw = [&](bool attends) {
+      torch::manual_seed(3);
+      at::rand({2}, device);  // the generator has been drawn from
+      if (attends) {
+        packed_attention(x, x, x, 2, layout, {.p = 0.5, .key = {.seed = 1, .step = 1, .site = 1}});
+      }
+      return at::rand({8}, device);
+    };
+    EXPECT_TRUE(at::equal(draw(true), draw(false))) << device;
+  }
+}
+
 TEST(PackedAttentionTest, OnCudaEqualsTheReferenceAndRepeatsItsMasks) {
   if (!at::hasCUDA()) {
     GTEST_SKIP() << "no CUDA device";

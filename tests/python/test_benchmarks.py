@@ -79,6 +79,25 @@ def test_a_page_names_machine_versions_and_command(tmp_path):
         assert part in page
 
 
+def test_the_page_of_a_gpu_is_made_without_one(tmp_path):
+    run(sys.executable, BENCHMARKS / "gpu.py", "--device", "cpu", "--quick", "--parts", "training", "--workloads", "base-bf16", "large-bf16",
+        "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)
+    page = (tmp_path / "gpu.md").read_text()
+    for part in ("No GPU", "≥ 10,000 texts/s", "9,200 texts in < 1 s", "× P2", "≥ 10 × P1", "bf16 peak", "P2 grouped", "P2 varlen"):
+        assert part in page
+    assert "failed" not in page and "not measured" not in page
+
+
+@pytest.mark.parametrize("batches", ["grouped", "varlen"])
+def test_the_peer_on_a_gpu_learns_as_the_others_do(model, batches):
+    """From the model's weights, without dropout, its loss on the same texts is that of the common recipe."""
+    found = peer("train_on_gpu.py", "--model", model, "--train", TRAIN, "--limit", 96, "--batch-size", 96, "--batches", batches,
+                 "--precision", "fp32", "--learning-rate", 0, "--dropout", 0)
+    padded = peer("train_step.py", "--recipe", "p1", "--model", model, "--train", TRAIN, "--limit", 96, "--batch-size", 96, "--steps", 1,
+                  "--warmup", 0, "--precision", "fp32", "--dropout", 0)
+    assert found["losses"] == pytest.approx(padded["losses"], rel=1e-5)
+
+
 @pytest.mark.parametrize("place, category", [
     ("mkl_blas_avx2_sgemm_kernel_0 (/x/libtorch_cpu.so)", "matrix products"),
     ("[unknown] (/tmp/perf-17.map)", "matrix products"),  # oneDNN's, made at run time

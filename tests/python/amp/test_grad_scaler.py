@@ -16,13 +16,14 @@ import random
 import _mezzo
 import pytest
 import torch
+from devices import DEVICES
 from scaled_optimizers import PyTorchFused, Shim
 from torch.amp.grad_scaler import OptState
 from torch.utils._python_dispatch import TorchDispatchMode
 
 INF, NAN = float("inf"), float("nan")
 MIN_SCALE = torch.finfo(torch.float32).tiny
-PROGRAMS = 2000
+PROGRAMS = {"cpu": 2000, "cuda": 1000}  # where each comparison waits for the device
 
 
 class DocumentedGradScaler(torch.amp.GradScaler):
@@ -32,7 +33,7 @@ class DocumentedGradScaler(torch.amp.GradScaler):
 
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        if found and not found[torch.device("cpu")]:
+        if found and not next(iter(found.values())):
             true_inv_scale = self._scale.double().reciprocal().float()
             grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             values = [g._values() if g.is_sparse else g for g in grads]
@@ -42,7 +43,7 @@ class DocumentedGradScaler(torch.amp.GradScaler):
             d2 = not all(v.isfinite().all() for v in values)
             self.differences.update(D1=d1, D2=d2 and not d1)
             if d1 or d2:
-                found[torch.device("cpu")].fill_(1.0)
+                next(iter(found.values())).fill_(1.0)
         return found
 
     def update(self, new_scale=None):
@@ -64,21 +65,29 @@ def bits(tensor):
     if tensor.is_sparse:
         return ("sparse", tensor.is_coalesced(), bits(tensor._indices()), bits(tensor._values()))
     integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    data = tensor.detach()
+    data = tensor.detach().cpu()
     # A NaN is a NaN: its sign and payload are the compiler's choice.
     data = torch.where(data.isnan(), torch.full_like(data, NAN), data) if data.is_floating_point() else data
     data = data.contiguous().view(integers[data.element_size()])
     return str(tensor.dtype), tuple(tensor.shape), data.numpy().tobytes()
 
 
+def on(device, value):
+    """The argument of a call, on the device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    return [on(device, v) for v in value] if isinstance(value, list) else value
+
+
 class Side:
-    def __init__(self, setup, mezzo, reproduce_pytorch):
+    def __init__(self, setup, mezzo, reproduce_pytorch, device):
         self.mezzo = mezzo
+        self.device = device
         self.reproduce_pytorch = reproduce_pytorch
         self.options = setup["options"]
         self.parameters, self.optimizers = [], []
         for kind, parameters in setup["optimizers"]:
-            parameters = [p.clone().requires_grad_() for p in parameters]
+            parameters = [p.to(device, copy=True).requires_grad_() for p in parameters]
             self.parameters.append(parameters)
             self.optimizers.append(self.optimizer(kind, parameters))
         self.saved = None
@@ -101,7 +110,7 @@ class Side:
             self.scaler = _mezzo.GradScaler(**self.options, reproduce_pytorch=self.reproduce_pytorch)
         else:
             kind = torch.amp.GradScaler if self.reproduce_pytorch else DocumentedGradScaler
-            self.scaler = kind("cpu", **self.options)
+            self.scaler = kind(self.device, **self.options)
 
     def loss(self, parameter, coefficients, dtype):
         return (parameter.to(dtype) * coefficients.to(dtype)).sum()
@@ -274,7 +283,7 @@ def random_call(rng, setup):
 def outcome(side, call):
     name, *arguments = call
     try:
-        return "returned", getattr(side, name)(*arguments)
+        return "returned", getattr(side, name)(*on(side.device, arguments))
     except (AssertionError, RuntimeError) as error:
         return "RuntimeError", error
     except ValueError as error:
@@ -311,10 +320,10 @@ def unchecked(theirs, index):
     return not state["found_inf_per_device"] and not (ready and has_gradients)
 
 
-def run(seed, reproduce_pytorch):
+def run(seed, reproduce_pytorch, device):
     rng = random.Random(seed)
     setup = random_setup(rng)
-    ours, theirs = Side(setup, True, reproduce_pytorch), Side(setup, False, reproduce_pytorch)
+    ours, theirs = (Side(setup, mezzo, reproduce_pytorch, device) for mezzo in (True, False))
     counts = collections.Counter()
     trace = [setup]
     program = [call for _ in range(rng.randint(3, 14)) for call in random_call(rng, setup)]
@@ -351,12 +360,13 @@ def run(seed, reproduce_pytorch):
     return counts
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("reproduce_pytorch", [True, False])
-def test_random_programs_give_what_pytorch_gives(reproduce_pytorch):
+def test_random_programs_give_what_pytorch_gives(reproduce_pytorch, device):
     DocumentedGradScaler.differences.clear()
     total = collections.Counter()
-    for seed in range(PROGRAMS):
-        total += run(seed, reproduce_pytorch)
+    for seed in range(PROGRAMS[device]):
+        total += run(seed, reproduce_pytorch, device)
     print(sorted(total.items(), key=str), DocumentedGradScaler.differences)
     # The programs went everywhere they should.
     for seen in [
@@ -415,10 +425,11 @@ class Readings(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("scale, check", [(1024.0, "_amp_foreach_non_finite_check_and_unscale_"), (0.25, "_foreach_norm")])
-def test_gradients_are_read_once_to_check_them(scale, check):
+def test_gradients_are_read_once_to_check_them(scale, check, device):
     """Also where unscaling makes them larger and what comes out of it is to be finite."""
-    parameter = torch.ones(10, requires_grad=True)
+    parameter = torch.ones(10, device=device, requires_grad=True)
     optimizer, scaler = _mezzo.FusedSGD([parameter], lr=0.1), _mezzo.GradScaler(init_scale=scale)
     scaler.scale(parameter.sum()).backward()
     with Readings([parameter.grad]) as readings:

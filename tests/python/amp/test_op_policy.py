@@ -6,6 +6,7 @@ import threading
 import _mezzo
 import pytest
 import torch
+from devices import DEVICES
 from torch.testing._internal.autocast_test_lists import AutocastCPUTestLists, AutocastTestLists
 
 CPU = _mezzo.OpPolicy.preset("cpu")
@@ -125,6 +126,30 @@ def test_cuda_preset_bans_pytorchs_list():
                 getattr(module, name)(*args)
             with _mezzo.autocast("cpu", torch.float16, enabled=False):
                 getattr(module, name)(*args)
+
+
+CUDA_GROUPS = [("torch_fp16", TORCH), ("nn_fp16", NN), ("linalg_fp16", LINALG), ("methods_fp16", None), ("torch_fp32", TORCH),
+               ("nn_fp32", NN), ("methods_fp32", None), ("torch_need_autocast_promote", TORCH)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_devices_own_list_computes_what_it_does_under_pytorchs_autocast(device, dtype):
+    """Without a policy, and under the policy that says the same."""
+    if device == "cpu":
+        policy, all_cases = CPU, cases(CPU_LISTS, CPU_GROUPS, dtype, half_pairs="torch_need_autocast_promote")
+    else:
+        policy, all_cases = CUDA, cases(AutocastTestLists("cuda"), CUDA_GROUPS)
+    count = 0
+    for name, function, args, kwargs in all_cases:
+        results = []
+        for region in (torch.autocast(device, dtype), _mezzo.autocast(device, dtype), _mezzo.autocast(device, dtype, policy=policy)):
+            torch.manual_seed(0)
+            with region:
+                results.append(function(*args, **kwargs))
+        assert same(results[1], results[0]) and same(results[2], results[0]), name
+        count += 1
+    assert count > 30
 
 
 @pytest.mark.parametrize("policy", [CPU, CUDA], ids=["cpu", "cuda"])

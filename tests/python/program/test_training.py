@@ -7,7 +7,6 @@ import pytest
 import torch
 from support import MINILM, mezzo, random_bert, records
 from transformers import AutoTokenizer, BertForSequenceClassification, get_scheduler
-from transformers.optimization import GreedyLR
 
 STEPS, BATCH, LENGTH, SEED = 50, 8, 24, 7
 WORDS = "the of war market moon river code proof queen bread engine cat light vote song price stone dream law rain".split()
@@ -55,14 +54,14 @@ def no_decay_groups(model, weight_decay=0.01):
 
 
 def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scale=65536.0, growth_interval=2000,
-                     accumulation=1, attention="sdpa", make_groups=no_decay_groups,
+                     accumulation=1, attention="sdpa", device="cpu", make_groups=no_decay_groups,
                      make_optimizer=lambda groups, lr: torch.optim.AdamW(groups, lr=lr, fused=True)):
     """The recipe in Python. Returns the losses, the loss scales and the trained model."""
     model = BertForSequenceClassification.from_pretrained(folder, attn_implementation=attention)
-    model.eval()  # dropout 0
+    model.to(device).eval()  # dropout 0
     tokenizer = AutoTokenizer.from_pretrained(folder)
     optimizer = make_optimizer(make_groups(model), lr)
-    scaler = torch.amp.GradScaler("cpu", enabled=dtype == torch.float16, init_scale=init_scale,
+    scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16, init_scale=init_scale,
                                   growth_interval=growth_interval)
     generator = torch.Generator().manual_seed(SEED)  # seed + epoch 0
     order = torch.randperm(len(rows), generator=generator).tolist()
@@ -73,9 +72,9 @@ def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scal
         count = sum(map(len, group))
         total = 0.0
         for batch in group:
-            inputs = tokenizer([rows[i][0] for i in batch], truncation=True, max_length=LENGTH, padding=True, return_tensors="pt")
-            labels = torch.tensor([rows[i][1] for i in batch])
-            with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            inputs = tokenizer([rows[i][0] for i in batch], truncation=True, max_length=LENGTH, padding=True, return_tensors="pt").to(device)
+            labels = torch.tensor([rows[i][1] for i in batch], device=device)
+            with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                 logits = model(**inputs).logits
                 loss = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum") / count
             scaler.scale(loss).backward()
@@ -237,6 +236,8 @@ def test_schedules_reach_the_steps(small, texts, tmp_path, schedule, flags, thei
 
 @pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
 def test_a_schedule_follows_the_loss_on_dev_and_resumes_to_the_bit(small, texts, tmp_path, schedule):
+    from transformers.optimization import GreedyLR  # which older ones do not have
+
     def run(output, *flags):
         mezzo("train", "--model", small, "--train", texts[0], "--dev-ratio", 0.1, "--output", output, "--seed", SEED,
               "--batch-size", BATCH, "--max-length", LENGTH, "--eval-every", 2, "--save-every", 13, "--precision", "fp32",
