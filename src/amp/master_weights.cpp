@@ -4,10 +4,13 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kernels/dtypes.h"
 #include "memory/device_copy.h"
+#include "memory/side_by_side.h"
 
 namespace mezzo {
 namespace {
@@ -21,18 +24,16 @@ void check_parameter(const NamedParameter& parameter) {
                     "or drop the gradients");
 }
 
-/// Rounds weights, and tells of all of them whether one turned to inf, which
-/// would only show in the loss.
+/// Tells of all weights that were rounded whether one turned to inf, which would only
+/// show in the loss.
 class Rounding {
  public:
   explicit Rounding(c10::ScalarType dtype) : dtype_(dtype) {}
 
-  at::Tensor round(const std::string& name, const at::Tensor& values) {
-    auto half = values.detach().to(dtype_);
+  void add(const std::string& name, const at::Tensor& values, const at::Tensor& half) {
     const auto lost = half.isfinite().logical_not().logical_and(values.detach().isfinite()).any();
     checked_.push_back({name, values});
     lost_.push_back(lost_.empty() ? lost : copy_to(lost, lost_.front().device()));
-    return half;
   }
 
   /// Syncs once.
@@ -61,8 +62,8 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
     : dtype_(dtype) {
   TORCH_CHECK_VALUE(is_half(dtype), "MasterWeights: dtype must be kHalf or kBFloat16, got ", dtype);
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> halves;
-  Rounding rounding(dtype);
+  std::vector<size_t> rounded;  // of weights_
+  std::vector<at::Tensor> values;
   std::map<const void*, std::string> first_names;
   for (const NamedParameter& parameter : model) {
     check_parameter(parameter);
@@ -71,22 +72,27 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
       first_name_of_[parameter.name] = first->second;
       continue;
     }
-    const bool stays = options.keep_norms_fp32() && options.is_norm()(parameter);
-    halves.push_back(stays ? at::Tensor() : rounding.round(parameter.name, parameter.tensor));
+    if (!(options.keep_norms_fp32() && options.is_norm()(parameter))) {
+      rounded.push_back(weights_.size());
+      values.push_back(parameter.tensor.detach());
+    }
     weights_.push_back({parameter.name, parameter.tensor});
   }
-  rounding.check();
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    auto& [name, tensor, shadow] = weights_[i];
-    if (halves[i].defined()) {
-      shadow = tensor;
-      tensor = shadow.detach().clone().requires_grad_(shadow.requires_grad());
-      shadow.set_data(halves[i]);
-    }
-    if (tensor.requires_grad()) {
-      masters_.push_back(weights_[i]);
-    }
+  const auto halves = convert_together(values, [&](const at::Tensor& each) { return each.to(dtype); });
+  values.clear();
+  Rounding rounding(dtype);
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    rounding.add(weights_[rounded[i]].name, weights_[rounded[i]].tensor, halves[i]);
   }
+  rounding.check();
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    auto& [name, tensor, shadow] = weights_[rounded[i]];
+    shadow = tensor;
+    tensor = shadow.detach().clone().requires_grad_(shadow.requires_grad());
+    shadow.set_data(halves[i]);
+  }
+  std::ranges::copy_if(weights_, std::back_inserter(masters_),
+                       [](const NamedParameter& weight) { return weight.tensor.requires_grad(); });
 }
 
 std::vector<at::Tensor> MasterWeights::parameters() const {
@@ -157,7 +163,7 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
                       " of shape ", values.sizes(), ", expected Float of shape ", weight.tensor.sizes(),
                       "; load a state saved from masters, or a float32 model");
     if (weight.shadow.defined()) {
-      rounding.round(weight.name, values);
+      rounding.add(weight.name, values, values.detach().to(dtype_));
     }
   }
   for (const auto& [name, first] : first_name_of_) {

@@ -46,7 +46,7 @@ struct AttentionBiases {
 /// Attention over packed rows, without autograd: T rows of all
 /// sequences.
 struct PackedAttention {
-  at::Tensor query, key, value;  ///< [T, H]
+  at::Tensor query, key, value;  ///< [T, H]; contiguous but where BlockOps::takes_columns
   AttentionBiases biases;
   int64_t num_heads;
   SequenceLayoutPtr layout;
@@ -56,6 +56,7 @@ struct PackedAttention {
 struct AttentionGradients {
   at::Tensor query, key, value;  ///< shapes and dtypes as the inputs; zero in rows of padding and filler
   AttentionBiases biases;        ///< float32
+  at::Tensor all = {};           ///< [T, 3 H], whose columns the first three are; undefined if they lie apart
 };
 
 /// Attention of the B sequences' first tokens to rows of which keys and values are linear
@@ -85,6 +86,9 @@ struct FirstTokenGradients {
 /// Nothing waits for the device.
 struct BlockOps {
   int64_t largest_head;  ///< columns of a head that packed attention takes
+  /// Whether query, key and value of packed attention may be columns of one matrix, and their
+  /// gradients are, so that weights side by side make one product.
+  bool takes_columns;
 
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]

@@ -182,6 +182,30 @@ TEST_P(CudaAttentionTest, EqualsTheCpus) {
   expect_near(run_on_gpu(problem), run_on_cpu(problem), 2 * tolerance_of(GetParam()), GetParam());
 }
 
+TEST_P(CudaAttentionTest, TakesColumnsOfOneMatrixAndGivesGradientsThatAre) {
+  const auto layout = layout_of(kLengths, /*padding=*/3, /*filler=*/5);
+  for (const int64_t head_size : {5, 64}) {  // rows that begin anywhere, and at multiples of 16 bytes
+    auto problem = problem_of(layout, rows_of(layout, 3 + 5), 2, head_size, GetParam(), 0.1);
+    auto& attention = problem.attention;
+    const auto apart = run_on_gpu(problem);
+    const int64_t hidden = 2 * head_size;
+    const auto all = at::cat({attention.query, attention.key, attention.value}, 1);
+    attention.query = all.narrow(1, 0, hidden);
+    attention.key = all.narrow(1, hidden, hidden);
+    attention.value = all.narrow(1, 2 * hidden, hidden);
+    const auto columns = run_on_gpu(problem);
+    for (size_t i = 0; i < apart.size(); ++i) {
+      EXPECT_TRUE(at::equal(columns[i].second, apart[i].second)) << apart[i].first;
+    }
+    at::Tensor log_sum_exp;
+    const auto output = MEZZO_CUDA::packed_attention(attention, &log_sum_exp);
+    EXPECT_TRUE(output.is_contiguous());
+    const auto grads = MEZZO_CUDA::packed_attention_backward(attention, log_sum_exp, problem.grad);
+    EXPECT_TRUE(at::equal(grads.all, at::cat({grads.query, grads.key, grads.value}, 1)));
+    EXPECT_TRUE(grads.all.is_contiguous() && grads.all.is_alias_of(grads.value));
+  }
+}
+
 TEST_P(CudaAttentionTest, TakesTheWidestHeads) {
   const auto layout = layout_of({5, 41}, /*padding=*/0, /*filler=*/1);
   const auto problem = problem_of(layout, 47, 3, 256, GetParam(), 0.1);

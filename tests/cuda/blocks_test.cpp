@@ -5,11 +5,13 @@
 #include <torch/autograd.h>
 #include <torch/types.h>
 
+#include <tuple>
 #include <vector>
 
 #include "cuda/host_block.h"
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
+#include "memory/side_by_side.h"
 
 // Whole blocks, whose nodes take the kernels for GPUs while these tests run.
 
@@ -56,9 +58,12 @@ at::Tensor feed_forward(const Tensors& w) {
       w[8], {{w[11], w[12]}, {w[13], w[1]}, Activation::kGelu, {w[9], w[10], 1e-5}, {0.1, {7, 8, 9}}}, {});
 }
 
-class CudaBlocksTest : public testing::TestWithParam<Block> {};
+enum class Weights { kApart, kSideBySide };
+
+class CudaBlocksTest : public testing::TestWithParam<std::tuple<Block, Weights>> {};
 
 TEST_P(CudaBlocksTest, GiveTheCpusOutputsAndGradients) {
+  const auto& [block, weights] = GetParam();
   at::manual_seed(3);
   Tensors leaves;
   const auto add = [&](at::IntArrayRef sizes, double factor) {
@@ -74,11 +79,17 @@ TEST_P(CudaBlocksTest, GiveTheCpusOutputsAndGradients) {
   add({kInner, kHidden}, 0.15);
   add({kInner}, 0.3);
   add({kHidden, kInner}, 0.15);
-  if (GetParam() == embed) {
+  if (block == embed) {
     leaves[1] = at::randn({8, kHidden}).requires_grad_();
   }
-  const auto run = [&] {
-    const auto output = GetParam()(leaves);
+  if (weights == Weights::kSideBySide) {
+    const auto parts = split_rows(at::cat({leaves[0], leaves[2], leaves[4]}).detach(), 3);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      leaves[2 * i] = parts[i].requires_grad_();
+    }
+  }
+  const auto run = [&, compute = block] {
+    const auto output = compute(leaves);
     at::manual_seed(4);
     auto results = torch::autograd::grad({output}, leaves, {at::randn_like(output)}, /*retain_graph=*/{},
                                          /*create_graph=*/false, /*allow_unused=*/true);
@@ -98,7 +109,34 @@ TEST_P(CudaBlocksTest, GiveTheCpusOutputsAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaBlocksTest, testing::Values(&embed, &attend, &attend_first, &feed_forward));
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaBlocksTest,
+                         testing::Combine(testing::Values(&embed, &attend, &attend_first, &feed_forward),
+                                          testing::Values(Weights::kApart)));
+INSTANTIATE_TEST_SUITE_P(OfOneProduct,
+                         CudaBlocksTest,
+                         testing::Combine(testing::Values(&attend, &attend_first),
+                                          testing::Values(Weights::kSideBySide)));
+
+/// A weight that is not trained gets no gradient, and the others' are as if it were.
+TEST(CudaBlocksOfFrozenWeightsTest, OneOfTheWeightsMayBeFrozen) {
+  at::manual_seed(3);
+  Tensors leaves;
+  for (int layer = 0; layer < 4; ++layer) {
+    leaves.push_back((at::randn({kHidden, kHidden}) * 0.15).requires_grad_());
+    leaves.push_back(at::randn({kHidden}).requires_grad_());
+  }
+  leaves.push_back(at::randn({23, kHidden}).requires_grad_());
+  leaves.push_back(at::ones({kHidden}));
+  leaves.push_back(at::ones({kHidden}));
+  const WithGpuKernels gpu;
+  const auto gradient_of_query = [&] {
+    return torch::autograd::grad({attend(leaves)}, {leaves[0]}, {at::ones({23, kHidden})})[0];
+  };
+  const auto before = gradient_of_query();
+  leaves[2] = leaves[2].detach();
+  EXPECT_TRUE(at::allclose(gradient_of_query(), before, 1e-5, 1e-6));
+}
 
 }  // namespace
 }  // namespace mezzo::encoder

@@ -287,7 +287,8 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
 }
 
 #define MEZZO_ENTRY(name) .name = name,
-const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(), MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
+const BlockOps kBlockOps = {
+    .largest_head = std::numeric_limits<int64_t>::max(), .takes_columns = false, MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY
 
 }  // namespace mezzo::encoder::cpu

@@ -32,7 +32,7 @@ struct Attention {
     const Head head = head_of(a.sequences, of_sequence / a.num_heads, static_cast<int>(of_sequence % a.num_heads),
                               a.num_heads, a.head_size);
     if (part == 0) {
-      clear_rows_of_none(block, a.output, head.hidden(), head.column(), head.size, a.sequences, head.sequence);
+      clear_rows_of_none(block, a.output, head.column(), head.size, a.sequences, head.sequence);
     }
     const int warps = block.threads() / kWarp, warp = block.thread() / kWarp, lane = block.thread() % kWarp;
     const int first_own = part * warps * kOwn, own_count = head.count - first_own;
@@ -94,7 +94,7 @@ struct Attention {
       if (first_query + i >= head.count) {
         continue;
       }
-      T* const out = static_cast<T*>(a.output.data) + head.at(first_query + i);
+      T* const out = static_cast<T*>(a.output.data) + head.at(first_query + i, a.output.row_stride);
       for (int c = 0; c < kColumns; ++c) {
         if (lane + c * kWarp < head.size) {
           out[lane + c * kWarp] = from_float<T>(sums[i][c] / sum);

@@ -20,24 +20,29 @@ struct SequenceSpans {
 /// Columns of a head that the kernels of packed attention can take.
 constexpr int kLargestHead = 256;
 
+/// A matrix, its rows `row_stride` elements apart: it may be columns of another.
+struct RowsSpan : Span {
+  int64_t row_stride = 0;
+};
+
 struct PackedAttentionArguments {
-  Span query, key, value;                 ///< [num_rows, num_heads * head_size]
+  RowsSpan query, key, value;             ///< [num_rows, num_heads * head_size]
   Span query_bias, key_bias, value_bias;  ///< [num_heads * head_size], of any type
   SequenceSpans sequences;
   int num_heads, head_size;
   float scale;  ///< of the scores
   Mask mask;
-  Span output;         ///< as `query`; not for backward
+  RowsSpan output;     ///< as `query`; not for backward
   float* log_sum_exp;  ///< [num_rows, num_heads]; nullptr leaves it out
 };
 void packed_attention(const PackedAttentionArguments& arguments, Stream stream);
 
 struct PackedAttentionBackwardArguments {
   PackedAttentionArguments forward;
-  Span grad;                              ///< of the output
-  float* products;                        ///< room: [num_rows, num_heads]
-  Span grad_query, grad_key, grad_value;  ///< as the inputs
-  float* bias_sums;                       ///< [count, bias_parts, 3, num_heads * head_size]: to be summed over both
+  RowsSpan grad;                              ///< of the output
+  float* products;                            ///< room: [num_rows, num_heads]
+  RowsSpan grad_query, grad_key, grad_value;  ///< as the inputs
+  float* bias_sums;                           ///< [count, bias_parts, 3, num_heads * head_size]: to be summed over both
 };
 void packed_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream);
 

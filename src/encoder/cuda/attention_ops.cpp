@@ -22,11 +22,14 @@ SequenceSpans spans_of(const SequenceLayout& layout, int64_t num_rows) {
   return {layout.table().const_data_ptr<int32_t>(), layout.size(), num_rows, static_cast<int>(layout.longest())};
 }
 
+/// Of a matrix whose columns lie side by side.
+RowsSpan rows_of(const at::Tensor& matrix) { return {span_of(matrix), matrix.stride(0)}; }
+
 PackedAttentionArguments arguments_of(const PackedAttention& attention) {
   const int64_t head_size = attention.query.size(1) / attention.num_heads;
-  return {.query = span_of(attention.query),
-          .key = span_of(attention.key),
-          .value = span_of(attention.value),
+  return {.query = rows_of(attention.query),
+          .key = rows_of(attention.key),
+          .value = rows_of(attention.value),
           .query_bias = span_of(attention.biases.query),
           .key_bias = span_of(attention.biases.key),
           .value_bias = span_of(attention.biases.value),
@@ -37,6 +40,17 @@ PackedAttentionArguments arguments_of(const PackedAttention& attention) {
           .mask = mask_of(attention.dropout),
           .output = {},
           .log_sum_exp = nullptr};
+}
+
+/// Gradients as columns of one matrix, for one product with the weights.
+AttentionGradients room_for_gradients(const at::Tensor& query) {
+  const int64_t hidden = query.size(1);
+  AttentionGradients room;
+  room.all = at::empty({query.size(0), 3 * hidden}, query.options());
+  room.query = room.all.narrow(1, 0, hidden);
+  room.key = room.all.narrow(1, hidden, hidden);
+  room.value = room.all.narrow(1, 2 * hidden, hidden);
+  return room;
 }
 
 FirstTokenArguments arguments_of(const FirstTokenAttention& attention, const at::Tensor& weights) {
@@ -62,12 +76,12 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
     sums = *log_sum_exp = at::empty({rows, attention.num_heads}, attention.query.options().dtype(at::kFloat));
   }
   if (attention.layout->size() == 0) {
-    return at::zeros_like(attention.query);
+    return at::zeros(attention.query.sizes(), attention.query.options());
   }
   const OnDeviceOf device(attention.query);
-  auto output = at::empty_like(attention.query);
+  auto output = at::empty(attention.query.sizes(), attention.query.options());
   auto arguments = arguments_of(attention);
-  arguments.output = span_of(output);
+  arguments.output = rows_of(output);
   arguments.log_sum_exp = floats_of(sums);
   packed_attention(arguments, device.stream);
   return output;
@@ -78,27 +92,25 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                                              const at::Tensor& grad) {
   const auto in_float = attention.query.options().dtype(at::kFloat);
   const int64_t hidden = attention.query.size(1);
+  auto result = room_for_gradients(attention.query);
   if (attention.layout->size() == 0) {
+    result.all.zero_();
     const auto none = at::zeros({hidden}, in_float);
-    return {at::zeros_like(attention.query),
-            at::zeros_like(attention.key),
-            at::zeros_like(attention.value),
-            {none, none, none}};
+    result.biases = {none, none, none};
+    return result;
   }
   TORCH_INTERNAL_ASSERT(grad.scalar_type() == attention.query.scalar_type());
   const OnDeviceOf device(attention.query);
-  AttentionGradients result{
-      at::empty_like(attention.query), at::empty_like(attention.key), at::empty_like(attention.value), {}};
   auto arguments = arguments_of(attention);
   arguments.log_sum_exp = floats_of(log_sum_exp);
   const int64_t parts = arguments.sequences.count * bias_parts(arguments);
   const auto products = at::empty_like(log_sum_exp), sums = at::empty({parts, 3, hidden}, in_float);
   packed_attention_backward({.forward = arguments,
-                             .grad = span_of(grad),
+                             .grad = rows_of(grad),
                              .products = floats_of(products),
-                             .grad_query = span_of(result.query),
-                             .grad_key = span_of(result.key),
-                             .grad_value = span_of(result.value),
+                             .grad_query = rows_of(result.query),
+                             .grad_key = rows_of(result.key),
+                             .grad_value = rows_of(result.value),
                              .bias_sums = floats_of(sums)},
                             device.stream);
   const auto totals = sums.sum(0);

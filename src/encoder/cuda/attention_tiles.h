@@ -27,7 +27,7 @@ constexpr int blocks_at_once = kColumns <= 2 ? 3 : 2;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// One head of a sequence, in matrices [rows, heads * size].
+/// One head of a sequence: columns of matrices [rows, heads * size].
 struct Head {
   int sequence, number, heads, size;
   int64_t first_row;
@@ -35,7 +35,7 @@ struct Head {
 
   MEZZO_DEVICE int64_t hidden() const { return static_cast<int64_t>(heads) * size; }
   MEZZO_DEVICE int64_t column() const { return static_cast<int64_t>(number) * size; }
-  MEZZO_DEVICE int64_t at(int row) const { return (first_row + row) * hidden() + column(); }
+  MEZZO_DEVICE int64_t at(int row, int64_t row_stride) const { return (first_row + row) * row_stride + column(); }
   /// Of the row's query: its place in [rows, heads], and what its mask is drawn for.
   MEZZO_DEVICE int64_t query(int row) const { return (first_row + row) * heads + number; }
 };
@@ -47,25 +47,24 @@ MEZZO_DEVICE Head head_of(const SequenceSpans& sequences, int64_t sequence, int 
 
 /// Sets rows `first` ... `end` - 1 of `size` columns from `column` on to zero.
 MEZZO_DEVICE void clear_rows(
-    const Block& block, const Span& of, int64_t hidden, int64_t column, int size, int64_t first, int64_t end) {
+    const Block& block, const RowsSpan& of, int64_t column, int size, int64_t first, int64_t end) {
   for (int64_t i = block.thread(); i < (end - first) * size; i += block.threads()) {
-    store(of, (first + i / size) * hidden + column + i % size, 0);
+    store(of, (first + i / size) * of.row_stride + column + i % size, 0);
   }
 }
 
 /// Those behind a sequence up to the next one's, and before the first.
 MEZZO_DEVICE void clear_rows_of_none(const Block& block,
-                                     const Span& of,
-                                     int64_t hidden,
+                                     const RowsSpan& of,
                                      int64_t column,
                                      int size,
                                      const SequenceSpans& sequences,
                                      int64_t sequence) {
   const int32_t* const own = sequences.table + 2 * sequence;
   const int64_t next = sequence + 1 < sequences.count ? own[2] : sequences.num_rows;
-  clear_rows(block, of, hidden, column, size, own[0] + own[1], next);
+  clear_rows(block, of, column, size, own[0] + own[1], next);
   if (sequence == 0) {
-    clear_rows(block, of, hidden, column, size, 0, own[0]);
+    clear_rows(block, of, column, size, 0, own[0]);
   }
 }
 
@@ -102,7 +101,7 @@ class SharedFloats {
 template <class T, int kColumns>
 MEZZO_DEVICE void load_rows(const Block& block,
                             const Head& head,
-                            const Span& from,
+                            const RowsSpan& from,
                             const Span& bias,
                             float scale,
                             int first,
@@ -111,7 +110,7 @@ MEZZO_DEVICE void load_rows(const Block& block,
   const int fours = (head.size + 3) / 4, row_step = block.threads() / fours, four_step = block.threads() % fours;
   const int64_t column = head.column(), columns_end = column + head.size;
   for (int row = block.thread() / fours, four = block.thread() % fours; row < count;) {
-    const int64_t begin = head.at(first + row);
+    const int64_t begin = head.at(first + row, from.row_stride);
     Four x = load_four<T>(from.data, begin + 4 * four, begin + head.size);
     if (bias.data != nullptr) {
       const Four b = load_four(bias, column + 4 * four, columns_end);

@@ -214,7 +214,7 @@ struct FirstTokenRows {
     const int64_t parts = ceil_div(a.sequences.longest, kRows), sequence = block.index() / parts;
     const int first = static_cast<int>(block.index() % parts) * kRows;
     if (first == 0) {
-      clear_rows_of_none(block, arguments.grad_rows, a.hidden, 0, a.hidden, a.sequences, sequence);
+      clear_rows_of_none(block, {arguments.grad_rows, a.hidden}, 0, a.hidden, a.sequences, sequence);
     }
     const int64_t first_row = a.sequences.table[2 * sequence] + first;
     const int left = a.sequences.table[2 * sequence + 1] - first, count = left < kRows ? left : kRows;

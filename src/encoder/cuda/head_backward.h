@@ -150,9 +150,8 @@ class HeadBackward {
     put(first, value_sums, cut_.of.grad_value, 2, scratch);
   }
 
-  MEZZO_DEVICE void clear_rows_of_none(const Span& of) const {
-    MEZZO_CUDA::clear_rows_of_none(block_, of, head_.hidden(), head_.column(), head_.size, a_.sequences,
-                                   head_.sequence);
+  MEZZO_DEVICE void clear_rows_of_none(const RowsSpan& of) const {
+    MEZZO_CUDA::clear_rows_of_none(block_, of, head_.column(), head_.size, a_.sequences, head_.sequence);
   }
 
   /// The part's sum of a bias's gradient, column by column.
@@ -185,7 +184,7 @@ class HeadBackward {
   }
 
   /// Writes what the warps have for rows `first` ..., which the block owns, and its sum over them.
-  MEZZO_DEVICE void put(int first, const Sums& sums, const Span& to, int which, float* scratch) const {
+  MEZZO_DEVICE void put(int first, const Sums& sums, const RowsSpan& to, int which, float* scratch) const {
     block_.sync();  // others read the scratch, maybe
     for (int c = 0; c < kColumns; ++c) {
       const int column = lane() + c * kWarp;
@@ -193,7 +192,7 @@ class HeadBackward {
       for (int i = 0; i < kOwn; ++i) {
         const int row = first + warp() * kOwn + i;
         if (row < head_.count && column < head_.size) {
-          static_cast<T*>(to.data)[head_.at(row) + column] = from_float<T>(sums[i][c]);
+          static_cast<T*>(to.data)[head_.at(row, to.row_stride) + column] = from_float<T>(sums[i][c]);
           sum += sums[i][c];
         }
       }

@@ -1,7 +1,29 @@
+#include <array>
+
 #include "encoder/fused/attention_node.h"
+#include "memory/side_by_side.h"
 
 namespace mezzo::encoder::fused {
 namespace {
+
+constexpr std::array kOfRows{kQueryWeight, kKeyWeight, kValueWeight};  // by which x is multiplied
+
+/// x times each weight, transposed: one product where their memory and the kernels allow,
+/// whose columns the three are then.
+std::array<at::Tensor, 3> add_products(Products& products,
+                                       const at::Tensor& x,
+                                       const std::array<at::Tensor, 3>& weights,
+                                       bool takes_columns) {
+  std::array<at::Tensor, 3> results;
+  const auto whole = takes_columns ? side_by_side(weights) : at::Tensor();
+  const auto all = whole.defined() ? products.add(x, whole.t()) : at::Tensor();
+  for (size_t i = 0; i < 3; ++i) {
+    const int64_t hidden = weights[i].size(0);
+    results[i] =
+        all.defined() ? all.narrow(1, static_cast<int64_t>(i) * hidden, hidden) : products.add(x, weights[i].t());
+  }
+  return results;
+}
 
 struct Attention : torch::autograd::Function<Attention> {
   static at::Tensor forward(AutogradContext* ctx,
@@ -26,9 +48,11 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto dtype = query_weight.scalar_type();
     const auto input = x.to(dtype);
     Products products;
-    const PackedAttention attention{products.add(input, query_weight.t()),
-                                    products.add(input, key_weight.t()),
-                                    products.add(input, value_weight.t()),
+    const auto [query, key, value] =
+        add_products(products, input, {query_weight, key_weight, value_weight}, ops.takes_columns);
+    const PackedAttention attention{query,
+                                    key,
+                                    value,
                                     {rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)},
                                     settings.num_heads,
                                     settings.layout,
@@ -80,14 +104,29 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto inner = ops.packed_attention_backward(attention, log_sum_exp, grad_context);
 
     Products products;
+    const std::array grads_of_rows{inner.query, inner.key, inner.value};
+    if (inner.all.defined() && std::ranges::all_of(kOfRows, [&](size_t i) { return ctx->needs_input_grad(i); })) {
+      const auto all = grad_weight(ctx, kQueryWeight, products, inner.all, input, settings.weight_dtype);
+      const auto parts = split_rows(all, 3);
+      for (size_t i = 0; i < 3; ++i) {
+        result[kOfRows[i]] = parts[i];
+      }
+    } else {
+      for (size_t i = 0; i < 3; ++i) {
+        result[kOfRows[i]] = grad_weight(ctx, kOfRows[i], products, grads_of_rows[i], input, settings.weight_dtype);
+      }
+    }
     result[kX] = outer.residual;
-    const auto add_linear = [&](AttentionInput weight, const at::Tensor& grad) {
-      result[weight] = grad_weight(ctx, weight, products, grad, input, settings.weight_dtype);
-      products.add_to(result[kX], grad, saved[weight]);
-    };
-    add_linear(kQueryWeight, inner.query);
-    add_linear(kKeyWeight, inner.key);
-    add_linear(kValueWeight, inner.value);
+    const auto weights = inner.all.defined()
+                             ? side_by_side({saved[kQueryWeight], saved[kKeyWeight], saved[kValueWeight]})
+                             : at::Tensor();
+    if (weights.defined()) {
+      products.add_to(result[kX], inner.all, weights);
+    } else {
+      for (size_t i = 0; i < 3; ++i) {
+        products.add_to(result[kX], grads_of_rows[i], saved[kOfRows[i]]);
+      }
+    }
     products.compute();
     result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
     result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);

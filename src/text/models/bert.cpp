@@ -56,7 +56,7 @@ class BertEmbeddings : public torch::nn::Module {
   double dropout_;
 };
 
-class BertSelfAttention : public torch::nn::Module {
+class BertSelfAttention : public torch::nn::Module, public SharesInput {
  public:
   explicit BertSelfAttention(const BertConfig& config)
       : query_(register_module("query", std::make_shared<Dense>(config.hidden_size, config.hidden_size))),
@@ -64,6 +64,10 @@ class BertSelfAttention : public torch::nn::Module {
         value_(register_module("value", std::make_shared<Dense>(config.hidden_size, config.hidden_size))),
         num_heads_(config.num_attention_heads),
         dropout_(config.attention_probs_dropout_prob) {}
+
+  std::vector<at::Tensor> weights_of_one_input() const override {
+    return {query_->weight, key_->weight, value_->weight};
+  }
 
   Dense& query() const { return *query_; }
   Dense& key() const { return *key_; }

@@ -1,6 +1,7 @@
 #include "mezzo/text/models/model_for_task.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -9,21 +10,45 @@
 
 #include "encoder/block_ops.h"
 #include "kernels/dtypes.h"
+#include "memory/side_by_side.h"
 #include "text/models/modules.h"
 
 namespace mezzo::text {
 
-void ModelForTask::to(torch::Device device, bool) {
-  if (!device.is_privateuseone()) {
-    torch::nn::Module::to(device);
+namespace {
+
+/// Makes weights that are multiplied by the same input lie side by side.
+void lay_side_by_side(const torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  const auto* const shares = dynamic_cast<const SharesInput*>(&module);
+  if (shares == nullptr || side_by_side(shares->weights_of_one_input()).defined()) {
     return;
+  }
+  const auto weights = shares->weights_of_one_input();
+  const auto parts = split_rows(at::cat(weights), static_cast<int64_t>(weights.size()));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i].set_data(parts[i]);
+  }
+}
+
+}  // namespace
+
+void ModelForTask::to(torch::Device device, bool) {
+  if (!device.is_cpu()) {
+    for (const auto& module : modules()) {
+      lay_side_by_side(*module);
+    }
   }
   auto tensors = parameters();
   const auto kept = buffers();
   tensors.insert(tensors.end(), kept.begin(), kept.end());
-  for (const at::Tensor& tensor : tensors) {
-    const auto moved = tensor.detach().to(device);
-    tensor.unsafeGetTensorImpl()->shallow_copy_from(moved.getIntrusivePtr());
+  const auto moved = convert_together(tensors, [&](const at::Tensor& tensor) { return tensor.to(device); });
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (device.is_privateuseone()) {  // which LibTorch takes for a tensor of another kind
+      tensors[i].unsafeGetTensorImpl()->shallow_copy_from(moved[i].getIntrusivePtr());
+    } else {
+      tensors[i].set_data(moved[i]);
+    }
   }
 }
 
@@ -65,12 +90,21 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
   if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
     return shadows;  // only fused blocks read them
   }
+  std::vector<std::pair<std::string, Dense*>> layers;
+  std::vector<at::Tensor> weights;
   for (const auto& item : named_modules()) {
     auto* dense = item.value()->as<Dense>();
     const int64_t layer = layer_of(item.key());
     if (dense != nullptr && layer >= 1 && layer <= config().num_hidden_layers) {
-      shadows[item.key() + ".weight"] = dense->make_shadow(dtype);
+      layers.emplace_back(item.key(), dense);
+      weights.push_back(dense->weight);
     }
+  }
+  const auto halves = convert_together(weights, [&](const at::Tensor& weight) { return weight.to(dtype); });
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto& [name, dense] = layers[i];
+    dense->set_shadow(halves[i]);
+    shadows[name + ".weight"] = halves[i];
   }
   return shadows;
 }

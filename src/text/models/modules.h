@@ -5,6 +5,9 @@
 #include <ATen/ops/linear.h>
 #include <torch/nn/module.h>
 
+#include <utility>
+#include <vector>
+
 #include "encoder/blocks.h"
 #include "encoder/sequence_layout.h"
 #include "mezzo/text/data/packed_batch.h"
@@ -19,12 +22,11 @@ class Dense : public torch::nn::Module {
         bias(register_parameter("bias", at::empty({out}))) {}
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
 
-  /// Keeps a copy of the weight in `dtype` from now on, which an optimizer may refresh
-  /// when it updates the weight.
-  at::Tensor make_shadow(at::ScalarType dtype) {
-    shadow_ = weight.detach().to(dtype);
+  /// Keeps a copy of the weight in another dtype from now on, which an optimizer may
+  /// refresh when it updates the weight.
+  void set_shadow(at::Tensor shadow) {
+    shadow_ = std::move(shadow);
     lead_ = lead();
-    return shadow_;
   }
 
   encoder::LinearParams params() {
@@ -53,6 +55,14 @@ inline encoder::SequenceLayoutPtr layout_of(const PackedBatch& batch) {
              : c10::make_intrusive<encoder::SequenceLayout>(batch.cu_seqlens, batch.seqlens, rows,
                                                             batch.input_ids.device());
 }
+
+/// A module with linear layers of the same input: one product, on GPUs, where their weights lie side
+/// by side in memory, which ModelForTask sees to.
+class SharesInput {
+ public:
+  virtual ~SharesInput() = default;
+  virtual std::vector<at::Tensor> weights_of_one_input() const = 0;
+};
 
 class Embedding : public torch::nn::Module {
  public:

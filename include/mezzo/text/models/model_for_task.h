@@ -37,8 +37,8 @@ class ModelForTask : public torch::nn::Module {
 
   using torch::nn::Module::to;
   /// Moves parameters and buffers in place, also to an accelerator that is registered as
-  /// PrivateUse1, which LibTorch's own modules refuse. Waits, whatever it is told: weights come
-  /// from memory that may go.
+  /// PrivateUse1, which LibTorch's own modules refuse. There, weights of one input lie side by
+  /// side in memory. Waits, whatever it is told: weights come from memory that may go.
   void to(torch::Device device, bool = false) override;
 
   virtual const ModelConfig& config() const = 0;
