@@ -20,7 +20,7 @@ inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 /// What computes an operator for one dispatch key. Made when the schema's types are known.
 struct OperatorKernel {
   c10::DispatchKey key;
-  torch::CppFunction (*make)();  ///< nullptr: there is none
+  torch::CppFunction (*make)();
 };
 
 /// `kFunction` for `key`: kCPU or kCUDA below autograd, kAutogradCPU and such in its place,
@@ -32,15 +32,11 @@ constexpr OperatorKernel kernel(c10::DispatchKey key) {
   return {key, [] { return torch::CppFunction(c10::CompileTimeFunctionPointer<Function, kFunction>()); }};
 }
 
-/// `kFunction` for CUDA tensors, where this room has kernels for GPUs; else none, and
-/// the composite serves them.
+/// `kFunction` for tensors of the kinds of accelerators that can have kernels of mezzo's (see
+/// device_kernels.h): CUDA's, and one from outside of LibTorch.
 template <auto* kFunction>
-constexpr OperatorKernel cuda_kernel(c10::DispatchKey key = c10::DispatchKey::CUDA) {
-#ifdef MEZZO_HAS_CUDA
-  return kernel<kFunction>(key);
-#else
-  return {key, nullptr};
-#endif
+constexpr std::array<OperatorKernel, 2> accelerator_kernels() {
+  return {kernel<kFunction>(c10::DispatchKey::CUDA), kernel<kFunction>(c10::DispatchKey::PrivateUse1)};
 }
 
 /// `kFunction` for all that may have fused blocks, CPUs, CUDA devices and those of outside, in place
@@ -102,9 +98,7 @@ class Operator<Result(Arguments...)> {
 
  private:
   static void add(torch::Library& library, const std::string& name, const OperatorKernel& kernel) {
-    if (kernel.make != nullptr) {
-      library.impl(name.c_str(), torch::dispatch(kernel.key, kernel.make()));
-    }
+    library.impl(name.c_str(), torch::dispatch(kernel.key, kernel.make()));
   }
   template <size_t count>
   static void add(torch::Library& library, const std::string& name, const std::array<OperatorKernel, count>& kernels) {
