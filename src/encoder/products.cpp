@@ -1,18 +1,26 @@
 #include "encoder/products.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
+#include <c10/core/TensorOptions.h>
 
 namespace mezzo::encoder {
 namespace {
 
+/// Whether products there can be of another dtype than their factors.
+bool has_wider_products(const at::Tensor& a) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "dtype");
+  return op.hasKernelForDispatchKey(c10::computeDispatchKey(a.scalar_type(), a.layout(), a.device()));
+}
+
 /// Of a dtype that is not the product's: cuBLAS writes what it sums up in float32;
 /// others are given float32.
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
-  if (a.is_cuda()) {
+  if (has_wider_products(a)) {
     return a.dim() == 3 ? at::bmm(a, b, dtype) : at::mm(a, b, dtype);
   }
   return at::matmul(a.to(dtype), b.to(dtype));

@@ -4,7 +4,7 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "kernels/cuda/operators.h"
+#include "kernels/device_kernels.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
 
@@ -28,7 +28,7 @@ at::Tensor dropout_autograd(const at::Tensor& x, double p, int64_t seed, int64_t
 const Operator<decltype(dropout_autograd)> dropout_op(
     "dropout(Tensor x, float p, int seed, int step, int site) -> Tensor",
     kernel<&dropout_kernel<cpu::dropout>>(c10::DispatchKey::CPU),
-    cuda_kernel<&dropout_kernel<cuda::dropout>>(),
+    accelerator_kernels<&dropout_kernel<device::dropout>>(),
     kernel<&dropout_composite>(c10::DispatchKey::CompositeExplicitAutograd),
     kernel<&dropout_autograd>(c10::DispatchKey::Autograd),
     meta_like_first());

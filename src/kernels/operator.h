@@ -3,6 +3,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <array>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -18,7 +19,7 @@ inline std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
 /// What computes an operator for one dispatch key. Made when the schema's types are known.
 struct OperatorKernel {
   c10::DispatchKey key;
-  torch::CppFunction (*make)();  ///< nullptr: there is none
+  torch::CppFunction (*make)();
 };
 
 /// `kFunction` for `key`: kCPU or kCUDA below autograd, kAutogradCPU and such in its place,
@@ -30,15 +31,11 @@ constexpr OperatorKernel kernel(c10::DispatchKey key) {
   return {key, [] { return torch::CppFunction(c10::CompileTimeFunctionPointer<Function, kFunction>()); }};
 }
 
-/// `kFunction` for CUDA tensors, where this room has kernels for GPUs; else none, and
-/// the composite serves them.
+/// `kFunction` for tensors of the kinds of accelerators that can have kernels of mezzo's (see
+/// device_kernels.h): CUDA's, and one from outside of LibTorch.
 template <auto* kFunction>
-constexpr OperatorKernel cuda_kernel(c10::DispatchKey key = c10::DispatchKey::CUDA) {
-#ifdef MEZZO_HAS_CUDA
-  return kernel<kFunction>(key);
-#else
-  return {key, nullptr};
-#endif
+constexpr std::array<OperatorKernel, 2> accelerator_kernels() {
+  return {kernel<kFunction>(c10::DispatchKey::CUDA), kernel<kFunction>(c10::DispatchKey::PrivateUse1)};
 }
 
 /// For operators that work in place and that autograd should not see.
@@ -74,9 +71,7 @@ class Operator<Result(Arguments...)> {
       const std::string name = schema.substr(0, schema.find('('));
       if (torch::Library* library = library_for(schema)) {
         library->def(schema.c_str());
-        ((kernels.make != nullptr ? void(library->impl(name.c_str(), torch::dispatch(kernels.key, kernels.make())))
-                                  : void()),
-         ...);
+        (add(*library, name, kernels), ...);
       }
       handle_ =
           c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "").typed<Result(Arguments...)>();
@@ -91,6 +86,15 @@ class Operator<Result(Arguments...)> {
   }
 
  private:
+  static void add(torch::Library& library, const std::string& name, const OperatorKernel& kernel) {
+    library.impl(name.c_str(), torch::dispatch(kernel.key, kernel.make()));
+  }
+  static void add(torch::Library& library, const std::string& name, const std::array<OperatorKernel, 2>& kernels) {
+    for (const OperatorKernel& kernel : kernels) {
+      add(library, name, kernel);
+    }
+  }
+
   std::optional<c10::TypedOperatorHandle<Result(Arguments...)>> handle_;
   std::string error_;
 };

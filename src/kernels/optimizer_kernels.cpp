@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "kernels/cuda/operators.h"
+#include "kernels/device_kernels.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
 
@@ -179,7 +179,7 @@ struct UpdateLists {
 /// The operator of an optimizer whose own settings are `Own...`.
 template <class Settings,
           UpdateKernel<Settings>& kCpu,
-          UpdateKernel<Settings>& kCuda,
+          UpdateKernel<Settings>& kDevice,
           UpdateKernel<Settings>& kReference,
           class... Own>
 struct UpdateOperator {
@@ -215,7 +215,7 @@ struct UpdateOperator {
   UpdateOperator(const std::string& name, const std::string& own)
       : op(name + "(" MEZZO_UPDATE_LISTS ", " MEZZO_FACTORS ", " + own + ") -> ()",
            kernel<&run<kCpu>>(c10::DispatchKey::CPU),
-           cuda_kernel<&run<kCuda>>(),
+           accelerator_kernels<&run<kDevice>>(),
            kernel<&run<kReference>>(c10::DispatchKey::CompositeExplicitAutograd),
            meta_in_place(),
            no_autograd()) {}
@@ -230,11 +230,11 @@ struct UpdateOperator {
   Operator<Signature> op;
 };
 
-const UpdateOperator<AdamSettings, cpu::adam, cuda::adam, reference::adam, double, double, double, bool, bool> adam_op(
-    "adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled");
-const UpdateOperator<SgdSettings, cpu::sgd, cuda::sgd, reference::sgd, double, bool> sgd_op(
+const UpdateOperator<AdamSettings, cpu::adam, device::adam, reference::adam, double, double, double, bool, bool>
+    adam_op("adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled");
+const UpdateOperator<SgdSettings, cpu::sgd, device::sgd, reference::sgd, double, bool> sgd_op(
     "sgd_", "float momentum, bool nesterov");
-const UpdateOperator<LambSettings, cpu::lamb, cuda::lamb, reference::lamb, double, double, double> lamb_op(
+const UpdateOperator<LambSettings, cpu::lamb, device::lamb, reference::lamb, double, double, double> lamb_op(
     "lamb_", "float beta1, float beta2, float eps");
 
 using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
@@ -270,7 +270,7 @@ const Operator<decltype(summarize_anywhere)> summarize_op(
     "summarize_gradients(Tensor[] gradients, Tensor? scale, float max_norm) -> (Tensor norm, Tensor found_inf, "
     "Tensor sum_of_squares, Tensor inv_scale, Tensor clip)",
     kernel<&summarize_with<cpu::summarize_gradients>>(c10::DispatchKey::CPU),
-    cuda_kernel<&summarize_with<cuda::summarize_gradients>>(),
+    accelerator_kernels<&summarize_with<device::summarize_gradients>>(),
     kernel<&summarize_anywhere>(c10::DispatchKey::CompositeExplicitAutograd),
     kernel<&summarize_nothing>(c10::DispatchKey::Meta),
     no_autograd());

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/operators.h"
+#include "kernels/device_kernels.h"
 #include "kernels/operator.h"
 
 namespace mezzo::kernels {
@@ -36,7 +36,7 @@ at::Tensor check_nothing(
 const Operator<decltype(check_nothing)> check_op(
     "check_gradients(Tensor[] in_place, Tensor[] in_float32, Tensor scale, bool may_be_below_one, "
     "bool reproduce_pytorch) -> Tensor",
-    cuda_kernel<&check<cuda::check_gradients>>(),
+    accelerator_kernels<&check<device::check_gradients>>(),
     kernel<&check<reference::check_gradients>>(c10::DispatchKey::CompositeExplicitAutograd),
     kernel<&check_nothing>(c10::DispatchKey::Meta),
     no_autograd());
@@ -65,7 +65,7 @@ at::Tensor unscale_nothing(at::TensorList /*in_place*/,
 const Operator<decltype(unscale_nothing)> unscale_op(
     "unscale_gradients_(Tensor(a!)[] in_place, Tensor[] halves, Tensor(b!)[] into, Tensor scale, "
     "bool may_be_below_one, bool reproduce_pytorch) -> Tensor",
-    cuda_kernel<&unscale<cuda::unscale_gradients>>(),
+    accelerator_kernels<&unscale<device::unscale_gradients>>(),
     kernel<&unscale<reference::unscale_gradients>>(c10::DispatchKey::CompositeExplicitAutograd),
     kernel<&unscale_nothing>(c10::DispatchKey::Meta),
     no_autograd());
@@ -116,7 +116,7 @@ const Operator<std::remove_pointer_t<decltype(&update<update_on_cpu, true>)>> up
     "int growth_interval, int hysteresis, float min_scale, float max_scale, bool is_static, "
     "bool counts_skips_in_a_row, bool reproduce_pytorch) -> ()",
     kernel<&update<update_on_cpu, true>>(c10::DispatchKey::CPU),
-    cuda_kernel<&update<cuda::update_loss_scale, true>>(),
+    accelerator_kernels<&update<device::update_loss_scale, true>>(),
     kernel<&update<reference::update_loss_scale, false>>(c10::DispatchKey::CompositeExplicitAutograd),
     meta_in_place(),
     no_autograd());

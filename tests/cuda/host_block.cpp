@@ -315,9 +315,9 @@ std::atomic<int64_t> launches = 0;
 void set_launch_hook(LaunchHook hook) { launch_hook = std::move(hook); }
 int64_t num_launches() { return launches; }
 
-void submit(void* stream, std::function<void()> run) {
+void submit(void* stream, Launched launched) {
   ++launches;
-  launch_hook ? launch_hook(stream, std::move(run)) : run();
+  launch_hook ? launch_hook(stream, std::move(launched)) : launched.run();
 }
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

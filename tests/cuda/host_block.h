@@ -4,6 +4,12 @@
 #include <cstring>
 #include <functional>
 #include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/arguments.h"
 
 #define MEZZO_DEVICE inline
 
@@ -62,21 +68,82 @@ class Block {
 /// @throws std::out_of_range  where a thread requires what is not so
 void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread);
 
+/// A launch's use of some memory: of an allocation, or a part of it.
+struct MemoryUse {
+  const void* data;
+  int64_t bytes_read = 0, bytes_written = 0;
+};
+
+/// Collects what a kernel says that it uses. What is null is not used.
+class MemoryUses {
+ public:
+  template <class T>
+  void reads(const T* data, int64_t count) {
+    add(data, count * int64_t{sizeof(T)}, 0);
+  }
+  template <class T>
+  void writes(const T* data, int64_t count) {
+    add(data, 0, count * int64_t{sizeof(T)});
+  }
+  template <class T>
+  void updates(const T* data, int64_t count) {
+    reads(data, count);
+    writes(data, count);
+  }
+  void reads(const Span& span, int64_t count) { add(span.data, count * size_of(span), 0); }
+  void writes(const Span& span, int64_t count) { add(span.data, 0, count * size_of(span)); }
+  void updates(const Span& span, int64_t count) {
+    reads(span, count);
+    writes(span, count);
+  }
+
+  std::vector<MemoryUse> take() { return std::move(uses_); }
+
+ private:
+  static int64_t size_of(const Span& span) { return span.element == Element::kFloat ? 4 : 2; }
+  void add(const void* data, int64_t bytes_read, int64_t bytes_written) {
+    if (data != nullptr && bytes_read + bytes_written > 0) {
+      uses_.push_back({data, bytes_read, bytes_written});
+    }
+  }
+
+  std::vector<MemoryUse> uses_;
+};
+
+/// The name of a kernel's type, without namespaces and template arguments.
+template <class Kernel>
+std::string kernel_name() {
+  std::string_view name = __PRETTY_FUNCTION__;
+  const std::string_view before = "Kernel = ";
+  name.remove_prefix(name.find(before) + before.size());
+  name = name.substr(0, name.find_first_of("<;]"));
+  return std::string(name.substr(name.rfind(':') + 1));
+}
+
+/// A kernel on its way to a stream.
+struct Launched {
+  std::string kernel;
+  std::vector<MemoryUse> uses;
+  std::function<void()> run;
+};
+
 /// Where launches go: at once to the caller's thread, unless somebody takes
 /// them to a stream of theirs.
-using LaunchHook = std::function<void(void* stream, std::function<void()> run)>;
+using LaunchHook = std::function<void(void* stream, Launched launched)>;
 void set_launch_hook(LaunchHook hook);
-void submit(void* stream, std::function<void()> run);
+void submit(void* stream, Launched launched);
 
 /// Launches so far, for tests that count them.
 int64_t num_launches();
 
 template <class Kernel, class Grid, class Arguments>
 void launch(const Grid& grid, void* stream, const Arguments& arguments) {
-  submit(stream, [grid, arguments] {
-    execute(grid.blocks, grid.threads, grid.shared_bytes,
-            [&arguments](const Block& block) { Kernel::run(block, arguments); });
-  });
+  MemoryUses uses;
+  Kernel::uses(uses, arguments);
+  submit(stream, {kernel_name<Kernel>(), uses.take(), [grid, arguments] {
+                    execute(grid.blocks, grid.threads, grid.shared_bytes,
+                            [&arguments](const Block& block) { Kernel::run(block, arguments); });
+                  }});
 }
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

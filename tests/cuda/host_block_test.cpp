@@ -13,13 +13,19 @@
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
+/// Kernels of memory of the host's, which nobody guards.
+struct OnHost {
+  template <class Memory, class Arguments>
+  static void uses(Memory& /*memory*/, const Arguments& /*arguments*/) {}
+};
+
 struct Sums {
   const float* from;
   float* to;
 };
 
 /// A sum a block, by shuffles and shared memory.
-struct SumKernel {
+struct SumKernel : OnHost {
   MEZZO_DEVICE static void run(const Block& block, const Sums& a) {
     const float mine = a.from[block.index() * block.threads() + block.thread()];
     const float sum = block_sum(block, mine, block.shared<float>());
@@ -40,7 +46,7 @@ TEST(HostBlockTest, ThreadsMeetAtBarriersAndShuffles) {
   }
 }
 
-struct ReverseKernel {
+struct ReverseKernel : OnHost {
   static constexpr bool kForgetsToWait = true;
   MEZZO_DEVICE static void run(const Block& block, float* const& data) {
     float* shared = block.shared<float>();
@@ -60,7 +66,7 @@ TEST(HostBlockTest, WhoForgetsABarrierReadsWhatIsNotThere) {
   EXPECT_TRUE(std::ranges::any_of(data, [](float x) { return std::isnan(x); }));
 }
 
-struct LeavingKernel {
+struct LeavingKernel : OnHost {
   MEZZO_DEVICE static void run(const Block& block, const int& leaver) {
     if (block.thread() != leaver) {
       block.sync();
@@ -68,7 +74,7 @@ struct LeavingKernel {
   }
 };
 
-struct ForkedKernel {
+struct ForkedKernel : OnHost {
   MEZZO_DEVICE static void run(const Block& block, const int& other) {
     if (block.thread() == other) {
       block.sync();
@@ -88,6 +94,11 @@ TEST(HostBlockTest, ThreadsThatWaitInVainAreNamed) {
 }
 
 struct NumberKernel {
+  template <class Memory>
+  static void uses(Memory& memory, float* const& data) {
+    memory.updates(data, 5 * 64);
+    memory.reads(static_cast<const double*>(nullptr), 8);
+  }
   MEZZO_DEVICE static void run(const Block& block, float* const& data) {
     const int64_t number = block.index() * block.threads() + block.thread();
     data[number] += static_cast<float>(number);
@@ -98,14 +109,18 @@ TEST(HostBlockTest, HooksDeferLaunchesWhoseThreadsAllRunOnce) {
   std::vector<float> data(5 * 64, 0.0F), numbers(data.size());
   std::iota(numbers.begin(), numbers.end(), 0.0F);
   const int64_t before = num_launches();
-  std::vector<std::function<void()>> queued;
-  set_launch_hook([&](void*, std::function<void()> run) { queued.push_back(std::move(run)); });
+  std::vector<Launched> queued;
+  set_launch_hook([&](void*, Launched launched) { queued.push_back(std::move(launched)); });
   launch<NumberKernel>(Grid{5, 64}, nullptr, data.data());
   set_launch_hook(nullptr);
   EXPECT_TRUE(std::ranges::all_of(data, [](float x) { return x == 0; }));
   EXPECT_EQ(num_launches(), before + 1);
-  queued.at(0)();
+  queued.at(0).run();
   EXPECT_EQ(data, numbers);
+  EXPECT_EQ(queued[0].kernel, "NumberKernel");
+  ASSERT_EQ(queued[0].uses.size(), 2) << "what is null is not used";
+  EXPECT_EQ(queued[0].uses[0].bytes_read, 5 * 64 * 4);
+  EXPECT_EQ(queued[0].uses[1].bytes_written, 5 * 64 * 4);
 }
 
 }  // namespace

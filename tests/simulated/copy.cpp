@@ -38,6 +38,7 @@ void copy_to_peer(const at::Tensor& to, const at::Tensor& from) {
 void copy_from_cpu(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const c10::DeviceGuard guard(to.device());
   Launch launch("copy_ from the CPU");
+  launch.count_as(LaunchCount::Kind::kCopy);
   const auto target = launch.write(to);
   if (!is_pinned(from.const_data_ptr())) {
     const auto staged = from.clone();
@@ -58,6 +59,7 @@ void copy_from_cpu(const at::Tensor& to, const at::Tensor& from, bool non_blocki
 void copy_to_cpu(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const c10::DeviceGuard guard(from.device());
   Launch launch("copy_ to the CPU");
+  launch.count_as(LaunchCount::Kind::kCopy);
   const auto source = launch.read(from);
   const auto copy = [=] { to.copy_(source); };
   if (non_blocking && is_pinned(to.const_data_ptr())) {

@@ -175,7 +175,9 @@ Stack queued(const c10::OperatorHandle& op, const Stack& arguments, c10::Device 
     });
   }
   add_arguments(op, arguments, results);
-  launch.run([op, stack = seen_by(launch, op, arguments), seen_results]() mutable {
+  auto seen = seen_by(launch, op, arguments);
+  launch.count_as(traffic_of(op, arguments, results));
+  launch.run([op, stack = std::move(seen), seen_results]() mutable {
     op.callBoxed(stack);
     store(op, stack, seen_results);
   });

@@ -52,7 +52,7 @@ class Graph final : public DeviceGraph {
   }
 
   Kernel poison_pool() const {
-    Kernel poison{"the start of a replay", {}, {}, {}};
+    Kernel poison{"the start of a replay", {}, {}, {}, {}};
     for (const auto& weak : recording_.pool->blocks) {
       if (auto block = weak.lock()) {
         poison.uses.push_back({std::move(block), /*writes=*/true});

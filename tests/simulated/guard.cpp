@@ -57,6 +57,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     set_current_stream(stream);
     return previous;
   }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return &Queue::of(stream); }
   bool queryStream(const c10::Stream& stream) const override {
     auto& queue = Queue::of(stream);
     return queue.is_done(queue.last());

@@ -24,33 +24,53 @@ c10::Storage storage_on_cpu(const at::Tensor& tensor, const std::shared_ptr<Bloc
 /// Lets a kernel at its memory while this lives.
 class OpenBlocks {
  public:
-  explicit OpenBlocks(const std::vector<std::shared_ptr<Block>>& blocks) : blocks_(blocks) {
-    for (const auto& block : blocks_) {
-      block->open();
+  explicit OpenBlocks(const std::vector<Kernel::Use>& uses) : uses_(uses) {
+    for (const auto& use : uses_) {
+      use.block->open(use.writes);
     }
   }
   ~OpenBlocks() {
-    for (const auto& block : blocks_) {
-      block->close();
+    for (const auto& use : uses_) {
+      use.block->close(use.writes);
     }
   }
   OpenBlocks(const OpenBlocks&) = delete;
   OpenBlocks& operator=(const OpenBlocks&) = delete;
 
  private:
-  const std::vector<std::shared_ptr<Block>>& blocks_;
+  const std::vector<Kernel::Use>& uses_;
 };
 
 }  // namespace
 
 Launch::Launch(std::string kernel)
-    : kernel_(std::move(kernel)),
+    : count_{LaunchCount::Kind::kAten, std::move(kernel), {}, {}},
       device_(kType, current_device()),
       queue_(Queue::of(current_stream(device_.index()))) {}
 
+Launch::Launch(std::string kernel, Queue& queue)
+    : count_{LaunchCount::Kind::kMezzo, std::move(kernel), {}, {}}, device_(queue.stream().device()), queue_(queue) {
+  TORCH_CHECK(device_.index() == current_device(), "simulated device: ", count_.name, " was launched on a stream of ",
+              device_, " while the current device is ", int{current_device()}, "; a device guard is missing");
+}
+
+void Launch::use(const void* address, bool writes) {
+  const auto block = Block::holding(address);
+  TORCH_CHECK(block, "simulated device: ", kernel(), " was given an address where no device has memory");
+  TORCH_CHECK(block->device() == device_, "simulated device: ", kernel(), " was launched on ", device_,
+              ", but memory of it is on ", block->device(), "; a device guard is missing, or devices are mixed");
+  {
+    const std::lock_guard order(order_mutex());
+    TORCH_CHECK(!block->is_freed, "simulated device: ", kernel(), " was given memory that was freed");
+  }
+  auto& used = uses_.try_emplace(block.get(), Use{block, {}, false}).first->second;
+  used.writes = used.writes || writes;
+}
+
 at::Tensor Launch::use(const at::Tensor& tensor, bool writes, c10::Device device) {
-  TORCH_CHECK(tensor.device() == device, "simulated device: ", kernel_, " was launched on ", device,
+  TORCH_CHECK(tensor.device() == device, "simulated device: ", kernel(), " was launched on ", device,
               ", but a tensor of it is on ", tensor.device(), "; a device guard is missing, or devices are mixed");
+  (writes ? count_.traffic.bytes_written : count_.traffic.bytes_read) += bytes_of(tensor);
   c10::Storage storage;
   if (const auto block = Block::of(tensor.storage().data_ptr())) {
     auto& used = uses_.try_emplace(block.get(), Use{block, {}, false}).first->second;
@@ -71,12 +91,14 @@ at::Tensor Launch::use(const at::Tensor& tensor, bool writes, c10::Device device
 
 Ticket Kernel::enqueue(Queue& queue) const {
   note_kernel();
-  std::vector<std::shared_ptr<Block>> blocks;
-  for (const Use& use : uses) {
-    blocks.push_back(use.block);
+  if (count) {
+    note_launch(*count);
   }
-  const auto work = [body = body, blocks = std::move(blocks)] {
-    const OpenBlocks open(blocks);
+  const auto work = [body = body, uses = uses] {
+    if (!computes()) {
+      return;
+    }
+    const OpenBlocks open(uses);
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     body();
   };
@@ -89,7 +111,8 @@ Ticket Kernel::enqueue(Queue& queue) const {
 }
 
 Ticket Launch::run(std::function<void()> body) {
-  Kernel kernel{kernel_, std::move(body), {}, {}};
+  count_.group = current_group();
+  Kernel kernel{count_.name, std::move(body), {}, {}, count_};
   for (const auto& [key, used] : uses_) {
     kernel.uses.push_back({used.block, used.writes});
   }
@@ -104,7 +127,7 @@ Ticket Launch::run(std::function<void()> body) {
 
 void Launch::run_and_wait(std::function<void()> body) {
   run(std::move(body));
-  host_sync(queue_, kernel_);
+  host_sync(queue_, kernel());
 }
 
 }  // namespace mezzo::simulated

@@ -6,9 +6,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "simulated/counts.h"
 #include "simulated/memory.h"
 #include "simulated/streams.h"
 
@@ -29,7 +31,8 @@ struct Kernel {
   std::string name;
   std::function<void()> body;
   std::vector<Use> uses;
-  std::vector<Draw> draws;  ///< that are not seeded yet
+  std::vector<Draw> draws;           ///< that are not seeded yet
+  std::optional<LaunchCount> count;  ///< nullopt: a device would not be given it
 
   /// Puts a copy of it, as it is now, at the end of a stream's work.
   Ticket enqueue(Queue& queue) const;
@@ -41,6 +44,12 @@ struct Kernel {
 class Launch {
  public:
   explicit Launch(std::string kernel);
+  /// On its way to a stream that the caller names, as kernels do that know addresses alone.
+  Launch(std::string kernel, Queue& queue);
+
+  /// As what it counts; else it is an operator, which moves the tensors that it was given.
+  void count_as(LaunchCount::Kind kind) { count_.kind = kind; }
+  void count_as(const Traffic& traffic) { count_.traffic = traffic; }
 
   /// The tensor as the kernel sees it: on the CPU, in the same memory, which is
   /// there while the kernel runs.
@@ -49,8 +58,11 @@ class Launch {
   at::Tensor write(const at::Tensor& tensor) { return use(tensor, /*writes=*/true, device_); }
   /// The same, of any device: what copies between devices.
   at::Tensor write_on_peer(const at::Tensor& tensor) { return use(tensor, /*writes=*/true, tensor.device()); }
+  /// The memory that an address is part of, which is there while the kernel runs.
+  /// @throws c10::Error  for memory of another device, of none, or that was freed.
+  void use(const void* address, bool writes);
 
-  const std::string& kernel() const { return kernel_; }
+  const std::string& kernel() const { return count_.name; }
   Queue& queue() const { return queue_; }
   /// Queues it, or has it recorded where the stream is. Nobody waits.
   Ticket run(std::function<void()> body);
@@ -65,7 +77,7 @@ class Launch {
   };
   at::Tensor use(const at::Tensor& tensor, bool writes, c10::Device device);
 
-  const std::string kernel_;
+  LaunchCount count_;
   const c10::Device device_;
   Queue& queue_;
   std::map<Block*, Use> uses_;

@@ -8,7 +8,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstring>
+#include <iterator>
+#include <map>
 
+#include "simulated/counts.h"
 #include "simulated/graph.h"
 
 namespace mezzo::simulated {
@@ -38,7 +41,7 @@ class Arena {
   static size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
  private:
-  static constexpr size_t kBytes = size_t{1} << 36;
+  static constexpr size_t kBytes = size_t{1} << 38;
   char* begin_;
   std::atomic<size_t> next_ = 0;
 };
@@ -93,6 +96,17 @@ void explain_faults() {
   sigaction(SIGSEGV, &action, &previous_action);
 }
 
+/// All there are.
+struct Blocks {
+  std::mutex mutex;
+  std::map<const char*, std::weak_ptr<Block>> by_address;
+};
+
+Blocks& all_blocks() {
+  static auto* const made = new Blocks;  // threads of streams outlive static storage
+  return *made;
+}
+
 /// What the storage of a tensor on a device holds.
 struct Holder {
   std::shared_ptr<Block> block;
@@ -116,6 +130,10 @@ struct DeviceAllocator final : c10::Allocator {
     }
     auto holder =
         std::make_unique<Holder>(std::make_shared<Block>(device, bytes), &Queue::of(current_stream(device.index())));
+    {
+      const std::lock_guard lock(all_blocks().mutex);
+      all_blocks().by_address[static_cast<const char*>(holder->block->data())] = holder->block;
+    }
     if (Recording* recording = recording_of(*holder->queue)) {
       holder->block->is_of_graph = true;
       recording->pool->blocks.push_back(holder->block);
@@ -152,34 +170,52 @@ struct PinnedAllocator final : c10::Allocator {
 
 }  // namespace
 
-Block::Block(c10::Device device, size_t bytes) : data_(arena_of(device.index()).take(bytes)), bytes_(bytes) {
+Block::Block(c10::Device device, size_t bytes)
+    : device_(device), data_(arena_of(device.index()).take(bytes)), bytes_(bytes) {
   static std::once_flag once;
   std::call_once(once, explain_faults);
-  open_poisoned(data_, bytes_);
-  protect(data_, bytes_, PROT_NONE);
+  if (computes()) {  // else nobody looks at it, and it takes no memory
+    open_poisoned(data_, bytes_);
+    protect(data_, bytes_, PROT_NONE);
+  }
 }
 
-Block::~Block() { give_back(data_, bytes_); }
+Block::~Block() {
+  give_back(data_, bytes_);
+  const std::lock_guard lock(all_blocks().mutex);
+  all_blocks().by_address.erase(static_cast<const char*>(data_));
+}
 
 std::shared_ptr<Block> Block::of(const c10::DataPtr& data) {
   return data.get_deleter() == &free_block ? static_cast<Holder*>(data.get_context())->block : nullptr;
 }
 
-void Block::open() {
+std::shared_ptr<Block> Block::holding(const void* address) {
+  const std::lock_guard lock(all_blocks().mutex);
+  const auto& blocks = all_blocks().by_address;
+  const auto behind = blocks.upper_bound(static_cast<const char*>(address));
+  if (behind == blocks.begin()) {
+    return nullptr;
+  }
+  const auto& [begin, weak] = *std::prev(behind);
+  auto block = weak.lock();
+  return block != nullptr && address < begin + block->bytes_ ? block : nullptr;
+}
+
+void Block::open(bool writes) { change(writes, 1); }
+void Block::close(bool writes) { change(writes, -1); }
+
+void Block::change(bool writes, int by) {
   const std::lock_guard lock(mutex_);
-  if (open_++ == 0) {
-    protect(data_, bytes_, PROT_READ | PROT_WRITE);
+  const auto protection = [&] { return writers_ > 0 ? PROT_READ | PROT_WRITE : readers_ > 0 ? PROT_READ : PROT_NONE; };
+  const int before = protection();
+  (writes ? writers_ : readers_) += by;
+  if (protection() != before) {
+    protect(data_, bytes_, protection());
   }
 }
 
 void Block::poison() { std::memset(data_, kPoison, bytes_); }
-
-void Block::close() {
-  const std::lock_guard lock(mutex_);
-  if (--open_ == 0) {
-    protect(data_, bytes_, PROT_NONE);
-  }
-}
 
 c10::Allocator* device_allocator() {
   static auto* const made = new DeviceAllocator;

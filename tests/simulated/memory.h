@@ -24,11 +24,14 @@ class Block {
 
   /// Of memory that device_allocator() gave; null for any other.
   static std::shared_ptr<Block> of(const c10::DataPtr& data);
+  /// The one that an address lies in; null if none does.
+  static std::shared_ptr<Block> holding(const void* address);
 
   void* data() const { return data_; }
-  /// Lets kernels at it, until as many calls of `close`.
-  void open();
-  void close();
+  c10::Device device() const { return device_; }
+  /// Lets kernels read it, or write to it too, until `close` with the same.
+  void open(bool writes);
+  void close(bool writes);
   /// Sets all its bits, while it is open.
   void poison();
 
@@ -38,10 +41,13 @@ class Block {
   bool is_of_graph = false;  ///< allocated for a stream that was recorded (graph.h)
 
  private:
+  void change(bool writes, int by);
+
+  const c10::Device device_;
   void* data_;
   size_t bytes_;
   std::mutex mutex_;
-  int open_ = 0;
+  int readers_ = 0, writers_ = 0;
 };
 
 /// Memory of the current device, for its current stream.

@@ -42,6 +42,13 @@ MEZZO_DEVICE ValueAndSlope activate(float x, ActivationKind kind) {
 }
 
 struct Forward {
+  template <class Memory>
+  static void uses(Memory& memory, const ActivationArguments& a) {
+    memory.reads(a.product, a.rows * a.columns);
+    memory.reads(a.bias, a.columns);
+    memory.writes(a.output, a.rows * a.columns);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ActivationArguments& a) {
     const auto [row, column] = place_of(block, a.columns);
     if (column >= a.columns) {
@@ -58,6 +65,15 @@ struct Forward {
 };
 
 struct Backward {
+  template <class Memory>
+  static void uses(Memory& memory, const ActivationArguments& a) {
+    memory.reads(a.product, a.rows * a.columns);
+    memory.reads(a.bias, a.columns);
+    memory.updates(a.grad, a.rows * a.columns);
+    memory.writes(a.output, a.rows * a.columns);
+    memory.writes(a.sums, ceil_div(a.rows, kRowsOfSum) * a.columns);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ActivationArguments& a) {
     const auto [part, column] = place_of(block, a.columns);
     if (column >= a.columns) {

@@ -25,6 +25,14 @@ template <class T, int kColumns>
 struct Attention {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
 
+  template <class Memory>
+  static void uses(Memory& memory, const CutAttention& cut) {
+    const PackedAttentionArguments& a = cut.of;
+    reads_inputs(memory, a);
+    memory.writes(a.output, a.sequences.num_rows * a.num_heads * a.head_size);
+    memory.writes(a.log_sum_exp, a.sequences.num_rows * a.num_heads);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const CutAttention& cut) {
     const auto& a = cut.of;
     const int64_t of_sequence = block.index() / cut.parts;

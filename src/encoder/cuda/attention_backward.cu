@@ -26,11 +26,39 @@ Cut cut_of(const PackedAttentionArguments& a) {
   return largest_cut(a.sequences.longest, shared_bytes<kColumns>);
 }
 
+/// Counted as if the sequences were all of the pass.
+template <class Memory>
+void reads_for_backward(Memory& memory, const CutBackward& cut) {
+  const PackedAttentionArguments& a = cut.of.forward;
+  reads_inputs(memory, a);
+  memory.reads(cut.of.grad, a.sequences.num_rows * a.num_heads * a.head_size);
+  memory.reads(a.log_sum_exp, num_weights(cut.of.forward));
+}
+
+/// Of queries, keys and values, those from `first` to `end` - 1, and their biases' sums.
+template <class Memory>
+void writes_gradients(Memory& memory, const CutBackward& cut, int first, int end) {
+  const PackedAttentionArguments& a = cut.of.forward;
+  const Span grads[] = {cut.of.grad_query, cut.of.grad_key, cut.of.grad_value};
+  const int64_t hidden = int64_t{a.num_heads} * a.head_size;
+  for (int which = first; which < end; ++which) {
+    memory.writes(grads[which], a.sequences.num_rows * hidden);
+    memory.writes(cut.of.bias_sums, a.sequences.count * cut.bias_rows * hidden);
+  }
+}
+
 /// Heads of few tokens: reads 4 n rows of a head, writes 3 n, and takes 14
 /// n FLOP per row and column.
 template <class T, int kColumns>
 struct BackwardOfFew {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+
+  template <class Memory>
+  static void uses(Memory& memory, const CutBackward& cut) {
+    reads_for_backward(memory, cut);
+    memory.updates(cut.of.products, num_weights(cut.of.forward));
+    writes_gradients(memory, cut, 0, 3);
+  }
 
   MEZZO_DEVICE static void run(const Block& block, const CutBackward& cut) {
     const HeadBackward<T, kColumns> backward(block, cut);
@@ -76,6 +104,13 @@ template <class T, int kColumns>
 struct BackwardOfQueries {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
 
+  template <class Memory>
+  static void uses(Memory& memory, const CutBackward& cut) {
+    reads_for_backward(memory, cut);
+    memory.writes(cut.of.products, num_weights(cut.of.forward));
+    writes_gradients(memory, cut, 0, 1);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const CutBackward& cut) {
     const HeadBackward<T, kColumns> backward(block, cut);
     const int count = backward.head().count, own = backward.own(), first = backward.part() * own;
@@ -103,6 +138,13 @@ struct BackwardOfQueries {
 template <class T, int kColumns>
 struct BackwardOfKeys {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+
+  template <class Memory>
+  static void uses(Memory& memory, const CutBackward& cut) {
+    reads_for_backward(memory, cut);
+    memory.reads(cut.of.products, num_weights(cut.of.forward));
+    writes_gradients(memory, cut, 1, 3);
+  }
 
   MEZZO_DEVICE static void run(const Block& block, const CutBackward& cut) {
     const HeadBackward<T, kColumns> backward(block, cut);

@@ -45,6 +45,26 @@ MEZZO_DEVICE Head head_of(const SequenceSpans& sequences, int64_t sequence, int 
           sequences.table[2 * sequence + 1]};
 }
 
+/// Of a number for each head and row, and of a vector for each head and sequence.
+template <class Arguments>
+int64_t num_weights(const Arguments& a) {
+  return a.num_heads * a.sequences.num_rows;
+}
+inline int64_t num_elements(const FirstTokenArguments& a) { return a.num_heads * a.sequences.count * a.hidden; }
+
+/// Of a kernel that takes all of them.
+template <class Memory>
+void reads_inputs(Memory& memory, const PackedAttentionArguments& a) {
+  const int64_t hidden = int64_t{a.num_heads} * a.head_size;
+  for (const Span& rows : {a.query, a.key, a.value}) {
+    memory.reads(rows, a.sequences.num_rows * hidden);
+  }
+  for (const Span& bias : {a.query_bias, a.key_bias, a.value_bias}) {
+    memory.reads(bias, hidden);
+  }
+  memory.reads(a.sequences.table, 2 * a.sequences.count);
+}
+
 /// Sets rows `first` ... `end` - 1 of `size` columns from `column` on to zero.
 MEZZO_DEVICE void clear_rows(
     const Block& block, const Span& of, int64_t hidden, int64_t column, int size, int64_t first, int64_t end) {

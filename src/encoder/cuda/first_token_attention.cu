@@ -9,6 +9,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
+template <class Memory>
+void reads_inputs(Memory& memory, const FirstTokenArguments& a) {
+  memory.reads(a.query, num_elements(a));
+  memory.reads(a.rows, a.sequences.num_rows * a.hidden);
+  memory.reads(a.sequences.table, 2 * a.sequences.count);
+}
+
 /// One sequence, and the query that one head has of it.
 struct Query {
   int64_t sequence;
@@ -113,6 +120,15 @@ MEZZO_DEVICE void write_weighted_rows(const Block& block,
 /// near by; 4 n FLOP per column.
 template <class T>
 struct FirstToken {
+  template <class Memory>
+  static void uses(Memory& memory, const FirstTokenArguments& a) {
+    reads_inputs(memory, a);
+    memory.writes(a.weights, num_weights(a));
+    memory.writes(a.weighted_rows, num_elements(a));
+    memory.writes(a.weight_sums, a.sequences.count * a.num_heads);
+    memory.writes(a.log_sum_exp, a.sequences.count * a.num_heads);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const FirstTokenArguments& a) {
     const Query query = query_of_block(block, a);
     const int lane = block.thread() % kWarp;
@@ -161,6 +177,18 @@ struct FirstToken {
 /// weights as they met the rows, and the gradients of the scores.
 template <class T>
 struct FirstTokenQueries {
+  template <class Memory>
+  static void uses(Memory& memory, const FirstTokenBackwardArguments& arguments) {
+    const FirstTokenArguments& a = arguments.forward;
+    reads_inputs(memory, a);
+    memory.reads(arguments.grad_weighted_rows, num_elements(a));
+    memory.reads(arguments.grad_weight_sums, a.sequences.count * a.num_heads);
+    memory.reads(a.log_sum_exp, a.sequences.count * a.num_heads);
+    memory.writes(a.weights, num_weights(a));
+    memory.writes(arguments.grad_weights, num_weights(a));
+    memory.writes(arguments.grad_query, num_elements(a));
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const FirstTokenBackwardArguments& arguments) {
     const FirstTokenArguments& a = arguments.forward;
     const Query query = query_of_block(block, a);
@@ -209,6 +237,17 @@ constexpr int kRows = 8;
 /// Reads 2 vectors a head for its rows, and writes these: 4 FLOP per row, head and column.
 template <class T>
 struct FirstTokenRows {
+  template <class Memory>
+  static void uses(Memory& memory, const FirstTokenBackwardArguments& arguments) {
+    const FirstTokenArguments& a = arguments.forward;
+    memory.reads(a.sequences.table, 2 * a.sequences.count);
+    memory.reads(a.query, num_elements(a));
+    memory.reads(arguments.grad_weighted_rows, num_elements(a));
+    memory.reads(a.weights, num_weights(a));
+    memory.reads(arguments.grad_weights, num_weights(a));
+    memory.writes(arguments.grad_rows, a.sequences.num_rows * a.hidden);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const FirstTokenBackwardArguments& arguments) {
     const FirstTokenArguments& a = arguments.forward;
     const int64_t parts = ceil_div(a.sequences.longest, kRows), sequence = block.index() / parts;

@@ -93,7 +93,25 @@ MEZZO_DEVICE void finish_norm(const Block& block,
   }
 }
 
+template <class Memory>
+void uses_of_norm(Memory& memory, const NormArguments& norm, const NormOutputs& to, int64_t rows, int64_t columns) {
+  memory.reads(norm.weight, columns);
+  memory.reads(norm.bias, columns);
+  memory.writes(to.output, rows * columns);
+  memory.writes(to.normalised, rows * columns);
+  memory.writes(to.rstd, rows);
+}
+
 struct ResidualNorm {
+  template <class Memory>
+  static void uses(Memory& memory, const ResidualNormArguments& a) {
+    memory.reads(a.product, a.rows * a.columns);
+    memory.reads(a.residual, a.rows * a.columns);
+    memory.reads(a.bias, a.columns);
+    memory.reads(a.row_numbers, a.rows);
+    uses_of_norm(memory, a.norm, a.to, a.rows, a.columns);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ResidualNormArguments& a) {
     auto *scratch = block.shared<float>(), *row = block.shared<float>(kSumsBytes);
     const int64_t number = block.index(), begin = number * a.columns, end = begin + a.columns;
@@ -116,6 +134,17 @@ struct ResidualNorm {
 MEZZO_DEVICE bool has_row(int64_t rows, int64_t index) { return index >= 0 && index < rows; }
 
 struct EmbeddingNorm {
+  template <class Memory>
+  static void uses(Memory& memory, const EmbeddingNormArguments& a) {
+    for (const Span& table : {a.word, a.position, a.token_type}) {
+      memory.reads(table, a.rows * a.columns);
+    }
+    for (const int64_t* numbers : {a.ids, a.positions, a.token_types}) {
+      memory.reads(numbers, a.rows);
+    }
+    uses_of_norm(memory, a.norm, a.to, a.rows, a.columns);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const EmbeddingNormArguments& a) {
     auto *scratch = block.shared<float>(), *row = block.shared<float>(kSumsBytes);
     const int64_t number = block.index();
@@ -147,6 +176,18 @@ struct EmbeddingNorm {
 /// shared memory meanwhile. Moves of each row its gradient and normalised elements, from memory
 /// once, and one or two gradients; and three sums of kRowsOfBlock rows.
 struct NormBackward {
+  template <class Memory>
+  static void uses(Memory& memory, const NormBackwardArguments& a) {
+    memory.reads(a.grad, a.rows * a.columns);
+    memory.reads(a.normalised, a.rows * a.columns);
+    memory.reads(a.rstd, a.rows);
+    memory.reads(a.weight, a.columns);
+    memory.reads(a.row_numbers, a.rows);
+    memory.writes(a.product, a.rows * a.columns);
+    memory.writes(a.residual, a.rows * a.columns);
+    memory.writes(a.sums, ceil_div(a.rows, kRowsOfBlock) * 3 * a.columns);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const NormBackwardArguments& a) {
     auto *scratch = block.shared<float>(), *sums = block.shared<float>(2 * kSumsBytes);
     const int64_t columns = a.columns, first = block.index() * kRowsOfBlock;
@@ -222,6 +263,12 @@ struct NormBackward {
 struct SumColumns {
   static constexpr int kParts = 8;
 
+  template <class Memory>
+  static void uses(Memory& memory, const ColumnSumArguments& a) {
+    memory.reads(a.sums, a.rows * a.columns);
+    memory.writes(a.totals, a.columns);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ColumnSumArguments& a) {
     auto* parts = block.shared<float>();
     const int lane = block.thread() % kWarp, part = block.thread() / kWarp;
@@ -251,6 +298,14 @@ struct SumColumns {
 /// indices have most of the rows.
 struct AddRows {
   static constexpr int kAtOnce = 16;
+
+  template <class Memory>
+  static void uses(Memory& memory, const AddRowsArguments& a) {
+    memory.reads(a.indices, a.count);
+    memory.reads(a.order, a.count);
+    memory.reads(a.rows, a.count * a.columns);
+    memory.updates(a.table, a.count * a.columns);
+  }
 
   MEZZO_DEVICE static void run(const Block& block, const AddRowsArguments& a) {
     const auto number = static_cast<uint32_t>(block.index()),

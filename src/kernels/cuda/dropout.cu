@@ -10,6 +10,12 @@ template <class T>
 struct DropoutKernel {
   static constexpr int kThreads = 256;
 
+  template <class Memory>
+  static void uses(Memory& memory, const DropoutArguments& a) {
+    memory.reads(a.x, a.count);
+    memory.writes(a.out, a.count);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const DropoutArguments& a) {
     const int64_t number = block.index() * kThreads + block.thread(), first = 4 * number;
     if (first >= a.count) {

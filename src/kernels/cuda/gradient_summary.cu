@@ -11,6 +11,14 @@ constexpr int kScratchBytes = kThreads / kWarp * static_cast<int>(sizeof(double)
 /// Reads every gradient once. In double, which holds the square of any float32, so only
 /// inf and NaN give inf or NaN.
 struct SumSquares {
+  template <class Memory>
+  static void uses(Memory& memory, const GradientList& list) {
+    for (int i = 0; i < list.count; ++i) {
+      memory.reads(list.gradients[i], list.sizes[i]);
+    }
+    memory.writes(list.sums, list.first_block[list.count]);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const GradientList& list) {
     const int tensor = tensor_of_block(list.first_block, list.count, block.index());
     const Chunk chunk = chunk_of(block, list.first_block, tensor, list.sizes[tensor]);
@@ -30,6 +38,17 @@ struct SumSquares {
 
 /// One block, so that the order of the sum is always the same.
 struct Summarize {
+  template <class Memory>
+  static void uses(Memory& memory, const SummaryArguments& a) {
+    memory.reads(a.sums, a.count);
+    memory.reads(a.scale, 1);
+    memory.writes(a.norm, 1);
+    memory.writes(a.found_inf, 1);
+    memory.writes(a.sum_of_squares, 1);
+    memory.writes(a.inv_scale, 1);
+    memory.writes(a.clip, 1);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const SummaryArguments& a) {
     double sum = 0;
     for (int64_t i = block.thread(); i < a.count; i += block.threads()) {

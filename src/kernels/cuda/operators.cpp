@@ -16,4 +16,8 @@ at::Tensor dropout(const at::Tensor& x, double p, const RandomKey& key) {
   return out;
 }
 
+#define MEZZO_ENTRY(name) .name = name,
+const DeviceKernels kDeviceKernels = {MEZZO_FOR_DEVICE_KERNELS(MEZZO_ENTRY)};
+#undef MEZZO_ENTRY
+
 }  // namespace mezzo::kernels::MEZZO_CUDA

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/cuda/namespace.h"
+#include "kernels/device_kernels.h"
 #include "kernels/optimizer_kernels.h"
 #include "kernels/random_key.h"
 #include "kernels/scaling_kernels.h"
@@ -26,5 +27,7 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
 at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale);
 at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale);
 void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules);
+
+extern const DeviceKernels kDeviceKernels;
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

@@ -21,6 +21,16 @@ MEZZO_DEVICE float rounded(Element element, float x) {
 /// Reads every gradient once. Behind a tensor's end are zeros, whose quotients are not finite only
 /// where the scale is lost, which the verdict finds, too.
 struct Unscale {
+  template <class Memory>
+  static void uses(Memory& memory, const UnscaledList& list) {
+    for (int i = 0; i < list.count; ++i) {
+      memory.reads(list.gradients[i].gradient, list.gradients[i].size);
+      memory.writes(list.gradients[i].into, list.gradients[i].size);
+    }
+    memory.reads(list.scale, 1);
+    memory.writes(list.non_finite, list.first_block[list.count]);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const UnscaledList& list) {
     const int tensor = tensor_of_block(list.first_block, list.count, block.index());
     const Unscaled& gradient = list.gradients[tensor];
@@ -53,6 +63,13 @@ struct Unscale {
 };
 
 struct GiveVerdict {
+  template <class Memory>
+  static void uses(Memory& memory, const VerdictArguments& a) {
+    memory.reads(a.non_finite, a.count);
+    memory.reads(a.scale, 1);
+    memory.writes(a.found_inf, 1);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const VerdictArguments& a) {
     float non_finite = 0;
     for (int64_t i = block.thread(); i < a.count; i += block.threads()) {
@@ -66,6 +83,16 @@ struct GiveVerdict {
 };
 
 struct UpdateLossScale {
+  template <class Memory>
+  static void uses(Memory& memory, const LossScaleArguments& a) {
+    memory.updates(a.state.scale, 1);
+    memory.updates(a.state.growth_tracker, 1);
+    memory.updates(a.state.hysteresis_tracker, 1);
+    memory.updates(a.state.skips_in_a_row, 1);
+    memory.updates(a.state.skipped, 1);
+    memory.reads(a.found_inf, 1);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const LossScaleArguments& a) {
     if (block.thread() == 0) {
       update_loss_scale(a.state, *a.found_inf != 0, a.rules);

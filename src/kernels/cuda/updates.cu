@@ -16,6 +16,14 @@ namespace {
 constexpr int kThreads = 256;
 
 struct CountSteps {
+  template <class Memory>
+  static void uses(Memory& memory, const CounterList& list) {
+    for (int i = 0; i < list.count; ++i) {
+      memory.updates(list.counters[i], 1);
+    }
+    memory.reads(list.found_inf, 1);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const CounterList& list) {
     const bool skip = list.found_inf != nullptr && *list.found_inf != 0;
     for (int i = block.thread(); i < list.count && !skip; i += block.threads()) {
@@ -94,7 +102,37 @@ MEZZO_DEVICE Constants shared_constants(const Block& block, const Compute& compu
   return *constants;
 }
 
+template <class Memory, class Settings>
+void reads_numbers(Memory& memory, const ParameterList<Settings>& list) {
+  for (int i = 0; i < list.count; ++i) {
+    memory.reads(list.parameters[i].step, 1);
+  }
+  memory.reads(list.factors.inv_scale, 1);
+  memory.reads(list.factors.clip, 1);
+  memory.reads(list.factors.found_inf, 1);
+  memory.reads(list.factors.lr, 1);
+}
+
+template <class Memory>
+void updates_param(Memory& memory, const Parameter& p) {
+  memory.updates(p.param, p.size);
+  memory.writes(p.shadow, p.size);
+}
+
 struct Adam {
+  template <class Memory>
+  static void uses(Memory& memory, const ParameterList<AdamSettings>& list) {
+    reads_numbers(memory, list);
+    for (int i = 0; i < list.count; ++i) {
+      const Parameter& p = list.parameters[i];
+      updates_param(memory, p);
+      memory.reads(p.gradient, p.size);
+      for (int slot = 0; slot < (list.settings.amsgrad ? 3 : 2); ++slot) {
+        memory.updates(p.slots[slot], p.size);
+      }
+    }
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ParameterList<AdamSettings>& list) {
     if (is_skipped(list.factors)) {
       return;
@@ -127,6 +165,17 @@ struct Adam {
 };
 
 struct Sgd {
+  template <class Memory>
+  static void uses(Memory& memory, const ParameterList<SgdSettings>& list) {
+    reads_numbers(memory, list);
+    for (int i = 0; i < list.count; ++i) {
+      const Parameter& p = list.parameters[i];
+      updates_param(memory, p);
+      memory.reads(p.gradient, p.size);
+      memory.updates(list.settings.momentum != 0 ? p.slots[0] : nullptr, p.size);
+    }
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ParameterList<SgdSettings>& list) {
     if (is_skipped(list.factors)) {
       return;
@@ -167,6 +216,19 @@ constexpr int kConstantsBytes = 64, kLambShared = kConstantsBytes + 2 * kThreads
 static_assert(sizeof(LambConstants) <= kConstantsBytes && sizeof(AdamConstants) <= kConstantsBytes);
 
 struct LambMoments {
+  template <class Memory>
+  static void uses(Memory& memory, const ParameterList<LambSettings>& list) {
+    reads_numbers(memory, list);
+    for (int i = 0; i < list.count; ++i) {
+      const Parameter& p = list.parameters[i];
+      memory.reads(p.param, p.size);
+      memory.reads(p.gradient, p.size);
+      memory.updates(p.slots[0], p.size);
+      memory.updates(p.slots[1], p.size);
+    }
+    memory.writes(list.norms, 2 * list.first_block[list.count]);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ParameterList<LambSettings>& list) {
     if (is_skipped(list.factors)) {
       return;
@@ -200,6 +262,18 @@ struct LambMoments {
 };
 
 struct LambParams {
+  template <class Memory>
+  static void uses(Memory& memory, const ParameterList<LambSettings>& list) {
+    reads_numbers(memory, list);
+    for (int i = 0; i < list.count; ++i) {
+      const Parameter& p = list.parameters[i];
+      updates_param(memory, p);
+      memory.reads(p.slots[0], p.size);
+      memory.reads(p.slots[1], p.size);
+    }
+    memory.reads(list.norms, 2 * list.first_block[list.count]);
+  }
+
   MEZZO_DEVICE static void run(const Block& block, const ParameterList<LambSettings>& list) {
     if (is_skipped(list.factors)) {
       return;

@@ -1,0 +1,81 @@
+#include "simulated/gpu_kernels.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/Exception.h>
+#include <torch/library.h>
+
+#include <utility>
+#include <vector>
+
+#include "cuda/host_block.h"
+#include "encoder/cuda/block_ops.h"
+#include "kernels/cuda/operators.h"
+#include "simulated/launch.h"
+
+namespace mezzo::simulated {
+namespace {
+
+namespace gpu = kernels::MEZZO_CUDA;
+
+void take_to_stream(void* stream, gpu::Launched launched) {
+  TORCH_CHECK(stream != nullptr, "simulated device: ", launched.kernel, " was launched on no stream");
+  Launch launch(launched.kernel, *static_cast<Queue*>(stream));
+  Traffic traffic;
+  for (const gpu::MemoryUse& use : launched.uses) {
+    launch.use(use.data, use.bytes_written > 0);
+    traffic.bytes_read += use.bytes_read;
+    traffic.bytes_written += use.bytes_written;
+  }
+  launch.count_as(traffic);
+  launch.run(std::move(launched.run));
+}
+
+/// Products that are not rounded to their factors' dtype, which LibTorch has for CUDA alone.
+at::Tensor product(const char* name,
+                   at::Tensor (*multiply)(const at::Tensor&, const at::Tensor&),
+                   at::IntArrayRef sizes,
+                   const at::Tensor& a,
+                   const at::Tensor& b,
+                   at::ScalarType dtype) {
+  const c10::DeviceGuard guard(a.device());
+  auto result = at::empty(sizes, a.options().dtype(dtype));
+  Launch launch(name);
+  const auto left = launch.read(a), right = launch.read(b), to = launch.write(result);
+  launch.count_as({bytes_of(a) + bytes_of(b), bytes_of(result),
+                   2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1))});
+  launch.run([=] { to.copy_(multiply(left.to(dtype), right.to(dtype))); });
+  return result;
+}
+
+at::Tensor mm(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  return product("aten::mm.dtype", &at::mm, {a.size(0), b.size(1)}, a, b, dtype);
+}
+
+at::Tensor bmm(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  return product("aten::bmm.dtype", &at::bmm, {a.size(0), a.size(1), b.size(2)}, a, b, dtype);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("mm.dtype", &mm);
+  m.impl("bmm.dtype", &bmm);
+}
+
+}  // namespace
+
+WithGpuKernels::WithGpuKernels() {
+  gpu::set_launch_hook(&take_to_stream);
+  encoder::set_block_ops(kType, &encoder::MEZZO_CUDA::kBlockOps);
+  kernels::set_device_kernels(kType, &gpu::kDeviceKernels);
+}
+
+WithGpuKernels::~WithGpuKernels() {
+  encoder::set_block_ops(kType, nullptr);
+  kernels::set_device_kernels(kType, nullptr);
+  gpu::set_launch_hook(nullptr);
+}
+
+}  // namespace mezzo::simulated

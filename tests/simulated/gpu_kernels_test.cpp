@@ -1,0 +1,131 @@
+#include "simulated/gpu_kernels.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cuda/host_block.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/tensors.h"
+#include "kernels/dropout.h"
+#include "kernels/scaling_kernels.h"
+#include "simulated/device_test.h"
+
+/// What a kernel for GPUs may do wrong on its way to a stream, and with memory: each mistake is
+/// made here once. What the kernels compute there: gpu_training_test.cpp.
+
+namespace mezzo::simulated {
+namespace {
+
+namespace gpu = kernels::MEZZO_CUDA;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::ThrowsMessage;
+
+class GpuKernelsTest : public DeviceTest {
+ protected:
+  static void* handle_of(c10::Stream stream) { return stream.native_handle(); }
+  static gpu::DropoutArguments arguments(const at::Tensor& x, const at::Tensor& out) {
+    return {gpu::span_of(x), gpu::span_of(out), x.numel(), {}};
+  }
+
+  const WithGpuKernels with_gpu_kernels;
+  const at::Tensor x = at::ones({8}, device), out = at::empty({8}, device);
+};
+
+TEST_F(GpuKernelsTest, AnOperatorsKernelIsTheGpusAndNobodyWaits) {
+  const kernels::RandomKey key{5, 6, 7};
+  const int64_t before = gpu::num_launches();
+  const Watch watch;
+  const auto there = kernels::dropout(x, 0.5, key);
+  EXPECT_EQ(gpu::num_launches(), before + 1);
+  EXPECT_THAT(watch.host_syncs(), IsEmpty());
+  EXPECT_TRUE(at::equal(there.cpu(), kernels::dropout(at::ones({8}), 0.5, key)));
+}
+
+TEST_F(GpuKernelsTest, KernelsGoToTheCurrentStream) {
+  const auto side = Queue::create(device);
+  const c10::StreamGuard guard(side);
+  const auto of_side = at::ones({8}, device);
+  EXPECT_TRUE(at::equal(kernels::dropout(of_side, 0.5, {}).cpu(), kernels::dropout(at::ones({8}), 0.5, {})));
+}
+
+TEST_F(GpuKernelsTest, AKernelOnAnotherStreamIsAFault) {
+  const auto side = Queue::create(device);
+  gpu::dropout(arguments(x, out), handle_of(side));
+  expect_fault("DropoutKernel on stream");
+  c10::Event written(kType);
+  written.record(current_stream(0));
+  written.block(side);
+  gpu::dropout(arguments(x, out), handle_of(side));
+  synchronize();
+}
+
+TEST_F(GpuKernelsTest, AKernelNeedsAStreamAndADeviceGuard) {
+  EXPECT_THAT([&] { gpu::dropout(arguments(x, out), nullptr); }, ThrowsMessage<c10::Error>(HasSubstr("no stream")));
+  const auto elsewhere = handle_of(default_stream(1));
+  EXPECT_THAT([&] { gpu::dropout(arguments(x, out), elsewhere); },
+              ThrowsMessage<c10::Error>(HasSubstr("device guard is missing")));
+  const c10::DeviceGuard guard(other_device);
+  EXPECT_THAT([&] { gpu::dropout(arguments(x, out), elsewhere); },
+              ThrowsMessage<c10::Error>(HasSubstr("devices are mixed")));
+}
+
+TEST_F(GpuKernelsTest, AKernelIsGivenMemoryThatIsThere) {
+  const auto here = at::ones({8});
+  const auto stream = handle_of(default_stream(0));
+  EXPECT_THAT([&] { gpu::dropout(arguments(here, out), stream); },
+              ThrowsMessage<c10::Error>(HasSubstr("where no device has memory")));
+  auto freed = at::ones({8}, device);
+  const auto dangling = arguments(x, freed);
+  freed.reset();  // whose kernels have yet to run
+  EXPECT_THROW(gpu::dropout(dangling, stream), c10::Error);
+}
+
+/// Says of its two tensors that it reads the first, and writes to either.
+struct Culprit {
+  struct Arguments {
+    float *read, *other;
+    bool writes_to_read, uses_other;
+  };
+  template <class Memory>
+  static void uses(Memory& memory, const Arguments& a) {
+    memory.reads(a.read, 8);
+  }
+  static void run(const gpu::Block& block, const Arguments& a) {
+    if (block.thread() == 0) {
+      a.writes_to_read ? a.read[0] = 2 : a.uses_other ? a.other[0] = 2 : 0;
+    }
+  }
+};
+
+struct OneWarp {
+  int64_t blocks = 1;
+  int threads = 32, shared_bytes = 0;
+};
+
+TEST_F(GpuKernelsTest, AKernelTouchesNoMoreThanItSaysAndWritesNoMoreThanItSays) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [&](bool writes_to_read, bool uses_other) {
+    gpu::launch<Culprit>(
+        OneWarp{}, handle_of(default_stream(0)),
+        Culprit::Arguments{x.mutable_data_ptr<float>(), out.mutable_data_ptr<float>(), writes_to_read, uses_other});
+    synchronize();
+  };
+  run(false, false);
+  EXPECT_DEATH(run(true, false), "a kernel that was not given it");
+  EXPECT_DEATH(run(false, true), "a kernel that was not given it");
+}
+
+TEST_F(GpuKernelsTest, WhoReadsTooEarlySeesNaN) {
+  const auto there = kernels::dropout(x, 0.5, {});
+  auto here = at::zeros({8}).pin_memory();
+  here.copy_(there, /*non_blocking=*/true);
+  EXPECT_TRUE(here.isnan().all().item<bool>());
+  synchronize();
+  EXPECT_FALSE(here.isnan().any().item<bool>());
+}
+
+}  // namespace
+}  // namespace mezzo::simulated
