@@ -1,0 +1,193 @@
+#include "simulated/counts.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/cuda/launchers.h"
+#include "kernels/dropout.h"
+#include "simulated/bert_training.h"
+#include "simulated/device_test.h"
+#include "simulated/gpu_kernels.h"
+
+namespace mezzo::simulated {
+namespace {
+
+namespace gpu = kernels::MEZZO_CUDA;
+
+class CountsTest : public DeviceTest {
+ protected:
+  const WithGpuKernels with_gpu_kernels;
+};
+
+TEST_F(CountsTest, OperatorsCountOnceAndViewsNever) {
+  const auto a = at::ones({4, 6}, device), table = at::ones({100, 6}, device), rows = at::tensor({7, 8, 9}).to(device);
+  LaunchLog log;
+  const auto b = a.t().unsqueeze(0).select(0, 0).view({6, 4});
+  EXPECT_TRUE(log.take().empty());
+  const auto c = at::mm(a, b);
+  c.add_(1);
+  table.index_select(0, rows);
+  const auto launches = log.take();
+  ASSERT_EQ(launches.size(), 3);
+  EXPECT_EQ(launches[0].name, "aten::mm");
+  EXPECT_EQ(launches[0].kind, LaunchCount::Kind::kAten);
+  EXPECT_EQ(launches[0].traffic.bytes_read, 2 * 24 * 4);
+  EXPECT_EQ(launches[0].traffic.bytes_written, 16 * 4);
+  EXPECT_EQ(launches[0].traffic.flop, 2 * 4 * 6 * 4);
+  EXPECT_EQ(launches[1].traffic.bytes_read, 16 * 4);
+  EXPECT_EQ(launches[1].traffic.bytes_written, 16 * 4);
+  EXPECT_EQ(launches[2].traffic.bytes_read, 3 * 6 * 4 + 3 * 4) << "the rows that were chosen, and their numbers";
+  at::zeros({5}, device);
+  a.cpu();
+  const auto others = log.take();
+  ASSERT_EQ(others.size(), 2);
+  EXPECT_EQ(others[0].traffic.bytes_read, 0);
+  EXPECT_EQ(others[0].traffic.bytes_written, 5 * 4);
+  EXPECT_EQ(others[1].kind, LaunchCount::Kind::kCopy);
+}
+
+TEST_F(CountsTest, KernelsCountWhatTheySayThatTheyMove) {
+  const auto x = at::ones({1000}, at::device(device).dtype(at::kHalf));
+  LaunchLog log;
+  kernels::dropout(x, 0.5, {});
+  const auto launches = log.take();
+  ASSERT_EQ(launches.size(), 1);
+  EXPECT_EQ(launches[0].name, "DropoutKernel");
+  EXPECT_EQ(launches[0].kind, LaunchCount::Kind::kMezzo);
+  EXPECT_EQ(launches[0].traffic.bytes_read, 2000);
+  EXPECT_EQ(launches[0].traffic.bytes_written, 2000);
+}
+
+/// Launches of a training step by name; of those the host lets it do, copies of the batch included.
+using Launches = std::map<std::string, int64_t>;
+
+Launches launches_of(c10::Device device, int64_t layers) {
+  auto config = bert_config(layers, /*hidden=*/32, /*heads=*/2, /*inner=*/48, /*words=*/50);
+  config.max_position_embeddings = 48;
+  BertTraining training({.config = config, .precision = text::Precision::kFloat16}, device);
+  const auto batch = training.batch_of({5, 1, 30, 8, 3});  // none so long that attention's backward takes two passes
+  const auto step = [&] {
+    training.backward(batch);
+    training.update();
+    training.zero_grad();
+  };
+  step();  // makes the moments
+  LaunchLog log;
+  step();
+  Launches launches;
+  for (const LaunchCount& launch : log.take()) {
+    ++launches[launch.name];
+  }
+  return launches;
+}
+
+/// Every launch of a step of BERT in float16, with GradScaler, clipping, AdamW and half copies of
+/// weights: this table is the one place that knows how many there are. The last layer computes
+/// first tokens alone, so that part of it is fixed.
+struct Count {
+  int64_t fixed, per_layer;
+};
+const std::map<std::string, Count> kCounts = {
+    // mezzo's
+    {"AddRows", {2, 0}},
+    {"Attention", {-1, 1}},
+    {"Backward", {0, 1}},
+    {"BackwardOfFew", {-1, 1}},
+    {"DropoutKernel", {2, 0}},
+    {"EmbeddingNorm", {1, 0}},
+    {"FirstToken", {1, 0}},
+    {"FirstTokenQueries", {1, 0}},
+    {"FirstTokenRows", {1, 0}},
+    {"Forward", {0, 1}},
+    {"NormBackward", {1, 2}},
+    {"ResidualNorm", {0, 2}},
+    {"SumColumns", {1, 3}},
+    {"Summarize", {1, 0}},
+    {"UpdateLossScale", {1, 0}},
+    // LibTorch's
+    {"aten::_log_softmax", {1, 0}},
+    {"aten::_log_softmax_backward_data", {1, 0}},
+    {"aten::add.Tensor", {1, 0}},
+    {"aten::add_.Tensor", {-1, 4}},
+    {"aten::addmm", {2, 0}},
+    {"aten::bmm.dtype", {4, 0}},
+    {"aten::bmm.out", {2, 0}},
+    {"aten::div.Tensor", {2, 0}},
+    {"aten::fill_.Scalar", {1, 0}},
+    {"aten::index_add_", {1, 0}},
+    {"aten::index_select", {2, 0}},
+    {"aten::mm", {1, 8}},
+    {"aten::mm.dtype", {-3, 10}},
+    {"aten::mul.Tensor", {5, 0}},
+    {"aten::nll_loss_backward", {1, 0}},
+    {"aten::nll_loss_forward", {1, 0}},
+    {"aten::sort.stable", {2, 0}},
+    {"aten::sum.dim_IntList", {5, 1}},
+    {"aten::tanh", {1, 0}},
+    {"aten::tanh_backward", {1, 0}},
+    {"aten::zero_", {4, 0}},
+    {"copy_", {25, 26}},
+    {"copy_ from the CPU", {4, 0}},
+};
+
+/// While it lives, kernels are counted and do nothing.
+struct CountingAlone {
+  CountingAlone() { set_computes(false); }
+  ~CountingAlone() { set_computes(true); }
+};
+
+TEST_F(CountsTest, AStepHasSoManyLaunches) {
+  const CountingAlone counting_alone;
+  for (const int64_t layers : {2, 3, 6}) {
+    Launches expected;
+    for (const auto& [name, count] : kCounts) {
+      expected[name] = count.fixed + count.per_layer * layers;
+    }
+    // By lists of parameters, of which a layer has 16, and embeddings, pooler and classifier 9.
+    const int64_t parameters = 9 + 16 * layers;
+    expected["SumSquares"] = gpu::ceil_div(parameters, gpu::kMaxGradients);
+    expected["CountSteps"] = gpu::ceil_div(parameters, gpu::kMaxCounters);
+    expected["Adam"] = gpu::ceil_div(parameters, gpu::kMaxParameters);
+    auto launches = launches_of(device, layers);
+    for (const auto& [name, count] : expected) {
+      EXPECT_EQ(launches[name], count) << name << " of " << layers << " layers";
+    }
+    for (const auto& [name, count] : launches) {
+      EXPECT_TRUE(expected.contains(name)) << count << " of " << name << " in " << layers << " layers";
+    }
+  }
+  synchronize();
+}
+
+TEST_F(CountsTest, WhoeverCountsAloneIsGivenTheSameLaunches) {
+  const auto executed = launches_of(device, 2);
+  synchronize();
+  const CountingAlone counting_alone;
+  EXPECT_EQ(launches_of(device, 2), executed);
+  synchronize();
+}
+
+TEST_F(CountsTest, LaunchesAreOfTheGroupThatTheirOperatorOrNodeIsOf) {
+  const auto a = at::ones({4, 4}, device).requires_grad_();
+  LaunchLog log([](std::string_view name) {
+    return name == "aten::sum" ? std::string("sum") : name == "MmBackward0" ? "product's backward" : "";
+  });
+  const auto loss = at::mm(a, a).sum();
+  loss.backward();
+  std::map<std::string, std::vector<std::string>> groups;
+  for (const LaunchCount& launch : log.take()) {
+    groups[launch.group].push_back(launch.name);
+  }
+  EXPECT_THAT(groups["sum"], testing::ElementsAre(testing::StartsWith("aten::sum")));
+  EXPECT_THAT(groups["product's backward"], testing::Contains("aten::mm").Times(2));
+  EXPECT_THAT(groups[""], testing::Contains("aten::mm").Times(1));
+}
+
+}  // namespace
+}  // namespace mezzo::simulated
