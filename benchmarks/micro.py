@@ -27,8 +27,8 @@ PAGES = {
                      " 3.35 TB/s. A launch takes the longer of its bytes and its FLOP, and 1.5 µs, which is assumed, as is what a host takes"
                      " to launch one by itself, 5 µs; a step launched so takes the longer of host and device. Left out: that no kernel"
                      " reaches those rates, small products least of all; operators that are several kernels on a GPU (sort, sums of many"
-                     " rows); latencies of memory, of the host and of what waits for one another; caches, in which the device would find"
-                     " much of what short texts read. So times are too short, by how much is not known. BERT-large's attention is counted"
+                     " rows); latencies of memory and of the host; what else a step may wait for. All of that makes a step longer than it says here,"
+                     " by how much is not known; that caches hold much of what short texts read makes it shorter. BERT-large's attention is counted"
                      " with the bytes of mezzo's kernels and the FLOP of LibTorch's flash attention, which runs there for such texts. The"
                      " trainer reads back a few numbers more each step, which are not counted."),
     "half_compute": ("Half precision on a CPU without instructions for it",
