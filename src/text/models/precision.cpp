@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/cpu/simd/instruction_set.h"
 #include "text/words/known_value.h"
 
 namespace mezzo::text {
@@ -29,7 +30,7 @@ std::optional<c10::Device> registered_device(std::string_view name) {
   return is_one ? std::optional(c10::Device(std::string(name))) : std::nullopt;
 }
 
-bool cpu_has_bf16() { return __builtin_cpu_supports("avx512bf16") != 0; }
+bool cpu_has_bf16() { return kernels::cpu::best_instruction_set() == kernels::cpu::InstructionSet::kAvx512Bf16; }
 
 }  // namespace
 
