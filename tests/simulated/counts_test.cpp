@@ -55,7 +55,7 @@ TEST_F(CountsTest, OperatorsCountOnceAndViewsNever) {
 TEST_F(CountsTest, KernelsCountWhatTheySayThatTheyMove) {
   const auto x = at::ones({1000}, at::device(device).dtype(at::kHalf));
   LaunchLog log;
-  kernels::dropout(x, 0.5, {});
+  kernels::dropout(x, {0.5, {}});
   const auto launches = log.take();
   ASSERT_EQ(launches.size(), 1);
   EXPECT_EQ(launches[0].name, "DropoutKernel");
