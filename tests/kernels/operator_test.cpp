@@ -21,9 +21,9 @@ void* load(const char* name) {
 
 TEST(OperatorTest, IsThereForEveryUserOfTheDispatcher) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("mezzo::dropout", "");
-  torch::jit::Stack stack{at::ones({64}), 0.5, 1, 2, 3};
+  torch::jit::Stack stack{at::ones({64}), 0.5, 1, 2, 3, c10::IValue()};
   op.callBoxed(stack);
-  EXPECT_TRUE(at::equal(stack.front().toTensor(), dropout(at::ones({64}), 0.5, {1, 2, 3})));
+  EXPECT_TRUE(at::equal(stack.front().toTensor(), dropout(at::ones({64}), {0.5, {1, 2, 3}})));
 }
 
 TEST(OperatorTest, SharedObjectsWithACopyOfMezzoEachShareOneRegistration) {
@@ -32,7 +32,7 @@ TEST(OperatorTest, SharedObjectsWithACopyOfMezzoEachShareOneRegistration) {
   auto* dropped = reinterpret_cast<void (*)(at::Tensor&)>(dlsym(copy, "drop"));
   auto tensor = at::ones({64});
   dropped(tensor);
-  EXPECT_TRUE(at::equal(tensor, dropout(at::ones({64}), 0.5, {1, 2, 3})));
+  EXPECT_TRUE(at::equal(tensor, dropout(at::ones({64}), {0.5, {1, 2, 3}})));
 }
 
 TEST(OperatorTest, AnotherVersionLoadsAndRefusesItsFirstCall) {
