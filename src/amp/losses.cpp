@@ -11,6 +11,8 @@
 
 #include <limits>
 
+#include "amp/cross_entropy.h"
+
 namespace mezzo {
 namespace {
 
@@ -60,9 +62,13 @@ at::Tensor cross_entropy(const at::Tensor& logits,
   const NoAutocast no_autocast;
   const auto dtype = compute_dtype("cross_entropy", "logits", logits);
   const bool gives_probabilities = target.defined() && target.is_floating_point();
-  return at::cross_entropy_loss(
-      logits.to(dtype), gives_probabilities ? target.to(dtype) : target, to_if_defined(options.weight(), dtype),
-      torch::enumtype::reduction_get_enum(options.reduction()), options.ignore_index(), options.label_smoothing());
+  const auto reduction = torch::enumtype::reduction_get_enum(options.reduction());
+  if (target.defined() && !gives_probabilities && !options.weight().defined() && options.label_smoothing() == 0) {
+    return cross_entropy_of_labels(logits, target, reduction, options.ignore_index());
+  }
+  return at::cross_entropy_loss(logits.to(dtype), gives_probabilities ? target.to(dtype) : target,
+                                to_if_defined(options.weight(), dtype), reduction, options.ignore_index(),
+                                options.label_smoothing());
 }
 
 }  // namespace mezzo

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "amp/cross_entropy.h"
 #include "encoder/block_ops.h"
 #include "encoder/blocks.h"
 #include "encoder/packed_attention.h"
@@ -235,6 +236,11 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       draw.optional(draw.ids(1000)),
                       offset(draw)};
        }},
+      {"cross_entropy",
+       [](Draw& draw) {
+         const int64_t classes = draw.number(1, 40);
+         return Stack{draw.floats({draw.rows(), classes}), draw.ids(classes), int64_t{at::Reduction::Sum}, -100};
+       }},
       {"summarize_gradients",
        [](Draw& draw) {
          return Stack{many(draw, {{draw.rows()}, {draw.number(1, 99), 33}}), draw.optional(draw.number_of(65536)), 0.1};
@@ -281,7 +287,8 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
-    reinterpret_cast<const void*>(&kernels::dropout), reinterpret_cast<const void*>(&attention_block),
+    reinterpret_cast<const void*>(&cross_entropy_of_labels), reinterpret_cast<const void*>(&kernels::dropout),
+    reinterpret_cast<const void*>(&attention_block),
     reinterpret_cast<const void*>(&packed_attention), reinterpret_cast<const void*>(&kernels::adam)};
 
 c10::OperatorHandle operator_of(const std::string& name) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "amp/cuda/cross_entropy.h"
 #include "cuda/host_block.h"
 #include "encoder/cuda/block_ops.h"
 #include "kernels/cuda/operators.h"
@@ -70,11 +71,13 @@ WithGpuKernels::WithGpuKernels() {
   gpu::set_launch_hook(&take_to_stream);
   encoder::set_block_ops(kType, &encoder::MEZZO_CUDA::kBlockOps);
   kernels::set_device_kernels(kType, &gpu::kDeviceKernels);
+  set_cross_entropy_kernels(kType, &mezzo::MEZZO_CUDA::kCrossEntropyKernels);
 }
 
 WithGpuKernels::~WithGpuKernels() {
   encoder::set_block_ops(kType, nullptr);
   kernels::set_device_kernels(kType, nullptr);
+  set_cross_entropy_kernels(kType, nullptr);
   gpu::set_launch_hook(nullptr);
 }
 

@@ -1,5 +1,6 @@
 #include "mezzo/text/tasks/single_label_classification.h"
 
+#include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/softmax.h>
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "amp/cross_entropy.h"
 #include "text/data/data_check.h"
 
 namespace mezzo::text {
@@ -32,7 +34,7 @@ std::vector<std::string> SingleLabelClassification::untrained(const at::Tensor& 
 }
 
 at::Tensor SingleLabelClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
-  return at::cross_entropy_loss(outputs.to(at::kFloat), batch.targets, /*weight=*/{}, at::Reduction::Sum);
+  return cross_entropy_of_labels(outputs, batch.targets, at::Reduction::Sum);
 }
 
 const std::vector<MetricInfo>& SingleLabelClassification::metrics() const {
