@@ -376,7 +376,8 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const DropoutSite& dropout,
                                const at::Tensor& row_numbers) {
   return residual_layer_norm_op(x, residual, norm.weight, norm.bias, norm.eps, dropout.p, seed_of(dropout),
-                                dropout.key.step, dropout.key.site, if_defined(row_numbers), if_defined(dropout.step_offset));
+                                dropout.key.step, dropout.key.site, if_defined(row_numbers),
+                                if_defined(dropout.step_offset));
 }
 
 }  // namespace mezzo::encoder

@@ -71,11 +71,11 @@ using PackedAttentionFunction = at::Tensor(
     const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, const SequenceLayoutPtr&, const DropoutSite&);
 
 at::Tensor choose_packed_attention(const at::Tensor& query,
-                            const at::Tensor& key,
-                            const at::Tensor& value,
-                            int64_t num_heads,
-                            const SequenceLayoutPtr& layout,
-                            const DropoutSite& dropout) {
+                                   const at::Tensor& key,
+                                   const at::Tensor& value,
+                                   int64_t num_heads,
+                                   const SequenceLayoutPtr& layout,
+                                   const DropoutSite& dropout) {
   const bool flashes = runs_flash(query.device(), query.scalar_type(), query.size(1) / num_heads, layout) &&
                        !dropout.step_offset.defined();  // its generator is keyed by the host
   return (flashes ? flash_attention : reference::packed_attention)(query, key, value, num_heads, layout, dropout);

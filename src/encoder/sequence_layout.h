@@ -61,9 +61,9 @@ class SequenceLayout : public torch::CustomClassHolder {
   bool is_gapless() const;
   /// @throws c10::Error  where the device alone knows them; so do is_gapless() and padding()
   const std::vector<Sequence>& sequences() const;
-  bool is_known() const { return is_known_; }           ///< by the CPU, too
-  int64_t size() const { return table_.size(0); }       ///< B
-  int64_t longest() const { return longest_; }          ///< tokens that no sequence has more of
+  bool is_known() const { return is_known_; }                   ///< by the CPU, too
+  int64_t size() const { return table_.size(0); }               ///< B
+  int64_t longest() const { return longest_; }                  ///< tokens that no sequence has more of
   const at::Tensor& table() const { return table_; }            ///< [B, 2] int32: first_row and num_tokens of each
   const at::Tensor& first_rows() const { return first_rows_; }  ///< [B] int64: the row of each sequence's first token
 

@@ -60,7 +60,11 @@ struct DropoutFunction : torch::autograd::Function<DropoutFunction> {
     auto& saved = ctx->saved_data;
     return {dropout_op(grad[0], saved["p"].toDouble(), saved["seed"].toInt(), saved["step"].toInt(),
                        saved["site"].toInt(), saved["step_offset"].toOptional<at::Tensor>()),
-            at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 };
 

@@ -44,7 +44,7 @@ constexpr std::array<OperatorKernel, 2> accelerator_kernels() {
 template <auto* kFunction>
 constexpr std::array<OperatorKernel, 6> choosing_kernels() {
   using enum c10::DispatchKey;
-  return {kernel<kFunction>(CPU),          kernel<kFunction>(AutogradCPU),  kernel<kFunction>(CUDA),
+  return {kernel<kFunction>(CPU),          kernel<kFunction>(AutogradCPU), kernel<kFunction>(CUDA),
           kernel<kFunction>(AutogradCUDA), kernel<kFunction>(PrivateUse1), kernel<kFunction>(AutogradPrivateUse1)};
 }
 

@@ -13,7 +13,8 @@ class CudaDropoutTest : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(CudaDropoutTest, EqualsTheReferenceBitForBitAtEverySize) {
   for (const int64_t size : {0, 1, 3, 4, 1023, 1024, 1025, 5000}) {
     for (const double p : {0.1, 0.5, 0.999}) {
-      const DropoutSite site{p, {0x123456789ABCDEF, static_cast<uint32_t>(size), 9},
+      const DropoutSite site{p,
+                             {0x123456789ABCDEF, static_cast<uint32_t>(size), 9},
                              size % 2 == 0 ? at::scalar_tensor(3, at::kLong) : at::Tensor()};
       auto x = at::randn({size}).to(GetParam());
       if (size > 2) {

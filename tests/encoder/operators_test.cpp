@@ -168,7 +168,8 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
 /// What to call each operator with.
 const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
   static const std::map<std::string, std::function<Stack(Draw&)>> all = {
-      {"dropout", [](Draw& draw) { return Stack{draw.floats({draw.rows(), 33}), kDropout, kSeed, kStep, kSite, offset(draw)}; }},
+      {"dropout",
+       [](Draw& draw) { return Stack{draw.floats({draw.rows(), 33}), kDropout, kSeed, kStep, kSite, offset(draw)}; }},
       {"residual_layer_norm",
        [](Draw& draw) {
          const int64_t h = draw.number(2, 70);
@@ -288,8 +289,8 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
     reinterpret_cast<const void*>(&cross_entropy_of_labels), reinterpret_cast<const void*>(&kernels::dropout),
-    reinterpret_cast<const void*>(&attention_block),
-    reinterpret_cast<const void*>(&packed_attention), reinterpret_cast<const void*>(&kernels::adam)};
+    reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
+    reinterpret_cast<const void*>(&kernels::adam)};
 
 c10::OperatorHandle operator_of(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "");

@@ -91,8 +91,7 @@ class TrainingStepTest : public simulated::DeviceTest {
     std::vector<at::Tensor> losses;
     const Watch watch;
     for (int64_t step = 0; step < 3; ++step) {
-      const auto batches =
-          accumulation.collate(plan.micro_batches(setup.train, step), plan.samples(setup.train, step));
+      const auto batches = accumulation.collate(plan.micro_batches(setup.train, step), plan.samples(setup.train, step));
       losses.push_back(accumulation.run(batches, [&](const at::Tensor& share) { return scaler.scale(share); }));
       if (scaler.is_enabled()) {
         scaler.step(model.optimizer());

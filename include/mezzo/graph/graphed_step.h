@@ -55,8 +55,8 @@ struct GraphedStepCounts {
 /// @endcode
 ///
 /// There is one graph for each set of shapes, strides and dtypes of the inputs, of the caller's
-/// autocast and gradient modes, and of numbers that the caller passes along. The first calls of each run eagerly, the next records and
-/// replays at once, so that every call is exactly one step. Graphs share one pool of memory.
+/// autocast and gradient modes, and of numbers that the caller passes along. The first calls of each run eagerly, the
+/// next records and replays at once, so that every call is exactly one step. Graphs share one pool of memory.
 ///
 /// What a step does on the device is recorded; what its C++ decides is decided once, when it is
 /// recorded. So a step that is recorded

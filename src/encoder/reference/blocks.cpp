@@ -70,8 +70,8 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const LayerNormParams& norm,
                                const DropoutSite& site,
                                const at::Tensor& row_numbers) {
-  const auto dropped = row_numbers.defined() ? kernels::reference::dropout_of_rows(x, row_numbers, site)
-                                             : kernels::dropout(x, site);
+  const auto dropped =
+      row_numbers.defined() ? kernels::reference::dropout_of_rows(x, row_numbers, site) : kernels::dropout(x, site);
   return layer_norm(dropped + residual, norm);
 }
 

@@ -29,9 +29,8 @@ std::array<at::Tensor, 4> philox(std::array<at::Tensor, 4> counter, uint64_t key
 }  // namespace
 
 at::Tensor step_of(const DropoutSite& site, const at::Device& device) {
-  return site.step_offset.defined()
-             ? (site.step_offset + int64_t{site.key.step}).bitwise_and(kWordMask)
-             : at::full({}, int64_t{site.key.step}, at::TensorOptions(at::kLong).device(device));
+  return site.step_offset.defined() ? (site.step_offset + int64_t{site.key.step}).bitwise_and(kWordMask)
+                                    : at::full({}, int64_t{site.key.step}, at::TensorOptions(at::kLong).device(device));
 }
 
 at::Tensor random_words(

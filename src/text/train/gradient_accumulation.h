@@ -17,8 +17,8 @@ struct StepBatches {
     bool is_stand_in;  ///< not to count
   };
   std::vector<Micro> micro;
-  int64_t samples;          ///< texts of all ranks in the step
-  at::Tensor step_offset;   ///< added to every number, as in DropoutSeed
+  int64_t samples;         ///< texts of all ranks in the step
+  at::Tensor step_offset;  ///< added to every number, as in DropoutSeed
 
   /// That count.
   int64_t tokens() const;
