@@ -216,8 +216,8 @@ TEST_P(CudaAttentionTest, RowsOfNoSequenceAreZero) {
   const auto layout = layout_of({3, 40}, /*padding=*/2, /*filler=*/4);
   auto problem = problem_of(layout, 51, 2, 5, GetParam(), 0);
   // The first sequence may begin behind row 0, and the kernels must not read what is not theirs.
-  problem.attention.layout = c10::make_intrusive<SequenceLayout>(at::tensor({4, 9, 45}, at::kInt),
-                                                                 at::tensor({3, 36}, at::kInt), 51, at::kCPU);
+  problem.layout = problem.attention.layout = c10::make_intrusive<SequenceLayout>(
+      at::tensor({4, 9, 45}, at::kInt), at::tensor({3, 36}, at::kInt), 51, at::kCPU);
   const auto is_free = owned(problem.attention.layout->sequences(), 51).logical_not();
   for (auto& tensor : {problem.attention.query, problem.attention.key, problem.attention.value, problem.grad}) {
     tensor.masked_fill_(is_free, std::numeric_limits<double>::quiet_NaN());

@@ -4,16 +4,17 @@
 
 namespace {
 
-using Dropout = at::Tensor(const at::Tensor&, double, int64_t, int64_t, int64_t);
-const mezzo::kernels::Operator<Dropout> same_op("dropout(Tensor x, float p, int seed, int step, int site) -> Tensor");
+using Dropout = at::Tensor(const at::Tensor&, double, int64_t, int64_t, int64_t, const std::optional<at::Tensor>&);
+const mezzo::kernels::Operator<Dropout> same_op(
+    "dropout(Tensor x, float p, int seed, int step, int site, Tensor? step_offset=None) -> Tensor");
 const mezzo::kernels::Operator<Dropout> renamed_op(
-    "dropout(Tensor x, float q, int seed, int step, int site) -> Tensor");
+    "dropout(Tensor x, float q, int seed, int step, int site, Tensor? step_offset=None) -> Tensor");
 
 const char* error_of(const mezzo::kernels::Operator<Dropout>& op) {
   static std::string error;
   error.clear();
   try {
-    op(at::ones({4}), 0.5, 1, 2, 3);
+    op(at::ones({4}), 0.5, 1, 2, 3, std::nullopt);
   } catch (const c10::Error& thrown) {
     error = thrown.what_without_backtrace();
   }

@@ -49,12 +49,13 @@ TEST(OperatorTest, AnotherBuildOfTheVersionRefusesTheOperatorsWhoseSchemasDiffer
   ASSERT_NE(copy, nullptr) << dlerror();
   const auto error = [&](const char* name) { return reinterpret_cast<const char* (*)()>(dlsym(copy, name))(); };
   EXPECT_STREQ(error("error_of_same"), "");
-  EXPECT_STREQ(error("error_of_renamed"),
-               "mezzo: two builds of version " MEZZO_VERSION
-               " are in this process, with "
-               "mezzo::dropout(Tensor x, float p, int seed, int step, int site) -> Tensor and "
-               "mezzo::dropout(Tensor x, float q, int seed, int step, int site) -> Tensor, "
-               "and operators have one home; link both of their users with the same mezzo");
+  EXPECT_STREQ(
+      error("error_of_renamed"),
+      "mezzo: two builds of version " MEZZO_VERSION
+      " are in this process, with "
+      "mezzo::dropout(Tensor x, float p, int seed, int step, int site, Tensor? step_offset=None) -> Tensor and "
+      "mezzo::dropout(Tensor x, float q, int seed, int step, int site, Tensor? step_offset=None) -> Tensor, "
+      "and operators have one home; link both of their users with the same mezzo");
 }
 
 }  // namespace
