@@ -99,7 +99,8 @@ void give_empty_values(std::vector<std::string>& arguments) {
 void check_not_empty(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     const auto& values = option->results();
-    if (!values.empty() && values.back().empty() && option->get_expected_max() > 0 && option->get_name() != "--text") {
+    const bool is_text = option->get_name() == "--text" || option->get_name() == "--text-pair";
+    if (!values.empty() && values.back().empty() && option->get_expected_max() > 0 && !is_text) {
       throw UsageError(fmt::format("{} is empty; give it a value, or leave it out", option->get_name()));
     }
   }

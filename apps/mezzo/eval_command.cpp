@@ -29,7 +29,7 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   }
   const text::Task& task = session.task();
   const auto targets = task.targets(rows);
-  const auto outputs = session.run(rows.texts);
+  const auto outputs = session.run({rows.texts, rows.text_pairs});
   session.report_cut_texts();
   const text::Evaluation evaluation = task.evaluate(outputs, targets);
   if (!is_main(group)) {

@@ -78,10 +78,10 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
   model_->to(device_);
 }
 
-at::Tensor ModelSession::run(const std::vector<std::string>& texts) {
-  const auto tokenized = text::tokenize(*tokenizer_, texts, max_length_);
+at::Tensor ModelSession::run(const TextSpans& rows) {
+  const auto tokenized = text::tokenize(*tokenizer_, rows.texts, rows.text_pairs, max_length_);
   num_cut_ += tokenized.truncated;
-  num_texts_ += static_cast<int64_t>(texts.size());
+  num_texts_ += static_cast<int64_t>(rows.texts.size());
   text::InferenceShare share;
   if (group_ != nullptr) {
     share = {.rank = group_->rank(), .of = group_->size()};

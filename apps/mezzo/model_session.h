@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/distributed/group/process_group.h"
@@ -14,6 +13,7 @@
 #include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/tokenizers/tokenizer.h"
+#include "text_source.h"
 
 namespace mezzo::app {
 
@@ -38,10 +38,10 @@ class ModelSession {
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
   ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
-  /// The model's outputs, float32: a row a text. `texts` must not be empty.
+  /// The model's outputs, float32: a row for each text or pair. `rows` must not be empty.
   /// @throws c10::Error  naming the first text of all so far whose outputs are inf or NaN:
   /// nothing can be told from them.
-  at::Tensor run(const std::vector<std::string>& texts);
+  at::Tensor run(const TextSpans& rows);
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;
   const text::Task& task() const { return *task_; }

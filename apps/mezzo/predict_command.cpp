@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 struct PredictFlags {
   ModelFlags model;
-  std::optional<std::string> text;
+  std::optional<std::string> text, text_pair;
   std::filesystem::path data, output;
   bool logits = false;
 };
@@ -35,10 +35,13 @@ Json to_json(const std::vector<std::pair<std::string, double>>& values) {
   return by_name;
 }
 
-/// One line of JSON about one text.
+/// One line of JSON about a text, or a pair of texts, of `rows`.
 /// @param logits  the model's outputs for it; undefined to leave them out.
-std::string to_line(const std::string& text, const text::Prediction& prediction, const at::Tensor& logits) {
-  Json json = {{"text", text}};
+std::string to_line(const TextSpans& rows, size_t row, const text::Prediction& prediction, const at::Tensor& logits) {
+  Json json = {{"text", rows.texts[row]}};
+  if (!rows.text_pairs.empty()) {
+    json["text_pair"] = rows.text_pairs[row];
+  }
   for (const auto& [name, value] : prediction) {
     json[name] = std::visit([](const auto& v) { return to_json(v); }, value);
   }
@@ -84,8 +87,8 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   if (!flags.output.empty() && is_main(group)) {
     file.emplace(flags.output);
   }
-  const auto predict = [&](const std::vector<std::string>& texts) {
-    const auto outputs = session.run(texts);
+  const auto predict = [&](const TextSpans& rows) {
+    const auto outputs = session.run(rows);
     if (!is_main(group)) {
       return;
     }
@@ -94,14 +97,14 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
       const auto some = outputs.narrow(0, begin, std::min(kTextsAtATime, outputs.size(0) - begin));
       const auto predictions = session.task().predictions(some);
       for (int64_t i = 0; i < some.size(0); ++i) {
-        const auto line = to_line(texts[begin + i], predictions[i], flags.logits ? some[i] : at::Tensor());
+        const auto line = to_line(rows, begin + i, predictions[i], flags.logits ? some[i] : at::Tensor());
         file ? file->write(line) : text::write_stdout(line);
       }
     }
     text::flush_stdout();
   };
   if (flags.text) {
-    predict({*flags.text});
+    predict({{&*flags.text, 1}, flags.text_pair ? std::span(&*flags.text_pair, 1) : std::span<const std::string>()});
   } else {
     for_each_chunk(flags.data, is_main(group), predict);
   }
@@ -118,6 +121,7 @@ Run add_predict(CLI::App& app) {
   auto flags = std::make_shared<PredictFlags>();
   flags->model.add_to(app);
   app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
+  app.add_option("--text-pair", flags->text_pair, "the second text of a pair, of which --text is the first");
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line");
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");
@@ -125,6 +129,9 @@ Run add_predict(CLI::App& app) {
     flags->model.check();
     if (flags->text && !flags->data.empty()) {
       throw UsageError("pass --text or --data, not both");
+    }
+    if (flags->text_pair && !flags->text) {
+      throw UsageError("--text-pair needs --text, the first text of the pair; pairs of a file are columns of --data");
     }
     return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_predict(*flags, group); });
   };

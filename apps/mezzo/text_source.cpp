@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <iterator>
 #include <system_error>
 
 namespace mezzo::app {
@@ -79,26 +78,22 @@ void warn_of_invalid_utf8(const text::LabeledRows& rows) {
   }
 }
 
-void for_each_chunk(const std::filesystem::path& data,
-                    bool warns,
-                    const std::function<void(const std::vector<std::string>&)>& use) {
+void for_each_chunk(const std::filesystem::path& data, bool warns, const std::function<void(const TextSpans&)>& use) {
   constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
   if (!data.empty()) {
-    auto rows = text::load_rows(data, text::LoadRowsOptions().labels_required(false));
+    const auto rows = text::load_rows(data, text::LoadRowsOptions().labels_required(false));
     if (warns) {
       warn_of_invalid_utf8(rows);
     }
-    auto& texts = rows.texts;
-    for (size_t begin = 0; begin < texts.size(); begin += kRows) {
-      const auto first = texts.begin() + static_cast<ptrdiff_t>(begin);
-      const auto last = texts.begin() + static_cast<ptrdiff_t>(std::min(begin + kRows, texts.size()));
-      use(std::vector<std::string>(std::make_move_iterator(first), std::make_move_iterator(last)));
+    const TextSpans all{rows.texts, rows.text_pairs};
+    for (size_t begin = 0; begin < all.texts.size(); begin += kRows) {
+      use(all.subspan(begin, std::min(kRows, all.texts.size() - begin)));
     }
     return;
   }
   LineReader lines(STDIN_FILENO);
   for (auto chunk = lines.next(kLines); !chunk.empty(); chunk = lines.next(kLines)) {
-    use(chunk);
+    use({chunk, {}});
   }
 }
 

@@ -3,12 +3,23 @@
 #include <cstddef>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "mezzo/text/data/dataset.h"
 
 namespace mezzo::app {
+
+/// Rows of texts, or of pairs of texts, which live elsewhere.
+struct TextSpans {
+  std::span<const std::string> texts;
+  std::span<const std::string> text_pairs;  ///< as many, or none where texts stand alone
+
+  TextSpans subspan(size_t begin, size_t count) const {
+    return {texts.subspan(begin, count), text_pairs.empty() ? text_pairs : text_pairs.subspan(begin, count)};
+  }
+};
 
 /// Lines of an open file, as they come: whoever writes one line into a pipe and
 /// waits for an answer gets it.
@@ -35,12 +46,10 @@ class LineReader {
 /// Says on stderr how many rows had bytes that are no UTF-8, if any.
 void warn_of_invalid_utf8(const text::LabeledRows& rows);
 
-/// Gives the texts of a file, or of stdin (one a line), to `use`, in chunks, so that
+/// Gives the rows of a file, or the texts of stdin (one a line), to `use`, in chunks, so that
 /// what is made of them need not be held for all. Texts of stdin are given as soon as no
 /// more of them are waiting.
 /// @param warns  of what is odd about the file: one of the ranks.
-void for_each_chunk(const std::filesystem::path& data,
-                    bool warns,
-                    const std::function<void(const std::vector<std::string>&)>& use);
+void for_each_chunk(const std::filesystem::path& data, bool warns, const std::function<void(const TextSpans&)>& use);
 
 }  // namespace mezzo::app

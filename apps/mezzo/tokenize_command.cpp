@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <iterator>
 #include <memory>
 #include <string_view>
 
@@ -18,17 +19,26 @@ struct TokenizeFlags {
 
 constexpr size_t kWriteAt = size_t{1} << 16;  // bytes
 
-void append_line(const std::vector<int32_t>& ids, fmt::memory_buffer& out) {
-  constexpr std::string_view kBegin = "{\"input_ids\":[", kEnd = "]}\n";
-  out.append(kBegin);
-  for (size_t i = 0; i < ids.size(); ++i) {
+void append_list(std::string_view name, const std::vector<int32_t>& numbers, fmt::memory_buffer& out) {
+  fmt::format_to(std::back_inserter(out), "\"{}\":[", name);
+  for (size_t i = 0; i < numbers.size(); ++i) {
     if (i > 0) {
       out.push_back(',');
     }
-    const fmt::format_int digits(ids[i]);
+    const fmt::format_int digits(numbers[i]);
     out.append(digits.data(), digits.data() + digits.size());
   }
-  out.append(kEnd);
+  out.push_back(']');
+}
+
+void append_line(const text::Encoding& encoding, bool is_pair, fmt::memory_buffer& out) {
+  out.push_back('{');
+  append_list("input_ids", encoding.input_ids, out);
+  if (is_pair) {
+    out.push_back(',');
+    append_list("token_type_ids", encoding.token_type_ids, out);
+  }
+  out.append(std::string_view("}\n"));
 }
 
 int run_tokenize(const TokenizeFlags& flags) {
@@ -40,10 +50,13 @@ int run_tokenize(const TokenizeFlags& flags) {
   }
   const auto tokenizer =
       flags.model.empty() ? text::Tokenizer::from_vocab(flags.vocab) : text::Tokenizer::from_pretrained(flags.model);
-  for_each_chunk(flags.data, /*warns=*/true, [&](const std::vector<std::string>& texts) {
+  for_each_chunk(flags.data, /*warns=*/true, [&](const TextSpans& rows) {
     fmt::memory_buffer lines;
-    for (const std::string& one : texts) {
-      append_line(tokenizer->encode(one, flags.max_length).input_ids, lines);
+    const bool are_pairs = !rows.text_pairs.empty();
+    for (size_t i = 0; i < rows.texts.size(); ++i) {
+      append_line(are_pairs ? tokenizer->encode(rows.texts[i], rows.text_pairs[i], flags.max_length)
+                            : tokenizer->encode(rows.texts[i], flags.max_length),
+                  are_pairs, lines);
       if (lines.size() >= kWriteAt) {
         text::write_stdout({lines.data(), lines.size()});
         lines.clear();

@@ -18,8 +18,6 @@
 namespace mezzo::text {
 namespace {
 
-using Texts = std::unordered_map<std::string_view, size_t>;  // each with its first row
-
 /// Without white space, and in lower case as far as ASCII goes.
 std::string folded(std::string_view text) {
   std::string result;
@@ -64,25 +62,51 @@ struct Found {
   }
 };
 
-Texts index(const std::vector<std::string>& texts) {
-  Texts rows;
-  rows.reserve(texts.size());
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (!is_empty(texts[i])) rows.emplace(texts[i], i);
-  }
-  return rows;
+/// The texts of a row, or its one text and an empty one.
+using TextsOfRow = std::pair<std::string_view, std::string_view>;
+
+template <class Rows>  // LabeledRows or Dataset
+TextsOfRow texts_of(const Rows& rows, size_t row) {
+  return {rows.texts[row], rows.text_pairs.empty() ? std::string_view() : rows.text_pairs[row]};
 }
 
+/// The rows that are not empty by what they say: each with the first that says so.
+class RowIndex {
+ public:
+  template <class Rows>
+  explicit RowIndex(const Rows& rows) {
+    rows_.reserve(rows.texts.size());
+    for (size_t i = 0; i < rows.texts.size(); ++i) {
+      const TextsOfRow texts = texts_of(rows, i);
+      if (!is_empty(texts.first) || !is_empty(texts.second)) rows_.emplace(texts, i);
+    }
+  }
+
+  std::optional<size_t> find(const TextsOfRow& texts) const {
+    const auto found = rows_.find(texts);
+    return found == rows_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  struct Hash {
+    size_t operator()(const TextsOfRow& texts) const {
+      const std::hash<std::string_view> hash;
+      return hash(texts.first) * 31 + hash(texts.second);
+    }
+  };
+  std::unordered_map<TextsOfRow, size_t, Hash> rows_;
+};
+
 void describe_texts(const LabeledRows& rows, std::vector<std::string>& lines) {
-  const Texts texts = index(rows.texts);
+  const RowIndex index(rows);
   Found empty, again, contradicting;
   for (size_t i = 0; i < rows.texts.size(); ++i) {
-    const auto first = texts.find(rows.texts[i]);
-    if (first == texts.end()) {
+    const auto first = index.find(texts_of(rows, i));
+    if (!first) {
       empty.add(i);
-    } else if (first->second != i) {
-      const bool same_label = rows.labels[i] == rows.labels[first->second];
-      (same_label ? again : contradicting).add(i, first->second);
+    } else if (*first != i) {
+      const bool same_label = rows.labels[i] == rows.labels[*first];
+      (same_label ? again : contradicting).add(i, *first);
     }
   }
   if (empty.count > 0) {
@@ -142,7 +166,8 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
 }  // namespace
 
 void check_has_text(const LabeledRows& rows) {
-  TORCH_CHECK_VALUE(!std::ranges::all_of(rows.texts, is_empty), rows.file, ": all of its ", rows.texts.size(),
+  const bool has_text = !std::ranges::all_of(rows.texts, is_empty) || !std::ranges::all_of(rows.text_pairs, is_empty);
+  TORCH_CHECK_VALUE(has_text, rows.file, ": all of its ", rows.texts.size(),
                     " texts are empty, so there is nothing to learn from. Is 'text' the right column?");
 }
 
@@ -163,11 +188,10 @@ std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& label
 std::vector<std::string> shared_texts(const DatasetOfFile& train,
                                       const DatasetOfFile& held_out,
                                       const std::string& role) {
-  const Texts texts = index(train.dataset.texts);
+  const RowIndex index(train.dataset);
   Found shared;
   for (size_t i = 0; i < held_out.dataset.texts.size(); ++i) {
-    const auto found = texts.find(held_out.dataset.texts[i]);
-    if (found != texts.end()) shared.add(i, found->second);
+    if (const auto found = index.find(texts_of(held_out.dataset, i))) shared.add(i, *found);
   }
   if (shared.count == 0) return {};
   return {

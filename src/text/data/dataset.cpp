@@ -119,7 +119,7 @@ at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels) {
 }
 
 Dataset to_dataset(LabeledRows rows, at::Tensor targets) {
-  return {std::move(rows.texts), std::move(targets), std::move(rows.lines)};
+  return {std::move(rows.texts), std::move(rows.text_pairs), std::move(targets), std::move(rows.lines)};
 }
 
 std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
@@ -135,6 +135,7 @@ std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_
   for (int64_t i = 0; i < total; ++i) {
     Dataset& part = i < total - second ? parts.first : parts.second;
     part.texts.push_back(std::move(dataset.texts[rows[i]]));
+    if (!dataset.text_pairs.empty()) part.text_pairs.push_back(std::move(dataset.text_pairs[rows[i]]));
     if (!dataset.lines.empty()) part.lines.push_back(dataset.lines[rows[i]]);
   }
   if (dataset.targets.defined()) {

@@ -34,13 +34,21 @@ void begin_text(TextInput& input, const std::string& file) {
 std::string rename_advice(const std::string& name, const std::vector<std::string>& present) {
   std::optional<std::string> found = nearest_name(name, present);
   if (!found) {
-    const auto is_other = [](const std::string& column) { return column != "text" && column != "label"; };
+    const auto is_other = [](const std::string& column) {
+      return column != "text" && column != "text_pair" && column != "label";
+    };
     if (std::ranges::count_if(present, is_other) == 1) found = *std::ranges::find_if(present, is_other);
   }
   return found ? fmt::format(" Rename '{}' to '{}'.", replace_invalid_utf8(*found), name) : "";
 }
 
-/// Gathers the rows of one file and checks their labels.
+struct Row {
+  std::string text;
+  std::optional<std::string> text_pair;
+  RawLabel label;
+};
+
+/// Gathers the rows of one file and checks that they are of one kind.
 class RowCollector {
  public:
   RowCollector(std::string file, const LoadRowsOptions& options) : options_(options) { rows_.file = std::move(file); }
@@ -54,24 +62,27 @@ class RowCollector {
   /// Of what is wrong outside of rows.
   std::string between(int64_t line) const { return fmt::format("{}:{}: ", rows_.file, line); }
 
-  void add(std::string text, RawLabel label, int64_t line) {
-    check(label, line);
-    rows_.texts.push_back(std::move(text));
-    rows_.labels.push_back(std::move(label));
+  void add(Row row, int64_t line) {
+    check_label(row.label, line);
+    check_pair(row.text_pair.has_value(), line);
+    rows_.texts.push_back(std::move(row.text));
+    if (row.text_pair) rows_.text_pairs.push_back(std::move(*row.text_pair));
+    rows_.labels.push_back(std::move(row.label));
     rows_.lines.push_back(line);
   }
 
   /// add() for bytes that may be any.
-  void add_bytes(std::string text, RawLabel label, int64_t line) {
+  void add_bytes(Row row, int64_t line) {
     bool replaced = false;
     const auto repair = [&](std::string& bytes) {
       if (find_invalid_utf8(bytes) == bytes.size()) return;
       bytes = replace_invalid_utf8(bytes);
       replaced = true;
     };
-    repair(text);
-    if (auto* name = std::get_if<std::string>(&label)) repair(*name);
-    add(std::move(text), std::move(label), line);
+    repair(row.text);
+    if (row.text_pair) repair(*row.text_pair);
+    if (auto* name = std::get_if<std::string>(&row.label)) repair(*name);
+    add(std::move(row), line);
     rows_.rows_with_invalid_utf8 += replaced;
   }
 
@@ -83,7 +94,7 @@ class RowCollector {
  private:
   int64_t size() const { return static_cast<int64_t>(rows_.texts.size()); }
 
-  void check(RawLabel& label, int64_t line) {
+  void check_label(RawLabel& label, int64_t line) {
     const auto* name = std::get_if<std::string>(&label);
     if (name != nullptr && name->empty()) label = std::monostate();
     if (std::holds_alternative<std::monostate>(label)) {
@@ -96,6 +107,14 @@ class RowCollector {
     }
     TORCH_CHECK_VALUE(label.index() == kind_, where(line), "the label is ", kind_name(label.index()), " where line ",
                       labeled_line_, " has ", kind_name(kind_), ". Use one kind of label in a file.");
+  }
+
+  void check_pair(bool is_pair, int64_t line) const {
+    if (rows_.texts.empty()) return;
+    const bool first_is_pair = !rows_.text_pairs.empty();
+    TORCH_CHECK_VALUE(is_pair == first_is_pair, where(line), is_pair ? "the row has a" : "the row has no",
+                      " text_pair where line ", rows_.lines.front(), first_is_pair ? " has one" : " has none",
+                      ". Give every row of a file one, or none.");
   }
 
   static const char* kind_name(size_t kind) { return kind == 1 ? "an integer" : "a string"; }
@@ -119,8 +138,11 @@ int64_t integer_label(std::string_view number, const std::string& where) {
   return value;
 }
 
-std::string json_text(JsonReader& json) {
-  if (json.peek() != JsonReader::Type::kString) json.fail("the text is " + to_string(json.peek()) + ", not a string");
+/// @param what  "text" or "text_pair"
+std::string json_text(JsonReader& json, const std::string& what) {
+  if (json.peek() != JsonReader::Type::kString) {
+    json.fail("the " + what + " is " + to_string(json.peek()) + ", not a string");
+  }
   return json.string();
 }
 
@@ -161,47 +183,56 @@ class JsonRows {
     is_in_row_ = true;
     const JsonReader::Type type = json_.peek();
     const int64_t line = json_.line();
-    text_.reset();
-    label_ = std::monostate();
+    row_ = {};
     if (type == JsonReader::Type::kArray) {
       read_pair();
     } else if (type == JsonReader::Type::kObject) {
       read_object();
     } else if (type == JsonReader::Type::kString && !rows_.labels_required()) {
-      text_ = json_.string();
+      row_.text = json_.string();
     } else {
       json_.fail("the row is " + to_string(type) + R"(, not [text, label] or {"text": …, "label": …})");
     }
-    rows_.add(std::move(*text_), std::move(label_), line);
+    rows_.add(std::move(row_), line);
     is_in_row_ = false;
   }
 
   void read_pair() {
     json_.begin_array();
     if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
-    text_ = json_text(json_);
+    row_.text = json_text(json_, "text");
     if (!json_.next_element()) return;
-    label_ = json_label(json_, where());
+    row_.label = json_label(json_, where());
     if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
   }
 
   void read_object() {
-    bool has_label = false;
+    bool has_text = false, has_pair = false, has_label = false;
+    const auto take = [&](bool& seen, const std::string& key) {
+      if (std::exchange(seen, true)) json_.fail("the row has two keys \"" + key + "\"");
+    };
     std::vector<std::string> others;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       if (key == "text") {
-        if (text_) json_.fail("the row has two keys \"text\"");
-        text_ = json_text(json_);
+        take(has_text, key);
+        row_.text = json_text(json_, key);
+      } else if (key == "text_pair") {
+        take(has_pair, key);
+        if (json_.peek() == JsonReader::Type::kNull) {
+          json_.skip();
+        } else {
+          row_.text_pair = json_text(json_, key);
+        }
       } else if (key == "label") {
-        if (std::exchange(has_label, true)) json_.fail("the row has two keys \"label\"");
-        label_ = json_label(json_, where());
+        take(has_label, key);
+        row_.label = json_label(json_, where());
       } else {
         json_.skip();
         others.push_back(std::move(key));
       }
     }
-    if (!text_) fail_without("text", rename_advice("text", others));
+    if (!has_text) fail_without("text", rename_advice("text", others));
     const bool misses_label = !has_label && rows_.labels_required();
     if (misses_label && nearest_name("label", others)) fail_without("label", rename_advice("label", others));
   }
@@ -214,8 +245,7 @@ class JsonRows {
   JsonReader json_;
   RowCollector& rows_;
   bool is_in_row_ = false;
-  std::optional<std::string> text_;  // of the row being read
-  RawLabel label_;
+  Row row_;  // that is being read
 };
 
 /// Calls `use` with each line, less its line break, and its number until it returns false.
@@ -247,7 +277,7 @@ void read_txt(TextInput& input, RowCollector& rows) {
   TORCH_CHECK_VALUE(!rows.labels_required(), rows.where(1),
                     "a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
   for_each_line(input, [&](std::string line, int64_t number) {
-    rows.add_bytes(std::move(line), std::monostate(), number);
+    rows.add_bytes({.text = std::move(line), .text_pair = {}, .label = {}}, number);
     return !rows.full();
   });
 }
@@ -255,7 +285,7 @@ void read_txt(TextInput& input, RowCollector& rows) {
 struct CsvColumns {
   size_t count = 0;
   size_t text = 0;
-  std::optional<size_t> label;
+  std::optional<size_t> text_pair, label;
 };
 
 CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, bool label_required) {
@@ -269,7 +299,7 @@ CsvColumns csv_columns(const std::vector<std::string>& header, const std::string
                       "'. Rename one.");
     return found - header.begin();
   };
-  return {header.size(), *find("text", true), find("label", label_required)};
+  return {header.size(), *find("text", true), find("text_pair", false), find("label", label_required)};
 }
 
 /// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
@@ -288,27 +318,26 @@ void read_csv(
   if (!csv.next(fields)) return;
   const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), options.labels_required());
 
-  struct Row {
-    std::string text, label;
-    int64_t line;
-  };
-  std::vector<Row> read;  // whether labels are integers shows only at the end
+  std::vector<std::pair<Row, int64_t>> read;  // with their lines; whether labels are integers shows only at the end
   const auto limit = static_cast<size_t>(options.limit());
   while ((limit == 0 || read.size() < limit) && csv.next(fields)) {
     TORCH_CHECK_VALUE(fields.size() == columns.count, file, ":", csv.line(), ": row ", read.size() + 1, ": ",
                       fields.size(), fields.size() == 1 ? " field" : " fields", " where the header names ",
                       columns.count, ". Quote a text that holds a ", delimiter == '\t' ? "tab." : "comma.");
-    read.push_back(
-        {std::move(fields[columns.text]), columns.label ? std::move(fields[*columns.label]) : "", csv.line()});
+    Row row{.text = std::move(fields[columns.text]),
+            .text_pair = {},
+            .label = columns.label ? std::move(fields[*columns.label]) : std::string()};
+    if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
+    read.emplace_back(std::move(row), csv.line());
   }
-  const bool integers =
-      std::ranges::all_of(read, [](const Row& row) { return row.label.empty() || is_integer(row.label); });
-  for (Row& row : read) {
-    RawLabel label = std::move(row.label);
-    if (auto& name = std::get<std::string>(label); integers && !name.empty()) {
-      label = integer_label(name, rows.where(row.line));
-    }
-    rows.add_bytes(std::move(row.text), std::move(label), row.line);
+  const bool integers = std::ranges::all_of(read, [](const auto& row) {
+    const auto& label = std::get<std::string>(row.first.label);
+    return label.empty() || is_integer(label);
+  });
+  for (auto& [row, line] : read) {
+    const auto& label = std::get<std::string>(row.label);
+    if (integers && !label.empty()) row.label = integer_label(label, rows.where(line));
+    rows.add_bytes(std::move(row), line);
   }
 }
 

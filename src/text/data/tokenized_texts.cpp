@@ -1,13 +1,19 @@
 #include "mezzo/text/data/tokenized_texts.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <atomic>
 
 namespace mezzo::text {
 
-TokenizedTexts tokenize(const Tokenizer& tokenizer, std::span<const std::string> texts, int64_t max_length) {
+TokenizedTexts tokenize(const Tokenizer& tokenizer,
+                        std::span<const std::string> texts,
+                        std::span<const std::string> text_pairs,
+                        int64_t max_length) {
+  TORCH_CHECK_VALUE(text_pairs.empty() || text_pairs.size() == texts.size(), "tokenize: ", texts.size(),
+                    " texts cannot be paired with ", text_pairs.size());
   constexpr int64_t kTextsPerTask = 64;
   TokenizedTexts tokenized;
   tokenized.ids.resize(texts.size());
@@ -16,7 +22,8 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer, std::span<const std::string>
   std::atomic<bool> has_types = false;
   at::parallel_for(0, static_cast<int64_t>(texts.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      Encoding encoding = tokenizer.encode(texts[i], max_length);
+      Encoding encoding = text_pairs.empty() ? tokenizer.encode(texts[i], max_length)
+                                             : tokenizer.encode(texts[i], text_pairs[i], max_length);
       tokenized.ids[i] = std::move(encoding.input_ids);
       truncated += encoding.truncated;
       if (std::ranges::any_of(encoding.token_type_ids, [](int32_t type) { return type != 0; })) {

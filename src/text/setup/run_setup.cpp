@@ -83,11 +83,19 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
   look(config.test, data.test, "test");
 }
 
+/// What a model learns of pairs says nothing about single texts, and the other way round.
+void check_same_kind(const LabeledRows& rows, bool pairs, const std::filesystem::path& train) {
+  TORCH_CHECK_VALUE(rows.text_pairs.empty() != pairs, rows.file, pairs ? ": has single texts" : ": has pairs of texts",
+                    ", where the training file, ", train.string(), ", has ", pairs ? "pairs" : "single texts",
+                    "; give both files a text_pair, or neither");
+}
+
 Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std::vector<std::string>& notes) {
   LabeledRows rows = load_rows(config.train, LoadRowsOptions().limit(config.limit));
   check_has_text(rows);
   Datasets data{choose_task(config, model, rows), {}, {}, {}};
-  const auto take = [&](LabeledRows rows_of_file) {
+  const auto take = [&, pairs = !rows.text_pairs.empty()](LabeledRows rows_of_file) {
+    check_same_kind(rows_of_file, pairs, config.train);
     look_at(rows_of_file, *data.task, notes);
     auto targets = data.task->targets(rows_of_file);
     return to_dataset(std::move(rows_of_file), std::move(targets));
@@ -127,7 +135,7 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
 }
 
 TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& tokenizer, const Dataset& dataset) {
-  TokenizedTexts texts = tokenize(tokenizer, dataset.texts, config.max_length);
+  TokenizedTexts texts = tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length);
   texts.targets = dataset.targets;
   return texts;
 }

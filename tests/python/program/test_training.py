@@ -56,7 +56,8 @@ def no_decay_groups(model, weight_decay=0.01):
 def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scale=65536.0, growth_interval=2000,
                      accumulation=1, attention="sdpa", device="cpu", make_groups=no_decay_groups,
                      make_optimizer=lambda groups, lr: torch.optim.AdamW(groups, lr=lr, fused=True)):
-    """The recipe in Python. Returns the losses, the loss scales and the trained model."""
+    """The recipe in Python, on rows of a text, or of two, and a label. Returns the losses, the loss scales and the
+    trained model."""
     model = BertForSequenceClassification.from_pretrained(folder, attn_implementation=attention)
     model.to(device).eval()  # dropout 0
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -72,8 +73,9 @@ def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scal
         count = sum(map(len, group))
         total = 0.0
         for batch in group:
-            inputs = tokenizer([rows[i][0] for i in batch], truncation=True, max_length=LENGTH, padding=True, return_tensors="pt").to(device)
-            labels = torch.tensor([rows[i][1] for i in batch], device=device)
+            *columns, labels = map(list, zip(*(rows[i] for i in batch)))
+            inputs = tokenizer(*columns, truncation=True, max_length=LENGTH, padding=True, return_tensors="pt").to(device)
+            labels = torch.tensor(labels, device=device)
             with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                 logits = model(**inputs).logits
                 loss = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum") / count

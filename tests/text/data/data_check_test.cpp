@@ -86,11 +86,23 @@ TEST(DataCheckTest, KeepsALineOfWhateverTheLabelsHold) {
 }
 
 TEST(DataCheckTest, CountsTextsThatTrainingHasToo) {
-  const Dataset train{{"a", "", "b"}, {}, {2, 3, 4}};
-  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", "b", "", "b"}, {}, {2, 3, 4, 5}}, "d"}, "dev"),
+  const Dataset train{{"a", "", "b"}, {}, {}, {2, 3, 4}};
+  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", "b", "", "b"}, {}, {}, {2, 3, 4, 5}}, "d"}, "dev"),
               ElementsAre("2 of 4 dev texts are training texts, too, such as d:3 at t:4: of these, scores say what was "
                           "remembered, not what was learnt"));
-  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", ""}, {}, {2, 3}}, "d"}, "dev"), IsEmpty());
+  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", ""}, {}, {}, {2, 3}}, "d"}, "dev"), IsEmpty());
+}
+
+TEST(DataCheckTest, TakesAPairForTheSameWhereBothItsTextsAre) {
+  LabeledRows pairs = rows({{"a", name("joy")}, {"a", name("anger")}, {"a", name("anger")}, {"", name("joy")}});
+  pairs.text_pairs = {"b", "b", "c", ""};
+  EXPECT_THAT(odd_rows(pairs, kJoyAnger),
+              ElementsAre("1 of 4 texts in f is empty, the first at f:5",
+                          "1 of 4 texts in f stood there before with another label, such as f:3 ('anger') at f:2 "
+                          "('joy')"));
+  const Dataset train{{"a"}, {"b"}, {}, {2}};
+  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"a"}, {"c"}, {}, {2}}, "d"}, "dev"), IsEmpty());
+  EXPECT_EQ(shared_texts({train, "t"}, {Dataset{{"a"}, {"b"}, {}, {2}}, "d"}, "dev").size(), 1u);
 }
 
 TEST(DataCheckTest, NamesLabelsWithoutATrainingText) {

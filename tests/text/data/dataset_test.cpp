@@ -45,6 +45,33 @@ TEST_F(LoadRowsTest, ReadsJsonPairsAndObjects) {
   EXPECT_THAT(rows.lines, ElementsAre(1, 2, 4));
 }
 
+TEST_F(LoadRowsTest, ReadsPairsOfTexts) {
+  const auto json = load("a.jsonl",
+                         "{\"text_pair\": \"so\", \"text\": \"is it?\", \"label\": 1}\n"
+                         "{\"text\": \"is it?\", \"text_pair\": \"\", \"label\": 0}\n");
+  EXPECT_EQ(json.texts, (Strings{"is it?", "is it?"}));
+  EXPECT_EQ(json.text_pairs, (Strings{"so", ""}));
+  const auto csv = load("a.csv", "text_pair,text,label\nso,\"is it, then?\",1\n\xFF,,0\n");
+  EXPECT_EQ(csv.texts, (Strings{"is it, then?", ""}));
+  EXPECT_EQ(csv.text_pairs, (Strings{"so", "\uFFFD"}));
+  EXPECT_EQ(csv.rows_with_invalid_utf8, 1);
+  EXPECT_TRUE(load("a.jsonl", "{\"text\": \"a\", \"text_pair\": null, \"label\": 1}").text_pairs.empty());
+}
+
+TEST_F(LoadRowsTest, RefusesPairsAmongSingleTexts) {
+  const std::string pair = "{\"text\": \"a\", \"text_pair\": \"b\", \"label\": 1}\n";
+  const std::string single = "{\"text\": \"a\", \"label\": 1}\n";
+  EXPECT_EQ(error("f.jsonl", pair + single),
+            "f.jsonl:2: row 2: the row has no text_pair where line 1 has one. Give every row of a file one, or none.");
+  EXPECT_EQ(error("f.jsonl", single + pair),
+            "f.jsonl:2: row 2: the row has a text_pair where line 1 has none. Give every row of a file one, or none.");
+  EXPECT_EQ(error("f.jsonl", "{\"text\": \"a\", \"text_pair\": 1, \"label\": 1}"),
+            "f.jsonl:1: row 1: the text_pair is a number, not a string.");
+  EXPECT_EQ(error("f.jsonl", "{\"text_pair\": \"\", \"text\": \"a\", \"text_pair\": \"\", \"label\": 1}"),
+            "f.jsonl:1: row 1: the row has two keys \"text_pair\".");
+  EXPECT_EQ(error("f.csv", "text,text_pair,text_pair,label\n"), "f.csv:1: two columns 'text_pair'. Rename one.");
+}
+
 TEST_F(LoadRowsTest, ReadsJsonLines) {
   const auto rows = load("a.JSONL", "\xEF\xBB\xBF[\"a\", \"joy\"]\r\n\r\n  \n{\"text\": \"b\", \"label\": \"anger\"}");
   EXPECT_EQ(rows.texts, (Strings{"a", "b"}));

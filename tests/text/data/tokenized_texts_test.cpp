@@ -1,5 +1,6 @@
 #include "mezzo/text/data/tokenized_texts.h"
 
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,23 +11,24 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using Texts = std::vector<std::string>;
 
-/// An id a byte; those after a '|' are of a second text.
+/// An id a byte, of both texts.
 class ByteTokenizer : public Tokenizer {
  public:
-  Encoding encode(std::string_view text, int64_t max_length) const override {
+  Encoding encode(std::string_view text, int64_t max_length) const override { return encode(text, "", max_length); }
+  Encoding encode(std::string_view text, std::string_view pair, int64_t max_length) const override {
     Encoding encoding;
-    encoding.truncated = max_length > 0 && text.size() > static_cast<size_t>(max_length);
-    int32_t type = 0;
-    for (const char c : encoding.truncated ? text.substr(0, max_length) : text) {
-      encoding.input_ids.push_back(c);
-      encoding.token_type_ids.push_back(type);
-      type |= c == '|';
+    encoding.input_ids.assign(text.begin(), text.end());
+    encoding.input_ids.insert(encoding.input_ids.end(), pair.begin(), pair.end());
+    encoding.token_type_ids.resize(text.size(), 0);
+    encoding.token_type_ids.resize(encoding.input_ids.size(), 1);
+    encoding.truncated = max_length > 0 && encoding.input_ids.size() > static_cast<size_t>(max_length);
+    if (encoding.truncated) {
+      encoding.input_ids.resize(max_length);
+      encoding.token_type_ids.resize(max_length);
     }
     return encoding;
-  }
-  Encoding encode(std::string_view text, std::string_view, int64_t max_length) const override {
-    return encode(text, max_length);
   }
   int64_t vocab_size() const override { return 256; }
   int64_t model_max_length() const override { return 0; }
@@ -35,7 +37,7 @@ class ByteTokenizer : public Tokenizer {
 
 TEST(TokenizedTextsTest, EncodesEachTextAndCountsThoseThatWereCut) {
   const std::vector<std::string> texts(200, "abc");
-  const auto tokenized = tokenize(ByteTokenizer(), texts, /*max_length=*/2);
+  const auto tokenized = tokenize(ByteTokenizer(), texts, {}, /*max_length=*/2);
   EXPECT_EQ(tokenized.ids.size(), 200u);
   EXPECT_TRUE(
       std::ranges::all_of(tokenized.ids, [](const auto& ids) { return ids == std::vector<int32_t>{'a', 'b'}; }));
@@ -43,10 +45,19 @@ TEST(TokenizedTextsTest, EncodesEachTextAndCountsThoseThatWereCut) {
   EXPECT_FALSE(tokenized.targets.defined());
 }
 
-TEST(TokenizedTextsTest, KeepsTokenTypesOnlyWhereATextHasSome) {
-  EXPECT_THAT(tokenize(ByteTokenizer(), std::vector<std::string>{"a", "bc"}, 0).token_types, IsEmpty());
-  EXPECT_THAT(tokenize(ByteTokenizer(), std::vector<std::string>{"a", "b|c"}, 0).token_types,
-              ElementsAre(ElementsAre(0), ElementsAre(0, 0, 1)));
+TEST(TokenizedTextsTest, EncodesPairsWithTheirTypes) {
+  const auto pairs = tokenize(ByteTokenizer(), Texts{"a", "bc"}, Texts{"", "d"}, /*max_length=*/0);
+  EXPECT_THAT(pairs.ids, ElementsAre(ElementsAre('a'), ElementsAre('b', 'c', 'd')));
+  EXPECT_THAT(pairs.token_types, ElementsAre(ElementsAre(0), ElementsAre(0, 0, 1)));
+}
+
+TEST(TokenizedTextsTest, KeepsNoTokenTypesWhereAllAreZero) {
+  EXPECT_THAT(tokenize(ByteTokenizer(), Texts{"a", "bc"}, {}, 0).token_types, IsEmpty());
+  EXPECT_THAT(tokenize(ByteTokenizer(), Texts{"a", "bc"}, Texts{"", ""}, 0).token_types, IsEmpty());
+}
+
+TEST(TokenizedTextsTest, RefusesAnotherNumberOfSecondTexts) {
+  EXPECT_THROW(tokenize(ByteTokenizer(), Texts{"a", "bc"}, Texts{"d"}, 0), c10::ValueError);
 }
 
 }  // namespace

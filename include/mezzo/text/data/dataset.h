@@ -22,6 +22,7 @@ using RawLabel = std::variant<std::monostate, int64_t, std::string>;
 struct LabeledRows {
   std::string file;
   std::vector<std::string> texts;
+  std::vector<std::string> text_pairs = {};  ///< the second text of each row; empty where rows are single texts
   std::vector<RawLabel> labels;
   std::vector<int64_t> lines;  ///< where each row begins in the file, from 1
 
@@ -40,19 +41,19 @@ struct LoadRowsOptions {
 };
 
 /// Reads a data file, of the kind that its name says:
-/// - `.json`: an array of rows, each `[text, label]` or `{"text": …, "label": …}`, other keys
-///   ignored;
+/// - `.json`: an array of rows, each `[text, label]` or `{"text": …, "text_pair": …, "label": …}`,
+///   of which only pairs of texts have a `text_pair`; other keys are ignored;
 /// - `.jsonl`: one such row a line; blank lines are skipped;
 /// - `.csv`, `.tsv`: separated by commas or tabs and quoted as RFC 4180 says, with a header that
-///   names `text` and `label`; other columns are ignored, blank lines skipped. Labels that are all
-///   whole numbers are integers, otherwise all are names. A quote in a `.tsv` that would merge
-///   lines, each of which is a row, is an error;
+///   names `text`, `label` and, for pairs, `text_pair`; other columns are ignored, blank lines
+///   skipped. Labels that are all whole numbers are integers, otherwise all are names. A quote in a
+///   `.tsv` that would merge lines, each of which is a row, is an error;
 /// - `.txt`: one text a line, empty ones included, without labels.
 ///
 /// UTF-8, with or without a byte order mark; lines may end with CR LF. A text may be empty. Integer
-/// labels go from 0 to 999,999, and one file holds either integers or names. JSON is read row by
-/// row and checked strictly: RFC 8259, no key `text` or `label` twice, values nested at most 127
-/// deep.
+/// labels go from 0 to 999,999, and one file holds either integers or names, either pairs or single
+/// texts. JSON is read row by row and checked strictly: RFC 8259, none of the keys above twice,
+/// values nested at most 127 deep.
 /// @throws c10::ValueError  for a file that cannot be read, has no rows, or breaks a rule; the
 ///     message gives file, line and row
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options = {});
@@ -89,8 +90,9 @@ class LabelMap {
 /// Texts, and what a task makes of their labels.
 struct Dataset {
   std::vector<std::string> texts;
-  at::Tensor targets;               ///< row i is text i's; undefined where there are none
-  std::vector<int64_t> lines = {};  ///< where each row begins in its file, from 1; empty where there is none
+  std::vector<std::string> text_pairs = {};  ///< the second text of each row; empty where rows are single texts
+  at::Tensor targets;                        ///< row i is text i's; undefined where there are none
+  std::vector<int64_t> lines = {};           ///< where each row begins in its file, from 1; empty where there is none
 
   int64_t size() const { return static_cast<int64_t>(texts.size()); }
 };

@@ -19,8 +19,12 @@ struct TokenizedTexts {
   int64_t truncated = 0;                               ///< texts that lost their end
 };
 
-/// Encodes `texts`, in parallel. No targets.
-/// @param max_length  as of Tokenizer::encode.
-TokenizedTexts tokenize(const Tokenizer& tokenizer, std::span<const std::string> texts, int64_t max_length);
+/// Encodes texts, or pairs of texts, in parallel. No targets.
+/// @param text_pairs  as many as `texts`; none where these stand alone
+/// @param max_length  as of Tokenizer::encode
+TokenizedTexts tokenize(const Tokenizer& tokenizer,
+                        std::span<const std::string> texts,
+                        std::span<const std::string> text_pairs,
+                        int64_t max_length);
 
 }  // namespace mezzo::text
