@@ -17,7 +17,7 @@ SIZES = {"wide": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=
          "electra": dict(model_type="electra", embedding_size=128, hidden_size=256, num_hidden_layers=3, num_attention_heads=4,
                          intermediate_size=512),
          "roberta": dict(model_type="roberta", hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-                         pad_token_id=0, type_vocab_size=1)}
+                         max_position_embeddings=514, pad_token_id=0, type_vocab_size=1)}
 
 
 @pytest.fixture(scope="module")
