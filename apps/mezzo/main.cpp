@@ -53,7 +53,7 @@ int end_by_broken_pipe() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Fine-tune BERT text classifiers in mixed precision.", "mezzo");
+  CLI::App app("Fine-tune text classifiers in mixed precision.", "mezzo");
   app.set_version_flag("--version", "mezzo " MEZZO_VERSION);
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);

@@ -291,6 +291,30 @@ TEST_P(TrainingRunTest, GivesTheCpusNumbers) {
   }
 }
 
+TEST_P(TrainingRunTest, GivesTheCpusNumbersOfEveryModelFamily) {
+  const std::vector<std::string> families = {
+      R"({"model_type": "roberta", "vocab_size": 10, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+          "intermediate_size": 32, "max_position_embeddings": 17, "pad_token_id": 0, "type_vocab_size": 1})",
+      R"({"model_type": "distilbert", "vocab_size": 10, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32,
+          "max_position_embeddings": 16})",
+      R"({"model_type": "electra", "vocab_size": 10, "embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 16})"};
+  for (size_t i = 0; i < families.size(); ++i) {
+    SCOPED_TRACE(families[i]);
+    folder.write("config.json", families[i]);
+    const auto there = config_of("simulated", std::to_string(i) + " there");
+    const auto here = config_of("cpu", std::to_string(i) + " here");
+    train(there, [] { return false; });
+    train(here, [] { return false; });
+    const auto mine = steps_of(there), cpus = steps_of(here);
+    ASSERT_THAT(mine, SizeIs(10));
+    ASSERT_THAT(cpus, SizeIs(10));
+    for (size_t step = 0; step < mine.size(); ++step) {
+      EXPECT_NEAR(mine[step]["loss"].get<double>(), cpus[step]["loss"].get<double>(), 1e-4) << step;
+    }
+  }
+}
+
 TEST_P(TrainingRunTest, WaitsOnceAStep) {
   const auto waits_of = [&](int64_t steps) {
     auto config = config_of("simulated", std::to_string(steps) + " steps");

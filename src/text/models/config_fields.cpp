@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "mezzo/text/io/atomic_file.h"
 #include "text/io/json_file.h"
 #include "text/models/problem_types.h"
 
@@ -44,19 +45,36 @@ void ConfigFields::read_one_of(const char* name, std::string& value, const std::
   }
 }
 
-void ConfigFields::read_common(ModelConfig& config) const {
+void ConfigFields::read_flag(const char* name, bool& value) const {
+  if (const auto* field = find(name)) {
+    TORCH_CHECK_VALUE(field->is_boolean(), at(name), "is ", field->dump(), ", expected true or false");
+    value = field->get<bool>();
+  }
+}
+
+void ConfigFields::expect(const char* name, const nlohmann::json& value) const {
+  if (const auto* field = find(name)) {
+    TORCH_CHECK_VALUE(*field == value, at(name), "is ", field->dump(), ", mezzo runs: ", value.dump());
+  }
+}
+
+void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) const {
+  expect("is_decoder", false);
+  expect("add_cross_attention", false);
+  expect("is_encoder_decoder", false);
+  expect("pruned_heads", nlohmann::json::object());
   read_one_of("problem_type", config.problem_type, problem_type_names());
   read("vocab_size", config.vocab_size, 1);
-  read("hidden_size", config.hidden_size, 1);
-  read("num_hidden_layers", config.num_hidden_layers, 1);
-  read("num_attention_heads", config.num_attention_heads, 1);
-  read("intermediate_size", config.intermediate_size, 1);
+  read(names.hidden_size, config.hidden_size, 1);
+  read(names.num_hidden_layers, config.num_hidden_layers, 1);
+  read(names.num_attention_heads, config.num_attention_heads, 1);
+  read(names.intermediate_size, config.intermediate_size, 1);
   read("max_position_embeddings", config.max_position_embeddings, 2);
   read("pad_token_id", config.pad_token_id, 0);
   read_number("initializer_range", config.initializer_range, 10);
   config.label_names = read_label_names();
-  TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at("hidden_size"), "is ", config.hidden_size,
-                    ", which ", config.num_attention_heads, " attention heads do not divide");
+  TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
+                    config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
   TORCH_CHECK_VALUE(config.pad_token_id < config.vocab_size, at("pad_token_id"), "is ", config.pad_token_id,
                     ", outside the vocabulary of ", config.vocab_size);
 }
@@ -108,6 +126,10 @@ void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string
   }
   json["id2label"] = std::move(id2label);
   json["label2id"] = std::move(label2id);
+}
+
+void write_config(const std::filesystem::path& config_json, const nlohmann::ordered_json& json) {
+  write_file_atomically(config_json, json.dump(2) + "\n");
 }
 
 }  // namespace mezzo::text

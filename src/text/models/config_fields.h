@@ -12,6 +12,14 @@
 
 namespace mezzo::text {
 
+/// What a family calls the sizes that every one has.
+struct SizeNames {
+  const char* hidden_size = "hidden_size";
+  const char* num_hidden_layers = "num_hidden_layers";
+  const char* num_attention_heads = "num_attention_heads";
+  const char* intermediate_size = "intermediate_size";
+};
+
 class ConfigFields {
  public:
   /// @throws c10::ValueError  for a file that is missing or no JSON object.
@@ -21,15 +29,19 @@ class ConfigFields {
   void read(const char* name, int64_t& value, int64_t minimum) const;
   void read_number(const char* name, double& value, double below) const;
   void read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const;
+  void read_flag(const char* name, bool& value) const;
 
-  /// The fields of ModelConfig, but for what a family has other names for.
-  void read_common(ModelConfig& config) const;
+  /// The fields of ModelConfig. Of those that would make another model of it, such as a decoder,
+  /// only values that change nothing are taken.
+  void read_common(ModelConfig& config, const SizeNames& names = {}) const;
 
   /// "config.json: hidden_size "
   std::string at(const char* name) const;
 
  private:
   const nlohmann::json* find(const char* name) const;
+  /// A field that, where it is there, has no other value.
+  void expect(const char* name, const nlohmann::json& value) const;
   std::vector<std::string> read_label_names() const;
 
   std::filesystem::path file_;
@@ -43,5 +55,8 @@ std::string architecture(std::string_view family, std::string_view problem_type)
 
 /// id2label and label2id, as transformers writes them; nothing where there are no names.
 void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string>& names);
+
+/// Atomic: the file is complete or untouched.
+void write_config(const std::filesystem::path& config_json, const nlohmann::ordered_json& json);
 
 }  // namespace mezzo::text

@@ -19,6 +19,10 @@ struct ModelFamily {
 };
 
 ModelFamily bert_family();
-std::unique_ptr<ModelConfig> read_bert_config(const ConfigFields& fields);
+ModelFamily camembert_family();
+ModelFamily distilbert_family();
+ModelFamily electra_family();
+ModelFamily roberta_family();
+ModelFamily xlm_roberta_family();
 
 }  // namespace mezzo::text

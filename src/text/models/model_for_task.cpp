@@ -74,10 +74,12 @@ void ModelForTask::init_weights(uint64_t seed) {
 void ModelForTask::init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) {
   if (name.ends_with("bias")) {
     parameter.zero_();
-  } else if (name.ends_with("LayerNorm.weight")) {
+  } else if (parameter.dim() == 1) {  // the scale of a norm
     parameter.fill_(1);
   } else {
-    parameter.normal_(0, config().initializer_range, generator);
+    constexpr double kUsual = 0.02;  // what transformers takes 0 for
+    const double range = config().initializer_range;
+    parameter.normal_(0, range == 0 ? kUsual : range, generator);
     if (name.ends_with("word_embeddings.weight")) {
       parameter.select(0, config().pad_token_id).zero_();
     }

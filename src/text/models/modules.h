@@ -5,6 +5,9 @@
 #include <ATen/ops/linear.h>
 #include <torch/nn/module.h>
 
+#include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -82,5 +85,22 @@ class LayerNorm : public torch::nn::Module {
   at::Tensor weight_, bias_;
   double eps_;
 };
+
+/// Registers a module at a place such as "attention.self.query"; on the way there, modules that do
+/// nothing but hold others are made where there are none.
+template <class Registered>
+std::shared_ptr<Registered> register_at(torch::nn::Module& root,
+                                        std::string_view path,
+                                        std::shared_ptr<Registered> module) {
+  torch::nn::Module* parent = &root;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.')) {
+    const std::string name(path.substr(0, dot));
+    const auto children = parent->named_children();
+    const auto* const there = children.find(name);
+    parent = (there ? *there : parent->register_module(name, std::make_shared<torch::nn::Module>())).get();
+    path.remove_prefix(dot + 1);
+  }
+  return parent->register_module(std::string(path), std::move(module));
+}
 
 }  // namespace mezzo::text

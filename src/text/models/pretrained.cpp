@@ -50,6 +50,20 @@ std::string parameter_name(const ModelForTask& model, const Parameters& paramete
   return parameters.contains(name) ? name : parameters.contains(inside) ? inside : stored;
 }
 
+/// For a parameter that a file lacks: says so where it is there under another family's name.
+std::string of_another_family(const ModelForTask& model,
+                              const std::string& parameter,
+                              const std::map<std::string, std::string>& stored) {
+  const std::string inside = parameter.substr(std::min(model.base_model_prefix().size(), parameter.size()));
+  for (const auto& [known_as, name] : stored) {
+    if (name.ends_with(inside)) {
+      return fmt::format("; it has {}, so its weights are of another model_type than \"{}\"", name,
+                         model.config().model_type());
+    }
+  }
+  return {};
+}
+
 bool is_of_head(const ModelConfig& config, std::string_view parameter) {
   const std::string_view head = config.head_prefix();
   return parameter.starts_with(head) && parameter.substr(head.size()).starts_with('.');
@@ -88,7 +102,8 @@ LoadedWeights load(ModelForTask& model,
     const bool may_be_missing = model.layer_of(item.key()) > model.config().num_hidden_layers;
     const auto found = stored.find(item.key());
     if (found == stored.end()) {
-      TORCH_CHECK_VALUE(may_be_missing, path.string(), ": has no tensor ", item.key(), ", which config.json calls for");
+      TORCH_CHECK_VALUE(may_be_missing, path.string(), ": has no tensor ", item.key(), ", which config.json calls for",
+                        of_another_family(model, item.key(), stored));
       loaded.initialised.push_back(item.key());
       continue;
     }

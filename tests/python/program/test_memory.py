@@ -12,14 +12,19 @@ from test_program import sha, start, wait_for_steps
 from transformers import AutoTokenizer
 
 SIZES = {"wide": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024),
-         "narrow": dict(hidden_size=96, num_hidden_layers=6, num_attention_heads=6, intermediate_size=192)}
+         "narrow": dict(hidden_size=96, num_hidden_layers=6, num_attention_heads=6, intermediate_size=192),
+         "distilbert": dict(model_type="distilbert", dim=256, n_layers=4, n_heads=4, hidden_dim=1024),
+         "electra": dict(model_type="electra", embedding_size=128, hidden_size=256, num_hidden_layers=3, num_attention_heads=4,
+                         intermediate_size=512),
+         "roberta": dict(model_type="roberta", hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
+                         max_position_embeddings=514, pad_token_id=0, type_vocab_size=1)}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory")
     for name, sizes in SIZES.items():
-        (folder / f"{name}.json").write_text(json.dumps(dict(model_type="bert", vocab_size=30522, **sizes)))
+        (folder / f"{name}.json").write_text(json.dumps(dict(model_type="bert", vocab_size=30522) | sizes))
     return folder
 
 
@@ -38,6 +43,12 @@ def write_texts(path, length, count, seed=0):
     ("wide", 8, 4, {}),  # gradients outweigh activations
     ("narrow", 512, 4, dict(optimizer="sgd")),
     ("narrow", 32, 128, dict(precision="fp16", optimizer="lamb")),
+    ("distilbert", 128, 32, {}),
+    ("distilbert", 256, 8, dict(precision="bf16")),
+    ("electra", 128, 64, {}),
+    ("electra", 256, 32, dict(precision="bf16")),
+    ("electra", 128, 64, dict(gradient_checkpointing=True)),
+    ("roberta", 128, 32, {}),
 ])
 def test_the_estimate_is_within_15_percent_of_the_peak_of_live_tensors(folder, tmp_path, size, length, batch, more):
     write_texts(tmp_path / "train.json", length, batch * more.get("grad_accumulation", 1))

@@ -33,7 +33,8 @@ struct ModelConfig {
   /// As config.json spells it: "bert".
   virtual std::string_view model_type() const = 0;
 
-  /// What begins the names of the head's parameters, as transformers writes them: "classifier".
+  /// What begins the names of the parameters that a label each has a row of, in a classifier of
+  /// texts as transformers writes it: "classifier", "classifier.out_proj".
   virtual std::string_view head_prefix() const = 0;
 
   /// Most tokens of a text, [CLS] and [SEP] included.

@@ -1,0 +1,27 @@
+// Which dropout of a model draws: a number in the key of its masks, so no two draw the same.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dropout_site.h"
+#include "mezzo/text/data/packed_batch.h"
+
+namespace mezzo::text {
+
+/// One for the embeddings, one before the outputs, three a layer; what else a head drops comes
+/// behind the layers.
+constexpr uint32_t kEmbeddingSite = 0, kClassifierSite = 1;
+
+enum class LayerSite : uint32_t { kAttentionWeights, kAttentionOutput, kOutput };
+constexpr uint32_t kSitesOfALayer = 3;
+
+inline uint32_t layer_site(int64_t layer, LayerSite where) {
+  return kClassifierSite + 1 + kSitesOfALayer * static_cast<uint32_t>(layer) + static_cast<uint32_t>(where);
+}
+inline uint32_t site_behind_layers(int64_t num_layers) { return layer_site(num_layers, LayerSite{}); }
+
+inline kernels::DropoutSite dropout_site(double p, const DropoutSeed& random, uint32_t site) {
+  return {p, {random.seed, random.step, site}, random.step_offset};
+}
+
+}  // namespace mezzo::text

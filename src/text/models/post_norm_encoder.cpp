@@ -1,0 +1,70 @@
+#include "text/models/post_norm_encoder.h"
+
+#include "mezzo/amp/module_scope.h"
+
+// T rows (tokens of all texts), B texts, H hidden size.
+
+namespace mezzo::text {
+
+PostNormEncoder::PostNormEncoder(const PostNormEncoderOptions& options)
+    : options_(options),
+      embeddings_(register_module("embeddings", std::make_shared<TokenEmbeddings>(options.embeddings))) {
+  const int64_t hidden = options.layer.hidden_size;
+  if (options.embeddings.size != hidden) {
+    embeddings_project_ =
+        register_module("embeddings_project", std::make_shared<Dense>(options.embeddings.size, hidden));
+  }
+  layers_ =
+      register_at(*this, options.layers_path, std::make_shared<PostNormLayers>(options.num_layers, options.layer));
+  if (options.has_pooler) {
+    pooler_ = register_at(*this, "pooler.dense", std::make_shared<Dense>(hidden, hidden));
+  }
+}
+
+at::Tensor PostNormEncoder::forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) {
+  const ModuleScope scope(options_.name);
+  auto x = embeddings_->forward(batch, random);  // [T, H], or narrower
+  if (embeddings_project_) {
+    const ModuleScope project("embeddings_project");
+    x = embeddings_project_->forward(x);
+  }
+  x = layers_->forward(x, layout_of(batch), random, rows, options_.layers_path);  // [B, H] or [T, H]
+  if (!pooler_ || rows != RowsPer::kText) {
+    return x;
+  }
+  const ModuleScope pooler("pooler");
+  return pooler_->forward(x).tanh();
+}
+
+bool PostNormEncoder::takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const {
+  return encoder::can_attend_unknown(device, dtype, options_.layer.hidden_size / options_.layer.num_heads, max_seqlen);
+}
+
+int64_t PostNormEncoder::layer_of(std::string_view parameter) const {
+  const std::string_view path = options_.layers_path;
+  if (parameter.starts_with(path) && parameter.substr(path.size()).starts_with('.')) {
+    return 1 + std::stoll(std::string(parameter.substr(path.size() + 1)));
+  }
+  return parameter.starts_with("embeddings") ? 0 : options_.num_layers + 1;
+}
+
+RowBytes PostNormEncoder::row_bytes(Precision precision) const {
+  const auto hidden = static_cast<double>(options_.layer.hidden_size);
+  const auto inner = static_cast<double>(options_.layer.intermediate_size);
+  const auto heads = static_cast<double>(options_.layer.num_heads);
+  const auto embedding = static_cast<double>(options_.embeddings.size);
+  const bool is_float = precision == Precision::kFloat32;
+  RowBytes bytes;
+  // The norm's rows, and what is projected.
+  bytes.embeddings = 4 * embedding + (embeddings_project_ ? (is_float ? 4 : 2) * embedding : 0);
+  // Its input, queries, keys, values and context; the first norm, and its output; the inner
+  // product; the second norm; and of each head the logarithm of its softmax's sum. In half
+  // precision all but the norms and those have two bytes.
+  bytes.layer = is_float ? 4 * (8 * hidden + inner + heads) : 20 * hidden + 2 * inner + 4 * heads;
+  // Gradients of the layer's output, of its second half's two inputs, of the inner rows, and the
+  // activations once more.
+  bytes.work = is_float ? 4 * (3 * hidden + 2 * inner) : 10 * hidden + 4 * inner;
+  return bytes;
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "mezzo/text/models/encoder.h"
+#include "text/models/post_norm_layer.h"
+#include "text/models/token_embeddings.h"
+
+namespace mezzo::text {
+
+struct PostNormEncoderOptions {
+  std::string_view name;         ///< of the encoder in the model: "bert"
+  std::string_view layers_path;  ///< of the layers in the encoder: "encoder.layer"
+  TokenEmbeddingsOptions embeddings;
+  PostNormLayerOptions layer;
+  int64_t num_layers = 0;
+  /// tanh(linear(row)) of each text's first row, unless the model is for tokens.
+  bool has_pooler = false;
+};
+
+/// Embeddings and post-norm layers, as BERT and its line have them; between the two a linear layer,
+/// `embeddings_project`, where rows of embeddings are narrower or wider than those of layers.
+class PostNormEncoder : public Encoder {
+ public:
+  explicit PostNormEncoder(const PostNormEncoderOptions& options);
+
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override;
+  bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override;
+  void set_gradient_checkpointing(bool on) override { layers_->set_gradient_checkpointing(on); }
+  int64_t layer_of(std::string_view parameter) const override;
+  RowBytes row_bytes(Precision precision) const override;
+
+ private:
+  PostNormEncoderOptions options_;
+  std::shared_ptr<TokenEmbeddings> embeddings_;
+  std::shared_ptr<Dense> embeddings_project_, pooler_;
+  std::shared_ptr<PostNormLayers> layers_;
+};
+
+}  // namespace mezzo::text

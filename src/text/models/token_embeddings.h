@@ -1,0 +1,40 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+
+#include "mezzo/text/data/packed_batch.h"
+#include "text/models/modules.h"
+
+namespace mezzo::text {
+
+struct TokenEmbeddingsOptions {
+  int64_t vocab_size = 0;
+  int64_t size = 0;  ///< of a row
+  int64_t num_positions = 0;
+  int64_t num_token_types = 0;  ///< 0: the family has none
+  int64_t pad_token_id = 0;
+  /// As RoBERTa counts: a pad token stands at position `pad_token_id`, any other at one more than
+  /// the last, from there on; so the table has pad_token_id + 1 positions that no text needs.
+  bool positions_skip_padding = false;
+  double norm_eps = 0;
+  double dropout = 0;
+};
+
+/// dropout(layer_norm(word + position + token type)), under BERT's names.
+class TokenEmbeddings : public torch::nn::Module {
+ public:
+  explicit TokenEmbeddings(const TokenEmbeddingsOptions& options);
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const;  ///< [T, size]
+
+ private:
+  at::Tensor positions_of(const PackedBatch& batch) const;
+
+  TokenEmbeddingsOptions options_;
+  std::shared_ptr<Embedding> word_, position_, token_type_;
+  std::shared_ptr<LayerNorm> norm_;
+};
+
+}  // namespace mezzo::text

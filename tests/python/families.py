@@ -1,0 +1,55 @@
+"""The model families of mezzo, as transformers makes them, for tests that are to hold for each."""
+from dataclasses import dataclass, field
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+SMALL = dict(vocab_size=120, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=64,
+             max_position_embeddings=72)
+
+
+@dataclass
+class Family:
+    model_type: str
+    more: dict = field(default_factory=dict)  # of its config, beside SMALL
+    has_token_types: bool = True              # that change what it computes
+    dropouts: tuple = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+
+    def config(self, **more):
+        """Of few units. Weights are spread wider than at initialisation so that every part matters."""
+        given = dict(SMALL, initializer_range=0.15, num_labels=3) | self.more | more
+        if self.model_type == "distilbert":
+            given["hidden_dim"] = given.pop("intermediate_size")
+        return AutoConfig.for_model(self.model_type, **given)
+
+    def without_dropout(self):
+        return {name: 0.0 for name in self.dropouts}
+
+    def model(self, folder=None, per_token=False, seed=0, **more):
+        torch.manual_seed(seed)
+        auto = AutoModelForTokenClassification if per_token else AutoModelForSequenceClassification
+        model = auto.from_config(self.config(**more)).eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():  # biases and norms matter, too
+                if parameter.dim() == 1:
+                    parameter += 0.1 * torch.randn_like(parameter)
+        if folder is not None:
+            model.save_pretrained(folder)
+        return model
+
+
+# A line for each that joins.
+FAMILIES = {
+    "bert": Family("bert"),
+    "bert, one type": Family("bert", dict(type_vocab_size=1), has_token_types=False),
+    "roberta": Family("roberta"),
+    "roberta, one type": Family("roberta", dict(type_vocab_size=1, layer_norm_eps=1e-5), has_token_types=False),
+    "roberta, pad 0": Family("roberta", dict(pad_token_id=0)),
+    "xlm-roberta": Family("xlm-roberta", dict(hidden_act="gelu_new")),
+    "camembert": Family("camembert", dict(hidden_act="relu")),
+    "distilbert": Family("distilbert", has_token_types=False, dropouts=("dropout", "attention_dropout", "seq_classif_dropout")),
+    "distilbert, sines": Family("distilbert", dict(sinusoidal_pos_embds=True, activation="gelu_new"), has_token_types=False,
+                                dropouts=("dropout", "attention_dropout", "seq_classif_dropout")),
+    "electra": Family("electra", dict(embedding_size=20)),
+    "electra, unprojected": Family("electra", dict(embedding_size=32)),
+}

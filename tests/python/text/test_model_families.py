@@ -1,0 +1,335 @@
+"""Every model family on packed rows against transformers: logits, gradients, dropout, new weights, loading and saving."""
+import copy
+import json
+
+import _mezzo
+import pytest
+import torch
+from families import FAMILIES
+from safetensors.torch import load_file, save_file
+from scipy.stats import ks_2samp
+from support import mixed_ids, padded
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoModelForTokenClassification
+
+EVERY = pytest.mark.parametrize("name", FAMILIES)
+# Real widths and positions, few layers and words.
+WIDE = dict(vocab_size=500, hidden_size=768, num_hidden_layers=4, num_attention_heads=12, intermediate_size=3072,
+            max_position_embeddings=514, initializer_range=0.03)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """By family: transformers' model with random weights, and the folder it was saved in."""
+    made = {}
+
+    def model_of(name, **more):
+        key = name, repr(sorted(more.items()))
+        if key not in made:
+            folder = tmp_path_factory.mktemp("model")
+            made[key] = FAMILIES[name].model(folder, **more), folder
+        return made[key]
+
+    return model_of
+
+
+def lengths_of(model, count):
+    """From 1 to as many tokens as the model has positions for, most of them short."""
+    most = longest_of(model)
+    return [most, 2, 3, 17, 1, most // 2, most - 1, 9][:count]
+
+
+def longest_of(model):
+    config = model.config
+    is_roberta = config.model_type in ("roberta", "xlm-roberta", "camembert")
+    return config.max_position_embeddings - (config.pad_token_id + 1 if is_roberta else 0)
+
+
+def types_of_pairs(ids):
+    """0 up to somewhere within each text, 1 from there on."""
+    return [[0] * (len(row) // 3) + [1] * (len(row) - len(row) // 3) for row in ids]
+
+
+def inputs_of(name, model, ids, types=None):
+    has_types = FAMILIES[name].has_token_types
+    return padded(ids, types if has_types else None, pad_id=model.config.pad_token_id)
+
+
+@EVERY
+@pytest.mark.parametrize("batching", ["packed", "dynamic", "grouped", "padded"])
+@pytest.mark.parametrize("pairs", [False, True], ids=["texts", "pairs"])
+def test_logits_are_those_of_transformers_up_to_the_longest_text(name, batching, pairs, models):
+    model, folder = models(name)
+    ids = mixed_ids(lengths_of(model, 8), vocab_size=model.config.vocab_size)
+    # As where a text spells it out: RoBERTa's positions pass over it.
+    ids[0][5] = ids[3][0] = ids[5][7] = ids[5][8] = model.config.pad_token_id
+    types = types_of_pairs(ids) if pairs else []
+    mine = _mezzo.Model(str(folder))
+    assert mine.initialised == [] and mine.unused == [] and mine.max_tokens == longest_of(model)
+    mine.train(False)
+    with torch.no_grad():
+        expected = model(**inputs_of(name, model, ids, types or None)).logits
+        actual = mine.forward(ids, batching=batching, max_length=longest_of(model), token_types=types)
+        if pairs and FAMILIES[name].has_token_types:
+            assert (expected - model(**inputs_of(name, model, ids)).logits).abs().max() > 1e-3, "the types matter"
+    assert actual.dtype == torch.float32
+    assert expected.std() > 0.1, "logits that say something"
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "electra"])
+def test_logits_at_real_widths_are_those_of_transformers(name, models):
+    model, folder = models(name, **WIDE)
+    ids = mixed_ids(lengths_of(model, 6), vocab_size=model.config.vocab_size)
+    with torch.no_grad():
+        expected = model(**inputs_of(name, model, ids)).logits
+    torch.testing.assert_close(_mezzo.Model(str(folder)).predict(ids), expected, rtol=0, atol=1e-5)
+
+
+@EVERY
+def test_outputs_for_each_token_are_those_of_transformers(name, models):
+    model, folder = models(name, per_token=True)
+    ids = mixed_ids(lengths_of(model, 6), vocab_size=model.config.vocab_size)
+    mine = _mezzo.Model(str(folder), per_token=True)
+    assert mine.initialised == [] and mine.unused == []
+    with torch.no_grad():
+        expected = model(**inputs_of(name, model, ids)).logits
+    for text, row, reference in zip(ids, mine.predict(ids), expected):
+        torch.testing.assert_close(row[:len(text)], reference[:len(text)], rtol=0, atol=1e-5)
+        assert row[len(text):].count_nonzero() == 0
+
+
+def loss_gradients(model, inputs, labels):
+    model.zero_grad()
+    model(**inputs, labels=labels).loss.backward()
+    return {key: tensor.grad.clone() for key, tensor in model.named_parameters()}
+
+
+@EVERY
+@pytest.mark.parametrize("batching", ["packed", "dynamic"])
+@pytest.mark.parametrize("of", ["texts", "pairs", "tokens"])
+def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, of, models):
+    model, folder = models(name, per_token=of == "tokens")
+    # No padding among the tokens: transformers gives its row no gradient.
+    ids = [[token + 1 for token in row] for row in mixed_ids(lengths_of(model, 6), model.config.vocab_size - 1)]
+    types = types_of_pairs(ids) if of == "pairs" else []
+    inputs = inputs_of(name, model, ids, types or None)
+    mine = _mezzo.Model(str(folder), per_token=of == "tokens")
+    mine.train(False)  # eval mode also switches dropout off in transformers
+    outputs = mine.forward(ids, batching=batching, token_types=types)
+    if of == "tokens":
+        labels = [[token % 3 for token in row] for row in ids]
+        longest = max(map(len, ids))
+        theirs_labels = torch.tensor([row + [-100] * (longest - len(row)) for row in labels])
+        filled = labels if batching == "packed" else theirs_labels.tolist()
+        flat = torch.tensor([label for row in filled for label in row])
+        # Rows of filler come last.
+        loss = torch.nn.functional.cross_entropy(outputs[:len(flat)], flat)
+    else:
+        theirs_labels = torch.tensor([0, 1, 2, 0, 1, 2])
+        loss = torch.nn.functional.cross_entropy(outputs, theirs_labels)
+    loss.backward()
+    theirs = loss_gradients(model, inputs, theirs_labels)
+    exact = loss_gradients(copy.deepcopy(model).double(), inputs, theirs_labels)
+    gradients = {key: tensor.grad for key, tensor in mine.parameters().items()}
+    assert gradients.keys() == exact.keys()
+    for key, gradient in gradients.items():
+        # Where the true gradient all but vanishes (a key bias shifts all scores of a query
+        # alike), float32 leaves only rounding: as little of it is allowed as transformers itself
+        # shows, within a factor of 3.
+        floor = 3 * (theirs[key] - exact[key]).norm()
+        assert (gradient - exact[key]).norm() <= 1e-4 * exact[key].norm() + floor, key
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
+def test_checkpointed_gradients_are_the_same_to_the_bit(name, dtype, models):
+    _, folder = models(name)
+
+    def step(on, seed=5):
+        model = _mezzo.Model(str(folder))
+        model.train(True)
+        model.set_gradient_checkpointing(on)
+        with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            logits = model.forward(mixed_ids([5, 31, 12, 2], vocab_size=120), seed=seed, step=3)
+            torch.nn.functional.cross_entropy(logits.float(), torch.tensor([0, 1, 1, 2])).backward()
+        return logits.detach(), {key: tensor.grad for key, tensor in model.parameters().items()}
+
+    plain, thrifty = step(False), step(True)
+    assert torch.equal(plain[0], thrifty[0])
+    for key, gradient in plain[1].items():
+        assert torch.equal(gradient, thrifty[1][key]), key
+    assert not torch.equal(plain[0], step(True, seed=6)[0]), "dropout is on"
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("per_token", [False, True], ids=["texts", "tokens"])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_each_dropout_is_where_transformers_has_it(name, per_token, which, models):
+    """Logits of copies of one text, each with masks of its own, are spread as in transformers."""
+    family = FAMILIES[name]
+    chosen = family.dropouts[which]
+    model, folder = models(name, per_token=per_token, **family.without_dropout() | {chosen: 0.3})
+    copies = 6000
+    ids = mixed_ids([5], vocab_size=120) * copies
+    mine = _mezzo.Model(str(folder), per_token=per_token)
+    mine.train(True)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        actual = mine.forward(ids, seed=3)[:copies * (5 if per_token else 1)]
+        expected = model.train()(**inputs_of(name, model, ids)).logits
+        model.eval()
+        still = model(**inputs_of(name, model, ids[:1])).logits[0]
+    actual, expected = (logits.view(copies, -1) for logits in (actual, expected))
+    if which < 2 or not (per_token and name == "distilbert"):  # whose third is of texts alone
+        assert (expected.std(0) > 0.01).all(), "the dropout matters"
+    else:
+        torch.testing.assert_close(actual[0], still.flatten(), rtol=0, atol=1e-5)
+    for column in range(actual.size(1)):
+        # Two samples of the same distribution are this far apart once in 100,000 times.
+        assert ks_2samp(actual[:, column], expected[:, column]).pvalue > 1e-5 or actual[:, column].std() < 1e-6
+
+
+@EVERY
+@pytest.mark.parametrize("per_token", [False, True], ids=["texts", "tokens"])
+def test_new_weights_are_drawn_as_transformers_draws_them(name, per_token, tmp_path):
+    config = FAMILIES[name].config(initializer_range=0.05)
+    config.save_pretrained(tmp_path)
+    mine = _mezzo.Model(str(tmp_path), seed=4, per_token=per_token, fresh=True).parameters()
+    torch.manual_seed(0)
+    auto = AutoModelForTokenClassification if per_token else AutoModelForSequenceClassification
+    theirs = dict(auto.from_config(config).named_parameters())
+    assert mine.keys() == theirs.keys()
+    for key, expected in theirs.items():
+        actual, expected = mine[key].detach(), expected.detach()
+        assert actual.shape == expected.shape, key
+        assert torch.equal(actual.flatten() == 0, expected.flatten() == 0), f"{key}: the padding row"
+        if expected.std() == 0:
+            assert torch.equal(actual, expected), key
+        elif "sines" in name and "position_embeddings" in key:
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+        else:
+            drawn = expected != 0
+            # As above: some hundred parameters, of which none should look like this by chance.
+            assert ks_2samp(actual[drawn], expected[drawn]).pvalue > 1e-6, key
+            assert not torch.equal(actual, expected)
+
+
+@EVERY
+def test_what_mezzo_writes_is_loaded_by_transformers_and_says_the_same(name, models, tmp_path):
+    model, folder = models(name, id2label={0: "law", 1: "goal", 2: "rain"}, label2id={"law": 0, "goal": 1, "rain": 2})
+    mine = _mezzo.Model(str(folder))
+    mine.save(str(tmp_path))
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert type(theirs) is type(model)
+    ids = mixed_ids(lengths_of(model, 6), vocab_size=model.config.vocab_size)
+    with torch.no_grad():
+        expected = model(**inputs_of(name, model, ids)).logits
+        assert torch.equal(theirs(**inputs_of(name, model, ids)).logits, expected)
+    torch.testing.assert_close(_mezzo.Model(str(tmp_path)).predict(ids), expected, rtol=0, atol=1e-5)
+    # Its config says all that the original's says, but for what has no part in this model.
+    said, given = AutoConfig.from_pretrained(tmp_path).to_dict(), model.config.to_dict()
+    apart = {key for key in given if said.get(key) != given[key]}
+    assert apart <= {"dtype", "problem_type", "_name_or_path"}, apart
+
+
+def test_what_is_missing_in_a_head_is_initialised_and_said(models, tmp_path):
+    for name, head in [("roberta", ["classifier.dense", "classifier.out_proj"]), ("electra", ["classifier.dense", "classifier.out_proj"]),
+                       ("distilbert", ["pre_classifier", "classifier"])]:
+        _, folder = models(name)
+        target = tmp_path / name
+        target.mkdir()
+        (target / "config.json").write_bytes((folder / "config.json").read_bytes())
+        tensors = {key: tensor for key, tensor in load_file(folder / "model.safetensors").items() if "classifier" not in key}
+        save_file(tensors | {"lm_head.bias": torch.zeros(3)}, target / "model.safetensors")
+        mine = _mezzo.Model(str(target), seed=5)
+        assert mine.initialised == [f"{module}.{kind}" for module in head for kind in ("weight", "bias")]
+        assert mine.unused == ["lm_head.bias"]
+        bare = {key.split(".", 1)[1]: tensor for key, tensor in tensors.items()}
+        save_file(bare, target / "model.safetensors")  # as base models are saved
+        assert _mezzo.Model(str(target), seed=5).initialised == mine.initialised
+
+
+@EVERY
+def test_layers_and_copies_of_their_weights(name, models):
+    model, folder = models(name)
+    mine = _mezzo.Model(str(folder))
+    layers = {key: mine.layer_of(key) for key in mine.parameters()}
+    for key, layer in layers.items():
+        part = key.split(".")
+        expected = (1 + int(part[part.index("layer") + 1]) if "layer" in part else
+                    0 if any(word.startswith("embeddings") for word in part) else 4)
+        assert layer == expected, key
+    shadows = mine.make_shadows("bf16")
+    matrices = {key for key, tensor in mine.parameters().items() if tensor.dim() == 2 and 1 <= layers[key] <= 3}
+    assert shadows.keys() == matrices and len(matrices) == 18
+    for key, shadow in shadows.items():
+        assert torch.equal(shadow, mine.parameters()[key].detach().bfloat16()), key
+
+
+def with_config(folder, target, **change):
+    target.mkdir()
+    config = json.loads((folder / "config.json").read_text()) | change
+    (target / "config.json").write_text(json.dumps(config))
+    (target / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    return target
+
+
+KINDS = {"bert": ["bert"], "distilbert": ["distilbert"], "electra": ["electra, unprojected"],
+         "roberta": ["roberta", "xlm-roberta", "camembert"]}
+
+
+def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
+    for kind, names in KINDS.items():
+        for name in names:
+            _, folder = models(name)
+            for other, others in KINDS.items():
+                if other != kind:
+                    _, foreign = models(others[0])
+                    target = with_config(foreign, tmp_path / f"{name}-{other}")
+                    (target / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+                    with pytest.raises(ValueError, match="has no tensor .*, which config.json calls for") as error:
+                        _mezzo.Model(str(target))
+                    assert "model_type" in str(error.value)
+
+
+@pytest.mark.parametrize("name, change, message", [
+    ("roberta", dict(model_type="gpt2"),
+     'model_type is "gpt2", mezzo runs: bert, camembert, distilbert, electra, roberta, xlm-roberta'),
+    ("roberta", dict(hidden_act="swish"), 'hidden_act is "swish", mezzo runs: gelu, gelu_new, gelu_pytorch_tanh, relu'),
+    ("roberta", dict(position_embedding_type="relative_key"), 'position_embedding_type is "relative_key", mezzo runs: absolute'),
+    ("roberta", dict(max_position_embeddings=3), "max_position_embeddings is 3, too few for a text: its positions begin at 2"),
+    ("roberta", dict(pad_token_id=120), "pad_token_id is 120, outside the vocabulary of 120"),
+    ("camembert", dict(is_decoder=True), "is_decoder is true, mezzo runs: false"),
+    ("xlm-roberta", dict(add_cross_attention=True), "add_cross_attention is true, mezzo runs: false"),
+    ("bert", dict(pruned_heads={"1": [0, 2]}), r'pruned_heads is {"1":\[0,2\]}, mezzo runs: {}'),
+    ("electra", dict(embedding_size=0), "embedding_size is 0, expected an integer from 1"),
+    ("electra", dict(hidden_act="gelu_fast"), 'hidden_act is "gelu_fast"'),
+    ("electra", dict(classifier_dropout=1.5), "classifier_dropout is 1.5, expected a number from 0 to below 1"),
+    ("distilbert", dict(activation="silu"), 'activation is "silu", mezzo runs: gelu'),
+    ("distilbert", dict(dim=30), "dim is 30, which 4 attention heads do not divide"),
+    ("distilbert", dict(n_layers="six"), 'n_layers is "six", expected an integer from 1'),
+    ("distilbert", dict(sinusoidal_pos_embds=1), "sinusoidal_pos_embds is 1, expected true or false"),
+    ("distilbert", dict(seq_classif_dropout=1), "seq_classif_dropout is 1, expected a number from 0 to below 1"),
+    ("distilbert", dict(pruned_heads={"0": [1]}), "pruned_heads is"),
+])
+def test_a_config_that_cannot_be_run_is_refused_by_field(models, tmp_path, name, change, message):
+    target = with_config(models(name)[1], tmp_path / "m", **change)
+    with pytest.raises(ValueError, match=message) as error:
+        _mezzo.Model(str(target))
+    assert str(target / "config.json") in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "electra"])
+def test_a_head_of_other_labels_is_told_by_its_rows(models, tmp_path, name):
+    target = with_config(models(name)[1], tmp_path / "m", id2label={str(i): f"LABEL_{i}" for i in range(5)})
+    with pytest.raises(ValueError, match=r"the model needs Float\[5, 32\] \(one row a label of the data\)"):
+        _mezzo.Model(str(target))
+
+
+@EVERY
+def test_a_text_longer_than_the_model_is_an_error(name, models):
+    model, folder = models(name)
+    longest = longest_of(model)
+    ids = [[token + 1 for token in mixed_ids([longest + 1], model.config.vocab_size - 1)[0]]]
+    with pytest.raises(IndexError):
+        _mezzo.Model(str(folder)).predict(ids)
