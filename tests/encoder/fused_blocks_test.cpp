@@ -11,6 +11,7 @@
 #include <random>
 
 #include "encoder/cpu/block_ops.h"
+#include "encoder/pre_norm_blocks.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/cpu_half_compute.h"
@@ -121,6 +122,92 @@ Block feed_forward(const Shape& shape, Activation activation, double p) {
           [=](const at::Tensor& x, const Tensors& w) { return reference::feed_forward_block(x, params_of(w), {}); }};
 }
 
+/// What differs among pre-norm layers.
+struct PreNorm {
+  bool has_norm, has_biases, turns, only_first_rows;
+  std::optional<int64_t> window;
+};
+
+/// Of a half of such a layer: two matrices, the norm's weight, then the biases of all; undefined
+/// where there are none.
+struct PreNormWeights {
+  PreNormWeights(const Tensors& given, const PreNorm& kind) {
+    auto next = given.begin();
+    inner = *next++;
+    outer = *next++;
+    if (kind.has_norm) {
+      norm = *next++;
+    }
+    if (kind.has_biases) {
+      inner_bias = *next++;
+      outer_bias = *next++;
+      norm_bias = kind.has_norm ? *next++ : at::Tensor();
+    }
+  }
+
+  /// Random ones: matrices [wide, h] and [h, narrow].
+  static Tensors random(const PreNorm& kind, int64_t h, int64_t wide, int64_t narrow) {
+    std::vector<std::vector<int64_t>> sizes{{wide, h}, {h, narrow}};
+    if (kind.has_norm) {
+      sizes.push_back({h});
+    }
+    if (kind.has_biases) {
+      sizes.insert(sizes.end(), {{wide}, {h}});
+    }
+    if (kind.has_biases && kind.has_norm) {
+      sizes.push_back({h});
+    }
+    return random_params(sizes);
+  }
+
+  at::Tensor inner, outer, norm, inner_bias, outer_bias, norm_bias;
+};
+
+using PreNormAttentionBlock = at::Tensor(const at::Tensor&, const PreNormAttentionParams&, const SequenceLayoutPtr&);
+using PreNormFeedForwardBlock = at::Tensor(const at::Tensor&, const PreNormFeedForwardParams&, const at::Tensor&);
+
+Block pre_norm_attention(const Shape& shape, const Rows& rows, double p, const PreNorm& kind) {
+  const int64_t h = shape.heads * shape.head_size;
+  const auto rotary = kind.turns ? rotary_table(512, shape.head_size, 100) : at::Tensor();
+  const auto with = [=, heads = shape.heads, &rows](PreNormAttentionBlock& block) {
+    return [=, &rows, &block](const at::Tensor& x, const Tensors& given) {
+      const PreNormWeights w(given, kind);
+      return block(x,
+                   {.norm = {w.norm, w.norm_bias, 1e-5},
+                    .query_key_value = {w.inner, w.inner_bias},
+                    .output = {w.outer, w.outer_bias},
+                    .num_heads = heads,
+                    .positions = {rotary, kind.window},
+                    .only_first_rows = kind.only_first_rows,
+                    .weights_dropout = {p, {11, 2, 5}},
+                    .output_dropout = {p, {11, 2, 6}}},
+                   rows.layout);
+    };
+  };
+  return {PreNormWeights::random(kind, h, 3 * h, h), with(pre_norm_attention_block),
+          with(reference::pre_norm_attention_block)};
+}
+
+Block pre_norm_feed_forward(const Shape& shape, Activation activation, double p, bool has_biases) {
+  const int64_t h = shape.heads * shape.head_size, f = 2 * h + 1;
+  const PreNorm kind{
+      .has_norm = true, .has_biases = has_biases, .turns = false, .only_first_rows = false, .window = {}};
+  const auto with = [=](PreNormFeedForwardBlock& block) {
+    return [=, &block](const at::Tensor& x, const Tensors& given) {
+      const PreNormWeights w(given, kind);
+      return block(x,
+                   {.norm = {w.norm, w.norm_bias, 1e-5},
+                    .intermediate = {w.inner, w.inner_bias},
+                    .output = {w.outer, w.outer_bias},
+                    .activation = activation,
+                    .dropout = {p, {11, 2, 7}}},
+                   {});
+    };
+  };
+  return {PreNormWeights::random(kind, h, 2 * f, f), with(pre_norm_feed_forward_block),
+          with(reference::pre_norm_feed_forward_block)};
+}
+
 Block embeddings(const Shape& shape, const Rows& rows, double p) {
   const int64_t h = shape.heads * shape.head_size;
   const DropoutSite site{p, {11, 2, 8}};
@@ -207,8 +294,11 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
 
   /// Against the composition in float64. Half types may be twice as far from it as the composition
   /// in them, and a unit in the last place.
-  void check(const Block& block, const Rows& rows, bool only_first_rows = false) {
-    const int64_t h = GetParam().shape.heads * GetParam().shape.head_size;
+  void check(const Block& block,
+             const Rows& rows,
+             bool only_first_rows = false,
+             std::optional<int64_t> hidden = std::nullopt) {
+    const int64_t h = hidden.value_or(GetParam().shape.heads * GetParam().shape.head_size);
     const auto x = at::randn({rows.count, h});
     const auto mask =
         only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
@@ -295,6 +385,38 @@ TEST_P(FusedBlocksTest, FeedForwardEqualsItsComposition) {
       }
       SCOPED_TRACE(testing::Message() << "dropout " << p << ", activation " << static_cast<int>(activation));
       check(feed_forward(shape, activation, p), rows);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, PreNormAttentionEqualsItsComposition) {
+  auto shape = GetParam().shape;
+  shape.head_size += shape.head_size % 2;  // turned in pairs
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  const std::vector<PreNorm> kinds = {
+      {.has_norm = true, .has_biases = false, .turns = true, .only_first_rows = false, .window = 8},
+      {.has_norm = true, .has_biases = true, .turns = true, .only_first_rows = false, .window = 37},
+      {.has_norm = false, .has_biases = false, .turns = true, .only_first_rows = false, .window = {}},
+      {.has_norm = false, .has_biases = true, .turns = false, .only_first_rows = true, .window = 5},
+      {.has_norm = true, .has_biases = false, .turns = true, .only_first_rows = true, .window = {}},
+      {.has_norm = true, .has_biases = false, .turns = false, .only_first_rows = false, .window = 0}};
+  for (const double p : {0.0, 0.2}) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", kind " << i);
+      check(pre_norm_attention(shape, rows, p, kinds[i]), rows, kinds[i].only_first_rows,
+            shape.heads * shape.head_size);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, PreNormFeedForwardEqualsItsComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    for (const bool has_biases : {false, true}) {
+      const auto activation = has_biases ? Activation::kGeluTanh : Activation::kGelu;
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", biases " << has_biases);
+      check(pre_norm_feed_forward(shape, activation, p, has_biases), rows);
     }
   }
 }

@@ -196,6 +196,8 @@ TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
                                  .dropout = {},
                                  .first_query_number = 0,
                                  .query_number_step = 1,
+                                 .rotary = nullptr,
+                                 .window = queries + keys,
                                  .output = write(output),
                                  .output_stride = stride,
                                  .log_sum_exp = log_sum_exp.data(),
