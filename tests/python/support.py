@@ -29,13 +29,13 @@ def mixed_ids(lengths, vocab_size, seed=0):
     return [torch.randint(1, vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
 
-def padded(ids, token_types=None):
+def padded(ids, token_types=None, pad_id=0):
     """The same as transformers takes them: padded, with an attention mask."""
     longest = max(map(len, ids))
-    def rows(lists):
-        return torch.tensor([row + [0] * (longest - len(row)) for row in lists])
+    def rows(lists, filler=0):
+        return torch.tensor([row + [filler] * (longest - len(row)) for row in lists])
 
-    batch = dict(input_ids=rows(ids), attention_mask=rows([[1] * len(row) for row in ids]))
+    batch = dict(input_ids=rows(ids, pad_id), attention_mask=rows([[1] * len(row) for row in ids]))
     return batch if token_types is None else batch | dict(token_type_ids=rows(token_types))
 
 

@@ -228,6 +228,7 @@ class BertModel : public Encoder {
   BertModel(const BertConfig& config, RowsPer rows)
       : embeddings_(register_module("embeddings", std::make_shared<BertEmbeddings>(config))),
         encoder_(register_module("encoder", std::make_shared<BertEncoder>(config))),
+        config_(config),
         num_layers_(config.num_hidden_layers),
         head_size_(config.hidden_size / config.num_attention_heads) {
     if (rows == RowsPer::kText) {
@@ -255,10 +256,26 @@ class BertModel : public Encoder {
     return parameter.starts_with("embeddings.") ? 0 : num_layers_ + 1;
   }
 
+  RowBytes row_bytes(Precision precision) const override {
+    const auto hidden = static_cast<double>(config_.hidden_size),
+               inner = static_cast<double>(config_.intermediate_size);
+    const auto heads = static_cast<double>(config_.num_attention_heads);
+    const bool is_float = precision == Precision::kFloat32;
+    // A layer: its input, queries, keys, values and context; the first norm, and its output; the inner
+    // product; the second norm; and of each head the logarithm of its softmax's sum. In half
+    // precision all but the norms and those have two bytes.
+    // Work: gradients of the layer's output, of its second half's two inputs, of the inner rows, and
+    // the activations once more.
+    return {.embeddings = 4 * hidden,
+            .layer = is_float ? 4 * (8 * hidden + inner + heads) : 20 * hidden + 2 * inner + 4 * heads,
+            .work = is_float ? 4 * (3 * hidden + 2 * inner) : 10 * hidden + 4 * inner};
+  }
+
  private:
   std::shared_ptr<BertEmbeddings> embeddings_;
   std::shared_ptr<BertEncoder> encoder_;
   std::shared_ptr<BertPooler> pooler_;
+  BertConfig config_;
   int64_t num_layers_, head_size_;
 };
 

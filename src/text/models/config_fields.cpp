@@ -44,6 +44,13 @@ void ConfigFields::read_one_of(const char* name, std::string& value, const std::
   }
 }
 
+void ConfigFields::read_flag(const char* name, bool& value) const {
+  if (const auto* field = find(name)) {
+    TORCH_CHECK_VALUE(field->is_boolean(), at(name), "is ", field->dump(), ", expected true or false");
+    value = field->get<bool>();
+  }
+}
+
 void ConfigFields::read_common(ModelConfig& config) const {
   read_one_of("problem_type", config.problem_type, problem_type_names());
   read("vocab_size", config.vocab_size, 1);

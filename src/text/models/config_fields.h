@@ -21,12 +21,15 @@ class ConfigFields {
   void read(const char* name, int64_t& value, int64_t minimum) const;
   void read_number(const char* name, double& value, double below) const;
   void read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const;
+  void read_flag(const char* name, bool& value) const;
 
   /// The fields of ModelConfig, but for what a family has other names for.
   void read_common(ModelConfig& config) const;
 
   /// "config.json: hidden_size "
   std::string at(const char* name) const;
+  /// A field as it is; nullptr where it is missing or null.
+  const nlohmann::json* json(const char* name) const { return find(name); }
 
  private:
   const nlohmann::json* find(const char* name) const;

@@ -11,6 +11,7 @@ namespace {
 const std::vector<ModelFamily>& families() {
   static const std::vector<ModelFamily> kFamilies = {
       bert_family(),
+      modernbert_family(),
   };
   return kFamilies;
 }

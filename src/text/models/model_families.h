@@ -19,6 +19,8 @@ struct ModelFamily {
 };
 
 ModelFamily bert_family();
+ModelFamily modernbert_family();
+std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields);
 std::unique_ptr<ModelConfig> read_bert_config(const ConfigFields& fields);
 
 }  // namespace mezzo::text

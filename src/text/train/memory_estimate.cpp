@@ -34,15 +34,6 @@ int64_t count_parameters(const ModelForTask& model) {
 
 int64_t largest_parameter_bytes(const ModelForTask& model) { return kFloatBytes * largest_parameter(model); }
 
-double layer_bytes_per_row(const ModelConfig& model, Precision precision) {
-  const auto hidden = static_cast<double>(model.hidden_size), inner = static_cast<double>(model.intermediate_size);
-  const auto heads = static_cast<double>(model.num_attention_heads);
-  // Its input, queries, keys, values and context; the first norm, and its output; the inner
-  // product; the second norm; and of each head the logarithm of its softmax's sum. In half
-  // precision all but the norms and those have two bytes.
-  return precision == Precision::kFloat32 ? 4 * (8 * hidden + inner + heads) : 20 * hidden + 2 * inner + 4 * heads;
-}
-
 namespace {
 
 /// What the micro-batch keeps, and the work space of the first layer that backward comes to.
@@ -50,16 +41,11 @@ int64_t activation_bytes(const ModelForTask& whole,
                          Precision precision,
                          const TrainConfig& config,
                          const BatchShape& batch) {
-  const ModelConfig& model = whole.config();
-  const auto rows = static_cast<double>(batch.rows), hidden = static_cast<double>(model.hidden_size);
-  const auto inner = static_cast<double>(model.intermediate_size);
-  const auto layers = static_cast<double>(model.num_hidden_layers);
-  const double layer = rows * layer_bytes_per_row(model, precision);
-  // Gradients of the layer's output, of its second half's two inputs, of the inner rows, and
-  // the activations once more.
-  const double work =
-      rows * (precision == Precision::kFloat32 ? 4 * (3 * hidden + 2 * inner) : 10 * hidden + 4 * inner);
-  const double embeddings = rows * kFloatBytes * hidden;
+  const RowBytes of_row = whole.encoder().row_bytes(precision);
+  const auto rows = static_cast<double>(batch.rows);
+  const auto hidden = static_cast<double>(whole.config().hidden_size);
+  const auto layers = static_cast<double>(whole.config().num_hidden_layers);
+  const double layer = rows * of_row.layer, work = rows * of_row.work, embeddings = rows * of_row.embeddings;
   if (config.gradient_checkpointing) {  // the inputs of all layers, and one layer
     return static_cast<int64_t>(embeddings + rows * kFloatBytes * hidden * layers + layer + work);
   }

@@ -34,11 +34,6 @@ struct BatchShape {
 MemoryEstimate estimate_memory(
     const ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch);
 
-/// Bytes that an encoder layer other than the last keeps for backward of each row, on a
-/// CPU: fused/attention.cpp and fused/feed_forward.cpp. tests/python/program/test_memory.py
-/// compares with what is measured.
-double layer_bytes_per_row(const ModelConfig& model, Precision precision);
-
 /// In float32: of the table of words, as a rule.
 int64_t largest_parameter_bytes(const ModelForTask& model);
 

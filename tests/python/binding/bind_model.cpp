@@ -11,11 +11,17 @@ using namespace mezzo;
 using namespace mezzo::text;
 
 /// A model and what Python needs to drive it; tensors are shared.
-class Bert {
+class Model {
  public:
-  Bert(const std::string& folder, uint64_t seed, bool per_token)
-      : model_(make(*ModelConfig::from_file(folder + "/config.json"), per_token)),
-        loaded_(load_pretrained(*model_, folder, seed)) {}
+  /// @param is_fresh  with new weights, of which `folder` has none
+  Model(const std::string& folder, uint64_t seed, bool per_token, bool is_fresh)
+      : model_(make(*ModelConfig::from_file(folder + "/config.json"), per_token)) {
+    if (is_fresh) {
+      model_->init_weights(seed);
+    } else {
+      loaded_ = load_pretrained(*model_, folder, seed);
+    }
+  }
 
   std::map<std::string, at::Tensor> parameters() const {
     std::map<std::string, at::Tensor> result;
@@ -38,9 +44,19 @@ class Bert {
     return model_->forward(batch, {seed, step});
   }
 
+  void save(const std::string& folder) const {
+    const auto weights = parameters();
+    save_pretrained(model_->config(), {weights.begin(), weights.end()}, folder);
+  }
+
   void train(bool on) { model_->train(on); }
   void set_gradient_checkpointing(bool on) { model_->set_gradient_checkpointing(on); }
   const LoadedWeights& loaded() const { return loaded_; }
+  int64_t layer_of(const std::string& parameter) const { return model_->layer_of(parameter); }
+  int64_t max_tokens() const { return model_->config().max_tokens(); }
+  std::map<std::string, at::Tensor> make_shadows(const std::string& precision) {
+    return model_->make_shadows(*autocast_dtype(parse_precision(precision, at::kCPU)));
+  }
 
   /// Row i is text i's, or the rows of its tokens.
   at::Tensor predict(std::vector<std::vector<int32_t>> ids) {
@@ -60,15 +76,19 @@ class Bert {
 }  // namespace
 
 void bind_model(py::module_& m) {
-  py::class_<Bert>(m, "Bert")
-      .def(py::init<std::string, uint64_t, bool>(), py::arg("folder"), py::arg("seed") = 0,
-           py::arg("per_token") = false)
-      .def("parameters", &Bert::parameters)
-      .def("forward", &Bert::forward, py::arg("ids"), py::arg("batching") = "packed", py::arg("max_length") = 128,
+  py::class_<Model>(m, "Model")
+      .def(py::init<std::string, uint64_t, bool, bool>(), py::arg("folder"), py::arg("seed") = 0,
+           py::arg("per_token") = false, py::arg("fresh") = false)
+      .def("save", &Model::save, py::arg("folder"))
+      .def("parameters", &Model::parameters)
+      .def("forward", &Model::forward, py::arg("ids"), py::arg("batching") = "packed", py::arg("max_length") = 128,
            py::arg("seed") = 0, py::arg("step") = 0, py::arg("token_types") = std::vector<std::vector<int32_t>>())
-      .def("predict", &Bert::predict, py::arg("ids"))
-      .def("train", &Bert::train)
-      .def("set_gradient_checkpointing", &Bert::set_gradient_checkpointing)
-      .def_property_readonly("initialised", [](const Bert& self) { return self.loaded().initialised; })
-      .def_property_readonly("unused", [](const Bert& self) { return self.loaded().unused; });
+      .def("predict", &Model::predict, py::arg("ids"))
+      .def("make_shadows", &Model::make_shadows, py::arg("precision"))
+      .def("layer_of", &Model::layer_of, py::arg("parameter"))
+      .def_property_readonly("max_tokens", &Model::max_tokens)
+      .def("train", &Model::train)
+      .def("set_gradient_checkpointing", &Model::set_gradient_checkpointing)
+      .def_property_readonly("initialised", [](const Model& self) { return self.loaded().initialised; })
+      .def_property_readonly("unused", [](const Model& self) { return self.loaded().unused; });
 }

@@ -33,7 +33,7 @@ def bert_base(tmp_path_factory):
 def test_logits_are_those_of_transformers_for_mixed_lengths(name, batching, request):
     model, folder = request.getfixturevalue(name)
     ids = mixed_ids([2, 3, 17, 64, 1, 40, 128, 9], vocab_size=model.config.vocab_size)
-    mine = _mezzo.Bert(str(folder))
+    mine = _mezzo.Model(str(folder))
     mine.train(False)
     with torch.no_grad():
         expected = model(**padded(ids)).logits
@@ -46,7 +46,7 @@ def test_outputs_for_each_token_are_those_of_transformers(bert_base, tmp_path):
     model = BertForTokenClassification(bert_base[0].config).eval()
     model.save_pretrained(tmp_path)
     ids = mixed_ids([2, 3, 17, 64, 1, 40], vocab_size=model.config.vocab_size)
-    mine = _mezzo.Bert(str(tmp_path), per_token=True)
+    mine = _mezzo.Model(str(tmp_path), per_token=True)
     assert mine.initialised == [], "no pooler"
     actual = mine.predict(ids)
     assert actual.shape == (6, 64, model.config.num_labels)
@@ -70,7 +70,7 @@ def test_logits_of_pairs_are_those_of_transformers(name, batching, request):
     model, folder = request.getfixturevalue(name)
     ids = mixed_ids([2, 3, 17, 64, 1, 40, 128, 9], vocab_size=model.config.vocab_size)
     token_types = types_of_pairs(ids)
-    mine = _mezzo.Bert(str(folder))
+    mine = _mezzo.Model(str(folder))
     mine.train(False)
     with torch.no_grad():
         expected, of_one_type = model(**padded(ids, token_types)).logits, model(**padded(ids)).logits
@@ -95,7 +95,7 @@ def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, 
     token_types = types_of_pairs(ids) if pairs else []
     theirs = loss_gradients(model, ids, labels, token_types or None)
     exact = loss_gradients(copy.deepcopy(model).double(), ids, labels, token_types or None)
-    mine = _mezzo.Bert(str(folder))
+    mine = _mezzo.Model(str(folder))
     mine.train(False)  # eval mode also switches dropout off in transformers
     torch.nn.functional.cross_entropy(mine.forward(ids, batching=batching, token_types=token_types), labels).backward()
 
@@ -111,7 +111,7 @@ def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, 
 
 def test_dropout_masks_depend_on_seed_and_step_alone(minilm):
     _, folder = minilm
-    mine = _mezzo.Bert(str(folder))
+    mine = _mezzo.Model(str(folder))
     mine.train(True)
     ids = mixed_ids([7, 20, 33], vocab_size=30522)
     first = mine.forward(ids, seed=1, step=5)
@@ -127,7 +127,7 @@ def test_dropout_masks_depend_on_seed_and_step_alone(minilm):
 def test_a_loss_with_dropout_is_reproduced_in_backward(minilm):
     """Masks are not stored: backward draws them again. Checked by a directional finite difference in float64."""
     _, folder = minilm
-    mine = _mezzo.Bert(str(folder))
+    mine = _mezzo.Model(str(folder))
     mine.train(True)
     parameters = mine.parameters()
     for tensor in parameters.values():
@@ -178,7 +178,7 @@ def test_names_without_prefix_and_old_layer_norm_names_are_understood(minilm, tm
             renamed[name] = tensor
         return renamed
 
-    old = _mezzo.Bert(str(rewrite(folder, tmp_path / "old", old_style)))
+    old = _mezzo.Model(str(rewrite(folder, tmp_path / "old", old_style)))
     for name, tensor in model.named_parameters():
         assert torch.equal(old.parameters()[name], tensor), name
     assert old.initialised == [] and old.unused == []
@@ -191,13 +191,13 @@ def test_what_is_missing_is_initialised_and_said(tmp_path):
     save_file({k: t for k, t in tensors.items() if "pooler" not in k} | {"cls.bias": torch.zeros(3)},
               folder / "model.safetensors")
     with_labels(folder, 3)
-    mine = _mezzo.Bert(str(folder), seed=5)
+    mine = _mezzo.Model(str(folder), seed=5)
     assert mine.initialised == ["bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"]
     assert "cls.bias" in mine.unused
     weight = mine.parameters()["classifier.weight"]
     assert 0.01 < weight.std() < 0.03, "normal(0, initializer_range = 0.02)"
-    assert torch.equal(weight, _mezzo.Bert(str(folder), seed=5).parameters()["classifier.weight"])
-    assert not torch.equal(weight, _mezzo.Bert(str(folder), seed=6).parameters()["classifier.weight"])
+    assert torch.equal(weight, _mezzo.Model(str(folder), seed=5).parameters()["classifier.weight"])
+    assert not torch.equal(weight, _mezzo.Model(str(folder), seed=6).parameters()["classifier.weight"])
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_is_missing_is_initialised_and_said(tmp_path):
 def test_what_does_not_fit_is_an_error_that_names_it(minilm, tmp_path, change, message):
     folder = rewrite(minilm[1], tmp_path / "broken", change)
     with pytest.raises(ValueError, match=message):
-        _mezzo.Bert(str(folder))
+        _mezzo.Model(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_config_that_cannot_be_run_is_refused_by_field(minilm, tmp_path, field
     config = json.loads((tmp_path / "m/config.json").read_text()) | {field: value}
     (tmp_path / "m/config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=message):
-        _mezzo.Bert(str(tmp_path / "m"))
+        _mezzo.Model(str(tmp_path / "m"))
 
 
 def test_a_pickle_is_refused_with_the_way_out(tmp_path):
@@ -247,4 +247,4 @@ def test_a_pickle_is_refused_with_the_way_out(tmp_path):
     with_labels(tmp_path, 2)
     (tmp_path / "pytorch_model.bin").write_bytes(b"whatever")
     with pytest.raises(ValueError, match="only pytorch_model.bin, a pickle that may run code"):
-        _mezzo.Bert(str(tmp_path))
+        _mezzo.Model(str(tmp_path))

@@ -20,7 +20,7 @@ def folder(tmp_path_factory):
 
 def step(folder, on, dtype=None, ids=None, seed=5):
     """Logits, loss and gradients of one step in training mode, dropout on."""
-    model = _mezzo.Bert(str(folder))
+    model = _mezzo.Model(str(folder))
     model.train(True)
     model.set_gradient_checkpointing(on)
     with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
@@ -54,7 +54,7 @@ def test_a_step_over_long_texts_needs_less_memory(tmp_path, dtype):
 
 
 def test_evaluation_is_left_alone(folder):
-    model = _mezzo.Bert(str(folder))
+    model = _mezzo.Model(str(folder))
     model.train(False)
     ids = mixed_ids([5, 9], vocab_size=500)
     expected = model.forward(ids)
@@ -64,7 +64,7 @@ def test_evaluation_is_left_alone(folder):
 
 def under_ddp(rank, folder, on, find_unused):
     group = start(folder.parent)
-    model = _mezzo.Bert(str(folder))
+    model = _mezzo.Model(str(folder))
     model.train(True)
     model.set_gradient_checkpointing(on)
     parameters = model.parameters()

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "mezzo/text/data/packed_batch.h"
+#include "mezzo/text/models/precision.h"
 
 namespace mezzo::text {
 
@@ -13,6 +14,13 @@ namespace mezzo::text {
 enum class RowsPer {
   kText,  ///< [B, ...]: text b's is that of its first token
   kToken  ///< [T, ...]: as the rows of the batch, padding and filler included
+};
+
+/// Bytes of memory that a row of a batch takes in training, on a CPU.
+struct RowBytes {
+  double embeddings = 0;  ///< kept for backward by all before the first layer
+  double layer = 0;       ///< kept for backward by a layer other than the last
+  double work = 0;        ///< beside these, at most, while backward is in a layer
 };
 
 /// The part of a model that turns tokens into rows: embeddings and layers, on packed batches.
@@ -39,6 +47,10 @@ class Encoder : public torch::nn::Module {
   /// more for what comes after them, which an encoder may lack.
   /// @param parameter  its name within the encoder: "encoder.layer.0.output.dense.weight"
   virtual int64_t layer_of(std::string_view parameter) const = 0;
+
+  /// For the estimate of a run's memory, which tests/python/program/test_memory.py compares with
+  /// what is measured.
+  virtual RowBytes row_bytes(Precision precision) const = 0;
 };
 
 }  // namespace mezzo::text
