@@ -452,7 +452,7 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   const int64_t heads = 4, h = 96;
   const auto make = [&] { return at::randn({rows.count, h}); };
   const auto query = make(), key = make(), value = make(), grad = make(), residual = make(), product = make();
-  const auto vector = at::randn({h});
+  const auto vector = at::randn({h}), rotary = rotary_table(100, h / heads, 50);
   const DropoutSite site{0.1, {1, 2, 3}};
   const auto compute = [&] {
     at::Tensor log_sum_exp;
@@ -468,6 +468,22 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
     const auto weighted = cpu::first_token_attention(first_token, &log_sum_exp);
     const auto of_first_token = cpu::first_token_attention_backward(first_token, log_sum_exp, weighted, at::kBFloat16);
     const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);
+    const auto columns = at::cat({query, key, value}, 1);
+    const auto column = [&](int64_t i) { return columns.narrow(1, i * h, h); };
+    const PackedAttention local{column(0), column(1), column(2), {}, heads, rows.layout, site, {rotary, 9}, false};
+    results.push_back(cpu::packed_attention(local, &log_sum_exp));
+    const auto of_local = cpu::packed_attention_backward(local, log_sum_exp, grad);
+    results.push_back(of_local.all);
+    results.push_back(cpu::layer_norm(product, {vector, {}, 1e-5}, at::kFloat, &normalised));
+    const auto of_layer_norm = cpu::layer_norm_backward(grad, normalised, vector, residual, at::kFloat);
+    const auto of_residual = cpu::residual_dropout_backward(grad, /*has_bias=*/true, site, {}, at::kFloat);
+    const auto inner = at::cat({product, residual}, 1), inner_bias = at::cat({vector, vector});
+    results.push_back(cpu::gated_activation(inner, inner_bias, Activation::kGelu, site, {}));
+    const auto of_gated = cpu::gated_activation_backward(grad.clone(), inner, inner_bias, Activation::kGelu, site, {});
+    for (const auto& tensor : {of_layer_norm.x, of_layer_norm.norm.weight, of_layer_norm.norm.bias, of_residual.product,
+                               of_residual.bias, of_gated.product, of_gated.output, of_gated.bias}) {
+      results.push_back(tensor);
+    }
     for (const auto& tensor :
          {of_attention.query, of_attention.key, of_attention.value, of_attention.biases.query, of_attention.biases.key,
           of_attention.biases.value, of_norm.product, of_norm.residual, of_norm.bias, of_norm.norm.weight,

@@ -12,14 +12,17 @@ from test_program import sha, start, wait_for_steps
 from transformers import AutoTokenizer
 
 SIZES = {"wide": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024),
-         "narrow": dict(hidden_size=96, num_hidden_layers=6, num_attention_heads=6, intermediate_size=192)}
+         "narrow": dict(hidden_size=96, num_hidden_layers=6, num_attention_heads=6, intermediate_size=192),
+         "modern": dict(model_type="modernbert", pad_token_id=0, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+                        intermediate_size=512)}
+SIZES["modern_mean"] = SIZES["modern"] | dict(classifier_pooling="mean")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory")
     for name, sizes in SIZES.items():
-        (folder / f"{name}.json").write_text(json.dumps(dict(model_type="bert", vocab_size=30522, **sizes)))
+        (folder / f"{name}.json").write_text(json.dumps(dict(model_type="bert", vocab_size=30522) | sizes))
     return folder
 
 
@@ -37,6 +40,10 @@ def write_texts(path, length, count, seed=0):
     ("wide", 128, 16, dict(grad_accumulation=2)),
     ("wide", 8, 4, {}),  # gradients outweigh activations
     ("narrow", 512, 4, dict(optimizer="sgd")),
+    ("modern", 512, 8, {}),
+    ("modern", 512, 8, dict(precision="bf16")),
+    ("modern", 512, 8, dict(gradient_checkpointing=True)),
+    ("modern_mean", 512, 8, {}),
     ("narrow", 32, 128, dict(precision="fp16", optimizer="lamb")),
 ])
 def test_the_estimate_is_within_15_percent_of_the_peak_of_live_tensors(folder, tmp_path, size, length, batch, more):
