@@ -157,8 +157,8 @@ struct PreNormOps {
 /// Nothing waits for the device.
 struct BlockOps {
   int64_t largest_head;  ///< columns of a head that packed attention takes
-  /// Whether query, key and value of packed attention may be columns of one matrix, and their
-  /// gradients are, so that weights side by side make one product.
+  /// Whether weights of query, key and value that lie side by side make one product, and the
+  /// gradients are always columns of one matrix.
   bool takes_columns;
   const PreNormOps* pre_norm;  ///< nullptr where a device has none
 

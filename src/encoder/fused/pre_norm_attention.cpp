@@ -2,7 +2,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
-#include <utility>
+#include <tuple>
 
 #include "encoder/fused/pre_norm.h"
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "memory/device_copy.h"
