@@ -38,7 +38,8 @@ struct ActivationGradients {
   at::Tensor bias;     ///< [F] float32
 };
 
-/// Biases [H] of the products that made query, key and value, which the kernel adds.
+/// Biases [H] of the products that made query, key and value, which the kernel adds; undefined
+/// for none.
 struct AttentionBiases {
   at::Tensor query, key, value;
 };
@@ -46,17 +47,22 @@ struct AttentionBiases {
 /// Attention over packed rows, without autograd: T rows of all
 /// sequences.
 struct PackedAttention {
-  at::Tensor query, key, value;  ///< [T, H]; contiguous but where BlockOps::takes_columns
+  at::Tensor query, key, value;  ///< [T, H]; contiguous, or columns of one matrix
   AttentionBiases biases;
   int64_t num_heads;
   SequenceLayoutPtr layout;
   DropoutSite dropout;  ///< weight of query row t and key j of head h: see packed_attention.h
+  // Only where the device has PreNormOps:
+  TokenPositions positions = {};
+  bool only_first_queries = false;  ///< then `query`, and the output, have a row a sequence, its first: [B, H]
 };
 
 struct AttentionGradients {
   at::Tensor query, key, value;  ///< shapes and dtypes as the inputs; zero in rows of padding and filler
-  AttentionBiases biases;        ///< float32
-  at::Tensor all = {};           ///< [T, 3 H], whose columns the first three are; undefined if they lie apart
+  AttentionBiases biases;        ///< float32; undefined where the inputs have none
+  /// Whose columns the first three are, [T, 3 H], or but the key's and value's, [T, 2 H], where queries
+  /// are of first tokens only; undefined if they lie apart.
+  at::Tensor all = {};
 };
 
 /// Attention of the B sequences' first tokens to rows of which keys and values are linear
@@ -81,14 +87,80 @@ struct FirstTokenGradients {
   at::Tensor rows;   ///< [T, H], `rows_dtype`; zero in rows of padding and filler
 };
 
+struct LayerNormGradients {
+  at::Tensor x;  ///< [T, H]
+  NormGradients norm;
+};
+
+struct ResidualDropoutGradients {
+  at::Tensor product;  ///< [T, H]
+  at::Tensor bias;     ///< [H] float32; undefined where it was not asked for
+};
+
+/// What blocks that begin with their norm compute, beside BlockOps. Biases, of norms too, are undefined
+/// where there are none; row numbers are rows of the dropout mask, undefined for 0 ... T - 1.
+struct PreNormOps {
+  /// @param normalised  nullptr if backward will not be called
+  /// @return [T, H], of `dtype`
+  at::Tensor (*layer_norm)(const at::Tensor& x,
+                           const LayerNormParams& norm,
+                           at::ScalarType dtype,
+                           Normalised* normalised);
+
+  /// @param residual  [T, H], added to the gradient of x; undefined for none
+  /// @param x_dtype  of the gradient of x
+  LayerNormGradients (*layer_norm_backward)(const at::Tensor& grad,
+                                            const Normalised& normalised,
+                                            const at::Tensor& norm_weight,
+                                            const at::Tensor& residual,
+                                            at::ScalarType x_dtype);
+
+  /// dropout(product + bias) + residual: [T, H], of the wider dtype of the two.
+  at::Tensor (*residual_dropout)(const at::Tensor& product,
+                                 const at::Tensor& bias,
+                                 const at::Tensor& residual,
+                                 const DropoutSite& dropout,
+                                 const at::Tensor& row_numbers);
+
+  /// The gradient of `product` may be `grad` itself.
+  ResidualDropoutGradients (*residual_dropout_backward)(const at::Tensor& grad,
+                                                        bool has_bias,
+                                                        const DropoutSite& dropout,
+                                                        const at::Tensor& row_numbers,
+                                                        at::ScalarType product_dtype);
+
+  /// dropout(activation(a) * b), where a and b are the left and the right half of product + bias.
+  /// @param product  [T, 2 F]
+  /// @return [T, F], dtype of `product`
+  at::Tensor (*gated_activation)(const at::Tensor& product,
+                                 const at::Tensor& bias,
+                                 Activation activation,
+                                 const DropoutSite& dropout,
+                                 const at::Tensor& row_numbers);
+
+  /// `grad` [T, F], of the dtype of `product`, is overwritten and becomes the output, computed again.
+  /// Its `bias` is [2 F], undefined where there is none.
+  ActivationGradients (*gated_activation_backward)(const at::Tensor& grad,
+                                                   const at::Tensor& product,
+                                                   const at::Tensor& bias,
+                                                   Activation activation,
+                                                   const DropoutSite& dropout,
+                                                   const at::Tensor& row_numbers);
+};
+
+#define MEZZO_FOR_PRE_NORM_OPS(what)                                                                \
+  what(layer_norm) what(layer_norm_backward) what(residual_dropout) what(residual_dropout_backward) \
+      what(gated_activation) what(gated_activation_backward)
+
 /// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases,
 /// norms) may be of any of these types. Sums over rows do not depend on the number of threads.
 /// Nothing waits for the device.
 struct BlockOps {
   int64_t largest_head;  ///< columns of a head that packed attention takes
-  /// Whether query, key and value of packed attention may be columns of one matrix, and their
-  /// gradients are, so that weights side by side make one product.
+  /// Whether weights of query, key and value that lie side by side make one product, and the
+  /// gradients are always columns of one matrix.
   bool takes_columns;
+  const PreNormOps* pre_norm;  ///< nullptr where a device has none
 
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]

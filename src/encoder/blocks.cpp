@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "encoder/block_arguments.h"
 #include "encoder/fused_blocks.h"
 #include "kernels/operator.h"
 
@@ -21,73 +22,6 @@ using kernels::if_defined;
 using kernels::kernel;
 using kernels::meta_like_first;
 using kernels::Operator;
-using OptionalTensor = std::optional<at::Tensor>;
-
-at::Tensor tensor_of(const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); }
-int64_t seed_of(const DropoutSite& dropout) { return static_cast<int64_t>(dropout.key.seed); }
-
-/// Kernels take elements as they lie in memory.
-at::Tensor dense(const at::Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
-
-/// Row numbers and ids go with the rows.
-void check_one_a_row(const char* op, const at::Tensor& numbers, int64_t rows) {
-  TORCH_CHECK_VALUE(!numbers.defined() || (numbers.dim() == 1 && numbers.size(0) == rows), "mezzo::", op, ": ", rows,
-                    " rows need as many ids, positions, types or row numbers, got ", numbers.sizes());
-}
-
-void check_norm(const char* op, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& bias) {
-  TORCH_CHECK_VALUE(
-      rows.dim() == 2 && weight.dim() == 1 && weight.size(0) == rows.size(1) && weight.sizes() == bias.sizes(),
-      "mezzo::", op, ": a layer norm of rows ", rows.sizes(), " cannot have a weight ", weight.sizes(), " and a bias ",
-      bias.sizes());
-}
-
-Activation parse_activation(std::string_view name) {
-  TORCH_CHECK_VALUE(name == "gelu" || name == "gelu_tanh" || name == "relu",
-                    "mezzo::feed_forward_block: activation is '", name, "', expected gelu, gelu_tanh or relu");
-  return name == "gelu" ? Activation::kGelu : name == "relu" ? Activation::kRelu : Activation::kGeluTanh;
-}
-
-std::string_view to_string(Activation activation) {
-  return activation == Activation::kGelu ? "gelu" : activation == Activation::kRelu ? "relu" : "gelu_tanh";
-}
-
-/// The linear layers of a block, as its operator takes them: shadows of all, or of none.
-struct LinearLists {
-  template <class... Params>
-  explicit LinearLists(const Params&... layers)
-      : weights{layers.weight...}, biases{layers.bias...}, shadows{layers.shadow...} {
-    const bool has_shadows = shadows.front().defined();
-    for (const at::Tensor& shadow : shadows) {
-      TORCH_INTERNAL_ASSERT(shadow.defined() == has_shadows, "some layers of a block have a shadow, and some have not");
-    }
-    if (!has_shadows) {
-      shadows.clear();
-    }
-  }
-  std::vector<at::Tensor> weights, biases, shadows;
-};
-
-struct LinearLayers {
-  LinearLayers(
-      const char* op, size_t count, at::TensorList the_weights, at::TensorList the_biases, at::TensorList the_shadows)
-      : weights(the_weights), biases(the_biases), shadows(the_shadows) {
-    TORCH_CHECK_VALUE(weights.size() == count && biases.size() == count && (shadows.empty() || shadows.size() == count),
-                      "mezzo::", op, ": needs ", count, " weights and biases, and as many shadows or none, got ",
-                      weights.size(), ", ", biases.size(), " and ", shadows.size());
-    for (size_t i = 0; i < count; ++i) {
-      TORCH_CHECK_VALUE(weights[i].dim() == 2 && biases[i].dim() == 1 && biases[i].size(0) == weights[i].size(0) &&
-                            (shadows.empty() || shadows[i].sizes() == weights[i].sizes()),
-                        "mezzo::", op, ": weight ", i, " has sizes ", weights[i].sizes(), ", which its bias, ",
-                        biases[i].sizes(), ", or its shadow does not fit");
-    }
-  }
-  LinearParams operator[](size_t i) const {
-    return {weights[i], biases[i], shadows.empty() ? at::Tensor() : shadows[i]};
-  }
-  at::TensorList weights, biases, shadows;
-};
-
 using EmbeddingFunction = at::Tensor(const at::Tensor&,
                                      const at::Tensor&,
                                      const at::Tensor&,
@@ -278,7 +212,7 @@ at::Tensor feed_forward_kernel(const at::Tensor& x,
       "mezzo::", kOp, ": rows ", x.sizes(), " cannot have weights ", weights[0].sizes(), " and ", weights[1].sizes());
   const FeedForwardParams params{.intermediate = layers[0],
                                  .output = layers[1],
-                                 .activation = parse_activation(activation),
+                                 .activation = parse_activation(kOp, activation),
                                  .norm = {norm_weight, norm_bias, norm_eps},
                                  .dropout = DropoutSite::of(dropout, seed, step, site, step_offset, x.device())};
   return kCompute(x, params, numbers);

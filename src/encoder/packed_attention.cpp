@@ -3,7 +3,11 @@
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/ops/_flash_attention_forward.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/tensor.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -43,16 +47,28 @@ at::Tensor flash_attention(const at::Tensor& query,
                            const at::Tensor& value,
                            int64_t num_heads,
                            const SequenceLayoutPtr& layout,
-                           const DropoutSite& dropout) {
+                           const DropoutSite& dropout,
+                           const TokenPositions& positions) {
   std::vector<int32_t> cu_seqlens{0};
+  std::vector<int64_t> places;
   int64_t longest = 0;
   for (const Sequence& sequence : layout->sequences()) {
     cu_seqlens.push_back(cu_seqlens.back() + static_cast<int32_t>(sequence.num_tokens));
     longest = std::max(longest, sequence.num_tokens);
+    for (int64_t i = 0; i < sequence.num_tokens && positions.rotary.defined(); ++i) {
+      places.push_back(i);
+    }
   }
   const int64_t tokens = cu_seqlens.back(), head_size = query.size(1) / num_heads;
   const auto heads_of = [&](const at::Tensor& rows) {  // [T, H] -> [tokens, heads, head_size]
     return rows.narrow(0, 0, tokens).contiguous().view({tokens, num_heads, head_size});
+  };
+  const auto turned = [&](const at::Tensor& rows) {
+    return places.empty() ? heads_of(rows)
+                          : reference::rotate(
+                                heads_of(rows),
+                                positions.rotary.index_select(0, copy_to(at::tensor(places, at::kLong), query.device()))
+                                    .unsqueeze(1));
   };
   const auto cumulated = copy_to(at::tensor(cu_seqlens, at::kInt), query.device());
   std::optional<RandomStateGuard> random_state;  // what the user draws next is not ours to change
@@ -62,23 +78,31 @@ at::Tensor flash_attention(const at::Tensor& query,
     key_generator(generator, dropout.key);
   }
   const auto context = std::get<0>(at::_flash_attention_forward(
-      heads_of(query), heads_of(key), heads_of(value), cumulated, cumulated, longest, longest, dropout.p,
-      /*is_causal=*/false, /*return_debug_mask=*/false, 1 / std::sqrt(static_cast<double>(head_size))));
+      turned(query), turned(key), heads_of(value), cumulated, cumulated, longest, longest, dropout.p,
+      /*is_causal=*/false, /*return_debug_mask=*/false, 1 / std::sqrt(static_cast<double>(head_size)), positions.window,
+      positions.window));
   return at::constant_pad_nd(context.reshape({tokens, query.size(1)}), {0, 0, 0, query.size(0) - tokens});
 }
 
-using PackedAttentionFunction = at::Tensor(
-    const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, const SequenceLayoutPtr&, const DropoutSite&);
+using PackedAttentionFunction = at::Tensor(const at::Tensor&,
+                                           const at::Tensor&,
+                                           const at::Tensor&,
+                                           int64_t,
+                                           const SequenceLayoutPtr&,
+                                           const DropoutSite&,
+                                           const TokenPositions&);
 
 at::Tensor choose_packed_attention(const at::Tensor& query,
                                    const at::Tensor& key,
                                    const at::Tensor& value,
                                    int64_t num_heads,
                                    const SequenceLayoutPtr& layout,
-                                   const DropoutSite& dropout) {
+                                   const DropoutSite& dropout,
+                                   const TokenPositions& positions) {
   const bool flashes = runs_flash(query.device(), query.scalar_type(), query.size(1) / num_heads, layout) &&
                        !dropout.step_offset.defined();  // its generator is keyed by the host
-  return (flashes ? flash_attention : reference::packed_attention)(query, key, value, num_heads, layout, dropout);
+  return (flashes ? flash_attention : reference::packed_attention)(query, key, value, num_heads, layout, dropout,
+                                                                   positions);
 }
 
 template <PackedAttentionFunction& kCompute>
@@ -91,21 +115,49 @@ at::Tensor packed_attention_kernel(const at::Tensor& query,
                                    int64_t seed,
                                    int64_t step,
                                    int64_t site,
-                                   const std::optional<at::Tensor>& step_offset) {
+                                   const std::optional<at::Tensor>& step_offset,
+                                   const std::optional<at::Tensor>& rotary,
+                                   std::optional<int64_t> window) {
   layout->check({query, key, value}, num_heads);
+  const auto positions = TokenPositions::of(rotary, window, *layout, query.device(), query.size(1) / num_heads);
   return kCompute(query, key, value, num_heads, layout,
-                  DropoutSite::of(dropout, seed, step, site, step_offset, query.device()));
+                  DropoutSite::of(dropout, seed, step, site, step_offset, query.device()), positions);
 }
 
 const kernels::Operator<decltype(packed_attention_kernel<choose_packed_attention>)> packed_attention_op(
     "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
-        " layout, float dropout, int seed, int step, int site, Tensor? step_offset=None) -> Tensor",
+        " layout, float dropout, int seed, int step, int site, Tensor? step_offset=None, Tensor? rotary=None, "
+        "int? window=None) -> Tensor",
     kernel<&packed_attention_kernel<choose_packed_attention>>(c10::DispatchKey::CUDA),
     kernel<&packed_attention_kernel<choose_packed_attention>>(c10::DispatchKey::AutogradCUDA),
     kernels::meta_like_first(),
     kernel<&packed_attention_kernel<reference::packed_attention>>(c10::DispatchKey::CompositeImplicitAutograd));
 
 }  // namespace
+
+at::Tensor rotary_table(int64_t positions, int64_t head_size, double theta) {
+  TORCH_CHECK_VALUE(head_size % 2 == 0, "rotary_table: columns are turned in pairs, and a head has ", head_size);
+  const auto exponents = at::arange(0, head_size, 2, at::kFloat) / head_size;
+  const auto angles = at::outer(at::arange(positions, at::kFloat), 1.0 / at::pow(theta, exponents));
+  return at::cat({angles.cos(), angles.sin()}, 1);
+}
+
+TokenPositions TokenPositions::of(const std::optional<at::Tensor>& rotary,
+                                  std::optional<int64_t> window,
+                                  const SequenceLayout& layout,
+                                  const at::Device& device,
+                                  int64_t head_size) {
+  TORCH_CHECK_VALUE(window.value_or(0) >= 0, "mezzo: a window of attention cannot be ", *window);
+  if (!rotary) {
+    return {{}, window};
+  }
+  TORCH_CHECK_VALUE(rotary->dim() == 2 && rotary->size(0) >= layout.longest() && rotary->size(1) == head_size &&
+                        head_size % 2 == 0 && rotary->is_floating_point() && rotary->device() == device,
+                    "mezzo: a rotary table for heads of ", head_size, " columns and sequences of up to ",
+                    layout.longest(), " tokens on ", device, " cannot be ", rotary->scalar_type(), rotary->sizes(),
+                    " on ", rotary->device());
+  return {rotary->detach(), window};
+}
 
 bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size) {
   constexpr int64_t kLargestHead = 256;
@@ -122,10 +174,12 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const at::Tensor& value,
                             int64_t num_heads,
                             const SequenceLayoutPtr& layout,
-                            const DropoutSite& dropout) {
+                            const DropoutSite& dropout,
+                            const TokenPositions& positions) {
   const RandomKey& random = dropout.key;
   return packed_attention_op(query, key, value, num_heads, layout, dropout.p, static_cast<int64_t>(random.seed),
-                             random.step, random.site, kernels::if_defined(dropout.step_offset));
+                             random.step, random.site, kernels::if_defined(dropout.step_offset),
+                             kernels::if_defined(positions.rotary), positions.window);
 }
 
 }  // namespace mezzo::encoder

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "encoder/cpu/block_ops.h"
+#include "encoder/pre_norm_blocks.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/cpu_half_compute.h"
@@ -121,6 +122,92 @@ Block feed_forward(const Shape& shape, Activation activation, double p) {
           [=](const at::Tensor& x, const Tensors& w) { return reference::feed_forward_block(x, params_of(w), {}); }};
 }
 
+/// What differs among pre-norm layers.
+struct PreNorm {
+  bool has_norm, has_biases, turns, only_first_rows;
+  std::optional<int64_t> window;
+};
+
+/// Of a half of such a layer: two matrices, the norm's weight, then the biases of all; undefined
+/// where there are none.
+struct PreNormWeights {
+  PreNormWeights(const Tensors& given, const PreNorm& kind) {
+    auto next = given.begin();
+    inner = *next++;
+    outer = *next++;
+    if (kind.has_norm) {
+      norm = *next++;
+    }
+    if (kind.has_biases) {
+      inner_bias = *next++;
+      outer_bias = *next++;
+      norm_bias = kind.has_norm ? *next++ : at::Tensor();
+    }
+  }
+
+  /// Random ones: matrices [wide, h] and [h, narrow].
+  static Tensors random(const PreNorm& kind, int64_t h, int64_t wide, int64_t narrow) {
+    std::vector<std::vector<int64_t>> sizes{{wide, h}, {h, narrow}};
+    if (kind.has_norm) {
+      sizes.push_back({h});
+    }
+    if (kind.has_biases) {
+      sizes.insert(sizes.end(), {{wide}, {h}});
+    }
+    if (kind.has_biases && kind.has_norm) {
+      sizes.push_back({h});
+    }
+    return random_params(sizes);
+  }
+
+  at::Tensor inner, outer, norm, inner_bias, outer_bias, norm_bias;
+};
+
+using PreNormAttentionBlock = at::Tensor(const at::Tensor&, const PreNormAttentionParams&, const SequenceLayoutPtr&);
+using PreNormFeedForwardBlock = at::Tensor(const at::Tensor&, const PreNormFeedForwardParams&, const at::Tensor&);
+
+Block pre_norm_attention(const Shape& shape, const Rows& rows, double p, const PreNorm& kind) {
+  const int64_t h = shape.heads * shape.head_size;
+  const auto rotary = kind.turns ? rotary_table(512, shape.head_size, 100) : at::Tensor();
+  const auto with = [=, heads = shape.heads, &rows](PreNormAttentionBlock& block) {
+    return [=, &rows, &block](const at::Tensor& x, const Tensors& given) {
+      const PreNormWeights w(given, kind);
+      return block(x,
+                   {.norm = {w.norm, w.norm_bias, 1e-5},
+                    .query_key_value = {w.inner, w.inner_bias},
+                    .output = {w.outer, w.outer_bias},
+                    .num_heads = heads,
+                    .positions = {rotary, kind.window},
+                    .only_first_rows = kind.only_first_rows,
+                    .weights_dropout = {p, {11, 2, 5}},
+                    .output_dropout = {p, {11, 2, 6}}},
+                   rows.layout);
+    };
+  };
+  return {PreNormWeights::random(kind, h, 3 * h, h), with(pre_norm_attention_block),
+          with(reference::pre_norm_attention_block)};
+}
+
+Block pre_norm_feed_forward(const Shape& shape, Activation activation, double p, bool has_biases) {
+  const int64_t h = shape.heads * shape.head_size, f = 2 * h + 1;
+  const PreNorm kind{
+      .has_norm = true, .has_biases = has_biases, .turns = false, .only_first_rows = false, .window = {}};
+  const auto with = [=](PreNormFeedForwardBlock& block) {
+    return [=, &block](const at::Tensor& x, const Tensors& given) {
+      const PreNormWeights w(given, kind);
+      return block(x,
+                   {.norm = {w.norm, w.norm_bias, 1e-5},
+                    .intermediate = {w.inner, w.inner_bias},
+                    .output = {w.outer, w.outer_bias},
+                    .activation = activation,
+                    .dropout = {p, {11, 2, 7}}},
+                   {});
+    };
+  };
+  return {PreNormWeights::random(kind, h, 2 * f, f), with(pre_norm_feed_forward_block),
+          with(reference::pre_norm_feed_forward_block)};
+}
+
 Block embeddings(const Shape& shape, const Rows& rows, double p) {
   const int64_t h = shape.heads * shape.head_size;
   const DropoutSite site{p, {11, 2, 8}};
@@ -207,8 +294,11 @@ class FusedBlocksTest : public testing::TestWithParam<Case> {
 
   /// Against the composition in float64. Half types may be twice as far from it as the composition
   /// in them, and a unit in the last place.
-  void check(const Block& block, const Rows& rows, bool only_first_rows = false) {
-    const int64_t h = GetParam().shape.heads * GetParam().shape.head_size;
+  void check(const Block& block,
+             const Rows& rows,
+             bool only_first_rows = false,
+             std::optional<int64_t> hidden = std::nullopt) {
+    const int64_t h = hidden.value_or(GetParam().shape.heads * GetParam().shape.head_size);
     const auto x = at::randn({rows.count, h});
     const auto mask =
         only_first_rows ? at::ones({static_cast<int64_t>(rows.layout->sequences().size()), 1}) : rows.token_mask();
@@ -299,6 +389,38 @@ TEST_P(FusedBlocksTest, FeedForwardEqualsItsComposition) {
   }
 }
 
+TEST_P(FusedBlocksTest, PreNormAttentionEqualsItsComposition) {
+  auto shape = GetParam().shape;
+  shape.head_size += shape.head_size % 2;  // turned in pairs
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  const std::vector<PreNorm> kinds = {
+      {.has_norm = true, .has_biases = false, .turns = true, .only_first_rows = false, .window = 8},
+      {.has_norm = true, .has_biases = true, .turns = true, .only_first_rows = false, .window = 37},
+      {.has_norm = false, .has_biases = false, .turns = true, .only_first_rows = false, .window = {}},
+      {.has_norm = false, .has_biases = true, .turns = false, .only_first_rows = true, .window = 5},
+      {.has_norm = true, .has_biases = false, .turns = true, .only_first_rows = true, .window = {}},
+      {.has_norm = true, .has_biases = false, .turns = false, .only_first_rows = false, .window = 0}};
+  for (const double p : {0.0, 0.2}) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", kind " << i);
+      check(pre_norm_attention(shape, rows, p, kinds[i]), rows, kinds[i].only_first_rows,
+            shape.heads * shape.head_size);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, PreNormFeedForwardEqualsItsComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    for (const bool has_biases : {false, true}) {
+      const auto activation = has_biases ? Activation::kGeluTanh : Activation::kGelu;
+      SCOPED_TRACE(testing::Message() << "dropout " << p << ", biases " << has_biases);
+      check(pre_norm_feed_forward(shape, activation, p, has_biases), rows);
+    }
+  }
+}
+
 TEST_P(FusedBlocksTest, EmbeddingsEqualTheirComposition) {
   const auto& shape = GetParam().shape;
   const Rows rows(shape.lengths, shape.padding, shape.filler);
@@ -330,7 +452,7 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
   const int64_t heads = 4, h = 96;
   const auto make = [&] { return at::randn({rows.count, h}); };
   const auto query = make(), key = make(), value = make(), grad = make(), residual = make(), product = make();
-  const auto vector = at::randn({h});
+  const auto vector = at::randn({h}), rotary = rotary_table(100, h / heads, 50);
   const DropoutSite site{0.1, {1, 2, 3}};
   const auto compute = [&] {
     at::Tensor log_sum_exp;
@@ -346,6 +468,22 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
     const auto weighted = cpu::first_token_attention(first_token, &log_sum_exp);
     const auto of_first_token = cpu::first_token_attention_backward(first_token, log_sum_exp, weighted, at::kBFloat16);
     const auto of_activation = cpu::bias_activation_backward(grad.clone(), product, vector, Activation::kGelu);
+    const auto columns = at::cat({query, key, value}, 1);
+    const auto column = [&](int64_t i) { return columns.narrow(1, i * h, h); };
+    const PackedAttention local{column(0), column(1), column(2), {}, heads, rows.layout, site, {rotary, 9}, false};
+    results.push_back(cpu::packed_attention(local, &log_sum_exp));
+    const auto of_local = cpu::packed_attention_backward(local, log_sum_exp, grad);
+    results.push_back(of_local.all);
+    results.push_back(cpu::layer_norm(product, {vector, {}, 1e-5}, at::kFloat, &normalised));
+    const auto of_layer_norm = cpu::layer_norm_backward(grad, normalised, vector, residual, at::kFloat);
+    const auto of_residual = cpu::residual_dropout_backward(grad, /*has_bias=*/true, site, {}, at::kFloat);
+    const auto inner = at::cat({product, residual}, 1), inner_bias = at::cat({vector, vector});
+    results.push_back(cpu::gated_activation(inner, inner_bias, Activation::kGelu, site, {}));
+    const auto of_gated = cpu::gated_activation_backward(grad.clone(), inner, inner_bias, Activation::kGelu, site, {});
+    for (const auto& tensor : {of_layer_norm.x, of_layer_norm.norm.weight, of_layer_norm.norm.bias, of_residual.product,
+                               of_residual.bias, of_gated.product, of_gated.output, of_gated.bias}) {
+      results.push_back(tensor);
+    }
     for (const auto& tensor :
          {of_attention.query, of_attention.key, of_attention.value, of_attention.biases.query, of_attention.biases.key,
           of_attention.biases.value, of_norm.product, of_norm.residual, of_norm.bias, of_norm.norm.weight,

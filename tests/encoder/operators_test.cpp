@@ -19,6 +19,7 @@
 #include "encoder/block_ops.h"
 #include "encoder/blocks.h"
 #include "encoder/packed_attention.h"
+#include "encoder/pre_norm_blocks.h"
 #include "kernels/dropout.h"
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/cpu_half_compute.h"
@@ -60,6 +61,7 @@ class Draw {
   c10::IValue optional(const at::Tensor& tensor) const {
     return memory_ == Memory::kUnaligned ? c10::IValue() : c10::IValue(tensor);
   }
+  at::Device device() const { return device_; }
   at::Tensor number_of(double value, at::ScalarType dtype = at::kFloat) const {
     return at::full({}, value, dtype).to(device_);
   }
@@ -110,6 +112,19 @@ c10::IValue offset(Draw& draw) { return draw.optional(draw.number_of(5, at::kLon
 /// Of attention weights: LibTorch's flash attention has masks of its own, so it is compared without.
 double attention_dropout(const Draw& draw, int64_t hidden) {
   return draw.runs_flash_attention(hidden / kHeads) ? 0 : kDropout;
+}
+
+/// Of heads of an even number of columns.
+c10::IValue rotary(const Draw& draw, int64_t hidden) {
+  return draw.optional(rotary_table(80, hidden / kHeads, 50).to(draw.device()));
+}
+
+/// So narrow that the specification takes long texts in pieces, or none.
+c10::IValue window(Draw& draw) { return draw.number(0, 3) == 0 ? c10::IValue() : c10::IValue(draw.number(0, 20)); }
+
+/// Biases of all linear layers, or of none.
+Tensors biases(const Draw& draw, const std::vector<std::vector<int64_t>>& sizes) {
+  return draw.optional(draw.number_of(1)).isNone() ? Tensors{} : many(draw, sizes);
 }
 
 Stack attention(Draw& draw) {
@@ -205,7 +220,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
        }},
       {"packed_attention",
        [](Draw& draw) {
-         const int64_t h = kHeads * draw.number(1, 40);
+         const int64_t h = kHeads * 2 * draw.number(1, 20);
          return Stack{draw.floats({draw.rows(), h}),
                       draw.floats({draw.rows(), h}),
                       draw.floats({draw.rows(), h}),
@@ -215,6 +230,49 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       kSeed,
                       kStep,
                       kSite,
+                      offset(draw),
+                      rotary(draw, h),
+                      window(draw)};
+       }},
+      {"pre_norm_attention_block",
+       [](Draw& draw) {
+         const int64_t h = kHeads * 2 * draw.number(1, 20);
+         return Stack{draw.floats({draw.rows(), h}),
+                      many(draw, {{3 * h, h}, {h, h}}),
+                      biases(draw, {{3 * h}, {h}}),
+                      Tensors{},
+                      draw.optional(draw.floats({h})),
+                      draw.optional(draw.floats({h})),
+                      kEps,
+                      kHeads,
+                      draw.layout(),
+                      rotary(draw, h),
+                      window(draw),
+                      draw.number(0, 1) == 1,
+                      attention_dropout(draw, h),
+                      kDropout,
+                      kSeed,
+                      kStep,
+                      kSite,
+                      kSite + 1,
+                      offset(draw)};
+       }},
+      {"pre_norm_feed_forward_block",
+       [](Draw& draw) {
+         const int64_t h = draw.number(2, 70), f = draw.number(1, 100);
+         return Stack{draw.floats({draw.rows(), h}),
+                      many(draw, {{2 * f, h}, {h, f}}),
+                      biases(draw, {{2 * f}, {h}}),
+                      Tensors{},
+                      "gelu",
+                      draw.floats({h}),
+                      draw.optional(draw.floats({h})),
+                      kEps,
+                      kDropout,
+                      kSeed,
+                      kStep,
+                      kSite,
+                      draw.optional(draw.ids(1000)),
                       offset(draw)};
        }},
       {"attention_block", attention},
@@ -288,9 +346,9 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
 
 /// Those of them that are linked from somewhere, so that they are registered: all, here.
 [[maybe_unused]] volatile const void* const kLinked[] = {
-    reinterpret_cast<const void*>(&cross_entropy_of_labels), reinterpret_cast<const void*>(&kernels::dropout),
-    reinterpret_cast<const void*>(&attention_block), reinterpret_cast<const void*>(&packed_attention),
-    reinterpret_cast<const void*>(&kernels::adam)};
+    reinterpret_cast<const void*>(&cross_entropy_of_labels),  reinterpret_cast<const void*>(&kernels::dropout),
+    reinterpret_cast<const void*>(&attention_block),          reinterpret_cast<const void*>(&packed_attention),
+    reinterpret_cast<const void*>(&pre_norm_attention_block), reinterpret_cast<const void*>(&kernels::adam)};
 
 c10::OperatorHandle operator_of(const std::string& name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "");
@@ -471,8 +529,15 @@ TEST_P(OperatorTest, TellsSizesWithoutComputing) {
 TEST(Operators, OfBlocksAreFusedWhereADeviceHasKernelsAndTheirSpecificationIsNot) {
   EXPECT_NE(block_ops(at::kCPU), nullptr);
   for (const at::Device& device : devices()) {
-    for (const char* name :
-         {"attention_block", "first_token_attention_block", "feed_forward_block", "embedding_layer_norm"}) {
+    const BlockOps* const ops = block_ops(device.type());
+    const std::map<std::string, bool> blocks = {
+        {"attention_block", ops != nullptr},
+        {"first_token_attention_block", ops != nullptr},
+        {"feed_forward_block", ops != nullptr},
+        {"embedding_layer_norm", ops != nullptr},
+        {"pre_norm_attention_block", ops != nullptr && ops->pre_norm != nullptr},
+        {"pre_norm_feed_forward_block", ops != nullptr && ops->pre_norm != nullptr}};
+    for (const auto& [name, should_be_fused] : blocks) {
       Draw draw(1, {5, 2}, device, at::kFloat, Memory::kAligned);
       const auto op = operator_of(name);
       const Stack arguments = samples().at(name)(draw);
@@ -480,7 +545,7 @@ TEST(Operators, OfBlocksAreFusedWhereADeviceHasKernelsAndTheirSpecificationIsNot
         return run(op, arguments, by, at::kFloat).values.front().grad_fn()->name().find("mezzo::encoder::fused") !=
                std::string::npos;
       };
-      EXPECT_EQ(is_fused(By::kDispatcher), block_ops(device.type()) != nullptr) << name << " on " << device;
+      EXPECT_EQ(is_fused(By::kDispatcher), should_be_fused) << name << " on " << device;
       EXPECT_FALSE(is_fused(By::kSpecification)) << name << " on " << device;
     }
   }
@@ -508,6 +573,25 @@ TEST(Operators, RefuseWhatDoesNotFit) {
   EXPECT_THROW(attend(at::randn({4, 6}), 0), c10::ValueError);
   EXPECT_THROW(attend(at::randn({4, 8}), 2), c10::ValueError) << "weights of other sizes";
   EXPECT_THROW(attend(at::randn({4, 6}), 2, 1.0), c10::ValueError) << "a dropout of everything";
+  const auto attend_with = [&](const TokenPositions& positions) {
+    packed_attention(at::randn({4, 6}), at::randn({4, 6}), at::randn({4, 6}), 1, layout, {}, positions);
+  };
+  EXPECT_NO_THROW(attend_with({rotary_table(4, 6, 10), 0}));
+  EXPECT_THROW(attend_with({rotary_table(3, 6, 10), 0}), c10::ValueError) << "fewer places than tokens";
+  EXPECT_THROW(attend_with({rotary_table(4, 4, 10), 0}), c10::ValueError) << "heads of another size";
+  EXPECT_THROW(attend_with({{}, -1}), c10::ValueError);
+  EXPECT_THROW(rotary_table(4, 3, 10), c10::ValueError);
+  const auto gated = [&](const at::Tensor& intermediate, const at::Tensor& output) {
+    pre_norm_feed_forward_block(square,
+                                {.norm = {vector, {}, kEps},
+                                 .intermediate = {intermediate, {}},
+                                 .output = {output, {}},
+                                 .activation = Activation::kGelu,
+                                 .dropout = {}},
+                                {});
+  };
+  EXPECT_NO_THROW(gated(at::randn({8, 6}), at::randn({6, 4})));
+  EXPECT_THROW(gated(at::randn({8, 6}), at::randn({6, 8})), c10::ValueError) << "no gate";
   EXPECT_THROW(residual_layer_norm(square, square, {vector, vector, kEps}, {}, at::arange(5)), c10::ValueError);
   EXPECT_THROW(
       embedding_layer_norm(square, square, square, at::arange(3), at::arange(2), {}, {vector, vector, kEps}, {}),

@@ -168,84 +168,148 @@ TEST_F(SimdKernelsTest, HalfTypesAreReadAndWrittenAsFloat32IsRounded) {
   }
 }
 
+TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
+  const auto gelu = [](double x) { return x / 2 * std::erfc(-x / std::numbers::sqrt2); };
+  for (const int64_t columns : {1, 7, 64, 101}) {
+    SCOPED_TRACE(testing::Message() << "columns " << columns);
+    const int64_t rows = 3;
+    const Numbers product = normal(2 * rows * columns), bias = normal(2 * columns), grad = normal(rows * columns);
+    Numbers output(grad.size()), again(grad), grad_product(product.size()), sums(bias.size()),
+        scratch(static_cast<size_t>(kernels_.row_scratch(columns)));
+    GatedActivation op{read(product), bias.data(), ActivationKind::kGelu, {}, nullptr, write(output)};
+    kernels_.gated_activation(op, 0, rows, columns, scratch.data());
+    op.output = write(again);  // where the gradient lies
+    kernels_.gated_activation_backward({op, read(again), write(grad_product)}, 0, rows, columns, sums.data(),
+                                       scratch.data());
+    Exact right(output.size()), right_grad(product.size()), right_sums(bias.size());
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < columns; ++i) {
+        const int64_t at = 2 * row * columns + i, gate_at = at + columns, out = row * columns + i;
+        const double x = product[at] + bias[i], gate = product[gate_at] + bias[columns + i];  // rounded, as theirs
+        right[out] = gelu(x) * gate;
+        right_grad[at] = grad[out] * gate * derivative(gelu, x);
+        right_grad[gate_at] = grad[out] * gelu(x);
+        right_sums[i] += right_grad[at];
+        right_sums[columns + i] += right_grad[gate_at];
+      }
+    }
+    expect_close(output, right, 32);
+    expect_close(grad_product, right_grad, 64);
+    expect_close(sums, right_sums, 3 * 64);
+    EXPECT_EQ(again, output);
+  }
+}
+
 TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
   for (const int64_t queries : {1, 5, 19}) {
     for (const int64_t keys : {1, 6, 33}) {
       for (const int64_t size : {7, 16, 32}) {
-        SCOPED_TRACE(testing::Message() << queries << " queries, " << keys << " keys, head size " << size);
-        const int64_t stride = size + 3;
-        const Numbers q = normal(queries * stride), k = normal(keys * stride), v = normal(keys * stride),
-                      grad = normal(queries * stride);
-        Numbers output(q.size()), log_sum_exp(static_cast<size_t>(queries));
-        Numbers scratch(static_cast<size_t>(kernels_.attention_scratch(keys, size)));
-        const float scale = 1 / std::sqrt(static_cast<float>(size));
-        const AttentionTile tile{.query = read(q),
-                                 .key = read(k),
-                                 .value = read(v),
-                                 .values_are_keys = false,
-                                 .query_stride = stride,
-                                 .key_stride = stride,
-                                 .value_stride = stride,
-                                 .query_bias = nullptr,
-                                 .key_bias = nullptr,
-                                 .value_bias = nullptr,
-                                 .num_queries = queries,
-                                 .num_keys = keys,
-                                 .head_size = size,
-                                 .scale = scale,
-                                 .dropout = {},
-                                 .first_query_number = 0,
-                                 .query_number_step = 1,
-                                 .output = write(output),
-                                 .output_stride = stride,
-                                 .log_sum_exp = log_sum_exp.data(),
-                                 .weight_sums = nullptr};
-        kernels_.attention(tile, scratch.data());
-        Numbers grad_q(q.size()), grad_k(k.size()), grad_v(v.size());
-        kernels_.attention_backward({.forward = tile,
-                                     .grad_output = read(grad),
-                                     .grad_weight_sums = nullptr,
-                                     .grad_query = write(grad_q),
-                                     .grad_key = write(grad_k),
-                                     .grad_value = write(grad_v),
-                                     .sums = nullptr,
-                                     .sum_stride = 0},
-                                    scratch.data());
-
-        const auto dot = [&](const Numbers& a, int64_t row, const Numbers& b, int64_t other) {
-          double sum = 0;
-          for (int64_t d = 0; d < size; ++d) {
-            sum += double{a[row * stride + d]} * b[other * stride + d];
+        for (const int64_t window : {queries + keys, int64_t{4}}) {
+          if (window == 4 && (queries > keys || size % 2 != 0)) {
+            continue;  // a query that sees no key, or columns without a pair
           }
-          return sum;
-        };
-        Exact right(q.size()), right_q(q.size()), right_k(k.size()), right_v(v.size());
-        for (int64_t i = 0; i < queries; ++i) {
-          Exact weight(keys), slope(keys);
-          double total = 0, mean_slope = 0;
-          for (int64_t j = 0; j < keys; ++j) {
-            total += weight[j] = std::exp(dot(q, i, k, j) * scale);
-          }
-          for (int64_t j = 0; j < keys; ++j) {
-            weight[j] /= total;
-            slope[j] = dot(grad, i, v, j);
-            mean_slope += weight[j] * slope[j];
-          }
-          for (int64_t j = 0; j < keys; ++j) {
-            const double grad_score = weight[j] * (slope[j] - mean_slope) * scale;
-            for (int64_t d = 0; d < size; ++d) {
-              right[i * stride + d] += weight[j] * v[j * stride + d];
-              right_q[i * stride + d] += grad_score * k[j * stride + d];
-              right_k[j * stride + d] += grad_score * q[i * stride + d];
-              right_v[j * stride + d] += weight[j] * grad[i * stride + d];
+          SCOPED_TRACE(testing::Message()
+                       << queries << " queries, " << keys << " keys, head size " << size << ", window " << window);
+          const int64_t stride = size + 3;
+          const Numbers angles = normal(keys * size / 2);
+          Numbers rotary;
+          for (int64_t i = 0; i < keys; ++i) {
+            for (const auto function :
+                 {static_cast<double (*)(double)>(std::cos), static_cast<double (*)(double)>(std::sin)}) {
+              for (int64_t d = 0; d < size / 2; ++d) {
+                rotary.push_back(static_cast<float>(function(angles[i * (size / 2) + d])));
+              }
             }
           }
+          const Numbers q = normal(queries * stride), k = normal(keys * stride), v = normal(keys * stride),
+                        grad = normal(queries * stride);
+          Numbers output(q.size()), log_sum_exp(static_cast<size_t>(queries));
+          Numbers scratch(static_cast<size_t>(kernels_.attention_scratch(keys, size)));
+          const float scale = 1 / std::sqrt(static_cast<float>(size));
+          const AttentionTile tile{.query = read(q),
+                                   .key = read(k),
+                                   .value = read(v),
+                                   .values_are_keys = false,
+                                   .query_stride = stride,
+                                   .key_stride = stride,
+                                   .value_stride = stride,
+                                   .query_bias = nullptr,
+                                   .key_bias = nullptr,
+                                   .value_bias = nullptr,
+                                   .num_queries = queries,
+                                   .num_keys = keys,
+                                   .head_size = size,
+                                   .scale = scale,
+                                   .dropout = {},
+                                   .first_query_number = 0,
+                                   .query_number_step = 1,
+                                   .rotary = window == 4 ? rotary.data() : nullptr,
+                                   .window = window,
+                                   .output = write(output),
+                                   .output_stride = stride,
+                                   .log_sum_exp = log_sum_exp.data(),
+                                   .weight_sums = nullptr};
+          kernels_.attention(tile, scratch.data());
+          Numbers grad_q(q.size()), grad_k(k.size()), grad_v(v.size());
+          kernels_.attention_backward({.forward = tile,
+                                       .grad_output = read(grad),
+                                       .grad_weight_sums = nullptr,
+                                       .grad_query = write(grad_q),
+                                       .grad_key = write(grad_k),
+                                       .grad_value = write(grad_v),
+                                       .sums = nullptr,
+                                       .sum_stride = 0},
+                                      scratch.data());
+
+          const auto dot = [&](const auto& a, int64_t row, const auto& b, int64_t other) {
+            double sum = 0;
+            for (int64_t d = 0; d < size; ++d) {
+              sum += double{a[row * stride + d]} * b[other * stride + d];
+            }
+            return sum;
+          };
+          // Rows turned by their places; sign -1 turns them back.
+          const auto turned = [&](const auto& from, int64_t rows, double sign) {
+            Exact to(from.begin(), from.end());
+            for (int64_t i = 0; i < rows && window == 4; ++i) {
+              for (int64_t d = 0; d < size / 2; ++d) {
+                const double c = rotary[i * size + d], s = sign * rotary[i * size + size / 2 + d];
+                const double x = from[i * stride + d], y = from[i * stride + size / 2 + d];
+                to[i * stride + d] = x * c - y * s;
+                to[i * stride + size / 2 + d] = y * c + x * s;
+              }
+            }
+            return to;
+          };
+          const Exact turned_q = turned(q, queries, 1), turned_k = turned(k, keys, 1);
+          Exact right(q.size()), right_q(q.size()), right_k(k.size()), right_v(v.size());
+          for (int64_t i = 0; i < queries; ++i) {
+            Exact weight(keys), slope(keys);
+            double total = 0, mean_slope = 0;
+            for (int64_t j = 0; j < keys; ++j) {
+              total += weight[j] = std::abs(i - j) > window ? 0 : std::exp(dot(turned_q, i, turned_k, j) * scale);
+            }
+            for (int64_t j = 0; j < keys; ++j) {
+              weight[j] /= total;
+              slope[j] = dot(grad, i, v, j);
+              mean_slope += weight[j] * slope[j];
+            }
+            for (int64_t j = 0; j < keys; ++j) {
+              const double grad_score = weight[j] * (slope[j] - mean_slope) * scale;
+              for (int64_t d = 0; d < size; ++d) {
+                right[i * stride + d] += weight[j] * v[j * stride + d];
+                right_q[i * stride + d] += grad_score * turned_k[j * stride + d];
+                right_k[j * stride + d] += grad_score * turned_q[i * stride + d];
+                right_v[j * stride + d] += weight[j] * grad[i * stride + d];
+              }
+            }
+          }
+          // A score has seen a rounding a column, and sums one a key or query.
+          expect_close(output, right, size + keys);
+          expect_close(grad_q, turned(right_q, queries, -1), 4 * (size + keys));
+          expect_close(grad_k, turned(right_k, keys, -1), 4 * (size + queries));
+          expect_close(grad_v, right_v, 4 * (size + queries));
         }
-        // A score has seen a rounding a column, and sums one a key or query.
-        expect_close(output, right, size + keys);
-        expect_close(grad_q, right_q, 4 * (size + keys));
-        expect_close(grad_k, right_k, 4 * (size + queries));
-        expect_close(grad_v, right_v, 4 * (size + queries));
       }
     }
   }

@@ -25,6 +25,7 @@ using encoder::BlockOps;
 const BlockOps kNoKernels = {
     .largest_head = 256,
     .takes_columns = true,
+    .pre_norm = nullptr,
     .residual_layer_norm =
         [](const at::Tensor& product,
            const at::Tensor&,

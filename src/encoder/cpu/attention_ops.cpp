@@ -76,6 +76,13 @@ at::Tensor room(const std::vector<Sequence>& sequences, at::IntArrayRef sizes, a
   return rows;
 }
 
+/// A vector's elements from `first` on; nullptr of one that is undefined.
+const float* floats_of(const at::Tensor& vector, int64_t first = 0) {
+  return vector.defined() ? vector.const_data_ptr<float>() + first : nullptr;
+}
+
+at::Tensor floats_if_defined(const at::Tensor& tensor) { return tensor.defined() ? as_float(tensor) : tensor; }
+
 float* part_of(const at::Tensor& vector, int64_t first) {
   return vector.defined() ? vector.mutable_data_ptr<float>() + first : nullptr;
 }
@@ -90,36 +97,41 @@ class Tiles {
       : attention_(attention),
         hidden_(attention.key.size(1)),
         head_size_(hidden_ / attention.num_heads),
-        query_bias_(as_float(attention.biases.query)),
-        key_bias_(as_float(attention.biases.key)),
-        value_bias_(as_float(attention.biases.value)),
+        query_bias_(floats_if_defined(attention.biases.query)),
+        key_bias_(floats_if_defined(attention.biases.key)),
+        value_bias_(floats_if_defined(attention.biases.value)),
+        rotary_(floats_if_defined(attention.positions.rotary)),
         order_(longest_first(attention.layout->sequences(), attention.key.size(0))) {}
 
   /// `log_sum_exp` and `output` may be undefined.
   AttentionTile tile(int64_t b, int64_t head, const at::Tensor& log_sum_exp, const at::Tensor& output) const {
     const Sequence& sequence = attention_.layout->sequences()[b];
-    const int64_t column = head * head_size_, heads = attention_.num_heads;
-    const int64_t first = sequence.first_row * hidden_ + column;
-    return {.query = read_span(attention_.query, first),
-            .key = read_span(attention_.key, first),
-            .value = read_span(attention_.value, first),
+    const int64_t column = head * head_size_, heads = attention_.num_heads, first_query = this->first_query(b);
+    const auto elements = [&](const at::Tensor& rows, int64_t first_row) {
+      return read_span(rows, first_row * rows.stride(0) + column);
+    };
+    return {.query = elements(attention_.query, first_query),
+            .key = elements(attention_.key, sequence.first_row),
+            .value = elements(attention_.value, sequence.first_row),
             .values_are_keys = false,
-            .query_stride = hidden_,
-            .key_stride = hidden_,
-            .value_stride = hidden_,
-            .query_bias = query_bias_.const_data_ptr<float>() + column,
-            .key_bias = key_bias_.const_data_ptr<float>() + column,
-            .value_bias = value_bias_.const_data_ptr<float>() + column,
-            .num_queries = sequence.num_tokens,
+            .query_stride = attention_.query.stride(0),
+            .key_stride = attention_.key.stride(0),
+            .value_stride = attention_.value.stride(0),
+            .query_bias = floats_of(query_bias_, column),
+            .key_bias = floats_of(key_bias_, column),
+            .value_bias = floats_of(value_bias_, column),
+            .num_queries = attention_.only_first_queries ? 1 : sequence.num_tokens,
             .num_keys = sequence.num_tokens,
             .head_size = head_size_,
             .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size_))),
             .dropout = dropout_of(attention_.dropout),
             .first_query_number = static_cast<uint32_t>(sequence.first_row * heads + head),
             .query_number_step = static_cast<uint32_t>(heads),
-            .output = output.defined() ? write_span(output, first) : Span{},
+            .rotary = floats_of(rotary_),
+            .window = std::min(attention_.positions.window.value_or(sequence.num_tokens), sequence.num_tokens),
+            .output = output.defined() ? write_span(output, first_query * hidden_ + column) : Span{},
             .output_stride = hidden_,
-            .log_sum_exp = part_of(log_sum_exp, sequence.first_row * heads + head),
+            .log_sum_exp = part_of(log_sum_exp, first_query * heads + head),
             .weight_sums = nullptr};
   }
 
@@ -148,8 +160,33 @@ class Tiles {
     });
   }
 
-  at::Tensor room() const {
-    return cpu::room(attention_.layout->sequences(), attention_.query.sizes(), attention_.query.scalar_type());
+  /// The row of sequence b's first query.
+  int64_t first_query(int64_t b) const {
+    return attention_.only_first_queries ? b : attention_.layout->sequences()[b].first_row;
+  }
+
+  /// Room for a row a query, as `query` has them.
+  at::Tensor room_of_queries() const {
+    const auto& query = attention_.query;
+    return attention_.only_first_queries ? at::empty(query.sizes(), query.scalar_type()) : room_of_tokens(hidden_);
+  }
+
+  at::Tensor room_of_tokens(int64_t columns) const {
+    return cpu::room(attention_.layout->sequences(), {attention_.key.size(0), columns}, attention_.key.scalar_type());
+  }
+
+  /// Gradients lie as the inputs do.
+  AttentionGradients room_for_gradients() const {
+    const int64_t columns = attention_.key.stride(0);
+    if (columns == hidden_) {
+      return {room_of_queries(), room_of_tokens(hidden_), room_of_tokens(hidden_), {}};
+    }
+    const auto all = room_of_tokens(columns);
+    return {attention_.only_first_queries ? room_of_queries() : all.narrow(1, 0, hidden_),
+            all.narrow(1, columns - 2 * hidden_, hidden_),
+            all.narrow(1, columns - hidden_, hidden_),
+            {},
+            all};
   }
 
   int64_t hidden() const { return hidden_; }
@@ -158,7 +195,7 @@ class Tiles {
  private:
   const PackedAttention& attention_;
   int64_t hidden_, head_size_;
-  at::Tensor query_bias_, key_bias_, value_bias_;
+  at::Tensor query_bias_, key_bias_, value_bias_, rotary_;
   Order order_;
 };
 
@@ -166,7 +203,7 @@ class Tiles {
 
 at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp) {
   const Tiles tiles(attention);
-  const auto output = tiles.room();
+  const auto output = tiles.room_of_queries();
   at::Tensor sums;
   if (log_sum_exp != nullptr) {
     sums = *log_sum_exp = at::empty({attention.query.size(0), attention.num_heads}, at::kFloat);
@@ -182,21 +219,30 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                                              const at::Tensor& grad) {
   const Tiles tiles(attention);
   const int64_t hidden = tiles.hidden();
-  AttentionGradients result{tiles.room(), tiles.room(), tiles.room(), {}};
-  const auto sums = at::empty({static_cast<int64_t>(attention.layout->sequences().size()), 3, hidden}, at::kFloat);
+  AttentionGradients result = tiles.room_for_gradients();
+  at::Tensor sums;
+  if (attention.biases.query.defined()) {
+    sums = at::empty({static_cast<int64_t>(attention.layout->sequences().size()), 3, hidden}, at::kFloat);
+  }
   tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
-    const int64_t column = head * tiles.head_size(),
-                  first = attention.layout->sequences()[b].first_row * hidden + column;
+    const int64_t column = head * tiles.head_size(), first_query = tiles.first_query(b),
+                  first_key = attention.layout->sequences()[b].first_row;
+    const auto elements = [&](const at::Tensor& rows, int64_t first_row) {
+      return write_span(rows, first_row * rows.stride(0) + column);
+    };
     const AttentionTileBackward op{.forward = tiles.tile(b, head, log_sum_exp, {}),
-                                   .grad_output = read_span(grad, first),
+                                   .grad_output = read_span(grad, first_query * hidden + column),
                                    .grad_weight_sums = nullptr,
-                                   .grad_query = write_span(result.query, first),
-                                   .grad_key = write_span(result.key, first),
-                                   .grad_value = write_span(result.value, first),
-                                   .sums = sums.mutable_data_ptr<float>() + b * 3 * hidden + column,
+                                   .grad_query = elements(result.query, first_query),
+                                   .grad_key = elements(result.key, first_key),
+                                   .grad_value = elements(result.value, first_key),
+                                   .sums = part_of(sums, b * 3 * hidden + column),
                                    .sum_stride = hidden};
     simd_kernels().attention_backward(op, scratch);
   });
+  if (!sums.defined()) {
+    return result;
+  }
   const auto totals = sums.sum(0);
   result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
   return result;
@@ -229,6 +275,8 @@ AttentionTile first_token_tile(const FirstTokenAttention& attention,
           .dropout = dropout_of(attention.dropout),
           .first_query_number = static_cast<uint32_t>(sequence.first_row * heads),
           .query_number_step = 1,
+          .rotary = nullptr,
+          .window = sequence.num_tokens + heads,  // of every query to every key
           .output = output.rows.defined() ? write_span(output.rows, b * hidden) : Span{},
           .output_stride = of_head,
           .log_sum_exp = part_of(log_sum_exp, b * heads),
@@ -287,8 +335,10 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
 }
 
 #define MEZZO_ENTRY(name) .name = name,
-const BlockOps kBlockOps = {
-    .largest_head = std::numeric_limits<int64_t>::max(), .takes_columns = false, MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
+const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(),
+                            .takes_columns = false,
+                            .pre_norm = &kPreNormOps,
+                            MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY
 
 }  // namespace mezzo::encoder::cpu

@@ -2,15 +2,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/promote_types.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "encoder/cpu/block_ops.h"
+#include "encoder/cpu/row_tasks.h"
 #include "encoder/cpu/simd/kernels.h"
-#include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
 
 namespace mezzo::encoder::cpu {
@@ -18,60 +16,8 @@ namespace mezzo::encoder::cpu {
 using kernels::cpu::as_float;
 using kernels::cpu::dropout_of;
 using kernels::cpu::read_span;
-using kernels::cpu::share_out;
 using kernels::cpu::write_span;
 namespace {
-
-/// Rows of one task. Fixed, so that sums over rows are split in the same way
-/// for any number of threads.
-constexpr int64_t kRows = 32;
-
-int64_t num_tasks(int64_t rows) { return (rows + kRows - 1) / kRows; }
-
-/// Calls `compute(begin, end, scratch)` for all rows, in parallel.
-template <class Compute>
-void for_rows(int64_t rows, int64_t columns, const Compute& compute) {
-  share_out(num_tasks(rows), [&](const auto& next) {
-    std::vector<float> scratch(simd_kernels().row_scratch(columns));
-    for (int64_t task = next(); task >= 0; task = next()) {
-      compute(task * kRows, std::min(rows, (task + 1) * kRows), scratch.data());
-    }
-  });
-}
-
-/// The same, with `compute(begin, end, sums, scratch)` adding to sums [num_sums, columns].
-/// Returns the total, float32.
-template <class Compute>
-at::Tensor for_rows_with_sums(int64_t rows, int64_t columns, int64_t num_sums, const Compute& compute) {
-  const int64_t size = num_sums * columns;
-  const auto partial = at::zeros({std::max<int64_t>(num_tasks(rows), 1), num_sums, columns}, at::kFloat);
-  auto* sums = partial.mutable_data_ptr<float>();
-  for_rows(rows, columns, [&](int64_t begin, int64_t end, float* scratch) {
-    compute(begin, end, sums + begin / kRows * size, scratch);
-  });
-  for (int64_t task = 1; task < num_tasks(rows); ++task) {
-    for (int64_t i = 0; i < size; ++i) {
-      sums[i] += sums[task * size + i];
-    }
-  }
-  return partial.select(0, 0);
-}
-
-at::Tensor empty_rows(const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty(like.sizes(), like.options().dtype(dtype));
-}
-
-/// Room for what backward needs, if it is asked for.
-void make_room(Normalised* normalised, const at::Tensor& rows) {
-  if (normalised != nullptr) {
-    normalised->rows = rows;
-    normalised->rstd = at::empty({rows.size(0)}, at::kFloat);
-  }
-}
-
-const int64_t* numbers(const at::Tensor& row_numbers) {
-  return row_numbers.defined() ? row_numbers.const_data_ptr<int64_t>() : nullptr;
-}
 
 void check_indices(const at::Tensor& indices, const at::Tensor& table, const char* what) {
   const auto* index = indices.const_data_ptr<int64_t>();
@@ -79,15 +25,6 @@ void check_indices(const at::Tensor& indices, const at::Tensor& table, const cha
     TORCH_CHECK_INDEX(index[t] >= 0 && index[t] < table.size(0), "mezzo::embedding_layer_norm: ", what, " ", index[t],
                       " in row ", t, " is out of range; the table has ", table.size(0));
   }
-}
-
-ActivationKind kind_of(Activation activation) {
-  switch (activation) {
-    case Activation::kGelu: return ActivationKind::kGelu;
-    case Activation::kGeluTanh: return ActivationKind::kGeluTanh;
-    case Activation::kRelu: return ActivationKind::kRelu;
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown activation");
 }
 
 }  // namespace

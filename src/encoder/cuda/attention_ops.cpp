@@ -26,6 +26,8 @@ SequenceSpans spans_of(const SequenceLayout& layout, int64_t num_rows) {
 RowsSpan rows_of(const at::Tensor& matrix) { return {span_of(matrix), matrix.stride(0)}; }
 
 PackedAttentionArguments arguments_of(const PackedAttention& attention) {
+  const TokenPositions& positions = attention.positions;
+  TORCH_INTERNAL_ASSERT(!positions.rotary.defined() && !positions.window && !attention.only_first_queries);
   const int64_t head_size = attention.query.size(1) / attention.num_heads;
   return {.query = rows_of(attention.query),
           .key = rows_of(attention.key),

@@ -1,5 +1,6 @@
 #include "amp/policy_region.h"
 #include "encoder/fused/block.h"
+#include "encoder/pre_norm_blocks.h"
 #include "kernels/dtypes.h"
 #include "mezzo/amp/finite_tracer.h"
 
@@ -17,6 +18,8 @@ bool can_run(const at::Tensor& x) {
   return block_ops(type) != nullptr && has_kernel(x.scalar_type()) && x.numel() < kMaxElements &&
          !PolicyRegion::has_policy(type) && !FiniteTracer::is_active();
 }
+
+bool can_run_pre_norm(const at::Tensor& x) { return can_run(x) && ops_of(x).pre_norm != nullptr; }
 
 bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout) {
   const int64_t head_size = x.size(1) / num_heads;

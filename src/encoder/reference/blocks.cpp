@@ -2,28 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include "encoder/reference/parts.h"
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 
 namespace mezzo::encoder::reference {
-namespace {
-
-at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm) {
-  return at::layer_norm(x, {x.size(1)}, norm.weight, norm.bias, norm.eps);
-}
-
-at::Tensor linear(const at::Tensor& x, const LinearParams& params) { return at::linear(x, params.weight, params.bias); }
-
-at::Tensor activate(const at::Tensor& x, Activation activation) {
-  switch (activation) {
-    case Activation::kGelu: return at::gelu(x);
-    case Activation::kGeluTanh: return at::gelu(x, "tanh");
-    case Activation::kRelu: return at::relu(x);
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown activation");
-}
-
-}  // namespace
 
 at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const at::Tensor& position,
@@ -70,9 +53,7 @@ at::Tensor residual_layer_norm(const at::Tensor& x,
                                const LayerNormParams& norm,
                                const DropoutSite& site,
                                const at::Tensor& row_numbers) {
-  const auto dropped =
-      row_numbers.defined() ? kernels::reference::dropout_of_rows(x, row_numbers, site) : kernels::dropout(x, site);
-  return layer_norm(dropped + residual, norm);
+  return layer_norm(dropout(x, site, row_numbers) + residual, norm);
 }
 
 }  // namespace mezzo::encoder::reference

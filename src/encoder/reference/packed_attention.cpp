@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -11,58 +12,128 @@
 namespace mezzo::encoder {
 namespace {
 
-/// [G, heads, L, L]: which weights are kept.
-at::Tensor keep_mask(const SequenceLayout::Group& group, int64_t num_heads, const DropoutSite& dropout) {
-  const auto options = group.pad_index.options();
-  const int64_t blocks = (group.max_seqlen + 3) / 4;
-  const auto rows = group.pad_index.view({group.size, 1, group.max_seqlen, 1});
-  const auto number = rows * num_heads + at::arange(num_heads, options).view({1, num_heads, 1, 1});
-  const auto words = kernels::reference::random_words(at::arange(blocks, options), number,
-                                                      kernels::reference::step_of(dropout, options.device()),
-                                                      dropout.key.seed, dropout.key.site);  // [G, heads, L, blocks, 4]
-  return words.flatten(3).narrow(3, 0, group.max_seqlen).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
+/// Which weights are kept, of queries that draw as `numbers` and keys that stand in the Philox
+/// blocks `blocks`: their broadcast shape, its last dimension times 4.
+at::Tensor keep_mask(const at::Tensor& blocks, const at::Tensor& numbers, const DropoutSite& dropout) {
+  const auto words = kernels::reference::random_words(
+      blocks, numbers, kernels::reference::step_of(dropout, numbers.device()), dropout.key.seed, dropout.key.site);
+  return words.flatten(-2).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
 }
 
-/// Of queries, keys and values padded to [G, heads, L, head_size].
+/// softmax(Q K^T) V over the allowed keys.
+/// @param keep  [] -> bool: which weights are; not called without dropout
+template <class Keep>
 at::Tensor attend(const at::Tensor& q,
                   const at::Tensor& k,
                   const at::Tensor& v,
-                  const SequenceLayout::Group& group,
-                  const DropoutSite& dropout) {
-  if (dropout.p == 0 && !q.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
-    return at::scaled_dot_product_attention(q, k, v, group.key_mask);
+                  const at::Tensor& allowed,
+                  double p,
+                  const Keep& keep) {
+  if (p == 0 && q.dim() == 4 && !q.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
+    return at::scaled_dot_product_attention(q, k, v, allowed);
   }
-  const auto scores = at::matmul(q * (1 / std::sqrt(static_cast<double>(q.size(3)))), k.transpose(2, 3));
-  const auto masked = scores.masked_fill(group.key_mask.logical_not(), -std::numeric_limits<double>::infinity());
-  auto weights = masked.softmax(-1);
-  if (dropout.p > 0) {
-    weights = at::where(keep_mask(group, q.size(1), dropout), weights * (1 / (1 - dropout.p)),
-                        at::zeros({}, weights.options()));
+  const auto scores = at::matmul(q * (1 / std::sqrt(static_cast<double>(q.size(-1)))), k.transpose(-2, -1));
+  auto weights = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity()).softmax(-1);
+  if (p > 0) {
+    weights = at::where(keep(), weights * (1 / (1 - p)), at::zeros({}, weights.options()));
   }
   return at::matmul(weights, v);
 }
 
+/// Whether key `j` is seen from query `i`, for their distances, and whether the keys are there. Rows of
+/// padding see themselves: softmax over no key is no number.
+at::Tensor seen(const at::Tensor& distance, int64_t window, const at::Tensor& is_there) {
+  return distance.abs().le(window).logical_and(is_there.logical_or(distance.eq(0)));
+}
+
+/// All queries by all keys: q, k, v padded to [G, heads, L, head_size].
+at::Tensor attend_to_all(const at::Tensor& q,
+                         const at::Tensor& k,
+                         const at::Tensor& v,
+                         const SequenceLayout::Group& group,
+                         const DropoutSite& dropout,
+                         std::optional<int64_t> window) {
+  const auto options = group.pad_index.options();
+  const int64_t heads = q.size(1), length = group.max_seqlen;
+  auto allowed = group.key_mask;
+  if (window) {
+    const auto places = at::arange(length, options);
+    allowed = seen(places - places.unsqueeze(1), *window, allowed);
+  }
+  return attend(q, k, v, allowed, dropout.p, [&] {
+    const auto numbers =
+        group.pad_index.view({group.size, 1, length, 1}) * heads + at::arange(heads, options).view({1, heads, 1, 1});
+    return keep_mask(at::arange((length + 3) / 4, options), numbers, dropout).narrow(3, 0, length);
+  });
+}
+
+/// Blocks of queries, each by its own block of keys and the two beside it.
+at::Tensor attend_to_neighbours(const at::Tensor& q,
+                                const at::Tensor& k,
+                                const at::Tensor& v,
+                                const SequenceLayout::Group& group,
+                                const DropoutSite& dropout,
+                                int64_t window,
+                                int64_t block) {
+  const auto options = group.pad_index.options();
+  const int64_t heads = q.size(1), length = group.max_seqlen, count = (length + block - 1) / block,
+                rest = count * block - length;
+  const auto around = [&](const at::Tensor& x) {  // [G, heads, count, 3 block, head_size]
+    return at::constant_pad_nd(x, {0, 0, block, block + rest}).unfold(2, 3 * block, block).transpose(3, 4);
+  };
+  const auto is_there = at::constant_pad_nd(group.key_mask.view({group.size, length}), {block, block + rest}, false)
+                            .unfold(1, 3 * block, block)
+                            .view({group.size, 1, count, 1, 3 * block});
+  const auto distance = at::arange(3 * block, options) - block - at::arange(block, options).unsqueeze(1);
+  const auto context =
+      attend(at::constant_pad_nd(q, {0, 0, 0, rest}).unflatten(2, {count, block}), around(k), around(v),
+             seen(distance, window, is_there), dropout.p, [&] {
+               const auto rows = at::constant_pad_nd(group.pad_index.view({group.size, length}), {0, rest});
+               const auto numbers = rows.view({group.size, 1, count, block, 1}) * heads +
+                                    at::arange(heads, options).view({1, heads, 1, 1, 1});
+               const auto blocks =
+                   (at::arange(count, options).unsqueeze(1) - 1) * (block / 4) + at::arange(3 * block / 4, options);
+               return keep_mask(blocks.clamp_min(0).unsqueeze(1), numbers, dropout);  // no key stands before the first
+             });
+  return context.flatten(2, 3).narrow(2, 0, length);
+}
+
 }  // namespace
+
+at::Tensor reference::rotate(const at::Tensor& x, const at::Tensor& table) {
+  const int64_t half = x.size(-1) / 2;
+  const auto a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
+  const auto cosine = table.narrow(-1, 0, half), sine = table.narrow(-1, half, half);
+  return at::cat({a * cosine - b * sine, b * cosine + a * sine}, -1).to(x.scalar_type());
+}
 
 at::Tensor reference::packed_attention(const at::Tensor& query,
                                        const at::Tensor& key,
                                        const at::Tensor& value,
                                        int64_t num_heads,
                                        const SequenceLayoutPtr& layout,
-                                       const DropoutSite& dropout) {
+                                       const DropoutSite& dropout,
+                                       const TokenPositions& positions) {
   if (layout->sequences().empty()) {
     return query * 0;  // in the graph, as the result of any other layout is
   }
   const int64_t hidden = query.size(1);
   std::vector<at::Tensor> contexts;
   for (const auto& group : layout->padding().groups) {
+    const int64_t length = group.max_seqlen;
     const auto pad = [&](const at::Tensor& rows) {  // [T, H] -> [G, heads, L, head_size]
       return rows.index_select(0, group.pad_index)
-          .view({group.size, group.max_seqlen, num_heads, hidden / num_heads})
+          .view({group.size, length, num_heads, hidden / num_heads})
           .transpose(1, 2);
     };
-    const auto context = attend(pad(query), pad(key), pad(value), group, dropout);
-    contexts.push_back(context.transpose(1, 2).reshape({group.size * group.max_seqlen, hidden}));
+    const auto turned = [&](const at::Tensor& rows) {
+      return positions.rotary.defined() ? rotate(pad(rows), positions.rotary.narrow(0, 0, length)) : pad(rows);
+    };
+    const int64_t window = positions.window.value_or(length), block = (std::max<int64_t>(window, 1) + 3) / 4 * 4;
+    const auto q = turned(query), k = turned(key), v = pad(value);
+    const auto context = length > 3 * block ? attend_to_neighbours(q, k, v, group, dropout, window, block)
+                                            : attend_to_all(q, k, v, group, dropout, positions.window);
+    contexts.push_back(context.transpose(1, 2).reshape({group.size * length, hidden}));
   }
   return at::cat(contexts).index_select(0, layout->padding().unpad_index);
 }

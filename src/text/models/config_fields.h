@@ -37,6 +37,8 @@ class ConfigFields {
 
   /// "config.json: hidden_size "
   std::string at(const char* name) const;
+  /// A field as it is; nullptr where it is missing or null.
+  const nlohmann::json* json(const char* name) const { return find(name); }
 
  private:
   const nlohmann::json* find(const char* name) const;

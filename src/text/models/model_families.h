@@ -22,7 +22,9 @@ ModelFamily bert_family();
 ModelFamily camembert_family();
 ModelFamily distilbert_family();
 ModelFamily electra_family();
+ModelFamily modernbert_family();
 ModelFamily roberta_family();
 ModelFamily xlm_roberta_family();
+std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields);
 
 }  // namespace mezzo::text

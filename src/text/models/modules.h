@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
 #include <torch/nn/module.h>
 
@@ -20,9 +21,9 @@ namespace mezzo::text {
 /// y = x weight^T + bias.
 class Dense : public torch::nn::Module {
  public:
-  Dense(int64_t in, int64_t out)
+  Dense(int64_t in, int64_t out, bool has_bias = true)
       : weight(register_parameter("weight", at::empty({out, in}))),
-        bias(register_parameter("bias", at::empty({out}))) {}
+        bias(has_bias ? register_parameter("bias", at::empty({out})) : at::Tensor()) {}
   at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
 
   /// Keeps a copy of the weight in another dtype from now on, which an optimizer may
@@ -75,10 +76,11 @@ class Embedding : public torch::nn::Module {
 
 class LayerNorm : public torch::nn::Module {
  public:
-  LayerNorm(int64_t size, double eps)
+  LayerNorm(int64_t size, double eps, bool has_bias = true)
       : weight_(register_parameter("weight", at::empty({size}))),
-        bias_(register_parameter("bias", at::empty({size}))),
+        bias_(has_bias ? register_parameter("bias", at::empty({size})) : at::Tensor()),
         eps_(eps) {}
+  at::Tensor forward(const at::Tensor& x) const { return at::layer_norm(x, {x.size(-1)}, weight_, bias_, eps_); }
   encoder::LayerNormParams params() const { return {weight_, bias_, eps_}; }
 
  private:

@@ -17,7 +17,10 @@ SIZES = {"wide": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=
          "electra": dict(model_type="electra", embedding_size=128, hidden_size=256, num_hidden_layers=3, num_attention_heads=4,
                          intermediate_size=512),
          "roberta": dict(model_type="roberta", hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-                         max_position_embeddings=514, pad_token_id=0, type_vocab_size=1)}
+                         max_position_embeddings=514, pad_token_id=0, type_vocab_size=1),
+         "modern": dict(model_type="modernbert", pad_token_id=0, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+                        intermediate_size=512)}
+SIZES["modern_mean"] = SIZES["modern"] | dict(classifier_pooling="mean")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,10 @@ def write_texts(path, length, count, seed=0):
     ("wide", 128, 16, dict(grad_accumulation=2)),
     ("wide", 8, 4, {}),  # gradients outweigh activations
     ("narrow", 512, 4, dict(optimizer="sgd")),
+    ("modern", 512, 8, {}),
+    ("modern", 512, 8, dict(precision="bf16")),
+    ("modern", 512, 8, dict(gradient_checkpointing=True)),
+    ("modern_mean", 512, 8, {}),
     ("narrow", 32, 128, dict(precision="fp16", optimizer="lamb")),
     ("distilbert", 128, 32, {}),
     ("distilbert", 256, 8, dict(precision="bf16")),

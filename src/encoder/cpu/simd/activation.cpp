@@ -1,26 +1,9 @@
-#include "encoder/cpu/simd/exp.h"
-#include "encoder/cpu/simd/gelu.h"
+#include "encoder/cpu/simd/activations.h"
 #include "encoder/cpu/simd/table.h"
 #include "kernels/cpu/simd/convert.h"
 
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
-
-/// x / (1 + e^(-2 g)) with g = sqrt(2 / pi) (x + 0.044715 x^3), which is the tanh form
-/// written with one exponential.
-struct GeluTanh {
-  ValueAndSlope operator()(Floats x) const {
-    constexpr float kTwice = 1.59576912f, kCubic = 0.044715f;
-    const Floats square = x * x;
-    const Floats share = 1.0f / (1.0f + exp(x * (square * kCubic + 1.0f) * -kTwice));
-    const Floats inner_slope = (square * (3 * kCubic) + 1.0f) * kTwice;
-    return {x * share, share + x * share * (1.0f - share) * inner_slope};
-  }
-};
-
-struct Relu {
-  ValueAndSlope operator()(Floats x) const { return {x <= 0.0f ? Floats{} : x, x > 0.0f ? broadcast(1) : Floats{}}; }
-};
 
 using Bias = Elements<Element::kFloat>;
 
@@ -73,34 +56,15 @@ struct Backward {
   float* sums;
 };
 
-template <Element kElement, class Pass>
-void run(ActivationKind kind, const Pass& pass) {
-  static const Gelu<kElement> gelu;
-  switch (kind) {
-    case ActivationKind::kGelu: return pass.template run<kElement>(gelu);
-    case ActivationKind::kGeluTanh: return pass.template run<kElement>(GeluTanh{});
-    case ActivationKind::kRelu: return pass.template run<kElement>(Relu{});
-  }
-}
-
-template <class Pass>
-void run(Element element, ActivationKind kind, const Pass& pass) {
-  switch (element) {
-    case Element::kFloat: return run<Element::kFloat>(kind, pass);
-    case Element::kBFloat16: return run<Element::kBFloat16>(kind, pass);
-    case Element::kHalf: return run<Element::kHalf>(kind, pass);
-  }
-}
-
 }  // namespace
 
 void bias_activation(const BiasActivation& op, int64_t begin, int64_t end, int64_t columns) {
-  run(op.product.element, op.kind, Forward{op, begin, end, columns});
+  run_pass(op.product.element, op.kind, Forward{op, begin, end, columns});
 }
 
 void bias_activation_backward(
     const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums) {
-  run(op.product.element, op.kind, Backward{op, begin, end, columns, sums});
+  run_pass(op.product.element, op.kind, Backward{op, begin, end, columns, sums});
 }
 
 }  // namespace mezzo::encoder::cpu::MEZZO_SIMD

@@ -18,6 +18,8 @@ struct Matrix {
   float* data;
   int64_t stride;
   float* row(int64_t i) const { return data + i * stride; }
+  Matrix from_row(int64_t i) const { return {row(i), stride}; }
+  Matrix from_column(int64_t j) const { return {data + j, stride}; }
 };
 
 /// How a matrix is read: element (i, k) lies at data[i * row + k * column].
@@ -104,7 +106,8 @@ class Arena {
     return taken;
   }
   Matrix matrix(int64_t rows, int64_t columns) {
-    const int64_t stride = round_up(columns, kMaskRun);
+    const int64_t whole = round_up(columns, kMaskRun);
+    const int64_t stride = whole % 1024 == 0 ? whole + 16 : whole;  // else a column's elements share a cache set
     return {take(rows * stride), stride};
   }
 
@@ -129,6 +132,21 @@ void copy_in(ConstSpan from,
     for_each_vector(head_size, [&](int64_t d, auto get, auto) {
       const Floats x = bias != nullptr ? get(in + d) + get(bias + d) : get(in + d);
       store(out + d, x * scale);  // lanes beyond head_size are zero
+    });
+  }
+}
+
+/// Turns rows `first` ... of one head by their places, in place; or back.
+template <bool kBack>
+void rotate(const AttentionTile& tile, int64_t first, int64_t rows, const Matrix& matrix) {
+  const int64_t half = tile.head_size / 2;
+  for (int64_t i = 0; i < rows && tile.rotary != nullptr; ++i) {
+    float *a = matrix.row(i), *b = a + half;
+    const float *cosines = tile.rotary + (first + i) * tile.head_size, *sines = cosines + half;
+    for_each_vector(half, [&](int64_t d, auto get, auto put) {
+      const Floats x = get(a + d), y = get(b + d), c = get(cosines + d), s = kBack ? -get(sines + d) : get(sines + d);
+      put(a + d, x * c - y * s);
+      put(b + d, y * c + x * s);
     });
   }
 }
@@ -170,13 +188,33 @@ void set_zero(float* values, int64_t count) {
   __builtin_memset(values, 0, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-// Rows of scores and weights are computed in whole vectors: `padded` is a multiple of kWidth, and
-// what lies behind the keys is a score of -inf, then a weight of zero.
+int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/// Keys `begin` to `end` - 1: those that some queries see, from where a run of the masks begins. Rows
+/// of scores and weights have a column for each, and are computed in whole vectors: `padded` is a
+/// multiple of kWidth, and where a query sees no key there is a score of -inf, then a weight of zero.
+struct Keys {
+  Keys(const AttentionTile& tile, int64_t first_query, int64_t queries)
+      : begin(at_least(0, first_query - tile.window) / kMaskRun * kMaskRun),
+        end(at_most(tile.num_keys, first_query + queries + tile.window)) {}
+  int64_t count() const { return end - begin; }
+  int64_t padded() const { return round_up(count(), kWidth); }
+  int64_t begin, end;
+};
+
+/// No block of queries sees more.
+int64_t most_keys(const AttentionTile& tile) {
+  return at_most(tile.num_keys, 2 * tile.window + kQueryBlock + kMaskRun);
+}
 
 constexpr float kMinusInf = -__builtin_inff();
 
-void pad_scores(float* scores, int64_t keys, int64_t padded) {
-  for (int64_t j = keys; j < padded; ++j) {
+void hide_keys(const AttentionTile& tile, int64_t query, const Keys& keys, float* scores) {
+  const int64_t first = query - tile.window - keys.begin, end = query + tile.window + 1 - keys.begin;
+  for (int64_t j = 0; j < first; ++j) {
+    scores[j] = kMinusInf;
+  }
+  for (int64_t j = at_most(end, keys.count()); j < keys.padded(); ++j) {
     scores[j] = kMinusInf;
   }
 }
@@ -239,15 +277,15 @@ void add_to_row(float* row, float term, int64_t padded) {
 }
 
 /// The factors of dropout for the weights of queries `first` ..., if there is one.
-void mask_rows(const AttentionTile& tile, int64_t first, int64_t rows, const Matrix& factors) {
+void mask_rows(const AttentionTile& tile, int64_t first, int64_t rows, const Keys& keys, const Matrix& factors) {
   if (!tile.dropout.is_on) {
     return;
   }
-  const int64_t runs = (tile.num_keys + kMaskRun - 1) / kMaskRun;
+  const int64_t runs = (keys.count() + kMaskRun - 1) / kMaskRun;
   all_dropout_factors(rows * runs, tile.dropout, [&](int64_t i) {
     const int64_t row = i / runs, key = i % runs * kMaskRun;
     const auto number = tile.first_query_number + static_cast<uint32_t>(first + row) * tile.query_number_step;
-    return MaskRun{static_cast<uint32_t>(key / 4), number, factors.row(row) + key};
+    return MaskRun{static_cast<uint32_t>((keys.begin + key) / 4), number, factors.row(row) + key};
   });
 }
 
@@ -259,66 +297,71 @@ int64_t attention_scratch(int64_t num_keys, int64_t head_size) {
 }
 
 void attention(const AttentionTile& tile, float* scratch) {
-  const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
+  const int64_t all = tile.num_keys, columns = tile.head_size;
   Arena arena(scratch);
   const bool is_one = tile.values_are_keys;
-  const auto key = arena.matrix(keys, columns), value = is_one ? key : arena.matrix(keys, columns);
-  const auto key_columns = arena.matrix(columns, keys);
+  const auto key = arena.matrix(all, columns), value = is_one ? key : arena.matrix(all, columns);
+  const auto key_columns = arena.matrix(columns, all);
   const auto query = arena.matrix(kQueryBlock, columns), output = arena.matrix(kQueryBlock, columns);
-  const auto weights = arena.matrix(kQueryBlock, keys), factors = arena.matrix(kQueryBlock, keys);
+  const auto weights = arena.matrix(kQueryBlock, most_keys(tile)), factors = arena.matrix(kQueryBlock, most_keys(tile));
 
-  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
+  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, all, columns, key);
+  rotate<false>(tile, 0, all, key);
   if (!is_one) {
-    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, value);
+    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, all, columns, value);
   }
-  transpose(key, keys, columns, key_columns);
+  transpose(key, all, columns, key_columns);
   for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
     const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
+    const Keys keys(tile, first, rows);
     copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
-    product<false>(plain(query), key_columns, rows, columns, keys, weights);
-    mask_rows(tile, first, rows, factors);
+    rotate<false>(tile, first, rows, query);
+    product<false>(plain(query), key_columns.from_column(keys.begin), rows, columns, keys.count(), weights);
+    mask_rows(tile, first, rows, keys, factors);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = weights.row(i);
-      pad_scores(row, keys, padded);
-      const float most = largest(row, padded);
-      const float exponential_sum = exponentials(row, padded, most);
-      scale_row(row, 1 / exponential_sum, padded);
+      hide_keys(tile, first + i, keys, row);
+      const float most = largest(row, keys.padded());
+      const float exponential_sum = exponentials(row, keys.padded(), most);
+      scale_row(row, 1 / exponential_sum, keys.padded());
       const int64_t number = (first + i) * tile.query_number_step;
       if (tile.log_sum_exp != nullptr) {
         tile.log_sum_exp[number] = most + __builtin_logf(exponential_sum);
       }
       if (tile.dropout.is_on) {
-        multiply(row, factors.row(i), padded);
+        multiply(row, factors.row(i), keys.padded());
       }
       if (tile.weight_sums != nullptr) {
-        tile.weight_sums[number] = total(row, padded);
+        tile.weight_sums[number] = total(row, keys.padded());
       }
     }
-    product<false>(plain(weights), value, rows, keys, columns, output);
+    product<false>(plain(weights), value.from_row(keys.begin), rows, keys.count(), columns, output);
     copy_out(output, first, rows, columns, tile.output, tile.output_stride);
   }
 }
 
 void attention_backward(const AttentionTileBackward& op, float* scratch) {
   const AttentionTile& tile = op.forward;
-  const int64_t keys = tile.num_keys, padded = round_up(keys, kWidth), columns = tile.head_size;
+  const int64_t all = tile.num_keys, columns = tile.head_size;
   Arena arena(scratch);
   const bool is_one = tile.values_are_keys;
-  const auto key = arena.matrix(keys, columns), key_columns = arena.matrix(columns, keys);
-  const auto value_columns = is_one ? key_columns : arena.matrix(columns, keys);
-  const auto grad_key = arena.matrix(keys, columns), grad_value = is_one ? grad_key : arena.matrix(keys, columns);
+  const auto key = arena.matrix(all, columns), key_columns = arena.matrix(columns, all);
+  const auto value_columns = is_one ? key_columns : arena.matrix(columns, all);
+  const auto grad_key = arena.matrix(all, columns), grad_value = is_one ? grad_key : arena.matrix(all, columns);
   const auto query = arena.matrix(kQueryBlock, columns), grad_output = arena.matrix(kQueryBlock, columns);
-  const auto weights = arena.matrix(kQueryBlock, keys), grad_weights = arena.matrix(kQueryBlock, keys);
-  const auto factors = arena.matrix(kQueryBlock, keys);
+  const auto weights = arena.matrix(kQueryBlock, most_keys(tile)),
+             grad_weights = arena.matrix(kQueryBlock, most_keys(tile)),
+             factors = arena.matrix(kQueryBlock, most_keys(tile));
 
   if (!is_one) {  // then grad_key, not used yet, holds the values
-    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, keys, columns, grad_key);
-    transpose(grad_key, keys, columns, value_columns);
-    fill_zero(grad_value, keys);
+    copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, all, columns, grad_key);
+    transpose(grad_key, all, columns, value_columns);
+    fill_zero(grad_value, all);
   }
-  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, keys, columns, key);
-  transpose(key, keys, columns, key_columns);
-  fill_zero(grad_key, keys);
+  copy_in(tile.key, tile.key_stride, tile.key_bias, 1, 0, all, columns, key);
+  rotate<false>(tile, 0, all, key);
+  transpose(key, all, columns, key_columns);
+  fill_zero(grad_key, all);
   const auto add_to_sum = [&](int64_t i, const Matrix& rows, int64_t count) {
     if (op.sums != nullptr) {
       add_rows(rows, count, columns, op.sums + i * op.sum_stride);
@@ -329,41 +372,46 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
   }
   for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
     const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
+    const Keys keys(tile, first, rows);
     copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
+    rotate<false>(tile, first, rows, query);
     copy_in(op.grad_output, tile.output_stride, nullptr, 1, first, rows, columns, grad_output);
-    product<false>(plain(query), key_columns, rows, columns, keys, weights);
-    product<false>(plain(grad_output), value_columns, rows, columns, keys, grad_weights);
-    mask_rows(tile, first, rows, factors);
+    product<false>(plain(query), key_columns.from_column(keys.begin), rows, columns, keys.count(), weights);
+    product<false>(plain(grad_output), value_columns.from_column(keys.begin), rows, columns, keys.count(),
+                   grad_weights);
+    mask_rows(tile, first, rows, keys, factors);
     for (int64_t i = 0; i < rows; ++i) {
       float *weight = weights.row(i), *grad = grad_weights.row(i), *factor = factors.row(i);
       const int64_t number = (first + i) * tile.query_number_step;
-      pad_scores(weight, keys, padded);
-      exponentials(weight, padded, tile.log_sum_exp[number]);
+      hide_keys(tile, first + i, keys, weight);
+      exponentials(weight, keys.padded(), tile.log_sum_exp[number]);
       if (op.grad_weight_sums != nullptr) {
-        add_to_row(grad, op.grad_weight_sums[number], padded);
+        add_to_row(grad, op.grad_weight_sums[number], keys.padded());
       }
       if (tile.dropout.is_on) {
-        multiply(grad, factor, padded);
+        multiply(grad, factor, keys.padded());
       }
-      softmax_backward(weight, grad, padded);
+      softmax_backward(weight, grad, keys.padded());
       if (tile.dropout.is_on) {  // as they met the values
-        multiply(weight, factor, padded);
+        multiply(weight, factor, keys.padded());
       }
     }
-    product<true>(transposed(weights), grad_output, keys, rows, columns, grad_value);
-    product<true>(transposed(grad_weights), query, keys, rows, columns, grad_key);
-    product<false>(plain(grad_weights), key, rows, keys, columns, query);
+    product<true>(transposed(weights), grad_output, keys.count(), rows, columns, grad_value.from_row(keys.begin));
+    product<true>(transposed(grad_weights), query, keys.count(), rows, columns, grad_key.from_row(keys.begin));
+    product<false>(plain(grad_weights), key.from_row(keys.begin), rows, keys.count(), columns, query);
     for (int64_t i = 0; i < rows; ++i) {
       scale_row(query.row(i), tile.scale, round_up(columns, kWidth));
     }
+    rotate<true>(tile, first, rows, query);
     add_to_sum(0, query, rows);
     copy_out(query, first, rows, columns, op.grad_query, tile.query_stride);
   }
-  add_to_sum(1, grad_key, keys);
-  copy_out(grad_key, 0, keys, columns, op.grad_key, tile.key_stride);
+  rotate<true>(tile, 0, all, grad_key);
+  add_to_sum(1, grad_key, all);
+  copy_out(grad_key, 0, all, columns, op.grad_key, tile.key_stride);
   if (!is_one) {
-    add_to_sum(2, grad_value, keys);
-    copy_out(grad_value, 0, keys, columns, op.grad_value, tile.value_stride);
+    add_to_sum(2, grad_value, all);
+    copy_out(grad_value, 0, all, columns, op.grad_value, tile.value_stride);
   }
 }
 

@@ -94,6 +94,61 @@ struct BiasActivationBackward {
   Span output;            ///< [T, F]: of the forward pass, once more; may be the memory of `product`
 };
 
+/// output = layer_norm(x).
+struct LayerNorm {
+  ConstSpan x;  ///< [T, H]
+  Norm norm;
+  Span output;        ///< [T, H]
+  float* normalised;  ///< as in ResidualLayerNorm
+  float* rstd;
+};
+
+/// sums [2, H]: of grad_norm_weight, grad_norm_bias.
+struct LayerNormBackward {
+  ConstSpan grad_output;  ///< [T, H]
+  const float* normalised;
+  const float* rstd;
+  const float* norm_weight;
+  ConstSpan residual;  ///< [T, H], added to grad_x; or data nullptr
+  Span grad_x;         ///< [T, H]
+};
+
+/// output = dropout(product + bias) + residual; row numbers as in ResidualLayerNorm.
+struct ResidualDropout {
+  ConstSpan product;  ///< [T, H]
+  const float* bias;
+  ConstSpan residual;  ///< [T, H]
+  Dropout dropout;
+  const int64_t* row_numbers;  ///< [T]
+  Span output;                 ///< [T, H]
+};
+
+/// sums [1, H]: of grad_product, which is grad_bias.
+struct ResidualDropoutBackward {
+  ConstSpan grad_output;  ///< [T, H]
+  Dropout dropout;
+  const int64_t* row_numbers;
+  Span grad_product;  ///< [T, H]
+};
+
+/// output = dropout(activation(a) * b), where a and b are the halves of product + bias; row numbers as
+/// in ResidualLayerNorm.
+struct GatedActivation {
+  ConstSpan product;  ///< [T, 2 F]; all spans hold the same elements
+  const float* bias;  ///< [2 F]
+  ActivationKind kind;
+  Dropout dropout;
+  const int64_t* row_numbers;  ///< [T]
+  Span output;                 ///< [T, F]
+};
+
+/// sums [2, F]: of grad_product, which is grad_bias; or nullptr.
+struct GatedActivationBackward {
+  GatedActivation forward;  ///< its output, computed once more, may be the memory of grad_output
+  ConstSpan grad_output;    ///< [T, F]
+  Span grad_product;        ///< [T, 2 F]
+};
+
 /// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride`
 /// elements apart. Query i draws the blocks {key / 4, first_query_number + i *
 /// query_number_step, step, site}, word key % 4.
@@ -106,7 +161,9 @@ struct AttentionTile {
   float scale;  ///< of the scores
   Dropout dropout;
   uint32_t first_query_number, query_number_step;
-  Span output;  ///< [num_queries, D]
+  const float* rotary;  ///< [.., D], encoder::rotary_table: query and key i are turned by row i; or nullptr
+  int64_t window;       ///< query i sees keys i - window to i + window
+  Span output;          ///< [num_queries, D]
   int64_t output_stride;
   float* log_sum_exp;  ///< [num_queries], `query_number_step` apart; nullptr if backward will not be called
   float* weight_sums;  ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
@@ -176,6 +233,16 @@ struct SimdKernels {
   void (*bias_activation)(const BiasActivation&, int64_t begin, int64_t end, int64_t columns);
   void (*bias_activation_backward)(
       const BiasActivationBackward&, int64_t begin, int64_t end, int64_t columns, float* sums);
+
+  void (*layer_norm)(const LayerNorm&, int64_t begin, int64_t end, int64_t columns, float* scratch);
+  void (*layer_norm_backward)(
+      const LayerNormBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+  void (*residual_dropout)(const ResidualDropout&, int64_t begin, int64_t end, int64_t columns, float* scratch);
+  void (*residual_dropout_backward)(
+      const ResidualDropoutBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+  void (*gated_activation)(const GatedActivation&, int64_t begin, int64_t end, int64_t columns, float* scratch);
+  void (*gated_activation_backward)(
+      const GatedActivationBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
 
   int64_t (*attention_scratch)(int64_t num_keys, int64_t head_size);  ///< floats, for forward and backward
   void (*attention)(const AttentionTile&, float* scratch);

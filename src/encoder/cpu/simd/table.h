@@ -19,6 +19,16 @@ void bias_activation(const BiasActivation& op, int64_t begin, int64_t end, int64
 void bias_activation_backward(
     const BiasActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums);
 
+void layer_norm(const LayerNorm& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
+void layer_norm_backward(
+    const LayerNormBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+void residual_dropout(const ResidualDropout& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
+void residual_dropout_backward(
+    const ResidualDropoutBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+void gated_activation(const GatedActivation& op, int64_t begin, int64_t end, int64_t columns, float* scratch);
+void gated_activation_backward(
+    const GatedActivationBackward& op, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
+
 int64_t attention_scratch(int64_t num_keys, int64_t head_size);
 void attention(const AttentionTile& tile, float* scratch);
 void attention_backward(const AttentionTileBackward& tile, float* scratch);

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "encoder/blocks.h"
+
+/// The arguments of the blocks as their operators take them: checked, and turned into structs.
+namespace mezzo::encoder {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+inline at::Tensor tensor_of(const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); }
+inline int64_t seed_of(const DropoutSite& dropout) { return static_cast<int64_t>(dropout.key.seed); }
+
+/// Kernels take elements as they lie in memory.
+inline at::Tensor dense(const at::Tensor& tensor) { return tensor.defined() ? tensor.contiguous() : tensor; }
+
+/// Row numbers and ids go with the rows.
+inline void check_one_a_row(const char* op, const at::Tensor& numbers, int64_t rows) {
+  TORCH_CHECK_VALUE(!numbers.defined() || (numbers.dim() == 1 && numbers.size(0) == rows), "mezzo::", op, ": ", rows,
+                    " rows need as many ids, positions, types or row numbers, got ", numbers.sizes());
+}
+
+inline void check_norm(const char* op, const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& bias) {
+  const auto bias_sizes = bias.defined() ? bias.sizes() : weight.sizes();
+  TORCH_CHECK_VALUE(
+      rows.dim() == 2 && weight.dim() == 1 && weight.size(0) == rows.size(1) && weight.sizes() == bias_sizes,
+      "mezzo::", op, ": a layer norm of rows ", rows.sizes(), " cannot have a weight ", weight.sizes(), " and a bias ",
+      bias_sizes);
+}
+
+inline Activation parse_activation(const char* op, std::string_view name) {
+  TORCH_CHECK_VALUE(name == "gelu" || name == "gelu_tanh" || name == "relu", "mezzo::", op, ": activation is '", name,
+                    "', expected gelu, gelu_tanh or relu");
+  return name == "gelu" ? Activation::kGelu : name == "relu" ? Activation::kRelu : Activation::kGeluTanh;
+}
+
+inline std::string_view to_string(Activation activation) {
+  return activation == Activation::kGelu ? "gelu" : activation == Activation::kRelu ? "relu" : "gelu_tanh";
+}
+
+/// The linear layers of a block, as its operator takes them: shadows, and biases, of all or of none.
+struct LinearLists {
+  template <class... Params>
+  explicit LinearLists(const Params&... layers)
+      : weights{layers.weight...}, biases{layers.bias...}, shadows{layers.shadow...} {
+    const bool has_shadows = shadows.front().defined();
+    for (const at::Tensor& shadow : shadows) {
+      TORCH_INTERNAL_ASSERT(shadow.defined() == has_shadows, "some layers of a block have a shadow, and some have not");
+    }
+    if (!has_shadows) {
+      shadows.clear();
+    }
+    const bool has_biases = biases.front().defined();
+    for (const at::Tensor& bias : biases) {
+      TORCH_INTERNAL_ASSERT(bias.defined() == has_biases, "some layers of a block have a bias, and some have not");
+    }
+    if (!has_biases) {
+      biases.clear();
+    }
+  }
+  std::vector<at::Tensor> weights, biases, shadows;
+};
+
+struct LinearLayers {
+  LinearLayers(const char* op,
+               size_t count,
+               at::TensorList the_weights,
+               at::TensorList the_biases,
+               at::TensorList the_shadows,
+               bool may_lack_biases = false)
+      : weights(the_weights), biases(the_biases), shadows(the_shadows) {
+    TORCH_CHECK_VALUE(weights.size() == count && (biases.size() == count || (biases.empty() && may_lack_biases)) &&
+                          (shadows.empty() || shadows.size() == count),
+                      "mezzo::", op, ": needs ", count, " weights and biases, and as many shadows or none, got ",
+                      weights.size(), ", ", biases.size(), " and ", shadows.size());
+    for (size_t i = 0; i < count; ++i) {
+      const at::Tensor& bias = biases.empty() ? none : biases[i];
+      TORCH_CHECK_VALUE(weights[i].dim() == 2 &&
+                            (!bias.defined() || (bias.dim() == 1 && bias.size(0) == weights[i].size(0))) &&
+                            (shadows.empty() || shadows[i].sizes() == weights[i].sizes()),
+                        "mezzo::", op, ": weight ", i, " has sizes ", weights[i].sizes(), ", which its bias, ",
+                        bias.defined() ? bias.sizes() : at::IntArrayRef(), ", or its shadow does not fit");
+    }
+  }
+  LinearParams operator[](size_t i) const {
+    return {weights[i], biases.empty() ? none : biases[i], shadows.empty() ? at::Tensor() : shadows[i]};
+  }
+  at::TensorList weights, biases, shadows;
+  at::Tensor none = {};
+};
+
+}  // namespace mezzo::encoder

@@ -1,0 +1,42 @@
+#include "encoder/pre_norm_blocks.h"
+
+#include <ATen/ATen.h>
+
+#include "encoder/reference/parts.h"
+#include "mezzo/amp/module_scope.h"
+
+namespace mezzo::encoder {
+
+at::Tensor reference::pre_norm_attention_block(const at::Tensor& x,
+                                               const PreNormAttentionParams& params,
+                                               const SequenceLayoutPtr& layout) {
+  const auto normed = [&] {
+    const ModuleScope scope("attn_norm");
+    return params.norm.weight.defined() ? layer_norm(x, params.norm) : x;
+  }();
+  const ModuleScope scope("attn");
+  const auto parts = linear(normed, params.query_key_value).chunk(3, 1);
+  const auto context = encoder::packed_attention(parts[0], parts[1], parts[2], params.num_heads, layout,
+                                                 params.weights_dropout, params.positions);
+  if (!params.only_first_rows) {
+    return x + kernels::dropout(linear(context, params.output), params.output_dropout);
+  }
+  const auto& first = layout->first_rows();
+  return x.index_select(0, first) +
+         reference::dropout(linear(context.index_select(0, first), params.output), params.output_dropout, first);
+}
+
+at::Tensor reference::pre_norm_feed_forward_block(const at::Tensor& x,
+                                                  const PreNormFeedForwardParams& params,
+                                                  const at::Tensor& row_numbers) {
+  const auto normed = [&] {
+    const ModuleScope scope("mlp_norm");
+    return layer_norm(x, params.norm);
+  }();
+  const ModuleScope scope("mlp");
+  const auto halves = linear(normed, params.intermediate).chunk(2, 1);
+  const auto inner = activate(halves[0], params.activation) * halves[1];
+  return x + linear(reference::dropout(inner, params.dropout, row_numbers), params.output);
+}
+
+}  // namespace mezzo::encoder

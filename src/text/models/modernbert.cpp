@@ -1,0 +1,293 @@
+// ModernBERT (Warner et al. 2024) on packed rows.
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "encoder/pre_norm_blocks.h"
+#include "encoder/reference/parts.h"
+#include "kernels/dropout.h"
+#include "mezzo/amp/module_scope.h"
+#include "mezzo/text/models/modernbert_config.h"
+#include "text/models/checkpointed.h"
+#include "text/models/model_families.h"
+#include "text/models/modules.h"
+#include "text/models/pooling.h"
+
+// Shapes below: T rows (tokens of all texts), B texts, H hidden size, F
+// intermediate size, C labels.
+
+namespace mezzo::text {
+namespace {
+
+using encoder::SequenceLayoutPtr;
+using kernels::DropoutSite;
+
+/// Which dropout of the model draws: one site each for the embeddings, three a layer, one for the
+/// classifier.
+enum class ModernBertSite : uint32_t { kAttentionWeights, kAttentionOutput, kMlp };
+
+DropoutSite modernbert_site(double p, const DropoutSeed& random, uint32_t index) {
+  return {p, {random.seed, random.step, index}, random.step_offset};
+}
+DropoutSite modernbert_site(double p, const DropoutSeed& random, int64_t layer, ModernBertSite where) {
+  return modernbert_site(p, random, 2 + 3 * static_cast<uint32_t>(layer) + static_cast<uint32_t>(where));
+}
+
+encoder::Activation activation_of(const std::string& name) {
+  return name == "gelu"   ? encoder::Activation::kGelu
+         : name == "relu" ? encoder::Activation::kRelu
+                          : encoder::Activation::kGeluTanh;
+}
+
+std::shared_ptr<LayerNorm> norm_of(const ModernBertConfig& config) {
+  return std::make_shared<LayerNorm>(config.hidden_size, config.norm_eps, config.norm_bias);
+}
+
+class ModernBertEmbeddings : public torch::nn::Module {
+ public:
+  explicit ModernBertEmbeddings(const ModernBertConfig& config)
+      : table_(register_module("tok_embeddings", std::make_shared<Embedding>(config.vocab_size, config.hidden_size))),
+        norm_(register_module("norm", norm_of(config))),
+        dropout_(config.embedding_dropout) {}
+
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
+    const ModuleScope scope("embeddings");
+    const auto rows = norm_->forward(at::embedding(table_->weight, batch.input_ids));
+    return kernels::dropout(rows, modernbert_site(is_training() ? dropout_ : 0, random, 0));
+  }
+
+ private:
+  std::shared_ptr<Embedding> table_;
+  std::shared_ptr<LayerNorm> norm_;
+  double dropout_;
+};
+
+class ModernBertAttention : public torch::nn::Module {
+ public:
+  explicit ModernBertAttention(const ModernBertConfig& config)
+      : query_key_value(register_module(
+            "Wqkv", std::make_shared<Dense>(config.hidden_size, 3 * config.hidden_size, config.attention_bias))),
+        output(register_module(
+            "Wo", std::make_shared<Dense>(config.hidden_size, config.hidden_size, config.attention_bias))) {}
+  std::shared_ptr<Dense> query_key_value, output;
+};
+
+class ModernBertMLP : public torch::nn::Module {
+ public:
+  explicit ModernBertMLP(const ModernBertConfig& config)
+      : intermediate(register_module(
+            "Wi", std::make_shared<Dense>(config.hidden_size, 2 * config.intermediate_size, config.mlp_bias))),
+        output(register_module(
+            "Wo", std::make_shared<Dense>(config.intermediate_size, config.hidden_size, config.mlp_bias))) {}
+  std::shared_ptr<Dense> intermediate, output;
+};
+
+class ModernBertLayer : public torch::nn::Module {
+ public:
+  ModernBertLayer(const ModernBertConfig& config, int64_t number)
+      : attention_norm_(number > 0 ? register_module("attn_norm", norm_of(config)) : nullptr),
+        attention_(register_module("attn", std::make_shared<ModernBertAttention>(config))),
+        mlp_norm_(register_module("mlp_norm", norm_of(config))),
+        mlp_(register_module("mlp", std::make_shared<ModernBertMLP>(config))),
+        activation_(activation_of(config.hidden_activation)),
+        num_heads_(config.num_attention_heads),
+        number_(number),
+        attention_dropout_(config.attention_dropout),
+        mlp_dropout_(config.mlp_dropout) {}
+
+  /// @return [B, H] with `only_first_rows`, else [T, H]
+  at::Tensor forward(const at::Tensor& x,
+                     const SequenceLayoutPtr& layout,
+                     const encoder::TokenPositions& positions,
+                     const DropoutSeed& random,
+                     bool only_first_rows) const {
+    static const at::Tensor none;
+    const ModuleScope scope("layers", number_);
+    const auto site = [&](double p, ModernBertSite where) {
+      return modernbert_site(is_training() ? p : 0, random, number_, where);
+    };
+    const auto attended = encoder::pre_norm_attention_block(
+        x,
+        {.norm = attention_norm_ ? attention_norm_->params() : encoder::LayerNormParams{none, none, 0},
+         .query_key_value = attention_->query_key_value->params(),
+         .output = attention_->output->params(),
+         .num_heads = num_heads_,
+         .positions = positions,
+         .only_first_rows = only_first_rows,
+         .weights_dropout = site(attention_dropout_, ModernBertSite::kAttentionWeights),
+         .output_dropout = site(attention_dropout_, ModernBertSite::kAttentionOutput)},
+        layout);
+    return encoder::pre_norm_feed_forward_block(attended,
+                                                {.norm = mlp_norm_->params(),
+                                                 .intermediate = mlp_->intermediate->params(),
+                                                 .output = mlp_->output->params(),
+                                                 .activation = activation_,
+                                                 .dropout = site(mlp_dropout_, ModernBertSite::kMlp)},
+                                                only_first_rows ? layout->first_rows() : at::Tensor());
+  }
+
+ private:
+  std::shared_ptr<LayerNorm> attention_norm_;
+  std::shared_ptr<ModernBertAttention> attention_;
+  std::shared_ptr<LayerNorm> mlp_norm_;
+  std::shared_ptr<ModernBertMLP> mlp_;
+  encoder::Activation activation_;
+  int64_t num_heads_, number_;
+  double attention_dropout_, mlp_dropout_;
+};
+
+class ModernBertModel : public Encoder {
+ public:
+  explicit ModernBertModel(const ModernBertConfig& config)
+      : config_(config),
+        embeddings_(register_module("embeddings", std::make_shared<ModernBertEmbeddings>(config))),
+        final_norm_(register_module("final_norm", norm_of(config))) {
+    auto list = register_module("layers", std::make_shared<torch::nn::Module>());
+    for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+      layers_.push_back(list->register_module(std::to_string(i), std::make_shared<ModernBertLayer>(config, i)));
+    }
+    const auto table = [&](const char* name, double theta) {  // moves with the parameters, and is not saved
+      return register_buffer(name, encoder::rotary_table(config.max_position_embeddings,
+                                                         config.hidden_size / config.num_attention_heads, theta));
+    };
+    global_rotary_ = table("global_rotary", config.global_rope_theta);
+    local_rotary_ = table("local_rotary", config.local_rope_theta);
+  }
+
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override {
+    const ModuleScope scope("model");
+    const auto layout = layout_of(batch);
+    auto x = embeddings_->forward(batch, random);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const bool is_local = config_.is_local[i], only_first_rows = rows == RowsPer::kText && i + 1 == layers_.size();
+      const auto positions = is_local ? encoder::TokenPositions{local_rotary_, config_.local_attention / 2}
+                                      : encoder::TokenPositions{global_rotary_, std::nullopt};
+      const auto run = [=, layer = layers_[i]](const std::vector<at::Tensor>& inputs) {
+        return layer->forward(inputs[0], layout, positions, random, only_first_rows);
+      };
+      x = checkpointing_ && is_training() ? checkpointed(run, {x}, layers_[i]->parameters()) : run({x});
+    }
+    return final_norm_->forward(x);
+  }
+
+  /// Never: its blocks are fused on CPUs alone, and elsewhere take lengths that the CPU knows.
+  bool takes_unknown_lengths(const at::Device&, at::ScalarType, int64_t) const override { return false; }
+
+  void set_gradient_checkpointing(bool on) override { checkpointing_ = on; }
+
+  int64_t layer_of(std::string_view parameter) const override {
+    constexpr std::string_view kLayer = "layers.";
+    if (parameter.starts_with(kLayer)) {
+      return 1 + std::stoll(std::string(parameter.substr(kLayer.size())));
+    }
+    return parameter.starts_with("embeddings.") ? 0 : config_.num_hidden_layers + 1;
+  }
+
+  RowBytes row_bytes(Precision precision) const override {
+    const auto hidden = static_cast<double>(config_.hidden_size),
+               inner = static_cast<double>(config_.intermediate_size);
+    const auto heads = static_cast<double>(config_.num_attention_heads);
+    const double width = precision == Precision::kFloat32 ? 4 : 2;
+    // A layer: the float32 inputs of its halves; query, key, value and context; the rows of what is
+    // activated and of its gate; and of each head the logarithm of its softmax's sum.
+    const double layer = 8 * hidden + width * (4 * hidden + 2 * inner) + 4 * heads;
+    // Words, normalised; and what the last layer, or the mean, keeps of all rows.
+    const double embeddings = 8 * hidden + (config_.classifier_pooling == "mean" ? layer : (4 + 2 * width) * hidden);
+    // Gradients of the layer's output and input; the normalised rows, the product's input and its
+    // gradient; gradients of the inner rows, and the activated ones.
+    const double work = 12 * hidden + width * (2 * hidden + 3 * inner);
+    return {.embeddings = embeddings, .layer = layer, .work = work};
+  }
+
+ private:
+  ModernBertConfig config_;
+  std::shared_ptr<ModernBertEmbeddings> embeddings_;
+  std::shared_ptr<LayerNorm> final_norm_;
+  std::vector<std::shared_ptr<ModernBertLayer>> layers_;
+  at::Tensor global_rotary_, local_rotary_;
+  bool checkpointing_ = false;
+};
+
+/// What comes before the classifier.
+class ModernBertPredictionHead : public torch::nn::Module {
+ public:
+  explicit ModernBertPredictionHead(const ModernBertConfig& config)
+      : dense_(register_module(
+            "dense", std::make_shared<Dense>(config.hidden_size, config.hidden_size, config.classifier_bias))),
+        norm_(register_module("norm", norm_of(config))),
+        activation_(activation_of(config.classifier_activation)) {}
+
+  at::Tensor forward(const at::Tensor& rows) const {
+    const ModuleScope scope("head");
+    return norm_->forward(encoder::reference::activate(dense_->forward(rows), activation_));
+  }
+
+ private:
+  std::shared_ptr<Dense> dense_;
+  std::shared_ptr<LayerNorm> norm_;
+  encoder::Activation activation_;
+};
+
+/// transformers' ModernBertForSequenceClassification, or ModernBertForTokenClassification.
+class ModernBertForTask : public ModelForTask {
+ public:
+  ModernBertForTask(const ModernBertConfig& config, const Head& head)
+      : ModelForTask(head),
+        config_(config),
+        model_(register_module("model", std::make_shared<ModernBertModel>(config))),
+        head_(register_module("head", std::make_shared<ModernBertPredictionHead>(config))),
+        classifier_(register_module("classifier", std::make_shared<Dense>(config.hidden_size, head.num_outputs))) {}
+
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) override {
+    const bool takes_mean = head().rows == RowsPer::kText && config_.classifier_pooling == "mean";
+    auto rows = model_->forward(batch, random, takes_mean ? RowsPer::kToken : head().rows);
+    if (takes_mean) {
+      rows = mean_of_sequences(rows, *layout_of(batch));
+    }
+    rows = head_->forward(rows);
+    const ModuleScope scope("classifier");
+    const double p = is_training() ? config_.classifier_dropout : 0;
+    return classifier_->forward(kernels::dropout(rows, modernbert_site(p, random, 1)));
+  }
+
+  const ModelConfig& config() const override { return config_; }
+  std::string_view base_model_prefix() const override { return "model"; }
+  Encoder& encoder() override { return *model_; }
+  const Encoder& encoder() const override { return *model_; }
+
+ protected:
+  /// Normal distributions, cut off, narrower for what is added to the residual rows.
+  void init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) override {
+    if (name.ends_with("bias") || parameter.dim() == 1) {
+      parameter.fill_(name.ends_with("bias") ? 0 : 1);
+      return;
+    }
+    const auto layers = static_cast<double>(config_.num_hidden_layers);
+    const bool is_output = name.ends_with(".Wo.weight") || name == "head.dense.weight";
+    const double std = name == "classifier.weight" ? 1 / std::sqrt(static_cast<double>(config_.hidden_size))
+                       : is_output                 ? config_.initializer_range / std::sqrt(2 * layers)
+                                                   : config_.initializer_range;
+    const double cutoff = config_.initializer_cutoff_factor, bound = std::erf(cutoff / std::numbers::sqrt2);
+    parameter.uniform_(-bound, bound, generator).erfinv_().mul_(std * std::numbers::sqrt2);
+    parameter.clamp_(-cutoff * std, cutoff * std);  // the ends of the interval are infinitely far
+  }
+
+ private:
+  ModernBertConfig config_;
+  std::shared_ptr<ModernBertModel> model_;
+  std::shared_ptr<ModernBertPredictionHead> head_;
+  std::shared_ptr<Dense> classifier_;
+};
+
+}  // namespace
+
+ModelFamily modernbert_family() {
+  return {.model_type = "modernbert",
+          .read_config = read_modernbert_config,
+          .make_model = [](const ModelConfig& config, const Head& head) -> std::shared_ptr<ModelForTask> {
+            return std::make_shared<ModernBertForTask>(dynamic_cast<const ModernBertConfig&>(config), head);
+          }};
+}
+
+}  // namespace mezzo::text
