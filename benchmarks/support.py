@@ -33,24 +33,31 @@ def parser(description):
 
 
 def write_config(folder, model):
-    path = Path(folder) / f"config-{model['num_hidden_layers']}x{model['hidden_size']}.json"
+    path = Path(folder) / f"config-{name_of(model)}.json"
     path.write_text(json.dumps(model))
     return path
+
+
+def name_of(model):
+    """Of a family and a size, whose fields each family has names of its own for."""
+    layers, hidden = (model.get(name, model.get(other)) for name, other in [("num_hidden_layers", "n_layers"), ("hidden_size", "dim")])
+    return f"{model['model_type']}-{layers}x{hidden}"
 
 
 def fresh_model(folder, model, vocab, labels=6, seed=0):
     """A Hugging Face folder with fresh weights, for programs that shall start from the same ones."""
     import torch
-    from transformers import BertConfig, BertForSequenceClassification
+    from transformers import AutoConfig, AutoModelForSequenceClassification
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
-    folder = Path(folder) / f"fresh-{model['num_hidden_layers']}x{model['hidden_size']}"
+    folder = Path(folder) / f"fresh-{name_of(model)}"
     if not folder.exists():
         torch.manual_seed(seed)
-        sizes = {key: value for key, value in model.items() if key != "model_type"}
-        BertForSequenceClassification(BertConfig(num_labels=labels, **sizes)).save_pretrained(folder)
+        config = AutoConfig.for_model(**model, num_labels=labels)
+        AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
         (folder / "vocab.txt").write_bytes(Path(vocab).read_bytes())
+        (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="BertTokenizer")))
     return folder
 
 

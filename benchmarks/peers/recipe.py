@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, BertTokenizer
 
+# What the families call their dropouts.
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "seq_classif_dropout",
+            "embedding_dropout", "mlp_dropout", "classifier_dropout")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -19,6 +22,7 @@ def add_flags(parser):
     parser.add_argument("--threads", type=int, default=0, help="0: PyTorch's choice")
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--seed", type=int, default=123)
+    parser.add_argument("--attention", choices=["sdpa", "eager"], default="sdpa")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
 
 
@@ -46,16 +50,19 @@ def load_tokenizer(options):
 
 
 def load_model(options, labels, dropout=None):
-    """The model as transformers makes it. Both recipes take its own choice of attention, which is PyTorch's fused one."""
-    config = BertConfig.from_pretrained(options.model) if options.model else BertConfig.from_json_file(options.model_config)
-    config.num_labels = labels
-    if dropout is not None:
-        config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
+    """The model as transformers makes it. Both recipes take PyTorch's fused attention, or the family's own where it has no other."""
     if options.model:
-        model = BertForSequenceClassification.from_pretrained(options.model, config=config, attn_implementation="sdpa")
+        config = AutoConfig.from_pretrained(options.model)
     else:
-        config._attn_implementation = "sdpa"
-        model = BertForSequenceClassification(config)
+        config = AutoConfig.for_model(**json.loads(options.model_config.read_text()))
+    config.num_labels = labels
+    for name in DROPOUTS:
+        if dropout is not None and isinstance(getattr(config, name, None), (int, float)):
+            setattr(config, name, dropout)
+    if options.model:
+        model = AutoModelForSequenceClassification.from_pretrained(options.model, config=config, attn_implementation=options.attention)
+    else:
+        model = AutoModelForSequenceClassification.from_config(config, attn_implementation=options.attention)
     return model.to(options.device)
 
 

@@ -81,11 +81,10 @@ def mean_seconds(seconds, rows, mean_rows):
 
 
 def no_decay_groups(model):
-    plain = ("bias", "LayerNorm.weight")
-    named = list(model.named_parameters())
+    plain = [p for p in model.parameters() if p.dim() == 1]  # biases and norms
     return [
-        dict(params=[p for name, p in named if not name.endswith(plain)], weight_decay=0.01),
-        dict(params=[p for name, p in named if name.endswith(plain)], weight_decay=0.0),
+        dict(params=[p for p in model.parameters() if p.dim() > 1], weight_decay=0.01),
+        dict(params=plain, weight_decay=0.0),
     ]
 
 
