@@ -5,7 +5,7 @@
 # that want a GPU, and the benchmarks.
 #   bash scripts/bundle.sh DIR
 set -euo pipefail
-if (($# != 1)); then
+if (($# != 1)) || [[ -z $1 || $1 == -* ]]; then
   echo "bundle: name the folder to make: bash scripts/bundle.sh DIR" >&2
   exit 2
 fi
@@ -21,8 +21,13 @@ if ! dpkg-query -L "${packages[@]}" >/dev/null 2>&1; then
   echo "bundle: some of ${packages[*]} are not installed; run bash scripts/setup.sh test first" >&2
   exit 1
 fi
+if ! git ls-files --error-unmatch scripts/bundle.sh >/dev/null 2>&1; then
+  echo "bundle: $PWD is no git checkout of mezzo that git lets this user read, which says what its sources are" >&2
+  exit 1
+fi
 
 mkdir -p "$bundle/mezzo" "$bundle/third_party"
+trap 'rm -rf "$bundle/mezzo" "$bundle/third_party" "$bundle/shared"; echo "bundle: not done; what was made is removed" >&2' EXIT
 git ls-files -z | tar --null --files-from=- -cf - | tar -xf - -C "$bundle/mezzo"
 # Headers, CMake packages and the libraries that those ask for; LibTorch has Gloo's inside.
 dpkg-query -L "${packages[@]}" | grep -E '^/usr/(include/|share/cmake/|lib/)' | grep -Ev '/pkgconfig|libgloo|/Gloo' | sort -u |
@@ -41,4 +46,5 @@ fi
 
 cp scripts/bundle/build.sh scripts/bundle/gpu.sh "$bundle"
 chmod +x "$bundle/build.sh" "$bundle/gpu.sh"
+trap - EXIT
 echo "bundle: $bundle holds $(du -sh "$bundle" | cut -f1); copy it to the machine, and run bash build.sh there"

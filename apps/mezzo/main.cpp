@@ -117,6 +117,7 @@ void hold_places_of_standard_files() {
 
 int main(int argc, char** argv) {
   hold_places_of_standard_files();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file above the limit that was set fails to be written, as on a full disk
   // c10d tells of every socket that breaks, with a backtrace. What broke is said
   // by the error that follows.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {

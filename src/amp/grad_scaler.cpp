@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "amp/recording_scope.h"
 #include "amp/scaled_gradients.h"
 #include "kernels/device_scalars.h"
 #include "mezzo/amp/overflow_report.h"
@@ -219,7 +220,7 @@ void GradScaler::update() {
 void GradScaler::check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf) {
   const int64_t most = options_.max_consecutive_skips();
   const bool waits_for_nothing = found_inf.is_cpu() || !optimizer.applies_scale_itself();
-  if (most == 0 || (!waits_for_nothing && updates_since_skips_were_read_ + 1 < most)) {
+  if (most == 0 || RecordingScope::is_open() || (!waits_for_nothing && updates_since_skips_were_read_ + 1 < most)) {
     return;
   }
   updates_since_skips_were_read_ = 0;

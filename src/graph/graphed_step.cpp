@@ -17,6 +17,7 @@
 
 #include "amp/op_watchers.h"
 #include "amp/policy_region.h"
+#include "amp/recording_scope.h"
 #include "graph/device_graph.h"
 #include "memory/device_copy.h"
 #include "mezzo/amp/finite_tracer.h"
@@ -291,6 +292,7 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
   auto graph = graphs_->of_device->new_graph();  // where the step throws, it ends the recording
   Tensors outputs;
   const auto watchers = op_watchers_begun();
+  const RecordingScope recording;
   try {
     graph->begin();
     outputs = detached(step_(detached(buffers)));

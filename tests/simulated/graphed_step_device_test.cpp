@@ -230,6 +230,15 @@ class GraphedStepDeviceTest : public DeviceTest {
   };
 };
 
+TEST_F(GraphedStepDeviceTest, DoesNotReadSkipsWhileAStepIsRecorded) {
+  const Recipe recipe{.name = "",
+                      .optimizer = adamw,
+                      .scaler = GradScalerOptions().init_scale(16).max_consecutive_skips(1)};  // read in every eager step
+  Training training(recipe, device);
+  GraphedStep step(device, [&](const Tensors& inputs) { return training.step(inputs); });
+  warm_up(step, batches(device).front());
+}
+
 TEST_F(GraphedStepDeviceTest, WarmsUpThenRecordsThenReplays) {
   GraphedStep step(device, add);
   std::vector<std::string> reasons;

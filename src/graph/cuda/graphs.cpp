@@ -2,11 +2,14 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/util/Exception.h>
 
+#include <functional>
 #include <utility>
 
 namespace mezzo::cuda {
@@ -16,7 +19,7 @@ using Pool = std::shared_ptr<const at::MempoolId_t>;
 
 class Graph final : public DeviceGraph {
  public:
-  Graph(c10::Device device, Pool pool) : device_(device), pool_(std::move(pool)), graph_(/*keep_graph=*/true) {}
+  Graph(c10::Device device, Pool pool) : device_(device), pool_(std::move(pool)), graph_(kKeepsGraph) {}
   ~Graph() override {
     if (is_recording_) {
       abandon();
@@ -26,8 +29,7 @@ class Graph final : public DeviceGraph {
   Graph& operator=(const Graph&) = delete;
 
   void begin() override {
-    // What eager steps have left in the allocator's cache is of no use to a graph's pool.
-    c10::cuda::CUDACachingAllocator::emptyCache();
+    make_room();
     is_recording_ = true;
     // Other threads may go on with theirs, such as pinning the memory of the next batch.
     graph_.capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
@@ -69,8 +71,36 @@ class Graph final : public DeviceGraph {
       ignoring_errors([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(*pool_); });
       ignoring_errors([&] { c10::cuda::CUDACachingAllocator::releasePool(device_.index(), *pool_); });
       ignoring_errors([&] { at::getHostAllocator(at::kCUDA)->release_pool(*pool_); });
+      ignoring_errors([&] { record_nothing(); });
     }
   }
+
+  /// A recording needs about what the eager step before it left in the allocator's cache, from where
+  /// it cannot take it.
+  void make_room() const {
+    constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_.index());
+    const int64_t cached = stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
+    size_t available = 0, total = 0;
+    C10_CUDA_CHECK(cudaMemGetInfo(&available, &total));
+    if (available < static_cast<size_t>(cached)) {
+      c10::cuda::CUDACachingAllocator::emptyCache();
+    }
+  }
+
+  /// LibTorch 2.11 tells its generators of a recording's end where that was a good one alone: until
+  /// then they would refuse to draw.
+  static void record_nothing() {
+    const auto something = at::zeros({1}, at::kCUDA);
+    at::cuda::CUDAGraph graph(kKeepsGraph);
+    graph.capture_begin(at::cuda::graph_pool_handle(), cudaStreamCaptureModeThreadLocal);
+    something.fill_(0);
+    graph.capture_end();
+  }
+
+  /// Instantiating is asked for and not done by capture_end, which would end the pool's use twice
+  /// where that fails.
+  static constexpr bool kKeepsGraph = true;
 
   const c10::Device device_;
   const Pool pool_;

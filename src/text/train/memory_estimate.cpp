@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "text/train/recorded_steps.h"
+
 namespace mezzo::text {
 namespace {
 
@@ -73,9 +75,10 @@ MemoryEstimate estimate_memory(
   const bool is_sharded = config.zero_stage == 1 && ranks > 1;
   estimate.optimizer = state * (is_sharded ? std::max(parameters / ranks, largest_parameter(model)) : parameters);
   estimate.activations = activation_bytes(model, precision, config, batch);
-  estimate.total = estimate.weights + estimate.optimizer +
-                   (accumulates || ranks > 1 ? estimate.gradients + estimate.activations
-                                             : std::max(estimate.gradients, estimate.activations));
+  const int64_t of_step = accumulates || ranks > 1 ? estimate.gradients + estimate.activations
+                                                   : std::max(estimate.gradients, estimate.activations);
+  const bool is_recorded = !config.eager && can_record_steps(model.parameters().front().device(), ranks);
+  estimate.total = estimate.weights + estimate.optimizer + (is_recorded ? 2 : 1) * of_step;
   return estimate;
 }
 

@@ -28,7 +28,8 @@ struct BatchShape {
 /// Estimates the fullest moment of a step. Without accumulation and on one rank, the larger of
 /// gradients and activations counts, not both: a step drops its gradients at its end, and backward
 /// makes them layer by layer as it gives the activations back. Micro-batches after the first, and
-/// buckets that are exchanged among ranks, need both.
+/// buckets that are exchanged among ranks, need both. Steps that are recorded into graphs need what
+/// counts twice: the graphs' memory stays theirs, and the first step of each kind runs beside it.
 /// @param config  for the optimizer, masters, checkpointing, accumulation and ZeRO
 /// @param model  whose weights need not be there yet
 MemoryEstimate estimate_memory(

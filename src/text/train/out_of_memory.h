@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstdint>
 #include <string>
 
@@ -12,7 +14,8 @@ namespace mezzo::text {
 /// @param longest_text  tokens of the longest text of the step
 std::string describe_out_of_memory(const TrainConfig& config,
                                    int64_t step,
-                                   const std::string& device,
+                                   const c10::Device& device,
+                                   int ranks,
                                    int64_t longest_text);
 
 }  // namespace mezzo::text

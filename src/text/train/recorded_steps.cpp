@@ -42,10 +42,14 @@ GraphedStepOptions options_of(const TrainConfig& config) {
 
 }  // namespace
 
+bool can_record_steps(const c10::Device& device, int ranks) {
+  return !device.is_cpu() && ranks == 1 && GraphedStep::is_available(device);
+}
+
 RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks, Compute compute)
     : setup_(setup),
       compute_(std::move(compute)),
-      is_possible_(!setup.device.is_cpu() && ranks.size() == 1 && GraphedStep::is_available(setup.device)),
+      is_possible_(can_record_steps(setup.device, ranks.size())),
       step_(
           setup.device,
           [this](const std::vector<at::Tensor>& tensors) { return std::vector{compute_(unpack(tensors))}; },

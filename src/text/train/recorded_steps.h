@@ -12,6 +12,9 @@
 
 namespace mezzo::text {
 
+/// Whether steps on this device can be recorded: never with several ranks.
+bool can_record_steps(const c10::Device& device, int ranks);
+
 /// Training steps on a device that has graphs, recorded once for each kind of batch and replayed:
 /// one word of the CPU's where there were thousands of launches. Rows are rounded up with filler,
 /// so that few kinds come up, and how long the texts are is known to the device alone. A step
@@ -25,9 +28,8 @@ class RecordedSteps {
   /// @param compute  what GraphedStep can record
   RecordedSteps(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks, Compute compute);
 
-  /// Whether the step can be recorded: never with several ranks, nor where the model needs to know
-  /// the texts' lengths. Of device and batches alone, so that a resumed run decides as the first one
-  /// did.
+  /// Whether the step can be recorded: not where the model needs to know the texts' lengths. Of device
+  /// and batches alone, so that a resumed run decides as the first one did.
   bool take(const StepBatches& batches) const;
 
   /// One step. Never waits for the device, but where it records, or `compute` does.

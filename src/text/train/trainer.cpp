@@ -200,7 +200,7 @@ class Trainer {
           longest = std::max(longest, setup_.train.ids[text].size());
         }
       }
-      TORCH_CHECK(false, describe_out_of_memory(config_, step + 1, setup_.device.str(), static_cast<int64_t>(longest)));
+      TORCH_CHECK(false, describe_out_of_memory(config_, step + 1, setup_.device, ranks_.size(), static_cast<int64_t>(longest)));
     }
   }
 

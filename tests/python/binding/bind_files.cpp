@@ -34,7 +34,7 @@ void bind_files(py::module_& m) {
       },
       py::arg("path"), py::arg("limit") = 0, py::arg("labels_required") = true);
   m.def("split_dataset", [](std::vector<std::string> texts, std::vector<int64_t> labels, double ratio, uint64_t seed) {
-    const auto [first, second] = split_dataset({std::move(texts), at::tensor(labels)}, ratio, seed);
+    const auto [first, second] = split_dataset({.texts = std::move(texts), .targets = at::tensor(labels)}, ratio, seed);
     return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
   });
 
