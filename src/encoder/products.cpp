@@ -8,6 +8,8 @@
 #include <ATen/ops/mm.h>
 #include <c10/core/TensorOptions.h>
 
+#include "kernels/dtypes.h"
+
 namespace mezzo::encoder {
 namespace {
 
@@ -17,10 +19,10 @@ bool has_wider_products(const at::Tensor& a) {
   return op.hasKernelForDispatchKey(c10::computeDispatchKey(a.scalar_type(), a.layout(), a.device()));
 }
 
-/// Of a dtype that is not the product's: cuBLAS writes what it sums up in float32;
-/// others are given float32.
+/// Of a dtype that is not the factors': of those in half precision cuBLAS writes what it sums up in
+/// float32; others are converted first.
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
-  if (has_wider_products(a)) {
+  if (dtype == at::kFloat && is_half(a.scalar_type()) && has_wider_products(a)) {
     return a.dim() == 3 ? at::bmm(a, b, dtype) : at::mm(a, b, dtype);
   }
   return at::matmul(a.to(dtype), b.to(dtype));

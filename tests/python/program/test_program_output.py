@@ -71,7 +71,6 @@ def test_a_file_of_predictions_is_whole_or_not_there(model, tmp_path):
 
     def no_large_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     done = subprocess.run([PROGRAM, "predict", "--model", model, "--data", model / "rows.txt", "--output", output],
                           capture_output=True, text=True, timeout=PATIENCE, preexec_fn=no_large_files)
