@@ -5,7 +5,7 @@
 namespace mezzo::text {
 
 /// What a run writes into its folder, beside run.json, tensorboard/ and checkpoints/.
-inline constexpr std::array kRunFiles = {"metrics.jsonl", "model.safetensors",     "config.json",
-                                         "vocab.txt",     "tokenizer_config.json", "report.html"};
+inline constexpr std::array kRunFiles = {"metrics.jsonl",  "model.safetensors",     "config.json", "vocab.txt",
+                                         "tokenizer.json", "tokenizer_config.json", "report.html"};
 
 }  // namespace mezzo::text

@@ -29,26 +29,4 @@ bool AddedTokenMatcher::touches_word(std::string_view text, size_t begin, size_t
   return end < text.size() && is_word(decode_utf8(after));
 }
 
-/// Where the white space at the end of `text` begins.
-size_t AddedTokenMatcher::strip_end(std::string_view text) {
-  size_t end = text.size();
-  while (end > 0) {
-    const char32_t c = last_code_point(text.substr(0, end));
-    if (!(unicode::properties(c).flags & unicode::kWhiteSpace)) break;
-    do --end;
-    while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80);
-  }
-  return end;
-}
-
-/// Where the white space from `begin` on ends.
-size_t AddedTokenMatcher::strip_begin(std::string_view text, size_t begin) {
-  while (begin < text.size()) {
-    const char* p = text.data() + begin;
-    if (!(unicode::properties(decode_utf8(p)).flags & unicode::kWhiteSpace)) break;
-    begin = p - text.data();
-  }
-  return begin;
-}
-
 }  // namespace mezzo::text

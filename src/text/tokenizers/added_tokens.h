@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "text/tokenizers/double_array_trie.h"
+#include "text/tokenizers/white_space.h"
 
 namespace mezzo::text {
 
@@ -59,8 +60,9 @@ class AddedTokenMatcher {
       size_t end = i + match.length;
       i = end;
       if (token.single_word && touches_word(text, begin, end)) continue;
-      if (token.lstrip) begin = begin > done ? done + strip_end(text.substr(done, begin - done)) : done;
-      if (token.rstrip) end = space_end = end < space_end ? space_end : strip_begin(text, end);
+      if (token.lstrip) begin = begin > done ? done + trim_end(text.substr(done, begin - done)).size() : done;
+      if (token.rstrip)
+        end = space_end = end < space_end ? space_end : text.size() - trim_begin(text.substr(end)).size();
       if (begin >= end) continue;  // white space that the token before has taken
       if (done < begin) visit(TextSplit{text.substr(done, begin - done)});
       visit(TextSplit{text.substr(begin, end - begin), token.id});
@@ -72,8 +74,6 @@ class AddedTokenMatcher {
  private:
   size_t find_first(std::string_view text, size_t from) const;
   static bool touches_word(std::string_view text, size_t begin, size_t end);
-  static size_t strip_end(std::string_view text);
-  static size_t strip_begin(std::string_view text, size_t begin);
 
   std::vector<AddedToken> tokens_;
   DoubleArrayTrie trie_;     // ids are indices into tokens_

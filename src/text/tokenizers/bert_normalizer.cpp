@@ -70,7 +70,7 @@ void BertNormalizer::compile_decomposed(char32_t c, std::vector<Action>& out) co
 }
 
 BertNormalizer::Action BertNormalizer::compile_final(char32_t c) {
-  const uint8_t flags = unicode::properties(c).flags;
+  const uint16_t flags = unicode::properties(c).flags;
   const Kind kind = flags & unicode::kWhiteSpace    ? Kind::kSpace
                     : flags & unicode::kPunctuation ? Kind::kIsolate
                                                     : Kind::kCopy;

@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <unordered_map>
 
 #include "text/io/utf8.h"
-#include "text/tokenizers/added_tokens.h"
+#include "text/tokenizers/added_vocabulary.h"
 #include "text/tokenizers/bert_normalizer.h"
 #include "text/tokenizers/double_array_trie.h"
+#include "text/tokenizers/post_processor.h"
 #include "text/tokenizers/tokenizer_files.h"
+#include "text/tokenizers/tokens.h"
 #include "text/tokenizers/vocab_txt.h"
 #include "text/tokenizers/wordpiece.h"
 
@@ -21,9 +22,9 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 /// Collects words and hands them to WordPiece, until there are more than `limit` ids.
-class WordSink {
+class WordPieceSink {
  public:
-  WordSink(const WordPiece& wordpiece, size_t limit, Ids& ids) : wordpiece_(wordpiece), limit_(limit), ids_(ids) {}
+  WordPieceSink(const WordPiece& wordpiece, size_t limit, Ids& ids) : wordpiece_(wordpiece), limit_(limit), ids_(ids) {}
 
   void append(char c) { word_.push_back(c); }
   void append(std::string_view bytes) { word_.append(bytes); }
@@ -48,9 +49,6 @@ class WordSink {
   Ids& ids_;
   std::string word_;
 };
-
-/// For messages: one line, whatever the token.
-std::string quoted(const std::string& token) { return nlohmann::json(token).dump(); }
 
 std::vector<std::pair<std::string_view, int32_t>> views(const std::vector<std::pair<std::string, int32_t>>& vocab) {
   return {vocab.begin(), vocab.end()};
@@ -77,8 +75,11 @@ struct BertTokenizer::Impl {
     cls_id = base_id(spec.cls_token, spec.cls_id);
     sep_id = base_id(spec.sep_token, spec.sep_id);
     tokens = spec.vocab;
-    assign_added_ids();
-    build_matchers();
+    added = AddedVocabulary(
+        spec.source, std::move(spec.added_tokens), tokens,
+        [this](const std::string& token) { return trie.find(token); },
+        [this](std::string_view text) { return normalizer.normalize(text); });
+    spec.added_tokens = added.tokens();
   }
 
   /// Refuses a vocabulary without the special tokens, by name, before anything is made of it.
@@ -102,62 +103,16 @@ struct BertTokenizer::Impl {
     return found;
   }
 
-  /// A token that the vocabulary has not gets the next id behind it, as in tokenizers.
-  void assign_added_ids() {
-    const auto vocab_count = static_cast<int32_t>(spec.vocab.size());
-    int32_t largest_added = -1;
-    std::erase_if(spec.added_tokens, [](const AddedToken& token) { return token.content.empty(); });
-    for (AddedToken& token : spec.added_tokens) {
-      int32_t id = trie.find(token.content);
-      if (id < 0) {
-        id = std::max(largest_added + 1, vocab_count);
-        TORCH_CHECK_VALUE(id > spec.vocab.back().second, spec.source, ": the added token ", quoted(token.content),
-                          " would get the id ", id, ", which the vocabulary has; remove equal lines and gaps there");
-        tokens.emplace_back(token.content, id);
-      }
-      TORCH_CHECK_VALUE(token.id < 0 || token.id == id, spec.source, ": the added token ", quoted(token.content),
-                        " is listed with the id ", token.id, " but its place in the vocabulary is ", id,
-                        "; fetch the files again");
-      token.id = id;
-      largest_added = std::max(largest_added, id);
-    }
-  }
-
-  void build_matchers() {
-    std::vector<AddedToken> raw, normalized;
-    std::vector<std::string> raw_patterns, normalized_patterns;
-    std::unordered_map<std::string, std::string> contents;
-    for (const AddedToken& token : spec.added_tokens) {
-      if (!token.normalized) {
-        raw.push_back(token);
-        raw_patterns.push_back(token.content);
-        continue;
-      }
-      std::string pattern = normalizer.normalize(token.content);
-      TORCH_CHECK_VALUE(!pattern.empty(), spec.source, ": the added token ", quoted(token.content),
-                        " is empty once normalized; set its \"normalized\" to false");
-      const auto [same, is_new] = contents.emplace(pattern, token.content);
-      // Hugging Face then finds the one or the other, by chance.
-      TORCH_CHECK_VALUE(is_new, spec.source, ": the added tokens ", quoted(same->second), " and ",
-                        quoted(token.content),
-                        " are equal once normalized; set \"normalized\" to false for one of them");
-      normalized.push_back(token);
-      normalized_patterns.push_back(std::move(pattern));
-    }
-    raw_tokens = AddedTokenMatcher(std::move(raw), raw_patterns);
-    normalized_tokens = AddedTokenMatcher(std::move(normalized), normalized_patterns);
-  }
-
   /// Appends the ids of a text without special tokens. Stops early once
   /// there are more than `limit`.
   void append_ids(std::string_view text, size_t limit, Ids& ids) const {
     std::string repaired;
     if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
-    WordSink sink(wordpiece, limit, ids);
-    raw_tokens.split(text, [&](TextSplit split) {
+    WordPieceSink sink(wordpiece, limit, ids);
+    added.raw().split(text, [&](TextSplit split) {
       if (split.id >= 0) {
         ids.push_back(split.id);
-      } else if (normalized_tokens.empty()) {
+      } else if (added.normalized().empty()) {
         normalizer.run(split.text, sink);
         sink.end_word();
       } else {
@@ -166,8 +121,8 @@ struct BertTokenizer::Impl {
     });
   }
 
-  void append_normalized(const std::string& text, WordSink& sink, Ids& ids) const {
-    normalized_tokens.split(text, [&](TextSplit split) {
+  void append_normalized(const std::string& text, WordPieceSink& sink, Ids& ids) const {
+    added.normalized().split(text, [&](TextSplit split) {
       if (split.id >= 0) {
         ids.push_back(split.id);
       } else {
@@ -177,20 +132,12 @@ struct BertTokenizer::Impl {
     });
   }
 
-  /// How many ids `max_length` leaves to the texts.
-  static size_t budget(int64_t max_length, int64_t num_special) {
-    if (max_length == 0) return std::numeric_limits<size_t>::max();
-    TORCH_CHECK_VALUE(max_length >= num_special, "BertTokenizer::encode: max_length must be 0 (no limit) or at least ",
-                      num_special, ", the number of special tokens, got ", max_length);
-    return static_cast<size_t>(max_length - num_special);
-  }
-
   TokenizerSpec spec;
   DoubleArrayTrie trie;
   int32_t unk_id;
   WordPiece wordpiece;
   BertNormalizer normalizer, splitter;
-  AddedTokenMatcher raw_tokens, normalized_tokens;
+  AddedVocabulary added;
   int32_t pad_id = -1, cls_id = -1, sep_id = -1;
   std::vector<std::pair<std::string, int32_t>> tokens;  // vocabulary and added tokens, sorted by id
 };
@@ -211,34 +158,30 @@ BertTokenizer BertTokenizer::from_vocab(const std::filesystem::path& vocab_txt, 
 }
 
 Encoding BertTokenizer::encode(std::string_view text, int64_t max_length) const {
-  const size_t budget = Impl::budget(max_length, 2);
+  const size_t budget = text_budget(max_length, 2);
+  const bool cuts_the_end = impl_->spec.truncation_side == TruncationSide::kRight && max_length != 0;
   Encoding encoding;
   Ids& ids = encoding.input_ids;
   ids.push_back(impl_->cls_id);
-  impl_->append_ids(text, budget == std::numeric_limits<size_t>::max() ? budget : budget + 1, ids);
+  impl_->append_ids(text, cuts_the_end ? budget + 1 : std::numeric_limits<size_t>::max(), ids);
   encoding.truncated = ids.size() - 1 > budget;
-  if (encoding.truncated) ids.resize(budget + 1);
+  if (encoding.truncated) {
+    const size_t lost = ids.size() - 1 - budget;
+    if (!cuts_the_end) ids.erase(ids.begin() + 1, ids.begin() + 1 + static_cast<std::ptrdiff_t>(lost));
+    ids.resize(budget + 1);
+  }
   ids.push_back(impl_->sep_id);
   encoding.token_type_ids.assign(ids.size(), 0);
   return encoding;
 }
 
 Encoding BertTokenizer::encode(std::string_view text, std::string_view pair, int64_t max_length) const {
-  const size_t budget = Impl::budget(max_length, 3);
+  const size_t budget = text_budget(max_length, 3);
   Ids first, second;
   impl_->append_ids(text, std::numeric_limits<size_t>::max(), first);
   impl_->append_ids(pair, std::numeric_limits<size_t>::max(), second);
   Encoding encoding;
-  encoding.truncated = first.size() + second.size() > budget;
-  if (encoding.truncated) {
-    // The shorter text stays whole while it fits into half; the odd token goes to the
-    // longer, the second of equals.
-    const bool first_is_longer = first.size() > second.size();
-    Ids& longer = first_is_longer ? first : second;
-    Ids& shorter = first_is_longer ? second : first;
-    shorter.resize(std::min(shorter.size(), budget / 2));
-    longer.resize(budget - shorter.size());
-  }
+  encoding.truncated = truncate(first, second, budget, impl_->spec.truncation_side);
   Ids& ids = encoding.input_ids;
   ids.reserve(first.size() + second.size() + 3);
   ids.push_back(impl_->cls_id);
@@ -258,14 +201,7 @@ int32_t BertTokenizer::sep_id() const { return impl_->sep_id; }
 int64_t BertTokenizer::vocab_size() const { return int64_t{impl_->tokens.back().second} + 1; }
 const BertTokenizerOptions& BertTokenizer::options() const { return impl_->spec.options; }
 
-const std::string& BertTokenizer::token(int32_t id) const {
-  const auto& tokens = impl_->tokens;
-  const auto found =
-      std::lower_bound(tokens.begin(), tokens.end(), id, [](const auto& token, int32_t i) { return token.second < i; });
-  TORCH_CHECK_VALUE(found != tokens.end() && found->second == id, "BertTokenizer::token: no token of ",
-                    impl_->spec.source, " has the id ", id, "; ids go from 0 to ", vocab_size() - 1);
-  return found->first;
-}
+const std::string& BertTokenizer::token(int32_t id) const { return token_of(impl_->tokens, id, impl_->spec.source); }
 
 void BertTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length) const {
   write_tokenizer_folder(impl_->spec, model_max_length != 0 ? model_max_length : options().model_max_length(), folder);

@@ -26,7 +26,7 @@ int32_t JsonField::as_id() const {
 
 void JsonField::expect(bool holds, const std::string& expected) const {
   TORCH_CHECK_VALUE(holds, *file_, ": ", name_.empty() ? "the file" : name_, " must be ", expected, ", got ",
-                    describe(*value_), "; check that the file is whole and belongs to a BERT tokenizer");
+                    describe(*value_), "; check that the file is whole and of a tokenizer that mezzo reads");
 }
 
 }  // namespace mezzo::text

@@ -1,13 +1,23 @@
 #include "mezzo/text/tokenizers/tokenizer.h"
 
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "text/io/json_file.h"
+#include "text/tokenizers/pipeline_files.h"
+#include "text/tokenizers/pipeline_tokenizer.h"
+#include "text/tokenizers/tokenizer_json.h"
 
 namespace mezzo::text {
 
-// What reads the files refuses those of other kinds.
-
 std::shared_ptr<const Tokenizer> Tokenizer::from_pretrained(const std::filesystem::path& folder) {
-  return std::make_shared<BertTokenizer>(BertTokenizer::from_pretrained(folder));
+  const TokenizerConfig config(folder);
+  const std::string name = config.tokenizer_class();
+  const bool takes_bert =
+      name == "TokenizersBackend" &&
+      (!is_there(folder / "tokenizer.json") || is_bert_document(read_json_object(folder / "tokenizer.json")));
+  if (name == "BertTokenizer" || takes_bert) {
+    return std::make_shared<BertTokenizer>(BertTokenizer::from_pretrained(folder));
+  }
+  return std::make_shared<PipelineTokenizer>(read_pipeline_folder(folder, config, name));
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_vocab(const std::filesystem::path& vocab) {

@@ -1,8 +1,9 @@
 #include "text/tokenizers/tokenizer_config.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
+#include <span>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -25,25 +26,78 @@ bool is_there(const fs::path& path) {
 TokenizerConfig::TokenizerConfig(const fs::path& folder)
     : folder_(folder),
       file_((folder / "tokenizer_config.json").string()),
-      map_file_((folder / "special_tokens_map.json").string()) {
+      map_file_((folder / "special_tokens_map.json").string()),
+      model_file_((folder / "config.json").string()) {
   if (is_there(file_)) {
     config_ = read_json(file_);
     exists_ = true;
     root().as_object();
   }
   if (!config_.contains("added_tokens_decoder")) merge_special_tokens_map();
+  if (is_there(model_file_)) {
+    model_config_ = read_json(model_file_);
+    JsonField(model_config_, model_file_, "").as_object();
+  }
 }
 
-bool TokenizerConfig::uses_tokenizer_json_as_is() const {
-  const JsonField name = root()["tokenizer_class"];
-  if (name.is_null()) return !exists_ && !is_there(folder_ / "config.json");
-  const std::string& value = name.as_string();
-  if (value == "PreTrainedTokenizerFast" || value == "TokenizersBackend") return true;
-  const std::string base = value.ends_with("Fast") ? value.substr(0, value.size() - 4) : value;
-  constexpr std::array kBert = {"BertTokenizer",       "DistilBertTokenizer", "ElectraTokenizer",
-                                "MobileBertTokenizer", "ConvBertTokenizer",   "SqueezeBertTokenizer"};
-  name.expect(std::find(kBert.begin(), kBert.end(), base) != kBert.end(), "BertTokenizer");
-  return false;
+namespace {
+
+using Names = std::span<const std::pair<const char*, const char*>>;
+
+/// The value of a name, or an error that lists the names.
+std::string look_up(const JsonField& field, const std::string& name, Names names) {
+  std::string known;
+  for (const auto& [key, value] : names) {
+    if (name == key) return value;
+    known += (known.empty() ? "" : ", ") + std::string(key);
+  }
+  field.expect(false, "one of " + known);
+  return "";
+}
+
+constexpr std::pair<const char*, const char*> kClasses[] = {
+    {"BertTokenizer", "BertTokenizer"},
+    {"DistilBertTokenizer", "BertTokenizer"},
+    {"ElectraTokenizer", "BertTokenizer"},
+    {"MobileBertTokenizer", "BertTokenizer"},
+    {"SqueezeBertTokenizer", "BertTokenizer"},
+    {"RobertaTokenizer", "RobertaTokenizer"},
+    {"XLMRobertaTokenizer", "XLMRobertaTokenizer"},
+    {"CamembertTokenizer", "CamembertTokenizer"},
+    {"MPNetTokenizer", "MPNetTokenizer"},
+    {"DebertaV2Tokenizer", "DebertaV2Tokenizer"},
+    {"PreTrainedTokenizer", "TokenizersBackend"},  // written with "Fast" behind it
+    {"TokenizersBackend", "TokenizersBackend"},
+};
+
+constexpr std::pair<const char*, const char*> kModelTypes[] = {
+    {"bert", "BertTokenizer"},
+    {"distilbert", "BertTokenizer"},
+    {"electra", "BertTokenizer"},
+    {"mobilebert", "BertTokenizer"},
+    {"squeezebert", "BertTokenizer"},
+    {"roberta", "RobertaTokenizer"},
+    {"xlm-roberta", "XLMRobertaTokenizer"},
+    {"camembert", "CamembertTokenizer"},
+    {"mpnet", "MPNetTokenizer"},
+    {"deberta-v2", "DebertaV2Tokenizer"},
+    {"modernbert", "TokenizersBackend"},
+};
+
+}  // namespace
+
+std::string TokenizerConfig::tokenizer_class() const {
+  const JsonField model_config(model_config_, model_file_, "");
+  const JsonField model_type = model_config["model_type"];
+  if (model_type.value() == "modernbert") return "TokenizersBackend";  // whatever class the files name
+  for (const JsonField& name : {root()["tokenizer_class"], model_config["tokenizer_class"]}) {
+    if (name.is_null()) continue;
+    std::string base = name.as_string();
+    if (base.ends_with("Fast")) base.resize(base.size() - 4);
+    return look_up(name, base, kClasses);
+  }
+  if (!model_type.is_null()) return look_up(model_type, model_type.as_string(), kModelTypes);
+  return exists_ || is_there(model_file_) ? "BertTokenizer" : "TokenizersBackend";
 }
 
 BertTokenizerOptions TokenizerConfig::options() const {
@@ -74,7 +128,10 @@ void TokenizerConfig::read_special_tokens(TokenizerSpec& spec) const {
   }
 }
 
-TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json, bool as_is, const TokenizerSpec& spec) const {
+TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json,
+                                        bool as_is,
+                                        const std::vector<NamedToken>& defaults,
+                                        const std::vector<std::string>& extra) const {
   std::vector<AddedToken> decoder;
   if (root().has("added_tokens_decoder")) {
     decoder = read_decoder().tokens();
@@ -89,8 +146,23 @@ TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json, bool as_i
   if (as_is) list = std::move(from_tokenizer_json);
   for (const AddedToken& token : decoder) list.add_or_replace(token);
   if (as_is && !exists_) return list;
-  add_named(spec, as_is, list);
+  add_named(as_is ? std::vector<NamedToken>() : defaults, extra, list);
   return list;
+}
+
+std::optional<AddedToken> TokenizerConfig::named_token(const char* key) const {
+  if (named(key).is_null()) return std::nullopt;
+  return read_added_token(named(key), /*special=*/true);
+}
+
+TruncationSide TokenizerConfig::truncation_side(const JsonField& truncation) const {
+  JsonField side = root()["truncation_side"];
+  if (side.is_null() && truncation.has("direction")) side = truncation["direction"];
+  if (side.is_null()) return TruncationSide::kRight;
+  const std::string& name = side.as_string();
+  const bool is_left = name == "left" || name == "Left";
+  side.expect(is_left || name == "right" || name == "Right", "left or right");
+  return is_left ? TruncationSide::kLeft : TruncationSide::kRight;
 }
 
 void TokenizerConfig::merge_special_tokens_map() {
@@ -134,28 +206,26 @@ TokenList TokenizerConfig::read_added_tokens_json() const {
   return list;
 }
 
-void TokenizerConfig::add_named(const TokenizerSpec& spec, bool as_is, TokenList& list) const {
-  const auto add = [&](const char* key, const std::string& otherwise) {
-    const JsonField field = root()[key];
-    AddedToken token;
-    if (!field.is_null()) {
-      token = read_added_token(field, /*special=*/true);
-    } else if (!as_is && !otherwise.empty()) {
-      token = AddedToken{otherwise, false, false, false, /*normalized=*/false, /*special=*/true};
-    } else {
-      return;
+void TokenizerConfig::add_named(const std::vector<NamedToken>& defaults,
+                                const std::vector<std::string>& extra,
+                                TokenList& list) const {
+  for (const char* key : kSpecialTokens) {
+    if (!root()[key].is_null()) {
+      list.add_if_new(read_added_token(root()[key], /*special=*/true));
+      continue;
     }
-    list.add_if_new(token);
-  };
-  add("bos_token", "");
-  add("eos_token", "");
-  add("unk_token", spec.unk_token);
-  add("sep_token", spec.sep_token);
-  add("pad_token", spec.pad_token);
-  add("cls_token", spec.cls_token);
-  add("mask_token", spec.mask_token);
+    const auto named_so = [&](const NamedToken& token) { return std::string_view(token.key) == key; };
+    const auto found = std::ranges::find_if(defaults, named_so);
+    if (found == defaults.end() || found->content.empty()) continue;
+    list.add_if_new({found->content, false, found->lstrip, false, /*normalized=*/false, /*special=*/true});
+  }
   for (const auto& [key, value] : config_.items()) {
-    if (key.ends_with("_token") && (value.is_string() || value.is_object())) add(key.c_str(), "");
+    if (!key.ends_with("_token") || !(value.is_string() || value.is_object())) continue;
+    list.add_if_new(read_added_token(root()[key], /*special=*/true));
+  }
+  const bool has_extra = config_.contains("extra_special_tokens") || config_.contains("additional_special_tokens");
+  for (const std::string& token : has_extra ? std::vector<std::string>() : extra) {
+    list.add_if_new({token, false, false, false, /*normalized=*/false, /*special=*/true});
   }
   for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
     const JsonField field = named(key);

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "text/tokenizers/added_token_list.h"
 #include "text/tokenizers/tokenizer_files.h"
@@ -13,6 +15,17 @@ namespace mezzo::text {
 
 bool is_there(const std::filesystem::path& path);
 
+/// The named special tokens, in the order in which transformers adds them.
+inline constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                 "pad_token", "cls_token", "mask_token"};
+
+/// A special token that a class has where the files name none.
+struct NamedToken {
+  const char* key;  // "unk_token"
+  std::string content;
+  bool lstrip = false;
+};
+
 /// tokenizer_config.json with the older files beside it, as far as they make ids.
 class TokenizerConfig {
  public:
@@ -20,9 +33,11 @@ class TokenizerConfig {
 
   JsonField root() const { return {config_, file_, ""}; }
 
-  /// Whether the class takes all of tokenizer.json. BERT's own classes take only its
-  /// vocabulary and added tokens.
-  bool uses_tokenizer_json_as_is() const;
+  /// The class of transformers that AutoTokenizer makes of the folder: "TokenizersBackend", which takes all of
+  /// tokenizer.json, "BertTokenizer", which takes its vocabulary and added tokens, or another of
+  /// tokenizer_class.h.
+  /// @throws c10::ValueError  naming file and key of a class or a model type that mezzo has not.
+  std::string tokenizer_class() const;
 
   BertTokenizerOptions options() const;
 
@@ -32,8 +47,19 @@ class TokenizerConfig {
   /// Names of special tokens; a name that the config lacks keeps its value.
   void read_special_tokens(TokenizerSpec& spec) const;
 
+  /// What a named special token (such as "unk_token") is, or nullopt where no file says so.
+  std::optional<AddedToken> named_token(const char* key) const;
+
   /// The added tokens in the order in which transformers adds them.
-  TokenList added_tokens(TokenList from_tokenizer_json, bool as_is, const TokenizerSpec& spec) const;
+  /// @param defaults  of the class; those of them that the files name go by the files.
+  /// @param extra     of the class, where the files have no extra special tokens.
+  TokenList added_tokens(TokenList from_tokenizer_json,
+                         bool as_is,
+                         const std::vector<NamedToken>& defaults,
+                         const std::vector<std::string>& extra = {}) const;
+
+  /// What tokenizer_config.json, or else the truncation of tokenizer.json, says.
+  TruncationSide truncation_side(const JsonField& truncation) const;
 
  private:
   /// special_tokens_map.json, from before added_tokens_decoder, overrules the config.
@@ -48,12 +74,14 @@ class TokenizerConfig {
     return JsonField(config_, is_in_map_.contains(key) ? map_file_ : file_, "")[key];
   }
 
-  void add_named(const TokenizerSpec& spec, bool as_is, TokenList& list) const;
+  void add_named(const std::vector<NamedToken>& defaults, const std::vector<std::string>& extra, TokenList& list) const;
 
   std::filesystem::path folder_;
   std::string file_, map_file_;
   std::set<std::string> is_in_map_;  ///< keys that special_tokens_map.json has set
+  std::string model_file_;
   nlohmann::json config_ = nlohmann::json::object();
+  nlohmann::json model_config_ = nlohmann::json::object();  ///< config.json
   bool exists_ = false;
 };
 

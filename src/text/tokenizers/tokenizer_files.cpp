@@ -9,6 +9,7 @@
 #include "text/tokenizers/tokenizer_config.h"
 #include "text/tokenizers/tokenizer_json.h"
 #include "text/tokenizers/vocab_txt.h"
+#include "text/tokenizers/white_space.h"
 
 namespace mezzo::text {
 
@@ -26,16 +27,19 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
   TORCH_CHECK_VALUE(has_tokenizer_json || is_there(vocab_txt), folder.string(),
                     ": neither tokenizer.json nor vocab.txt is there; name a Hugging Face folder of a BERT model");
   const TokenizerConfig config(folder);
-  const bool as_is = config.uses_tokenizer_json_as_is() && has_tokenizer_json;
+  const std::string name = config.tokenizer_class();
+  config.root()["tokenizer_class"].expect(name == "BertTokenizer" || name == "TokenizersBackend", "BertTokenizer");
+  const bool as_is = name == "TokenizersBackend" && has_tokenizer_json;
 
   TokenizerSpec spec;
   TokenList added;
+  json truncation;
   if (as_is) {
-    spec = read_tokenizer_json(tokenizer_json, added);
+    spec = read_tokenizer_json(tokenizer_json, added, truncation);
     spec.options.model_max_length(config.model_max_length());
     spec.needs_mask = false;
   } else if (has_tokenizer_json) {
-    TokenizerSpec full = read_tokenizer_json(tokenizer_json, added);
+    TokenizerSpec full = read_tokenizer_json(tokenizer_json, added, truncation);
     spec.source = std::move(full.source);
     spec.vocab = std::move(full.vocab);
     spec.options = config.options();
@@ -48,7 +52,13 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
   } else if (!config.root()["pad_token"].is_null()) {
     spec.pad_token = read_added_token(config.root()["pad_token"], /*special=*/true).content;
   }
-  spec.added_tokens = config.added_tokens(std::move(added), as_is, spec).tokens();
+  const std::vector<NamedToken> named = {{"unk_token", spec.unk_token},
+                                         {"sep_token", spec.sep_token},
+                                         {"pad_token", spec.pad_token},
+                                         {"cls_token", spec.cls_token},
+                                         {"mask_token", spec.mask_token}};
+  spec.added_tokens = config.added_tokens(std::move(added), as_is, named).tokens();
+  spec.truncation_side = config.truncation_side(JsonField(truncation, spec.source, "truncation"));
   return spec;
 }
 
@@ -83,6 +93,7 @@ void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length,
                  {"mask_token", spec.mask_token}};
   if (spec.options.strip_accents()) config["strip_accents"] = *spec.options.strip_accents();
   if (model_max_length != 0) config["model_max_length"] = model_max_length;
+  if (spec.truncation_side == TruncationSide::kLeft) config["truncation_side"] = "left";
   json decoder = json::object();
   for (const AddedToken& token : spec.added_tokens) {
     decoder[std::to_string(token.id)] = {{"content", token.content},       {"single_word", token.single_word},

@@ -10,6 +10,7 @@
 
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
 #include "text/tokenizers/added_tokens.h"
+#include "text/tokenizers/post_processor.h"
 
 namespace mezzo::text {
 
@@ -23,6 +24,7 @@ struct TokenizerSpec {
   std::string unk_token = "[UNK]", pad_token = "[PAD]", cls_token = "[CLS]", sep_token = "[SEP]";
   std::string mask_token = "[MASK]";
   bool needs_mask = true;
+  TruncationSide truncation_side = TruncationSide::kRight;
   int32_t cls_id = -1, sep_id = -1;      // as the template has them; -1: look them up
   std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 where the file has none
 };

@@ -2,44 +2,18 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
 
 #include "text/io/json_file.h"
+#include "text/tokenizers/json_vocab.h"
 
 namespace mezzo::text {
 
 namespace {
 
 using nlohmann::json;
-
-TokenList read_tokenizer_json_added_tokens(const JsonField& root) {
-  TokenList list;
-  const JsonField field = root["added_tokens"];
-  if (field.is_null()) return list;
-  for (size_t i = 0; i < field.as_array().size(); ++i) {
-    const JsonField entry = field.element(i);
-    AddedToken token = read_added_token(entry, /*special=*/false);
-    token.id = entry["id"].as_id();
-    entry.expect(list.add_if_new(token), "a token that is not listed before");
-  }
-  return list;
-}
-
-void read_json_vocab(const JsonField& field, TokenizerSpec& spec) {
-  for (const auto& [token, id] : field.as_object().items()) {
-    check_token_length(spec.source + ": model.vocab", token);
-    spec.vocab.emplace_back(token, JsonField(id, spec.source, "model.vocab[" + json(token).dump() + "]").as_id());
-  }
-  std::sort(spec.vocab.begin(), spec.vocab.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  for (size_t i = 1; i < spec.vocab.size(); ++i) {
-    TORCH_CHECK_VALUE(spec.vocab[i - 1].second != spec.vocab[i].second, spec.source, ": model.vocab gives the id ",
-                      spec.vocab[i].second, " to both ", json(spec.vocab[i - 1].first).dump(), " and ",
-                      json(spec.vocab[i].first).dump(), "; ids must be distinct");
-  }
-}
 
 /// One side of a template: the special tokens by name, sequences as "$A" and
 /// "$B", each with its type id.
@@ -90,19 +64,47 @@ void read_post_processor(const JsonField& field, TokenizerSpec& spec) {
   spec.sep_id = only_id(sep);
 }
 
-void read_normalizer(const JsonField& field, TokenizerSpec& spec) {
-  field.expect(field.has("type") && field["type"].value() == "BertNormalizer", "BertNormalizer");
-  spec.options.clean_text(field["clean_text"].as_bool())
-      .tokenize_chinese_chars(field["handle_chinese_chars"].as_bool())
-      .do_lower_case(field["lowercase"].as_bool())
-      .strip_accents(std::nullopt);
-  const JsonField strip = field["strip_accents"];
-  if (!strip.is_null()) spec.options.strip_accents(strip.as_bool());
-}
-
 }  // namespace
 
-TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added) {
+TokenList read_tokenizer_json_added_tokens(const JsonField& root) {
+  TokenList list;
+  const JsonField field = root["added_tokens"];
+  if (field.is_null()) return list;
+  for (size_t i = 0; i < field.as_array().size(); ++i) {
+    const JsonField entry = field.element(i);
+    AddedToken token = read_added_token(entry, /*special=*/false);
+    token.id = entry["id"].as_id();
+    entry.expect(list.add_if_new(token), "a token that is not listed before");
+  }
+  return list;
+}
+
+BertTokenizerOptions read_bert_normalizer(const JsonField& field) {
+  field.expect(field.has("type") && field["type"].value() == "BertNormalizer", "BertNormalizer");
+  BertTokenizerOptions options;
+  options.clean_text(field["clean_text"].as_bool())
+      .tokenize_chinese_chars(field["handle_chinese_chars"].as_bool())
+      .do_lower_case(field["lowercase"].as_bool());
+  const JsonField strip = field["strip_accents"];
+  if (!strip.is_null()) options.strip_accents(strip.as_bool());
+  return options;
+}
+
+bool is_bert_document(const json& document) {
+  const auto type_is = [&](const char* part, const char* type) {
+    return document.contains(part) && document[part].is_object() && document[part].value("type", json()) == type;
+  };
+  const auto pieces = [&](const char* key) {
+    const json& processor = document["post_processor"];
+    return processor.contains(key) ? processor[key].size() : 0;
+  };
+  return type_is("model", "WordPiece") && type_is("normalizer", "BertNormalizer") &&
+         type_is("pre_tokenizer", "BertPreTokenizer") &&
+         (type_is("post_processor", "BertProcessing") ||
+          (type_is("post_processor", "TemplateProcessing") && pieces("single") == 3 && pieces("pair") == 5));
+}
+
+TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added, json& truncation) {
   TokenizerSpec spec;
   spec.source = path.string();
   const json document = read_json(path);
@@ -111,18 +113,19 @@ TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& 
   const bool is_wordpiece = model.has("type") ? model["type"].value() == "WordPiece"
                                               : model.has("vocab") && model.has("continuing_subword_prefix");
   model.expect(is_wordpiece, "WordPiece");
-  read_normalizer(root["normalizer"], spec);
+  spec.options = read_bert_normalizer(root["normalizer"]);
   const JsonField pre_tokenizer = root["pre_tokenizer"];
   pre_tokenizer.expect(pre_tokenizer.has("type") && pre_tokenizer["type"].value() == "BertPreTokenizer",
                        "BertPreTokenizer");
   read_post_processor(root["post_processor"], spec);
-  read_json_vocab(model["vocab"], spec);
+  spec.vocab = read_json_vocab(model["vocab"]);
   spec.unk_token = model["unk_token"].as_string();
   spec.continuation_prefix = model["continuing_subword_prefix"].as_string();
   const JsonField max_chars = model["max_input_chars_per_word"];
   max_chars.expect(max_chars.value().is_number_unsigned(), "a whole number from 0");
   spec.max_chars_per_word = max_chars.value().get<uint64_t>();
   added = read_tokenizer_json_added_tokens(root);
+  truncation = root["truncation"].value();
   return spec;
 }
 

@@ -1,14 +1,25 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "text/tokenizers/added_token_list.h"
 #include "text/tokenizers/tokenizer_files.h"
 
 namespace mezzo::text {
 
-/// tokenizer.json, all of it, as tokenizers reads it.
-/// @param added  its added tokens.
-TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added);
+/// tokenizer.json of a BERT, all of it, as tokenizers reads it.
+/// @param added       its added tokens.
+/// @param truncation  its section of that name, of which transformers takes the side.
+TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added, nlohmann::json& truncation);
+
+/// The section "added_tokens".
+TokenList read_tokenizer_json_added_tokens(const JsonField& root);
+
+/// `{"type": "BertNormalizer", ...}`
+BertTokenizerOptions read_bert_normalizer(const JsonField& field);
+
+/// Whether BertTokenizer is what the document describes.
+bool is_bert_document(const nlohmann::json& document);
 
 }  // namespace mezzo::text

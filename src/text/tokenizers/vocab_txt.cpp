@@ -8,18 +8,9 @@
 #include "text/io/read_file.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/added_token_list.h"
-#include "text/tokenizers/unicode.h"
+#include "text/tokenizers/white_space.h"
 
 namespace mezzo::text {
-
-std::string_view trim_end(std::string_view line) {
-  while (!line.empty()) {
-    const char32_t c = last_code_point(line);
-    if (!(unicode::properties(c).flags & unicode::kWhiteSpace)) break;
-    line.remove_suffix(c < 0x80 ? 1 : c < 0x800 ? 2 : 3);
-  }
-  return line;
-}
 
 TokenizerSpec read_vocab_txt(const std::filesystem::path& path) {
   constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;  // far above any vocabulary

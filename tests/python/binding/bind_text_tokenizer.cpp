@@ -5,6 +5,7 @@ namespace {
 
 using mezzo::text::BertTokenizer;
 using mezzo::text::BertTokenizerOptions;
+using mezzo::text::Tokenizer;
 
 /// str or bytes, so that texts which are no UTF-8 can be tried too. A view into the Python object.
 std::string_view view(const py::handle& text) {
@@ -21,11 +22,63 @@ py::tuple as_tuple(const mezzo::text::Encoding& encoding) {
   return py::make_tuple(encoding.input_ids, encoding.token_type_ids, encoding.truncated);
 }
 
+/// What every tokenizer does.
+template <class T, class Class>
+void bind_encoding(Class& tokenizer) {
+  tokenizer
+      .def(
+          "encode",
+          [](const T& self, const py::object& text, int64_t max_length) {
+            return as_tuple(self.encode(view(text), max_length));
+          },
+          py::arg("text"), py::arg("max_length") = 0)
+      .def(
+          "encode_pair",
+          [](const T& self, const py::object& text, const py::object& pair, int64_t max_length) {
+            return as_tuple(self.encode(view(text), view(pair), max_length));
+          },
+          py::arg("text"), py::arg("pair"), py::arg("max_length") = 0)
+      .def(
+          "encode_batch",
+          [](const T& self, const py::list& texts, int64_t max_length) {
+            std::vector<std::string_view> views;
+            for (const auto& text : texts) views.push_back(view(text));
+            std::vector<std::vector<int32_t>> ids(views.size());
+            {
+              py::gil_scoped_release release;
+              for (size_t i = 0; i < views.size(); ++i) ids[i] = std::move(self.encode(views[i], max_length).input_ids);
+            }
+            return ids;
+          },
+          py::arg("texts"), py::arg("max_length") = 0)
+      .def("seconds_to_encode",
+           [](const T& self, const py::list& texts) {
+             std::vector<std::string_view> views;
+             for (const auto& text : texts) views.push_back(view(text));
+             const auto start = std::chrono::steady_clock::now();
+             size_t count = 0;
+             for (std::string_view text : views) count += self.encode(text).input_ids.size();
+             const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+             return std::make_pair(seconds.count(), count);
+           })
+      .def("save", [](const T& self, const std::string& folder) { self.save(folder); })
+      .def("token", &T::token)
+      .def_property_readonly("pad_id", &T::pad_id)
+      .def_property_readonly("vocab_size", &T::vocab_size)
+      .def_property_readonly("model_max_length", &T::model_max_length);
+}
+
 }  // namespace
 
 void bind_text_tokenizer(py::module_& m) {
-  py::class_<BertTokenizer>(m, "BertTokenizer")
-      .def_static("from_pretrained", [](const std::string& folder) { return BertTokenizer::from_pretrained(folder); })
+  py::class_<Tokenizer, std::shared_ptr<Tokenizer>> tokenizer(m, "Tokenizer");
+  tokenizer.def_static("from_pretrained", [](const std::string& folder) {
+    return std::const_pointer_cast<Tokenizer>(Tokenizer::from_pretrained(folder));
+  });
+  bind_encoding<Tokenizer>(tokenizer);
+
+  py::class_<BertTokenizer, std::shared_ptr<BertTokenizer>> bert(m, "BertTokenizer");
+  bert.def_static("from_pretrained", [](const std::string& folder) { return BertTokenizer::from_pretrained(folder); })
       .def_static(
           "from_vocab",
           [](const std::string& vocab_txt, bool do_lower_case, std::optional<bool> strip_accents,
@@ -38,46 +91,8 @@ void bind_text_tokenizer(py::module_& m) {
           },
           py::arg("vocab_txt"), py::arg("do_lower_case") = true, py::arg("strip_accents") = py::none(),
           py::arg("tokenize_chinese_chars") = true, py::arg("clean_text") = true)
-      .def(
-          "encode",
-          [](const BertTokenizer& self, const py::object& text, int64_t max_length) {
-            return as_tuple(self.encode(view(text), max_length));
-          },
-          py::arg("text"), py::arg("max_length") = 0)
-      .def(
-          "encode_pair",
-          [](const BertTokenizer& self, const py::object& text, const py::object& pair, int64_t max_length) {
-            return as_tuple(self.encode(view(text), view(pair), max_length));
-          },
-          py::arg("text"), py::arg("pair"), py::arg("max_length") = 0)
-      .def(
-          "encode_batch",
-          [](const BertTokenizer& self, const py::list& texts, int64_t max_length) {
-            std::vector<std::string_view> views;
-            for (const auto& text : texts) views.push_back(view(text));
-            std::vector<std::vector<int32_t>> ids(views.size());
-            {
-              py::gil_scoped_release release;
-              for (size_t i = 0; i < views.size(); ++i) ids[i] = std::move(self.encode(views[i], max_length).input_ids);
-            }
-            return ids;
-          },
-          py::arg("texts"), py::arg("max_length") = 0)
-      .def("seconds_to_encode",
-           [](const BertTokenizer& self, const py::list& texts) {
-             std::vector<std::string_view> views;
-             for (const auto& text : texts) views.push_back(view(text));
-             const auto start = std::chrono::steady_clock::now();
-             size_t count = 0;
-             for (std::string_view text : views) count += self.encode(text).input_ids.size();
-             const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-             return std::make_pair(seconds.count(), count);
-           })
-      .def("save", [](const BertTokenizer& self, const std::string& folder) { self.save(folder); })
-      .def("token", &BertTokenizer::token)
-      .def_property_readonly("pad_id", &BertTokenizer::pad_id)
       .def_property_readonly("unk_id", &BertTokenizer::unk_id)
       .def_property_readonly("cls_id", &BertTokenizer::cls_id)
-      .def_property_readonly("sep_id", &BertTokenizer::sep_id)
-      .def_property_readonly("vocab_size", &BertTokenizer::vocab_size);
+      .def_property_readonly("sep_id", &BertTokenizer::sep_id);
+  bind_encoding<BertTokenizer>(bert);
 }

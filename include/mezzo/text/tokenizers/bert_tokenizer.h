@@ -72,7 +72,7 @@ class BertTokenizer : public Tokenizer {
   /// its `[SEP]` have the type 1.
   Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const override;
 
-  int32_t pad_id() const;
+  int32_t pad_id() const override;
   int32_t unk_id() const;
   int32_t cls_id() const;
   int32_t sep_id() const;
@@ -80,9 +80,7 @@ class BertTokenizer : public Tokenizer {
   int64_t vocab_size() const override;
   int64_t model_max_length() const override { return options().model_max_length(); }
 
-  /// The token with this id.
-  /// @throws c10::ValueError  where no token has it.
-  const std::string& token(int32_t id) const;
+  const std::string& token(int32_t id) const override;
 
   const BertTokenizerOptions& options() const;
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,8 +28,11 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Loads the tokenizer of a Hugging Face folder, whatever its kind, as
-  /// `AutoTokenizer.from_pretrained` does.
+  /// Loads the tokenizer of a Hugging Face folder, whatever its kind, as `AutoTokenizer.from_pretrained` does. A folder
+  /// of BERT, DistilBERT or ELECTRA makes a `BertTokenizer`. `PreTrainedTokenizerFast` and ModernBERT take all of
+  /// tokenizer.json: WordPiece, byte-level or plain BPE, or Unigram, with normalizers, pre-tokenizers and
+  /// post-processors. Those of RoBERTa, XLM-R, CamemBERT, MPNet and DeBERTa-v2 take its vocabulary and added tokens,
+  /// and make the rest by `tokenizer_config.json`; without tokenizer.json, RoBERTa reads vocab.json and merges.txt.
   /// @throws c10::ValueError  for files that are missing, broken, or of a kind that mezzo has not;
   ///     the message names the file and what was found.
   static std::shared_ptr<const Tokenizer> from_pretrained(const std::filesystem::path& folder);
@@ -53,6 +57,13 @@ class Tokenizer {
 
   /// Most ids the model reads, special tokens included; 0: unknown. Never applied by `encode`.
   virtual int64_t model_max_length() const = 0;
+
+  /// The id of the token that fills a batch of texts; -1 where there is none.
+  virtual int32_t pad_id() const = 0;
+
+  /// The token with this id.
+  /// @throws c10::ValueError  where no token has it.
+  virtual const std::string& token(int32_t id) const = 0;
 
   /// Writes files from which `from_pretrained` and Hugging Face make the same ids again. The folder
   /// must exist. Each file appears whole or not at all.

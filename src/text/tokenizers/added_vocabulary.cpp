@@ -1,0 +1,71 @@
+#include "text/tokenizers/added_vocabulary.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+namespace mezzo::text {
+
+std::string quoted(const std::string& token) { return nlohmann::json(token).dump(); }
+
+namespace {
+
+void assign_ids(const std::string& source,
+                std::vector<std::pair<std::string, int32_t>>& vocabulary,
+                const std::function<int32_t(const std::string&)>& find,
+                std::vector<AddedToken>& tokens) {
+  const auto vocab_count = static_cast<int32_t>(vocabulary.size());
+  const int32_t largest_id = vocabulary.back().second;
+  int32_t largest_added = -1;
+  for (AddedToken& token : tokens) {
+    int32_t id = find(token.content);
+    if (id < 0) {
+      id = std::max(largest_added + 1, vocab_count);
+      TORCH_CHECK_VALUE(id > largest_id, source, ": the added token ", quoted(token.content), " would get the id ", id,
+                        ", which the vocabulary has; remove equal lines and gaps there");
+      vocabulary.emplace_back(token.content, id);
+    }
+    TORCH_CHECK_VALUE(token.id < 0 || token.id == id, source, ": the added token ", quoted(token.content),
+                      " is listed with the id ", token.id, " but its place in the vocabulary is ", id,
+                      "; fetch the files again");
+    token.id = id;
+    largest_added = std::max(largest_added, id);
+  }
+}
+
+}  // namespace
+
+AddedVocabulary::AddedVocabulary(const std::string& source,
+                                 std::vector<AddedToken> added,
+                                 std::vector<std::pair<std::string, int32_t>>& vocabulary,
+                                 const std::function<int32_t(const std::string&)>& find,
+                                 const std::function<std::string(std::string_view)>& normalize)
+    : tokens_(std::move(added)) {
+  std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
+  assign_ids(source, vocabulary, find, tokens_);
+  std::vector<AddedToken> raw, normalized;
+  std::vector<std::string> raw_patterns, normalized_patterns;
+  std::unordered_map<std::string, std::string> contents;
+  for (const AddedToken& token : tokens_) {
+    if (!token.normalized) {
+      raw.push_back(token);
+      raw_patterns.push_back(token.content);
+      continue;
+    }
+    std::string pattern = normalize(token.content);
+    TORCH_CHECK_VALUE(!pattern.empty(), source, ": the added token ", quoted(token.content),
+                      " is empty once normalized; set its \"normalized\" to false");
+    const auto [same, is_new] = contents.emplace(pattern, token.content);
+    // Hugging Face then finds the one or the other, by chance.
+    TORCH_CHECK_VALUE(is_new, source, ": the added tokens ", quoted(same->second), " and ", quoted(token.content),
+                      " are equal once normalized; set \"normalized\" to false for one of them");
+    normalized.push_back(token);
+    normalized_patterns.push_back(std::move(pattern));
+  }
+  raw_ = AddedTokenMatcher(std::move(raw), raw_patterns);
+  normalized_ = AddedTokenMatcher(std::move(normalized), normalized_patterns);
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,230 @@
+#include "text/tokenizers/normalizer.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "text/io/utf8.h"
+#include "text/tokenizers/base64.h"
+#include "text/tokenizers/bert_normalizer.h"
+#include "text/tokenizers/charsmap.h"
+#include "text/tokenizers/normalization_form.h"
+#include "text/tokenizers/tokenizer_json.h"
+#include "text/tokenizers/unicode.h"
+#include "text/tokenizers/white_space.h"
+
+namespace mezzo::text {
+namespace {
+
+class FormNormalizer : public Normalizer {
+ public:
+  explicit FormNormalizer(NormalizationForm form) : form_(form) {}
+  void normalize(NormalizedText& text) const override { to_normalization_form(text.bytes, form_); }
+
+ private:
+  NormalizationForm form_;
+};
+
+class LowercaseNormalizer : public Normalizer {
+ public:
+  void normalize(NormalizedText& text) const override {
+    std::string out;
+    out.reserve(text.bytes.size());
+    for (const char *p = text.bytes.data(), *end = p + text.bytes.size(); p != end;) {
+      if (static_cast<unsigned char>(*p) < 0x80) {
+        const char c = *p++;
+        out.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c);
+        continue;
+      }
+      const char* const start = p;
+      const unicode::Properties& of = unicode::properties(decode_utf8(p));
+      if (of.lower_length == 0) out.append(start, p);
+      for (const char32_t c : unicode::sequence(of.lower_offset, of.lower_length)) append_utf8(out, c);
+    }
+    text.bytes = std::move(out);
+  }
+};
+
+class StripNormalizer : public Normalizer {
+ public:
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
+  void normalize(NormalizedText& text) const override {
+    if (right_) text.bytes.resize(trim_end(text.bytes).size());
+    if (!left_) return;
+    const size_t before = text.bytes.size() - trim_begin(text.bytes).size();
+    text.bytes.erase(0, before);
+    if (before > 0) text.at_start = false;
+  }
+
+ private:
+  bool left_, right_;
+};
+
+class StripAccentsNormalizer : public Normalizer {
+ public:
+  void normalize(NormalizedText& text) const override {
+    std::string out;
+    out.reserve(text.bytes.size());
+    for (const char *p = text.bytes.data(), *end = p + text.bytes.size(); p != end;) {
+      const char* const start = p;
+      if (!(unicode::properties(decode_utf8(p)).flags & unicode::kCombiningMark)) {
+        out.append(start, p);
+      } else if (out.empty()) {
+        text.at_start = false;
+      }
+    }
+    text.bytes = std::move(out);
+  }
+};
+
+class PrependNormalizer : public Normalizer {
+ public:
+  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
+  void normalize(NormalizedText& text) const override {
+    if (!text.bytes.empty()) text.bytes.insert(0, prefix_);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+/// Replaces what a pattern finds. The pattern says how many bytes match at a place; 0: none do.
+class ReplaceNormalizer : public Normalizer {
+ public:
+  using Pattern = std::function<size_t(std::string_view)>;
+  ReplaceNormalizer(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  void normalize(NormalizedText& text) const override {
+    const std::string_view in = text.bytes;
+    std::string out;
+    out.reserve(in.size());
+    for (size_t i = 0; i < in.size();) {
+      const size_t length = pattern_(in.substr(i));
+      if (length == 0) {
+        const char* p = in.data() + i;
+        decode_utf8(p);
+        out.append(in.substr(i, static_cast<size_t>(p - in.data()) - i));
+        i = static_cast<size_t>(p - in.data());
+        continue;
+      }
+      if (i == 0) {
+        const char* p = in.data();
+        decode_utf8(p);
+        if (static_cast<size_t>(p - in.data()) < length || content_.empty()) text.at_start = false;
+      }
+      out.append(content_);
+      i += length;
+    }
+    text.bytes = std::move(out);
+  }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class BertTextNormalizer : public Normalizer {
+ public:
+  explicit BertTextNormalizer(const BertTokenizerOptions& options) : normalizer_(options) {}
+  void normalize(NormalizedText& text) const override { text.bytes = normalizer_.normalize(text.bytes); }
+
+ private:
+  BertNormalizer normalizer_;
+};
+
+/// `\s{count,}`: as many white-space characters as there are.
+size_t match_spaces(std::string_view text, size_t count) {
+  const char* p = text.data();
+  const char* const end = p + text.size();
+  size_t found = 0;
+  for (const char* next = p; p != end; p = next, ++found) {
+    if (!is_white_space(decode_utf8(next))) break;
+  }
+  return found >= count ? static_cast<size_t>(p - text.data()) : 0;
+}
+
+size_t match_blanks(std::string_view text, size_t count) {
+  const size_t found = std::min(text.find_first_not_of(' '), text.size());
+  return found >= count ? found : 0;
+}
+
+/// The regular expressions of known models, which are few.
+ReplaceNormalizer::Pattern known_pattern(const JsonField& field) {
+  const std::string& regex = field.as_string();
+  if (regex == " {2,}" || regex == "  +") return [](std::string_view text) { return match_blanks(text, 2); };
+  if (regex == " +") return [](std::string_view text) { return match_blanks(text, 1); };
+  if (regex == "\\s+") return [](std::string_view text) { return match_spaces(text, 1); };
+  if (regex == "\\s{2,}") return [](std::string_view text) { return match_spaces(text, 2); };
+  field.expect(regex == "\\s{2,}|[\\n\\r\\t]",
+               "a pattern that mezzo knows: \" {2,}\", \" +\", \"\\\\s+\", \"\\\\s{2,}\" or "
+               "\"\\\\s{2,}|[\\\\n\\\\r\\\\t]\"");
+  return [](std::string_view text) {
+    const size_t spaces = match_spaces(text, 2);
+    return spaces > 0 ? spaces : text[0] == '\n' || text[0] == '\r' || text[0] == '\t' ? size_t{1} : size_t{0};
+  };
+}
+
+std::unique_ptr<const Normalizer> read_replace(const JsonField& field) {
+  const JsonField pattern = field["pattern"];
+  pattern.expect(pattern.has("String") || pattern.has("Regex"), "{\"String\": …} or {\"Regex\": …}");
+  ReplaceNormalizer::Pattern match;
+  if (pattern.has("Regex")) {
+    match = known_pattern(pattern["Regex"]);
+  } else {
+    const std::string text = pattern["String"].as_string();
+    pattern["String"].expect(!text.empty(), "a string that is not empty");
+    match = [text](std::string_view in) { return in.starts_with(text) ? text.size() : 0; };
+  }
+  return std::make_unique<ReplaceNormalizer>(std::move(match), field["content"].as_string());
+}
+
+std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
+  const JsonField charsmap = field["precompiled_charsmap"];
+  const auto bytes = decode_base64(charsmap.as_string());
+  TORCH_CHECK_VALUE(bytes, charsmap.file(), ": ", charsmap.name(), " is no base64; fetch the file again");
+  return std::make_unique<Charsmap>(*bytes, charsmap.file() + ": " + charsmap.name());
+}
+
+}  // namespace
+
+NormalizerSequence::NormalizerSequence(const JsonField& field) {
+  if (!field.is_null()) add(field);
+}
+
+void NormalizerSequence::add(const JsonField& field) {
+  const std::string& type = field["type"].as_string();
+  const auto form = [&](NormalizationForm f) { steps_.push_back(std::make_unique<FormNormalizer>(f)); };
+  if (type == "Sequence") {
+    const JsonField list = field["normalizers"];
+    for (size_t i = 0; i < list.as_array().size(); ++i) add(list.element(i));
+  } else if (type == "NFC") {
+    form(NormalizationForm::kNfc);
+  } else if (type == "NFD") {
+    form(NormalizationForm::kNfd);
+  } else if (type == "NFKC") {
+    form(NormalizationForm::kNfkc);
+  } else if (type == "NFKD") {
+    form(NormalizationForm::kNfkd);
+  } else if (type == "Lowercase") {
+    steps_.push_back(std::make_unique<LowercaseNormalizer>());
+  } else if (type == "Strip") {
+    steps_.push_back(std::make_unique<StripNormalizer>(field["strip_left"].as_bool(), field["strip_right"].as_bool()));
+  } else if (type == "StripAccents") {
+    steps_.push_back(std::make_unique<StripAccentsNormalizer>());
+  } else if (type == "Prepend") {
+    steps_.push_back(std::make_unique<PrependNormalizer>(field["prepend"].as_string()));
+  } else if (type == "Replace") {
+    steps_.push_back(read_replace(field));
+  } else if (type == "Precompiled") {
+    steps_.push_back(read_charsmap(field));
+  } else if (type == "BertNormalizer") {
+    steps_.push_back(std::make_unique<BertTextNormalizer>(read_bert_normalizer(field)));
+  } else {
+    field.expect(false,
+                 "one of NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, Precompiled, "
+                 "BertNormalizer and Sequence");
+  }
+}
+
+}  // namespace mezzo::text

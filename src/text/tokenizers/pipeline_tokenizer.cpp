@@ -1,0 +1,164 @@
+#include "text/tokenizers/pipeline_tokenizer.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+#include "mezzo/text/io/atomic_file.h"
+#include "text/io/utf8.h"
+#include "text/tokenizers/bpe.h"
+#include "text/tokenizers/tokens.h"
+#include "text/tokenizers/unigram.h"
+#include "text/tokenizers/wordpiece_model.h"
+
+namespace mezzo::text {
+
+using nlohmann::json;
+
+namespace {
+
+/// Files from before the type was written tell it by their other keys.
+std::string model_type(const JsonField& model) {
+  if (model.has("type")) return model["type"].as_string();
+  return model.has("merges") ? "BPE" : model.has("continuing_subword_prefix") ? "WordPiece" : "Unigram";
+}
+
+std::unique_ptr<const TokenModel> read_model(const JsonField& model, PreTokenizerSequence& pre_tokenizer) {
+  const std::string type = model_type(model);
+  if (type == "BPE") {
+    const bool reads_bytes = pre_tokenizer.leave_bytes();
+    return std::make_unique<Bpe>(model, reads_bytes);
+  }
+  if (type == "Unigram") return std::make_unique<Unigram>(model);
+  model.expect(type == "WordPiece", "BPE, Unigram or WordPiece");
+  return std::make_unique<WordPieceModel>(model);
+}
+
+}  // namespace
+
+PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
+    : source_(std::move(spec.source)), document_(std::move(spec.document)), config_(std::move(spec.config)) {
+  const JsonField root(document_, source_, "");
+  normalizer_ = NormalizerSequence(root["normalizer"]);
+  pre_tokenizer_ = PreTokenizerSequence(root["pre_tokenizer"]);
+  model_ = read_model(root["model"], pre_tokenizer_);
+  tokens_ = model_->vocabulary();
+  TORCH_CHECK_VALUE(!tokens_.empty(), source_, ": model.vocab has no token; fetch the file again");
+
+  std::unordered_map<std::string, int32_t> ids;
+  for (const auto& [token, id] : tokens_) ids[token] = id;  // of equal ones the last counts
+  const auto find_id = [&](const std::string& token) {
+    const auto found = ids.find(token);
+    return found == ids.end() ? -1 : found->second;
+  };
+  added_ = AddedVocabulary(source_, std::move(spec.added_tokens), tokens_, find_id,
+                           [this](std::string_view text) { return normalizer_(text); });
+  for (const AddedToken& token : added_.tokens()) ids[token.content] = token.id;
+  if (spec.post_processor) document_["post_processor"] = spec.post_processor(find_id);
+  post_processor_ = PostProcessor(root["post_processor"]);
+
+  const auto max_length = config_.find("model_max_length");
+  if (max_length != config_.end()) model_max_length_ = max_length->get<int64_t>();
+  if (config_.value("truncation_side", "right") == "left") truncation_side_ = TruncationSide::kLeft;
+  if (config_.contains("pad_token")) pad_id_ = find_id(config_["pad_token"].get<std::string>());
+  document_["model"].erase("vocab");
+  document_["model"].erase("merges");
+  document_.erase("added_tokens");
+}
+
+/// Hands words to the model, until there are more than `limit` ids.
+class PipelineTokenizer::ModelSink : public WordSink {
+ public:
+  ModelSink(const TokenModel& model, size_t limit, std::vector<int32_t>& ids)
+      : model_(model), limit_(limit), ids_(ids) {}
+  void add(std::string_view word, bool) override { model_.append_ids(word, ids_); }
+  bool full() const override { return ids_.size() > limit_; }
+
+ private:
+  const TokenModel& model_;
+  size_t limit_;
+  std::vector<int32_t>& ids_;
+};
+
+/// Appends the ids of a text without special tokens. Stops early once there are more than `limit`.
+void PipelineTokenizer::append_ids(std::string_view text, size_t limit, std::vector<int32_t>& ids) const {
+  std::string repaired;
+  if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
+  ModelSink sink(*model_, limit, ids);
+  const auto append_normalized = [&](std::string_view normalized, bool at_start) {
+    added_.normalized().split(normalized, [&](TextSplit split) {
+      if (sink.full()) return;
+      if (split.id >= 0) {
+        ids.push_back(split.id);
+      } else {
+        pre_tokenizer_.split(split.text, at_start && split.text.data() == normalized.data(), sink);
+      }
+    });
+  };
+  added_.raw().split(text, [&](TextSplit split) {
+    if (sink.full()) return;
+    const bool at_start = split.text.data() == text.data();
+    if (split.id >= 0) {
+      ids.push_back(split.id);
+    } else if (normalizer_.empty()) {
+      append_normalized(split.text, at_start);
+    } else {
+      NormalizedText normalized{std::string(split.text), at_start};
+      normalizer_.normalize(normalized);
+      append_normalized(normalized.bytes, normalized.at_start);
+    }
+  });
+}
+
+Encoding PipelineTokenizer::encode(std::string_view text, int64_t max_length) const {
+  const size_t budget = text_budget(max_length, post_processor_.num_special(/*is_pair=*/false));
+  const bool cuts_the_end = truncation_side_ == TruncationSide::kRight;
+  std::vector<int32_t> ids;
+  append_ids(text, cuts_the_end ? budget : std::numeric_limits<size_t>::max(), ids);
+  const bool truncated = truncate(ids, budget, truncation_side_);
+  Encoding encoding = post_processor_.process(ids);
+  encoding.truncated = truncated;
+  return encoding;
+}
+
+Encoding PipelineTokenizer::encode(std::string_view text, std::string_view pair, int64_t max_length) const {
+  const size_t budget = text_budget(max_length, post_processor_.num_special(/*is_pair=*/true));
+  std::vector<int32_t> first, second;
+  append_ids(text, std::numeric_limits<size_t>::max(), first);
+  append_ids(pair, std::numeric_limits<size_t>::max(), second);
+  const bool truncated = truncate(first, second, budget, truncation_side_);
+  Encoding encoding = post_processor_.process(first, second);
+  encoding.truncated = truncated;
+  return encoding;
+}
+
+const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }
+
+void PipelineTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length) const {
+  json document = document_;
+  model_->write(document["model"]);
+  json added = json::array();
+  std::vector<AddedToken> by_id = added_.tokens();
+  std::ranges::stable_sort(by_id, {}, &AddedToken::id);
+  for (const AddedToken& token : by_id) {
+    added.push_back({{"id", token.id},
+                     {"content", token.content},
+                     {"single_word", token.single_word},
+                     {"lstrip", token.lstrip},
+                     {"rstrip", token.rstrip},
+                     {"normalized", token.normalized},
+                     {"special", token.special}});
+  }
+  document["added_tokens"] = std::move(added);
+  document["version"] = "1.0";
+  document["truncation"] = document["padding"] = nullptr;
+  json config = config_;
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";  // takes all of tokenizer.json, whatever the model
+  if (model_max_length != 0) config["model_max_length"] = model_max_length;
+  write_file_atomically(folder / "tokenizer.json", document.dump() + "\n");
+  write_file_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
+}
+
+}  // namespace mezzo::text

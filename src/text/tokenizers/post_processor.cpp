@@ -1,0 +1,129 @@
+#include "text/tokenizers/post_processor.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace mezzo::text {
+
+size_t text_budget(int64_t max_length, size_t num_special) {
+  if (max_length == 0) return std::numeric_limits<size_t>::max();
+  TORCH_CHECK_VALUE(max_length > 0 && static_cast<uint64_t>(max_length) >= num_special,
+                    "Tokenizer::encode: max_length must be 0 (no limit) or at least ", num_special,
+                    ", the number of special tokens, got ", max_length);
+  return static_cast<size_t>(max_length) - num_special;
+}
+
+bool truncate(std::vector<int32_t>& ids, size_t budget, TruncationSide side) {
+  if (ids.size() <= budget) return false;
+  if (side == TruncationSide::kLeft) ids.erase(ids.begin(), ids.end() - static_cast<std::ptrdiff_t>(budget));
+  ids.resize(budget);
+  return true;
+}
+
+bool truncate(std::vector<int32_t>& first, std::vector<int32_t>& second, size_t budget, TruncationSide side) {
+  if (budget >= first.size() && budget - first.size() >= second.size()) return false;
+  const bool first_is_longer = first.size() > second.size();
+  std::vector<int32_t>& longer = first_is_longer ? first : second;
+  std::vector<int32_t>& shorter = first_is_longer ? second : first;
+  truncate(shorter, budget / 2, side);
+  truncate(longer, budget - shorter.size(), side);
+  return true;
+}
+
+PostProcessor::PostProcessor() : single_{{0, {}, 0}}, pair_{{0, {}, 0}, {1, {}, 1}} {}
+
+PostProcessor::PostProcessor(const JsonField& field) : PostProcessor() {
+  if (!field.is_null()) read(field);
+  const auto count = [](const Template& pieces) {
+    size_t found = 0;
+    for (const Piece& piece : pieces) found += piece.ids.size();
+    return found;
+  };
+  single_special_ = count(single_);
+  pair_special_ = count(pair_);
+}
+
+void PostProcessor::read(const JsonField& field) {
+  const std::string& type = field["type"].as_string();
+  if (type == "TemplateProcessing") {
+    single_ = read_template(field["single"], field["special_tokens"], /*is_pair=*/false);
+    pair_ = read_template(field["pair"], field["special_tokens"], /*is_pair=*/true);
+  } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+    read_fixed(field, type == "RobertaProcessing");
+  } else if (type == "Sequence") {
+    const JsonField list = field["processors"];
+    size_t adding = 0;
+    for (size_t i = 0; i < list.as_array().size(); ++i) {
+      const JsonField step = list.element(i);
+      // ByteLevel only moves offsets, which mezzo has none of.
+      adding += step["type"].value() != "ByteLevel";
+      step.expect(adding <= 1, "ByteLevel (behind a processor that adds tokens)");
+      read(step);
+    }
+  } else {
+    field.expect(type == "ByteLevel",
+                 "one of TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel and Sequence");
+  }
+}
+
+void PostProcessor::read_fixed(const JsonField& field, bool is_roberta) {
+  const auto id_of = [&](const char* key) {
+    const JsonField token = field[key];
+    token.expect(token.as_array().size() == 2, "a token and its id");
+    token.element(0).as_string();
+    return token.element(1).as_id();
+  };
+  const Piece cls = {-1, {id_of("cls")}, 0};
+  const Piece sep = {-1, {id_of("sep")}, 0};
+  const int32_t second = is_roberta ? 0 : 1;
+  single_ = {cls, {0, {}, 0}, sep};
+  pair_ = single_;
+  if (is_roberta) pair_.push_back(sep);
+  pair_.push_back({1, {}, second});
+  pair_.push_back({-1, sep.ids, second});
+}
+
+PostProcessor::Template PostProcessor::read_template(const JsonField& pieces,
+                                                     const JsonField& special_tokens,
+                                                     bool is_pair) {
+  Template result;
+  for (size_t i = 0; i < pieces.as_array().size(); ++i) {
+    const JsonField piece = pieces.element(i);
+    const bool is_sequence = piece.has("Sequence");
+    piece.expect(is_sequence || piece.has("SpecialToken"), "a Sequence or a SpecialToken");
+    const JsonField body = piece[is_sequence ? "Sequence" : "SpecialToken"];
+    const std::string& id = body["id"].as_string();
+    if (is_sequence) {
+      body["id"].expect(id == "A" || (id == "B" && is_pair), is_pair ? "A or B" : "A");
+      result.push_back({id == "A" ? 0 : 1, {}, body["type_id"].as_id()});
+      continue;
+    }
+    Piece special{-1, {}, body["type_id"].as_id()};
+    const JsonField ids = special_tokens[id]["ids"];
+    for (size_t k = 0; k < ids.as_array().size(); ++k) special.ids.push_back(ids.element(k).as_id());
+    result.push_back(std::move(special));
+  }
+  return result;
+}
+
+Encoding PostProcessor::fill(const Template& pieces, const Texts& texts) {
+  Encoding encoding;
+  size_t size = 0;
+  const auto ids_of = [&](const Piece& piece) -> const std::vector<int32_t>& {
+    return piece.sequence < 0 ? piece.ids : piece.sequence == 0 ? *texts.first : *texts.second;
+  };
+  for (const Piece& piece : pieces) size += ids_of(piece).size();
+  encoding.input_ids.reserve(size);
+  encoding.token_type_ids.reserve(size);
+  for (const Piece& piece : pieces) {
+    const std::vector<int32_t>& ids = ids_of(piece);
+    encoding.input_ids.insert(encoding.input_ids.end(), ids.begin(), ids.end());
+    encoding.token_type_ids.insert(encoding.token_type_ids.end(), ids.size(), piece.type);
+  }
+  return encoding;
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mezzo/text/tokenizers/tokenizer.h"
+#include "text/tokenizers/json_field.h"
+
+namespace mezzo::text {
+
+enum class TruncationSide { kRight, kLeft };
+
+/// Ids that may be left for texts when `num_special` tokens are added: SIZE_MAX for no limit.
+/// @throws c10::ValueError  for a max_length that is negative, or without room for them.
+size_t text_budget(int64_t max_length, size_t num_special);
+
+/// Leaves at most `budget` ids. True where some were lost.
+bool truncate(std::vector<int32_t>& ids, size_t budget, TruncationSide side);
+
+/// Likewise for a pair, the longer text first, as transformers' "longest_first" does: the shorter stays whole while
+/// it fits into half; the odd token goes to the longer, the second of equals.
+bool truncate(std::vector<int32_t>& first, std::vector<int32_t>& second, size_t budget, TruncationSide side);
+
+/// Puts special tokens around the ids of one text or two: the section "post_processor" of tokenizer.json.
+class PostProcessor {
+ public:
+  /// Adds nothing; a pair is one text after the other, with types 0 and 1.
+  PostProcessor();
+
+  /// @throws c10::ValueError  naming file and key of what is not known.
+  explicit PostProcessor(const JsonField& field);
+
+  size_t num_special(bool is_pair) const { return is_pair ? pair_special_ : single_special_; }
+  Encoding process(const std::vector<int32_t>& text) const { return fill(single_, {&text, nullptr}); }
+  Encoding process(const std::vector<int32_t>& text, const std::vector<int32_t>& pair) const {
+    return fill(pair_, {&text, &pair});
+  }
+
+ private:
+  struct Piece {
+    int sequence;              // 0 or 1: of the text or its pair; -1: `ids`
+    std::vector<int32_t> ids;  // special tokens
+    int32_t type;
+  };
+  using Template = std::vector<Piece>;
+  struct Texts {
+    const std::vector<int32_t>*first, *second;
+  };
+  void read(const JsonField& field);
+  void read_fixed(const JsonField& field, bool is_roberta);
+  static Template read_template(const JsonField& pieces, const JsonField& special_tokens, bool is_pair);
+  static Encoding fill(const Template& pieces, const Texts& texts);
+
+  Template single_, pair_;
+  size_t single_special_ = 0, pair_special_ = 0;
+};
+
+}  // namespace mezzo::text

@@ -1,0 +1,356 @@
+#include "text/tokenizers/pre_tokenizer.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include "text/io/utf8.h"
+#include "text/tokenizers/byte_level.h"
+#include "text/tokenizers/gpt2_pattern.h"
+#include "text/tokenizers/unicode.h"
+#include "text/tokenizers/white_space.h"
+
+namespace mezzo::text {
+namespace {
+
+/// Splits where characters differ in kind: words of kWord, words of a single character of kAlone;
+/// kGap belongs to none.
+enum class CharKind { kWord, kOtherWord, kAlone, kGap };
+
+template <class KindOf>
+void split_by_kind(std::string_view text, bool at_start, const KindOf& kind_of, WordSink& out) {
+  const char* const begin = text.data();
+  const char* const end = begin + text.size();
+  const char* word = begin;  // where the word begins that p is in, or p
+  CharKind last = CharKind::kGap;
+  const auto end_word = [&](const char* p) {
+    if (word != p) out.add({word, static_cast<size_t>(p - word)}, at_start && word == begin);
+    word = p;
+  };
+  for (const char *p = begin, *next = p; p != end; p = next) {
+    const CharKind kind = kind_of(decode_utf8(next));
+    if (kind != last || kind == CharKind::kAlone) end_word(p);
+    if (kind == CharKind::kGap) word = next;
+    last = kind;
+    if (out.full()) return;
+  }
+  end_word(end);
+}
+
+class KindPreTokenizer : public PreTokenizer {
+ public:
+  using KindOf = CharKind (*)(char32_t);
+  explicit KindPreTokenizer(KindOf kind_of) : kind_of_(kind_of) {}
+  void split(std::string_view text, bool at_start, WordSink& out) const override {
+    split_by_kind(text, at_start, kind_of_, out);
+  }
+
+ private:
+  KindOf kind_of_;
+};
+
+uint16_t flags_of(char32_t c) { return unicode::properties(c).flags; }
+
+CharKind white_space_kind(char32_t c) { return is_white_space(c) ? CharKind::kGap : CharKind::kWord; }
+
+CharKind bert_kind(char32_t c) {
+  const uint16_t flags = flags_of(c);
+  return flags & unicode::kWhiteSpace    ? CharKind::kGap
+         : flags & unicode::kPunctuation ? CharKind::kAlone
+                                         : CharKind::kWord;
+}
+
+/// `\w+|[^\w\s]+`
+CharKind word_kind(char32_t c) {
+  const uint16_t flags = flags_of(c);
+  return flags & unicode::kWhitespaceWord ? CharKind::kWord
+         : flags & unicode::kWhiteSpace   ? CharKind::kGap
+                                          : CharKind::kOtherWord;
+}
+
+CharKind digits_alone_kind(char32_t c) { return flags_of(c) & unicode::kDigit ? CharKind::kAlone : CharKind::kWord; }
+CharKind digits_kind(char32_t c) { return flags_of(c) & unicode::kDigit ? CharKind::kOtherWord : CharKind::kWord; }
+
+class ByteLevelPreTokenizer : public PreTokenizer {
+ public:
+  ByteLevelPreTokenizer(bool add_prefix_space, bool use_regex)
+      : add_prefix_space_(add_prefix_space), use_regex_(use_regex) {}
+
+  void leave_bytes() { leave_bytes_ = true; }
+
+  void split(std::string_view text, bool at_start, WordSink& out) const override {
+    std::string prefixed;
+    if (add_prefix_space_ && !text.starts_with(' ')) {
+      prefixed.reserve(text.size() + 1);
+      prefixed.append(1, ' ').append(text);
+      text = prefixed;
+    }
+    std::string characters;
+    for (bool first = at_start; !text.empty() && !out.full(); first = false) {
+      const std::string_view word = text.substr(0, use_regex_ ? gpt2_word_length(text) : text.size());
+      text.remove_prefix(word.size());
+      if (leave_bytes_) {
+        out.add(word, first);
+      } else {
+        characters.clear();
+        append_byte_characters(word, characters);
+        out.add(characters, first);
+      }
+    }
+  }
+
+ private:
+  bool add_prefix_space_, use_regex_;
+  bool leave_bytes_ = false;
+};
+
+enum class PrependScheme { kAlways, kNever, kFirst };
+
+class MetaspacePreTokenizer : public PreTokenizer {
+ public:
+  MetaspacePreTokenizer(std::string replacement, PrependScheme scheme, bool splits)
+      : replacement_(std::move(replacement)), scheme_(scheme), splits_(splits) {}
+
+  void split(std::string_view text, bool at_start, WordSink& out) const override {
+    std::string replaced;
+    replaced.reserve(text.size() + 2 * replacement_.size() + text.size() / 4);
+    const bool has_prefix = text.starts_with(' ') || text.starts_with(replacement_);
+    if (!has_prefix && (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && at_start))) {
+      replaced.append(replacement_);
+    }
+    while (true) {
+      const size_t space = text.find(' ');
+      replaced.append(text.substr(0, space));
+      if (space == text.npos) break;
+      replaced.append(replacement_);
+      text.remove_prefix(space + 1);
+    }
+    if (!splits_) {
+      out.add(replaced, at_start);
+      return;
+    }
+    for (std::string_view rest = replaced; !rest.empty() && !out.full(); at_start = false) {
+      const size_t length = std::min(rest.find(replacement_, 1), rest.size());
+      out.add(rest.substr(0, length), at_start);
+      rest.remove_prefix(length);
+    }
+  }
+
+ private:
+  std::string replacement_;
+  PrependScheme scheme_;
+  bool splits_;
+};
+
+enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+/// Splits where a pattern matches, into matches and what is between them.
+class SplitPreTokenizer : public PreTokenizer {
+ public:
+  /// The bytes that match at the start of a text that is not empty; 0: none do.
+  using Pattern = std::function<size_t(std::string_view)>;
+  SplitPreTokenizer(Pattern pattern, Behavior behavior, bool invert)
+      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+
+  void split(std::string_view text, bool at_start, WordSink& out) const override {
+    const std::vector<Part> parts = merged(find_parts(text));
+    for (const Part& part : parts) {
+      if (out.full()) return;
+      if (part.begin == part.end || (behavior_ == Behavior::kRemoved && part.is_match)) continue;
+      out.add(text.substr(part.begin, part.end - part.begin), at_start && part.begin == 0);
+    }
+  }
+
+ private:
+  struct Part {
+    size_t begin, end;
+    bool is_match;
+  };
+
+  std::vector<Part> find_parts(std::string_view text) const {
+    std::vector<Part> parts;
+    size_t done = 0;
+    for (size_t i = 0; i < text.size();) {
+      const size_t length = pattern_(text.substr(i));
+      if (length == 0) {
+        const char* p = text.data() + i;
+        decode_utf8(p);
+        i = static_cast<size_t>(p - text.data());
+        continue;
+      }
+      if (done < i) parts.push_back({done, i, invert_});
+      parts.push_back({i, i + length, !invert_});
+      done = i += length;
+    }
+    if (done < text.size()) parts.push_back({done, text.size(), invert_});
+    return parts;
+  }
+
+  std::vector<Part> merged(std::vector<Part> parts) const {
+    if (behavior_ == Behavior::kRemoved || behavior_ == Behavior::kIsolated) return parts;
+    const bool backwards = behavior_ == Behavior::kMergedWithNext;
+    if (backwards) std::reverse(parts.begin(), parts.end());
+    std::vector<Part> result;
+    bool last_is_match = false;
+    for (const Part& part : parts) {
+      const bool joins =
+          behavior_ == Behavior::kContiguous ? part.is_match == last_is_match : part.is_match && !last_is_match;
+      last_is_match = part.is_match;
+      if (!joins || result.empty()) {
+        result.push_back(part);
+      } else if (backwards) {
+        result.back().begin = part.begin;
+      } else {
+        result.back().end = part.end;
+      }
+    }
+    if (backwards) std::reverse(result.begin(), result.end());
+    return result;
+  }
+
+  Pattern pattern_;
+  Behavior behavior_;
+  bool invert_;
+};
+
+Behavior read_behavior(const JsonField& field) {
+  const std::string& name = field.as_string();
+  if (name == "Removed") return Behavior::kRemoved;
+  if (name == "Isolated") return Behavior::kIsolated;
+  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
+  field.expect(name == "Contiguous", "one of Removed, Isolated, MergedWithPrevious, MergedWithNext and Contiguous");
+  return Behavior::kContiguous;
+}
+
+size_t punctuation_length(std::string_view text) {
+  const char* p = text.data();
+  const bool is_punctuation = (flags_of(decode_utf8(p)) & unicode::kPunctuation) != 0;
+  return is_punctuation ? static_cast<size_t>(p - text.data()) : 0;
+}
+
+size_t space_length(std::string_view text) {
+  const char* p = text.data();
+  return is_white_space(decode_utf8(p)) ? static_cast<size_t>(p - text.data()) : 0;
+}
+
+size_t spaces_length(std::string_view text) { return text.size() - trim_begin(text).size(); }
+
+/// The regular expressions of known models, which are few.
+SplitPreTokenizer::Pattern known_split_pattern(const JsonField& field) {
+  const std::string& regex = field.as_string();
+  if (regex == "\\s") return space_length;
+  if (regex == "\\s+") return spaces_length;
+  field.expect(regex == kGpt2Pattern, "a pattern that mezzo knows: that of GPT-2, \"\\\\s\" or \"\\\\s+\"");
+  return gpt2_word_length;
+}
+
+std::unique_ptr<PreTokenizer> read_split(const JsonField& field) {
+  const JsonField pattern = field["pattern"];
+  pattern.expect(pattern.has("String") || pattern.has("Regex"), "{\"String\": …} or {\"Regex\": …}");
+  SplitPreTokenizer::Pattern match;
+  if (pattern.has("Regex")) {
+    match = known_split_pattern(pattern["Regex"]);
+  } else {
+    const std::string text = pattern["String"].as_string();
+    pattern["String"].expect(!text.empty(), "a string that is not empty");
+    match = [text](std::string_view in) { return in.starts_with(text) ? text.size() : 0; };
+  }
+  return std::make_unique<SplitPreTokenizer>(std::move(match), read_behavior(field["behavior"]),
+                                             field["invert"].as_bool());
+}
+
+std::unique_ptr<PreTokenizer> read_metaspace(const JsonField& field) {
+  const JsonField replacement = field["replacement"];
+  const char* p = replacement.as_string().data();
+  const bool is_character = !replacement.as_string().empty() &&
+                            (decode_utf8(p), p) == replacement.as_string().data() + replacement.as_string().size();
+  replacement.expect(is_character, "one character");
+  PrependScheme scheme = PrependScheme::kAlways;
+  if (field.has("prepend_scheme")) {
+    const std::string& name = field["prepend_scheme"].as_string();
+    field["prepend_scheme"].expect(name == "always" || name == "never" || name == "first", "always, never or first");
+    scheme = name == "always"  ? PrependScheme::kAlways
+             : name == "never" ? PrependScheme::kNever
+                               : PrependScheme::kFirst;
+    // An older file's setting beside it must say the same.
+    if (field.has("add_prefix_space")) {
+      field["add_prefix_space"].expect(field["add_prefix_space"].as_bool() || scheme == PrependScheme::kNever,
+                                       "true, or prepend_scheme \"never\"");
+    }
+  } else if (!field.bool_or("add_prefix_space", true)) {
+    scheme = PrependScheme::kNever;
+  }
+  return std::make_unique<MetaspacePreTokenizer>(replacement.as_string(), scheme, field.bool_or("split", true));
+}
+
+}  // namespace
+
+PreTokenizerSequence::PreTokenizerSequence(const JsonField& field) {
+  if (!field.is_null()) add(field);
+}
+
+void PreTokenizerSequence::add(const JsonField& field) {
+  const std::string& type = field["type"].as_string();
+  const auto by_kind = [&](KindPreTokenizer::KindOf kind) {
+    steps_.push_back(std::make_unique<KindPreTokenizer>(kind));
+  };
+  if (type == "Sequence") {
+    const JsonField list = field["pretokenizers"];
+    for (size_t i = 0; i < list.as_array().size(); ++i) add(list.element(i));
+  } else if (type == "ByteLevel") {
+    steps_.push_back(
+        std::make_unique<ByteLevelPreTokenizer>(field["add_prefix_space"].as_bool(), field.bool_or("use_regex", true)));
+  } else if (type == "Metaspace") {
+    steps_.push_back(read_metaspace(field));
+  } else if (type == "Split") {
+    steps_.push_back(read_split(field));
+  } else if (type == "Punctuation") {
+    const Behavior behavior = field.has("behavior") ? read_behavior(field["behavior"]) : Behavior::kIsolated;
+    steps_.push_back(std::make_unique<SplitPreTokenizer>(punctuation_length, behavior, /*invert=*/false));
+  } else if (type == "Digits") {
+    by_kind(field["individual_digits"].as_bool() ? digits_alone_kind : digits_kind);
+  } else if (type == "BertPreTokenizer") {
+    by_kind(bert_kind);
+  } else if (type == "Whitespace") {
+    by_kind(word_kind);
+  } else if (type == "WhitespaceSplit") {
+    by_kind(white_space_kind);
+  } else {
+    field.expect(false,
+                 "one of BertPreTokenizer, ByteLevel, Whitespace, WhitespaceSplit, Metaspace, Punctuation, "
+                 "Digits, Split and Sequence");
+  }
+}
+
+bool PreTokenizerSequence::leave_bytes() {
+  auto* byte_level = steps_.empty() ? nullptr : dynamic_cast<ByteLevelPreTokenizer*>(steps_.back().get());
+  if (byte_level != nullptr) byte_level->leave_bytes();
+  return byte_level != nullptr;
+}
+
+void PreTokenizerSequence::split_from(size_t step, std::string_view text, bool at_start, WordSink& out) const {
+  if (text.empty()) return;
+  if (step == steps_.size()) {
+    out.add(text, at_start);
+    return;
+  }
+  if (step + 1 == steps_.size()) {
+    steps_[step]->split(text, at_start, out);
+    return;
+  }
+  struct Next : WordSink {
+    Next(const PreTokenizerSequence& steps, size_t next, WordSink& sink)
+        : sequence(steps), step_behind(next), out_behind(sink) {}
+    void add(std::string_view word, bool is_start) override {
+      sequence.split_from(step_behind, word, is_start, out_behind);
+    }
+    bool full() const override { return out_behind.full(); }
+    const PreTokenizerSequence& sequence;
+    size_t step_behind;
+    WordSink& out_behind;
+  } next(*this, step + 1, out);
+  steps_[step]->split(text, at_start, next);
+}
+
+}  // namespace mezzo::text

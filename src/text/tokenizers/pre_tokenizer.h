@@ -1,0 +1,53 @@
+// What splits a text into the words that a tokenizer's model reads: the section "pre_tokenizer" of
+// tokenizer.json.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizers/json_field.h"
+
+namespace mezzo::text {
+
+/// Takes words, one after the other.
+class WordSink {
+ public:
+  virtual ~WordSink() = default;
+
+  /// @param word      valid UTF-8, not empty; read before this returns.
+  /// @param at_start  whether its first character comes from the first of the text that was encoded.
+  virtual void add(std::string_view word, bool at_start) = 0;
+
+  /// True to stop early.
+  virtual bool full() const { return false; }
+};
+
+class PreTokenizer {
+ public:
+  virtual ~PreTokenizer() = default;
+  virtual void split(std::string_view text, bool at_start, WordSink& out) const = 0;
+};
+
+/// Pre-tokenizers, each of which splits what the one before has made.
+class PreTokenizerSequence {
+ public:
+  PreTokenizerSequence() = default;
+
+  /// @throws c10::ValueError  naming file and key of what is not known.
+  explicit PreTokenizerSequence(const JsonField& field);
+
+  /// Leaves the bytes of the words as they are, where the last step would write each as a character
+  /// of its own (ByteLevel): for a model that reads bytes. False where that is not the last step.
+  bool leave_bytes();
+
+  void split(std::string_view text, bool at_start, WordSink& out) const { split_from(0, text, at_start, out); }
+
+ private:
+  void add(const JsonField& field);
+  void split_from(size_t step, std::string_view text, bool at_start, WordSink& out) const;
+
+  std::vector<std::unique_ptr<PreTokenizer>> steps_;
+};
+
+}  // namespace mezzo::text
