@@ -294,7 +294,7 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
 
 @pytest.mark.parametrize("name, change, message", [
     ("roberta", dict(model_type="gpt2"),
-     'model_type is "gpt2", mezzo runs: bert, camembert, distilbert, electra, roberta, xlm-roberta'),
+     'model_type is "gpt2", mezzo runs: bert, camembert, distilbert, electra, modernbert, roberta, xlm-roberta'),
     ("roberta", dict(hidden_act="swish"), 'hidden_act is "swish", mezzo runs: gelu, gelu_new, gelu_pytorch_tanh, relu'),
     ("roberta", dict(position_embedding_type="relative_key"), 'position_embedding_type is "relative_key", mezzo runs: absolute'),
     ("roberta", dict(max_position_embeddings=3), "max_position_embeddings is 3, too few for a text: its positions begin at 2"),
