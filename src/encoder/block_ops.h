@@ -153,7 +153,8 @@ struct PreNormOps {
       what(gated_activation) what(gated_activation_backward)
 
 /// Contiguous tensors of one device; float32, bfloat16 or float16; T rows. Small vectors (biases,
-/// norms) may be of any of these types. Sums over rows do not depend on the number of threads.
+/// norms) may be of any of these types; a bias is added to its product, or to query, key or value,
+/// as their dtype holds it. Sums over rows do not depend on the number of threads.
 /// Nothing waits for the device.
 struct BlockOps {
   int64_t largest_head;  ///< columns of a head that packed attention takes

@@ -19,6 +19,7 @@ namespace mezzo::encoder::cpu {
 using kernels::cpu::as_float;
 using kernels::cpu::dropout_of;
 using kernels::cpu::read_span;
+using kernels::cpu::rounded_bias;
 using kernels::cpu::share_begin;
 using kernels::cpu::share_out;
 using kernels::cpu::write_span;
@@ -81,7 +82,9 @@ const float* floats_of(const at::Tensor& vector, int64_t first = 0) {
   return vector.defined() ? vector.const_data_ptr<float>() + first : nullptr;
 }
 
-at::Tensor floats_if_defined(const at::Tensor& tensor) { return tensor.defined() ? as_float(tensor) : tensor; }
+at::Tensor bias_if_defined(const at::Tensor& bias, at::ScalarType dtype) {
+  return bias.defined() ? rounded_bias(bias, dtype) : bias;
+}
 
 float* part_of(const at::Tensor& vector, int64_t first) {
   return vector.defined() ? vector.mutable_data_ptr<float>() + first : nullptr;
@@ -97,10 +100,10 @@ class Tiles {
       : attention_(attention),
         hidden_(attention.key.size(1)),
         head_size_(hidden_ / attention.num_heads),
-        query_bias_(floats_if_defined(attention.biases.query)),
-        key_bias_(floats_if_defined(attention.biases.key)),
-        value_bias_(floats_if_defined(attention.biases.value)),
-        rotary_(floats_if_defined(attention.positions.rotary)),
+        query_bias_(bias_if_defined(attention.biases.query, attention.key.scalar_type())),
+        key_bias_(bias_if_defined(attention.biases.key, attention.key.scalar_type())),
+        value_bias_(bias_if_defined(attention.biases.value, attention.key.scalar_type())),
+        rotary_(attention.positions.rotary.defined() ? as_float(attention.positions.rotary) : at::Tensor()),
         order_(longest_first(attention.layout->sequences(), attention.key.size(0))) {}
 
   /// `log_sum_exp` and `output` may be undefined.

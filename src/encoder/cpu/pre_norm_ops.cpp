@@ -13,18 +13,19 @@ using kernels::cpu::as_float;
 using kernels::cpu::ConstSpan;
 using kernels::cpu::dropout_of;
 using kernels::cpu::read_span;
+using kernels::cpu::rounded_bias;
 using kernels::cpu::write_span;
 namespace {
 
-/// Zeros for a bias that there is not.
-at::Tensor bias_or_zeros(const at::Tensor& bias, int64_t size) {
-  return bias.defined() ? as_float(bias) : at::zeros({size}, at::kFloat);
+/// As rounded_bias has it; zeros for a bias that there is not.
+at::Tensor bias_or_zeros(const at::Tensor& bias, int64_t size, at::ScalarType dtype) {
+  return bias.defined() ? rounded_bias(bias, dtype) : at::zeros({size}, at::kFloat);
 }
 
 }  // namespace
 
 at::Tensor layer_norm(const at::Tensor& x, const LayerNormParams& norm, at::ScalarType dtype, Normalised* normalised) {
-  const auto weight = as_float(norm.weight), shift = bias_or_zeros(norm.bias, x.size(1));
+  const auto weight = as_float(norm.weight), shift = bias_or_zeros(norm.bias, x.size(1), at::kFloat);
   const auto output = empty_rows(x, dtype);
   if (normalised != nullptr) {
     make_room(normalised, empty_rows(x, at::kFloat));
@@ -65,7 +66,7 @@ at::Tensor residual_dropout(const at::Tensor& product,
                             const at::Tensor& residual,
                             const DropoutSite& dropout,
                             const at::Tensor& row_numbers) {
-  const auto bias_values = bias_or_zeros(bias, product.size(1));
+  const auto bias_values = bias_or_zeros(bias, product.size(1), product.scalar_type());
   const auto output = empty_rows(product, at::promote_types(product.scalar_type(), residual.scalar_type()));
   const ResidualDropout op{.product = read_span(product),
                            .bias = bias_values.const_data_ptr<float>(),
@@ -105,7 +106,8 @@ at::Tensor gated_activation(const at::Tensor& product,
                             const DropoutSite& dropout,
                             const at::Tensor& row_numbers) {
   const int64_t rows = product.size(0), columns = product.size(1) / 2;
-  const auto bias_values = bias_or_zeros(bias, 2 * columns), output = at::empty({rows, columns}, product.options());
+  const auto bias_values = bias_or_zeros(bias, 2 * columns, product.scalar_type()),
+             output = at::empty({rows, columns}, product.options());
   const GatedActivation op{.product = read_span(product),
                            .bias = bias_values.const_data_ptr<float>(),
                            .kind = kind_of(activation),
@@ -126,7 +128,8 @@ ActivationGradients gated_activation_backward(const at::Tensor& grad,
                                               const at::Tensor& row_numbers) {
   TORCH_INTERNAL_ASSERT(grad.scalar_type() == product.scalar_type());
   const int64_t rows = grad.size(0), columns = grad.size(1);
-  const auto bias_values = bias_or_zeros(bias, 2 * columns), grad_product = empty_rows(product, product.scalar_type());
+  const auto bias_values = bias_or_zeros(bias, 2 * columns, product.scalar_type()),
+             grad_product = empty_rows(product, product.scalar_type());
   const GatedActivationBackward op{.forward = {.product = read_span(product),
                                                .bias = bias_values.const_data_ptr<float>(),
                                                .kind = kind_of(activation),

@@ -16,6 +16,7 @@ namespace mezzo::encoder::cpu {
 using kernels::cpu::as_float;
 using kernels::cpu::dropout_of;
 using kernels::cpu::read_span;
+using kernels::cpu::rounded_bias;
 using kernels::cpu::write_span;
 namespace {
 
@@ -36,7 +37,8 @@ at::Tensor residual_layer_norm(const at::Tensor& product,
                                const DropoutSite& dropout,
                                const at::Tensor& row_numbers,
                                Normalised* normalised) {
-  const auto bias_values = as_float(bias), weight = as_float(norm.weight), shift = as_float(norm.bias);
+  const auto bias_values = rounded_bias(bias, product.scalar_type()), weight = as_float(norm.weight),
+             shift = as_float(norm.bias);
   const auto output = empty_rows(product, at::promote_types(product.scalar_type(), residual.scalar_type()));
   if (normalised != nullptr) {
     make_room(normalised, product.scalar_type() == at::kFloat ? product : empty_rows(product, at::kFloat));
@@ -152,7 +154,7 @@ void add_rows_at(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& 
 }
 
 at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Activation activation) {
-  const auto bias_values = as_float(bias), output = at::empty_like(product);
+  const auto bias_values = rounded_bias(bias, product.scalar_type()), output = at::empty_like(product);
   const BiasActivation op{.product = read_span(product),
                           .bias = bias_values.const_data_ptr<float>(),
                           .kind = kind_of(activation),
@@ -168,7 +170,7 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
                                              const at::Tensor& bias,
                                              Activation activation) {
   TORCH_INTERNAL_ASSERT(grad.scalar_type() == product.scalar_type());
-  const auto bias_values = as_float(bias), output = at::empty_like(product);
+  const auto bias_values = rounded_bias(bias, product.scalar_type()), output = at::empty_like(product);
   const BiasActivationBackward op{.product = read_span(product),
                                   .bias = bias_values.const_data_ptr<float>(),
                                   .kind = kind_of(activation),

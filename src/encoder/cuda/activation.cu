@@ -55,7 +55,7 @@ struct Forward {
       return;
     }
     const int64_t begin = row * a.columns, end = begin + a.columns;
-    const Four bias = load_four<float>(a.bias, column, a.columns);
+    const Four bias = load_bias(a.bias, a.product.element, column, a.columns);
     Four four = load_four(a.product, begin + column, end);
     for (int i = 0; i < 4; ++i) {
       four.at[i] = activate(four.at[i] + bias.at[i], a.kind).value;
@@ -79,7 +79,7 @@ struct Backward {
     if (column >= a.columns) {
       return;
     }
-    const Four bias = load_four<float>(a.bias, column, a.columns);
+    const Four bias = load_bias(a.bias, a.product.element, column, a.columns);
     Four sums{};
     for (int64_t row = part * kRowsOfSum; row < a.rows && row < (part + 1) * kRowsOfSum; ++row) {
       const int64_t begin = row * a.columns, end = begin + a.columns;

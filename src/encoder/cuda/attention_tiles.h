@@ -117,7 +117,7 @@ class SharedFloats {
   float* next_;
 };
 
-/// Copies `count` rows of a head: plus the bias, if there is one, times `scale`; zeros in the
+/// Copies `count` rows of a head: plus the bias as a T, if there is one, times `scale`; zeros in the
 /// columns up to a multiple of four.
 template <class T, int kColumns>
 MEZZO_DEVICE void load_rows(const Block& block,
@@ -136,7 +136,7 @@ MEZZO_DEVICE void load_rows(const Block& block,
     if (bias.data != nullptr) {
       const Four b = load_four(bias, column + 4 * four, columns_end);
       for (int i = 0; i < 4; ++i) {
-        x.at[i] += b.at[i];
+        x.at[i] += to_float(from_float<T>(b.at[i]));
       }
     }
     Pack<float, 4> pack;

@@ -71,7 +71,7 @@ MEZZO_DEVICE void finish_norm(const Block& block,
   const float variance = block_sum(block, squares, scratch) / static_cast<float>(columns);
   const float rstd = 1 / ::sqrtf(variance + norm.eps);
   for_columns(block, columns, [&](int64_t c) {
-    const Four weight = load_four<float>(norm.weight, c, columns), bias = load_four<float>(norm.bias, c, columns);
+    const Four weight = load_four(norm.weight, c, columns), bias = load_four(norm.bias, c, columns);
     Four normalised{}, output{};
     for (int i = 0; i < 4; ++i) {
       normalised.at[i] = counts(c, i, columns) ? (row[c + i] - mean) * rstd : 0;
@@ -120,7 +120,7 @@ struct ResidualNorm {
     float sum = 0;
     for_columns(block, a.columns, [&](int64_t c) {
       const Four product = load_four(a.product, begin + c, end), residual = load_four(a.residual, begin + c, end),
-                 bias = load_four<float>(a.bias, c, a.columns);
+                 bias = load_bias(a.bias, a.product.element, c, a.columns);
       const Four factors = a.mask.threshold != 0 ? mask_four(a.mask, mask_row * a.columns + c) : Four{{1, 1, 1, 1}};
       for (int i = 0; i < 4; ++i) {
         if (counts(c, i, a.columns)) {
@@ -219,7 +219,7 @@ struct NormBackward {
       float of_grad = 0, of_product = 0;
       for_columns(block, columns, [&](int64_t c) {
         const Four grad = grad_at(c), normalised = load_four<float>(a.normalised, begin + c, end),
-                   weight = load_four<float>(a.weight, c, columns);
+                   weight = load_four(a.weight, c, columns);
         for (int i = 0; i < 4 && counts(c, i, columns); ++i) {
           of_grad += grad.at[i] * weight.at[i];
           of_product += grad.at[i] * weight.at[i] * normalised.at[i];
@@ -232,7 +232,7 @@ struct NormBackward {
       const float rstd = a.rstd[number];
       for_columns(block, columns, [&](int64_t c) {
         const Four grad = grad_at(c), normalised = load_four<float>(a.normalised, begin + c, end),
-                   weight = load_four<float>(a.weight, c, columns);
+                   weight = load_four(a.weight, c, columns);
         Four result;
         for (int i = 0; i < 4; ++i) {
           result.at[i] = (grad.at[i] * weight.at[i] - mean - normalised.at[i] * slope) * rstd;

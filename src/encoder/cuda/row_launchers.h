@@ -3,7 +3,8 @@
 #include "kernels/cuda/arguments.h"
 
 /// The row-wise kernels of the encoder, each queued on a stream of the current device. Rows are
-/// contiguous, `columns` each; vectors are float32 [columns].
+/// contiguous, `columns` each; vectors are [columns], of any type. Biases of products are added as
+/// the product's type holds them.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
@@ -15,14 +16,13 @@ struct NormOutputs {
 };
 
 struct NormArguments {
-  const float *weight, *bias;
+  Span weight, bias;
   float eps;
 };
 
 /// `normalised` may be the memory of `product`, if that is float32.
 struct ResidualNormArguments {
-  Span product, residual;
-  const float* bias;
+  Span product, residual, bias;
   NormArguments norm;
   Mask mask;
   const int64_t* row_numbers;  ///< nullptr for 0, 1, ...
@@ -44,12 +44,13 @@ void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream
 
 /// Rows that a block takes in a backward pass, one after the other; so sums over rows are
 /// always added in one order.
-constexpr int64_t kRowsOfBlock = 8;
+constexpr int64_t kRowsOfBlock = 4;
 
 /// Backward of both. The mask is on what was added to the residual, or on the output.
 struct NormBackwardArguments {
   Span grad;
-  const float *normalised, *rstd, *weight;
+  const float *normalised, *rstd;
+  Span weight;
   Mask mask;
   bool mask_is_on_output;
   const int64_t* row_numbers;
@@ -80,8 +81,7 @@ void add_rows_at(const AddRowsArguments& arguments, Stream stream);
 enum class ActivationKind : int { kGelu, kGeluTanh, kRelu };
 
 struct ActivationArguments {
-  Span product;
-  const float* bias;
+  Span product, bias;
   ActivationKind kind;
   Span output;
   Span grad;    ///< backward: of the output; becomes that of the product

@@ -13,8 +13,6 @@
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
-at::Tensor as_float(const at::Tensor& vector) { return vector.to(at::kFloat).contiguous(); }
-
 const float* floats(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
 
 const int64_t* numbers(const at::Tensor& tensor) {
@@ -77,7 +75,7 @@ at::Tensor residual_layer_norm(const at::Tensor& product,
                                const at::Tensor& row_numbers,
                                Normalised* normalised) {
   const OnDeviceOf device(product);
-  const auto bias_values = as_float(bias), weight = as_float(norm.weight), shift = as_float(norm.bias);
+  const auto weight = norm.weight.contiguous(), shift = norm.bias.contiguous(), bias_values = bias.contiguous();
   const auto output = empty_rows(product, at::promote_types(product.scalar_type(), residual.scalar_type()));
   const bool is_float = product.scalar_type() == at::kFloat;
   const auto kept = normalised == nullptr ? at::Tensor() : is_float ? product : empty_rows(product, at::kFloat);
@@ -85,8 +83,8 @@ at::Tensor residual_layer_norm(const at::Tensor& product,
   if (product.numel() > 0) {
     residual_layer_norm({span_of(product),
                          span_of(residual),
-                         floats(bias_values),
-                         {floats(weight), floats(shift), static_cast<float>(norm.eps)},
+                         span_of(bias_values),
+                         {span_of(weight), span_of(shift), static_cast<float>(norm.eps)},
                          mask_of(dropout),
                          numbers(row_numbers),
                          to,
@@ -105,9 +103,9 @@ ResidualLayerNormGradients residual_layer_norm_backward(const at::Tensor& grad,
                                                         at::ScalarType product_dtype,
                                                         at::ScalarType residual_dtype) {
   const OnDeviceOf device(grad);
-  const auto weight = as_float(norm_weight);
+  const auto weight = norm_weight.contiguous();
   const auto product = empty_rows(grad, product_dtype), residual = empty_rows(grad, residual_dtype);
-  const auto sums = run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), floats(weight),
+  const auto sums = run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight),
                                   mask_of(dropout), /*mask_is_on_output=*/false, numbers(row_numbers), span_of(product),
                                   span_of(residual), nullptr, grad.size(0), grad.size(1)},
                                  grad.options(), device.stream);
@@ -124,7 +122,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                                 const DropoutSite& dropout,
                                 Normalised* normalised) {
   const OnDeviceOf device(word);
-  const auto weight = as_float(norm.weight), shift = as_float(norm.bias);
+  const auto weight = norm.weight.contiguous(), shift = norm.bias.contiguous();
   const auto output = at::empty({ids.size(0), word.size(1)}, word.options());
   const auto to = outputs_of(output, normalised, normalised != nullptr ? empty_rows(output, at::kFloat) : at::Tensor());
   if (output.numel() > 0) {
@@ -137,7 +135,7 @@ at::Tensor embedding_layer_norm(const at::Tensor& word,
                           numbers(ids),
                           numbers(positions),
                           numbers(token_types),
-                          {floats(weight), floats(shift), static_cast<float>(norm.eps)},
+                          {span_of(weight), span_of(shift), static_cast<float>(norm.eps)},
                           mask_of(dropout),
                           to,
                           output.size(0),
@@ -152,9 +150,9 @@ EmbeddingGradients embedding_layer_norm_backward(const at::Tensor& grad,
                                                  const at::Tensor& norm_weight,
                                                  const DropoutSite& dropout) {
   const OnDeviceOf device(grad);
-  const auto weight = as_float(norm_weight), sum = empty_rows(grad, at::kFloat);
+  const auto weight = norm_weight.contiguous(), sum = empty_rows(grad, at::kFloat);
   const auto sums =
-      run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), floats(weight), mask_of(dropout),
+      run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight), mask_of(dropout),
                     /*mask_is_on_output=*/true, nullptr, Span{}, span_of(sum), nullptr, grad.size(0), grad.size(1)},
                    grad.options(), device.stream);
   return {sum, {sums.select(0, 0), sums.select(0, 1)}};
@@ -173,9 +171,9 @@ void add_rows_at(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& 
 
 at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Activation activation) {
   const OnDeviceOf device(product);
-  const auto bias_values = as_float(bias), output = at::empty_like(product);
+  const auto bias_values = bias.contiguous(), output = at::empty_like(product);
   if (product.numel() > 0) {
-    bias_activation({span_of(product), floats(bias_values), kind_of(activation), span_of(output), Span{}, nullptr,
+    bias_activation({span_of(product), span_of(bias_values), kind_of(activation), span_of(output), Span{}, nullptr,
                      product.size(0), product.size(1)},
                     device.stream);
   }
@@ -188,11 +186,11 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
                                              Activation activation) {
   TORCH_INTERNAL_ASSERT(grad.scalar_type() == product.scalar_type());
   const OnDeviceOf device(product);
-  const auto bias_values = as_float(bias), output = at::empty_like(product);
+  const auto bias_values = bias.contiguous(), output = at::empty_like(product);
   const auto parts =
       at::empty({ceil_div(product.size(0), kRowsOfSum), product.size(1)}, product.options().dtype(at::kFloat));
   if (product.numel() > 0) {
-    bias_activation_backward({span_of(product), floats(bias_values), kind_of(activation), span_of(output),
+    bias_activation_backward({span_of(product), span_of(bias_values), kind_of(activation), span_of(output),
                               span_of(grad), parts.mutable_data_ptr<float>(), product.size(0), product.size(1)},
                              device.stream);
   }

@@ -1,7 +1,6 @@
 #include <array>
 
 #include "encoder/fused/attention_node.h"
-#include "memory/side_by_side.h"
 
 namespace mezzo::encoder::fused {
 namespace {
@@ -53,7 +52,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const PackedAttention attention{query,
                                     key,
                                     value,
-                                    {rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)},
+                                    {query_bias, key_bias, value_bias},
                                     settings.num_heads,
                                     settings.layout,
                                     settings.weights_dropout};
@@ -61,7 +60,7 @@ struct Attention : torch::autograd::Function<Attention> {
     at::Tensor log_sum_exp;
     const auto context = ops.packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
     Normalised normalised;
-    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype), x,
+    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), output_bias, x,
                                           {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
                                           /*row_numbers=*/{}, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {
@@ -88,14 +87,13 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[kInputs + 5], saved[kInputs + 6]},
                                                         saved[kNormWeight], settings.output_dropout,
                                                         /*row_numbers=*/{}, dtype, settings.x_dtype);
-    const PackedAttention attention{
-        query,
-        key,
-        value,
-        {rounded(saved[kQueryBias], dtype), rounded(saved[kKeyBias], dtype), rounded(saved[kValueBias], dtype)},
-        settings.num_heads,
-        settings.layout,
-        settings.weights_dropout};
+    const PackedAttention attention{query,
+                                    key,
+                                    value,
+                                    {saved[kQueryBias], saved[kKeyBias], saved[kValueBias]},
+                                    settings.num_heads,
+                                    settings.layout,
+                                    settings.weights_dropout};
     variable_list result(kAllInputs);
     Products of_output;
     const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);

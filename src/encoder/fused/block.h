@@ -12,6 +12,7 @@
 #include "encoder/block_ops.h"
 #include "encoder/fused_blocks.h"
 #include "encoder/products.h"
+#include "memory/side_by_side.h"
 
 /// What the blocks share.
 namespace mezzo::encoder::fused {
@@ -54,9 +55,6 @@ struct Weight {
   at::Tensor leaf, value;
 };
 
-/// A bias as the product's dtype holds it.
-inline at::Tensor rounded(const at::Tensor& bias, at::ScalarType dtype) { return bias.to(dtype); }
-
 /// a b, where nothing else can be computed meanwhile.
 inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
   Products products;
@@ -76,9 +74,10 @@ inline at::Tensor grad_weight(const AutogradContext* ctx,
   return ctx->needs_input_grad(input) ? products.add(grad.t(), x, dtype) : at::Tensor();
 }
 
-/// A vector of sums as the gradient of `param`, with memory of its own.
+/// A vector of sums as the gradient of `param`: to autograd a tensor of its own, in the memory of
+/// `sums` where that is of its dtype.
 inline at::Tensor grad_vector(const at::Tensor& sums, const at::Tensor& param) {
-  return sums.to(param.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  return split_rows(sums.to(param.scalar_type()), 1).front();
 }
 
 /// A node's settings, kept for backward beside its tensors.

@@ -41,12 +41,12 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
     const auto dtype = intermediate_weight.scalar_type();
     const auto input = x.to(dtype);
     const auto inner = matrix_product(input, intermediate_weight.t());  // [T, F]
-    const auto product = matrix_product(
-        ops.bias_activation(inner, rounded(intermediate_bias, dtype), settings.activation), output_weight.t());
+    const auto product =
+        matrix_product(ops.bias_activation(inner, intermediate_bias, settings.activation), output_weight.t());
     Normalised normalised;
-    auto output = ops.residual_layer_norm(product, rounded(output_bias, dtype), x,
-                                          {norm_weight, norm_bias, settings.eps}, settings.dropout,
-                                          settings.row_numbers, settings.is_differentiable ? &normalised : nullptr);
+    auto output =
+        ops.residual_layer_norm(product, output_bias, x, {norm_weight, norm_bias, settings.eps}, settings.dropout,
+                                settings.row_numbers, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {
       ctx->save_for_backward({input, intermediate_weight, intermediate_bias, output_weight, output_bias, norm_weight,
                               norm_bias, inner, normalised.rows, normalised.rstd});
@@ -70,7 +70,7 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
     auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
                                                   row_numbers, dtype, x_dtype);
     const auto middle = ops.bias_activation_backward(matrix_product(outer.product, output_weight), inner,
-                                                     rounded(intermediate_bias, dtype), activation);
+                                                     intermediate_bias, activation);
     variable_list result(kInputs + 3);
     Products products;
     result[kOutputWeight] = grad_weight(ctx, kOutputWeight, products, outer.product, middle.output, weight_dtype);

@@ -56,7 +56,7 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     const auto dtype = query_weight.scalar_type();
     const auto input = x.to(dtype), first = input.index_select(0, settings.first_rows);
     const Heads heads(settings.num_heads, x.size(1));
-    const auto in_float = [&](const at::Tensor& bias) { return rounded(bias, dtype).to(at::kFloat); };
+    const auto in_float = [&](const at::Tensor& bias) { return bias.to(dtype).to(at::kFloat); };
 
     Products of_query;
     const auto product = of_query.add(first, query_weight.t(), at::kFloat);
@@ -78,7 +78,7 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     const auto context = (Heads::side_by_side(values) + value_biases.flatten(1)).to(dtype);
 
     Normalised normalised;
-    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype),
+    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), output_bias,
                                           x.index_select(0, settings.first_rows),
                                           {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
                                           settings.first_rows, settings.is_differentiable ? &normalised : nullptr);
@@ -130,7 +130,7 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     }
     of_values.compute();
     const auto grad_heads = heads.apart(grad_context.to(at::kFloat));
-    const auto value_bias = rounded(saved[kValueBias], dtype).to(at::kFloat).view({heads.count(), -1});
+    const auto value_bias = saved[kValueBias].to(dtype).to(at::kFloat).view({heads.count(), -1});
     const auto inner = ops.first_token_attention_backward(
         {seen, input, static_cast<float>(heads.scale()), settings.layout, settings.weights_dropout}, log_sum_exp,
         {grad_weighted, (grad_heads * value_bias).sum(2)}, settings.x_dtype);

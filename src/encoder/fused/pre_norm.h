@@ -15,11 +15,6 @@ using MaybeTensor = std::optional<at::Tensor>;  // as nodes take what may be und
 
 inline const PreNormOps& pre_norm_ops_of(const at::Tensor& x) { return *ops_of(x).pre_norm; }
 
-/// A bias as the product's dtype holds it, if there is one.
-inline at::Tensor rounded_if_defined(const at::Tensor& bias, at::ScalarType dtype) {
-  return bias.defined() ? rounded(bias, dtype) : bias;
-}
-
 /// The number that autograd gives the input of a node, for which it counts defined ones alone.
 /// @param saved  begins with the inputs
 inline size_t edge_of(const variable_list& saved, size_t input) {

@@ -100,15 +100,14 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
     }
     products.compute();
     at::Tensor log_sum_exp;
-    const auto context =
-        ops_of(x).packed_attention(attention_of(settings, query, key, value, rounded_if_defined(inner_bias, dtype)),
-                                   settings.is_differentiable ? &log_sum_exp : nullptr);
+    const auto context = ops_of(x).packed_attention(attention_of(settings, query, key, value, inner_bias),
+                                                    settings.is_differentiable ? &log_sum_exp : nullptr);
     if (settings.is_differentiable) {
       ctx->save_for_backward(
           {x, scale, shift, weight, inner_bias, output_weight, outer_bias, query, key, value, log_sum_exp, context});
       keep(ctx, settings);
     }
-    return ops.residual_dropout(matrix_product(context, output_weight.t()), rounded_if_defined(outer_bias, dtype),
+    return ops.residual_dropout(matrix_product(context, output_weight.t()), outer_bias,
                                 first.defined() ? x.index_select(0, first) : x, settings.output_dropout, first);
   }
 
@@ -133,8 +132,8 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
                                         settings.weight_dtype);
     of_output.compute();
     const auto inner = ops_of(x).packed_attention_backward(
-        attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], rounded_if_defined(saved[kBias], dtype)),
-        saved[kLogSumExp], grad_context);
+        attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], saved[kBias]), saved[kLogSumExp],
+        grad_context);
 
     Normalised normalised;
     const auto input = input_of(x, norm_weight, saved[kNormBias], settings.eps, dtype, &normalised);

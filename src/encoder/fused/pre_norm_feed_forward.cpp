@@ -43,16 +43,15 @@ struct PreNormFeedForward : torch::autograd::Function<PreNormFeedForward> {
                outer_bias = output_bias.value_or(at::Tensor());
     const auto inner = matrix_product(ops.layer_norm(x, {norm_weight, shift, settings.eps}, dtype, nullptr),
                                       intermediate_weight.t());  // [T, 2 F]
-    const auto product =
-        matrix_product(ops.gated_activation(inner, rounded_if_defined(inner_bias, dtype), settings.activation,
-                                            settings.dropout, settings.row_numbers),
-                       output_weight.t());
+    const auto product = matrix_product(
+        ops.gated_activation(inner, inner_bias, settings.activation, settings.dropout, settings.row_numbers),
+        output_weight.t());
     if (settings.is_differentiable) {
       ctx->save_for_backward(
           {x, norm_weight, shift, intermediate_weight, inner_bias, output_weight, outer_bias, inner});
       keep(ctx, settings);
     }
-    return ops.residual_dropout(product, rounded_if_defined(outer_bias, dtype), x, /*dropout=*/{}, /*row_numbers=*/{});
+    return ops.residual_dropout(product, outer_bias, x, /*dropout=*/{}, /*row_numbers=*/{});
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -69,8 +68,8 @@ struct PreNormFeedForward : torch::autograd::Function<PreNormFeedForward> {
     const auto outer =
         ops.residual_dropout_backward(grad, saved[kOutputBias].defined(), /*dropout=*/{}, /*row_numbers=*/{}, dtype);
     const auto middle = ops.gated_activation_backward(matrix_product(outer.product, saved[kOutputWeight]), inner,
-                                                      rounded_if_defined(saved[kIntermediateBias], dtype),
-                                                      settings.activation, settings.dropout, settings.row_numbers);
+                                                      saved[kIntermediateBias], settings.activation, settings.dropout,
+                                                      settings.row_numbers);
     Normalised normalised;
     const auto input = ops.layer_norm(x, {saved[kNormWeight], saved[kNormBias], settings.eps}, dtype, &normalised);
     variable_list result(kInputs + 3);

@@ -90,6 +90,15 @@ MEZZO_DEVICE void store_four(const Span& span, int64_t first, int64_t end, const
   }
 }
 
+/// Four of a bias, as `element` holds them.
+MEZZO_DEVICE Four load_bias(const Span& bias, Element element, int64_t first, int64_t end) {
+  Four four = load_four(bias, first, end);
+  for (int i = 0; i < 4; ++i) {
+    four.at[i] = rounded(four.at[i], element);
+  }
+  return four;
+}
+
 /// Calls `body(first)` for every four elements of the chunk; each thread takes its own.
 template <class Body>
 MEZZO_DEVICE void for_fours(const Block& block, const Chunk& chunk, const Body& body) {

@@ -71,6 +71,15 @@ MEZZO_DEVICE void store(const Span& span, int64_t i, float x) {
   }
 }
 
+/// `x` as `element` holds it.
+MEZZO_DEVICE float rounded(float x, Element element) {
+  switch (element) {
+    case Element::kFloat: return x;
+    case Element::kBFloat16: return to_float(from_float<BFloat16>(x));
+    default: return to_float(from_float<Half>(x));
+  }
+}
+
 /// N elements that one thread reads or writes at once, where they are aligned to their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Pack {
