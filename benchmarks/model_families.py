@@ -34,12 +34,16 @@ SIZES = dict(vocab_size=21128, max_position_embeddings=514, pad_token_id=0)
 BERT_SIZES = dict(SIZES, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072)
 TINY = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
 
+DEBERTA_V3 = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], share_att_key=True, norm_rel_ebd="layer_norm", position_buckets=256,
+                  position_biased_input=False)
+
 # A line for each that joins.
 FAMILIES = {
     "BERT": Family(dict(BERT_SIZES, model_type="bert"), TINY),
     "RoBERTa": Family(dict(BERT_SIZES, model_type="roberta", type_vocab_size=1, layer_norm_eps=1e-5), TINY),
     "DistilBERT": Family(dict(SIZES, model_type="distilbert", dim=768, n_layers=6, n_heads=12, hidden_dim=3072),
                          dict(dim=64, n_layers=2, n_heads=4, hidden_dim=256)),
+    "DeBERTa-v3": Family(dict(BERT_SIZES, model_type="deberta-v2", **DEBERTA_V3), TINY, attention="eager"),
     "ELECTRA": Family(dict(BERT_SIZES, model_type="electra", embedding_size=768), dict(TINY, embedding_size=32)),
 }
 

@@ -55,6 +55,7 @@ struct PackedAttention {
   // Only where the device has PreNormOps:
   TokenPositions positions = {};
   bool only_first_queries = false;  ///< then `query`, and the output, have a row a sequence, its first: [B, H]
+  RelativePositions relative = {};
 };
 
 struct AttentionGradients {
@@ -63,6 +64,7 @@ struct AttentionGradients {
   /// Whose columns the first three are, [T, 3 H], or but the key's and value's, [T, 2 H], where queries
   /// are of first tokens only; undefined if they lie apart.
   at::Tensor all = {};
+  at::Tensor relative_key = {}, relative_query = {};  ///< float32; undefined where the inputs are
 };
 
 /// Attention of the B sequences' first tokens to rows of which keys and values are linear

@@ -104,6 +104,12 @@ using AttentionFunction = at::Tensor(const at::Tensor&, const AttentionParams&, 
 
 template <AttentionFunction& kFused, AttentionFunction& kReference>
 at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
+  if (params.relative.defined()) {
+    constexpr bool kIsOfFirst = &kFused == &fused::first_token_attention;
+    return fused::can_attend_relative(x)
+               ? fused::relative_attention(dense(x), params, layout, kIsOfFirst ? layout->first_rows() : at::Tensor())
+               : kReference(x, params, layout);
+  }
   return fused::can_attend(x, params.num_heads, layout) ? kFused(dense(x), params, layout)
                                                         : kReference(x, params, layout);
 }
@@ -124,7 +130,10 @@ at::Tensor attention_kernel(const at::Tensor& x,
                             int64_t step,
                             int64_t weights_site,
                             int64_t output_site,
-                            const OptionalTensor& step_offset) {
+                            const OptionalTensor& step_offset,
+                            const OptionalTensor& position_key,
+                            const OptionalTensor& position_query,
+                            const OptionalTensor& position_rows) {
   constexpr const char* kOp = "attention_block";  // first_token_attention_block takes the same
   const LinearLayers layers(kOp, 4, weights, biases, shadows);
   layout->check(x, num_heads);
@@ -136,14 +145,16 @@ at::Tensor attention_kernel(const at::Tensor& x,
   const auto dropout_at = [&](double p, int64_t site) {
     return DropoutSite::of(p, seed, step, site, step_offset, x.device());
   };
-  const AttentionParams params{.query = layers[0],
-                               .key = layers[1],
-                               .value = layers[2],
-                               .output = layers[3],
-                               .norm = {norm_weight, norm_bias, norm_eps},
-                               .num_heads = num_heads,
-                               .weights_dropout = dropout_at(weights_dropout, weights_site),
-                               .output_dropout = dropout_at(output_dropout, output_site)};
+  const AttentionParams params{
+      .query = layers[0],
+      .key = layers[1],
+      .value = layers[2],
+      .output = layers[3],
+      .norm = {norm_weight, norm_bias, norm_eps},
+      .num_heads = num_heads,
+      .weights_dropout = dropout_at(weights_dropout, weights_site),
+      .output_dropout = dropout_at(output_dropout, output_site),
+      .relative = RelativePositions::of(position_key, position_query, position_rows, *layout, x.device(), x.size(1))};
   return kCompute(x, params, layout);
 }
 
@@ -164,7 +175,8 @@ struct AttentionOperator {
                "float norm_eps, int num_heads, " +
                sequence_layout_schema() +
                " layout, float weights_dropout, float output_dropout, int seed, int step, int weights_site, "
-               "int output_site, Tensor? step_offset=None) -> Tensor",
+               "int output_site, Tensor? step_offset=None, Tensor? position_key=None, Tensor? position_query=None, "
+               "Tensor? position_rows=None) -> Tensor",
            kernel<&attention_kernel<kMeta>>(DispatchKey::Meta),
            choosing_kernels<&attention_kernel<choose_attention<kFused, kReference>>>(),
            kernel<&attention_kernel<kReference>>(DispatchKey::CompositeImplicitAutograd)) {}
@@ -175,7 +187,8 @@ struct AttentionOperator {
     return op(x, layers.weights, layers.biases, layers.shadows, params.norm.weight, params.norm.bias, params.norm.eps,
               params.num_heads, layout, weights_dropout.p, output_dropout.p, seed_of(weights_dropout),
               weights_dropout.key.step, weights_dropout.key.site, output_dropout.key.site,
-              if_defined(weights_dropout.step_offset));
+              if_defined(weights_dropout.step_offset), if_defined(params.relative.key),
+              if_defined(params.relative.query), if_defined(params.relative.rows));
   }
 
   Operator<decltype(attention_kernel<kReference>)> op;

@@ -50,6 +50,7 @@ struct AttentionParams {
   LayerNormParams norm;
   int64_t num_heads;
   DropoutSite weights_dropout, output_dropout;  ///< of one seed and step
+  RelativePositions relative = {};
 };
 
 /// residual_layer_norm(linear(packed_attention(linear(x), linear(x), linear(x))), x).
@@ -58,8 +59,8 @@ struct AttentionParams {
 /// @return [T, H]
 at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 
-/// The rows of `attention_block` that are the sequences' first. Fused, it computes nothing that
-/// they do not need: not even keys and values, whose linear functions are taken on the side of
+/// The rows of `attention_block` that are the sequences' first. Fused and without relative positions,
+/// it computes nothing that they do not need: not even keys and values, whose linear functions are taken on the side of
 /// the queries and of the outputs instead. The gradient of the keys' bias, which changes no
 /// output, is exactly zero then.
 /// @return [B, H]

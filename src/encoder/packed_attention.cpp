@@ -90,7 +90,8 @@ using PackedAttentionFunction = at::Tensor(const at::Tensor&,
                                            int64_t,
                                            const SequenceLayoutPtr&,
                                            const DropoutSite&,
-                                           const TokenPositions&);
+                                           const TokenPositions&,
+                                           const RelativePositions&);
 
 at::Tensor choose_packed_attention(const at::Tensor& query,
                                    const at::Tensor& key,
@@ -98,11 +99,12 @@ at::Tensor choose_packed_attention(const at::Tensor& query,
                                    int64_t num_heads,
                                    const SequenceLayoutPtr& layout,
                                    const DropoutSite& dropout,
-                                   const TokenPositions& positions) {
+                                   const TokenPositions& positions,
+                                   const RelativePositions& relative) {
   const bool flashes = runs_flash(query.device(), query.scalar_type(), query.size(1) / num_heads, layout) &&
-                       !dropout.step_offset.defined();  // its generator is keyed by the host
-  return (flashes ? flash_attention : reference::packed_attention)(query, key, value, num_heads, layout, dropout,
-                                                                   positions);
+                       !relative.defined() && !dropout.step_offset.defined();  // its generator is keyed by the host
+  return flashes ? flash_attention(query, key, value, num_heads, layout, dropout, positions)
+                 : reference::packed_attention(query, key, value, num_heads, layout, dropout, positions, relative);
 }
 
 template <PackedAttentionFunction& kCompute>
@@ -117,17 +119,23 @@ at::Tensor packed_attention_kernel(const at::Tensor& query,
                                    int64_t site,
                                    const std::optional<at::Tensor>& step_offset,
                                    const std::optional<at::Tensor>& rotary,
-                                   std::optional<int64_t> window) {
+                                   std::optional<int64_t> window,
+                                   const std::optional<at::Tensor>& position_key,
+                                   const std::optional<at::Tensor>& position_query,
+                                   const std::optional<at::Tensor>& position_rows) {
   layout->check({query, key, value}, num_heads);
   const auto positions = TokenPositions::of(rotary, window, *layout, query.device(), query.size(1) / num_heads);
-  return kCompute(query, key, value, num_heads, layout,
-                  DropoutSite::of(dropout, seed, step, site, step_offset, query.device()), positions);
+  return kCompute(
+      query, key, value, num_heads, layout, DropoutSite::of(dropout, seed, step, site, step_offset, query.device()),
+      positions,
+      RelativePositions::of(position_key, position_query, position_rows, *layout, query.device(), query.size(1)));
 }
 
 const kernels::Operator<decltype(packed_attention_kernel<choose_packed_attention>)> packed_attention_op(
     "packed_attention(Tensor query, Tensor key, Tensor value, int num_heads, " + sequence_layout_schema() +
         " layout, float dropout, int seed, int step, int site, Tensor? step_offset=None, Tensor? rotary=None, "
-        "int? window=None) -> Tensor",
+        "int? window=None, Tensor? position_key=None, Tensor? position_query=None, Tensor? position_rows=None) -> "
+        "Tensor",
     kernel<&packed_attention_kernel<choose_packed_attention>>(c10::DispatchKey::CUDA),
     kernel<&packed_attention_kernel<choose_packed_attention>>(c10::DispatchKey::AutogradCUDA),
     kernels::meta_like_first(),
@@ -175,11 +183,13 @@ at::Tensor packed_attention(const at::Tensor& query,
                             int64_t num_heads,
                             const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout,
-                            const TokenPositions& positions) {
+                            const TokenPositions& positions,
+                            const RelativePositions& relative) {
   const RandomKey& random = dropout.key;
   return packed_attention_op(query, key, value, num_heads, layout, dropout.p, static_cast<int64_t>(random.seed),
                              random.step, random.site, kernels::if_defined(dropout.step_offset),
-                             kernels::if_defined(positions.rotary), positions.window);
+                             kernels::if_defined(positions.rotary), positions.window, kernels::if_defined(relative.key),
+                             kernels::if_defined(relative.query), kernels::if_defined(relative.rows));
 }
 
 }  // namespace mezzo::encoder

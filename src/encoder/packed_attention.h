@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "encoder/relative_positions.h"
 #include "encoder/sequence_layout.h"
 #include "kernels/dropout_site.h"
 
@@ -35,7 +36,8 @@ struct TokenPositions {
 at::Tensor rotary_table(int64_t positions, int64_t head_size, double theta);
 
 /// The operator mezzo::packed_attention: multi-head self-attention within each sequence,
-/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns. With a window it takes time
+/// softmax(Q K^T / sqrt(head size)) V, heads side by side in the columns, scores being those of
+/// RelativePositions where there are any. With a window it takes time
 /// and memory for as many keys a query as that lets in. LibTorch's flash attention, where
 /// `runs_flash`.
 /// @param query, key, value  [T, num_heads * head_size], one floating dtype
@@ -51,7 +53,8 @@ at::Tensor packed_attention(const at::Tensor& query,
                             int64_t num_heads,
                             const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout,
-                            const TokenPositions& positions = {});
+                            const TokenPositions& positions = {},
+                            const RelativePositions& relative = {});
 
 /// Whether LibTorch's flash attention takes such heads: half types, on CUDA devices of compute
 /// capability 8.0 and more, at most 256 columns, a multiple of 8.
@@ -68,7 +71,8 @@ at::Tensor packed_attention(const at::Tensor& query,
                             int64_t num_heads,
                             const SequenceLayoutPtr& layout,
                             const DropoutSite& dropout,
-                            const TokenPositions& positions = {});
+                            const TokenPositions& positions = {},
+                            const RelativePositions& relative = {});
 /// `x` [..., head_size] turned by rows of a rotary_table(), which broadcast to it; dtype of `x`.
 at::Tensor rotate(const at::Tensor& x, const at::Tensor& table);
 }  // namespace reference

@@ -108,6 +108,41 @@ Block attention(const Shape& shape, const Rows& rows, double p, bool only_first_
           }};
 }
 
+/// With terms for relative positions, whose keys, queries or both come behind the parameters of `attention`.
+Block relative_attention(const Shape& shape, const Rows& rows, double p, bool only_first_rows, bool key, bool query) {
+  constexpr int64_t kRows = 30, kLongest = 512;
+  const int64_t h = shape.heads * shape.head_size;
+  // One each for the nearest distances, then 16 a row.
+  const auto distances = at::arange(1 - kLongest, kLongest, at::kLong);
+  const auto near = distances.clamp(-7, 7), far = distances - near;
+  const auto row_of = (near + far.div(16, "trunc") + kRows / 2).clamp(0, kRows - 1);
+  Block plain = attention(shape, rows, p, only_first_rows);
+  const auto params_of = [=, heads = shape.heads](const Tensors& w) {
+    return AttentionParams{.query = {w[0], w[1]},
+                           .key = {w[2], w[3]},
+                           .value = {w[4], w[5]},
+                           .output = {w[6], w[7]},
+                           .norm = {w[8], w[9], 1e-5},
+                           .num_heads = heads,
+                           .weights_dropout = {p, {11, 2, 5}},
+                           .output_dropout = {p, {11, 2, 6}},
+                           .relative = {key ? w[10] : at::Tensor(), query ? w[key ? 11 : 10] : at::Tensor(), row_of}};
+  };
+  Tensors params = plain.params;
+  for (int64_t i = 0; i < (key ? 1 : 0) + (query ? 1 : 0); ++i) {
+    params.push_back(at::randn({kRows, h}));
+  }
+  return {params,
+          [=, &rows](const at::Tensor& x, const Tensors& w) {
+            const auto block = only_first_rows ? first_token_attention_block : attention_block;
+            return block(x, params_of(w), rows.layout);
+          },
+          [=, &rows](const at::Tensor& x, const Tensors& w) {
+            const auto block = only_first_rows ? reference::first_token_attention_block : reference::attention_block;
+            return block(x, params_of(w), rows.layout);
+          }};
+}
+
 Block feed_forward(const Shape& shape, Activation activation, double p) {
   const int64_t h = shape.heads * shape.head_size, f = 3 * h + 1;
   const auto params_of = [activation, p](const Tensors& w) {
@@ -277,9 +312,10 @@ double error(const Tensors& values, const Tensors& right, size_t i, const at::Te
 }
 
 /// What errors of tensor `i` are measured by. The bias of the keys shifts all scores of a query
-/// alike, so its true gradient is zero: what is left is rounding of terms as large as those of x.
+/// alike (without a query of relative positions), so its true gradient is zero: what is left is rounding of terms as
+/// large as those of x.
 double magnitude(const Tensors& right, size_t i) {
-  const bool is_key_bias = right.size() == 12 && i == 5;
+  const bool is_key_bias = (right.size() == 12 || right.size() == 13) && i == 5;
   return std::max(1e-3, right[is_key_bias ? 1 : i].to(at::kDouble).norm().item<double>());
 }
 
@@ -371,6 +407,20 @@ TEST_P(FusedBlocksTest, AttentionEqualsItsComposition) {
     for (const bool only_first_rows : {false, true}) {
       SCOPED_TRACE(testing::Message() << "dropout " << p << ", only first rows " << only_first_rows);
       check(attention(shape, rows, p, only_first_rows), rows, only_first_rows);
+    }
+  }
+}
+
+TEST_P(FusedBlocksTest, RelativeAttentionEqualsItsComposition) {
+  const auto& shape = GetParam().shape;
+  const Rows rows(shape.lengths, shape.padding, shape.filler);
+  for (const double p : {0.0, 0.2}) {
+    for (const bool only_first_rows : {false, true}) {
+      for (const auto& [key, query] : {std::pair(true, true), std::pair(true, false), std::pair(false, true)}) {
+        SCOPED_TRACE(testing::Message() << "dropout " << p << ", only first rows " << only_first_rows << ", key " << key
+                                        << ", query " << query);
+        check(relative_attention(shape, rows, p, only_first_rows, key, query), rows, only_first_rows);
+      }
     }
   }
 }
@@ -474,6 +524,15 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
     results.push_back(cpu::packed_attention(local, &log_sum_exp));
     const auto of_local = cpu::packed_attention_backward(local, log_sum_exp, grad);
     results.push_back(of_local.all);
+    const RelativePositions relative{key.narrow(0, 0, 40), value.narrow(0, 7, 40),
+                                     at::arange(-99, 100, at::kLong).clamp(-20, 19) + 20};
+    const PackedAttention by_distance{query, key, value, {}, heads, rows.layout, site, {}, false, relative};
+    results.push_back(cpu::packed_attention(by_distance, &log_sum_exp));
+    const auto of_distance = cpu::packed_attention_backward(by_distance, log_sum_exp, grad);
+    for (const auto& tensor : {of_distance.query, of_distance.key, of_distance.value, of_distance.relative_key,
+                               of_distance.relative_query}) {
+      results.push_back(tensor);
+    }
     results.push_back(cpu::layer_norm(product, {vector, {}, 1e-5}, at::kFloat, &normalised));
     const auto of_layer_norm = cpu::layer_norm_backward(grad, normalised, vector, residual, at::kFloat);
     const auto of_residual = cpu::residual_dropout_backward(grad, /*has_bias=*/true, site, {}, at::kFloat);

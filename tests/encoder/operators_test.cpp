@@ -122,6 +122,19 @@ c10::IValue rotary(const Draw& draw, int64_t hidden) {
 /// So narrow that the specification takes long texts in pieces, or none.
 c10::IValue window(Draw& draw) { return draw.number(0, 3) == 0 ? c10::IValue() : c10::IValue(draw.number(0, 20)); }
 
+/// Two terms for relative positions, one, or none.
+void add_relative(Draw& draw, int64_t hidden, int64_t terms, Stack& stack) {
+  constexpr int64_t kRows = 21, kLongest = 80;
+  const auto table = [&](bool is_there) {
+    return is_there ? c10::IValue(draw.floats({kRows, hidden})) : c10::IValue();
+  };
+  const bool has_key = terms == 2 || (terms == 1 && draw.number(0, 1) == 1);
+  stack.push_back(table(has_key));
+  stack.push_back(table(terms == 2 || (terms == 1 && !has_key)));
+  const auto rows = at::arange(2 * kLongest - 1, at::kLong).mul(kRows).floor_divide(2 * kLongest - 1);
+  stack.push_back(terms > 0 ? c10::IValue(rows.to(draw.device())) : c10::IValue());
+}
+
 /// Biases of all linear layers, or of none.
 Tensors biases(const Draw& draw, const std::vector<std::vector<int64_t>>& sizes) {
   return draw.optional(draw.number_of(1)).isNone() ? Tensors{} : many(draw, sizes);
@@ -129,22 +142,24 @@ Tensors biases(const Draw& draw, const std::vector<std::vector<int64_t>>& sizes)
 
 Stack attention(Draw& draw) {
   const int64_t h = kHeads * draw.number(1, 40);
-  return {draw.floats({draw.rows(), h}),
-          many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
-          many(draw, {{h}, {h}, {h}, {h}}),
-          Tensors{},
-          draw.floats({h}),
-          draw.floats({h}),
-          kEps,
-          kHeads,
-          draw.layout(),
-          attention_dropout(draw, h),
-          kDropout,
-          kSeed,
-          kStep,
-          kSite,
-          kSite + 1,
-          offset(draw)};
+  Stack stack{draw.floats({draw.rows(), h}),
+              many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
+              many(draw, {{h}, {h}, {h}, {h}}),
+              Tensors{},
+              draw.floats({h}),
+              draw.floats({h}),
+              kEps,
+              kHeads,
+              draw.layout(),
+              attention_dropout(draw, h),
+              kDropout,
+              kSeed,
+              kStep,
+              kSite,
+              kSite + 1,
+              offset(draw)};
+  add_relative(draw, h, draw.number(0, 2), stack);
+  return stack;
 }
 
 /// Parameters of three sizes, the first empty, with moments that a step may have left.
@@ -221,18 +236,21 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
       {"packed_attention",
        [](Draw& draw) {
          const int64_t h = kHeads * 2 * draw.number(1, 20);
-         return Stack{draw.floats({draw.rows(), h}),
-                      draw.floats({draw.rows(), h}),
-                      draw.floats({draw.rows(), h}),
-                      kHeads,
-                      draw.layout(),
-                      attention_dropout(draw, h),
-                      kSeed,
-                      kStep,
-                      kSite,
-                      offset(draw),
-                      rotary(draw, h),
-                      window(draw)};
+         const int64_t terms = std::max<int64_t>(draw.number(-2, 2), 0);
+         Stack stack{draw.floats({draw.rows(), h}),
+                     draw.floats({draw.rows(), h}),
+                     draw.floats({draw.rows(), h}),
+                     kHeads,
+                     draw.layout(),
+                     attention_dropout(draw, h),
+                     kSeed,
+                     kStep,
+                     kSite,
+                     offset(draw),
+                     terms > 0 ? c10::IValue() : rotary(draw, h),
+                     terms > 0 ? c10::IValue() : window(draw)};
+         add_relative(draw, h, terms, stack);
+         return stack;
        }},
       {"pre_norm_attention_block",
        [](Draw& draw) {

@@ -96,7 +96,8 @@ TEST(PackedAttentionTest, OnCudaEqualsTheReferenceAndRepeatsItsMasks) {
   const auto make = [&] { return at::randn({40, 128}, options).requires_grad_(); };
   const auto q = make(), k = make(), v = make();
   const auto run = [&](auto attention, double p) {
-    const auto out = attention(q, k, v, 2, layout, DropoutSite{p, {1, 2, 3}}, TokenPositions{}).narrow(0, 0, 38);
+    const auto out = attention(q, k, v, 2, layout, DropoutSite{p, {1, 2, 3}}, TokenPositions{}, RelativePositions{})
+                         .narrow(0, 0, 38);
     auto result = torch::autograd::grad({out.to(at::kFloat).pow(2).sum()}, {q, k, v});
     result.push_back(out.detach());
     return result;

@@ -224,7 +224,7 @@ TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
           const Numbers q = normal(queries * stride), k = normal(keys * stride), v = normal(keys * stride),
                         grad = normal(queries * stride);
           Numbers output(q.size()), log_sum_exp(static_cast<size_t>(queries));
-          Numbers scratch(static_cast<size_t>(kernels_.attention_scratch(keys, size)));
+          Numbers scratch(static_cast<size_t>(kernels_.attention_scratch(keys, size, 0)));
           const float scale = 1 / std::sqrt(static_cast<float>(size));
           const AttentionTile tile{.query = read(q),
                                    .key = read(k),

@@ -14,6 +14,7 @@ class Family:
     more: dict = field(default_factory=dict)  # of its config, beside SMALL
     has_token_types: bool = True              # that change what it computes
     dropouts: tuple = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+    attentions: tuple = ("sdpa", "eager")     # that transformers can run it with
 
     def config(self, **more):
         """Of few units. Weights are spread wider than at initialisation so that every part matters."""
@@ -38,6 +39,10 @@ class Family:
         return model
 
 
+DEBERTA_V3 = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], share_att_key=True, norm_rel_ebd="layer_norm", position_buckets=16,
+                  max_relative_positions=-1, position_biased_input=False, pooler_dropout=0, cls_dropout=0.2)
+DEBERTA_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "cls_dropout", "pooler_dropout")
+
 # A line for each that joins.
 FAMILIES = {
     "bert": Family("bert"),
@@ -52,4 +57,12 @@ FAMILIES = {
                                 dropouts=("dropout", "attention_dropout", "seq_classif_dropout")),
     "electra": Family("electra", dict(embedding_size=20)),
     "electra, unprojected": Family("electra", dict(embedding_size=32)),
+    # As DeBERTa-v3 and mDeBERTa, of fewer buckets.
+    "deberta-v3": Family("deberta-v2", DEBERTA_V3, has_token_types=False, dropouts=DEBERTA_DROPOUTS, attentions=("eager",)),
+    "deberta, p2c, token types": Family("deberta-v2", DEBERTA_V3 | dict(
+        pos_att_type=["p2c"], share_att_key=False, norm_rel_ebd="none", position_buckets=-1, max_relative_positions=20, type_vocab_size=2,
+        position_biased_input=True, hidden_act="gelu_new", pooler_hidden_act="relu"), dropouts=DEBERTA_DROPOUTS),
+    "deberta, apart, narrow": Family("deberta-v2", DEBERTA_V3 | dict(
+        pos_att_type="c2p|p2c", share_att_key=False, position_buckets=9, embedding_size=20, type_vocab_size=2), dropouts=DEBERTA_DROPOUTS),
+    "deberta, absolute": Family("deberta-v2", dict(pad_token_id=1), has_token_types=False, dropouts=DEBERTA_DROPOUTS),
 }

@@ -1,10 +1,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -93,6 +95,10 @@ float* part_of(const at::Tensor& vector, int64_t first) {
 /// Tasks for each thread, roughly, so that all end at about the same time.
 constexpr int64_t kTurnsOfAThread = 16;
 
+/// Parts of a batch whose gradients of relative positions are summed apart: whatever the number of
+/// threads, so that they do not change with it, and few, since each takes memory.
+constexpr int64_t kParts = 8;
+
 /// What all tiles of an attention share, and how they differ.
 class Tiles {
  public:
@@ -104,6 +110,8 @@ class Tiles {
         key_bias_(bias_if_defined(attention.biases.key, attention.key.scalar_type())),
         value_bias_(bias_if_defined(attention.biases.value, attention.key.scalar_type())),
         rotary_(attention.positions.rotary.defined() ? as_float(attention.positions.rotary) : at::Tensor()),
+        scale_(static_cast<float>(attention.relative.defined() ? attention.relative.scale(head_size_)
+                                                               : 1 / std::sqrt(static_cast<double>(head_size_)))),
         order_(longest_first(attention.layout->sequences(), attention.key.size(0))) {}
 
   /// `log_sum_exp` and `output` may be undefined.
@@ -126,7 +134,7 @@ class Tiles {
             .num_queries = attention_.only_first_queries ? 1 : sequence.num_tokens,
             .num_keys = sequence.num_tokens,
             .head_size = head_size_,
-            .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size_))),
+            .scale = scale_,
             .dropout = dropout_of(attention_.dropout),
             .first_query_number = static_cast<uint32_t>(sequence.first_row * heads + head),
             .query_number_step = static_cast<uint32_t>(heads),
@@ -135,7 +143,27 @@ class Tiles {
             .output = output.defined() ? write_span(output, first_query * hidden_ + column) : Span{},
             .output_stride = hidden_,
             .log_sum_exp = part_of(log_sum_exp, first_query * heads + head),
-            .weight_sums = nullptr};
+            .weight_sums = nullptr,
+            .relative = relative_tile(sequence.num_tokens, column)};
+  }
+
+  RelativeTile relative_tile(int64_t tokens, int64_t column) const {
+    const auto& relative = attention_.relative;
+    if (!relative.defined()) {
+      return {};
+    }
+    const int64_t* const rows = relative.rows.const_data_ptr<int64_t>() + relative.rows.size(0) / 2;
+    const int64_t first = rows[1 - tokens], last = rows[attention_.only_first_queries ? 0 : tokens - 1];
+    const auto elements = [&](const at::Tensor& table) {
+      return table.defined() ? read_span(table, first * hidden_ + column) : ConstSpan{};
+    };
+    return {.key = elements(relative.key),
+            .query = elements(relative.query),
+            .key_stride = hidden_,
+            .query_stride = hidden_,
+            .num_rows = last - first + 1,
+            .rows = rows,
+            .first_row = first};
   }
 
   /// Calls `task(b, head, scratch)` for every sequence and head, the longest sequences first.
@@ -152,12 +180,35 @@ class Tiles {
     for (int64_t& end : ends) {
       end *= parts;
     }
-    const int64_t scratch_size = simd_kernels().attention_scratch(longest(attention_.layout->sequences()), head_size_);
+    const int64_t scratch_size = this->scratch_size();
     share_out(ends, [&](const auto& next) {
       const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
       for (int64_t i = next(); i >= 0; i = next()) {
         for (int64_t part = i % parts, head = heads * part / parts; head < heads * (part + 1) / parts; ++head) {
           task(order_.places[i / parts], head, scratch.mutable_data_ptr<float>());
+        }
+      }
+    });
+  }
+
+  /// Calls `task(b, head, part, scratch)` for every sequence and head: those of a part and head one after
+  /// the other.
+  template <class Task>
+  void for_each_of_parts(const Task& task) const {
+    const auto& sequences = attention_.layout->sequences();
+    const int64_t rows = attention_.key.size(0), heads = attention_.num_heads, scratch_size = this->scratch_size();
+    const auto begin_of = [&](int64_t part) {
+      const int64_t first_row = share_begin(rows, part, kParts);
+      return std::partition_point(sequences.begin(), sequences.end(),
+                                  [&](const Sequence& sequence) { return sequence.first_row < first_row; }) -
+             sequences.begin();
+    };
+    share_out(kParts * heads, [&](const auto& next) {
+      const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
+      for (int64_t i = next(); i >= 0; i = next()) {
+        const int64_t part = i / heads, end = part + 1 < kParts ? begin_of(part + 1) : std::ssize(sequences);
+        for (int64_t b = begin_of(part); b < end; ++b) {
+          task(b, i % heads, part, scratch.mutable_data_ptr<float>());
         }
       }
     });
@@ -196,9 +247,17 @@ class Tiles {
   int64_t head_size() const { return head_size_; }
 
  private:
+  int64_t scratch_size() const {
+    const int64_t tokens = longest(attention_.layout->sequences());
+    const int64_t positions =
+        attention_.relative.defined() && tokens > 0 ? std::min(attention_.relative.num_rows(), 2 * tokens - 1) : 0;
+    return simd_kernels().attention_scratch(tokens, head_size_, positions);
+  }
+
   const PackedAttention& attention_;
   int64_t hidden_, head_size_;
   at::Tensor query_bias_, key_bias_, value_bias_, rotary_;
+  float scale_;
   Order order_;
 };
 
@@ -227,22 +286,43 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   if (attention.biases.query.defined()) {
     sums = at::empty({static_cast<int64_t>(attention.layout->sequences().size()), 3, hidden}, at::kFloat);
   }
-  tiles.for_each([&](int64_t b, int64_t head, float* scratch) {
+  const auto& relative = attention.relative;
+  const auto room_of_parts = [&](const at::Tensor& table) {
+    return table.defined() ? at::zeros({kParts, table.size(0), hidden}, at::kFloat) : at::Tensor();
+  };
+  const auto relative_key = room_of_parts(relative.key), relative_query = room_of_parts(relative.query);
+  const auto task = [&](int64_t b, int64_t head, int64_t part, float* scratch) {
     const int64_t column = head * tiles.head_size(), first_query = tiles.first_query(b),
                   first_key = attention.layout->sequences()[b].first_row;
     const auto elements = [&](const at::Tensor& rows, int64_t first_row) {
       return write_span(rows, first_row * rows.stride(0) + column);
     };
-    const AttentionTileBackward op{.forward = tiles.tile(b, head, log_sum_exp, {}),
+    const auto forward = tiles.tile(b, head, log_sum_exp, {});
+    const auto in_part = [&](const at::Tensor& grads) {
+      return part_of(
+          grads,
+          (part * (relative.defined() ? relative.num_rows() : 0) + forward.relative.first_row) * hidden + column);
+    };
+    const AttentionTileBackward op{.forward = forward,
                                    .grad_output = read_span(grad, first_query * hidden + column),
                                    .grad_weight_sums = nullptr,
                                    .grad_query = elements(result.query, first_query),
                                    .grad_key = elements(result.key, first_key),
                                    .grad_value = elements(result.value, first_key),
                                    .sums = part_of(sums, b * 3 * hidden + column),
-                                   .sum_stride = hidden};
+                                   .sum_stride = hidden,
+                                   .grad_relative_key = in_part(relative_key),
+                                   .grad_relative_query = in_part(relative_query),
+                                   .relative_stride = hidden};
     simd_kernels().attention_backward(op, scratch);
-  });
+  };
+  if (relative.defined()) {
+    tiles.for_each_of_parts(task);
+    result.relative_key = relative_key.defined() ? relative_key.sum(0) : at::Tensor();
+    result.relative_query = relative_query.defined() ? relative_query.sum(0) : at::Tensor();
+  } else {
+    tiles.for_each([&](int64_t b, int64_t head, float* scratch) { task(b, head, 0, scratch); });
+  }
   if (!sums.defined()) {
     return result;
   }
@@ -291,7 +371,7 @@ template <class Task>
 void for_each_sequence(const FirstTokenAttention& attention, const Task& task) {
   const auto order = longest_first(attention.layout->sequences(), attention.rows.size(0));
   const int64_t scratch_size =
-      simd_kernels().attention_scratch(longest(attention.layout->sequences()), attention.rows.size(1));
+      simd_kernels().attention_scratch(longest(attention.layout->sequences()), attention.rows.size(1), 0);
   share_out(order.ends, [&](const auto& next) {
     const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {

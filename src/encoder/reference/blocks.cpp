@@ -27,7 +27,8 @@ at::Tensor attention_block(const at::Tensor& x, const AttentionParams& params, c
   const auto context = [&] {
     const ModuleScope self("self");
     return encoder::packed_attention(linear(x, params.query), linear(x, params.key), linear(x, params.value),
-                                     params.num_heads, layout, params.weights_dropout);
+                                     params.num_heads, layout, params.weights_dropout, /*positions=*/{},
+                                     params.relative);
   }();
   const ModuleScope output("output");
   return encoder::residual_layer_norm(linear(context, params.output), x, params.norm, params.output_dropout);

@@ -20,19 +20,26 @@ at::Tensor keep_mask(const at::Tensor& blocks, const at::Tensor& numbers, const 
   return words.flatten(-2).ge(static_cast<int64_t>(std::ldexp(dropout.p, 32)));
 }
 
-/// softmax(Q K^T) V over the allowed keys.
+/// softmax(scale Q K^T + position_scores) V over the allowed keys.
+/// @param position_scores  undefined for none
 /// @param keep  [] -> bool: which weights are; not called without dropout
 template <class Keep>
 at::Tensor attend(const at::Tensor& q,
                   const at::Tensor& k,
                   const at::Tensor& v,
+                  double scale,
+                  const at::Tensor& position_scores,
                   const at::Tensor& allowed,
                   double p,
                   const Keep& keep) {
-  if (p == 0 && q.dim() == 4 && !q.is_cpu()) {  // on CPU, its kernel multiplies half tensors in a plain loop
+  if (p == 0 && q.dim() == 4 && !q.is_cpu() &&
+      !position_scores.defined()) {  // on CPU, its kernel multiplies half tensors in a plain loop
     return at::scaled_dot_product_attention(q, k, v, allowed);
   }
-  const auto scores = at::matmul(q * (1 / std::sqrt(static_cast<double>(q.size(-1)))), k.transpose(-2, -1));
+  auto scores = at::matmul(q * scale, k.transpose(-2, -1));
+  if (position_scores.defined()) {
+    scores = scores + position_scores;
+  }
   auto weights = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity()).softmax(-1);
   if (p > 0) {
     weights = at::where(keep(), weights * (1 / (1 - p)), at::zeros({}, weights.options()));
@@ -46,13 +53,49 @@ at::Tensor seen(const at::Tensor& distance, int64_t window, const at::Tensor& is
   return distance.abs().le(window).logical_and(is_there.logical_or(distance.eq(0)));
 }
 
+double usual_scale(const at::Tensor& q) { return 1 / std::sqrt(static_cast<double>(q.size(-1))); }
+
+/// What relative positions add to the scores of q and k, padded to [G, heads, L, head_size], which are
+/// multiplied by `scale`: [G, heads, L, L], or undefined.
+at::Tensor position_scores_of(const at::Tensor& q,
+                              const at::Tensor& k,
+                              const RelativePositions& relative,
+                              double scale) {
+  if (!relative.defined()) {
+    return {};
+  }
+  const int64_t groups = q.size(0), heads = q.size(1), length = q.size(2), head_size = q.size(3);
+  const auto by_rows = [&](const at::Tensor& x, const at::Tensor& table) {  // [G, heads, L, R]
+    const auto of_heads = table.view({-1, heads, head_size}).permute({1, 2, 0});
+    const auto rows = (x * scale).transpose(0, 1).reshape({heads, groups * length, head_size});
+    return at::bmm(rows, of_heads).view({heads, groups, length, -1}).transpose(0, 1);
+  };
+  const auto places = at::arange(length, relative.rows.options());
+  const auto row = relative.rows_for(length)
+                       .index_select(0, (places.unsqueeze(1) - places + (length - 1)).flatten())
+                       .view({length, length});
+  const auto from = [&](const at::Tensor& scores, const at::Tensor& index) {
+    return scores.gather(-1, index.expand({groups, heads, length, length}));
+  };
+  at::Tensor total;
+  if (relative.key.defined()) {
+    total = from(by_rows(q, relative.key), row);
+  }
+  if (relative.query.defined()) {
+    const auto of_keys = from(by_rows(k, relative.query), row.t()).transpose(-1, -2);
+    total = total.defined() ? total + of_keys : of_keys;
+  }
+  return total;
+}
+
 /// All queries by all keys: q, k, v padded to [G, heads, L, head_size].
 at::Tensor attend_to_all(const at::Tensor& q,
                          const at::Tensor& k,
                          const at::Tensor& v,
                          const SequenceLayout::Group& group,
                          const DropoutSite& dropout,
-                         std::optional<int64_t> window) {
+                         std::optional<int64_t> window,
+                         const RelativePositions& relative) {
   const auto options = group.pad_index.options();
   const int64_t heads = q.size(1), length = group.max_seqlen;
   auto allowed = group.key_mask;
@@ -60,7 +103,8 @@ at::Tensor attend_to_all(const at::Tensor& q,
     const auto places = at::arange(length, options);
     allowed = seen(places - places.unsqueeze(1), *window, allowed);
   }
-  return attend(q, k, v, allowed, dropout.p, [&] {
+  const double scale = relative.defined() ? relative.scale(q.size(-1)) : usual_scale(q);
+  return attend(q, k, v, scale, position_scores_of(q, k, relative, scale), allowed, dropout.p, [&] {
     const auto numbers =
         group.pad_index.view({group.size, 1, length, 1}) * heads + at::arange(heads, options).view({1, heads, 1, 1});
     return keep_mask(at::arange((length + 3) / 4, options), numbers, dropout).narrow(3, 0, length);
@@ -86,8 +130,8 @@ at::Tensor attend_to_neighbours(const at::Tensor& q,
                             .view({group.size, 1, count, 1, 3 * block});
   const auto distance = at::arange(3 * block, options) - block - at::arange(block, options).unsqueeze(1);
   const auto context =
-      attend(at::constant_pad_nd(q, {0, 0, 0, rest}).unflatten(2, {count, block}), around(k), around(v),
-             seen(distance, window, is_there), dropout.p, [&] {
+      attend(at::constant_pad_nd(q, {0, 0, 0, rest}).unflatten(2, {count, block}), around(k), around(v), usual_scale(q),
+             /*position_scores=*/{}, seen(distance, window, is_there), dropout.p, [&] {
                const auto rows = at::constant_pad_nd(group.pad_index.view({group.size, length}), {0, rest});
                const auto numbers = rows.view({group.size, 1, count, block, 1}) * heads +
                                     at::arange(heads, options).view({1, heads, 1, 1, 1});
@@ -113,7 +157,10 @@ at::Tensor reference::packed_attention(const at::Tensor& query,
                                        int64_t num_heads,
                                        const SequenceLayoutPtr& layout,
                                        const DropoutSite& dropout,
-                                       const TokenPositions& positions) {
+                                       const TokenPositions& positions,
+                                       const RelativePositions& relative) {
+  TORCH_CHECK_VALUE(!relative.defined() || (!positions.rotary.defined() && !positions.window),
+                    "mezzo: attention takes relative positions, or a rotary table and a window, not both");
   if (layout->sequences().empty()) {
     return query * 0;  // in the graph, as the result of any other layout is
   }
@@ -132,7 +179,7 @@ at::Tensor reference::packed_attention(const at::Tensor& query,
     const int64_t window = positions.window.value_or(length), block = (std::max<int64_t>(window, 1) + 3) / 4 * 4;
     const auto q = turned(query), k = turned(key), v = pad(value);
     const auto context = length > 3 * block ? attend_to_neighbours(q, k, v, group, dropout, window, block)
-                                            : attend_to_all(q, k, v, group, dropout, positions.window);
+                                            : attend_to_all(q, k, v, group, dropout, positions.window, relative);
     contexts.push_back(context.transpose(1, 2).reshape({group.size * length, hidden}));
   }
   return at::cat(contexts).index_select(0, layout->padding().unpad_index);

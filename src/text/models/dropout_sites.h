@@ -9,7 +9,7 @@
 namespace mezzo::text {
 
 /// One for the embeddings, one before the outputs, three a layer; what else a head drops comes
-/// behind the layers.
+/// behind the layers, and behind that what each layer drops of relative positions.
 constexpr uint32_t kEmbeddingSite = 0, kClassifierSite = 1;
 
 enum class LayerSite : uint32_t { kAttentionWeights, kAttentionOutput, kOutput };
@@ -19,6 +19,10 @@ inline uint32_t layer_site(int64_t layer, LayerSite where) {
   return kClassifierSite + 1 + kSitesOfALayer * static_cast<uint32_t>(layer) + static_cast<uint32_t>(where);
 }
 inline uint32_t site_behind_layers(int64_t num_layers) { return layer_site(num_layers, LayerSite{}); }
+
+inline uint32_t relative_site(int64_t num_layers, int64_t layer) {
+  return site_behind_layers(num_layers) + 1 + static_cast<uint32_t>(layer);
+}
 
 inline kernels::DropoutSite dropout_site(double p, const DropoutSeed& random, uint32_t site) {
   return {p, {random.seed, random.step, site}, random.step_offset};

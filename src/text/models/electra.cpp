@@ -50,7 +50,7 @@ std::shared_ptr<ModelForTask> make_electra(const ModelConfig& config, const Head
     classifier.outputs = "classifier.out_proj";
     classifier.dense = "classifier.dense";
     classifier.activation = [](const at::Tensor& x) { return at::gelu(x); };
-    classifier.drops_input = true;
+    classifier.input_dropout = classifier.dropout;
   }
   return std::make_shared<PostNormModel>(electra, encoder, classifier, head);
 }

@@ -10,8 +10,8 @@ namespace {
 
 const std::vector<ModelFamily>& families() {
   static const std::vector<ModelFamily> kFamilies = {
-      bert_family(),       camembert_family(), distilbert_family(),  electra_family(),
-      modernbert_family(), roberta_family(),   xlm_roberta_family(),
+      bert_family(),    camembert_family(),  deberta_v2_family(), distilbert_family(),
+      electra_family(), modernbert_family(), roberta_family(),    xlm_roberta_family(),
   };
   return kFamilies;
 }

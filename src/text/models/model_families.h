@@ -20,6 +20,7 @@ struct ModelFamily {
 
 ModelFamily bert_family();
 ModelFamily camembert_family();
+ModelFamily deberta_v2_family();
 ModelFamily distilbert_family();
 ModelFamily electra_family();
 ModelFamily modernbert_family();

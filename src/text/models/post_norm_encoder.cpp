@@ -10,9 +10,12 @@ PostNormEncoder::PostNormEncoder(const PostNormEncoderOptions& options)
     : options_(options),
       embeddings_(register_module("embeddings", std::make_shared<TokenEmbeddings>(options.embeddings))) {
   const int64_t hidden = options.layer.hidden_size;
-  if (options.embeddings.size != hidden) {
+  if (options.embeddings.size != hidden && options.embeddings.projected_size == 0) {
     embeddings_project_ =
         register_module("embeddings_project", std::make_shared<Dense>(options.embeddings.size, hidden));
+  }
+  if (options.relative.span > 0) {
+    relative_.emplace(*this, options.relative_path, options.relative, hidden);
   }
   layers_ =
       register_at(*this, options.layers_path, std::make_shared<PostNormLayers>(options.num_layers, options.layer));
@@ -28,7 +31,9 @@ at::Tensor PostNormEncoder::forward(const PackedBatch& batch, const DropoutSeed&
     const ModuleScope project("embeddings_project");
     x = embeddings_project_->forward(x);
   }
-  x = layers_->forward(x, layout_of(batch), random, rows, options_.layers_path);  // [B, H] or [T, H]
+  const auto layout = layout_of(batch);
+  const auto relative = relative_ && layout->longest() > 0 ? relative_->forward(layout->longest()) : RelativeRows();
+  x = layers_->forward(x, layout, random, rows, options_.layers_path, relative);  // [B, H] or [T, H]
   if (!pooler_ || rows != RowsPer::kText) {
     return x;
   }
@@ -37,7 +42,8 @@ at::Tensor PostNormEncoder::forward(const PackedBatch& batch, const DropoutSeed&
 }
 
 bool PostNormEncoder::takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const {
-  return encoder::can_attend_unknown(device, dtype, options_.layer.hidden_size / options_.layer.num_heads, max_seqlen);
+  return !relative_ &&
+         encoder::can_attend_unknown(device, dtype, options_.layer.hidden_size / options_.layer.num_heads, max_seqlen);
 }
 
 int64_t PostNormEncoder::layer_of(std::string_view parameter) const {
@@ -45,7 +51,8 @@ int64_t PostNormEncoder::layer_of(std::string_view parameter) const {
   if (parameter.starts_with(path) && parameter.substr(path.size()).starts_with('.')) {
     return 1 + std::stoll(std::string(parameter.substr(path.size() + 1)));
   }
-  return parameter.starts_with("embeddings") ? 0 : options_.num_layers + 1;
+  const bool is_relative = relative_ && parameter.starts_with(options_.relative_path);
+  return is_relative || parameter.starts_with("embeddings") ? 0 : options_.num_layers + 1;
 }
 
 RowBytes PostNormEncoder::row_bytes(Precision precision) const {

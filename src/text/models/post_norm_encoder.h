@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "mezzo/text/models/encoder.h"
 #include "text/models/post_norm_layer.h"
+#include "text/models/relative_embeddings.h"
 #include "text/models/token_embeddings.h"
 
 namespace mezzo::text {
@@ -16,12 +18,14 @@ struct PostNormEncoderOptions {
   TokenEmbeddingsOptions embeddings;
   PostNormLayerOptions layer;
   int64_t num_layers = 0;
+  std::string_view relative_path = {};  ///< of what is learnt of distances, in the encoder: "encoder"
+  RelativeEmbeddingsOptions relative = {};
   /// tanh(linear(row)) of each text's first row, unless the model is for tokens.
   bool has_pooler = false;
 };
 
 /// Embeddings and post-norm layers, as BERT and its line have them; between the two a linear layer,
-/// `embeddings_project`, where rows of embeddings are narrower or wider than those of layers.
+/// `embeddings_project`, where rows of embeddings come narrower or wider than those of layers.
 class PostNormEncoder : public Encoder {
  public:
   explicit PostNormEncoder(const PostNormEncoderOptions& options);
@@ -36,6 +40,7 @@ class PostNormEncoder : public Encoder {
   PostNormEncoderOptions options_;
   std::shared_ptr<TokenEmbeddings> embeddings_;
   std::shared_ptr<Dense> embeddings_project_, pooler_;
+  std::optional<RelativeEmbeddings> relative_;
   std::shared_ptr<PostNormLayers> layers_;
 };
 

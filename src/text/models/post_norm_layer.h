@@ -12,12 +12,14 @@
 #include "mezzo/text/data/packed_batch.h"
 #include "mezzo/text/models/encoder.h"
 #include "text/models/modules.h"
+#include "text/models/relative_embeddings.h"
 
 namespace mezzo::text {
 
 /// Where a family keeps the modules of a layer, by its names for them.
 struct PostNormLayerNames {
   std::string_view query, key, value, attention_output, attention_norm, intermediate, output, output_norm;
+  std::string_view position_key = {}, position_query = {};  ///< where relative positions have projections of their own
 };
 
 constexpr PostNormLayerNames kBertLayerNames{.query = "attention.self.query",
@@ -29,12 +31,20 @@ constexpr PostNormLayerNames kBertLayerNames{.query = "attention.self.query",
                                              .output = "output.dense",
                                              .output_norm = "output.LayerNorm"};
 
+/// Which terms scores have for relative positions (encoder::RelativePositions).
+struct RelativeTermsOptions {
+  bool has_key_term = false, has_query_term = false;
+  bool shares_projections = false;  ///< whether they go through the projections of keys and queries
+  double dropout = 0;               ///< of the relative embeddings, as a layer reads them
+};
+
 struct PostNormLayerOptions {
   PostNormLayerNames names = kBertLayerNames;
   int64_t hidden_size = 0, intermediate_size = 0, num_heads = 0;
   encoder::Activation activation = encoder::Activation::kGelu;
   double norm_eps = 0;
   double attention_weights_dropout = 0, attention_output_dropout = 0, output_dropout = 0;
+  RelativeTermsOptions relative = {};
 };
 
 /// "gelu", "gelu_new", "gelu_pytorch_tanh" or "relu", as config.json has them.
@@ -49,18 +59,23 @@ class PostNormLayer : public torch::nn::Module, public SharesInput {
 
   /// @param layer  its number, for dropout
   /// @param only_first_rows  whether no row but each sequence's first is needed
+  /// @param relative  where it has terms for them, with dropout
   /// @return [B, H] with `only_first_rows`, else [T, H]
   at::Tensor forward(const at::Tensor& x,
                      const encoder::SequenceLayoutPtr& layout,
                      const DropoutSeed& random,
                      int64_t layer,
-                     bool only_first_rows) const;
+                     bool only_first_rows,
+                     const RelativeRows& relative) const;
 
   std::vector<at::Tensor> weights_of_one_input() const override;
 
  private:
+  encoder::RelativePositions positions_of(const RelativeRows& relative) const;
+
   PostNormLayerOptions options_;
   std::shared_ptr<Dense> query_, key_, value_, attention_output_, intermediate_, output_;
+  std::shared_ptr<Dense> position_key_, position_query_;  ///< of relative positions; nullptr for no such term
   std::shared_ptr<LayerNorm> attention_norm_, output_norm_;
 };
 
@@ -75,12 +90,14 @@ class PostNormLayers : public torch::nn::Module {
                      const encoder::SequenceLayoutPtr& layout,
                      const DropoutSeed& random,
                      RowsPer rows,
-                     std::string_view path) const;
+                     std::string_view path,
+                     const RelativeRows& relative = {}) const;
 
   void set_gradient_checkpointing(bool on) { checkpointing_ = on; }
 
  private:
   std::vector<std::shared_ptr<PostNormLayer>> layers_;
+  double relative_dropout_;
   bool checkpointing_ = false;
 };
 

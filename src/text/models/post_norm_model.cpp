@@ -28,19 +28,17 @@ PostNormModel::PostNormModel(std::shared_ptr<const ModelConfig> config,
 }
 
 at::Tensor PostNormModel::forward(const PackedBatch& batch, const DropoutSeed& random) {
-  const auto dropped = [&](const at::Tensor& rows, uint32_t site) {
-    return kernels::dropout(rows, dropout_site(is_training() ? classifier_.dropout : 0, random, site));
+  const auto dropped = [&](const at::Tensor& rows, double p, uint32_t site) {
+    return kernels::dropout(rows, dropout_site(is_training() ? p : 0, random, site));
   };
   auto x = encoder_->forward(batch, random, head().rows);  // [B, H] or [T, H]
   if (dense_) {
     const ModuleScope scope(classifier_.dense);
-    if (classifier_.drops_input) {
-      x = dropped(x, site_behind_layers(config_->num_hidden_layers));
-    }
+    x = dropped(x, classifier_.input_dropout, site_behind_layers(config_->num_hidden_layers));
     x = classifier_.activation(dense_->forward(x));
   }
   const ModuleScope scope(classifier_.outputs);
-  return outputs_->forward(dropped(x, kClassifierSite));  // [B, C] or [T, C]
+  return outputs_->forward(dropped(x, classifier_.dropout, kClassifierSite));  // [B, C] or [T, C]
 }
 
 void PostNormModel::init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) {

@@ -11,12 +11,12 @@
 namespace mezzo::text {
 
 /// What makes outputs of an encoder's rows: outputs(dropout(rows)), or with a dense layer before,
-/// outputs(dropout(activation(dense(rows)))).
+/// outputs(dropout(activation(dense(dropout(rows))))).
 struct ClassifierOptions {
   std::string_view outputs = "classifier";           ///< name of the last linear layer
   std::string_view dense = {};                       ///< of the one before it; empty: there is none
   at::Tensor (*activation)(const at::Tensor&) = {};  ///< of `dense`
-  bool drops_input = false;                          ///< whether `dense` reads dropout(rows)
+  double input_dropout = 0;                          ///< of what `dense` reads
   double dropout = 0;
 };
 

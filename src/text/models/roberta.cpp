@@ -49,7 +49,7 @@ std::shared_ptr<ModelForTask> make_roberta(const ModelConfig& config, const Head
     classifier.outputs = "classifier.out_proj";
     classifier.dense = "classifier.dense";
     classifier.activation = at::tanh;
-    classifier.drops_input = true;
+    classifier.input_dropout = classifier.dropout;
   }
   return std::make_shared<PostNormModel>(roberta, encoder, classifier, head);
 }

@@ -12,8 +12,9 @@ namespace mezzo::text {
 
 struct TokenEmbeddingsOptions {
   int64_t vocab_size = 0;
-  int64_t size = 0;  ///< of a row
-  int64_t num_positions = 0;
+  int64_t size = 0;             ///< of a row
+  int64_t projected_size = 0;   ///< of a row behind a linear layer, `embed_proj`, before the norm; 0: there is none
+  int64_t num_positions = 0;    ///< 0: the family has none, or only relative ones
   int64_t num_token_types = 0;  ///< 0: the family has none
   int64_t pad_token_id = 0;
   /// As RoBERTa counts: a pad token stands at position `pad_token_id`, any other at one more than
@@ -23,17 +24,20 @@ struct TokenEmbeddingsOptions {
   double dropout = 0;
 };
 
-/// dropout(layer_norm(word + position + token type)), under BERT's names.
+/// dropout(layer_norm(word + position + token type)), or of a projection of that sum, under BERT's names.
 class TokenEmbeddings : public torch::nn::Module {
  public:
   explicit TokenEmbeddings(const TokenEmbeddingsOptions& options);
-  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const;  ///< [T, size]
+  at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const;  ///< [T, size or projected_size]
 
  private:
   at::Tensor positions_of(const PackedBatch& batch) const;
+  at::Tensor types_of(const PackedBatch& batch) const;
+  at::Tensor sum(const PackedBatch& batch) const;
 
   TokenEmbeddingsOptions options_;
   std::shared_ptr<Embedding> word_, position_, token_type_;
+  std::shared_ptr<Dense> projection_;
   std::shared_ptr<LayerNorm> norm_;
 };
 

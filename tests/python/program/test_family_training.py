@@ -12,7 +12,7 @@ from test_training import (BATCH, LENGTH, SEED, STEPS, WORDS, largest_difference
                            texts, train)  # noqa: F401
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-NAMES = ["roberta, one type", "distilbert", "electra"]
+NAMES = ["roberta, one type", "distilbert", "electra", "deberta-v3"]
 EVERY = pytest.mark.parametrize("name", NAMES)
 
 
@@ -40,7 +40,7 @@ def test_fifty_float32_steps_follow_pytorch(name, batching, folders, texts, tmp_
     lr = 4e-3 if name == "electra" else 1e-3  # whose embeddings are narrow here
     losses, _ = train(folders[name], texts, tmp_path / "out", "--precision", "fp32", "--batching", batching, "--max-grad-norm", 1,
                       "--learning-rate", lr)
-    expected, _, model = reference_losses(folders[name], texts[1], max_norm=1.0, lr=lr)
+    expected, _, model = reference_losses(folders[name], texts[1], max_norm=1.0, lr=lr, attention=FAMILIES[name].attentions[0])
     assert len(losses) == STEPS and sum(expected[-5:]) < 0.95 * sum(expected[:5]), "a curve that goes somewhere"
     assert largest_difference(losses, expected) < 1e-4
     saved = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
@@ -55,8 +55,9 @@ def test_fifty_float32_steps_follow_pytorch(name, batching, folders, texts, tmp_
 @EVERY
 def test_bfloat16_stays_within_the_spread_of_pytorchs_own(name, folders, texts, tmp_path):  # noqa: F811
     losses, _ = train(folders[name], texts, tmp_path / "out", "--precision", "bf16", "--learning-rate", 1e-3)
-    exact, _, _ = reference_losses(folders[name], texts[1], lr=1e-3)
-    theirs = [reference_losses(folders[name], texts[1], dtype=torch.bfloat16, lr=1e-3, attention=a)[0] for a in ("sdpa", "eager")]
+    exact, _, _ = reference_losses(folders[name], texts[1], lr=1e-3, attention=FAMILIES[name].attentions[0])
+    theirs = [reference_losses(folders[name], texts[1], dtype=torch.bfloat16, lr=1e-3, attention=a)[0]
+              for a in FAMILIES[name].attentions]
     spread = max(root_mean_square_difference(exact, curve) for curve in theirs)
     # Draws of one spread; 1.5 for the luck of the draw, as in test_training.
     assert 0 < root_mean_square_difference(losses, exact) <= 1.5 * spread
@@ -66,7 +67,8 @@ def test_bfloat16_stays_within_the_spread_of_pytorchs_own(name, folders, texts, 
 def test_float16_with_dynamic_scaling_follows_pytorch(name, folders, texts, tmp_path):  # noqa: F811
     losses, steps = train(folders[name], texts, tmp_path / "out", "--precision", "fp16", "--learning-rate", 1e-3, "--init-scale", 2**26,
                           "--growth-interval", 10)
-    expected, scales, _ = reference_losses(folders[name], texts[1], dtype=torch.float16, lr=1e-3, init_scale=2.0**26, growth_interval=10)
+    expected, scales, _ = reference_losses(folders[name], texts[1], dtype=torch.float16, lr=1e-3, init_scale=2.0**26, growth_interval=10,
+                                           attention=FAMILIES[name].attentions[0])
     skipped = [record["skipped"] for record in steps]
     assert any(skipped) and not all(skipped)
     assert [record["loss_scale"] for record in steps] == scales
@@ -79,12 +81,13 @@ def test_float16_with_dynamic_scaling_follows_pytorch(name, folders, texts, tmp_
 def test_layers_further_down_learn_more_slowly_where_asked(name, folders, texts, tmp_path):  # noqa: F811
     def groups_by_layer(model):
         for key, parameter in model.named_parameters():
-            layer = next((i for i, part in enumerate(["embeddings", "layer.0.", "layer.1."]) if part in key), 3)
+            parts = [("embeddings", "encoder.LayerNorm"), ("layer.0.",), ("layer.1.",)]
+            layer = next((i for i, names in enumerate(parts) if any(part in key for part in names)), 3)
             plain = key.endswith("bias") or "norm" in key.lower()
             yield dict(params=[parameter], lr=1e-3 * 0.5 ** (3 - layer), weight_decay=0.0 if plain else 0.01)
 
     losses, _ = train(folders[name], texts, tmp_path / "out", "--precision", "fp32", "--learning-rate", 1e-3, "--layer-lr-decay", 0.5)
-    expected, _, _ = reference_losses(folders[name], texts[1], lr=1e-3, make_groups=groups_by_layer)
+    expected, _, _ = reference_losses(folders[name], texts[1], lr=1e-3, make_groups=groups_by_layer, attention=FAMILIES[name].attentions[0])
     assert largest_difference(losses, expected) < 1e-4
 
 

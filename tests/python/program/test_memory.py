@@ -18,6 +18,9 @@ SIZES = {"wide": dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=
                          intermediate_size=512),
          "roberta": dict(model_type="roberta", hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
                          max_position_embeddings=514, pad_token_id=0, type_vocab_size=1),
+         "deberta": dict(model_type="deberta-v2", vocab_size=30522, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+                         intermediate_size=1024, relative_attention=True, pos_att_type="p2c|c2p", share_att_key=True, position_buckets=256,
+                         norm_rel_ebd="layer_norm", position_biased_input=False),
          "modern": dict(model_type="modernbert", pad_token_id=0, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
                         intermediate_size=512)}
 SIZES["modern_mean"] = SIZES["modern"] | dict(classifier_pooling="mean")
@@ -56,6 +59,8 @@ def write_texts(path, length, count, seed=0):
     ("electra", 256, 32, dict(precision="bf16")),
     ("electra", 128, 64, dict(gradient_checkpointing=True)),
     ("roberta", 128, 32, {}),
+    ("deberta", 128, 32, {}),
+    ("deberta", 512, 16, dict(precision="bf16")),
 ])
 def test_the_estimate_is_within_15_percent_of_the_peak_of_live_tensors(folder, tmp_path, size, length, batch, more):
     write_texts(tmp_path / "train.json", length, batch * more.get("grad_accumulation", 1))

@@ -289,11 +289,127 @@ void mask_rows(const AttentionTile& tile, int64_t first, int64_t rows, const Key
   });
 }
 
+/// What relative positions add to the scores of one sequence and head.
+class RelativeScores {
+ public:
+  /// @param keys  of the sequence: [num_keys, D]
+  RelativeScores(const AttentionTile& tile, const Matrix& keys, Arena& arena)
+      : tile_(tile), count_(tile.relative.num_rows), columns_(tile.head_size) {
+    const RelativeTile& relative = tile.relative;
+    if (has_key()) {
+      key_ = arena.matrix(count_, columns_);
+      key_columns_ = arena.matrix(columns_, count_);
+      of_queries_ = arena.matrix(kQueryBlock, count_);
+      copy_in(relative.key, relative.key_stride, nullptr, 1, 0, count_, columns_, key_);
+      transpose(key_, count_, columns_, key_columns_);
+    }
+    if (has_query()) {
+      query_ = arena.matrix(count_, columns_);
+      of_keys_ = arena.matrix(tile.num_keys, count_);
+      const auto query_columns = arena.matrix(columns_, count_);
+      copy_in(relative.query, relative.query_stride, nullptr, tile.scale, 0, count_, columns_, query_);
+      transpose(query_, count_, columns_, query_columns);
+      product<false>(plain(keys), query_columns, tile.num_keys, columns_, count_, of_keys_);
+    }
+  }
+
+  /// Adds them for queries `first` ...
+  void add_to(const Matrix& scores, const Matrix& queries, int64_t first, int64_t rows) const {
+    if (has_key()) {
+      product<false>(plain(queries), key_columns_, rows, columns_, count_, of_queries_);
+      for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) { scores.row(i)[j] += of_queries_.row(i)[r]; });
+    }
+    if (has_query()) {
+      for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) { scores.row(i)[j] += of_keys_.row(j)[r]; });
+    }
+  }
+
+  void begin_backward(Arena& arena) {
+    if (has_key()) {
+      grad_of_queries_ = arena.matrix(kQueryBlock, count_);
+      grad_key_ = arena.matrix(count_, columns_);
+      fill_zero(grad_key_, count_);
+    }
+    if (has_query()) {
+      grad_of_keys_ = arena.matrix(tile_.num_keys, count_);
+      grad_query_ = arena.matrix(count_, columns_);
+      fill_zero(grad_of_keys_, tile_.num_keys);
+    }
+  }
+
+  /// Takes the gradient of the scores of queries `first` ...
+  void take_gradient(const Matrix& grad, const Matrix& queries, int64_t first, int64_t rows) const {
+    if (has_key()) {
+      fill_zero(grad_of_queries_, rows);
+      for_each_score(first, rows,
+                     [&](int64_t i, int64_t j, int64_t r) { grad_of_queries_.row(i)[r] += grad.row(i)[j]; });
+      product<true>(transposed(grad_of_queries_), queries, count_, rows, columns_, grad_key_);
+    }
+    if (has_query()) {
+      for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) { grad_of_keys_.row(j)[r] += grad.row(i)[j]; });
+    }
+  }
+
+  /// Adds to the gradient of the queries that were taken last.
+  void add_to_queries(const Matrix& grad, int64_t rows) const {
+    if (has_key()) {
+      product<true>(plain(grad_of_queries_), key_, rows, count_, columns_, grad);
+    }
+  }
+
+  /// When all gradients have been taken: adds to that of the keys, and to those of the positions.
+  void end_backward(const Matrix& keys, const Matrix& grad_keys, const AttentionTileBackward& op) const {
+    if (has_key()) {
+      add_out(grad_key_, 1, op.grad_relative_key, op.relative_stride);
+    }
+    if (has_query()) {
+      product<true>(plain(grad_of_keys_), query_, tile_.num_keys, count_, columns_, grad_keys);
+      product<false>(transposed(grad_of_keys_), keys, count_, tile_.num_keys, columns_, grad_query_);
+      add_out(grad_query_, tile_.scale, op.grad_relative_query, op.relative_stride);
+    }
+  }
+
+ private:
+  bool has_key() const { return tile_.relative.key.data != nullptr; }
+  bool has_query() const { return tile_.relative.query.data != nullptr; }
+
+  /// Calls `task(i, j, r)`, a run of keys at a time: the rows and columns that it touches stay in cache.
+  template <class Task>
+  void for_each_score(int64_t first, int64_t rows, const Task& task) const {
+    constexpr int64_t kRun = 16;
+    for (int64_t begin = 0; begin < tile_.num_keys; begin += kRun) {
+      const int64_t end = at_most(begin + kRun, tile_.num_keys);
+      for (int64_t i = 0; i < rows; ++i) {
+        const int64_t* const row_of = tile_.relative.rows + first + i;
+        for (int64_t j = begin; j < end; ++j) {
+          task(i, j, row_of[-j] - tile_.relative.first_row);
+        }
+      }
+    }
+  }
+
+  void add_out(const Matrix& from, float scale, float* to, int64_t stride) const {
+    for (int64_t r = 0; r < count_; ++r) {
+      float* const out = to + r * stride;
+      for_each_vector(
+          columns_, [&](int64_t d, auto get, auto put) { put(out + d, get(out + d) + get(from.row(r) + d) * scale); });
+    }
+  }
+
+  const AttentionTile& tile_;
+  int64_t count_, columns_;
+  Matrix key_{}, key_columns_{}, query_{};  ///< of the positions; the query's times `scale`
+  Matrix of_queries_{}, of_keys_{};         ///< a row each, a column a position
+  Matrix grad_of_queries_{}, grad_of_keys_{}, grad_key_{}, grad_query_{};
+};
+
 }  // namespace
 
-int64_t attention_scratch(int64_t num_keys, int64_t head_size) {
+int64_t attention_scratch(int64_t num_keys, int64_t head_size, int64_t relative_rows) {
   const int64_t keys = round_up(num_keys, kMaskRun) + 16, columns = round_up(head_size, kMaskRun) + 16;
-  return 4 * keys * columns + 2 * columns * keys + 6 * kQueryBlock * (keys + columns) + 1024;
+  const int64_t usual = 4 * keys * columns + 2 * columns * keys + 6 * kQueryBlock * (keys + columns) + 1024;
+  const int64_t positions = round_up(relative_rows, kMaskRun) + 16;
+  return relative_rows == 0 ? usual : usual + positions * (6 * columns + 2 * keys + 2 * kQueryBlock) + 1024;
 }
 
 void attention(const AttentionTile& tile, float* scratch) {
@@ -311,12 +427,14 @@ void attention(const AttentionTile& tile, float* scratch) {
     copy_in(tile.value, tile.value_stride, tile.value_bias, 1, 0, all, columns, value);
   }
   transpose(key, all, columns, key_columns);
+  const RelativeScores relative(tile, key, arena);
   for (int64_t first = 0; first < tile.num_queries; first += kQueryBlock) {
     const int64_t rows = at_most(kQueryBlock, tile.num_queries - first);
     const Keys keys(tile, first, rows);
     copy_in(tile.query, tile.query_stride, tile.query_bias, tile.scale, first, rows, columns, query);
     rotate<false>(tile, first, rows, query);
     product<false>(plain(query), key_columns.from_column(keys.begin), rows, columns, keys.count(), weights);
+    relative.add_to(weights, query, first, rows);
     mask_rows(tile, first, rows, keys, factors);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = weights.row(i);
@@ -362,6 +480,8 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
   rotate<false>(tile, 0, all, key);
   transpose(key, all, columns, key_columns);
   fill_zero(grad_key, all);
+  RelativeScores relative(tile, key, arena);
+  relative.begin_backward(arena);
   const auto add_to_sum = [&](int64_t i, const Matrix& rows, int64_t count) {
     if (op.sums != nullptr) {
       add_rows(rows, count, columns, op.sums + i * op.sum_stride);
@@ -377,6 +497,7 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     rotate<false>(tile, first, rows, query);
     copy_in(op.grad_output, tile.output_stride, nullptr, 1, first, rows, columns, grad_output);
     product<false>(plain(query), key_columns.from_column(keys.begin), rows, columns, keys.count(), weights);
+    relative.add_to(weights, query, first, rows);
     product<false>(plain(grad_output), value_columns.from_column(keys.begin), rows, columns, keys.count(),
                    grad_weights);
     mask_rows(tile, first, rows, keys, factors);
@@ -398,7 +519,9 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     }
     product<true>(transposed(weights), grad_output, keys.count(), rows, columns, grad_value.from_row(keys.begin));
     product<true>(transposed(grad_weights), query, keys.count(), rows, columns, grad_key.from_row(keys.begin));
+    relative.take_gradient(grad_weights, query, first, rows);
     product<false>(plain(grad_weights), key.from_row(keys.begin), rows, keys.count(), columns, query);
+    relative.add_to_queries(query, rows);
     for (int64_t i = 0; i < rows; ++i) {
       scale_row(query.row(i), tile.scale, round_up(columns, kWidth));
     }
@@ -406,6 +529,7 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     add_to_sum(0, query, rows);
     copy_out(query, first, rows, columns, op.grad_query, tile.query_stride);
   }
+  relative.end_backward(key, grad_key, op);
   rotate<true>(tile, 0, all, grad_key);
   add_to_sum(1, grad_key, all);
   copy_out(grad_key, 0, all, columns, op.grad_key, tile.key_stride);

@@ -149,6 +149,15 @@ struct GatedActivationBackward {
   Span grad_product;        ///< [T, 2 F]
 };
 
+/// What scores gain for relative positions, before `scale`: that of query i and key j,
+/// query_i . key[r] + query[r] . key_j, r = rows[i - j] - rows[the least distance].
+struct RelativeTile {
+  ConstSpan key = {}, query = {};                          ///< [num_rows, D]; data nullptr where that term is left out
+  int64_t key_stride = 0, query_stride = 0, num_rows = 0;  ///< num_rows is 0 where there are none
+  const int64_t* rows = nullptr;                           ///< of distance 0
+  int64_t first_row = 0;                                   ///< what is the row of the least distance
+};
+
 /// softmax(Q K^T * scale) V of one sequence and head, D columns wide. Rows are `stride`
 /// elements apart. Query i draws the blocks {key / 4, first_query_number + i *
 /// query_number_step, step, site}, word key % 4.
@@ -165,8 +174,9 @@ struct AttentionTile {
   int64_t window;       ///< query i sees keys i - window to i + window
   Span output;          ///< [num_queries, D]
   int64_t output_stride;
-  float* log_sum_exp;  ///< [num_queries], `query_number_step` apart; nullptr if backward will not be called
-  float* weight_sums;  ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
+  float* log_sum_exp;          ///< [num_queries], `query_number_step` apart; nullptr if backward will not be called
+  float* weight_sums;          ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
+  RelativeTile relative = {};  ///< where every query sees all keys
 };
 
 /// sums: three of [D], for the biases of query, key and value, `sum_stride`
@@ -178,6 +188,8 @@ struct AttentionTileBackward {
   Span grad_query, grad_key, grad_value;  ///< strides as query, key, value; grad_key of both where values are keys
   float* sums;
   int64_t sum_stride;
+  float *grad_relative_key = nullptr, *grad_relative_query = nullptr;  ///< [num_rows, D], added to
+  int64_t relative_stride = 0;                                         ///< of their rows
 };
 
 /// Element (i, j) lies i * row + j * column elements behind the first; one of the two is 1.
@@ -244,7 +256,8 @@ struct SimdKernels {
   void (*gated_activation_backward)(
       const GatedActivationBackward&, int64_t begin, int64_t end, int64_t columns, float* sums, float* scratch);
 
-  int64_t (*attention_scratch)(int64_t num_keys, int64_t head_size);  ///< floats, for forward and backward
+  /// Floats, for forward and backward. @param relative_rows  RelativeTile::num_rows
+  int64_t (*attention_scratch)(int64_t num_keys, int64_t head_size, int64_t relative_rows);
   void (*attention)(const AttentionTile&, float* scratch);
   void (*attention_backward)(const AttentionTileBackward&, float* scratch);
 

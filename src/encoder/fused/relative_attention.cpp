@@ -1,0 +1,176 @@
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+
+#include "encoder/fused/attention_node.h"
+#include "kernels/operator.h"
+
+namespace mezzo::encoder::fused {
+namespace {
+
+using kernels::if_defined;
+using MaybeTable = std::optional<at::Tensor>;
+
+struct RelativeSettings {
+  AttentionSettings attention;
+  at::Tensor rows;  ///< RelativePositions::rows
+};
+
+/// Attention with scores for relative positions, of all rows or of the sequences' first.
+struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
+  enum Input { kPositionKey = kInputs, kPositionQuery, kAll = kPositionQuery + 6 };
+  enum Saved { kQuery = kPositionQuery + 1, kKey, kValue, kLogSumExp, kContext, kNormalised, kRstd };
+
+  static PackedAttention attention_of(const RelativeSettings& settings,
+                                      const at::Tensor& query,
+                                      const at::Tensor& key,
+                                      const at::Tensor& value,
+                                      const AttentionBiases& biases,
+                                      const RelativePositions& relative) {
+    const auto& given = settings.attention;
+    return {query,
+            key,
+            value,
+            biases,
+            given.num_heads,
+            given.layout,
+            given.weights_dropout,
+            /*positions=*/{},
+            given.first_rows.defined(),
+            relative};
+  }
+
+  static at::Tensor forward(AutogradContext* ctx,
+                            const at::Tensor& x,
+                            const at::Tensor& /*query_weight*/,
+                            const at::Tensor& query_bias,
+                            const at::Tensor& /*key_weight*/,
+                            const at::Tensor& key_bias,
+                            const at::Tensor& /*value_weight*/,
+                            const at::Tensor& value_bias,
+                            const at::Tensor& /*output_weight*/,
+                            const at::Tensor& output_bias,
+                            const at::Tensor& norm_weight,
+                            const at::Tensor& norm_bias,
+                            const MaybeTable& position_key,
+                            const MaybeTable& position_query,
+                            const RelativeSettings& settings,
+                            const at::Tensor& query_weight,
+                            const at::Tensor& key_weight,
+                            const at::Tensor& value_weight,
+                            const at::Tensor& output_weight) {
+    const NoAutocast no_autocast;
+    const BlockOps& ops = ops_of(x);
+    const AttentionSettings& given = settings.attention;
+    const auto dtype = query_weight.scalar_type();
+    const auto input = x.to(dtype);
+    const auto& first = given.first_rows;
+    const auto table_of = [&](const MaybeTable& table) { return table ? table->to(dtype).contiguous() : at::Tensor(); };
+    const RelativePositions relative{table_of(position_key), table_of(position_query), settings.rows};
+    Products products;
+    const auto query = products.add(first.defined() ? input.index_select(0, first) : input, query_weight.t());
+    const auto key = products.add(input, key_weight.t()), value = products.add(input, value_weight.t());
+    products.compute();
+    at::Tensor log_sum_exp;
+    const AttentionBiases biases{rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)};
+    const auto context = ops.packed_attention(attention_of(settings, query, key, value, biases, relative),
+                                              given.is_differentiable ? &log_sum_exp : nullptr);
+    Normalised normalised;
+    auto output =
+        ops.residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype),
+                                first.defined() ? x.index_select(0, first) : x, {norm_weight, norm_bias, given.eps},
+                                given.output_dropout, first, given.is_differentiable ? &normalised : nullptr);
+    if (given.is_differentiable) {
+      ctx->save_for_backward({input,        query_weight, query_bias,     key_weight,      key_bias,
+                              value_weight, value_bias,   output_weight,  output_bias,     norm_weight,
+                              norm_bias,    relative.key, relative.query, query,           key,
+                              value,        log_sum_exp,  context,        normalised.rows, normalised.rstd});
+      ctx->saved_data["key_dtype"] = position_key ? position_key->scalar_type() : dtype;
+      ctx->saved_data["query_dtype"] = position_query ? position_query->scalar_type() : dtype;
+      keep(ctx, settings);
+    }
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    check_once_differentiable("attention block");
+    const NoAutocast no_autocast;
+    const auto saved = ctx->get_saved_variables();
+    const auto holder = kept<RelativeSettings>(ctx);
+    const RelativeSettings& settings = holder->settings;
+    const AttentionSettings& given = settings.attention;
+    const auto &input = saved[kX], &first = given.first_rows;
+    const auto dtype = input.scalar_type();
+    const BlockOps& ops = ops_of(input);
+    variable_list result(kAll);
+
+    const auto outer =
+        ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[kNormalised], saved[kRstd]}, saved[kNormWeight],
+                                         given.output_dropout, first, dtype, given.x_dtype);
+    Products of_output;
+    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
+    result[kOutputWeight] =
+        grad_weight(ctx, kOutputWeight, of_output, outer.product, saved[kContext], given.weight_dtype);
+    of_output.compute();
+    const AttentionBiases biases{rounded(saved[kQueryBias], dtype), rounded(saved[kKeyBias], dtype),
+                                 rounded(saved[kValueBias], dtype)};
+    const auto inner =
+        ops.packed_attention_backward(attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], biases,
+                                                   {saved[kPositionKey], saved[kPositionQuery], settings.rows}),
+                                      saved[kLogSumExp], grad_context);
+
+    Products products;
+    const auto queried = first.defined() ? input.index_select(0, first) : input;
+    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, products, inner.query, queried, given.weight_dtype);
+    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, products, inner.key, input, given.weight_dtype);
+    result[kValueWeight] = grad_weight(ctx, kValueWeight, products, inner.value, input, given.weight_dtype);
+    at::Tensor of_first;
+    if (first.defined()) {
+      result[kX] = at::zeros(input.sizes(), outer.residual.options());
+      of_first = products.add(inner.query, saved[kQueryWeight], given.x_dtype);
+    } else {
+      result[kX] = outer.residual;
+      products.add_to(result[kX], inner.query, saved[kQueryWeight]);
+    }
+    products.add_to(result[kX], inner.key, saved[kKeyWeight]);
+    products.add_to(result[kX], inner.value, saved[kValueWeight]);
+    products.compute();
+    if (first.defined()) {
+      result[kX].index_add_(0, first, of_first + outer.residual);
+    }
+    result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
+    result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);
+    result[kValueBias] = grad_vector(inner.biases.value, saved[kValueBias]);
+    result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
+    result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);
+    result[kNormBias] = grad_vector(outer.norm.bias, saved[kNormBias]);
+    const auto of_table = [&](const at::Tensor& grad, const char* table_dtype) {
+      return grad.defined() ? grad.to(ctx->saved_data.at(table_dtype).toScalarType()) : grad;
+    };
+    result[kPositionKey] = of_table(inner.relative_key, "key_dtype");
+    result[kPositionQuery] = of_table(inner.relative_query, "query_dtype");
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor relative_attention(const at::Tensor& x,
+                              const AttentionParams& params,
+                              const SequenceLayoutPtr& layout,
+                              const at::Tensor& first_rows) {
+  const auto dtype = compute_dtype(x);
+  const Weight query(params.query, dtype), key(params.key, dtype), value(params.value, dtype),
+      output(params.output, dtype);
+  return RelativeAttention::apply(
+      x, query.leaf, params.query.bias, key.leaf, params.key.bias, value.leaf, params.value.bias, output.leaf,
+      params.output.bias, params.norm.weight, params.norm.bias, if_defined(params.relative.key),
+      if_defined(params.relative.query),
+      RelativeSettings{{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout, layout,
+                        first_rows, at::GradMode::is_enabled(), x.scalar_type(), query.leaf.scalar_type()},
+                       params.relative.rows},
+      query.value, key.value, value.value, output.value);
+}
+
+}  // namespace mezzo::encoder::fused

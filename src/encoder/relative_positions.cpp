@@ -1,0 +1,58 @@
+#include "encoder/relative_positions.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace mezzo::encoder {
+namespace {
+
+/// Kernels read rows unchecked.
+void check_rows(const at::Tensor& rows, int64_t num_rows) {
+  const int64_t *const first = rows.const_data_ptr<int64_t>(), *const end = first + rows.size(0);
+  TORCH_CHECK_VALUE(std::is_sorted(first, end) && *first >= 0 && *(end - 1) < num_rows,
+                    "mezzo: rows of relative positions must be among ", num_rows,
+                    " and never decrease with the distance");
+}
+
+}  // namespace
+
+double RelativePositions::scale(int64_t head_size) const {
+  const int terms = 1 + (key.defined() ? 1 : 0) + (query.defined() ? 1 : 0);
+  return 1 / std::sqrt(static_cast<double>(head_size * terms));
+}
+
+at::Tensor RelativePositions::rows_for(int64_t length) const {
+  return rows.narrow(0, (rows.size(0) + 1) / 2 - length, 2 * length - 1);
+}
+
+RelativePositions RelativePositions::of(const std::optional<at::Tensor>& key,
+                                        const std::optional<at::Tensor>& query,
+                                        const std::optional<at::Tensor>& rows,
+                                        const SequenceLayout& layout,
+                                        const at::Device& device,
+                                        int64_t hidden) {
+  if (!key && !query) {
+    return {};
+  }
+  const int64_t num_rows = (key ? key : query)->size(0);
+  for (const auto* table : {&key, &query}) {
+    TORCH_CHECK_VALUE(!*table || ((*table)->dim() == 2 && (*table)->size(0) == num_rows &&
+                                  (*table)->size(1) == hidden && (*table)->device() == device),
+                      "mezzo: keys and queries of relative positions must be matrices of ", num_rows, " rows and ",
+                      hidden, " columns on ", device, ", got ", (*table)->sizes(), " on ", (*table)->device());
+  }
+  TORCH_CHECK_VALUE(rows && rows->dim() == 1 && rows->scalar_type() == at::kLong && rows->device() == device &&
+                        rows->size(0) % 2 == 1 && rows->size(0) >= 2 * layout.longest() - 1,
+                    "mezzo: relative positions need rows, a vector of int64 on ", device,
+                    " for each distance of up to ", layout.longest(), " tokens, got ",
+                    rows ? rows->sizes() : at::IntArrayRef());
+  const auto dense = rows->contiguous();
+  if (device.is_cpu()) {
+    check_rows(dense, num_rows);
+  }
+  return {key.value_or(at::Tensor()), query.value_or(at::Tensor()), dense};
+}
+
+}  // namespace mezzo::encoder

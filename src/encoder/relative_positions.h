@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <optional>
+
+#include "encoder/sequence_layout.h"
+
+namespace mezzo::encoder {
+
+/// What attention adds to its scores for the distance of two tokens (He et al. 2021, "DeBERTa"): of
+/// query i and key j, with r = rows[i - j + (rows.size(0) - 1) / 2], the score is
+/// (query_i . key_j + query_i . key_r + query_r . key_j) / sqrt(head size * (1 + terms for positions)).
+struct RelativePositions {
+  at::Tensor key = {};    ///< [R, H], of the dtype of queries and keys; undefined where that term is left out
+  at::Tensor query = {};  ///< likewise
+  /// [2 L - 1] int64, for at least as many tokens as the longest sequence has; never decreasing.
+  at::Tensor rows = {};
+
+  bool defined() const { return key.defined() || query.defined(); }
+  int64_t num_rows() const { return (key.defined() ? key : query).size(0); }
+  /// What scores are multiplied by.
+  double scale(int64_t head_size) const;
+  /// The rows for sequences of `length` tokens: [2 length - 1].
+  at::Tensor rows_for(int64_t length) const;
+
+  /// As operators get them.
+  /// @throws c10::ValueError  for tensors of other shapes, dtypes or devices; on a CPU, for rows that are not
+  ///     there or out of order
+  static RelativePositions of(const std::optional<at::Tensor>& key,
+                              const std::optional<at::Tensor>& query,
+                              const std::optional<at::Tensor>& rows,
+                              const SequenceLayout& layout,
+                              const at::Device& device,
+                              int64_t hidden);
+};
+
+}  // namespace mezzo::encoder

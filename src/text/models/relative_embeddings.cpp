@@ -1,0 +1,55 @@
+#include "text/models/relative_embeddings.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+namespace mezzo::text {
+namespace {
+
+constexpr const char* kRows = "relative_rows";
+
+}  // namespace
+
+std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t buckets, int64_t max_distance) {
+  const auto distances = at::arange(1 - max_tokens, max_tokens, at::kLong);
+  auto places = distances;
+  if (buckets > 0) {
+    // In float32, as the models' own code has it: a bucket's border is where that rounds to.
+    const int64_t middle = buckets / 2;
+    const auto far = distances.abs().clamp_min(middle);
+    const auto whole =
+        at::scalar_tensor(static_cast<double>(max_distance - 1) / static_cast<double>(middle), at::kFloat);
+    const auto steps = at::ceil(at::log(far / middle) / at::log(whole) * (middle - 1)) + middle;
+    places = at::where(distances.abs().le(middle), distances, (steps * distances.sign()).to(at::kLong));
+  }
+  const auto rows = (places + span).clamp(0, 2 * span - 1);
+  const int64_t* const first = rows.const_data_ptr<int64_t>();
+  return {first, first + rows.numel()};
+}
+
+RelativeEmbeddings::RelativeEmbeddings(torch::nn::Module& root,
+                                       std::string_view path,
+                                       const RelativeEmbeddingsOptions& options,
+                                       int64_t hidden_size)
+    : rows_(options.rows),
+      table_(register_at(
+          root, fmt::format("{}.rel_embeddings", path), std::make_shared<Embedding>(2 * options.span, hidden_size))),
+      norm_(options.has_norm ? register_at(root,
+                                           fmt::format("{}.LayerNorm", path),
+                                           std::make_shared<LayerNorm>(hidden_size, options.norm_eps))
+                             : nullptr),
+      root_(root) {
+  root.register_buffer(kRows, at::tensor(options.rows, at::kLong));  // moves with the parameters, and is not saved
+}
+
+RelativeRows RelativeEmbeddings::forward(int64_t longest) const {
+  const auto middle = static_cast<int64_t>(rows_.size()) / 2, begin = middle + 1 - longest;
+  TORCH_CHECK_INDEX(begin >= 0, "a text of ", longest, " tokens is longer than the model's ", middle + 1);
+  const int64_t first = rows_[begin], count = rows_[middle + longest - 1] - first + 1;
+  const auto embeddings = table_->weight.narrow(0, first, count);
+  const at::Tensor rows = root_.named_buffers(/*recurse=*/false)[kRows];
+  return {norm_ ? norm_->forward(embeddings) : embeddings, rows.narrow(0, begin, 2 * longest - 1) - first};
+}
+
+}  // namespace mezzo::text

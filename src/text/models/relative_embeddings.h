@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "text/models/modules.h"
+
+namespace mezzo::text {
+
+/// What the layers of a model learn of distances, as DeBERTa has it.
+struct RelativeEmbeddingsOptions {
+  int64_t span = 0;  ///< distances, or buckets of them, to either side: a table of 2 * span rows; 0: there is none
+  std::vector<int64_t> rows;  ///< of the table, by distance: see encoder::RelativePositions
+  bool has_norm = false;      ///< whether a layer norm comes before the layers
+  double norm_eps = 0;
+};
+
+/// The row of each distance between `max_tokens` tokens, in a table of 2 * span rows: those nearest have one
+/// each; with `buckets`, those further than half as many share rows, on a logarithmic scale up to `max_distance`.
+/// @param buckets  0 or less for none
+std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t buckets, int64_t max_distance);
+
+/// As many of them as the texts of a batch can tell apart.
+struct RelativeRows {
+  at::Tensor embeddings = {};  ///< [R, H]; undefined where there are none
+  at::Tensor rows = {};        ///< int64: encoder::RelativePositions::rows
+};
+
+class RelativeEmbeddings {
+ public:
+  /// Registers `rel_embeddings`, and `LayerNorm` where there is one, at `path` in `root`.
+  RelativeEmbeddings(torch::nn::Module& root,
+                     std::string_view path,
+                     const RelativeEmbeddingsOptions& options,
+                     int64_t hidden_size);
+
+  /// @param longest  tokens of the longest text
+  RelativeRows forward(int64_t longest) const;
+
+ private:
+  std::vector<int64_t> rows_;
+  std::shared_ptr<Embedding> table_;
+  std::shared_ptr<LayerNorm> norm_;
+  torch::nn::Module& root_;
+};
+
+}  // namespace mezzo::text
