@@ -113,8 +113,8 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
     result[kOutputWeight] =
         grad_weight(ctx, kOutputWeight, of_output, outer.product, saved[kContext], given.weight_dtype);
     of_output.compute();
-    const AttentionBiases biases{rounded(saved[kQueryBias], dtype), rounded(saved[kKeyBias], dtype),
-                                 rounded(saved[kValueBias], dtype)};
+    const AttentionBiases biases{saved[kQueryBias], saved[kKeyBias],
+                                 saved[kValueBias]};
     const auto inner =
         ops.packed_attention_backward(attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], biases,
                                                    {saved[kPositionKey], saved[kPositionQuery], settings.rows}),
