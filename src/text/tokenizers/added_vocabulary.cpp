@@ -3,12 +3,11 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
-namespace mezzo::text {
+#include "text/tokenizers/json_field.h"
 
-std::string quoted(const std::string& token) { return nlohmann::json(token).dump(); }
+namespace mezzo::text {
 
 namespace {
 
@@ -23,11 +22,11 @@ void assign_ids(const std::string& source,
     int32_t id = find(token.content);
     if (id < 0) {
       id = std::max(largest_added + 1, vocab_count);
-      TORCH_CHECK_VALUE(id > largest_id, source, ": the added token ", quoted(token.content), " would get the id ", id,
-                        ", which the vocabulary has; remove equal lines and gaps there");
+      TORCH_CHECK_VALUE(id > largest_id, source, ": the added token ", quoted_token(token.content),
+                        " would get the id ", id, ", which the vocabulary has; remove equal lines and gaps there");
       vocabulary.emplace_back(token.content, id);
     }
-    TORCH_CHECK_VALUE(token.id < 0 || token.id == id, source, ": the added token ", quoted(token.content),
+    TORCH_CHECK_VALUE(token.id < 0 || token.id == id, source, ": the added token ", quoted_token(token.content),
                       " is listed with the id ", token.id, " but its place in the vocabulary is ", id,
                       "; fetch the files again");
     token.id = id;
@@ -55,11 +54,12 @@ AddedVocabulary::AddedVocabulary(const std::string& source,
       continue;
     }
     std::string pattern = normalize(token.content);
-    TORCH_CHECK_VALUE(!pattern.empty(), source, ": the added token ", quoted(token.content),
+    TORCH_CHECK_VALUE(!pattern.empty(), source, ": the added token ", quoted_token(token.content),
                       " is empty once normalized; set its \"normalized\" to false");
     const auto [same, is_new] = contents.emplace(pattern, token.content);
     // Hugging Face then finds the one or the other, by chance.
-    TORCH_CHECK_VALUE(is_new, source, ": the added tokens ", quoted(same->second), " and ", quoted(token.content),
+    TORCH_CHECK_VALUE(is_new, source, ": the added tokens ", quoted_token(same->second), " and ",
+                      quoted_token(token.content),
                       " are equal once normalized; set \"normalized\" to false for one of them");
     normalized.push_back(token);
     normalized_patterns.push_back(std::move(pattern));

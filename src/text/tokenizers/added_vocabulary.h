@@ -11,9 +11,6 @@
 
 namespace mezzo::text {
 
-/// For messages: one line, whatever the token.
-std::string quoted(const std::string& token);
-
 /// A tokenizer's added tokens with their ids, and what finds them in a text.
 class AddedVocabulary {
  public:

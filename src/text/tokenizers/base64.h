@@ -31,6 +31,7 @@ inline std::optional<std::string> decode_base64(std::string_view text) {
     bytes.push_back(static_cast<char>(bits >> count & 0xFF));
     bits &= (1u << count) - 1;
   }
+  if (bits != 0) return std::nullopt;  // more bits than bytes
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <queue>
 #include <tuple>
+#include <unordered_map>
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/byte_level.h"
@@ -57,6 +58,8 @@ void WordTable::insert(std::string_view word, int32_t id) {
 }
 
 Bpe::Options Bpe::read_options(const JsonField& model) {
+  model.allowed_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                      "byte_fallback", "ignore_merges", "vocab", "merges"});
   Options options;
   if (!model["unk_token"].is_null()) options.unk_token = model["unk_token"].as_string();
   options.prefix = string_or_empty(model["continuing_subword_prefix"]);
@@ -69,13 +72,14 @@ Bpe::Options Bpe::read_options(const JsonField& model) {
   return options;
 }
 
+bool Bpe::can_read_bytes(const JsonField& model) {
+  const Options options = read_options(model);
+  return options.prefix.empty() && options.suffix.empty() && !options.byte_fallback;
+}
+
 Bpe::Bpe(const JsonField& model, bool reads_bytes)
     : options_(read_options(model)), reads_bytes_(reads_bytes), tokens_(read_json_vocab(model["vocab"])) {
   trie_ = DoubleArrayTrie(token_views(tokens_));
-  if (reads_bytes_ && !(options_.prefix.empty() && options_.suffix.empty())) {
-    model[options_.prefix.empty() ? "end_of_word_suffix" : "continuing_subword_prefix"].expect(
-        false, "empty after the pre-tokenizer ByteLevel");
-  }
   if (options_.unk_token) {
     unk_id_ = trie_.find(*options_.unk_token);
     model["unk_token"].expect(unk_id_ >= 0, "a token of the vocabulary");
@@ -117,8 +121,8 @@ void Bpe::read_merges(const JsonField& field) {
 void Bpe::add_merge(const JsonField& field, uint32_t rank, std::string_view left, std::string_view right) {
   const auto known_id = [&](std::string_view token) {
     const int32_t id = trie_.find(token);
-    TORCH_CHECK_VALUE(id >= 0, field.file(), ": ", field.name(), "[", rank, "] has the token ",
-                      nlohmann::json(token).dump(), ", which the vocabulary lacks; fetch the files again");
+    TORCH_CHECK_VALUE(id >= 0, field.file(), ": ", field.name(), "[", rank, "] has the token ", quoted_token(token),
+                      ", which the vocabulary lacks; fetch the files again");
     return id;
   };
   const int32_t left_id = known_id(left);
@@ -288,12 +292,11 @@ void Bpe::merge_long(std::vector<int32_t>& symbols) const {
 void Bpe::write(nlohmann::json& model) const {
   model["vocab"] = nlohmann::json::object();
   for (const auto& [token, id] : tokens_) model["vocab"][token] = id;
-  std::vector<const std::string*> by_id(static_cast<size_t>(tokens_.empty() ? 0 : tokens_.back().second + 1));
-  for (const auto& [token, id] : tokens_) by_id[static_cast<size_t>(id)] = &token;
+  std::unordered_map<int32_t, const std::string*> by_id;  // ids may have gaps
+  for (const auto& [token, id] : tokens_) by_id[id] = &token;
   model["merges"] = nlohmann::json::array();
   for (const auto& [left, right] : merges_) {
-    model["merges"].push_back(
-        nlohmann::json::array({*by_id[static_cast<size_t>(left)], *by_id[static_cast<size_t>(right)]}));
+    model["merges"].push_back(nlohmann::json::array({*by_id.at(left), *by_id.at(right)}));
   }
 }
 

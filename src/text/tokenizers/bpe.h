@@ -87,6 +87,10 @@ class WordTable {
 /// merging makes of each token is known from the start.
 class Bpe : public TokenModel {
  public:
+  /// Whether the words of a pre-tokenizer ByteLevel may come as the bytes that they stand for. What is written around
+  /// a character, or in place of one, goes by the character.
+  static bool can_read_bytes(const JsonField& model);
+
   /// @param reads_bytes  words are bytes; tokens write them as byte_level.h does.
   /// @throws c10::ValueError  naming file and key of what is not known, or does not fit.
   Bpe(const JsonField& model, bool reads_bytes);

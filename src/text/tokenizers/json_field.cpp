@@ -2,9 +2,14 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace mezzo::text {
+
+std::string quoted_token(std::string_view token) {
+  return nlohmann::json(token).dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+}
 
 namespace {
 
@@ -22,6 +27,17 @@ int32_t JsonField::as_id() const {
   expect(value_->is_number_unsigned() && value_->get<uint64_t>() < std::numeric_limits<int32_t>::max(),
          "an id, a whole number from 0");
   return value_->get<int32_t>();
+}
+
+void JsonField::allowed_keys(std::initializer_list<std::string_view> keys) const {
+  for (const auto& [key, value] : as_object().items()) {
+    if (std::ranges::find(keys, key) != keys.end()) continue;
+    std::string known;
+    for (const std::string_view name : keys) known += (known.empty() ? "" : ", ") + std::string(name);
+    TORCH_CHECK_VALUE(false, *file_, ": ", name_.empty() ? "the file" : name_, " has the key ", quoted_token(key),
+                      ", which may change ids in a way that mezzo does not know; it knows ", known,
+                      "; remove the key if it changes nothing");
+  }
 }
 
 void JsonField::expect(bool holds, const std::string& expected) const {

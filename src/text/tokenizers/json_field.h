@@ -1,11 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace mezzo::text {
+
+/// A token for messages: one line, whatever its bytes.
+std::string quoted_token(std::string_view token);
 
 /// A JSON value that knows its file and its name there, so that each check
 /// makes a complete message.
@@ -37,6 +42,10 @@ class JsonField {
   int32_t as_id() const;
   JsonField element(size_t i) const { return {(*value_)[i], *file_, name_ + "[" + std::to_string(i) + "]"}; }
   bool bool_or(const char* key, bool otherwise) const { return has(key) ? (*this)[key].as_bool() : otherwise; }
+
+  /// Refuses an object with another key than `keys`, as that may change ids in a way nobody here knows.
+  /// @throws c10::ValueError  naming the first such key.
+  void allowed_keys(std::initializer_list<std::string_view> keys) const;
 
   /// Refuses the file: what the field must be, against what it is.
   /// @throws c10::ValueError

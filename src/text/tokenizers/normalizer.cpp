@@ -3,13 +3,13 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/base64.h"
 #include "text/tokenizers/bert_normalizer.h"
 #include "text/tokenizers/charsmap.h"
 #include "text/tokenizers/normalization_form.h"
+#include "text/tokenizers/pattern.h"
 #include "text/tokenizers/tokenizer_json.h"
 #include "text/tokenizers/unicode.h"
 #include "text/tokenizers/white_space.h"
@@ -89,10 +89,9 @@ class PrependNormalizer : public Normalizer {
   std::string prefix_;
 };
 
-/// Replaces what a pattern finds. The pattern says how many bytes match at a place; 0: none do.
+/// Replaces what a pattern finds.
 class ReplaceNormalizer : public Normalizer {
  public:
-  using Pattern = std::function<size_t(std::string_view)>;
   ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void normalize(NormalizedText& text) const override {
@@ -150,7 +149,7 @@ size_t match_blanks(std::string_view text, size_t count) {
 }
 
 /// The regular expressions of known models, which are few.
-ReplaceNormalizer::Pattern known_pattern(const JsonField& field) {
+Pattern known_replaced(const JsonField& field) {
   const std::string& regex = field.as_string();
   if (regex == " {2,}" || regex == "  +") return [](std::string_view text) { return match_blanks(text, 2); };
   if (regex == " +") return [](std::string_view text) { return match_blanks(text, 1); };
@@ -166,20 +165,13 @@ ReplaceNormalizer::Pattern known_pattern(const JsonField& field) {
 }
 
 std::unique_ptr<const Normalizer> read_replace(const JsonField& field) {
-  const JsonField pattern = field["pattern"];
-  pattern.expect(pattern.has("String") || pattern.has("Regex"), "{\"String\": …} or {\"Regex\": …}");
-  ReplaceNormalizer::Pattern match;
-  if (pattern.has("Regex")) {
-    match = known_pattern(pattern["Regex"]);
-  } else {
-    const std::string text = pattern["String"].as_string();
-    pattern["String"].expect(!text.empty(), "a string that is not empty");
-    match = [text](std::string_view in) { return in.starts_with(text) ? text.size() : 0; };
-  }
-  return std::make_unique<ReplaceNormalizer>(std::move(match), field["content"].as_string());
+  field.allowed_keys({"type", "pattern", "content"});
+  return std::make_unique<ReplaceNormalizer>(read_pattern(field["pattern"], known_replaced),
+                                             field["content"].as_string());
 }
 
 std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
+  field.allowed_keys({"type", "precompiled_charsmap"});
   const JsonField charsmap = field["precompiled_charsmap"];
   const auto bytes = decode_base64(charsmap.as_string());
   TORCH_CHECK_VALUE(bytes, charsmap.file(), ": ", charsmap.name(), " is no base64; fetch the file again");
@@ -194,8 +186,12 @@ NormalizerSequence::NormalizerSequence(const JsonField& field) {
 
 void NormalizerSequence::add(const JsonField& field) {
   const std::string& type = field["type"].as_string();
-  const auto form = [&](NormalizationForm f) { steps_.push_back(std::make_unique<FormNormalizer>(f)); };
+  const auto form = [&](NormalizationForm f) {
+    field.allowed_keys({"type"});
+    steps_.push_back(std::make_unique<FormNormalizer>(f));
+  };
   if (type == "Sequence") {
+    field.allowed_keys({"type", "normalizers"});
     const JsonField list = field["normalizers"];
     for (size_t i = 0; i < list.as_array().size(); ++i) add(list.element(i));
   } else if (type == "NFC") {
@@ -207,12 +203,16 @@ void NormalizerSequence::add(const JsonField& field) {
   } else if (type == "NFKD") {
     form(NormalizationForm::kNfkd);
   } else if (type == "Lowercase") {
+    field.allowed_keys({"type"});
     steps_.push_back(std::make_unique<LowercaseNormalizer>());
   } else if (type == "Strip") {
+    field.allowed_keys({"type", "strip_left", "strip_right"});
     steps_.push_back(std::make_unique<StripNormalizer>(field["strip_left"].as_bool(), field["strip_right"].as_bool()));
   } else if (type == "StripAccents") {
+    field.allowed_keys({"type"});
     steps_.push_back(std::make_unique<StripAccentsNormalizer>());
   } else if (type == "Prepend") {
+    field.allowed_keys({"type", "prepend"});
     steps_.push_back(std::make_unique<PrependNormalizer>(field["prepend"].as_string()));
   } else if (type == "Replace") {
     steps_.push_back(read_replace(field));

@@ -28,7 +28,7 @@ std::string model_type(const JsonField& model) {
 std::unique_ptr<const TokenModel> read_model(const JsonField& model, PreTokenizerSequence& pre_tokenizer) {
   const std::string type = model_type(model);
   if (type == "BPE") {
-    const bool reads_bytes = pre_tokenizer.leave_bytes();
+    const bool reads_bytes = Bpe::can_read_bytes(model) && pre_tokenizer.leave_bytes();
     return std::make_unique<Bpe>(model, reads_bytes);
   }
   if (type == "Unigram") return std::make_unique<Unigram>(model);
@@ -57,7 +57,7 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
                            [this](std::string_view text) { return normalizer_(text); });
   for (const AddedToken& token : added_.tokens()) ids[token.content] = token.id;
   if (spec.post_processor) document_["post_processor"] = spec.post_processor(find_id);
-  post_processor_ = PostProcessor(root["post_processor"]);
+  post_processor_ = PostProcessor(root["post_processor"], vocab_size());
 
   const auto max_length = config_.find("model_max_length");
   if (max_length != config_.end()) model_max_length_ = max_length->get<int64_t>();

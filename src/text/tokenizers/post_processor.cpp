@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 namespace mezzo::text {
@@ -35,7 +36,14 @@ bool truncate(std::vector<int32_t>& first, std::vector<int32_t>& second, size_t 
 
 PostProcessor::PostProcessor() : single_{{0, {}, 0}}, pair_{{0, {}, 0}, {1, {}, 1}} {}
 
-PostProcessor::PostProcessor(const JsonField& field) : PostProcessor() {
+int32_t PostProcessor::token_id(const JsonField& field) const {
+  const int32_t id = field.as_id();
+  field.expect(id < vocab_size_, "an id below " + std::to_string(vocab_size_) + ", where the vocabulary ends");
+  return id;
+}
+
+PostProcessor::PostProcessor(const JsonField& field, int64_t vocab_size) : PostProcessor() {
+  vocab_size_ = vocab_size;
   if (!field.is_null()) read(field);
   const auto count = [](const Template& pieces) {
     size_t found = 0;
@@ -49,11 +57,13 @@ PostProcessor::PostProcessor(const JsonField& field) : PostProcessor() {
 void PostProcessor::read(const JsonField& field) {
   const std::string& type = field["type"].as_string();
   if (type == "TemplateProcessing") {
+    field.allowed_keys({"type", "single", "pair", "special_tokens"});
     single_ = read_template(field["single"], field["special_tokens"], /*is_pair=*/false);
     pair_ = read_template(field["pair"], field["special_tokens"], /*is_pair=*/true);
   } else if (type == "RobertaProcessing" || type == "BertProcessing") {
     read_fixed(field, type == "RobertaProcessing");
   } else if (type == "Sequence") {
+    field.allowed_keys({"type", "processors"});
     const JsonField list = field["processors"];
     size_t adding = 0;
     for (size_t i = 0; i < list.as_array().size(); ++i) {
@@ -66,6 +76,7 @@ void PostProcessor::read(const JsonField& field) {
   } else {
     field.expect(type == "ByteLevel",
                  "one of TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel and Sequence");
+    field.allowed_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   }
 }
 
@@ -74,8 +85,13 @@ void PostProcessor::read_fixed(const JsonField& field, bool is_roberta) {
     const JsonField token = field[key];
     token.expect(token.as_array().size() == 2, "a token and its id");
     token.element(0).as_string();
-    return token.element(1).as_id();
+    return token_id(token.element(1));
   };
+  if (is_roberta) {
+    field.allowed_keys({"type", "cls", "sep", "trim_offsets", "add_prefix_space"});  // the last two move offsets only
+  } else {
+    field.allowed_keys({"type", "cls", "sep"});
+  }
   const Piece cls = {-1, {id_of("cls")}, 0};
   const Piece sep = {-1, {id_of("sep")}, 0};
   const int32_t second = is_roberta ? 0 : 1;
@@ -88,13 +104,15 @@ void PostProcessor::read_fixed(const JsonField& field, bool is_roberta) {
 
 PostProcessor::Template PostProcessor::read_template(const JsonField& pieces,
                                                      const JsonField& special_tokens,
-                                                     bool is_pair) {
+                                                     bool is_pair) const {
   Template result;
   for (size_t i = 0; i < pieces.as_array().size(); ++i) {
     const JsonField piece = pieces.element(i);
     const bool is_sequence = piece.has("Sequence");
-    piece.expect(is_sequence || piece.has("SpecialToken"), "a Sequence or a SpecialToken");
+    piece.expect(is_sequence != piece.has("SpecialToken"), "a Sequence or a SpecialToken");
+    piece.allowed_keys({"Sequence", "SpecialToken"});
     const JsonField body = piece[is_sequence ? "Sequence" : "SpecialToken"];
+    body.allowed_keys({"id", "type_id"});
     const std::string& id = body["id"].as_string();
     if (is_sequence) {
       body["id"].expect(id == "A" || (id == "B" && is_pair), is_pair ? "A or B" : "A");
@@ -102,8 +120,9 @@ PostProcessor::Template PostProcessor::read_template(const JsonField& pieces,
       continue;
     }
     Piece special{-1, {}, body["type_id"].as_id()};
+    special_tokens[id].allowed_keys({"id", "ids", "tokens"});
     const JsonField ids = special_tokens[id]["ids"];
-    for (size_t k = 0; k < ids.as_array().size(); ++k) special.ids.push_back(ids.element(k).as_id());
+    for (size_t k = 0; k < ids.as_array().size(); ++k) special.ids.push_back(token_id(ids.element(k)));
     result.push_back(std::move(special));
   }
   return result;

@@ -27,8 +27,8 @@ class PostProcessor {
   /// Adds nothing; a pair is one text after the other, with types 0 and 1.
   PostProcessor();
 
-  /// @throws c10::ValueError  naming file and key of what is not known.
-  explicit PostProcessor(const JsonField& field);
+  /// @throws c10::ValueError  naming file and key of what is not known, and of ids from `vocab_size` on.
+  PostProcessor(const JsonField& field, int64_t vocab_size);
 
   size_t num_special(bool is_pair) const { return is_pair ? pair_special_ : single_special_; }
   Encoding process(const std::vector<int32_t>& text) const { return fill(single_, {&text, nullptr}); }
@@ -48,9 +48,11 @@ class PostProcessor {
   };
   void read(const JsonField& field);
   void read_fixed(const JsonField& field, bool is_roberta);
-  static Template read_template(const JsonField& pieces, const JsonField& special_tokens, bool is_pair);
+  int32_t token_id(const JsonField& field) const;
+  Template read_template(const JsonField& pieces, const JsonField& special_tokens, bool is_pair) const;
   static Encoding fill(const Template& pieces, const Texts& texts);
 
+  int64_t vocab_size_ = 0;
   Template single_, pair_;
   size_t single_special_ = 0, pair_special_ = 0;
 };

@@ -1,12 +1,12 @@
 #include "text/tokenizers/pre_tokenizer.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 #include "text/io/utf8.h"
 #include "text/tokenizers/byte_level.h"
 #include "text/tokenizers/gpt2_pattern.h"
+#include "text/tokenizers/pattern.h"
 #include "text/tokenizers/unicode.h"
 #include "text/tokenizers/white_space.h"
 
@@ -147,8 +147,6 @@ enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext,
 /// Splits where a pattern matches, into matches and what is between them.
 class SplitPreTokenizer : public PreTokenizer {
  public:
-  /// The bytes that match at the start of a text that is not empty; 0: none do.
-  using Pattern = std::function<size_t(std::string_view)>;
   SplitPreTokenizer(Pattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
@@ -237,7 +235,7 @@ size_t space_length(std::string_view text) {
 size_t spaces_length(std::string_view text) { return text.size() - trim_begin(text).size(); }
 
 /// The regular expressions of known models, which are few.
-SplitPreTokenizer::Pattern known_split_pattern(const JsonField& field) {
+Pattern known_split(const JsonField& field) {
   const std::string& regex = field.as_string();
   if (regex == "\\s") return space_length;
   if (regex == "\\s+") return spaces_length;
@@ -246,21 +244,14 @@ SplitPreTokenizer::Pattern known_split_pattern(const JsonField& field) {
 }
 
 std::unique_ptr<PreTokenizer> read_split(const JsonField& field) {
-  const JsonField pattern = field["pattern"];
-  pattern.expect(pattern.has("String") || pattern.has("Regex"), "{\"String\": …} or {\"Regex\": …}");
-  SplitPreTokenizer::Pattern match;
-  if (pattern.has("Regex")) {
-    match = known_split_pattern(pattern["Regex"]);
-  } else {
-    const std::string text = pattern["String"].as_string();
-    pattern["String"].expect(!text.empty(), "a string that is not empty");
-    match = [text](std::string_view in) { return in.starts_with(text) ? text.size() : 0; };
-  }
-  return std::make_unique<SplitPreTokenizer>(std::move(match), read_behavior(field["behavior"]),
-                                             field["invert"].as_bool());
+  field.allowed_keys({"type", "pattern", "behavior", "invert"});
+  return std::make_unique<SplitPreTokenizer>(read_pattern(field["pattern"], known_split),
+                                             read_behavior(field["behavior"]), field["invert"].as_bool());
 }
 
 std::unique_ptr<PreTokenizer> read_metaspace(const JsonField& field) {
+  // "str_rep" is the replacement again, in older files.
+  field.allowed_keys({"type", "replacement", "prepend_scheme", "add_prefix_space", "split", "str_rep"});
   const JsonField replacement = field["replacement"];
   const char* p = replacement.as_string().data();
   const bool is_character = !replacement.as_string().empty() &&
@@ -293,12 +284,15 @@ PreTokenizerSequence::PreTokenizerSequence(const JsonField& field) {
 void PreTokenizerSequence::add(const JsonField& field) {
   const std::string& type = field["type"].as_string();
   const auto by_kind = [&](KindPreTokenizer::KindOf kind) {
+    if (type != "Digits") field.allowed_keys({"type"});
     steps_.push_back(std::make_unique<KindPreTokenizer>(kind));
   };
   if (type == "Sequence") {
+    field.allowed_keys({"type", "pretokenizers"});
     const JsonField list = field["pretokenizers"];
     for (size_t i = 0; i < list.as_array().size(); ++i) add(list.element(i));
   } else if (type == "ByteLevel") {
+    field.allowed_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     steps_.push_back(
         std::make_unique<ByteLevelPreTokenizer>(field["add_prefix_space"].as_bool(), field.bool_or("use_regex", true)));
   } else if (type == "Metaspace") {
@@ -306,9 +300,11 @@ void PreTokenizerSequence::add(const JsonField& field) {
   } else if (type == "Split") {
     steps_.push_back(read_split(field));
   } else if (type == "Punctuation") {
+    field.allowed_keys({"type", "behavior"});
     const Behavior behavior = field.has("behavior") ? read_behavior(field["behavior"]) : Behavior::kIsolated;
     steps_.push_back(std::make_unique<SplitPreTokenizer>(punctuation_length, behavior, /*invert=*/false));
   } else if (type == "Digits") {
+    field.allowed_keys({"type", "individual_digits"});
     by_kind(field["individual_digits"].as_bool() ? digits_alone_kind : digits_kind);
   } else if (type == "BertPreTokenizer") {
     by_kind(bert_kind);

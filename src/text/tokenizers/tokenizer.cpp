@@ -13,7 +13,8 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_pretrained(const std::filesyste
   const std::string name = config.tokenizer_class();
   const bool takes_bert =
       name == "TokenizersBackend" &&
-      (!is_there(folder / "tokenizer.json") || is_bert_document(read_json_object(folder / "tokenizer.json")));
+      (is_there(folder / "tokenizer.json") ? is_bert_document(read_json_object(folder / "tokenizer.json"))
+                                           : !is_there(folder / "tokenizer.model"));
   if (name == "BertTokenizer" || takes_bert) {
     return std::make_shared<BertTokenizer>(BertTokenizer::from_pretrained(folder));
   }

@@ -66,6 +66,7 @@ constexpr std::pair<const char*, const char*> kClasses[] = {
     {"CamembertTokenizer", "CamembertTokenizer"},
     {"MPNetTokenizer", "MPNetTokenizer"},
     {"DebertaV2Tokenizer", "DebertaV2Tokenizer"},
+    {"AlbertTokenizer", "AlbertTokenizer"},
     {"PreTrainedTokenizer", "TokenizersBackend"},  // written with "Fast" behind it
     {"TokenizersBackend", "TokenizersBackend"},
 };
@@ -81,6 +82,7 @@ constexpr std::pair<const char*, const char*> kModelTypes[] = {
     {"camembert", "CamembertTokenizer"},
     {"mpnet", "MPNetTokenizer"},
     {"deberta-v2", "DebertaV2Tokenizer"},
+    {"albert", "AlbertTokenizer"},
     {"modernbert", "TokenizersBackend"},
 };
 
@@ -131,7 +133,7 @@ void TokenizerConfig::read_special_tokens(TokenizerSpec& spec) const {
 TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json,
                                         bool as_is,
                                         const std::vector<NamedToken>& defaults,
-                                        const std::vector<std::string>& extra) const {
+                                        const std::vector<AddedToken>& extra) const {
   std::vector<AddedToken> decoder;
   if (root().has("added_tokens_decoder")) {
     decoder = read_decoder().tokens();
@@ -199,7 +201,7 @@ TokenList TokenizerConfig::read_added_tokens_json() const {
   for (const auto& [content, id] : JsonField(document, file, "").as_object().items()) {
     AddedToken token;
     token.content = content;
-    token.id = JsonField(id, file, json(content).dump()).as_id();
+    token.id = JsonField(id, file, quoted_token(content)).as_id();
     check_token_length(file, content);
     list.add_if_new(token);
   }
@@ -207,7 +209,7 @@ TokenList TokenizerConfig::read_added_tokens_json() const {
 }
 
 void TokenizerConfig::add_named(const std::vector<NamedToken>& defaults,
-                                const std::vector<std::string>& extra,
+                                const std::vector<AddedToken>& extra,
                                 TokenList& list) const {
   for (const char* key : kSpecialTokens) {
     if (!root()[key].is_null()) {
@@ -224,9 +226,7 @@ void TokenizerConfig::add_named(const std::vector<NamedToken>& defaults,
     list.add_if_new(read_added_token(root()[key], /*special=*/true));
   }
   const bool has_extra = config_.contains("extra_special_tokens") || config_.contains("additional_special_tokens");
-  for (const std::string& token : has_extra ? std::vector<std::string>() : extra) {
-    list.add_if_new({token, false, false, false, /*normalized=*/false, /*special=*/true});
-  }
+  for (const AddedToken& token : has_extra ? std::vector<AddedToken>() : extra) list.add_if_new(token);
   for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
     const JsonField field = named(key);
     if (field.is_null()) continue;

@@ -34,8 +34,8 @@ class TokenizerConfig {
   JsonField root() const { return {config_, file_, ""}; }
 
   /// The class of transformers that AutoTokenizer makes of the folder: "TokenizersBackend", which takes all of
-  /// tokenizer.json, "BertTokenizer", which takes its vocabulary and added tokens, or another of
-  /// tokenizer_class.h.
+  /// tokenizer.json, "BertTokenizer", which takes its vocabulary and added tokens, or another that makes
+  /// its own parts of a vocabulary.
   /// @throws c10::ValueError  naming file and key of a class or a model type that mezzo has not.
   std::string tokenizer_class() const;
 
@@ -56,7 +56,7 @@ class TokenizerConfig {
   TokenList added_tokens(TokenList from_tokenizer_json,
                          bool as_is,
                          const std::vector<NamedToken>& defaults,
-                         const std::vector<std::string>& extra = {}) const;
+                         const std::vector<AddedToken>& extra = {}) const;
 
   /// What tokenizer_config.json, or else the truncation of tokenizer.json, says.
   TruncationSide truncation_side(const JsonField& truncation) const;
@@ -74,7 +74,7 @@ class TokenizerConfig {
     return JsonField(config_, is_in_map_.contains(key) ? map_file_ : file_, "")[key];
   }
 
-  void add_named(const std::vector<NamedToken>& defaults, const std::vector<std::string>& extra, TokenList& list) const;
+  void add_named(const std::vector<NamedToken>& defaults, const std::vector<AddedToken>& extra, TokenList& list) const;
 
   std::filesystem::path folder_;
   std::string file_, map_file_;

@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "text/io/json_file.h"
-#include "text/tokenizers/json_vocab.h"
+#include "text/tokenizers/wordpiece_model.h"
 
 namespace mezzo::text {
 
@@ -22,7 +22,9 @@ std::string describe_template(const JsonField& pieces) {
   for (size_t i = 0; i < pieces.as_array().size(); ++i) {
     const JsonField piece = pieces.element(i);
     const bool is_sequence = piece.has("Sequence");
+    piece.allowed_keys({"Sequence", "SpecialToken"});
     const JsonField body = piece[is_sequence ? "Sequence" : "SpecialToken"];
+    body.allowed_keys({"id", "type_id"});
     text += (i == 0 ? "" : " ") + std::string(is_sequence ? "$" : "") + body["id"].as_string() + ":" +
             std::to_string(body["type_id"].as_id());
   }
@@ -39,11 +41,13 @@ std::pair<std::string, int32_t> read_pair(const JsonField& field) {
 void read_post_processor(const JsonField& field, TokenizerSpec& spec) {
   const std::string type = field.has("type") ? field["type"].as_string() : "";
   if (type == "BertProcessing") {
+    field.allowed_keys({"type", "cls", "sep"});
     std::tie(spec.cls_token, spec.cls_id) = read_pair(field["cls"]);
     std::tie(spec.sep_token, spec.sep_id) = read_pair(field["sep"]);
     return;
   }
   field.expect(type == "TemplateProcessing", "TemplateProcessing or BertProcessing");
+  field.allowed_keys({"type", "single", "pair", "special_tokens"});
   const JsonField single = field["single"];
   single.expect(single.as_array().size() == 3, "[CLS] $A [SEP], the template of BERT");
   const std::string cls = single.element(0)["SpecialToken"]["id"].as_string();
@@ -66,12 +70,25 @@ void read_post_processor(const JsonField& field, TokenizerSpec& spec) {
 
 }  // namespace
 
+void check_tokenizer_json_sections(const JsonField& root) {
+  root.allowed_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                     "post_processor", "decoder", "model"});
+  // Nothing of these makes ids but the side of truncation; still a key that nobody knows might.
+  if (!root["truncation"].is_null()) {
+    root["truncation"].allowed_keys({"direction", "max_length", "strategy", "stride"});
+  }
+  if (!root["padding"].is_null()) {
+    root["padding"].allowed_keys({"strategy", "direction", "pad_to_multiple_of", "pad_id", "pad_type_id", "pad_token"});
+  }
+}
+
 TokenList read_tokenizer_json_added_tokens(const JsonField& root) {
   TokenList list;
   const JsonField field = root["added_tokens"];
   if (field.is_null()) return list;
   for (size_t i = 0; i < field.as_array().size(); ++i) {
     const JsonField entry = field.element(i);
+    entry.allowed_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token = read_added_token(entry, /*special=*/false);
     token.id = entry["id"].as_id();
     entry.expect(list.add_if_new(token), "a token that is not listed before");
@@ -81,6 +98,7 @@ TokenList read_tokenizer_json_added_tokens(const JsonField& root) {
 
 BertTokenizerOptions read_bert_normalizer(const JsonField& field) {
   field.expect(field.has("type") && field["type"].value() == "BertNormalizer", "BertNormalizer");
+  field.allowed_keys({"type", "clean_text", "handle_chinese_chars", "strip_accents", "lowercase"});
   BertTokenizerOptions options;
   options.clean_text(field["clean_text"].as_bool())
       .tokenize_chinese_chars(field["handle_chinese_chars"].as_bool())
@@ -109,6 +127,7 @@ TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& 
   spec.source = path.string();
   const json document = read_json(path);
   const JsonField root(document, spec.source, "");
+  check_tokenizer_json_sections(root);
   const JsonField model = root["model"];
   const bool is_wordpiece = model.has("type") ? model["type"].value() == "WordPiece"
                                               : model.has("vocab") && model.has("continuing_subword_prefix");
@@ -117,13 +136,12 @@ TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& 
   const JsonField pre_tokenizer = root["pre_tokenizer"];
   pre_tokenizer.expect(pre_tokenizer.has("type") && pre_tokenizer["type"].value() == "BertPreTokenizer",
                        "BertPreTokenizer");
+  pre_tokenizer.allowed_keys({"type"});
   read_post_processor(root["post_processor"], spec);
-  spec.vocab = read_json_vocab(model["vocab"]);
+  spec.vocab = read_wordpiece_vocab(model);
   spec.unk_token = model["unk_token"].as_string();
   spec.continuation_prefix = model["continuing_subword_prefix"].as_string();
-  const JsonField max_chars = model["max_input_chars_per_word"];
-  max_chars.expect(max_chars.value().is_number_unsigned(), "a whole number from 0");
-  spec.max_chars_per_word = max_chars.value().get<uint64_t>();
+  spec.max_chars_per_word = read_max_chars_per_word(model);
   added = read_tokenizer_json_added_tokens(root);
   truncation = root["truncation"].value();
   return spec;

@@ -13,6 +13,10 @@ namespace mezzo::text {
 /// @param truncation  its section of that name, of which transformers takes the side.
 TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added, nlohmann::json& truncation);
 
+/// Refuses sections, and keys in "truncation" and "padding", that are not known.
+/// @throws c10::ValueError  naming file and key.
+void check_tokenizer_json_sections(const JsonField& root);
+
 /// The section "added_tokens".
 TokenList read_tokenizer_json_added_tokens(const JsonField& root);
 

@@ -22,6 +22,7 @@ std::vector<std::pair<std::string_view, int32_t>> last_ones_first(
 }  // namespace
 
 Unigram::Unigram(const JsonField& model) : byte_fallback_(model.bool_or("byte_fallback", false)) {
+  model.allowed_keys({"type", "unk_id", "byte_fallback", "vocab"});
   const JsonField vocab = model["vocab"];
   const size_t count = vocab.as_array().size();
   vocab.expect(count > 0 && count < std::numeric_limits<int32_t>::max(), "a list of tokens and scores");

@@ -9,12 +9,12 @@ import unicodedata
 
 import _mezzo
 import pytest
+from support import CODE_POINTS, assert_same_ids, assert_same_pairs, encodes, random_character
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import AutoTokenizer, BertTokenizer
 
 SHARED = os.environ.get("MEZZO_SHARED", "")
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CODE_POINTS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
 
 def english_folder():
@@ -40,28 +40,6 @@ def letters_vocab(tmp_path_factory):
 def vocab_file(name, letters):
     return {"english": lambda: english_folder() + "/vocab.txt", "chinese": chinese_vocab, "letters": lambda: letters}[
         name]()
-
-
-def hf_batch(tokenizer, texts, pairs=None):
-    backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer._tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    batch = texts if pairs is None else list(zip(texts, pairs))
-    return [e.ids for e in backend.encode_batch_fast(batch)]
-
-
-def as_text(text):
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-
-
-def assert_same_ids(ours, theirs, texts):
-    actual, expected = ours.encode_batch(texts), hf_batch(theirs, [as_text(t) for t in texts])
-    different = [i for i, (a, e) in enumerate(zip(actual, expected)) if a != e]
-    if different:
-        i = different[0]
-        pytest.fail(f"{len(different)} of {len(texts)} texts differ, the first: {texts[i]!r:.300}\n"
-                    f"  mezzo {actual[i]}\n  tokenizers {expected[i]}")
-    assert len(actual) == len(expected) == len(texts)
 
 
 def load_both(vocab, **options):
@@ -131,13 +109,8 @@ TOKENS = SPECIAL + ["[cls]", "[Mask]", "[MASK", "MASK]", "[[MASK]]", "[UNK][UNK]
 
 
 def random_text(rng):
-    def character():
-        while 0xD800 <= (c := rng.randrange(*rng.choice(BLOCKS))) < 0xE000:
-            pass
-        return chr(c)
-
     pieces = [
-        lambda: "".join(character() for _ in range(rng.randint(1, 8))),
+        lambda: "".join(random_character(rng, BLOCKS) for _ in range(rng.randint(1, 8))),
         lambda: rng.choice(WORDS) if rng.random() < 0.9 else rng.choice(WORDS).upper(),
         lambda: rng.choice("aeouAOÅ가漢") + "".join(rng.choice(MARKS) for _ in range(rng.randint(1, 6))),
         lambda: rng.choice(SPACES) * rng.randint(1, 3),
@@ -285,20 +258,7 @@ def test_tokenizer_json_settings(change, tmp_path):
     ours, theirs = load_tokenizer_json(tmp_path, change, [])
     texts = [random_text(rng) for _ in range(1500)]
     assert_same_ids(ours, theirs, texts)
-    for text, pair, expected in zip(texts, texts[1:100], hf_batch(theirs, texts[:99], texts[1:100])):
-        assert ours.encode_pair(text, pair)[0] == expected
-
-
-def encodes(tokenizer, text):
-    """False where tokenizers itself panics ("bad split"): a token that takes the spaces right of it, before one that
-    takes them left of it."""
-    try:
-        tokenizer.encode(text)
-        return True
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        return False
+    assert_same_pairs(ours, theirs, texts[:100])
 
 
 def test_random_added_tokens_with_random_flags(tmp_path):

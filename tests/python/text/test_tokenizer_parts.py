@@ -4,29 +4,22 @@ import base64
 import json
 import random
 import struct
-import sys
 import unicodedata
-from pathlib import Path
 
 import _mezzo
 import pytest
+from support import (CODE_POINTS, assert_same_ids, assert_same_pairs, encodes, fortune_texts,
+                     random_character)
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
-sys.path.append(str(Path(__file__).parents[3] / "tools"))
-from fortunes import TOPICS, read_topic  # noqa: E402
-
-FORTUNES = Path("/usr/share/games/fortunes")
-CODE_POINTS = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 ROBERTA_PAIR = ("</s>", 2), ("<s>", 0)
 
 
 @pytest.fixture(scope="session")
 def fortunes():
-    if not FORTUNES.exists():
-        pytest.skip(f"{FORTUNES}, Debian's package fortunes, is missing")
-    return [text for topic in TOPICS for text in read_topic(FORTUNES, topic)]
+    return fortune_texts()
 
 
 @pytest.fixture(scope="session")
@@ -102,8 +95,8 @@ def unigram(fortunes, charsmap):
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Precompiled(charsmap)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    trained(tokenizer, trainers.UnigramTrainer(vocab_size=6000, special_tokens=SPECIAL, unk_token="<unk>",
-                                               show_progress=False), fortunes)
+    trained(tokenizer, trainers.UnigramTrainer(vocab_size=5000, special_tokens=SPECIAL, unk_token="<unk>",
+                                               show_progress=False), fortunes[::4])
     # tokenizers reads numbers of more than 15 digits to within the last bit, by which sums that
     # are equal but for rounding differ from Python's.
     document = json.loads(tokenizer.to_str())
@@ -142,29 +135,6 @@ def copy_of(tokenizer):
     return Tokenizer.from_str(tokenizer.to_str())
 
 
-def ids_of(tokenizer, texts, pairs=None):
-    backend = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer._tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    return backend.encode_batch(texts if pairs is None else list(zip(texts, pairs)))
-
-
-def assert_same_ids(ours, theirs, texts):
-    as_text = [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts]
-    actual, expected = ours.encode_batch(texts), [e.ids for e in ids_of(theirs, as_text)]
-    different = [i for i, (a, e) in enumerate(zip(actual, expected)) if a != e]
-    if different:
-        i = different[0]
-        pytest.fail(f"{len(different)} of {len(texts)} texts differ, the first: {texts[i]!r:.300}\n"
-                    f"  mezzo {actual[i][:60]}\n  tokenizers {expected[i][:60]}")
-
-
-def assert_same_pairs(ours, theirs, texts):
-    for text, pair, expected in zip(texts, texts[1:], ids_of(theirs, texts[:-1], texts[1:])):
-        ids, types, _ = ours.encode_pair(text, pair)
-        assert (ids, types) == (expected.ids, expected.type_ids), (text, pair)
-
-
 # --- texts
 # ---------------------------------------------------------------------------------------------------
 
@@ -190,12 +160,7 @@ PIECES = ["hello", " World", "don't", "'s", "'ll'RE", "we've", "  ", "   ", "\n"
 def random_texts(seed, count):
     rng = random.Random(seed)
 
-    def character():
-        while 0xD800 <= (c := rng.randrange(*rng.choice(BLOCKS))) < 0xE000:
-            pass
-        return chr(c)
-
-    piece = lambda: rng.choice(PIECES) if rng.random() < 0.6 else "".join(character() for _ in range(rng.randint(1, 6)))
+    piece = lambda: rng.choice(PIECES) if rng.random() < 0.6 else "".join(random_character(rng, BLOCKS) for _ in range(rng.randint(1, 6)))
     return ["", " ", "  ", "\n"] + ["".join(piece() + rng.choice(["", " "]) for _ in range(rng.randint(0, 10)))
                                     for _ in range(count)]
 
@@ -212,7 +177,8 @@ def all_texts(fortunes, seed, every=7):
 # ------------------------------------------------------------------------------------------
 
 def test_byte_level_bpe_on_every_code_point(byte_level, tmp_path):
-    assert_same_ids(loaded(tmp_path, byte_level), byte_level, code_point_texts())
+    # Without a normalizer a mark is like any other neighbour: the last pattern shows nothing more.
+    assert_same_ids(loaded(tmp_path, byte_level), byte_level, code_point_texts(patterns=("aCb", " C ", "CC\u0301x")))
 
 
 def test_byte_level_bpe_on_many_texts(byte_level, fortunes, tmp_path):
@@ -395,21 +361,24 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("name", PARTS)
-def test_parts(name, byte_level, fortunes, tmp_path):
-    """Each part before a model that tells where words begin: a token for each character, another where it goes on."""
+@pytest.fixture(scope="session")
+def letters():
+    """A model that tells where words begin: a token for each character, another where it goes on."""
     some = [c for c in CODE_POINTS[:0x20000] if ord(c) < 0x3400 or 0xA000 <= ord(c) < 0xAC00 or ord(c) > 0xF900 or ord(c) % 7 == 0]
     letters = [c for c in some if ord(c) % 2 == 0 or ord(c) < 0x3100 or c == "\ufffd"]
-    tokens = ["<unk>", *letters, *("##" + c for c in letters)]
-    vocab = {token: i for i, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>", continuing_subword_prefix="##"))
+    vocab = {token: i for i, token in enumerate(["<unk>", *letters, *("##" + c for c in letters)])}
+    texts = code_point_texts(some + CODE_POINTS[0x2F000:0x2F300], ["aCb  CC\u0301x"])
+    return models.BPE(vocab, [], unk_token="<unk>", continuing_subword_prefix="##"), texts
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts(name, letters, fortunes, tmp_path):
+    model, texts = letters
+    tokenizer = Tokenizer(model)
     tokenizer.normalizer, tokenizer.pre_tokenizer = PARTS[name]
-    if "byte-level" in name:  # where a prefix is refused
-        tokenizer.model = byte_level.model
     if tokenizer.pre_tokenizer is None:
         tokenizer.pre_tokenizer = P.WhitespaceSplit()
     ours = loaded(tmp_path, tokenizer)
-    texts = code_point_texts(some + CODE_POINTS[0x2F000:0x2F300], ["aCb  CC\u0301x"])
     assert_same_ids(ours, tokenizer, all_texts(fortunes, 12, 40) + texts)
     assert_same_pairs(ours, tokenizer, random_texts(13, 40))
 
@@ -430,6 +399,29 @@ def test_bpe_options(options, fortunes, tmp_path):
     document["model"]["vocab"]["governmental xyz"] = len(document["model"]["vocab"])
     tokenizer = Tokenizer.from_str(json.dumps(document))
     assert_same_ids(loaded(tmp_path, tokenizer), tokenizer, all_texts(fortunes, 14, 20) + LONG_TEXTS)
+
+
+@pytest.mark.parametrize("options", [dict(byte_fallback=True), dict(end_of_word_suffix="!"), dict(continuing_subword_prefix="#")],
+                         ids=str)
+def test_byte_level_words_for_a_model_that_reads_characters(options, fortunes, tmp_path):
+    """What is written around a character of ByteLevel, or in its place, goes by the character, not by its byte."""
+    tokens = ["<unk>", "e", "t", "Ġ", "Ġt", "é", "e!", "#e", "#t", "#Ġ", *(f"<0x{b:02X}>" for b in range(0x20, 0xE0))]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    merges = [] if "continuing_subword_prefix" in options else [("Ġ", "t")]
+    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", **options))
+    tokenizer.pre_tokenizer = P.ByteLevel()
+    assert_same_ids(loaded(tmp_path, tokenizer), tokenizer, all_texts(fortunes, 19, 40))
+
+
+def test_ids_with_gaps_take_no_memory(byte_level, tmp_path):
+    document = json.loads(byte_level.to_str())
+    document["model"]["vocab"]["far away"] = 2**31 - 2
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    ours = _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+    (tmp_path / "saved").mkdir()
+    ours.save(str(tmp_path / "saved"))
+    texts = random_texts(20, 50)
+    assert _mezzo.Tokenizer.from_pretrained(str(tmp_path / "saved")).encode_batch(texts) == ours.encode_batch(texts)
 
 
 def test_template_in_full_generality(byte_level, tmp_path):
@@ -457,17 +449,6 @@ def test_added_tokens_with_random_flags(byte_level, tmp_path):
         assert_same_ids(ours, theirs, [text for text in texts if encodes(theirs, text)])
 
 
-def encodes(tokenizer, text):
-    """False where tokenizers itself panics: white space that two tokens take."""
-    try:
-        tokenizer.encode(text)
-        return True
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        return False
-
-
 # --- broken files
 # -------------------------------------------------------------------------------------------------
 
@@ -487,6 +468,10 @@ def encodes(tokenizer, text):
     (lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": False}),
      r"pre_tokenizer.pattern.Regex must be a pattern that mezzo knows"),
     (lambda d: d.update(post_processor={"type": "Odd"}), r"post_processor must be one of .* got \"Odd\""),
+    (lambda d: d["post_processor"].update(cls=["<s>", 8000]), r"post_processor.cls\[1\] must be an id below 8000.* got 8000"),
+    (lambda d: (d["model"].update(continuing_subword_prefix="#"), d["model"]["vocab"].update({"é": 8000}),
+                d["model"]["merges"].append(["a", "é"])), r"model.merges\[\d+\] has the token .* vocabulary lacks"),
+    (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAAB="}), "is no base64"),
     (lambda d: d["added_tokens"][0].update(id=77), r"is listed with the id 77 but its place in the vocabulary is 0"),
 ])
 def test_what_is_not_known_is_refused_by_file_key_and_value(change, message, byte_level, tmp_path):
@@ -496,6 +481,78 @@ def test_what_is_not_known_is_refused_by_file_key_and_value(change, message, byt
     with pytest.raises(ValueError, match=message) as error:
         _mezzo.Tokenizer.from_pretrained(str(tmp_path))
     assert str(error.value).startswith(str(tmp_path / "tokenizer.json"))
+
+
+def part(name, value, key="odd"):
+    """A section that is one, with a key that nobody knows."""
+    return {name: {**value, key: True}}, f"{name} has the key \"{key}\""
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+SPLIT = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {}}
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"odd": 1}, 'the file has the key "odd"'),
+    part("truncation", {"direction": "Left", "max_length": 5, "strategy": "LongestFirst", "stride": 0}),
+    part("padding", {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0, "pad_token": "<pad>"}),
+    *(part("normalizer", {"type": name}) for name in ("NFC", "NFKD", "Lowercase", "StripAccents")),
+    part("normalizer", {"type": "Strip", "strip_left": True, "strip_right": True}),
+    part("normalizer", {"type": "Prepend", "prepend": "a"}),
+    part("normalizer", {"type": "Sequence", "normalizers": []}),
+    part("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAA"}),
+    part("normalizer", {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None,
+                        "lowercase": True}),
+    part("normalizer", REPLACE, "flags"),
+    ({"normalizer": {**REPLACE, "pattern": {"String": "a", "x": 1}}}, r'normalizer.pattern has the key "x"'),
+    *(part("pre_tokenizer", {"type": name}) for name in ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")),
+    part("pre_tokenizer", {"type": "ByteLevel", "add_prefix_space": True}),
+    part("pre_tokenizer", {"type": "Metaspace", "replacement": "_"}),
+    part("pre_tokenizer", {"type": "Punctuation"}), part("pre_tokenizer", {"type": "Digits", "individual_digits": True}),
+    part("pre_tokenizer", SPLIT), part("pre_tokenizer", {"type": "Sequence", "pretokenizers": []}),
+    part("post_processor", TEMPLATE), part("post_processor", {"type": "ByteLevel"}),
+    part("post_processor", {"type": "BertProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}, "trim_offsets"),
+    part("post_processor", {"type": "RobertaProcessing", "cls": ["<s>", 0], "sep": ["</s>", 2]}),
+    part("post_processor", {"type": "Sequence", "processors": []}),
+    ({"post_processor": {**TEMPLATE, "single": [{"Sequence": {"id": "A", "type_id": 0, "x": 1}}]}},
+     r'post_processor.single\[0\].Sequence has the key "x"'),
+    ({"added_tokens": [{"id": 0, "content": "<s>", "x": 1}]}, r'added_tokens\[0\] has the key "x"'),
+    part("model", {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]}),
+    part("model", {"type": "BPE", "vocab": {"a": 0}, "merges": []}),
+    part("model", {"type": "WordPiece", "unk_token": "a", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                   "vocab": {"a": 0}}),
+])
+def test_a_key_that_nobody_knows_is_refused(change, message, byte_level, tmp_path):
+    document = {**json.loads(byte_level.to_str()), **change}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=message) as error:
+        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+    assert str(error.value).startswith(str(tmp_path / "tokenizer.json"))
+
+
+def test_a_key_that_nobody_knows_is_refused_in_berts_file_too(wordpiece, tmp_path):
+    for name, at in ("model", []), ("normalizer", []), ("pre_tokenizer", []), ("post_processor", []), ("the file", None):
+        document = json.loads(wordpiece.to_str())
+        (document if at is None else document[name])["odd"] = 1
+        (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+        with pytest.raises(ValueError, match=f'{name} has the key "odd"'):
+            _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+
+
+def test_odd_values_beside_what_a_class_takes_are_refused_or_ignored(unigram, tmp_path):
+    document = json.loads(unigram.to_str())
+    texts = random_texts(21, 50)
+    config = {"tokenizer_class": "DebertaV2Tokenizer"}
+    plain = loaded(tmp_path, unigram, config).encode_batch(texts)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**document, "unk_id": "x"}))
+    assert _mezzo.Tokenizer.from_pretrained(str(tmp_path)).encode_batch(texts) == plain
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+    for normalizer in {"type": 5}, {"type": "Sequence", "normalizers": [{"type": []}]}, 7:
+        (tmp_path / "tokenizer.json").write_text(json.dumps({**document, "normalizer": normalizer}))
+        with pytest.raises(ValueError, match="tokenizer.json: normalizer"):
+            _mezzo.Tokenizer.from_pretrained(str(tmp_path))
 
 
 def test_a_class_that_mezzo_has_not_is_refused_by_name(wordpiece, tmp_path):

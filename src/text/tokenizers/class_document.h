@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "text/tokenizers/added_token_list.h"
+#include "text/tokenizers/json_field.h"
+#include "text/tokenizers/pipeline_tokenizer.h"
+#include "text/tokenizers/tokenizer_config.h"
+
+namespace mezzo::text {
+
+/// What a class of transformers has where the files say nothing.
+struct ClassDefaults {
+  std::vector<NamedToken> tokens;
+  std::vector<AddedToken> extra;
+};
+
+/// @param name  what TokenizerConfig::tokenizer_class says, but for BertTokenizer and TokenizersBackend.
+ClassDefaults defaults_of(const std::string& name);
+
+/// What the files of a folder give: a tokenizer.json, or the parts of it that older files tell.
+struct GivenFiles {
+  std::string source;  // the file of the vocabulary, for messages
+  nlohmann::json document = nlohmann::json::object();
+  TokenList added = {};
+  std::vector<NamedToken> named = {};                           // special tokens of a model of no class
+  std::optional<std::vector<AddedToken>> extra = std::nullopt;  // instead of the class's
+  bool is_sentencepiece = false;
+  int32_t unk_id = -1;  // -1: they do not tell
+
+  JsonField normalizer() const { return JsonField(document, source, "")["normalizer"]; }
+};
+
+/// Makes the tokenizer.json of a class of transformers, by the settings of tokenizer_config.json, from what the files
+/// give.
+class ClassDocument {
+ public:
+  ClassDocument(const std::string& name, const TokenizerConfig& config, std::vector<NamedToken> tokens)
+      : name_(name), config_(config.root()), tokens_(std::move(tokens)) {}
+
+  /// Of the document that is given counts "model" with vocab and merges, and the charsmap of "normalizer".
+  /// @throws c10::ValueError  naming file and key of what does not fit the class.
+  nlohmann::json make(GivenFiles& given) const;
+
+  /// "post_processor", by the ids that tokens have got.
+  nlohmann::json post_processor(const PipelineSpec::FindId& find) const;
+
+ private:
+  std::string token(const char* key) const;
+  nlohmann::json in_fairseq_order(nlohmann::json pieces) const;
+  nlohmann::json roberta(nlohmann::json& given) const;
+  nlohmann::json mpnet(nlohmann::json& given) const;
+  nlohmann::json xlm_roberta(GivenFiles& given) const;
+  nlohmann::json albert(GivenFiles& given) const;
+  nlohmann::json deberta(GivenFiles& given) const;
+  nlohmann::json words_between_spaces(nlohmann::json normalizer, nlohmann::json model) const;
+
+  std::string name_;
+  JsonField config_;
+  std::vector<NamedToken> tokens_;
+};
+
+/// "post_processor" where the settings say whether texts begin with a bos_token and end with an eos_token:
+/// "add_bos_token", "add_eos_token".
+nlohmann::json post_processor_of_settings(const JsonField& config,
+                                          const std::vector<NamedToken>& tokens,
+                                          const PipelineSpec::FindId& find);
+
+}  // namespace mezzo::text
