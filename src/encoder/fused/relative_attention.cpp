@@ -73,12 +73,12 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
     const auto key = products.add(input, key_weight.t()), value = products.add(input, value_weight.t());
     products.compute();
     at::Tensor log_sum_exp;
-    const AttentionBiases biases{rounded(query_bias, dtype), rounded(key_bias, dtype), rounded(value_bias, dtype)};
+    const AttentionBiases biases{query_bias, key_bias, value_bias};
     const auto context = ops.packed_attention(attention_of(settings, query, key, value, biases, relative),
                                               given.is_differentiable ? &log_sum_exp : nullptr);
     Normalised normalised;
     auto output =
-        ops.residual_layer_norm(matrix_product(context, output_weight.t()), rounded(output_bias, dtype),
+        ops.residual_layer_norm(matrix_product(context, output_weight.t()), output_bias,
                                 first.defined() ? x.index_select(0, first) : x, {norm_weight, norm_bias, given.eps},
                                 given.output_dropout, first, given.is_differentiable ? &normalised : nullptr);
     if (given.is_differentiable) {
@@ -113,8 +113,7 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
     result[kOutputWeight] =
         grad_weight(ctx, kOutputWeight, of_output, outer.product, saved[kContext], given.weight_dtype);
     of_output.compute();
-    const AttentionBiases biases{saved[kQueryBias], saved[kKeyBias],
-                                 saved[kValueBias]};
+    const AttentionBiases biases{saved[kQueryBias], saved[kKeyBias], saved[kValueBias]};
     const auto inner =
         ops.packed_attention_backward(attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], biases,
                                                    {saved[kPositionKey], saved[kPositionQuery], settings.rows}),
