@@ -16,7 +16,8 @@ from pathlib import Path
 import products
 import support
 
-BATCH = 32
+ROWS = 2048  # tokens of a batch at most, and no more than MOST_TEXTS
+MOST_TEXTS = 32
 PRECISIONS = ["fp32", "bf16", "fp16"]
 
 
@@ -25,6 +26,7 @@ class Family:
     model: dict       # its config.json: the base size of its paper, with the vocabulary of the texts
     tiny: dict        # what is smaller for --quick
     attention: str = "sdpa"  # what transformers runs it with
+    longest: int = 512       # texts that it is made for, in tokens
 
     def of_size(self, options):
         return self.model | (self.tiny if options.quick else {})
@@ -37,6 +39,8 @@ TINY = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermed
 DEBERTA_V3 = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], share_att_key=True, norm_rel_ebd="layer_norm", position_buckets=256,
                   position_biased_input=False)
 
+NO_IDS = {f"{name}_token_id": 0 for name in ("bos", "eos", "cls", "sep")}  # which the vocabulary of the texts has elsewhere
+
 # A line for each that joins.
 FAMILIES = {
     "BERT": Family(dict(BERT_SIZES, model_type="bert"), TINY),
@@ -45,6 +49,8 @@ FAMILIES = {
                          dict(dim=64, n_layers=2, n_heads=4, hidden_dim=256)),
     "DeBERTa-v3": Family(dict(BERT_SIZES, model_type="deberta-v2", **DEBERTA_V3), TINY, attention="eager"),
     "ELECTRA": Family(dict(BERT_SIZES, model_type="electra", embedding_size=768), dict(TINY, embedding_size=32)),
+    "ModernBERT": Family(dict(BERT_SIZES, model_type="modernbert", num_hidden_layers=22, intermediate_size=1152,
+                              max_position_embeddings=2048, **NO_IDS), TINY, longest=2048),
 }
 
 
@@ -56,6 +62,8 @@ class Texts:
     max_length: int
     path: Path
     tokens: float  # of a text on average, as they are cut
+    batch: int     # texts of one in training
+    predicted: int # texts
 
     def flags(self):
         return ["--max-length", self.max_length]
@@ -65,14 +73,17 @@ def make_texts(name, max_length, options, folder):
     from transformers import BertTokenizer
 
     rows = json.loads(options.train.read_text(encoding="utf-8"))
-    count = max(options.limit, options.texts)
+    count = max(options.limit, options.tokens // 8)
     if max_length > 128:
-        rows = [(" ".join(text for text, _ in itertools.islice(itertools.cycle(rows), i, i + 80)), rows[i % len(rows)][1])
+        of_one = max_length // 6
+        rows = [(" ".join(text for text, _ in itertools.islice(itertools.cycle(rows), i, i + of_one)), rows[i % len(rows)][1])
                 for i in range(count)]
     path = folder / f"{name}.json"
     path.write_text(json.dumps(rows[:count]))
     ids = BertTokenizer(vocab=str(options.vocab))([text for text, _ in rows[:count]], truncation=True, max_length=max_length)["input_ids"]
-    return Texts(name, max_length, path, statistics.mean(map(len, ids)))
+    tokens = statistics.mean(map(len, ids))
+    batch = max(1, min(MOST_TEXTS, int(ROWS / tokens)))
+    return Texts(name, max_length, path, tokens, batch, min(count, max(8, int(options.tokens / tokens))))
 
 
 def threads(options):
@@ -81,7 +92,8 @@ def threads(options):
 
 def train_with_mezzo(model, texts, precision, options, folder):
     records = support.train(folder / "out", "--model", model, "--train", texts.path, "--limit", options.limit, "--precision", precision,
-                            "--max-steps", options.warmup + options.steps, *texts.flags(), *threads(options))
+                            "--max-steps", options.warmup + options.steps, "--batch-size", texts.batch, *texts.flags(),
+                            *threads(options))
     timed = [r for r in records if r["event"] == "step"][options.warmup:]
     return sum(r["tokens"] for r in timed) / sum(r["seconds"] for r in timed) / texts.tokens
 
@@ -96,8 +108,8 @@ def predict_with_mezzo(model, texts, precision, options, folder):
                     precision, *texts.flags(), *threads(options))
         return time.perf_counter() - begin
 
-    few = min(32, options.texts // 4)
-    return (options.texts - few) / (seconds(options.texts) - seconds(few))
+    few = min(32, texts.predicted // 4)
+    return (texts.predicted - few) / (seconds(texts.predicted) - seconds(few))
 
 
 def flags_of_peer(model, family, texts, precision, options):
@@ -109,15 +121,15 @@ def train_with_python(model, family, texts, precision, options):
     few = precision in options.emulated  # a step takes minutes
     found = support.peer("train_step.py", *flags_of_peer(model, family, texts, precision, options), "--train", texts.path, "--limit",
                          options.limit, "--steps", options.steps, "--warmup", 0 if few else options.warmup, "--batch-size",
-                         options.emulated_texts if few else BATCH, timeout=20 * options.budget + 600)
+                         min(options.emulated_texts, texts.batch) if few else texts.batch, timeout=20 * options.budget + 600)
     return found["samples_per_second"]
 
 
 def predict_with_python(model, family, texts, precision, options):
     few = precision in options.emulated
-    cut = ["--batch-size", options.emulated_texts, "--batches", 1, "--cold"] if few else []
+    cut = ["--batch-size", options.emulated_texts, "--batches", 1, "--cold"] if few else ["--batch-size", 2 * texts.batch]
     found = support.peer("predict_texts.py", *flags_of_peer(model, family, texts, precision, options), "--data", texts.path, "--limit",
-                         options.texts, *cut, timeout=20 * options.budget + 600)
+                         texts.predicted, *cut, timeout=20 * options.budget + 600)
     return found["samples_per_second"]
 
 
@@ -129,7 +141,7 @@ def differences_of_logits(model, family, texts, options):
     sys.path.append(str(support.PROGRAM.parent.parent / "python"))
     import _mezzo
 
-    rows = [text for text, _ in json.loads(texts.path.read_text())[:options.compared]]
+    rows = [text for text, _ in json.loads(texts.path.read_text())[:min(options.compared, texts.predicted)]]
     encoded = BertTokenizer(vocab=str(options.vocab))(rows, truncation=True, max_length=texts.max_length)["input_ids"]
     longest = max(map(len, encoded))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in encoded])
@@ -153,13 +165,14 @@ def differences_of_logits(model, family, texts, options):
 
 def measure(options, folder):
     """(family, texts, precision) -> rates and differences; the programs in turn, round after round."""
-    lengths = [make_texts("short", 128, options, folder), make_texts("long", 512, options, folder)]
+    lengths = [make_texts(str(longest), longest, options, folder) for longest in options.lengths]
     rates, differences = {}, {}
     for round_ in range(options.rounds):
         for name in options.families:
             family = FAMILIES[name]
             model = support.fresh_model(folder, family.of_size(options), options.vocab)
-            for texts, precision in itertools.product(lengths, options.precisions):
+            taken = [texts for texts in lengths if texts.max_length <= family.longest]
+            for texts, precision in itertools.product(taken, options.precisions):
                 of_mezzo = {"train": train_with_mezzo, "predict": predict_with_mezzo}
                 of_python = {"train": train_with_python, "predict": predict_with_python}
                 for task in ("train", "predict"):
@@ -169,7 +182,7 @@ def measure(options, folder):
                         found[1].append(of_python[task](model, family, texts, precision, options))
                     print(name, texts.name, precision, task, f"{found[0][-1]:.1f}", f"{found[1][-1]:.1f}", file=sys.stderr, flush=True)
             if round_ == 0:
-                for texts in lengths:
+                for texts in taken:
                     for precision, pair in differences_of_logits(model, family, texts, options).items():
                         differences[name, texts.name, precision] = pair
     return lengths, rates, differences
@@ -181,6 +194,8 @@ def table_of(texts, rates, differences, options):
 
     rows = []
     for name, precision in itertools.product(options.families, options.precisions):
+        if FAMILIES[name].longest < texts.max_length:
+            continue
         row = [name, precision]
         for task in ("train", "predict"):
             mine, python = rates[name, texts.name, precision, task]
@@ -200,7 +215,8 @@ def flags():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=8, help="measured, of training")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them")
-    parser.add_argument("--texts", type=int, default=400, help="to predict")
+    parser.add_argument("--lengths", type=int, nargs="*", default=[128, 512, 2048], help="of texts, in tokens at most; over 128 some are joined")
+    parser.add_argument("--tokens", type=int, default=10_000, help="of the texts to predict")
     parser.add_argument("--limit", type=int, default=1600, help="texts to train on")
     parser.add_argument("--compared", type=int, default=32, help="texts whose logits are compared")
     parser.add_argument("--emulated-texts", type=int, default=2, help="in a batch of Python whose products are plain loops")
@@ -210,7 +226,7 @@ def flags():
     options.emulated = [precision for precision in options.precisions if products.is_emulated(precision)]
     if options.quick:
         options.rounds, options.steps, options.warmup = 1, 2, 1
-        options.texts, options.limit, options.compared, options.budget = 48, 96, 8, 5
+        options.tokens, options.limit, options.compared, options.budget = 1000, 96, 8, 5
     return options
 
 
@@ -219,16 +235,17 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         lengths, rates, differences = measure(options, Path(name))
     about = (
-        f"Fresh weights, batches of {BATCH} texts, dropout as the configs have it, AdamW; texts a second of training steps with data"
-        f" loading, and of prediction. Python: transformers with the attention that is its fastest, texts tokenized once, batches of"
-        f" similar length, fused AdamW. \"Times\": mezzo's rate over Python's in the same precision; \"times its best\": over Python's best of"
-        f" all precisions here. Logits: the largest difference from transformers' in fp32, of {options.compared} texts. Medians (least to"
-        f" most) of {options.rounds} rounds in turn. Where LibTorch has no products of its own for a precision, Python is measured once, on few"
-        f" texts, and its logits are left out. Sizes are those of the papers' base models, DistilBERT with its 6 layers.")
+        f"Fresh weights, batches of {MOST_TEXTS} texts or, where they are long, {ROWS:,} tokens, dropout as the configs have it, AdamW;"
+        f" texts a second of training steps with data loading, and of prediction. Python: transformers with the attention that is its"
+        f" fastest, texts tokenized once, batches of similar length, fused AdamW. \"Times\": mezzo's rate over Python's in the same"
+        f" precision; \"times its best\": over Python's best of all precisions here. Logits: the largest difference from transformers' in"
+        f" fp32, of {options.compared} texts at most. Medians (least to most) of {options.rounds} rounds in turn. Where LibTorch has no"
+        f" products of its own for a precision, Python is measured once, on few texts, and its logits are left out. Sizes are those of the"
+        f" papers' base models, DistilBERT with its 6 layers.")
     parts = []
     for texts in lengths:
-        title = "Short texts" if texts.name == "short" else "Long texts"
-        parts += [f"## {title}: {texts.tokens:.0f} tokens on average, at most {texts.max_length}", table_of(texts, rates, differences, options)]
+        parts += [f"## Texts of {texts.tokens:.0f} tokens on average, at most {texts.max_length}",
+                  table_of(texts, rates, differences, options)]
     support.page(options, "model_families", "Model families: mezzo and Python", about, *parts)
 
 
