@@ -31,7 +31,6 @@ class Block {
   int thread() const { return thread_; }
   int threads() const;
   int64_t index() const;
-  int64_t count() const;
 
   void sync(std::source_location where = std::source_location::current()) const;
   void sync_warp(std::source_location where = std::source_location::current()) const;

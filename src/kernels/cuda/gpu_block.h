@@ -16,7 +16,6 @@ class Block {
   MEZZO_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
   MEZZO_DEVICE int threads() const { return static_cast<int>(blockDim.x); }
   MEZZO_DEVICE int64_t index() const { return blockIdx.x; }  ///< of the block
-  MEZZO_DEVICE int64_t count() const { return gridDim.x; }   ///< of blocks
 
   /// Waits for all threads of the block; what they wrote is seen then.
   MEZZO_DEVICE void sync() const { __syncthreads(); }
