@@ -208,6 +208,9 @@ struct BlockOps {
   /// float32; `table` [*, H] float32.
   void (*add_rows_at)(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& table);
 
+  /// to[numbers[b]] += rows[b] for every b; no number is there twice. `to` [T, H], `rows` [B, H].
+  void (*add_to_rows)(const at::Tensor& to, const at::Tensor& numbers, const at::Tensor& rows);
+
   /// activation(product + bias): [T, F], dtype of `product`.
   at::Tensor (*bias_activation)(const at::Tensor& product, const at::Tensor& bias, Activation activation);
 
@@ -237,11 +240,11 @@ struct BlockOps {
 };
 
 /// Its functions, for what each kind of device says of all of them.
-#define MEZZO_FOR_BLOCK_OPS(what)                                                                                \
-  what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)                        \
-      what(embedding_layer_norm_backward) what(add_rows_at) what(bias_activation) what(bias_activation_backward) \
-          what(packed_attention) what(packed_attention_backward) what(first_token_attention)                     \
-              what(first_token_attention_backward)
+#define MEZZO_FOR_BLOCK_OPS(what)                                                                   \
+  what(residual_layer_norm) what(residual_layer_norm_backward) what(embedding_layer_norm)           \
+      what(embedding_layer_norm_backward) what(add_rows_at) what(add_to_rows) what(bias_activation) \
+          what(bias_activation_backward) what(packed_attention) what(packed_attention_backward)     \
+              what(first_token_attention) what(first_token_attention_backward)
 
 /// Those for a kind of device; nullptr where the fused blocks cannot run there.
 const BlockOps* block_ops(c10::DeviceType device_type);

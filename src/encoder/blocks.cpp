@@ -104,14 +104,9 @@ using AttentionFunction = at::Tensor(const at::Tensor&, const AttentionParams&, 
 
 template <AttentionFunction& kFused, AttentionFunction& kReference>
 at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  if (params.relative.defined()) {
-    constexpr bool kIsOfFirst = &kFused == &fused::first_token_attention;
-    return fused::can_attend_relative(x)
-               ? fused::relative_attention(dense(x), params, layout, kIsOfFirst ? layout->first_rows() : at::Tensor())
-               : kReference(x, params, layout);
-  }
-  return fused::can_attend(x, params.num_heads, layout) ? kFused(dense(x), params, layout)
-                                                        : kReference(x, params, layout);
+  const bool can_run =
+      params.relative.defined() ? fused::can_attend_relative(x) : fused::can_attend(x, params.num_heads, layout);
+  return can_run ? kFused(dense(x), params, layout) : kReference(x, params, layout);
 }
 
 template <AttentionFunction& kCompute>

@@ -32,12 +32,6 @@ at::Tensor embeddings(const at::Tensor& word,
                       const DropoutSite& dropout);
 at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
 at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout);
-/// With relative positions, of all rows or of the first ones.
-/// @param first_rows  [B] int64: of the sequences; undefined for all
-at::Tensor relative_attention(const at::Tensor& x,
-                              const AttentionParams& params,
-                              const SequenceLayoutPtr& layout,
-                              const at::Tensor& first_rows);
 at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers);
 
 }  // namespace mezzo::encoder::fused

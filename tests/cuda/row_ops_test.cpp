@@ -114,6 +114,20 @@ TEST_F(CudaRowOpsTest, EmbeddingsAndTheirGradientsEqualTheCpus) {
   }
 }
 
+TEST_F(CudaRowOpsTest, RowsAreAddedToOthersAsOnTheCpu) {
+  for (const auto [rows, columns] : kShapes) {
+    for (const auto dtype : kDtypes) {
+      const auto to = unaligned(at::randn({rows + 4, columns}).to(dtype)), added = at::randn({rows, columns}).to(dtype),
+                 numbers = at::randperm(rows + 4).narrow(0, 0, rows);
+      const auto here = unaligned(to), there = unaligned(to);
+      MEZZO_CUDA::kBlockOps.add_to_rows(here, numbers, added);
+      cpu::kBlockOps.add_to_rows(there, numbers, added);
+      EXPECT_TRUE(at::equal(here, there)) << rows << " x " << columns;
+      EXPECT_TRUE(at::equal(here.index_select(0, numbers), to.index_select(0, numbers) + added));
+    }
+  }
+}
+
 TEST_F(CudaRowOpsTest, AnIdOutsideOfItsTableIsAnErrorAndReadsNothing) {
   const auto table = at::randn({4, 8}), vector = at::ones({8});
   const auto run = [&](int64_t id, int64_t position, int64_t type) {

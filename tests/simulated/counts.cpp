@@ -71,14 +71,12 @@ Traffic traffic_of(const c10::OperatorHandle& op,
                    const torch::jit::Stack& results) {
   Traffic traffic{0, 0, flop_of(op, arguments)};
   const std::string& name = op.schema().name();
-  const bool chooses = name == "aten::index_select", adds_rows = name == "aten::index_add_";
+  const bool chooses = name == "aten::index_select";
   torch::jit::Stack looked_at = arguments;
   change_tensors(op.schema().arguments(), looked_at, [&](const at::Tensor& tensor, const c10::Argument& argument) {
     if (tensor.device().type() == kType) {
-      const bool is_table = (chooses || adds_rows) && argument.name() == "self";
-      const auto bytes = !is_table ? bytes_of(tensor)
-                         : chooses ? bytes_of(results.at(0).toTensor())
-                                   : bytes_of(arguments.at(3).toTensor());
+      const bool is_table = chooses && argument.name() == "self";
+      const auto bytes = bytes_of(is_table ? results.at(0).toTensor() : tensor);
       traffic.bytes_read += only_writes(op, argument) ? 0 : bytes;
       traffic.bytes_written += is_written(argument) ? bytes : 0;
     }

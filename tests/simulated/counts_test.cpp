@@ -96,6 +96,7 @@ struct Count {
 const std::map<std::string, Count> kCounts = {
     // mezzo's
     {"AddRows", {2, 0}},
+    {"AddToRows", {1, 0}},
     {"Attention", {-1, 1}},
     {"Backward", {0, 1}},
     {"BackwardOfFew", {-1, 1}},
@@ -121,7 +122,6 @@ const std::map<std::string, Count> kCounts = {
     {"aten::bmm.out", {2, 0}},
     {"aten::div.Tensor", {2, 0}},
     {"aten::fill_.Scalar", {1, 0}},
-    {"aten::index_add_", {1, 0}},
     {"aten::index_select", {2, 0}},
     {"aten::mm", {3, 6}},
     {"aten::mm.dtype", {1, 6}},

@@ -56,6 +56,7 @@ const BlockOps kNoKernels = {
     .embedding_layer_norm = nullptr,
     .embedding_layer_norm_backward = nullptr,
     .add_rows_at = nullptr,
+    .add_to_rows = nullptr,
     .bias_activation = nullptr,
     .bias_activation_backward = nullptr,
     .packed_attention =

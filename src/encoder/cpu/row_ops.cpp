@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/index_add.h>
 #include <ATen/ops/promote_types.h>
 #include <c10/util/Exception.h>
 
@@ -151,6 +152,10 @@ void add_rows_at(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& 
       }
     }
   });
+}
+
+void add_to_rows(const at::Tensor& to, const at::Tensor& numbers, const at::Tensor& rows) {
+  at::Tensor(to).index_add_(0, numbers, rows.to(to.scalar_type()));
 }
 
 at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Activation activation) {

@@ -345,6 +345,27 @@ struct AddRows {
   }
 };
 
+struct AddToRows {
+  template <class Memory>
+  static void uses(Memory& memory, const AddToRowsArguments& a) {
+    memory.reads(a.numbers, a.count);
+    memory.reads(a.rows, a.count * a.columns);
+    memory.updates(a.to, a.count * a.columns);
+  }
+
+  MEZZO_DEVICE static void run(const Block& block, const AddToRowsArguments& a) {
+    const int64_t from = block.index() * a.columns, to = a.numbers[block.index()] * a.columns;
+    for_columns(block, a.columns, [&](int64_t c) {
+      Four sum = load_four(a.to, to + c, to + a.columns);
+      const Four values = load_four(a.rows, from + c, from + a.columns);
+      for (int i = 0; i < 4; ++i) {
+        sum.at[i] += values.at[i];
+      }
+      store_four(a.to, to + c, to + a.columns, sum);
+    });
+  }
+};
+
 int row_bytes(int64_t rows, int64_t columns) { return static_cast<int>(rows * columns * int64_t{sizeof(float)}); }
 
 }  // namespace
@@ -369,6 +390,10 @@ void sum_columns(const ColumnSumArguments& a, Stream stream) {
 
 void add_rows_at(const AddRowsArguments& a, Stream stream) {
   launch<AddRows>(Grid{a.count * ceil_div(a.columns, kThreads), kThreads, kThreads * int{sizeof(int64_t)}}, stream, a);
+}
+
+void add_to_rows(const AddToRowsArguments& a, Stream stream) {
+  launch<AddToRows>(Grid{a.count, kThreads, 0}, stream, a);
 }
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

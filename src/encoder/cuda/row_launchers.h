@@ -78,6 +78,15 @@ struct AddRowsArguments {
 };
 void add_rows_at(const AddRowsArguments& arguments, Stream stream);
 
+/// to[numbers[b]] += rows[b], where no number is there twice; added in float32, and rounded as `to` is.
+struct AddToRowsArguments {
+  Span to;
+  const int64_t* numbers;
+  Span rows;
+  int64_t count, columns;
+};
+void add_to_rows(const AddToRowsArguments& arguments, Stream stream);
+
 enum class ActivationKind : int { kGelu, kGeluTanh, kRelu };
 
 struct ActivationArguments {

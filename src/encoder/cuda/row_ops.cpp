@@ -169,6 +169,15 @@ void add_rows_at(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& 
       device.stream);
 }
 
+void add_to_rows(const at::Tensor& to, const at::Tensor& numbers, const at::Tensor& rows) {
+  if (rows.numel() == 0) {
+    return;
+  }
+  const OnDeviceOf device(to);
+  const auto values = rows.contiguous();
+  add_to_rows({span_of(to), MEZZO_CUDA::numbers(numbers), span_of(values), rows.size(0), rows.size(1)}, device.stream);
+}
+
 at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Activation activation) {
   const OnDeviceOf device(product);
   const auto bias_values = bias.contiguous(), output = at::empty_like(product);

@@ -81,12 +81,6 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto& input = saved[kX];
     const auto &query = saved[kInputs], &key = saved[kInputs + 1], &value = saved[kInputs + 2],
                &log_sum_exp = saved[kInputs + 3], &context = saved[kInputs + 4];
-    const auto dtype = input.scalar_type();
-    const BlockOps& ops = ops_of(input);
-
-    const auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[kInputs + 5], saved[kInputs + 6]},
-                                                        saved[kNormWeight], settings.output_dropout,
-                                                        /*row_numbers=*/{}, dtype, settings.x_dtype);
     const PackedAttention attention{query,
                                     key,
                                     value,
@@ -95,11 +89,9 @@ struct Attention : torch::autograd::Function<Attention> {
                                     settings.layout,
                                     settings.weights_dropout};
     variable_list result(kAllInputs);
-    Products of_output;
-    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context, settings.weight_dtype);
-    of_output.compute();
-    const auto inner = ops.packed_attention_backward(attention, log_sum_exp, grad_context);
+    const auto behind = backward_behind_attention(ctx, grads[0], settings, saved, context,
+                                                  {saved[kInputs + 5], saved[kInputs + 6]}, result);
+    const auto inner = ops_of(input).packed_attention_backward(attention, log_sum_exp, behind.context);
 
     Products products;
     const std::array grads_of_rows{inner.query, inner.key, inner.value};
@@ -114,7 +106,7 @@ struct Attention : torch::autograd::Function<Attention> {
         result[kOfRows[i]] = grad_weight(ctx, kOfRows[i], products, grads_of_rows[i], input, settings.weight_dtype);
       }
     }
-    result[kX] = outer.residual;
+    result[kX] = behind.residual;
     const auto weights = inner.all.defined()
                              ? side_by_side({saved[kQueryWeight], saved[kKeyWeight], saved[kValueWeight]})
                              : at::Tensor();
@@ -126,12 +118,7 @@ struct Attention : torch::autograd::Function<Attention> {
       }
     }
     products.compute();
-    result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
-    result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);
-    result[kValueBias] = grad_vector(inner.biases.value, saved[kValueBias]);
-    result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
-    result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);
-    result[kNormBias] = grad_vector(outer.norm.bias, saved[kNormBias]);
+    set_bias_gradients(inner.biases, saved, result);
     return result;
   }
 };
@@ -139,7 +126,8 @@ struct Attention : torch::autograd::Function<Attention> {
 }  // namespace
 
 at::Tensor attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return apply_attention<Attention>(x, params, layout, {});
+  return params.relative.defined() ? relative_attention(x, params, layout, {})
+                                   : apply_attention<Attention>(x, params, layout, {});
 }
 
 }  // namespace mezzo::encoder::fused

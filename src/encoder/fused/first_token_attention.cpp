@@ -1,5 +1,4 @@
 #include <ATen/ops/empty.h>
-#include <ATen/ops/index_add.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -112,14 +111,9 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
                  : at::Tensor();
     };
 
-    const auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[kInputs + 7], saved[kInputs + 8]},
-                                                        saved[kNormWeight], settings.output_dropout,
-                                                        settings.first_rows, dtype, settings.x_dtype);
-    Products of_output;
-    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
-    result[kOutputWeight] = grad_weight(ctx, kOutputWeight, of_output, outer.product, context, settings.weight_dtype);
-    of_output.compute();
-
+    const auto behind = backward_behind_attention(ctx, grads[0], settings, saved, context,
+                                                  {saved[kInputs + 7], saved[kInputs + 8]}, result);
+    const auto& grad_context = behind.context;
     Products of_values;
     const auto grad_weighted = at::empty_like(weighted);
     result[kValueWeight] = room_for_weight(kValueWeight);
@@ -146,17 +140,14 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     const auto grad_product = Heads::side_by_side(grad_parts), grad_query = grad_product.to(dtype);
     Products of_query;
     result[kQueryWeight] = grad_weight(ctx, kQueryWeight, of_query, grad_query, first, settings.weight_dtype);
-    of_query.add_to(outer.residual, grad_query, saved[kQueryWeight]);
+    of_query.add_to(behind.residual, grad_query, saved[kQueryWeight]);
     of_query.compute();
     result[kX] = inner.rows;
-    result[kX].index_add_(0, settings.first_rows, outer.residual);
+    ops.add_to_rows(result[kX], settings.first_rows, behind.residual);
 
     result[kQueryBias] = grad_vector(grad_product.sum(0), saved[kQueryBias]);
     result[kKeyBias] = at::zeros_like(saved[kKeyBias]);  // it shifts all scores of a query alike
     result[kValueBias] = grad_vector((weight_sums.unsqueeze(2) * grad_heads).sum(0).flatten(), saved[kValueBias]);
-    result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
-    result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);
-    result[kNormBias] = grad_vector(outer.norm.bias, saved[kNormBias]);
     return result;
   }
 };
@@ -164,7 +155,8 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
 }  // namespace
 
 at::Tensor first_token_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return apply_attention<FirstTokenAttention>(x, params, layout, layout->first_rows());
+  return params.relative.defined() ? relative_attention(x, params, layout, layout->first_rows())
+                                   : apply_attention<FirstTokenAttention>(x, params, layout, layout->first_rows());
 }
 
 }  // namespace mezzo::encoder::fused

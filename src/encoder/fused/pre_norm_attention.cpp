@@ -140,7 +140,7 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
     at::Tensor residual = grad;  // the gradient of x that passes attention by
     if (first.defined()) {
       residual = at::zeros(x.sizes(), grad.options());
-      residual.index_copy_(0, first, grad);
+      ops_of(x).add_to_rows(residual, first, grad);
     }
     Products products;
     const auto total = norm_weight.defined() ? at::Tensor() : residual.to(x.scalar_type(), false, /*copy=*/true);
@@ -156,7 +156,9 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
       }
     }
     products.compute();
-    add_first_rows(grad_input.all, grad_input.first, first);
+    if (first.defined()) {
+      ops_of(x).add_to_rows(grad_input.all, first, grad_input.first);
+    }
     if (norm_weight.defined()) {
       const auto of_norm = ops.layer_norm_backward(grad_input.all, normalised, norm_weight, residual, x.scalar_type());
       result[kX] = of_norm.x;
@@ -196,12 +198,6 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
       grad.first = products.add(inner.query, Thirds(weight, 0).query);
     }
     return grad;
-  }
-
-  static void add_first_rows(at::Tensor all, const at::Tensor& first, const at::Tensor& first_rows) {
-    if (first_rows.defined()) {
-      all.index_add_(0, first_rows, first.to(all.scalar_type()));
-    }
   }
 };
 

@@ -12,32 +12,26 @@ namespace {
 using kernels::if_defined;
 using MaybeTable = std::optional<at::Tensor>;
 
-struct RelativeSettings {
-  AttentionSettings attention;
-  at::Tensor rows;  ///< RelativePositions::rows
-};
-
 /// Attention with scores for relative positions, of all rows or of the sequences' first.
 struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
   enum Input { kPositionKey = kInputs, kPositionQuery, kAll = kPositionQuery + 6 };
   enum Saved { kQuery = kPositionQuery + 1, kKey, kValue, kLogSumExp, kContext, kNormalised, kRstd };
 
-  static PackedAttention attention_of(const RelativeSettings& settings,
+  static PackedAttention attention_of(const AttentionSettings& settings,
                                       const at::Tensor& query,
                                       const at::Tensor& key,
                                       const at::Tensor& value,
                                       const AttentionBiases& biases,
                                       const RelativePositions& relative) {
-    const auto& given = settings.attention;
     return {query,
             key,
             value,
             biases,
-            given.num_heads,
-            given.layout,
-            given.weights_dropout,
+            settings.num_heads,
+            settings.layout,
+            settings.weights_dropout,
             /*positions=*/{},
-            given.first_rows.defined(),
+            settings.first_rows.defined(),
             relative};
   }
 
@@ -55,19 +49,18 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
                             const at::Tensor& norm_bias,
                             const MaybeTable& position_key,
                             const MaybeTable& position_query,
-                            const RelativeSettings& settings,
+                            const AttentionSettings& settings,
                             const at::Tensor& query_weight,
                             const at::Tensor& key_weight,
                             const at::Tensor& value_weight,
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const BlockOps& ops = ops_of(x);
-    const AttentionSettings& given = settings.attention;
     const auto dtype = query_weight.scalar_type();
     const auto input = x.to(dtype);
-    const auto& first = given.first_rows;
+    const auto& first = settings.first_rows;
     const auto table_of = [&](const MaybeTable& table) { return table ? table->to(dtype).contiguous() : at::Tensor(); };
-    const RelativePositions relative{table_of(position_key), table_of(position_query), settings.rows};
+    const RelativePositions relative{table_of(position_key), table_of(position_query), settings.relative_rows};
     Products products;
     const auto query = products.add(first.defined() ? input.index_select(0, first) : input, query_weight.t());
     const auto key = products.add(input, key_weight.t()), value = products.add(input, value_weight.t());
@@ -75,13 +68,13 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
     at::Tensor log_sum_exp;
     const AttentionBiases biases{query_bias, key_bias, value_bias};
     const auto context = ops.packed_attention(attention_of(settings, query, key, value, biases, relative),
-                                              given.is_differentiable ? &log_sum_exp : nullptr);
+                                              settings.is_differentiable ? &log_sum_exp : nullptr);
     Normalised normalised;
     auto output =
         ops.residual_layer_norm(matrix_product(context, output_weight.t()), output_bias,
-                                first.defined() ? x.index_select(0, first) : x, {norm_weight, norm_bias, given.eps},
-                                given.output_dropout, first, given.is_differentiable ? &normalised : nullptr);
-    if (given.is_differentiable) {
+                                first.defined() ? x.index_select(0, first) : x, {norm_weight, norm_bias, settings.eps},
+                                settings.output_dropout, first, settings.is_differentiable ? &normalised : nullptr);
+    if (settings.is_differentiable) {
       ctx->save_for_backward({input,        query_weight, query_bias,     key_weight,      key_bias,
                               value_weight, value_bias,   output_weight,  output_bias,     norm_weight,
                               norm_bias,    relative.key, relative.query, query,           key,
@@ -97,53 +90,40 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
     check_once_differentiable("attention block");
     const NoAutocast no_autocast;
     const auto saved = ctx->get_saved_variables();
-    const auto holder = kept<RelativeSettings>(ctx);
-    const RelativeSettings& settings = holder->settings;
-    const AttentionSettings& given = settings.attention;
-    const auto &input = saved[kX], &first = given.first_rows;
-    const auto dtype = input.scalar_type();
+    const auto holder = kept<AttentionSettings>(ctx);
+    const AttentionSettings& settings = holder->settings;
+    const auto &input = saved[kX], &first = settings.first_rows;
     const BlockOps& ops = ops_of(input);
     variable_list result(kAll);
 
-    const auto outer =
-        ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[kNormalised], saved[kRstd]}, saved[kNormWeight],
-                                         given.output_dropout, first, dtype, given.x_dtype);
-    Products of_output;
-    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
-    result[kOutputWeight] =
-        grad_weight(ctx, kOutputWeight, of_output, outer.product, saved[kContext], given.weight_dtype);
-    of_output.compute();
+    const auto behind = backward_behind_attention(ctx, grads[0], settings, saved, saved[kContext],
+                                                  {saved[kNormalised], saved[kRstd]}, result);
     const AttentionBiases biases{saved[kQueryBias], saved[kKeyBias], saved[kValueBias]};
-    const auto inner =
-        ops.packed_attention_backward(attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], biases,
-                                                   {saved[kPositionKey], saved[kPositionQuery], settings.rows}),
-                                      saved[kLogSumExp], grad_context);
+    const auto inner = ops.packed_attention_backward(
+        attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], biases,
+                     {saved[kPositionKey], saved[kPositionQuery], settings.relative_rows}),
+        saved[kLogSumExp], behind.context);
 
     Products products;
     const auto queried = first.defined() ? input.index_select(0, first) : input;
-    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, products, inner.query, queried, given.weight_dtype);
-    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, products, inner.key, input, given.weight_dtype);
-    result[kValueWeight] = grad_weight(ctx, kValueWeight, products, inner.value, input, given.weight_dtype);
+    result[kQueryWeight] = grad_weight(ctx, kQueryWeight, products, inner.query, queried, settings.weight_dtype);
+    result[kKeyWeight] = grad_weight(ctx, kKeyWeight, products, inner.key, input, settings.weight_dtype);
+    result[kValueWeight] = grad_weight(ctx, kValueWeight, products, inner.value, input, settings.weight_dtype);
     at::Tensor of_first;
     if (first.defined()) {
-      result[kX] = at::zeros(input.sizes(), outer.residual.options());
-      of_first = products.add(inner.query, saved[kQueryWeight], given.x_dtype);
+      result[kX] = at::zeros(input.sizes(), behind.residual.options());
+      of_first = products.add(inner.query, saved[kQueryWeight], settings.x_dtype);
     } else {
-      result[kX] = outer.residual;
+      result[kX] = behind.residual;
       products.add_to(result[kX], inner.query, saved[kQueryWeight]);
     }
     products.add_to(result[kX], inner.key, saved[kKeyWeight]);
     products.add_to(result[kX], inner.value, saved[kValueWeight]);
     products.compute();
     if (first.defined()) {
-      result[kX].index_add_(0, first, of_first + outer.residual);
+      ops.add_to_rows(result[kX], first, of_first + behind.residual);
     }
-    result[kQueryBias] = grad_vector(inner.biases.query, saved[kQueryBias]);
-    result[kKeyBias] = grad_vector(inner.biases.key, saved[kKeyBias]);
-    result[kValueBias] = grad_vector(inner.biases.value, saved[kValueBias]);
-    result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
-    result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);
-    result[kNormBias] = grad_vector(outer.norm.bias, saved[kNormBias]);
+    set_bias_gradients(inner.biases, saved, result);
     const auto of_table = [&](const at::Tensor& grad, const char* table_dtype) {
       return grad.defined() ? grad.to(ctx->saved_data.at(table_dtype).toScalarType()) : grad;
     };
@@ -159,17 +139,8 @@ at::Tensor relative_attention(const at::Tensor& x,
                               const AttentionParams& params,
                               const SequenceLayoutPtr& layout,
                               const at::Tensor& first_rows) {
-  const auto dtype = compute_dtype(x);
-  const Weight query(params.query, dtype), key(params.key, dtype), value(params.value, dtype),
-      output(params.output, dtype);
-  return RelativeAttention::apply(
-      x, query.leaf, params.query.bias, key.leaf, params.key.bias, value.leaf, params.value.bias, output.leaf,
-      params.output.bias, params.norm.weight, params.norm.bias, if_defined(params.relative.key),
-      if_defined(params.relative.query),
-      RelativeSettings{{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout, layout,
-                        first_rows, at::GradMode::is_enabled(), x.scalar_type(), query.leaf.scalar_type()},
-                       params.relative.rows},
-      query.value, key.value, value.value, output.value);
+  return apply_attention<RelativeAttention>(x, params, layout, first_rows, if_defined(params.relative.key),
+                                            if_defined(params.relative.query));
 }
 
 }  // namespace mezzo::encoder::fused
