@@ -38,10 +38,12 @@ RelativePositions RelativePositions::of(const std::optional<at::Tensor>& key,
   }
   const int64_t num_rows = (key ? key : query)->size(0);
   for (const auto* table : {&key, &query}) {
-    TORCH_CHECK_VALUE(!*table || ((*table)->dim() == 2 && (*table)->size(0) == num_rows &&
-                                  (*table)->size(1) == hidden && (*table)->device() == device),
-                      "mezzo: keys and queries of relative positions must be matrices of ", num_rows, " rows and ",
-                      hidden, " columns on ", device, ", got ", (*table)->sizes(), " on ", (*table)->device());
+    TORCH_CHECK_VALUE(
+        !*table || ((*table)->dim() == 2 && (*table)->size(0) == num_rows && (*table)->size(1) == hidden &&
+                    (*table)->device() == device && (*table)->is_floating_point()),
+        "mezzo: keys and queries of relative positions must be matrices of floating-point numbers, of ", num_rows,
+        " rows and ", hidden, " columns on ", device, ", got ", (*table)->scalar_type(), " ", (*table)->sizes(), " on ",
+        (*table)->device());
   }
   TORCH_CHECK_VALUE(rows && rows->dim() == 1 && rows->scalar_type() == at::kLong && rows->device() == device &&
                         rows->size(0) % 2 == 1 && rows->size(0) >= 2 * layout.longest() - 1,

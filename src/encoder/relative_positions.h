@@ -13,7 +13,7 @@ namespace mezzo::encoder {
 /// query i and key j, with r = rows[i - j + (rows.size(0) - 1) / 2], the score is
 /// (query_i . key_j + query_i . key_r + query_r . key_j) / sqrt(head size * (1 + terms for positions)).
 struct RelativePositions {
-  at::Tensor key = {};    ///< [R, H], of the dtype of queries and keys; undefined where that term is left out
+  at::Tensor key = {};    ///< [R, H], floating-point; undefined where that term is left out
   at::Tensor query = {};  ///< likewise
   /// [2 L - 1] int64, for at least as many tokens as the longest sequence has; never decreasing.
   at::Tensor rows = {};

@@ -64,5 +64,5 @@ FAMILIES = {
         position_biased_input=True, hidden_act="gelu_new", pooler_hidden_act="relu"), dropouts=DEBERTA_DROPOUTS),
     "deberta, apart, narrow": Family("deberta-v2", DEBERTA_V3 | dict(
         pos_att_type="c2p|p2c", share_att_key=False, position_buckets=9, embedding_size=20, type_vocab_size=2), dropouts=DEBERTA_DROPOUTS),
-    "deberta, absolute": Family("deberta-v2", dict(pad_token_id=1), has_token_types=False, dropouts=DEBERTA_DROPOUTS),
+    "deberta, absolute": Family("deberta-v2", dict(pad_token_id=1, position_buckets=256), has_token_types=False, dropouts=DEBERTA_DROPOUTS),
 }

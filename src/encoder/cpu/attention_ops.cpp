@@ -95,9 +95,9 @@ float* part_of(const at::Tensor& vector, int64_t first) {
 /// Tasks for each thread, roughly, so that all end at about the same time.
 constexpr int64_t kTurnsOfAThread = 16;
 
-/// Parts of a batch whose gradients of relative positions are summed apart: whatever the number of
-/// threads, so that they do not change with it, and few, since each takes memory.
-constexpr int64_t kParts = 8;
+/// Parts of a batch, at most, whose gradients of relative positions are summed apart: whatever the
+/// number of threads, so that they do not change with it, and few, since each takes memory.
+constexpr int64_t kMostParts = 8;
 
 /// What all tiles of an attention share, and how they differ.
 class Tiles {
@@ -196,23 +196,26 @@ class Tiles {
   template <class Task>
   void for_each_of_parts(const Task& task) const {
     const auto& sequences = attention_.layout->sequences();
-    const int64_t rows = attention_.key.size(0), heads = attention_.num_heads, scratch_size = this->scratch_size();
+    const int64_t rows = attention_.key.size(0), heads = attention_.num_heads, scratch_size = this->scratch_size(),
+                  parts = this->parts();
     const auto begin_of = [&](int64_t part) {
-      const int64_t first_row = share_begin(rows, part, kParts);
+      const int64_t first_row = share_begin(rows, part, parts);
       return std::partition_point(sequences.begin(), sequences.end(),
                                   [&](const Sequence& sequence) { return sequence.first_row < first_row; }) -
              sequences.begin();
     };
-    share_out(kParts * heads, [&](const auto& next) {
+    share_out(parts * heads, [&](const auto& next) {
       const at::Tensor scratch = at::empty({scratch_size}, at::kFloat);
       for (int64_t i = next(); i >= 0; i = next()) {
-        const int64_t part = i / heads, end = part + 1 < kParts ? begin_of(part + 1) : std::ssize(sequences);
+        const int64_t part = i / heads, end = part + 1 < parts ? begin_of(part + 1) : std::ssize(sequences);
         for (int64_t b = begin_of(part); b < end; ++b) {
           task(b, i % heads, part, scratch.mutable_data_ptr<float>());
         }
       }
     });
   }
+
+  int64_t parts() const { return std::min<int64_t>(kMostParts, std::ssize(attention_.layout->sequences())); }
 
   /// The row of sequence b's first query.
   int64_t first_query(int64_t b) const {
@@ -288,7 +291,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   }
   const auto& relative = attention.relative;
   const auto room_of_parts = [&](const at::Tensor& table) {
-    return table.defined() ? at::zeros({kParts, table.size(0), hidden}, at::kFloat) : at::Tensor();
+    return table.defined() ? at::zeros({tiles.parts(), table.size(0), hidden}, at::kFloat) : at::Tensor();
   };
   const auto relative_key = room_of_parts(relative.key), relative_query = room_of_parts(relative.query);
   const auto task = [&](int64_t b, int64_t head, int64_t part, float* scratch) {

@@ -70,19 +70,23 @@ at::Tensor position_scores_of(const at::Tensor& q,
     const auto rows = (x * scale).transpose(0, 1).reshape({heads, groups * length, head_size});
     return at::bmm(rows, of_heads).view({heads, groups, length, -1}).transpose(0, 1);
   };
-  const auto places = at::arange(length, relative.rows.options());
-  const auto row = relative.rows_for(length)
-                       .index_select(0, (places.unsqueeze(1) - places + (length - 1)).flatten())
-                       .view({length, length});
-  const auto from = [&](const at::Tensor& scores, const at::Tensor& index) {
-    return scores.gather(-1, index.expand({groups, heads, length, length}));
+  // Of scores by rows, line i of the result begins at row L - 1 - i of `order`: where the lines of 2 L
+  // numbers are taken for lines of 2 L - 1, that is the same column of each. Backward of a gather
+  // would sort L * L places of every head.
+  const auto skewed = [&](const at::Tensor& scores, const at::Tensor& order) {
+    const auto lines = scores.index_select(-1, at::constant_pad_nd(order, {0, 1}));
+    return lines.flatten(2)
+        .narrow(2, length - 1, length * (2 * length - 1))
+        .unflatten(2, {length, 2 * length - 1})
+        .narrow(3, 0, length);
   };
+  const auto order = relative.rows_for(length);
   at::Tensor total;
   if (relative.key.defined()) {
-    total = from(by_rows(q, relative.key), row);
+    total = skewed(by_rows(q, relative.key), order.flip(0));
   }
   if (relative.query.defined()) {
-    const auto of_keys = from(by_rows(k, relative.query), row.t()).transpose(-1, -2);
+    const auto of_keys = skewed(by_rows(k, relative.query), order).transpose(-1, -2);
     total = total.defined() ? total + of_keys : of_keys;
   }
   return total;

@@ -18,9 +18,13 @@ std::vector<std::string> split_types(const std::string& text) {
   for (const char letter : text) {
     if (letter == '|') {
       types.emplace_back();
-    } else if (std::isspace(static_cast<unsigned char>(letter)) == 0) {
+    } else {
       types.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
     }
+  }
+  for (std::string& type : types) {
+    const size_t begin = std::min(type.find_first_not_of(" \t\n"), type.size());
+    type = type.substr(begin, type.find_last_not_of(" \t\n") + 1 - begin);
   }
   return types;
 }
@@ -59,10 +63,13 @@ void read_relative_positions(const ConfigFields& fields, DebertaV2Config& config
                     config.relative_attention ? "true" : "false", "; mezzo runs both or none");
   TORCH_CHECK_VALUE(config.relative_attention || config.norm_rel_ebd == "none", fields.at("norm_rel_ebd"),
                     "is \"layer_norm\", but relative_attention is false");
-  const int64_t buckets = config.position_buckets;
-  TORCH_CHECK_VALUE(buckets < 1 || (buckets >= 2 && buckets / 2 < config.farthest() - 1), fields.at("position_buckets"),
-                    "is ", buckets, ", expected -1 or 2 to ", 2 * (config.farthest() - 1) - 1,
-                    ", below twice the largest distance");
+  // Distances of up to half the buckets have one each; only beyond is there a logarithm, of farthest() - 1 to that
+  // half.
+  const int64_t buckets = config.position_buckets, half = buckets / 2;
+  const bool has_logarithm = config.relative_attention && buckets > 0 && config.max_tokens() - 1 > half;
+  TORCH_CHECK_VALUE(!has_logarithm || (half > 0 && half < config.farthest() - 1), fields.at("position_buckets"), "is ",
+                    buckets, ", of which half must be at least 1 and less than the largest distance, ",
+                    config.farthest() - 1, "; -1 for a row a distance");
 }
 
 /// Fields that would make another model of it.

@@ -85,6 +85,14 @@ def test_logits_at_real_widths_are_those_of_transformers(name, models):
     torch.testing.assert_close(_mezzo.Model(str(folder)).predict(ids), expected, rtol=0, atol=1e-5)
 
 
+def test_buckets_may_be_as_many_as_distances(models):
+    model, folder = models("deberta-v3", position_buckets=142)
+    ids = mixed_ids(lengths_of(model, 4), vocab_size=model.config.vocab_size)
+    with torch.no_grad():
+        expected = model(**inputs_of("deberta-v3", model, ids)).logits
+    torch.testing.assert_close(_mezzo.Model(str(folder)).predict(ids), expected, rtol=0, atol=1e-5)
+
+
 @EVERY
 def test_outputs_for_each_token_are_those_of_transformers(name, models):
     model, folder = models(name, per_token=True)
@@ -322,8 +330,10 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("deberta-v3", dict(relative_attention=False), "pos_att_type is given, but relative_attention is false"),
     ("deberta, absolute", dict(norm_rel_ebd="layer_norm"), 'norm_rel_ebd is "layer_norm", but relative_attention is false'),
     ("deberta-v3", dict(norm_rel_ebd="rms"), 'norm_rel_ebd is "rms", mezzo runs: none, layer_norm'),
-    ("deberta-v3", dict(position_buckets=1), "position_buckets is 1, expected -1 or 2 to 141"),
-    ("deberta-v3", dict(position_buckets=142), "position_buckets is 142, expected -1 or 2 to 141"),
+    ("deberta-v3", dict(position_buckets=1),
+     "position_buckets is 1, of which half must be at least 1 and less than the largest distance, 71; -1 for a row a distance"),
+    ("deberta-v3", dict(position_buckets=38, max_relative_positions=20), "position_buckets is 38, of which half must be .*, 19; -1 for"),
+    ("deberta-v3", dict(pos_att_type="c 2p"), 'pos_att_type has "c 2p", mezzo runs: c2p, p2c'),
     ("deberta-v3", dict(conv_kernel_size=3), "conv_kernel_size is 3, mezzo runs: 0"),
     ("deberta-v3", dict(attention_head_size=16), "attention_head_size is 16, mezzo runs: 8"),
     ("deberta-v3", dict(pooler_hidden_size=16), "pooler_hidden_size is 16, mezzo runs: 32"),
