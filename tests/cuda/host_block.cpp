@@ -182,7 +182,6 @@ class BlockExecution {
   Context scheduler_;
   std::array<char, 2> block_meeting_{};
   std::vector<std::array<char, 2>> warp_meetings_ = std::vector<std::array<char, 2>>(fibers_.size() / kWarpSize);
-  char end_ = 0;
   const char* failure_ = nullptr;
   uint64_t shuffle_ = 0x9E3779B97F4A7C15;
 #if defined(__SANITIZE_THREAD__)
@@ -202,7 +201,6 @@ void BlockExecution::enter(unsigned high, unsigned low, int thread) {
   self->body_(Block(self, thread));
   Fiber& fiber = self->fiber(thread);
   fiber.state = State::kDone;
-  release(&self->end_);
   self->leave(fiber);
 }
 
@@ -232,7 +230,8 @@ void BlockExecution::resume(int thread) {
 
 void BlockExecution::leave(Fiber& self) {
 #if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(scheduler_tsan_, __tsan_switch_to_fiber_no_sync);
+  // Who runs the fibers comes after all that they did, once they are done.
+  __tsan_switch_to_fiber(scheduler_tsan_, self.state == State::kDone ? 0 : __tsan_switch_to_fiber_no_sync);
 #elif defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(self.state == State::kDone ? nullptr : &self.fake_stack, scheduler_stack_,
                                  scheduler_stack_size_);
@@ -296,7 +295,6 @@ void BlockExecution::run(int64_t index) {
       goes_on |= let_go(first, kWarpSize, State::kWaitsForWarp);
     }
   }
-  acquire(&end_);
 #if defined(__SANITIZE_THREAD__)
   for (Fiber& each : fibers_) {
     __tsan_destroy_fiber(each.tsan);
