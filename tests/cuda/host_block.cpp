@@ -101,7 +101,7 @@ class Context {
 constexpr int kWarpSize = 32;
 constexpr size_t kStackBytes = size_t{96} << 10;
 
-enum class State { kReady, kWaitsForBlock, kWaitsForWarp, kDone };
+enum class State { kNew, kReady, kWaitsForBlock, kWaitsForWarp, kDone };
 
 }  // namespace
 
@@ -122,8 +122,10 @@ struct Fiber {
 
 class BlockExecution {
  public:
-  BlockExecution(int threads, int shared_bytes, const std::function<void(const Block&)>& body)
-      : fibers_(static_cast<size_t>(threads)), shared_bytes_(shared_bytes), body_(body) {}
+  BlockExecution(int threads, int shared_bytes, const std::function<void(const Block&)>& body);
+  ~BlockExecution();
+  BlockExecution(const BlockExecution&) = delete;
+  BlockExecution& operator=(const BlockExecution&) = delete;
 
   void run(int64_t index);
 
@@ -153,7 +155,6 @@ class BlockExecution {
 
  private:
   static void enter(unsigned high, unsigned low, int thread);
-  void start(int thread);
   void resume(int thread);
   void leave(Fiber& fiber);
   uint64_t draw() {
@@ -183,6 +184,7 @@ class BlockExecution {
   std::array<char, 2> block_meeting_{};
   std::vector<std::array<char, 2>> warp_meetings_ = std::vector<std::array<char, 2>>(fibers_.size() / kWarpSize);
   const char* failure_ = nullptr;
+  bool is_over_ = false;  ///< for all blocks
   uint64_t shuffle_ = 0x9E3779B97F4A7C15;
 #if defined(__SANITIZE_THREAD__)
   void* scheduler_tsan_ = nullptr;
@@ -198,27 +200,48 @@ void BlockExecution::enter(unsigned high, unsigned low, int thread) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &self->scheduler_stack_, &self->scheduler_stack_size_);
 #endif
-  self->body_(Block(self, thread));
   Fiber& fiber = self->fiber(thread);
-  fiber.state = State::kDone;
+  while (!self->is_over_) {
+    self->body_(Block(self, thread));
+    fiber.state = State::kDone;
+    self->leave(fiber);
+  }
   self->leave(fiber);
 }
 
-void BlockExecution::start(int thread) {
-  Fiber& self = fiber(thread);
-  self.state = State::kReady;
+BlockExecution::BlockExecution(int threads, int shared_bytes, const std::function<void(const Block&)>& body)
+    : fibers_(static_cast<size_t>(threads)), shared_bytes_(shared_bytes), body_(body) {
   const auto address = reinterpret_cast<uint64_t>(this);
-  self.context.make(self.stack.get(), kStackBytes, reinterpret_cast<void (*)()>(&enter),
-                    static_cast<unsigned>(address >> 32), static_cast<unsigned>(address), thread);
+  for (int thread = 0; thread < threads; ++thread) {
+    Fiber& self = fiber(thread);
+    self.context.make(self.stack.get(), kStackBytes, reinterpret_cast<void (*)()>(&enter),
+                      static_cast<unsigned>(address >> 32), static_cast<unsigned>(address), thread);
 #if defined(__SANITIZE_THREAD__)
-  self.tsan = __tsan_create_fiber(0);
+    self.tsan = __tsan_create_fiber(0);
+#endif
+  }
+}
+
+BlockExecution::~BlockExecution() {
+#if defined(__SANITIZE_THREAD__)
+  for (Fiber& each : fibers_) {
+    __tsan_destroy_fiber(each.tsan);
+  }
+#elif defined(__SANITIZE_ADDRESS__)
+  is_over_ = true;
+  for (int thread = 0; thread < threads(); ++thread) {
+    if (fiber(thread).state == State::kDone) {  // and not left waiting in vain
+      resume(thread);
+    }
+  }
 #endif
 }
 
 void BlockExecution::resume(int thread) {
   Fiber& next = fiber(thread);
+  [[maybe_unused]] const bool begins = std::exchange(next.state, State::kReady) == State::kNew;
 #if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(next.tsan, __tsan_switch_to_fiber_no_sync);
+  __tsan_switch_to_fiber(next.tsan, begins ? 0 : __tsan_switch_to_fiber_no_sync);
 #elif defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&scheduler_fake_stack_, next.stack.get(), kStackBytes);
 #endif
@@ -230,11 +253,10 @@ void BlockExecution::resume(int thread) {
 
 void BlockExecution::leave(Fiber& self) {
 #if defined(__SANITIZE_THREAD__)
-  // Who runs the fibers comes after all that they did, once they are done.
+  // Who runs the fibers comes before all that they do in a block, and after it.
   __tsan_switch_to_fiber(scheduler_tsan_, self.state == State::kDone ? 0 : __tsan_switch_to_fiber_no_sync);
 #elif defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(self.state == State::kDone ? nullptr : &self.fake_stack, scheduler_stack_,
-                                 scheduler_stack_size_);
+  __sanitizer_start_switch_fiber(is_over_ ? nullptr : &self.fake_stack, scheduler_stack_, scheduler_stack_size_);
 #endif
   self.context.go_on_with(scheduler_);
 #if defined(__SANITIZE_ADDRESS__)
@@ -268,8 +290,9 @@ void BlockExecution::run(int64_t index) {
 #endif
   std::vector<int> order(fibers_.size());
   std::iota(order.begin(), order.end(), 0);
-  for (const int thread : order) {
-    start(thread);
+  for (Fiber& each : fibers_) {
+    each.state = State::kNew;
+    each.block_meetings = each.warp_meetings = 0;
   }
   // The order on a GPU is nobody's to choose: some warps go on, in any order, and others are left
   // behind for a while, until those have come to several meetings of their own.
@@ -283,7 +306,7 @@ void BlockExecution::run(int64_t index) {
       std::swap(order[i - 1], order[draw() % i]);
     }
     for (const int thread : order) {
-      if (fiber(thread).state == State::kReady) {
+      if (const State state = fiber(thread).state; state == State::kNew || state == State::kReady) {
         goes_on = true;
         if ((left_behind >> (thread / kWarpSize) & 1) == 0) {
           resume(thread);
@@ -295,11 +318,6 @@ void BlockExecution::run(int64_t index) {
       goes_on |= let_go(first, kWarpSize, State::kWaitsForWarp);
     }
   }
-#if defined(__SANITIZE_THREAD__)
-  for (Fiber& each : fibers_) {
-    __tsan_destroy_fiber(each.tsan);
-  }
-#endif
   if (failure_ != nullptr) {
     throw std::out_of_range(failure_);
   }
