@@ -55,7 +55,7 @@ struct PackedAttention {
   // Only where the device has PreNormOps:
   TokenPositions positions = {};
   bool only_first_queries = false;  ///< then `query`, and the output, have a row a sequence, its first: [B, H]
-  RelativePositions relative = {};
+  RelativePositions relative = {};  ///< only where the device's `takes_relative_positions`
 };
 
 struct AttentionGradients {
@@ -163,7 +163,8 @@ struct BlockOps {
   /// Whether weights of query, key and value that lie side by side make one product, and the
   /// gradients are always columns of one matrix.
   bool takes_columns;
-  const PreNormOps* pre_norm;  ///< nullptr where a device has none
+  bool takes_relative_positions;  ///< whether packed attention does
+  const PreNormOps* pre_norm;     ///< nullptr where a device has none
 
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]

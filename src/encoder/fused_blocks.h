@@ -19,7 +19,7 @@ bool can_run(const at::Tensor& x);
 /// composition, does it faster.
 bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout);
 
-/// Whether attention blocks with relative positions can: where the device has PreNormOps.
+/// Whether attention blocks with relative positions can: where the device's attention takes them.
 bool can_attend_relative(const at::Tensor& x);
 
 at::Tensor embeddings(const at::Tensor& word,

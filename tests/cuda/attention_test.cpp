@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -98,44 +99,61 @@ Named named(const at::Tensor& output, const AttentionGradients& grads) {
           {"value bias", grads.biases.value}};
 }
 
-Named run_on_gpu(const Problem& problem) {
+/// With its gradients, and zeros in log_sum_exp where there is no query.
+Named run(const Problem& problem,
+          decltype(cpu::packed_attention) forward,
+          decltype(cpu::packed_attention_backward) backward) {
   at::Tensor log_sum_exp;
-  const auto output = MEZZO_CUDA::packed_attention(problem.attention, &log_sum_exp);
-  auto result = named(output, MEZZO_CUDA::packed_attention_backward(problem.attention, log_sum_exp, problem.grad));
-  const auto is_owned = owned(problem.layout->sequences(), output.size(0)).to(at::kBool);
-  result.emplace_back("log_sum_exp", at::where(is_owned, log_sum_exp, 0));
+  const auto output = forward(problem.attention, &log_sum_exp);
+  auto result = named(output, backward(problem.attention, log_sum_exp, problem.grad));
+  if (!problem.attention.only_first_queries) {
+    const auto is_owned = owned(problem.layout->sequences(), output.size(0)).to(at::kBool);
+    log_sum_exp = at::where(is_owned, log_sum_exp, 0);
+  }
+  result.emplace_back("log_sum_exp", log_sum_exp);
   return result;
 }
 
-Named run_on_cpu(const Problem& problem) {
-  at::Tensor log_sum_exp;
-  const auto output = cpu::packed_attention(problem.attention, &log_sum_exp);
-  auto result = named(output, cpu::packed_attention_backward(problem.attention, log_sum_exp, problem.grad));
-  const auto is_owned = owned(problem.attention.layout->sequences(), output.size(0)).to(at::kBool);
-  result.emplace_back("log_sum_exp", at::where(is_owned, log_sum_exp, 0));
-  return result;
+Named run_on_gpu(const Problem& problem) {
+  return run(problem, MEZZO_CUDA::packed_attention, MEZZO_CUDA::packed_attention_backward);
 }
+
+Named run_on_cpu(const Problem& problem) { return run(problem, cpu::packed_attention, cpu::packed_attention_backward); }
 
 /// By the specification, in float64.
 Named run_reference(const Problem& problem) {
   const auto& a = problem.attention;
   const auto leaf = [](const at::Tensor& tensor) { return tensor.to(at::kDouble).requires_grad_(); };
   const auto query = leaf(a.query), key = leaf(a.key), value = leaf(a.value);
-  const auto query_bias = leaf(a.biases.query), key_bias = leaf(a.biases.key), value_bias = leaf(a.biases.value);
-  const auto output = reference::packed_attention(query + query_bias, key + key_bias, value + value_bias, a.num_heads,
-                                                  problem.layout, a.dropout) *
-                      owned(a.layout->sequences(), query.size(0));
+  const bool has_biases = a.biases.query.defined();
+  const auto none = at::zeros({query.size(1)});
+  const auto query_bias = leaf(has_biases ? a.biases.query : none), key_bias = leaf(has_biases ? a.biases.key : none),
+             value_bias = leaf(has_biases ? a.biases.value : none);
+  const auto& first = problem.layout->first_rows();
+  const auto queries = a.only_first_queries
+                           ? at::zeros(key.sizes(), at::kDouble).index_copy(0, first, query + query_bias)
+                           : query + query_bias;
+  auto output = reference::packed_attention(queries, key + key_bias, value + value_bias, a.num_heads, problem.layout,
+                                            a.dropout, a.positions) *
+                owned(problem.layout->sequences(), key.size(0));
+  output = a.only_first_queries ? output.index_select(0, first) : output;
   const auto grads = torch::autograd::grad({output}, {query, key, value, query_bias, key_bias, value_bias},
                                            {problem.grad.to(at::kDouble)});
-  return named(output.detach(), {grads[0], grads[1], grads[2], {grads[3], grads[4], grads[5]}});
+  return named(output.detach(), {grads[0], grads[1], grads[2],
+                                 has_biases ? AttentionBiases{grads[3], grads[4], grads[5]} : AttentionBiases()});
 }
 
-void expect_near(const Named& mine, const Named& right, double tolerance, at::ScalarType dtype) {
+void expect_near(
+    const Named& mine, const Named& right, double tolerance, at::ScalarType dtype, bool keys_are_turned = false) {
   for (size_t i = 0; i < right.size(); ++i) {
     const std::string name = mine[i].first;
+    ASSERT_EQ(mine[i].second.defined(), right[i].second.defined()) << name;
+    if (!right[i].second.defined()) {
+      continue;
+    }
     // Scores shift by it alike, which softmax does not see: its gradient is what
-    // rounding leaves of many terms.
-    if (name == "key bias") {
+    // rounding leaves of many terms. Not where it is turned by each key's place.
+    if (name == "key bias" && !keys_are_turned) {
       EXPECT_LT(mine[i].second.abs().max().item<double>(), 1e-3) << name;
       continue;
     }
@@ -182,6 +200,55 @@ TEST_P(CudaAttentionTest, EqualsTheCpus) {
   expect_near(run_on_gpu(problem), run_on_cpu(problem), 2 * tolerance_of(GetParam()), GetParam());
 }
 
+/// As layers of ModernBERT have it: turned by places, to a window, without biases, of first queries alone.
+TEST_P(CudaAttentionTest, WithPositionsEqualsTheSpecificationAndTheCpus) {
+  const auto layout = layout_of({17, 1, 75, 3, 40}, /*padding=*/3, /*filler=*/5);
+  const int64_t rows = rows_of(layout, 3 + 5);
+  struct Case {
+    int64_t head_size;
+    bool turns;
+    std::optional<int64_t> window;
+    bool only_first, has_biases;
+    double dropout;
+  };
+  for (const auto& [head_size, turns, window, only_first, has_biases, dropout] :
+       {Case{6, true, 0, false, true, 0.3}, Case{64, true, 5, false, false, 0.3}, Case{64, true, 33, false, true, 0},
+        Case{64, true, {}, true, false, 0.3}, Case{10, false, 20, true, true, 0}, Case{128, true, 7, false, true, 0.3},
+        Case{36, true, 1000, false, false, 0.3}, Case{64, false, 9, false, false, 0}}) {
+    SCOPED_TRACE(testing::Message() << "heads of " << head_size << ", window " << window.value_or(-1) << ", turned "
+                                    << turns << ", first alone " << only_first << ", dropout " << dropout);
+    auto problem = problem_of(layout, rows, 2, head_size, GetParam(), dropout);
+    auto& attention = problem.attention;
+    attention.positions = {turns ? rotary_table(80, head_size, 100) : at::Tensor(), window};
+    if (!has_biases) {
+      attention.biases = {};
+    }
+    if (only_first) {
+      attention.only_first_queries = true;
+      attention.query = attention.query.index_select(0, layout->first_rows());
+      problem.grad = problem.grad.index_select(0, layout->first_rows());
+    }
+    const auto mine = run_on_gpu(problem);
+    expect_near(mine, run_reference(problem), tolerance_of(GetParam()), GetParam(), turns);
+    expect_near(mine, run_on_cpu(problem), 2 * tolerance_of(GetParam()), GetParam(), turns);
+  }
+}
+
+TEST_P(CudaAttentionTest, WhatIsFarOutOfAWindowIsNotVisited) {
+  const auto layout = layout_of({200}, 0, 0);
+  auto problem = problem_of(layout, 200, 1, 32, GetParam(), 0.1);
+  problem.attention.positions = {rotary_table(200, 32, 100), 4};
+  for (auto& tensor : {problem.attention.query, problem.attention.key, problem.attention.value, problem.grad}) {
+    tensor[150].fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  const int64_t reach = 4 + 32;  // and what shares a block or a tile with it
+  for (const auto& [name, result] : run_on_gpu(problem)) {
+    if (result.dim() == 2) {
+      EXPECT_TRUE(result.narrow(0, 0, 150 - 2 * reach).isfinite().all().item<bool>()) << name;
+    }
+  }
+}
+
 TEST_P(CudaAttentionTest, TakesColumnsOfOneMatrixAndGivesGradientsThatAre) {
   const auto layout = layout_of(kLengths, /*padding=*/3, /*filler=*/5);
   for (const int64_t head_size : {5, 64}) {  // rows that begin anywhere, and at multiples of 16 bytes
@@ -222,10 +289,13 @@ TEST_P(CudaAttentionTest, RowsOfNoSequenceAreZero) {
   for (auto& tensor : {problem.attention.query, problem.attention.key, problem.attention.value, problem.grad}) {
     tensor.masked_fill_(is_free, std::numeric_limits<double>::quiet_NaN());
   }
-  for (const auto& [name, result] : run_on_gpu(problem)) {
-    EXPECT_TRUE(result.isfinite().all().item<bool>()) << name;
-    if (result.dim() == 2) {
-      EXPECT_EQ(result.masked_select(is_free).count_nonzero().item<int64_t>(), 0) << name;
+  for (const TokenPositions& positions : {TokenPositions{}, TokenPositions{{}, 6}}) {
+    problem.attention.positions = positions;
+    for (const auto& [name, result] : run_on_gpu(problem)) {
+      EXPECT_TRUE(result.isfinite().all().item<bool>()) << name;
+      if (result.dim() == 2) {
+        EXPECT_EQ(result.masked_select(is_free).count_nonzero().item<int64_t>(), 0) << name;
+      }
     }
   }
 }
@@ -404,6 +474,7 @@ TEST_P(CudaAttentionTest, TakesLayoutsAndStepsThatTheDeviceAloneKnows) {
   };
   const auto step_offset = at::scalar_tensor(4, at::kLong);
   auto problem = problem_of(known, rows_of(known, 3), 2, 64, GetParam(), 0.2);
+  problem.attention.positions = {rotary_table(128, 64, 100), 9};
   auto first_problem = first_problem_of(known, rows_of(known, 3), 2, 64, GetParam(), 0.2);
   const auto run = [&] {
     auto all = run_on_gpu(problem);

@@ -11,6 +11,7 @@
 #include "cuda/host_block.h"
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
+#include "encoder/pre_norm_blocks.h"
 #include "memory/side_by_side.h"
 
 // Whole blocks, whose nodes take the kernels for GPUs while these tests run.
@@ -56,6 +57,38 @@ at::Tensor attend_first(const Tensors& w) { return first_token_attention_block(w
 at::Tensor feed_forward(const Tensors& w) {
   return feed_forward_block(
       w[8], {{w[11], w[12]}, {w[13], w[1]}, Activation::kGelu, {w[9], w[10], 1e-5}, {0.1, {7, 8, 9}}}, {});
+}
+
+/// The columns of its query, key and value are one weight's.
+at::Tensor pre_norm_attend_to(const Tensors& w,
+                              const at::Tensor& bias,
+                              const at::Tensor& output_bias,
+                              bool only_first) {
+  return pre_norm_attention_block(w[8],
+                                  {.norm = {w[9], output_bias, 1e-5},
+                                   .query_key_value = {at::cat({w[0], w[2], w[4]}), bias},
+                                   .output = {w[6], output_bias},
+                                   .num_heads = kHeads,
+                                   .positions = {rotary_table(17, kHidden / kHeads, 100), 3},
+                                   .only_first_rows = only_first,
+                                   .weights_dropout = {0.1, {4, 5, 6}},
+                                   .output_dropout = {0.1, {4, 5, 7}}},
+                                  layout());
+}
+
+at::Tensor pre_norm_attend(const Tensors& w) { return pre_norm_attend_to(w, {}, {}, false); }
+at::Tensor pre_norm_attend_first(const Tensors& w) {
+  return pre_norm_attend_to(w, at::cat({w[1], w[3], w[5]}), w[7], true);
+}
+
+at::Tensor pre_norm_feed_forward(const Tensors& w) {
+  return pre_norm_feed_forward_block(w[8],
+                                     {.norm = {w[9], w[10], 1e-5},
+                                      .intermediate = {at::cat({w[11], w[11].flip(0)}), at::cat({w[12], w[12]})},
+                                      .output = {w[13], w[1]},
+                                      .activation = Activation::kGelu,
+                                      .dropout = {0.1, {7, 8, 9}}},
+                                     {});
 }
 
 enum class Weights { kApart, kSideBySide };
@@ -111,7 +144,13 @@ TEST_P(CudaBlocksTest, GiveTheCpusOutputsAndGradients) {
 
 INSTANTIATE_TEST_SUITE_P(All,
                          CudaBlocksTest,
-                         testing::Combine(testing::Values(&embed, &attend, &attend_first, &feed_forward),
+                         testing::Combine(testing::Values(&embed,
+                                                          &attend,
+                                                          &attend_first,
+                                                          &feed_forward,
+                                                          &pre_norm_attend,
+                                                          &pre_norm_attend_first,
+                                                          &pre_norm_feed_forward),
                                           testing::Values(Weights::kApart)));
 INSTANTIATE_TEST_SUITE_P(OfOneProduct,
                          CudaBlocksTest,

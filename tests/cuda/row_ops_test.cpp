@@ -4,10 +4,12 @@
 
 #include <limits>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "encoder/cpu/block_ops.h"
 #include "encoder/cuda/block_ops.h"
+#include "kernels/dropout.h"
 
 // The CPU's kernels, which have been compared with the specification, are
 // what these are compared with.
@@ -128,6 +130,51 @@ TEST_F(CudaRowOpsTest, RowsAreAddedToOthersAsOnTheCpu) {
   }
 }
 
+TEST_F(CudaRowOpsTest, WhatBlocksThatBeginWithTheirNormComputeEqualsTheCpus) {
+  for (const auto [rows, columns] : kShapes) {
+    for (const auto dtype : kDtypes) {
+      for (const bool is_plain : {false, true}) {  // without biases, numbers and dropout
+        const auto vector = [&](int64_t size) {
+          return is_plain ? at::Tensor() : unaligned(at::randn({size}).to(dtype));
+        };
+        const auto x = at::randn({rows, columns}), weight = at::rand({columns}) + 0.5, shift = vector(columns),
+                   product = unaligned(at::randn({rows, columns}).to(dtype)), bias = vector(columns),
+                   halves = unaligned((at::randn({rows, 2 * columns}) * 2).to(dtype)),
+                   bias_of_halves = vector(2 * columns), grad = at::randn({rows, columns}), half_grad = grad.to(dtype),
+                   numbers = is_plain ? at::Tensor() : at::randperm(rows + 7).narrow(0, 0, rows);
+        const DropoutSite site{is_plain ? 0.0 : 0.3, {5, 6, 7}};
+        const auto activation = is_plain ? Activation::kGelu : Activation::kGeluTanh;
+        const auto compute = [&](const BlockOps& of_device) {
+          const PreNormOps& ops = *of_device.pre_norm;
+          Normalised normalised;
+          std::vector<at::Tensor> results;
+          if (columns > 1) {  // the variance of one column is 0
+            const auto normed = ops.layer_norm(x, {weight, shift, 1e-5}, dtype, &normalised);
+            EXPECT_TRUE(at::equal(ops.layer_norm(x, {weight, shift, 1e-5}, dtype, nullptr), normed));
+            const auto of_norm =
+                ops.layer_norm_backward(half_grad, normalised, weight, is_plain ? at::Tensor() : grad, at::kFloat);
+            results = {normed, normalised.rows, normalised.rstd, of_norm.x, of_norm.norm.weight, of_norm.norm.bias};
+          }
+          const auto outer = ops.residual_dropout_backward(grad, !is_plain, site, numbers, dtype);
+          const auto gated =
+              ops.gated_activation_backward(half_grad.clone(), halves, bias_of_halves, activation, site, numbers);
+          EXPECT_TRUE(at::equal(gated.output, ops.gated_activation(halves, bias_of_halves, activation, site, numbers)));
+          for (const auto& result : {ops.residual_dropout(product, bias, x, site, numbers), outer.product, outer.bias,
+                                     gated.output, gated.product, gated.bias}) {
+            results.push_back(result.defined() ? result : at::zeros({0}));
+          }
+          return results;
+        };
+        const auto here = compute(MEZZO_CUDA::kBlockOps), there = compute(cpu::kBlockOps);
+        for (size_t i = 0; i < here.size(); ++i) {
+          expect_near(here[i], there[i],
+                      (std::to_string(rows) + " x " + std::to_string(columns) + ", " + std::to_string(i)).c_str());
+        }
+      }
+    }
+  }
+}
+
 TEST_F(CudaRowOpsTest, AnIdOutsideOfItsTableIsAnErrorAndReadsNothing) {
   const auto table = at::randn({4, 8}), vector = at::ones({8});
   const auto run = [&](int64_t id, int64_t position, int64_t type) {
@@ -159,6 +206,21 @@ TEST_F(CudaRowOpsTest, ActivationsAndTheirGradientsEqualTheCpus) {
         }
       }
     }
+  }
+}
+
+TEST_F(CudaRowOpsTest, MasksOfPreNormBlocksEqualTheSpecificationsToTheBit) {
+  for (const int64_t columns : {1, 3, 6, 32, 101}) {
+    const auto ones = at::ones({40, columns}), numbers = at::randperm(40) + (int64_t{1} << 35);
+    const DropoutSite site{0.4, {0x123456789ABCDEF, 8, 9}};
+    const auto wanted = kernels::reference::dropout_of_rows(ones, numbers, site);
+    const auto& ops = *MEZZO_CUDA::kBlockOps.pre_norm;
+    EXPECT_TRUE(at::equal(ops.residual_dropout_backward(ones, true, site, numbers, at::kFloat).product, wanted));
+    EXPECT_TRUE(at::equal(ops.residual_dropout(ones, {}, at::zeros({40, columns}), site, numbers), wanted));
+    const auto ones_of_both = at::ones({40, 2 * columns});  // relu(1) times a gate of 1
+    EXPECT_TRUE(at::equal(ops.gated_activation(ones_of_both, {}, Activation::kRelu, site, numbers), wanted));
+    const auto grads = ops.gated_activation_backward(ones.clone(), ones_of_both, {}, Activation::kRelu, site, numbers);
+    EXPECT_TRUE(at::equal(grads.product, at::cat({wanted, wanted}, 1)));
   }
 }
 

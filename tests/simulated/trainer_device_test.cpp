@@ -298,7 +298,10 @@ TEST_P(TrainingRunTest, GivesTheCpusNumbersOfEveryModelFamily) {
       R"({"model_type": "distilbert", "vocab_size": 10, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32,
           "max_position_embeddings": 16})",
       R"({"model_type": "electra", "vocab_size": 10, "embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2,
-          "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 16})"};
+          "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 16})",
+      R"({"model_type": "modernbert", "vocab_size": 10, "hidden_size": 16, "num_hidden_layers": 3,
+          "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32, "local_attention": 4,
+          "global_attn_every_n_layers": 2, "pad_token_id": 0, "attention_dropout": 0.1, "mlp_dropout": 0.1})"};
   for (size_t i = 0; i < families.size(); ++i) {
     SCOPED_TRACE(families[i]);
     folder.write("config.json", families[i]);

@@ -20,7 +20,8 @@ int shared_bytes(const Cut& cut) {
 
 /// Softmax over the tiles so far: exponentials are of scores less the largest, and all is scaled
 /// down where a larger one comes. For a sequence of n tokens a head reads 3 n rows, writes n, and
-/// takes 4 n FLOP per row and column.
+/// takes 4 n FLOP per row and column; tiles that no query of a block sees are left out. Of a lone
+/// first query one warp computes, and the others load with it.
 template <class T, int kColumns>
 struct Attention {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
@@ -29,33 +30,33 @@ struct Attention {
   static void uses(Memory& memory, const CutAttention& cut) {
     const PackedAttentionArguments& a = cut.of;
     reads_inputs(memory, a);
-    memory.writes(a.output, a.sequences.num_rows * a.num_heads * a.head_size);
-    memory.writes(a.log_sum_exp, a.sequences.num_rows * a.num_heads);
+    memory.writes(a.output, num_weights(a) * a.head_size);
+    memory.writes(a.log_sum_exp, num_weights(a));
   }
 
   MEZZO_DEVICE static void run(const Block& block, const CutAttention& cut) {
     const auto& a = cut.of;
-    const int64_t of_sequence = block.index() / cut.parts;
     const int part = static_cast<int>(block.index() % cut.parts);
-    const Head head = head_of(a.sequences, of_sequence / a.num_heads, static_cast<int>(of_sequence % a.num_heads),
-                              a.num_heads, a.head_size);
-    if (part == 0) {
+    const Head head = head_of(a, block.index() / cut.parts);
+    if (part == 0 && !a.only_first_queries) {
       clear_rows_of_none(block, a.output, head.column(), head.size, a.sequences, head.sequence);
     }
     const int warps = block.threads() / kWarp, warp = block.thread() / kWarp, lane = block.thread() % kWarp;
-    const int first_own = part * warps * kOwn, own_count = head.count - first_own;
-    if (own_count <= 0) {
+    const int first_own = part * warps * kOwn;
+    if (first_own >= head.queries) {
       return;
     }
+    const int end_own = first_own + warps * kOwn < head.queries ? first_own + warps * kOwn : head.queries;
     SharedFloats shared(block);
     const auto queries = shared.rows<kColumns>(warps * kOwn), keys = shared.rows<kColumns>(cut.tile),
                values = shared.rows<kColumns>(cut.tile);
     auto* const weights = reinterpret_cast<OfOwn*>(shared.take(warps * kWarp * kOwn)) + warp * kWarp;
     const int first_query = first_own + warp * kOwn;
-    const bool has_queries = first_query < head.count;
+    const bool has_queries = first_query < head.queries;
+    const Range seen = within(a.window, first_own, end_own, head.count),
+                seen_by_warp = within(a.window, first_query, first_query + kOwn, head.count);
 
-    load_rows<T>(block, head, a.query, a.query_bias, a.scale, first_own,
-                 own_count < warps * kOwn ? own_count : warps * kOwn, queries);
+    load_rows<T>(block, head, queries_of(a, head), first_own, end_own - first_own, queries);
     float most[kOwn], total[kOwn], sums[kOwn][kColumns];
     for (int i = 0; i < kOwn; ++i) {
       most[i] = -kInfinity;
@@ -64,15 +65,15 @@ struct Attention {
         sums[i][c] = 0;
       }
     }
-    for (int first = 0; first < head.count; first += cut.tile) {
-      const int count = head.count - first < cut.tile ? head.count - first : cut.tile;
-      if (first > 0) {
+    for (int first = seen.begin; first < seen.end; first += cut.tile) {
+      const int count = seen.end - first < cut.tile ? seen.end - first : cut.tile;
+      if (first > seen.begin) {
         block.sync();
       }
-      load_rows<T>(block, head, a.key, a.key_bias, 1, first, count, keys);
-      load_rows<T>(block, head, a.value, a.value_bias, 1, first, count, values);
+      load_rows<T>(block, head, keys_of(a, head), first, count, keys);
+      load_rows<T>(block, head, values_of(a, head), first, count, values);
       block.sync();
-      if (!has_queries) {
+      if (!has_queries || !seen_by_warp.meets(first, count)) {
         continue;
       }
       float scores[kOwn];
@@ -80,9 +81,11 @@ struct Attention {
       const unsigned kept = kept_by_queries(block, a.mask, head, first_query, first);
       OfOwn weight;
       for (int i = 0; i < kOwn; ++i) {
-        const float score = lane < count ? scores[i] : -kInfinity;
+        const bool is_seen = lane < count && sees(a.window, first_query + i, first + lane);
+        const float score = is_seen ? scores[i] : -kInfinity;
         const float larger = ::fmaxf(most[i], warp_max(block, score));
-        const float exponential = ::expf(score - larger), shrink = ::expf(most[i] - larger);
+        const float shift = larger == -kInfinity ? 0 : larger;  // of a query that has seen no key so far
+        const float exponential = ::expf(score - shift), shrink = ::expf(most[i] - shift);
         most[i] = larger;
         total[i] = total[i] * shrink + exponential;
         for (int c = 0; c < kColumns; ++c) {
@@ -99,10 +102,11 @@ struct Attention {
     }
     for (int i = 0; i < kOwn; ++i) {
       const float sum = warp_sum(block, total[i]);
-      if (first_query + i >= head.count) {
+      if (first_query + i >= head.queries) {
         continue;
       }
-      T* const out = static_cast<T*>(a.output.data) + head.at(first_query + i, a.output.row_stride);
+      T* const out =
+          static_cast<T*>(a.output.data) + (head.first_query + first_query + i) * a.output.row_stride + head.column();
       for (int c = 0; c < kColumns; ++c) {
         if (lane + c * kWarp < head.size) {
           out[lane + c * kWarp] = from_float<T>(sums[i][c] / sum);
@@ -120,7 +124,7 @@ struct Attention {
 void packed_attention(const PackedAttentionArguments& arguments, Stream stream) {
   with_columns(arguments.head_size, [&]<class Columns>(Columns) {
     const Cut cut = largest_cut(arguments.sequences.longest, shared_bytes<Columns::value>);
-    const auto parts = ceil_div(arguments.sequences.longest, cut.own());
+    const auto parts = ceil_div(arguments.only_first_queries ? 1 : arguments.sequences.longest, cut.own());
     with_type(arguments.query.element, [&]<class T>(T) {
       launch<Attention<T, Columns::value>>(Grid{arguments.sequences.count * arguments.num_heads * parts,
                                                 cut.warps * kWarp, shared_bytes<Columns::value>(cut)},

@@ -6,7 +6,8 @@
 
 // Weights are computed again from log_sum_exp. Heads of few tokens are a block's alone, which holds
 // all of its rows. Those of more are passed twice: by blocks that own queries, then by blocks that
-// own keys. Nothing is added to by two blocks, so the result is always the same.
+// own keys. Nothing is added to by two blocks, so the result is always the same. Tiles out of
+// reach of all windows of a block are not visited.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
@@ -31,8 +32,8 @@ template <class Memory>
 void reads_for_backward(Memory& memory, const CutBackward& cut) {
   const PackedAttentionArguments& a = cut.of.forward;
   reads_inputs(memory, a);
-  memory.reads(cut.of.grad, a.sequences.num_rows * a.num_heads * a.head_size);
-  memory.reads(a.log_sum_exp, num_weights(cut.of.forward));
+  memory.reads(cut.of.grad, num_weights(a) * a.head_size);
+  memory.reads(a.log_sum_exp, num_weights(a));
 }
 
 /// Of queries, keys and values, those from `first` to `end` - 1, and their biases' sums.
@@ -42,7 +43,7 @@ void writes_gradients(Memory& memory, const CutBackward& cut, int first, int end
   const Span grads[] = {cut.of.grad_query, cut.of.grad_key, cut.of.grad_value};
   const int64_t hidden = int64_t{a.num_heads} * a.head_size;
   for (int which = first; which < end; ++which) {
-    memory.writes(grads[which], a.sequences.num_rows * hidden);
+    memory.writes(grads[which], (which == 0 ? num_queries(a) : a.sequences.num_rows) * hidden);
     memory.writes(cut.of.bias_sums, a.sequences.count * cut.bias_rows * hidden);
   }
 }
@@ -70,10 +71,9 @@ struct BackwardOfFew {
     const auto queries = shared.rows<kColumns>(cut.few), grads = shared.rows<kColumns>(cut.few),
                keys = shared.rows<kColumns>(cut.few), values = shared.rows<kColumns>(cut.few);
     float* const scratch = shared.take(block.threads() / kWarp * kWarpFloats);
-    backward.clear_rows_of_none(cut.of.grad_query);
-    backward.clear_rows_of_none(cut.of.grad_key);
-    backward.clear_rows_of_none(cut.of.grad_value);
-    backward.load_queries(0, count, queries, grads);
+    backward.clear_queries_of_none();
+    backward.clear_keys_of_none();
+    backward.load_queries(0, backward.head().queries, queries, grads);
     backward.load_keys(0, count, keys, values);
     block.sync();
     const auto is_loaded = [](int, int) {};
@@ -83,13 +83,14 @@ struct BackwardOfFew {
   }
 };
 
-/// Whether a block of either pass has something to do; else it leaves nothing of what
-/// is its own to write undone.
+/// Whether a block of either pass, which goes over `count` rows, has something to do; else it leaves
+/// nothing of what is its own to write undone.
 template <class T, int kColumns>
-MEZZO_DEVICE bool has_own_rows(const HeadBackward<T, kColumns>& backward, int few, int first_bias, int end_bias) {
+MEZZO_DEVICE bool has_own_rows(
+    const HeadBackward<T, kColumns>& backward, int count, int few, int first_bias, int end_bias) {
   const bool is_of_few = backward.head().count <= few;
   const int first = backward.part() * backward.own();
-  if (!is_of_few && first < backward.head().count) {
+  if (!is_of_few && first < count) {
     return true;
   }
   for (int which = first_bias; which < end_bias && !(is_of_few && first == 0); ++which) {
@@ -113,11 +114,11 @@ struct BackwardOfQueries {
 
   MEZZO_DEVICE static void run(const Block& block, const CutBackward& cut) {
     const HeadBackward<T, kColumns> backward(block, cut);
-    const int count = backward.head().count, own = backward.own(), first = backward.part() * own;
-    if (first == 0 && count > cut.few) {
-      backward.clear_rows_of_none(cut.of.grad_query);
+    const int count = backward.head().queries, own = backward.own(), first = backward.part() * own;
+    if (first == 0 && backward.head().count > cut.few) {
+      backward.clear_queries_of_none();
     }
-    if (!has_own_rows(backward, cut.few, 0, 1)) {
+    if (!has_own_rows(backward, count, cut.few, 0, 1)) {
       return;
     }
     SharedFloats shared(block);
@@ -150,10 +151,9 @@ struct BackwardOfKeys {
     const HeadBackward<T, kColumns> backward(block, cut);
     const int count = backward.head().count, own = backward.own(), first = backward.part() * own;
     if (first == 0 && count > cut.few) {
-      backward.clear_rows_of_none(cut.of.grad_key);
-      backward.clear_rows_of_none(cut.of.grad_value);
+      backward.clear_keys_of_none();
     }
-    if (!has_own_rows(backward, cut.few, 1, 3)) {
+    if (!has_own_rows(backward, count, cut.few, 1, 3)) {
       return;
     }
     SharedFloats shared(block);

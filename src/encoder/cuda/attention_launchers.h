@@ -26,23 +26,27 @@ struct RowsSpan : Span {
 };
 
 struct PackedAttentionArguments {
-  RowsSpan query, key, value;             ///< [num_rows, num_heads * head_size]
+  RowsSpan query, key, value;             ///< [num_rows, num_heads * head_size], but see only_first_queries
   Span query_bias, key_bias, value_bias;  ///< [num_heads * head_size], of any type
   SequenceSpans sequences;
   int num_heads, head_size;
   float scale;  ///< of the scores
   Mask mask;
-  RowsSpan output;     ///< as `query`; not for backward
-  float* log_sum_exp;  ///< [num_rows, num_heads]; nullptr leaves it out
+  const float* rotary;      ///< [longest, head_size], which turns queries and keys; nullptr for none
+  int window;               ///< a query sees keys at most so far from it
+  bool only_first_queries;  ///< `query`, and what is as it, has a row a sequence, its first: [count, ...]
+  RowsSpan output;          ///< as `query`; not for backward
+  float* log_sum_exp;       ///< as `query`, a number a head; nullptr leaves it out
 };
 void packed_attention(const PackedAttentionArguments& arguments, Stream stream);
 
 struct PackedAttentionBackwardArguments {
   PackedAttentionArguments forward;
   RowsSpan grad;                              ///< of the output
-  float* products;                            ///< room: [num_rows, num_heads]
+  float* products;                            ///< room: as log_sum_exp
   RowsSpan grad_query, grad_key, grad_value;  ///< as the inputs
-  float* bias_sums;                           ///< [count, bias_parts, 3, num_heads * head_size]: to be summed over both
+  /// [count, bias_parts, 3, num_heads * head_size]: to be summed over both; nullptr where there are no biases
+  float* bias_sums;
 };
 void packed_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream);
 

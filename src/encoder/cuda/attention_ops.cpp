@@ -25,9 +25,16 @@ SequenceSpans spans_of(const SequenceLayout& layout, int64_t num_rows) {
 /// Of a matrix whose columns lie side by side.
 RowsSpan rows_of(const at::Tensor& matrix) { return {span_of(matrix), matrix.stride(0)}; }
 
-PackedAttentionArguments arguments_of(const PackedAttention& attention) {
-  const TokenPositions& positions = attention.positions;
-  TORCH_INTERNAL_ASSERT(!positions.rotary.defined() && !positions.window && !attention.only_first_queries);
+/// The table as the kernels read it.
+at::Tensor rotary_of(const PackedAttention& attention) {
+  const auto& rotary = attention.positions.rotary;
+  return rotary.defined() ? rotary.to(at::kFloat).contiguous() : rotary;
+}
+
+/// @param rotary  as `rotary_of` has it, which the arguments point to
+PackedAttentionArguments arguments_of(const PackedAttention& attention, const at::Tensor& rotary) {
+  TORCH_INTERNAL_ASSERT(!attention.relative.defined());
+  const int64_t longest = attention.layout->longest();
   const int64_t head_size = attention.query.size(1) / attention.num_heads;
   return {.query = rows_of(attention.query),
           .key = rows_of(attention.key),
@@ -35,23 +42,27 @@ PackedAttentionArguments arguments_of(const PackedAttention& attention) {
           .query_bias = span_of(attention.biases.query),
           .key_bias = span_of(attention.biases.key),
           .value_bias = span_of(attention.biases.value),
-          .sequences = spans_of(*attention.layout, attention.query.size(0)),
+          .sequences = spans_of(*attention.layout, attention.key.size(0)),
           .num_heads = static_cast<int>(attention.num_heads),
           .head_size = static_cast<int>(head_size),
           .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size))),
           .mask = mask_of(attention.dropout),
+          .rotary = floats_of(rotary),
+          .window = static_cast<int>(std::min(attention.positions.window.value_or(longest), longest)),
+          .only_first_queries = attention.only_first_queries,
           .output = {},
           .log_sum_exp = nullptr};
 }
 
-/// Gradients as columns of one matrix, for one product with the weights.
-AttentionGradients room_for_gradients(const at::Tensor& query) {
-  const int64_t hidden = query.size(1);
+/// Gradients as columns of one matrix, for one product with the weights; those of lone first queries apart.
+AttentionGradients room_for_gradients(const PackedAttention& attention) {
+  const auto& query = attention.query;
+  const int64_t hidden = query.size(1), matrices = attention.only_first_queries ? 2 : 3;
   AttentionGradients room;
-  room.all = at::empty({query.size(0), 3 * hidden}, query.options());
-  room.query = room.all.narrow(1, 0, hidden);
-  room.key = room.all.narrow(1, hidden, hidden);
-  room.value = room.all.narrow(1, 2 * hidden, hidden);
+  room.all = at::empty({attention.key.size(0), matrices * hidden}, query.options());
+  room.query = attention.only_first_queries ? at::empty(query.sizes(), query.options()) : room.all.narrow(1, 0, hidden);
+  room.key = room.all.narrow(1, (matrices - 2) * hidden, hidden);
+  room.value = room.all.narrow(1, (matrices - 1) * hidden, hidden);
   return room;
 }
 
@@ -82,7 +93,8 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
   }
   const OnDeviceOf device(attention.query);
   auto output = at::empty(attention.query.sizes(), attention.query.options());
-  auto arguments = arguments_of(attention);
+  const auto rotary = rotary_of(attention);
+  auto arguments = arguments_of(attention, rotary);
   arguments.output = rows_of(output);
   arguments.log_sum_exp = floats_of(sums);
   packed_attention(arguments, device.stream);
@@ -94,19 +106,22 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                                              const at::Tensor& grad) {
   const auto in_float = attention.query.options().dtype(at::kFloat);
   const int64_t hidden = attention.query.size(1);
-  auto result = room_for_gradients(attention.query);
+  const bool has_biases = attention.biases.query.defined();
+  auto result = room_for_gradients(attention);
   if (attention.layout->size() == 0) {
     result.all.zero_();
-    const auto none = at::zeros({hidden}, in_float);
+    const auto none = has_biases ? at::zeros({hidden}, in_float) : at::Tensor();
     result.biases = {none, none, none};
     return result;
   }
   TORCH_INTERNAL_ASSERT(grad.scalar_type() == attention.query.scalar_type());
   const OnDeviceOf device(attention.query);
-  auto arguments = arguments_of(attention);
+  const auto rotary = rotary_of(attention);
+  auto arguments = arguments_of(attention, rotary);
   arguments.log_sum_exp = floats_of(log_sum_exp);
   const int64_t parts = arguments.sequences.count * bias_parts(arguments);
-  const auto products = at::empty_like(log_sum_exp), sums = at::empty({parts, 3, hidden}, in_float);
+  const auto products = at::empty_like(log_sum_exp),
+             sums = has_biases ? at::empty({parts, 3, hidden}, in_float) : at::Tensor();
   packed_attention_backward({.forward = arguments,
                              .grad = rows_of(grad),
                              .products = floats_of(products),
@@ -115,8 +130,10 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
                              .grad_value = rows_of(result.value),
                              .bias_sums = floats_of(sums)},
                             device.stream);
-  const auto totals = sums.sum(0);
-  result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
+  if (has_biases) {
+    const auto totals = sums.sum(0);
+    result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
+  }
   return result;
 }
 

@@ -31,37 +31,52 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 struct Head {
   int sequence, number, heads, size;
   int64_t first_row;
-  int count;  ///< of tokens
+  int count;            ///< of tokens
+  int64_t first_query;  ///< row of the first query, of `queries`
+  int queries;
 
   MEZZO_DEVICE int64_t hidden() const { return static_cast<int64_t>(heads) * size; }
   MEZZO_DEVICE int64_t column() const { return static_cast<int64_t>(number) * size; }
-  MEZZO_DEVICE int64_t at(int row, int64_t row_stride) const { return (first_row + row) * row_stride + column(); }
-  /// Of the row's query: its place in [rows, heads], and what its mask is drawn for.
-  MEZZO_DEVICE int64_t query(int row) const { return (first_row + row) * heads + number; }
+  /// A query's place in [queries, heads], and what its mask is drawn for.
+  MEZZO_DEVICE int64_t query(int row) const { return (first_query + row) * heads + number; }
+  MEZZO_DEVICE uint32_t mask_number(int row) const { return static_cast<uint32_t>((first_row + row) * heads + number); }
 };
 
-MEZZO_DEVICE Head head_of(const SequenceSpans& sequences, int64_t sequence, int head, int heads, int size) {
-  return {static_cast<int>(sequence),       head, heads, size, sequences.table[2 * sequence],
-          sequences.table[2 * sequence + 1]};
+/// Head `index` of all sequences'.
+MEZZO_DEVICE Head head_of(const PackedAttentionArguments& a, int64_t index) {
+  const int64_t sequence = index / a.num_heads;
+  const int32_t* const own = a.sequences.table + 2 * sequence;
+  return {static_cast<int>(sequence),
+          static_cast<int>(index % a.num_heads),
+          a.num_heads,
+          a.head_size,
+          own[0],
+          own[1],
+          a.only_first_queries ? sequence : own[0],
+          a.only_first_queries ? 1 : own[1]};
+}
+
+/// Rows of queries, and what is as they are.
+inline int64_t num_queries(const PackedAttentionArguments& a) {
+  return a.only_first_queries ? a.sequences.count : a.sequences.num_rows;
 }
 
 /// Of a number for each head and row, and of a vector for each head and sequence.
-template <class Arguments>
-int64_t num_weights(const Arguments& a) {
-  return a.num_heads * a.sequences.num_rows;
-}
+inline int64_t num_weights(const PackedAttentionArguments& a) { return a.num_heads * num_queries(a); }
+inline int64_t num_weights(const FirstTokenArguments& a) { return a.num_heads * a.sequences.num_rows; }
 inline int64_t num_elements(const FirstTokenArguments& a) { return a.num_heads * a.sequences.count * a.hidden; }
 
 /// Of a kernel that takes all of them.
 template <class Memory>
 void reads_inputs(Memory& memory, const PackedAttentionArguments& a) {
   const int64_t hidden = int64_t{a.num_heads} * a.head_size;
-  for (const Span& rows : {a.query, a.key, a.value}) {
-    memory.reads(rows, a.sequences.num_rows * hidden);
-  }
+  memory.reads(a.query, num_queries(a) * hidden);
+  memory.reads(a.key, a.sequences.num_rows * hidden);
+  memory.reads(a.value, a.sequences.num_rows * hidden);
   for (const Span& bias : {a.query_bias, a.key_bias, a.value_bias}) {
     memory.reads(bias, hidden);
   }
+  memory.reads(a.rotary, int64_t{a.sequences.longest} * a.head_size);
   memory.reads(a.sequences.table, 2 * a.sequences.count);
   memory.reads(a.mask.step_offset, 1);
 }
@@ -117,33 +132,48 @@ class SharedFloats {
   float* next_;
 };
 
-/// Copies `count` rows of a head: plus the bias as a T, if there is one, times `scale`; zeros in the
-/// columns up to a multiple of four.
-template <class T, int kColumns>
-MEZZO_DEVICE void load_rows(const Block& block,
-                            const Head& head,
-                            const RowsSpan& from,
-                            const Span& bias,
-                            float scale,
-                            int first,
-                            int count,
-                            const Rows<kColumns>& to) {
-  const int fours = (head.size + 3) / 4, row_step = block.threads() / fours, four_step = block.threads() % fours;
-  const int64_t column = head.column(), columns_end = column + head.size;
-  for (int row = block.thread() / fours, four = block.thread() % fours; row < count;) {
-    const int64_t begin = head.at(first + row, from.row_stride);
-    Four x = load_four<T>(from.data, begin + 4 * four, begin + head.size);
-    if (bias.data != nullptr) {
-      const Four b = load_four(bias, column + 4 * four, columns_end);
-      for (int i = 0; i < 4; ++i) {
-        x.at[i] += to_float(from_float<T>(b.at[i]));
-      }
-    }
-    Pack<float, 4> pack;
+/// What a head's rows are copied from.
+struct Source {
+  RowsSpan rows;
+  Span bias;                      ///< or none
+  int64_t first_row;              ///< the head's first
+  float scale = 1;                ///< of what is copied
+  const float* rotary = nullptr;  ///< which turns it
+};
+
+MEZZO_DEVICE Source queries_of(const PackedAttentionArguments& a, const Head& head) {
+  return {a.query, a.query_bias, head.first_query, a.scale, a.rotary};
+}
+MEZZO_DEVICE Source keys_of(const PackedAttentionArguments& a, const Head& head) {
+  return {a.key, a.key_bias, head.first_row, 1, a.rotary};
+}
+MEZZO_DEVICE Source values_of(const PackedAttentionArguments& a, const Head& head) {
+  return {a.value, a.value_bias, head.first_row};
+}
+
+/// Four columns `first` to `end` - 1 of a head's row: plus the bias as a T, times the scale.
+template <class T>
+MEZZO_DEVICE Four load_scaled(const Source& from, const Head& head, int row, int first, int end) {
+  const int64_t begin = (from.first_row + row) * from.rows.row_stride + head.column();
+  Four x = load_four<T>(from.rows.data, begin + first, begin + end);
+  if (from.bias.data != nullptr) {
+    const Four b = load_four(from.bias, head.column() + first, head.column() + end);
     for (int i = 0; i < 4; ++i) {
-      pack.at[i] = x.at[i] * scale;
+      x.at[i] += to_float(from_float<T>(b.at[i]));
     }
-    *reinterpret_cast<Pack<float, 4>*>(to.row(row) + 4 * four) = pack;
+  }
+  for (int i = 0; i < 4; ++i) {
+    x.at[i] *= from.scale;
+  }
+  return x;
+}
+
+/// Calls `body(row, column)` for every fourth of `columns` of `count` rows; each thread takes its own.
+template <class Body>
+MEZZO_DEVICE void for_fours_of_rows(const Block& block, int columns, int count, const Body& body) {
+  const int fours = (columns + 3) / 4, row_step = block.threads() / fours, four_step = block.threads() % fours;
+  for (int row = block.thread() / fours, four = block.thread() % fours; row < count;) {
+    body(row, 4 * four);
     row += row_step;
     four += four_step;
     if (four >= fours) {
@@ -152,6 +182,53 @@ MEZZO_DEVICE void load_rows(const Block& block,
     }
   }
 }
+
+/// Copies `count` rows of a head, turned by their places; zeros in the columns up to a multiple of four.
+template <class T, int kColumns>
+MEZZO_DEVICE void load_rows(
+    const Block& block, const Head& head, const Source& from, int first, int count, const Rows<kColumns>& to) {
+  if (from.rotary == nullptr) {
+    for_fours_of_rows(block, head.size, count, [&](int row, int column) {
+      const Four x = load_scaled<T>(from, head, first + row, column, head.size);
+      store_four<float>(to.row(row), column, column + 4, x);
+    });
+    return;
+  }
+  const int half = head.size / 2;
+  for_fours_of_rows(block, half, count, [&](int row, int column) {
+    const Four left = load_scaled<T>(from, head, first + row, column, half),
+               right = load_scaled<T>(from, head, first + row, half + column, head.size);
+    const float* const angles = from.rotary + static_cast<int64_t>(first + row) * head.size;
+    const Four cosine = load_four<float>(angles, column, half),
+               sine = load_four<float>(angles, half + column, head.size);
+    Four turned_left, turned_right;
+    for (int i = 0; i < 4; ++i) {
+      turned_left.at[i] = left.at[i] * cosine.at[i] - right.at[i] * sine.at[i];
+      turned_right.at[i] = right.at[i] * cosine.at[i] + left.at[i] * sine.at[i];
+    }
+    float* const out = to.row(row);
+    store_four<float>(out, column, half, turned_left);
+    store_four<float>(out, half + column, head.size, turned_right);
+    for (int c = head.size; c % 4 != 0 && column + 4 >= half; ++c) {
+      out[c] = 0;
+    }
+  });
+}
+
+/// Some of a head's rows.
+struct Range {
+  int begin, end;
+  MEZZO_DEVICE bool meets(int first, int count) const { return first < end && first + count > begin; }
+};
+
+/// Of `count` keys those that some of queries `first` to `end` - 1 sees, or the other way round; from a
+/// multiple of four on.
+MEZZO_DEVICE Range within(int window, int first, int end, int count) {
+  return {first > window ? (first - window) / 4 * 4 : 0, end + window < count ? end + window : count};
+}
+
+/// Whether a query sees a key.
+MEZZO_DEVICE bool sees(int window, int query, int key) { return query - key <= window && key - query <= window; }
 
 MEZZO_DEVICE Pack<float, 4> load_pack(const float* from) { return *reinterpret_cast<const Pack<float, 4>*>(from); }
 
@@ -218,7 +295,7 @@ MEZZO_DEVICE unsigned kept_by_queries(
     return 0xF;
   }
   const auto lane = static_cast<unsigned>(block.thread() % kWarp), mine = lane % 4;
-  const auto query = static_cast<uint32_t>(head.query(first_query + static_cast<int>(mine)));
+  const uint32_t query = head.mask_number(first_query + static_cast<int>(mine));
   const unsigned drawn = kept_words(mask, static_cast<uint32_t>(first_key) / 4 + lane / 4, query);
   unsigned kept = (drawn >> mine & 1U) << mine;
   for (unsigned other = 1; other < 4; ++other) {
@@ -229,9 +306,7 @@ MEZZO_DEVICE unsigned kept_by_queries(
 
 /// Bit i says whether the query keeps its weight of key `first_key` + i, a multiple of four.
 MEZZO_DEVICE unsigned kept_keys(const Mask& mask, const Head& head, int query, int first_key) {
-  return mask.threshold == 0
-             ? 0xF
-             : kept_words(mask, static_cast<uint32_t>(first_key) / 4, static_cast<uint32_t>(head.query(query)));
+  return mask.threshold == 0 ? 0xF : kept_words(mask, static_cast<uint32_t>(first_key) / 4, head.mask_number(query));
 }
 
 /// How a launch cuts heads: warps of a block, and rows of a tile, a multiple of four.

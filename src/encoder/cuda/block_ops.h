@@ -11,7 +11,11 @@ namespace mezzo::encoder::MEZZO_CUDA {
 #define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(BlockOps::name)> name;
 MEZZO_FOR_BLOCK_OPS(MEZZO_DECLARE)
 #undef MEZZO_DECLARE
+#define MEZZO_DECLARE(name) std::remove_pointer_t<decltype(PreNormOps::name)> name;
+MEZZO_FOR_PRE_NORM_OPS(MEZZO_DECLARE)
+#undef MEZZO_DECLARE
 
+extern const PreNormOps kPreNormOps;
 extern const BlockOps kBlockOps;
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -28,22 +28,22 @@ class HeadBackward {
   using Sums = float[kOwn][kColumns];
 
   MEZZO_DEVICE HeadBackward(const Block& block, const CutBackward& cut)
-      : block_(block), cut_(cut), a_(cut.of.forward), head_(head(block, cut)) {}
+      : block_(block), cut_(cut), a_(cut.of.forward), head_(head_of(cut.of.forward, block.index() / cut.parts)) {}
 
   MEZZO_DEVICE const Head& head() const { return head_; }
   MEZZO_DEVICE int part() const { return static_cast<int>(block_.index() % cut_.parts); }
   MEZZO_DEVICE int own() const { return block_.threads() / kWarp * kOwn; }
 
   MEZZO_DEVICE void load_queries(int first, int count, const Matrix& queries, const Matrix& grads) const {
-    load_rows<T>(block_, head_, a_.query, a_.query_bias, a_.scale, first, count, queries);
-    load_rows<T>(block_, head_, cut_.of.grad, Span{}, 1, first, count, grads);
+    load_rows<T>(block_, head_, queries_of(a_, head_), first, count, queries);
+    load_rows<T>(block_, head_, Source{cut_.of.grad, {}, head_.first_query}, first, count, grads);
   }
   MEZZO_DEVICE void load_keys(int first, int count, const Matrix& keys, const Matrix& values) const {
-    load_rows<T>(block_, head_, a_.key, a_.key_bias, 1, first, count, keys);
-    load_rows<T>(block_, head_, a_.value, a_.value_bias, 1, first, count, values);
+    load_rows<T>(block_, head_, keys_of(a_, head_), first, count, keys);
+    load_rows<T>(block_, head_, values_of(a_, head_), first, count, values);
   }
 
-  /// The gradients of queries `first` ..., which the block owns, against all keys, of which
+  /// The gradients of queries `first` ..., which the block owns, against all keys that they see, of which
   /// `load(first, count)` puts a tile into `keys` and `values`. Leaves each query's sum of weights
   /// times their gradients in `products`.
   template <class Load>
@@ -55,10 +55,13 @@ class HeadBackward {
                                 float* scratch,
                                 const Load& load) const {
     const int first_query = first + warp() * kOwn;
-    const bool has_queries = first_query < head_.count;
+    const bool has_queries = first_query < head_.queries;
+    const Range seen = within_window(first, own(), head_.queries, head_.count),
+                seen_by_warp = within_window(first_query, kOwn, head_.queries, head_.count);
+    const bool is_one_tile = seen.end - seen.begin <= cut_.tile;
     float log_sum_exp[kOwn], weights[kOwn] = {}, weight_grads[kOwn] = {}, product[kOwn];
     for (int i = 0; i < kOwn; ++i) {
-      log_sum_exp[i] = first_query + i < head_.count ? a_.log_sum_exp[head_.query(first_query + i)] : 0;
+      log_sum_exp[i] = first_query + i < head_.queries ? a_.log_sum_exp[head_.query(first_query + i)] : 0;
       product[i] = 0;
     }
     const auto weigh = [&](int first_key, int count) {
@@ -67,13 +70,14 @@ class HeadBackward {
       multiply(grads.from(warp() * kOwn), values.row(lanes), head_.size, weight_grads);
       const unsigned kept = kept_by_queries(block_, a_.mask, head_, first_query, first_key);
       for (int i = 0; i < kOwn; ++i) {
-        weights[i] = lane() < count ? ::expf(weights[i] - log_sum_exp[i]) : 0;
+        const bool is_seen = lane() < count && sees(a_.window, first_query + i, first_key + lane());
+        weights[i] = is_seen ? ::expf(weights[i] - log_sum_exp[i]) : 0;
         weight_grads[i] = (kept >> i & 1U) != 0 ? weight_grads[i] * a_.mask.scale : 0;
       }
     };
-    for_tiles([&](int first_key, int count) {
+    for_tiles(seen, [&](int first_key, int count) {
       load(first_key, count);
-      if (has_queries) {
+      if (has_queries && seen_by_warp.meets(first_key, count)) {
         weigh(first_key, count);
         for (int i = 0; i < kOwn; ++i) {
           product[i] = ::fmaf(weights[i], weight_grads[i], product[i]);
@@ -82,18 +86,18 @@ class HeadBackward {
     });
     for (int i = 0; i < kOwn; ++i) {
       product[i] = warp_sum(block_, product[i]);
-      if (lane() == 0 && first_query + i < head_.count) {
+      if (lane() == 0 && first_query + i < head_.queries) {
         cut_.of.products[head_.query(first_query + i)] = product[i];
       }
     }
     Sums sums = {};
     auto* const of_lanes = reinterpret_cast<OfOwn*>(scratch + warp() * kWarpFloats);
-    for_tiles([&](int first_key, int count) {
-      if (head_.count > cut_.tile) {
+    for_tiles(seen, [&](int first_key, int count) {
+      if (!is_one_tile) {
         load(first_key, count);
       }
-      if (has_queries) {
-        if (head_.count > cut_.tile) {
+      if (has_queries && seen_by_warp.meets(first_key, count)) {
+        if (!is_one_tile) {
           weigh(first_key, count);
         }
         OfOwn score_grads;
@@ -105,11 +109,11 @@ class HeadBackward {
         add_weighted(of_lanes, keys, count, lane(), sums);
       }
     });
-    put(first, sums, cut_.of.grad_query, 0, scratch);
+    put(first, sums, cut_.of.grad_query, kQuery, scratch);
   }
 
-  /// The gradients of keys and values `first` ..., which the block owns, against all queries,
-  /// once `products` are there.
+  /// The gradients of keys and values `first` ..., which the block owns, against all queries that see
+  /// them, once `products` are there.
   template <class Load>
   MEZZO_DEVICE void own_keys(int first,
                              const Matrix& keys,
@@ -119,12 +123,14 @@ class HeadBackward {
                              float* scratch,
                              const Load& load) const {
     const int first_key = first + warp() * kOwn;
+    const Range seeing = within_window(first, own(), head_.count, head_.queries),
+                seeing_of_warp = within_window(first_key, kOwn, head_.count, head_.queries);
     Sums key_sums = {}, value_sums = {};
     auto* const of_weights = reinterpret_cast<OfOwn*>(scratch + warp() * kWarpFloats);
     auto* const of_scores = of_weights + kWarp;
-    for_tiles([&](int first_query, int count) {
+    for_tiles(seeing, [&](int first_query, int count) {
       load(first_query, count);
-      if (first_key >= head_.count) {
+      if (first_key >= head_.count || !seeing_of_warp.meets(first_query, count)) {
         return;
       }
       const int lanes = lane() < count ? lane() : 0;
@@ -136,7 +142,8 @@ class HeadBackward {
       const unsigned kept = kept_keys(a_.mask, head_, first_query + lanes, first_key);
       OfOwn weights, score_grads;
       for (int i = 0; i < kOwn; ++i) {
-        const float weight = ::expf(scores[i] - log_sum_exp), factor = (kept >> i & 1U) != 0 ? a_.mask.scale : 0;
+        const float weight = sees(a_.window, first_query + lanes, first_key + i) ? ::expf(scores[i] - log_sum_exp) : 0;
+        const float factor = (kept >> i & 1U) != 0 ? a_.mask.scale : 0;
         weights.at[i] = weight * factor;
         score_grads.at[i] = weight * (weight_grads[i] * factor - product);
       }
@@ -146,12 +153,18 @@ class HeadBackward {
       add_weighted(of_weights, grads, count, lane(), value_sums);
       add_weighted(of_scores, queries, count, lane(), key_sums);  // the scale is in the queries
     });
-    put(first, key_sums, cut_.of.grad_key, 1, scratch);
-    put(first, value_sums, cut_.of.grad_value, 2, scratch);
+    put(first, key_sums, cut_.of.grad_key, kKey, scratch);
+    put(first, value_sums, cut_.of.grad_value, kValue, scratch);
   }
 
-  MEZZO_DEVICE void clear_rows_of_none(const RowsSpan& of) const {
-    MEZZO_CUDA::clear_rows_of_none(block_, of, head_.column(), head_.size, a_.sequences, head_.sequence);
+  MEZZO_DEVICE void clear_queries_of_none() const {
+    if (!a_.only_first_queries) {
+      clear_rows_of_none(cut_.of.grad_query);
+    }
+  }
+  MEZZO_DEVICE void clear_keys_of_none() const {
+    clear_rows_of_none(cut_.of.grad_key);
+    clear_rows_of_none(cut_.of.grad_value);
   }
 
   /// The part's sum of a bias's gradient, column by column.
@@ -160,46 +173,79 @@ class HeadBackward {
     return cut_.of.bias_sums + (row * 3 + which) * head_.hidden() + head_.column();
   }
   MEZZO_DEVICE void clear_bias_sum(int which) const {
-    for (int d = block_.thread(); d < head_.size; d += block_.threads()) {
+    for (int d = block_.thread(); d < head_.size && cut_.of.bias_sums != nullptr; d += block_.threads()) {
       bias_sum(which)[d] = 0;
     }
   }
 
  private:
-  MEZZO_DEVICE static Head head(const Block& block, const CutBackward& cut) {
-    const auto& a = cut.of.forward;
-    const int64_t of_sequence = block.index() / cut.parts;
-    return head_of(a.sequences, of_sequence / a.num_heads, static_cast<int>(of_sequence % a.num_heads), a.num_heads,
-                   a.head_size);
-  }
+  enum Which : int { kQuery, kKey, kValue };
 
   MEZZO_DEVICE int warp() const { return block_.thread() / kWarp; }
   MEZZO_DEVICE int lane() const { return block_.thread() % kWarp; }
 
+  MEZZO_DEVICE void clear_rows_of_none(const RowsSpan& of) const {
+    MEZZO_CUDA::clear_rows_of_none(block_, of, head_.column(), head_.size, a_.sequences, head_.sequence);
+  }
+
+  /// What `count` rows from `first` on, of `rows`, meet of `others`.
+  MEZZO_DEVICE Range within_window(int first, int count, int rows, int others) const {
+    return within(a_.window, first, first + count < rows ? first + count : rows, others);
+  }
+
   template <class Body>
-  MEZZO_DEVICE void for_tiles(const Body& body) const {
-    for (int first = 0; first < head_.count; first += cut_.tile) {
-      body(first, head_.count - first < cut_.tile ? head_.count - first : cut_.tile);
+  MEZZO_DEVICE void for_tiles(const Range& range, const Body& body) const {
+    for (int first = range.begin; first < range.end; first += cut_.tile) {
+      body(first, range.end - first < cut_.tile ? range.end - first : cut_.tile);
+    }
+  }
+
+  /// From the gradients of turned rows `first` ... to those of the rows.
+  MEZZO_DEVICE void turn_back(int first, Sums& sums, float* scratch) const {
+    float* const row = scratch + warp() * kWarpFloats;
+    const int half = head_.size / 2;
+    for (int i = 0; i < kOwn; ++i) {
+      for (int c = 0; c < kColumns; ++c) {
+        row[lane() + c * kWarp] = sums[i][c];
+      }
+      block_.sync_warp();
+      const int place = first + warp() * kOwn + i;
+      const float* const angles = a_.rotary + static_cast<int64_t>(place) * head_.size;
+      for (int c = 0; c < kColumns; ++c) {
+        const int column = lane() + c * kWarp;
+        if (place < head_.count && column < head_.size) {
+          const int left = column < half ? column : column - half;
+          const float cosine = angles[left], sine = angles[half + left];
+          sums[i][c] = sums[i][c] * cosine + (column < half ? row[half + left] * sine : -row[left] * sine);
+        }
+      }
+      block_.sync_warp();
     }
   }
 
   /// Writes what the warps have for rows `first` ..., which the block owns, and its sum over them.
-  MEZZO_DEVICE void put(int first, const Sums& sums, const RowsSpan& to, int which, float* scratch) const {
+  MEZZO_DEVICE void put(int first, Sums& sums, const RowsSpan& to, Which which, float* scratch) const {
     block_.sync();  // others read the scratch, maybe
+    if (a_.rotary != nullptr && which != kValue) {
+      turn_back(first, sums, scratch);
+    }
+    const int64_t first_row = which == kQuery ? head_.first_query : head_.first_row;
+    const int rows = which == kQuery ? head_.queries : head_.count;
     for (int c = 0; c < kColumns; ++c) {
       const int column = lane() + c * kWarp;
       float sum = 0;
       for (int i = 0; i < kOwn; ++i) {
         const int row = first + warp() * kOwn + i;
-        if (row < head_.count && column < head_.size) {
-          static_cast<T*>(to.data)[head_.at(row, to.row_stride) + column] = from_float<T>(sums[i][c]);
+        if (row < rows && column < head_.size) {
+          static_cast<T*>(to.data)[(first_row + row) * to.row_stride + head_.column() + column] =
+              from_float<T>(sums[i][c]);
           sum += sums[i][c];
         }
       }
       scratch[warp() * kWarpFloats + column] = sum;
     }
     block_.sync();
-    for (int d = block_.thread(); d < head_.size; d += block_.threads()) {
+    for (int d = block_.thread(); d < head_.size && cut_.of.bias_sums != nullptr; d += block_.threads()) {
       float sum = 0;
       for (int w = 0; w < block_.threads() / kWarp; ++w) {
         sum += scratch[w * kWarpFloats + d];

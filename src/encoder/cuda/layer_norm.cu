@@ -1,106 +1,13 @@
+#include "encoder/cuda/norm_rows.h"
 #include "encoder/cuda/row_launchers.h"
-#include "kernels/cuda/block.h"
-#include "kernels/cuda/chunks.h"
-#include "kernels/cuda/mask.h"
 
-// A block a row, which it holds in shared memory. The forward passes read what they normalise once,
+// The forward passes read what they normalise once,
 // and write its result, and for backward its normalised rows, once.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kSumsBytes = kThreads / kWarp * static_cast<int>(sizeof(float));
-
-/// Calls `body(c)` at every fourth column; each thread takes its own.
-template <class Body>
-MEZZO_DEVICE void for_columns(const Block& block, int64_t columns, const Body& body) {
-  for (int64_t c = 4 * block.thread(); c < columns; c += 4 * block.threads()) {
-    body(c);
-  }
-}
-
-/// What is behind the last column stays out of sums.
-MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column + i < columns; }
-
-/// Factors of elements `first` to `first + 3`, which two Philox blocks decide where
-/// rows are no multiple of four.
-MEZZO_DEVICE Four mask_four(const Mask& mask, int64_t first) {
-  Four four;
-  const auto skip = static_cast<int>(first % 4);
-  mask_factors(mask, first / 4, four.at);
-  if (skip != 0) {
-    float next[4];
-    mask_factors(mask, first / 4 + 1, next);
-    for (int shift = 0; shift < skip; ++shift) {
-      four = {{four.at[1], four.at[2], four.at[3], next[0]}};
-      next[0] = next[1];
-      next[1] = next[2];
-      next[2] = next[3];
-    }
-  }
-  return four;
-}
-
-/// A dropped element is 0 whatever it was.
-MEZZO_DEVICE float masked(float x, float factor) { return factor == 0 ? 0.0f : x * factor; }
-
-/// From the row in shared memory, whose sum each thread knows its part of, to
-/// what a layer norm leaves.
-MEZZO_DEVICE void finish_norm(const Block& block,
-                              float* row,
-                              float* scratch,
-                              float part_of_sum,
-                              const NormArguments& norm,
-                              const Mask& output_mask,
-                              int64_t number,
-                              const NormOutputs& to,
-                              int64_t columns) {
-  const int64_t begin = number * columns, end = begin + columns;
-  const float mean = block_sum(block, part_of_sum, scratch) / static_cast<float>(columns);
-  float squares = 0;
-  for_columns(block, columns, [&](int64_t c) {
-    for (int i = 0; i < 4; ++i) {
-      if (counts(c, i, columns)) {
-        const float deviation = row[c + i] - mean;
-        squares += deviation * deviation;
-      }
-    }
-  });
-  block.sync();  // before the scratch is used again
-  const float variance = block_sum(block, squares, scratch) / static_cast<float>(columns);
-  const float rstd = 1 / ::sqrtf(variance + norm.eps);
-  for_columns(block, columns, [&](int64_t c) {
-    const Four weight = load_four(norm.weight, c, columns), bias = load_four(norm.bias, c, columns);
-    Four normalised{}, output{};
-    for (int i = 0; i < 4; ++i) {
-      normalised.at[i] = counts(c, i, columns) ? (row[c + i] - mean) * rstd : 0;
-      output.at[i] = normalised.at[i] * weight.at[i] + bias.at[i];
-    }
-    if (output_mask.threshold != 0) {
-      const Four factors = mask_four(output_mask, begin + c);
-      for (int i = 0; i < 4; ++i) {
-        output.at[i] = masked(output.at[i], factors.at[i]);
-      }
-    }
-    store_four(to.output, begin + c, end, output);
-    if (to.normalised != nullptr) {
-      store_four<float>(to.normalised, begin + c, end, normalised);
-    }
-  });
-  if (to.rstd != nullptr && block.thread() == 0) {
-    to.rstd[number] = rstd;
-  }
-}
-
-template <class Memory>
-void uses_of_norm(Memory& memory, const NormArguments& norm, const NormOutputs& to, int64_t rows, int64_t columns) {
-  memory.reads(norm.weight, columns);
-  memory.reads(norm.bias, columns);
-  memory.writes(to.output, rows * columns);
-  memory.writes(to.normalised, rows * columns);
-  memory.writes(to.rstd, rows);
-}
+constexpr int kThreads = 128;  // of kernels that do not normalise
 
 struct ResidualNorm {
   template <class Memory>
@@ -114,14 +21,14 @@ struct ResidualNorm {
   }
 
   MEZZO_DEVICE static void run(const Block& block, const ResidualNormArguments& a) {
-    auto *scratch = block.shared<float>(), *row = block.shared<float>(kSumsBytes);
+    auto *scratch = block.shared<float>(), *row = block.shared<float>(kNormSumsBytes);
     const int64_t number = block.index(), begin = number * a.columns, end = begin + a.columns;
-    const int64_t mask_row = a.row_numbers != nullptr ? a.row_numbers[number] : number;
+    const int64_t mask_begin = mask_row(a.row_numbers, number) * a.columns;
     float sum = 0;
     for_columns(block, a.columns, [&](int64_t c) {
       const Four product = load_four(a.product, begin + c, end), residual = load_four(a.residual, begin + c, end),
                  bias = load_bias(a.bias, a.product.element, c, a.columns);
-      const Four factors = a.mask.threshold != 0 ? mask_four(a.mask, mask_row * a.columns + c) : Four{{1, 1, 1, 1}};
+      const Four factors = mask_four(a.mask, mask_begin + c);
       for (int i = 0; i < 4; ++i) {
         if (counts(c, i, a.columns)) {
           sum += row[c + i] = masked(product.at[i] + bias.at[i], factors.at[i]) + residual.at[i];
@@ -148,7 +55,7 @@ struct EmbeddingNorm {
   }
 
   MEZZO_DEVICE static void run(const Block& block, const EmbeddingNormArguments& a) {
-    auto *scratch = block.shared<float>(), *row = block.shared<float>(kSumsBytes);
+    auto *scratch = block.shared<float>(), *row = block.shared<float>(kNormSumsBytes);
     const int64_t number = block.index();
     const int64_t id = a.ids[number], place = a.positions[number],
                   type = a.token_types != nullptr ? a.token_types[number] : 0;
@@ -186,13 +93,14 @@ struct NormBackward {
     memory.reads(a.weight, a.columns);
     memory.reads(a.row_numbers, a.rows);
     memory.reads(a.mask.step_offset, 1);
+    memory.reads(a.added, a.rows * a.columns);
     memory.writes(a.product, a.rows * a.columns);
     memory.writes(a.residual, a.rows * a.columns);
     memory.writes(a.sums, ceil_div(a.rows, kRowsOfBlock) * 3 * a.columns);
   }
 
   MEZZO_DEVICE static void run(const Block& block, const NormBackwardArguments& a) {
-    auto *scratch = block.shared<float>(), *sums = block.shared<float>(2 * kSumsBytes);
+    auto *scratch = block.shared<float>(), *sums = block.shared<float>(2 * kNormSumsBytes);
     const int64_t columns = a.columns, first = block.index() * kRowsOfBlock;
     const int64_t last = first + kRowsOfBlock < a.rows ? first + kRowsOfBlock : a.rows;
     for_columns(block, columns, [&](int64_t c) {
@@ -202,10 +110,8 @@ struct NormBackward {
     });
     for (int64_t number = first; number < last; ++number) {
       const int64_t begin = number * columns, end = begin + columns;
-      const int64_t mask_begin = (a.row_numbers != nullptr ? a.row_numbers[number] : number) * columns;
-      const auto factors_at = [&](int64_t c) {
-        return a.mask.threshold != 0 ? mask_four(a.mask, mask_begin + c) : Four{{1, 1, 1, 1}};
-      };
+      const int64_t mask_begin = mask_row(a.row_numbers, number) * columns;
+      const auto factors_at = [&](int64_t c) { return mask_four(a.mask, mask_begin + c); };
       const auto grad_at = [&](int64_t c) {
         Four grad = load_four(a.grad, begin + c, end);
         if (a.mask_is_on_output) {
@@ -228,17 +134,17 @@ struct NormBackward {
         }
       });
       const float mean = block_sum(block, of_grad, scratch) / static_cast<float>(columns);
-      const float slope = block_sum(block, of_product, scratch + kThreads / kWarp) / static_cast<float>(columns);
+      const float slope = block_sum(block, of_product, scratch + kNormThreads / kWarp) / static_cast<float>(columns);
       const float rstd = a.rstd[number];
       for_columns(block, columns, [&](int64_t c) {
         const Four grad = grad_at(c), normalised = load_four<float>(a.normalised, begin + c, end),
-                   weight = load_four(a.weight, c, columns);
+                   weight = load_four(a.weight, c, columns), added = load_if_any(a.added, begin + c, end);
         Four result;
         for (int i = 0; i < 4; ++i) {
-          result.at[i] = (grad.at[i] * weight.at[i] - mean - normalised.at[i] * slope) * rstd;
+          result.at[i] = (grad.at[i] * weight.at[i] - mean - normalised.at[i] * slope) * rstd + added.at[i];
         }
         store_four(a.residual, begin + c, end, result);
-        if (!a.mask_is_on_output) {
+        if (a.product.data != nullptr) {
           const Four factors = factors_at(c);
           for (int i = 0; i < 4; ++i) {
             result.at[i] = masked(result.at[i], factors.at[i]);
@@ -366,21 +272,19 @@ struct AddToRows {
   }
 };
 
-int row_bytes(int64_t rows, int64_t columns) { return static_cast<int>(rows * columns * int64_t{sizeof(float)}); }
-
 }  // namespace
 
 void residual_layer_norm(const ResidualNormArguments& a, Stream stream) {
-  launch<ResidualNorm>(Grid{a.rows, kThreads, kSumsBytes + row_bytes(1, a.columns)}, stream, a);
+  launch<ResidualNorm>(norm_grid(a.rows, a.columns), stream, a);
 }
 
 void embedding_layer_norm(const EmbeddingNormArguments& a, Stream stream) {
-  launch<EmbeddingNorm>(Grid{a.rows, kThreads, kSumsBytes + row_bytes(1, a.columns)}, stream, a);
+  launch<EmbeddingNorm>(norm_grid(a.rows, a.columns), stream, a);
 }
 
 void layer_norm_backward(const NormBackwardArguments& a, Stream stream) {
-  launch<NormBackward>(Grid{ceil_div(a.rows, kRowsOfBlock), kThreads, 2 * kSumsBytes + row_bytes(3, a.columns)}, stream,
-                       a);
+  launch<NormBackward>(Grid{ceil_div(a.rows, kRowsOfBlock), kNormThreads, 2 * kNormSumsBytes + row_bytes(3, a.columns)},
+                       stream, a);
 }
 
 void sum_columns(const ColumnSumArguments& a, Stream stream) {

@@ -16,7 +16,8 @@ struct NormOutputs {
 };
 
 struct NormArguments {
-  Span weight, bias;
+  Span weight;
+  Span bias;  ///< or none
   float eps;
 };
 
@@ -46,7 +47,7 @@ void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream
 /// always added in one order.
 constexpr int64_t kRowsOfBlock = 4;
 
-/// Backward of both. The mask is on what was added to the residual, or on the output.
+/// Backward of all layer norms. The mask is on what was added to the residual, or on the output.
 struct NormBackwardArguments {
   Span grad;
   const float *normalised, *rstd;
@@ -54,8 +55,9 @@ struct NormBackwardArguments {
   Mask mask;
   bool mask_is_on_output;
   const int64_t* row_numbers;
-  Span product;   ///< gradient of what the mask was on, if it was not on the output
+  Span product;   ///< gradient of what the mask was on, if it was not on the output; else none
   Span residual;  ///< gradient of what was normalised
+  Span added;     ///< to that, or none; not where there is a product
   float* sums;    ///< [ceil(rows / kRowsOfBlock), 3, columns]: of weight, bias of the norm, and bias of the product
   int64_t rows, columns;
 };

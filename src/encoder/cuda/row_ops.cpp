@@ -2,70 +2,14 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/promote_types.h>
 #include <ATen/ops/sort.h>
-#include <ATen/ops/zeros.h>
 
 #include <tuple>
 
 #include "encoder/cuda/block_ops.h"
 #include "encoder/cuda/row_launchers.h"
-#include "kernels/cuda/tensors.h"
+#include "encoder/cuda/row_tensors.h"
 
 namespace mezzo::encoder::MEZZO_CUDA {
-namespace {
-
-const float* floats(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
-
-const int64_t* numbers(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<int64_t>() : nullptr;
-}
-
-at::Tensor empty_rows(const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty(like.sizes(), like.options().dtype(dtype));
-}
-
-/// Room for what backward needs, if it is asked for: `rows` and a number each.
-NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, const at::Tensor& rows) {
-  if (normalised == nullptr) {
-    return {span_of(output), nullptr, nullptr};
-  }
-  normalised->rows = rows;
-  normalised->rstd = at::empty({rows.size(0)}, rows.options());
-  return {span_of(output), rows.mutable_data_ptr<float>(), normalised->rstd.mutable_data_ptr<float>()};
-}
-
-at::Tensor column_sums(const at::Tensor& parts, Stream stream) {
-  const int64_t rows = parts.size(0), columns = parts.numel() / std::max<int64_t>(rows, 1);
-  if (rows == 0) {
-    return at::zeros(parts.sizes().slice(1), parts.options());
-  }
-  auto totals = at::empty(parts.sizes().slice(1), parts.options());
-  if (columns > 0) {
-    sum_columns({floats(parts), totals.mutable_data_ptr<float>(), rows, columns}, stream);
-  }
-  return totals;
-}
-
-/// The sums [3, H] of a backward pass, whose arguments lack only room for their parts.
-at::Tensor run_backward(NormBackwardArguments arguments, const at::TensorOptions& options, Stream stream) {
-  const auto parts =
-      at::empty({ceil_div(arguments.rows, kRowsOfBlock), 3, arguments.columns}, options.dtype(at::kFloat));
-  if (parts.numel() > 0) {
-    arguments.sums = parts.mutable_data_ptr<float>();
-    layer_norm_backward(arguments, stream);
-  }
-  return column_sums(parts, stream);
-}
-
-ActivationKind kind_of(Activation activation) {
-  switch (activation) {
-    case Activation::kGelu: return ActivationKind::kGelu;
-    case Activation::kGeluTanh: return ActivationKind::kGeluTanh;
-    case Activation::kRelu: return ActivationKind::kRelu;
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown activation");
-}
-
-}  // namespace
 
 at::Tensor residual_layer_norm(const at::Tensor& product,
                                const at::Tensor& bias,
@@ -107,7 +51,7 @@ ResidualLayerNormGradients residual_layer_norm_backward(const at::Tensor& grad,
   const auto product = empty_rows(grad, product_dtype), residual = empty_rows(grad, residual_dtype);
   const auto sums = run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight),
                                   mask_of(dropout), /*mask_is_on_output=*/false, numbers(row_numbers), span_of(product),
-                                  span_of(residual), nullptr, grad.size(0), grad.size(1)},
+                                  span_of(residual), Span{}, nullptr, grad.size(0), grad.size(1)},
                                  grad.options(), device.stream);
   return {product, residual, sums.select(0, 2), {sums.select(0, 0), sums.select(0, 1)}};
 }
@@ -151,10 +95,10 @@ EmbeddingGradients embedding_layer_norm_backward(const at::Tensor& grad,
                                                  const DropoutSite& dropout) {
   const OnDeviceOf device(grad);
   const auto weight = norm_weight.contiguous(), sum = empty_rows(grad, at::kFloat);
-  const auto sums =
-      run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight), mask_of(dropout),
-                    /*mask_is_on_output=*/true, nullptr, Span{}, span_of(sum), nullptr, grad.size(0), grad.size(1)},
-                   grad.options(), device.stream);
+  const auto sums = run_backward(
+      {span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight), mask_of(dropout),
+       /*mask_is_on_output=*/true, nullptr, Span{}, span_of(sum), Span{}, nullptr, grad.size(0), grad.size(1)},
+      grad.options(), device.stream);
   return {sum, {sums.select(0, 0), sums.select(0, 1)}};
 }
 

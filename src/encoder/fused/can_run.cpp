@@ -21,7 +21,7 @@ bool can_run(const at::Tensor& x) {
 
 bool can_run_pre_norm(const at::Tensor& x) { return can_run(x) && ops_of(x).pre_norm != nullptr; }
 
-bool can_attend_relative(const at::Tensor& x) { return can_run_pre_norm(x); }
+bool can_attend_relative(const at::Tensor& x) { return can_run(x) && ops_of(x).takes_relative_positions; }
 
 bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout) {
   const int64_t head_size = x.size(1) / num_heads;

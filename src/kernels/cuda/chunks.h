@@ -90,9 +90,14 @@ MEZZO_DEVICE void store_four(const Span& span, int64_t first, int64_t end, const
   }
 }
 
-/// Four of a bias, as `element` holds them.
+/// Zeros where there is no memory.
+MEZZO_DEVICE Four load_if_any(const Span& span, int64_t first, int64_t end) {
+  return span.data != nullptr ? load_four(span, first, end) : Four{};
+}
+
+/// Four of a bias, as `element` holds them; zeros of one that there is not.
 MEZZO_DEVICE Four load_bias(const Span& bias, Element element, int64_t first, int64_t end) {
-  Four four = load_four(bias, first, end);
+  Four four = load_if_any(bias, first, end);
   for (int i = 0; i < 4; ++i) {
     four.at[i] = rounded(four.at[i], element);
   }

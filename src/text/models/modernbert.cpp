@@ -171,8 +171,11 @@ class ModernBertModel : public Encoder {
     return final_norm_->forward(x);
   }
 
-  /// Never: its blocks are fused on CPUs alone, and elsewhere take lengths that the CPU knows.
-  bool takes_unknown_lengths(const at::Device&, at::ScalarType, int64_t) const override { return false; }
+  /// Not where means are taken over the tokens of texts, or lengths are rounded up beyond the rotary tables.
+  bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override {
+    return config_.classifier_pooling != "mean" && max_seqlen <= config_.max_position_embeddings &&
+           encoder::can_attend_unknown(device, dtype, config_.hidden_size / config_.num_attention_heads, max_seqlen);
+  }
 
   void set_gradient_checkpointing(bool on) override { checkpointing_ = on; }
 

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/arguments.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/chunks.h"
+#include "kernels/cuda/mask.h"
+
+/// How the row-wise kernels take rows: a thread four columns at a time.
+namespace mezzo::encoder::MEZZO_CUDA {
+
+using namespace kernels::MEZZO_CUDA;  // the thin layer, elements, masks
+
+/// Of a block that is one of several of a row.
+constexpr int kTileThreads = 128;
+constexpr int64_t kTileColumns = 4 * kTileThreads;
+
+struct Place {
+  int64_t part, column;
+};
+
+/// Where a thread begins: of rows, or parts of them, that take ceil(columns / kTileColumns) blocks
+/// each. In 32 bits, which blocks are counted in: a GPU takes long to divide 64.
+MEZZO_DEVICE Place place_of(const Block& block, int64_t columns) {
+  const auto number = static_cast<uint32_t>(block.index()),
+             tiles = static_cast<uint32_t>(ceil_div(columns, kTileColumns));
+  return {number / tiles, number % tiles * kTileColumns + 4 * block.thread()};
+}
+
+/// A grid of such blocks.
+inline Grid tiles_of(int64_t parts, int64_t columns) { return {parts * ceil_div(columns, kTileColumns), kTileThreads}; }
+
+/// Calls `body(c)` at every fourth column; each thread of a block takes its own.
+template <class Body>
+MEZZO_DEVICE void for_columns(const Block& block, int64_t columns, const Body& body) {
+  for (int64_t c = 4 * block.thread(); c < columns; c += 4 * block.threads()) {
+    body(c);
+  }
+}
+
+/// What is behind the last column stays out of sums.
+MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column + i < columns; }
+
+/// Factors of elements `first` to `first + 3`, which two Philox blocks decide where
+/// rows are no multiple of four. Ones where nothing is dropped.
+MEZZO_DEVICE Four mask_four(const Mask& mask, int64_t first) {
+  if (mask.threshold == 0) {
+    return {{1, 1, 1, 1}};
+  }
+  Four four;
+  const auto skip = static_cast<int>(first % 4);
+  mask_factors(mask, first / 4, four.at);
+  if (skip != 0) {
+    float next[4];
+    mask_factors(mask, first / 4 + 1, next);
+    for (int shift = 0; shift < skip; ++shift) {
+      four = {{four.at[1], four.at[2], four.at[3], next[0]}};
+      next[0] = next[1];
+      next[1] = next[2];
+      next[2] = next[3];
+    }
+  }
+  return four;
+}
+
+/// The row of the mask that a row has.
+MEZZO_DEVICE int64_t mask_row(const int64_t* row_numbers, int64_t row) {
+  return row_numbers != nullptr ? row_numbers[row] : row;
+}
+
+/// A dropped element is 0 whatever it was.
+MEZZO_DEVICE float masked(float x, float factor) { return factor == 0 ? 0.0f : x * factor; }
+
+}  // namespace mezzo::encoder::MEZZO_CUDA

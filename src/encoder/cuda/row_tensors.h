@@ -1,0 +1,68 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "encoder/block_ops.h"
+#include "encoder/cuda/row_launchers.h"
+#include "kernels/cuda/tensors.h"
+
+/// Tensors as the row-wise kernels take them, and sums that they leave in parts.
+namespace mezzo::encoder::MEZZO_CUDA {
+
+inline const float* floats(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
+
+inline const int64_t* numbers(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr<int64_t>() : nullptr;
+}
+
+inline at::Tensor empty_rows(const at::Tensor& like, at::ScalarType dtype) {
+  return at::empty(like.sizes(), like.options().dtype(dtype));
+}
+
+/// Room for what backward needs, if it is asked for: `rows` and a number each.
+inline NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, const at::Tensor& rows) {
+  if (normalised == nullptr) {
+    return {span_of(output), nullptr, nullptr};
+  }
+  normalised->rows = rows;
+  normalised->rstd = at::empty({rows.size(0)}, rows.options());
+  return {span_of(output), rows.mutable_data_ptr<float>(), normalised->rstd.mutable_data_ptr<float>()};
+}
+
+inline at::Tensor column_sums(const at::Tensor& parts, Stream stream) {
+  const int64_t rows = parts.size(0), columns = parts.numel() / std::max<int64_t>(rows, 1);
+  if (rows == 0) {
+    return at::zeros(parts.sizes().slice(1), parts.options());
+  }
+  auto totals = at::empty(parts.sizes().slice(1), parts.options());
+  if (columns > 0) {
+    sum_columns({floats(parts), totals.mutable_data_ptr<float>(), rows, columns}, stream);
+  }
+  return totals;
+}
+
+/// The sums [3, H] of a backward pass, whose arguments lack only room for their parts.
+inline at::Tensor run_backward(NormBackwardArguments arguments, const at::TensorOptions& options, Stream stream) {
+  const auto parts =
+      at::empty({ceil_div(arguments.rows, kRowsOfBlock), 3, arguments.columns}, options.dtype(at::kFloat));
+  if (parts.numel() > 0) {
+    arguments.sums = parts.mutable_data_ptr<float>();
+    layer_norm_backward(arguments, stream);
+  }
+  return column_sums(parts, stream);
+}
+
+inline ActivationKind kind_of(Activation activation) {
+  switch (activation) {
+    case Activation::kGelu: return ActivationKind::kGelu;
+    case Activation::kGeluTanh: return ActivationKind::kGeluTanh;
+    case Activation::kRelu: return ActivationKind::kRelu;
+  }
+  TORCH_INTERNAL_ASSERT(false, "unknown activation");
+}
+
+}  // namespace mezzo::encoder::MEZZO_CUDA
