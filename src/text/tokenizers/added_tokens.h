@@ -21,6 +21,8 @@ struct AddedToken {
   bool normalized = true;    // found in the normalized text
   bool special = false;
   int32_t id = -1;
+
+  bool operator==(const AddedToken&) const = default;
 };
 
 /// A part of a text: an added token, or text between them (`id` is -1).

@@ -71,7 +71,7 @@ struct BertTokenizer::Impl {
         wordpiece(trie, spec.continuation_prefix, spec.max_chars_per_word, unk_id),
         normalizer(spec.options),
         splitter(only_split()) {
-    pad_id = base_id(spec.pad_token);
+    if (!spec.pad_token.empty()) pad_id = base_id(spec.pad_token);
     cls_id = base_id(spec.cls_token, spec.cls_id);
     sep_id = base_id(spec.sep_token, spec.sep_id);
     tokens = spec.vocab;
@@ -84,7 +84,8 @@ struct BertTokenizer::Impl {
 
   /// Refuses a vocabulary without the special tokens, by name, before anything is made of it.
   static TokenizerSpec checked(TokenizerSpec spec) {
-    std::vector<std::string> missing = {spec.unk_token, spec.pad_token, spec.cls_token, spec.sep_token};
+    std::vector<std::string> missing = {spec.unk_token, spec.cls_token, spec.sep_token};
+    if (!spec.pad_token.empty()) missing.insert(missing.begin() + 1, spec.pad_token);
     if (spec.needs_mask) missing.push_back(spec.mask_token);
     for (const auto& [token, id] : spec.vocab) std::erase(missing, token);
     std::string names;

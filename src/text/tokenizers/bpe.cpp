@@ -64,9 +64,9 @@ Bpe::Options Bpe::read_options(const JsonField& model) {
   if (!model["unk_token"].is_null()) options.unk_token = model["unk_token"].as_string();
   options.prefix = string_or_empty(model["continuing_subword_prefix"]);
   options.suffix = string_or_empty(model["end_of_word_suffix"]);
-  options.fuse_unk = model.bool_or("fuse_unk", false);
-  options.byte_fallback = model.bool_or("byte_fallback", false);
-  options.ignore_merges = model.bool_or("ignore_merges", false);
+  options.fuse_unk = model.bool_unless_null("fuse_unk", false);
+  options.byte_fallback = model.bool_unless_null("byte_fallback", false);
+  options.ignore_merges = model.bool_unless_null("ignore_merges", false);
   const JsonField dropout = model["dropout"];
   dropout.expect(dropout.is_null() || dropout.value() == 0.0, "null (a text always has the same ids)");
   return options;
@@ -80,10 +80,6 @@ bool Bpe::can_read_bytes(const JsonField& model) {
 Bpe::Bpe(const JsonField& model, bool reads_bytes)
     : options_(read_options(model)), reads_bytes_(reads_bytes), tokens_(read_json_vocab(model["vocab"])) {
   trie_ = DoubleArrayTrie(token_views(tokens_));
-  if (options_.unk_token) {
-    unk_id_ = trie_.find(*options_.unk_token);
-    model["unk_token"].expect(unk_id_ >= 0, "a token of the vocabulary");
-  }
   for (unsigned byte = 0; byte < 256; ++byte) {
     const char c = static_cast<char>(byte);
     std::string token;
@@ -93,6 +89,12 @@ Bpe::Bpe(const JsonField& model, bool reads_bytes)
       token = byte_token(byte);
     }
     byte_ids_[byte] = trie_.find(token);
+  }
+  if (options_.unk_token) {
+    unk_id_ = trie_.find(*options_.unk_token);
+    const bool has_all_bytes =
+        (reads_bytes_ || options_.byte_fallback) && std::ranges::all_of(byte_ids_, [](int32_t id) { return id >= 0; });
+    model["unk_token"].expect(unk_id_ >= 0 || has_all_bytes, "a token of the vocabulary, which lacks single bytes");
   }
   read_merges(model["merges"]);
   find_whole_words();
@@ -106,6 +108,7 @@ void Bpe::read_merges(const JsonField& field) {
     const nlohmann::json& value = field.value()[i];
     if (value.is_string()) {  // as older files have it
       const std::string_view text = value.get_ref<const std::string&>();
+      if (text.starts_with("#version")) continue;  // the first line of a merges.txt
       const size_t space = text.find(' ');
       if (space == text.npos || text.find(' ', space + 1) != text.npos) field.element(i).expect(false, "two tokens");
       add_merge(field, static_cast<uint32_t>(i), text.substr(0, space), text.substr(space + 1));

@@ -20,6 +20,48 @@ uint32_t little_endian(std::string_view bytes) {
   return n;
 }
 
+/// Follows which characters of the result tokenizers takes for the text's first: the result's characters go by those of
+/// the text in turn, whatever they are made of; what replaces fewer goes by the last of them.
+class FirstCharacter {
+ public:
+  explicit FirstCharacter(const NormalizedText& text) : text_(text) {}
+
+  /// @param part  of the text, in whose place stands what `out` has from `begin` on.
+  void add(std::string_view part, std::string_view out, size_t begin) {
+    const bool is_behind = source_ >= text_.from_first;
+    // What is lost is counted with the character before it, where there is one. If that was one more than it replaced,
+    // it now goes by the text's next.
+    if (begin == out.size() && is_more_ && is_behind) from_first_ = last_begin_;
+    if (begin == out.size() || is_behind) is_more_ = false;
+    if (is_behind) return;
+    size_t left = count(part);
+    for (size_t end = begin; end < out.size();) {
+      last_begin_ = end;
+      end = character_end(out, end);
+      is_more_ = left == 0;
+      if (is_more_ ? source_ <= text_.from_first : source_ < text_.from_first) from_first_ = end;
+      if (!is_more_) --left, source_ = character_end(text_.bytes, source_);
+    }
+    for (; left > 0 && !out.empty(); --left) source_ = character_end(text_.bytes, source_);
+  }
+
+  /// How many bytes of the result come from it.
+  size_t bytes() const { return from_first_; }
+
+ private:
+  static size_t count(std::string_view text) {
+    size_t found = 0;
+    for (size_t i = 0; i < text.size(); i = character_end(text, i)) ++found;
+    return found;
+  }
+
+  const NormalizedText& text_;
+  size_t source_ = 0;  // the character of the text by which the next one of the result goes
+  size_t from_first_ = 0;
+  size_t last_begin_ = 0;  // of the result's last character
+  bool is_more_ = false;   // whether that was one more than it replaced
+};
+
 /// Longer clusters are looked up by their code points.
 constexpr size_t kLongestCluster = 5;
 
@@ -58,7 +100,7 @@ std::string_view Charsmap::replacement(int64_t at) const {
   return rest.substr(0, rest.find('\0'));
 }
 
-bool Charsmap::append_replaced(std::string_view part, std::string& out) const {
+bool Charsmap::append_replacement(std::string_view part, std::string& out) const {
   const int64_t at = find(part);
   // A broken file may point behind the end, or into a character.
   const bool is_there = at >= 0 && static_cast<size_t>(at) <= replacements_.size() &&
@@ -69,25 +111,33 @@ bool Charsmap::append_replaced(std::string_view part, std::string& out) const {
 
 void Charsmap::normalize(NormalizedText& text) const {
   const std::string_view in = text.bytes;
+  FirstCharacter first(text);
   std::string out;
   out.reserve(in.size() + in.size() / 8);
   const auto is_ascii = [&](size_t i) { return i >= in.size() || static_cast<unsigned char>(in[i]) < 0x80; };
   for (size_t i = 0; i < in.size();) {
+    const size_t begin = out.size();
     if (is_ascii(i) && is_ascii(i + 1) && in[i] != '\r') {  // a cluster by itself
-      if (ascii_[static_cast<size_t>(in[i])] < 0 || !append_replaced(in.substr(i, 1), out)) out.push_back(in[i]);
+      if (ascii_[static_cast<size_t>(in[i])] < 0 || !append_replacement(in.substr(i, 1), out)) out.push_back(in[i]);
+      first.add(in.substr(i, 1), out, begin);
       ++i;
       continue;
     }
     const std::string_view cluster = in.substr(i, grapheme_length(in.substr(i)));
     i += cluster.size();
-    if (cluster.size() <= kLongestCluster && append_replaced(cluster, out)) continue;
+    if (cluster.size() <= kLongestCluster && append_replacement(cluster, out)) {
+      first.add(cluster, out, begin);
+      continue;
+    }
     for (const char *p = cluster.data(), *next = p; p != cluster.data() + cluster.size(); p = next) {
       decode_utf8(next);
       const std::string_view c(p, static_cast<size_t>(next - p));
-      if (!append_replaced(c, out)) out.append(c);
+      const size_t begin_of_character = out.size();
+      if (!append_replacement(c, out)) out.append(c);
+      first.add(c, out, begin_of_character);
     }
   }
-  text.bytes = std::move(out);
+  text = {std::move(out), first.bytes()};
 }
 
 }  // namespace mezzo::text

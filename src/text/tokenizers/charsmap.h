@@ -26,7 +26,7 @@ class Charsmap : public Normalizer {
   /// Where the replacement lies of the shortest key that `text` starts with; -1: none.
   int64_t find(std::string_view text) const;
   std::string_view replacement(int64_t at) const;
-  bool append_replaced(std::string_view part, std::string& out) const;
+  bool append_replacement(std::string_view part, std::string& out) const;
 
   std::vector<uint32_t> units_;
   std::string replacements_;

@@ -155,6 +155,7 @@ std::string ClassDocument::token(const char* key) const {
   for (const NamedToken& token : tokens_) {
     if (std::string_view(token.key) == key) return token.content;
   }
+  files_->named(key).expect(false, "a token, which a " + name_ + " needs");
   return "";
 }
 
@@ -217,7 +218,8 @@ json ClassDocument::xlm_roberta(GivenFiles& given) const {
   json vocab = std::move(given.document["model"]["vocab"]);
   size_t unk_id = 3;
   if (name_ == "CamembertTokenizer") {
-    unk_id = find_unk(vocab, [&](const json& entry) { return entry[0] == token("unk_token"); }, 0);
+    const std::string unk = token("unk_token");
+    unk_id = find_unk(vocab, [&](const json& entry) { return entry[0] == unk; }, 0);
   }
   return words_between_spaces(find_charsmap(given.normalizer()), unigram_model(std::move(vocab), unk_id));
 }
@@ -252,8 +254,10 @@ json ClassDocument::deberta(GivenFiles& given) const {
   size_t unk_id = 1;
   if (config_.has("unk_id")) unk_id = static_cast<size_t>(config_["unk_id"].as_id());
   if (given.unk_id >= 0) unk_id = static_cast<size_t>(given.unk_id);
-  unk_id =
-      find_unk(vocab, [&](const json& entry) { return entry[0] == token("unk_token") && entry[1] == 0.0; }, unk_id);
+  if (!files_->is_dropped("unk_token")) {
+    const std::string unk = token("unk_token");
+    unk_id = find_unk(vocab, [&](const json& entry) { return entry[0] == unk && entry[1] == 0.0; }, unk_id);
+  }
   json normalizers = json::array();
   if (config_.bool_or("do_lower_case", false)) normalizers.push_back({{"type", "Lowercase"}});
   normalizers.push_back({{"type", "Replace"}, {"pattern", {{"Regex", "\\s{2,}|[\\n\\r\\t]"}}}, {"content", " "}});

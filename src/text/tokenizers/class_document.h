@@ -40,7 +40,7 @@ struct GivenFiles {
 class ClassDocument {
  public:
   ClassDocument(const std::string& name, const TokenizerConfig& config, std::vector<NamedToken> tokens)
-      : name_(name), config_(config.root()), tokens_(std::move(tokens)) {}
+      : name_(name), files_(&config), config_(config.root()), tokens_(std::move(tokens)) {}
 
   /// Of the document that is given counts "model" with vocab and merges, and the charsmap of "normalizer".
   /// @throws c10::ValueError  naming file and key of what does not fit the class.
@@ -50,6 +50,7 @@ class ClassDocument {
   nlohmann::json post_processor(const PipelineSpec::FindId& find) const;
 
  private:
+  /// @throws c10::ValueError  naming file and key, where the files say that there is no such token.
   std::string token(const char* key) const;
   nlohmann::json in_fairseq_order(nlohmann::json pieces) const;
   nlohmann::json roberta(nlohmann::json& given) const;
@@ -60,6 +61,7 @@ class ClassDocument {
   nlohmann::json words_between_spaces(nlohmann::json normalizer, nlohmann::json model) const;
 
   std::string name_;
+  const TokenizerConfig* files_;
   JsonField config_;
   std::vector<NamedToken> tokens_;
 };

@@ -17,10 +17,34 @@
 namespace mezzo::text {
 namespace {
 
+/// Where the characters end that a text begins with, made of its first one by itself: the last of them may have been
+/// composed with what is behind.
+size_t end_of_first(std::string_view text, std::string_view first) {
+  return first.empty() ? 0 : character_end(text, first.size() - 1);
+}
+
+/// Normalizes characters one by one.
+/// @param append  appends to the string what it makes of a text.
+template <class Append>
+void normalize_each(NormalizedText& text, const Append& append) {
+  const std::string_view in = text.bytes;
+  std::string out;
+  out.reserve(in.size());
+  append(in.substr(0, text.from_first), out);
+  const size_t from_first = out.size();
+  append(in.substr(text.from_first), out);
+  text = {std::move(out), from_first};
+}
+
 class FormNormalizer : public Normalizer {
  public:
   explicit FormNormalizer(NormalizationForm form) : form_(form) {}
-  void normalize(NormalizedText& text) const override { to_normalization_form(text.bytes, form_); }
+  void normalize(NormalizedText& text) const override {
+    std::string first = text.bytes.substr(0, text.from_first);
+    to_normalization_form(first, form_);
+    to_normalization_form(text.bytes, form_);
+    text.from_first = end_of_first(text.bytes, first);
+  }
 
  private:
   NormalizationForm form_;
@@ -28,10 +52,11 @@ class FormNormalizer : public Normalizer {
 
 class LowercaseNormalizer : public Normalizer {
  public:
-  void normalize(NormalizedText& text) const override {
-    std::string out;
-    out.reserve(text.bytes.size());
-    for (const char *p = text.bytes.data(), *end = p + text.bytes.size(); p != end;) {
+  void normalize(NormalizedText& text) const override { normalize_each(text, append_lower); }
+
+ private:
+  static void append_lower(std::string_view text, std::string& out) {
+    for (const char *p = text.data(), *end = p + text.size(); p != end;) {
       if (static_cast<unsigned char>(*p) < 0x80) {
         const char c = *p++;
         out.push_back(c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c);
@@ -42,7 +67,6 @@ class LowercaseNormalizer : public Normalizer {
       if (of.lower_length == 0) out.append(start, p);
       for (const char32_t c : unicode::sequence(of.lower_offset, of.lower_length)) append_utf8(out, c);
     }
-    text.bytes = std::move(out);
   }
 };
 
@@ -51,10 +75,9 @@ class StripNormalizer : public Normalizer {
   StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
   void normalize(NormalizedText& text) const override {
     if (right_) text.bytes.resize(trim_end(text.bytes).size());
-    if (!left_) return;
-    const size_t before = text.bytes.size() - trim_begin(text.bytes).size();
+    const size_t before = left_ ? text.bytes.size() - trim_begin(text.bytes).size() : 0;
     text.bytes.erase(0, before);
-    if (before > 0) text.at_start = false;
+    text.from_first = bytes_behind(std::min(text.from_first, text.bytes.size() + before), before);
   }
 
  private:
@@ -63,18 +86,14 @@ class StripNormalizer : public Normalizer {
 
 class StripAccentsNormalizer : public Normalizer {
  public:
-  void normalize(NormalizedText& text) const override {
-    std::string out;
-    out.reserve(text.bytes.size());
-    for (const char *p = text.bytes.data(), *end = p + text.bytes.size(); p != end;) {
+  void normalize(NormalizedText& text) const override { normalize_each(text, append_bare); }
+
+ private:
+  static void append_bare(std::string_view text, std::string& out) {
+    for (const char *p = text.data(), *end = p + text.size(); p != end;) {
       const char* const start = p;
-      if (!(unicode::properties(decode_utf8(p)).flags & unicode::kCombiningMark)) {
-        out.append(start, p);
-      } else if (out.empty()) {
-        text.at_start = false;
-      }
+      if (!(unicode::properties(decode_utf8(p)).flags & unicode::kCombiningMark)) out.append(start, p);
     }
-    text.bytes = std::move(out);
   }
 };
 
@@ -82,7 +101,9 @@ class PrependNormalizer : public Normalizer {
  public:
   explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
   void normalize(NormalizedText& text) const override {
-    if (!text.bytes.empty()) text.bytes.insert(0, prefix_);
+    if (text.bytes.empty()) return;
+    text.bytes.insert(0, prefix_);
+    if (text.from_first > 0) text.from_first += prefix_.size();
   }
 
  private:
@@ -98,24 +119,15 @@ class ReplaceNormalizer : public Normalizer {
     const std::string_view in = text.bytes;
     std::string out;
     out.reserve(in.size());
+    size_t from_first = 0;
     for (size_t i = 0; i < in.size();) {
       const size_t length = pattern_(in.substr(i));
-      if (length == 0) {
-        const char* p = in.data() + i;
-        decode_utf8(p);
-        out.append(in.substr(i, static_cast<size_t>(p - in.data()) - i));
-        i = static_cast<size_t>(p - in.data());
-        continue;
-      }
-      if (i == 0) {
-        const char* p = in.data();
-        decode_utf8(p);
-        if (static_cast<size_t>(p - in.data()) < length || content_.empty()) text.at_start = false;
-      }
-      out.append(content_);
-      i += length;
+      const size_t end = length > 0 ? i + length : character_end(in, i);
+      out.append(length > 0 ? std::string_view(content_) : in.substr(i, end - i));
+      if (end <= text.from_first) from_first = out.size();  // what takes a match's place goes by its last character
+      i = end;
     }
-    text.bytes = std::move(out);
+    text = {std::move(out), from_first};
   }
 
  private:
@@ -126,7 +138,11 @@ class ReplaceNormalizer : public Normalizer {
 class BertTextNormalizer : public Normalizer {
  public:
   explicit BertTextNormalizer(const BertTokenizerOptions& options) : normalizer_(options) {}
-  void normalize(NormalizedText& text) const override { text.bytes = normalizer_.normalize(text.bytes); }
+  void normalize(NormalizedText& text) const override {
+    const std::string first = normalizer_.normalize(std::string_view(text.bytes).substr(0, text.from_first));
+    text.bytes = normalizer_.normalize(text.bytes);
+    text.from_first = end_of_first(text.bytes, first);
+  }
 
  private:
   BertNormalizer normalizer_;

@@ -1,6 +1,7 @@
 // What makes the text that a tokenizer's model reads: the section "normalizer" of tokenizer.json.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,8 +14,18 @@ namespace mezzo::text {
 /// A text that is being normalized: valid UTF-8.
 struct NormalizedText {
   std::string bytes;
-  bool at_start = true;  // whether its first character comes from the first of the text that was given
+  size_t from_first = 0;  // how many bytes, from its start on, come from the first character of the text to encode
 };
+
+/// Where the character ends that byte `i` belongs to; the text's end for a byte behind it.
+inline size_t character_end(std::string_view text, size_t i) {
+  const auto continues = [&] { return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };
+  for (++i; continues();) ++i;
+  return i < text.size() ? i : text.size();
+}
+
+/// What is left of the bytes from the first character behind the first `offset` bytes.
+inline size_t bytes_behind(size_t from_first, size_t offset) { return from_first > offset ? from_first - offset : 0; }
 
 class Normalizer {
  public:

@@ -80,7 +80,7 @@ GivenFiles read_files(const fs::path& folder, const std::string& name) {
   }
   const fs::path path = need("vocab.txt");  // an MPNetTokenizer's
   json vocab = json::object();
-  for (const auto& [token, id] : read_vocab_txt(path).vocab) vocab[token] = id;
+  for (const auto& [token, id] : read_vocab_txt(path).vocab) vocab[token] = static_cast<uint32_t>(id);
   return {path.string(), {{"model", {{"vocab", std::move(vocab)}}}}};
 }
 
@@ -116,14 +116,18 @@ PipelineSpec read_pipeline_folder(const fs::path& folder, const TokenizerConfig&
 
   ClassDefaults defaults = as_is ? ClassDefaults() : defaults_of(name);
   if (given.extra) defaults.extra = *given.extra;
-  if (as_is) defaults.tokens = given.named;
+  if (as_is) {
+    defaults.tokens = given.named;
+    const auto padding = read_padding_token(JsonField(given.document, spec.source, ""));
+    if (padding) defaults.tokens.push_back({"pad_token", *padding});
+  }
   std::vector<NamedToken> tokens;  // by what the files say of them
   for (const char* key : kSpecialTokens) {
     const auto otherwise = std::ranges::find_if(
         defaults.tokens, [&](const NamedToken& token) { return std::string_view(token.key) == key; });
     if (const auto named = config.named_token(key)) {
       tokens.push_back({key, named->content});
-    } else if (otherwise != defaults.tokens.end()) {
+    } else if (otherwise != defaults.tokens.end() && !config.is_dropped(key)) {
       tokens.push_back(*otherwise);
     }
   }
@@ -134,8 +138,13 @@ PipelineSpec read_pipeline_folder(const fs::path& folder, const TokenizerConfig&
     spec.document = std::move(given.document);
   } else {
     const ClassDocument document(name, config, tokens);
+    json post_processor = given.document.value("post_processor", json());
     spec.document = document.make(given);
-    spec.post_processor = [document](const PipelineSpec::FindId& find) { return document.post_processor(find); };
+    if (name == "AlbertTokenizer" && !post_processor.is_null()) {  // that class makes its own before the file's is set
+      spec.document["post_processor"] = std::move(post_processor);
+    } else {
+      spec.post_processor = [document](const PipelineSpec::FindId& find) { return document.post_processor(find); };
+    }
   }
   // Where there is a tokenizer.json transformers leaves these settings alone, and so do classes that write the
   // post-processor last.

@@ -73,7 +73,7 @@ class PipelineTokenizer::ModelSink : public WordSink {
  public:
   ModelSink(const TokenModel& model, size_t limit, std::vector<int32_t>& ids)
       : model_(model), limit_(limit), ids_(ids) {}
-  void add(std::string_view word, bool) override { model_.append_ids(word, ids_); }
+  void add(std::string_view word, size_t) override { model_.append_ids(word, ids_); }
   bool full() const override { return ids_.size() > limit_; }
 
  private:
@@ -87,27 +87,28 @@ void PipelineTokenizer::append_ids(std::string_view text, size_t limit, std::vec
   std::string repaired;
   if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   ModelSink sink(*model_, limit, ids);
-  const auto append_normalized = [&](std::string_view normalized, bool at_start) {
+  const auto append_normalized = [&](std::string_view normalized, size_t from_first) {
     added_.normalized().split(normalized, [&](TextSplit split) {
       if (sink.full()) return;
       if (split.id >= 0) {
         ids.push_back(split.id);
       } else {
-        pre_tokenizer_.split(split.text, at_start && split.text.data() == normalized.data(), sink);
+        const auto offset = static_cast<size_t>(split.text.data() - normalized.data());
+        pre_tokenizer_.split(split.text, bytes_behind(from_first, offset), sink);
       }
     });
   };
   added_.raw().split(text, [&](TextSplit split) {
     if (sink.full()) return;
-    const bool at_start = split.text.data() == text.data();
+    const size_t from_first = split.text.data() == text.data() ? character_end(text, 0) : 0;
     if (split.id >= 0) {
       ids.push_back(split.id);
     } else if (normalizer_.empty()) {
-      append_normalized(split.text, at_start);
+      append_normalized(split.text, from_first);
     } else {
-      NormalizedText normalized{std::string(split.text), at_start};
+      NormalizedText normalized{std::string(split.text), from_first};
       normalizer_.normalize(normalized);
-      append_normalized(normalized.bytes, normalized.at_start);
+      append_normalized(normalized.bytes, normalized.from_first);
     }
   });
 }

@@ -6,6 +6,7 @@
 #include "text/io/utf8.h"
 #include "text/tokenizers/byte_level.h"
 #include "text/tokenizers/gpt2_pattern.h"
+#include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/pattern.h"
 #include "text/tokenizers/unicode.h"
 #include "text/tokenizers/white_space.h"
@@ -18,13 +19,14 @@ namespace {
 enum class CharKind { kWord, kOtherWord, kAlone, kGap };
 
 template <class KindOf>
-void split_by_kind(std::string_view text, bool at_start, const KindOf& kind_of, WordSink& out) {
+void split_by_kind(std::string_view text, size_t from_first, const KindOf& kind_of, WordSink& out) {
   const char* const begin = text.data();
   const char* const end = begin + text.size();
   const char* word = begin;  // where the word begins that p is in, or p
   CharKind last = CharKind::kGap;
   const auto end_word = [&](const char* p) {
-    if (word != p) out.add({word, static_cast<size_t>(p - word)}, at_start && word == begin);
+    if (word != p)
+      out.add({word, static_cast<size_t>(p - word)}, bytes_behind(from_first, static_cast<size_t>(word - begin)));
     word = p;
   };
   for (const char *p = begin, *next = p; p != end; p = next) {
@@ -41,8 +43,8 @@ class KindPreTokenizer : public PreTokenizer {
  public:
   using KindOf = CharKind (*)(char32_t);
   explicit KindPreTokenizer(KindOf kind_of) : kind_of_(kind_of) {}
-  void split(std::string_view text, bool at_start, WordSink& out) const override {
-    split_by_kind(text, at_start, kind_of_, out);
+  void split(std::string_view text, size_t from_first, WordSink& out) const override {
+    split_by_kind(text, from_first, kind_of_, out);
   }
 
  private:
@@ -78,24 +80,29 @@ class ByteLevelPreTokenizer : public PreTokenizer {
 
   void leave_bytes() { leave_bytes_ = true; }
 
-  void split(std::string_view text, bool at_start, WordSink& out) const override {
+  void split(std::string_view text, size_t from_first, WordSink& out) const override {
     std::string prefixed;
     if (add_prefix_space_ && !text.starts_with(' ')) {
       prefixed.reserve(text.size() + 1);
       prefixed.append(1, ' ').append(text);
       text = prefixed;
+      if (from_first > 0) ++from_first;
     }
     std::string characters;
-    for (bool first = at_start; !text.empty() && !out.full(); first = false) {
+    while (!text.empty() && !out.full()) {
       const std::string_view word = text.substr(0, use_regex_ ? gpt2_word_length(text) : text.size());
       text.remove_prefix(word.size());
       if (leave_bytes_) {
-        out.add(word, first);
+        out.add(word, from_first);
       } else {
+        const size_t first = std::min(from_first, word.size());
         characters.clear();
-        append_byte_characters(word, characters);
-        out.add(characters, first);
+        append_byte_characters(word.substr(0, first), characters);
+        const size_t first_characters = characters.size();
+        append_byte_characters(word.substr(first), characters);
+        out.add(characters, first_characters);
       }
+      from_first = bytes_behind(from_first, word.size());
     }
   }
 
@@ -111,32 +118,40 @@ class MetaspacePreTokenizer : public PreTokenizer {
   MetaspacePreTokenizer(std::string replacement, PrependScheme scheme, bool splits)
       : replacement_(std::move(replacement)), scheme_(scheme), splits_(splits) {}
 
-  void split(std::string_view text, bool at_start, WordSink& out) const override {
+  void split(std::string_view text, size_t from_first, WordSink& out) const override {
     std::string replaced;
     replaced.reserve(text.size() + 2 * replacement_.size() + text.size() / 4);
     const bool has_prefix = text.starts_with(' ') || text.starts_with(replacement_);
-    if (!has_prefix && (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && at_start))) {
+    if (!has_prefix && (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && from_first > 0))) {
       replaced.append(replacement_);
     }
-    while (true) {
-      const size_t space = text.find(' ');
-      replaced.append(text.substr(0, space));
-      if (space == text.npos) break;
-      replaced.append(replacement_);
-      text.remove_prefix(space + 1);
-    }
+    const size_t first = std::min(from_first, text.size());
+    append_replaced(text.substr(0, first), replaced);
+    if (from_first > 0) from_first = replaced.size();
+    append_replaced(text.substr(first), replaced);
     if (!splits_) {
-      out.add(replaced, at_start);
+      out.add(replaced, from_first);
       return;
     }
-    for (std::string_view rest = replaced; !rest.empty() && !out.full(); at_start = false) {
+    for (std::string_view rest = replaced; !rest.empty() && !out.full();) {
       const size_t length = std::min(rest.find(replacement_, 1), rest.size());
-      out.add(rest.substr(0, length), at_start);
+      out.add(rest.substr(0, length), from_first);
       rest.remove_prefix(length);
+      from_first = bytes_behind(from_first, length);
     }
   }
 
  private:
+  void append_replaced(std::string_view text, std::string& out) const {
+    while (true) {
+      const size_t space = text.find(' ');
+      out.append(text.substr(0, space));
+      if (space == text.npos) break;
+      out.append(replacement_);
+      text.remove_prefix(space + 1);
+    }
+  }
+
   std::string replacement_;
   PrependScheme scheme_;
   bool splits_;
@@ -150,12 +165,12 @@ class SplitPreTokenizer : public PreTokenizer {
   SplitPreTokenizer(Pattern pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
 
-  void split(std::string_view text, bool at_start, WordSink& out) const override {
+  void split(std::string_view text, size_t from_first, WordSink& out) const override {
     const std::vector<Part> parts = merged(find_parts(text));
     for (const Part& part : parts) {
       if (out.full()) return;
       if (part.begin == part.end || (behavior_ == Behavior::kRemoved && part.is_match)) continue;
-      out.add(text.substr(part.begin, part.end - part.begin), at_start && part.begin == 0);
+      out.add(text.substr(part.begin, part.end - part.begin), bytes_behind(from_first, part.begin));
     }
   }
 
@@ -265,14 +280,15 @@ std::unique_ptr<PreTokenizer> read_metaspace(const JsonField& field) {
              : name == "never" ? PrependScheme::kNever
                                : PrependScheme::kFirst;
     // An older file's setting beside it must say the same.
-    if (field.has("add_prefix_space")) {
+    if (!field["add_prefix_space"].is_null()) {
       field["add_prefix_space"].expect(field["add_prefix_space"].as_bool() || scheme == PrependScheme::kNever,
                                        "true, or prepend_scheme \"never\"");
     }
-  } else if (!field.bool_or("add_prefix_space", true)) {
+  } else if (!field.bool_unless_null("add_prefix_space", true)) {
     scheme = PrependScheme::kNever;
   }
-  return std::make_unique<MetaspacePreTokenizer>(replacement.as_string(), scheme, field.bool_or("split", true));
+  return std::make_unique<MetaspacePreTokenizer>(replacement.as_string(), scheme,
+                                                 field.bool_unless_null("split", true));
 }
 
 }  // namespace
@@ -325,28 +341,28 @@ bool PreTokenizerSequence::leave_bytes() {
   return byte_level != nullptr;
 }
 
-void PreTokenizerSequence::split_from(size_t step, std::string_view text, bool at_start, WordSink& out) const {
+void PreTokenizerSequence::split_from(size_t step, std::string_view text, size_t from_first, WordSink& out) const {
   if (text.empty()) return;
   if (step == steps_.size()) {
-    out.add(text, at_start);
+    out.add(text, from_first);
     return;
   }
   if (step + 1 == steps_.size()) {
-    steps_[step]->split(text, at_start, out);
+    steps_[step]->split(text, from_first, out);
     return;
   }
   struct Next : WordSink {
     Next(const PreTokenizerSequence& steps, size_t next, WordSink& sink)
         : sequence(steps), step_behind(next), out_behind(sink) {}
-    void add(std::string_view word, bool is_start) override {
-      sequence.split_from(step_behind, word, is_start, out_behind);
+    void add(std::string_view word, size_t first) override {
+      sequence.split_from(step_behind, word, first, out_behind);
     }
     bool full() const override { return out_behind.full(); }
     const PreTokenizerSequence& sequence;
     size_t step_behind;
     WordSink& out_behind;
   } next(*this, step + 1, out);
-  steps_[step]->split(text, at_start, next);
+  steps_[step]->split(text, from_first, next);
 }
 
 }  // namespace mezzo::text

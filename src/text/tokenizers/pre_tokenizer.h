@@ -2,6 +2,7 @@
 // tokenizer.json.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -15,9 +16,10 @@ class WordSink {
  public:
   virtual ~WordSink() = default;
 
-  /// @param word      valid UTF-8, not empty; read before this returns.
-  /// @param at_start  whether its first character comes from the first of the text that was encoded.
-  virtual void add(std::string_view word, bool at_start) = 0;
+  /// @param word        valid UTF-8, not empty; read before this returns.
+  /// @param from_first  how many bytes, from its start on, come from the first character of the text to encode; may be
+  ///     more than it has.
+  virtual void add(std::string_view word, size_t from_first) = 0;
 
   /// True to stop early.
   virtual bool full() const { return false; }
@@ -26,7 +28,7 @@ class WordSink {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  virtual void split(std::string_view text, bool at_start, WordSink& out) const = 0;
+  virtual void split(std::string_view text, size_t from_first, WordSink& out) const = 0;
 };
 
 /// Pre-tokenizers, each of which splits what the one before has made.
@@ -41,11 +43,11 @@ class PreTokenizerSequence {
   /// of its own (ByteLevel): for a model that reads bytes. False where that is not the last step.
   bool leave_bytes();
 
-  void split(std::string_view text, bool at_start, WordSink& out) const { split_from(0, text, at_start, out); }
+  void split(std::string_view text, size_t from_first, WordSink& out) const { split_from(0, text, from_first, out); }
 
  private:
   void add(const JsonField& field);
-  void split_from(size_t step, std::string_view text, bool at_start, WordSink& out) const;
+  void split_from(size_t step, std::string_view text, size_t from_first, WordSink& out) const;
 
   std::vector<std::unique_ptr<PreTokenizer>> steps_;
 };

@@ -5,6 +5,7 @@
 #include <span>
 #include <string_view>
 #include <system_error>
+#include <unordered_map>
 #include <vector>
 
 #include "text/io/json_file.h"
@@ -126,8 +127,15 @@ void TokenizerConfig::read_special_tokens(TokenizerSpec& spec) const {
                                    {"cls_token", &spec.cls_token},
                                    {"sep_token", &spec.sep_token},
                                    {"mask_token", &spec.mask_token}}) {
-    if (!named(key).is_null()) *token = read_added_token(named(key), /*special=*/true).content;
+    if (is_dropped(key)) {
+      const bool can_be_missing = token == &spec.pad_token || token == &spec.mask_token;
+      named(key).expect(can_be_missing, "a token, which a BertTokenizer needs");
+      token->clear();
+    } else if (const auto files_token = named_token(key)) {
+      *token = files_token->content;
+    }
   }
+  spec.needs_mask = !spec.mask_token.empty();
 }
 
 TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json,
@@ -147,8 +155,7 @@ TokenList TokenizerConfig::added_tokens(TokenList from_tokenizer_json,
   TokenList list;
   if (as_is) list = std::move(from_tokenizer_json);
   for (const AddedToken& token : decoder) list.add_or_replace(token);
-  if (as_is && !exists_) return list;
-  add_named(as_is ? std::vector<NamedToken>() : defaults, extra, list);
+  add_named(defaults, extra, list);
   return list;
 }
 
@@ -198,9 +205,12 @@ TokenList TokenizerConfig::read_added_tokens_json() const {
   if (!is_there(path)) return list;
   const std::string file = path.string();
   const json document = read_json(path);
+  const std::set<std::string> special = special_contents();
   for (const auto& [content, id] : JsonField(document, file, "").as_object().items()) {
     AddedToken token;
     token.content = content;
+    token.special = special.contains(content);
+    token.normalized = !token.special;
     token.id = JsonField(id, file, quoted_token(content)).as_id();
     check_token_length(file, content);
     list.add_if_new(token);
@@ -208,33 +218,84 @@ TokenList TokenizerConfig::read_added_tokens_json() const {
   return list;
 }
 
+JsonField TokenizerConfig::extra_tokens() const {
+  const JsonField extra = named("extra_special_tokens");
+  const bool takes_older = extra.value().empty() && config_.contains("additional_special_tokens");
+  return takes_older ? named("additional_special_tokens") : extra;
+}
+
+std::set<std::string> TokenizerConfig::special_contents() const {
+  std::set<std::string> contents;
+  const auto add = [&](const JsonField& field, bool is_in_map) {
+    if (field.value().is_string() || (is_in_map && field.value().is_object())) {
+      contents.insert(read_added_token(field, /*special=*/true).content);
+    }
+  };
+  for (const char* key : kSpecialTokens) add(named(key), is_in_map_.contains(key));
+  const JsonField extra = extra_tokens();
+  if (extra.value().is_array()) {
+    for (size_t i = 0; i < extra.value().size(); ++i) add(extra.element(i), is_in_map_.contains(extra.name()));
+  }
+  return contents;
+}
+
+namespace {
+
+/// Adds tokens to a list. Of several that have one content and differ the last counts, but what was in the list
+/// before stays as it is.
+class LastOfEqualTokens {
+ public:
+  explicit LastOfEqualTokens(TokenList& list) : list_(list) {}
+
+  void add(const AddedToken& token) {
+    if (list_.add_if_new(token)) {
+      added_[token.content] = {token};
+      return;
+    }
+    const auto before = added_.find(token.content);
+    if (before == added_.end() || std::ranges::count(before->second, token) > 0) return;
+    before->second.push_back(token);
+    list_.add_or_replace(token);
+  }
+
+ private:
+  TokenList& list_;
+  std::unordered_map<std::string, std::vector<AddedToken>> added_;  // by content; as many as flags can differ
+};
+
+}  // namespace
+
 void TokenizerConfig::add_named(const std::vector<NamedToken>& defaults,
                                 const std::vector<AddedToken>& extra,
                                 TokenList& list) const {
+  LastOfEqualTokens tokens(list);
   for (const char* key : kSpecialTokens) {
-    if (!root()[key].is_null()) {
-      list.add_if_new(read_added_token(root()[key], /*special=*/true));
+    if (const auto token = named_token(key)) {
+      tokens.add(*token);
       continue;
     }
     const auto named_so = [&](const NamedToken& token) { return std::string_view(token.key) == key; };
     const auto found = std::ranges::find_if(defaults, named_so);
-    if (found == defaults.end() || found->content.empty()) continue;
-    list.add_if_new({found->content, false, found->lstrip, false, /*normalized=*/false, /*special=*/true});
+    if (is_dropped(key) || found == defaults.end() || found->content.empty()) continue;
+    tokens.add({found->content, false, found->lstrip, false, /*normalized=*/false, /*special=*/true});
   }
   for (const auto& [key, value] : config_.items()) {
     if (!key.ends_with("_token") || !(value.is_string() || value.is_object())) continue;
-    list.add_if_new(read_added_token(root()[key], /*special=*/true));
+    tokens.add(read_added_token(named(key), /*special=*/true));
   }
-  const bool has_extra = config_.contains("extra_special_tokens") || config_.contains("additional_special_tokens");
-  for (const AddedToken& token : has_extra ? std::vector<AddedToken>() : extra) list.add_if_new(token);
-  for (const char* key : {"extra_special_tokens", "additional_special_tokens"}) {
-    const JsonField field = named(key);
-    if (field.is_null()) continue;
-    field.expect(field.value().is_structured(), "a list of tokens");
+  const auto add_all = [&](const JsonField& field) {
+    field.expect(field.is_null() || field.value().is_structured(), "a list of tokens");
     for (const auto& [name, value] : field.value().items()) {
-      list.add_if_new(
-          read_added_token(JsonField(value, field.file(), std::string(key) + "." + name), /*special=*/true));
+      tokens.add(read_added_token(JsonField(value, field.file(), field.name() + "." + name), /*special=*/true));
     }
+  };
+  // An object gives names to tokens of the model's own; only a list takes the place of the class's.
+  const JsonField field = extra_tokens(), older = named("additional_special_tokens");
+  add_all(field);
+  if (field.value().is_object() && field.name() != older.name() && older.value().is_array()) {
+    add_all(older);
+  } else if (field.value().is_object() || (field.is_null() && !config_.contains(field.name()))) {
+    for (const AddedToken& token : extra) tokens.add(token);
   }
 }
 

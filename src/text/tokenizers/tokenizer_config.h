@@ -44,14 +44,24 @@ class TokenizerConfig {
   /// transformers writes 10^30 where there is no limit.
   int64_t model_max_length() const;
 
-  /// Names of special tokens; a name that the config lacks keeps its value.
+  /// Names of a BertTokenizer's special tokens; a name that the config lacks keeps its value, and one that it drops
+  /// becomes empty.
   void read_special_tokens(TokenizerSpec& spec) const;
+
+  /// A named special token, which errors tell the file of.
+  JsonField named(const std::string& key) const {
+    return JsonField(config_, is_in_map_.contains(key) ? map_file_ : file_, "")[key];
+  }
+
+  /// Whether the files name null: no such token, also where the class has one.
+  bool is_dropped(const char* key) const { return config_.contains(key) && config_[key].is_null(); }
 
   /// What a named special token (such as "unk_token") is, or nullopt where no file says so.
   std::optional<AddedToken> named_token(const char* key) const;
 
   /// The added tokens in the order in which transformers adds them.
-  /// @param defaults  of the class; those of them that the files name go by the files.
+  /// @param defaults  of the class, or of a tokenizer.json taken as it is; those of them that the files name or drop go
+  ///     by the files.
   /// @param extra     of the class, where the files have no extra special tokens.
   TokenList added_tokens(TokenList from_tokenizer_json,
                          bool as_is,
@@ -69,10 +79,12 @@ class TokenizerConfig {
 
   TokenList read_added_tokens_json() const;
 
-  /// A named token, which errors tell the file of.
-  JsonField named(const std::string& key) const {
-    return JsonField(config_, is_in_map_.contains(key) ? map_file_ : file_, "")[key];
-  }
+  /// "extra_special_tokens", or, where that is empty, what stands under its older name.
+  JsonField extra_tokens() const;
+
+  /// The tokens that the files call special, as transformers compares them with added_tokens.json: an object counts in
+  /// special_tokens_map.json alone.
+  std::set<std::string> special_contents() const;
 
   void add_named(const std::vector<NamedToken>& defaults, const std::vector<AddedToken>& extra, TokenList& list) const;
 

@@ -18,6 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+/// An empty token is none.
+json token_or_null(const std::string& token) { return token.empty() ? json() : json(token); }
+
 }  // namespace
 
 TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
@@ -33,13 +36,13 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
 
   TokenizerSpec spec;
   TokenList added;
-  json truncation;
+  json lengths = json::object();
   if (as_is) {
-    spec = read_tokenizer_json(tokenizer_json, added, truncation);
+    spec = read_tokenizer_json(tokenizer_json, added, lengths);
     spec.options.model_max_length(config.model_max_length());
     spec.needs_mask = false;
   } else if (has_tokenizer_json) {
-    TokenizerSpec full = read_tokenizer_json(tokenizer_json, added, truncation);
+    TokenizerSpec full = read_tokenizer_json(tokenizer_json, added, lengths);
     spec.source = std::move(full.source);
     spec.vocab = std::move(full.vocab);
     spec.options = config.options();
@@ -47,18 +50,25 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
     spec = read_vocab_txt(vocab_txt);
     spec.options = config.options();
   }
+  const JsonField sections(lengths, spec.source, "");
+  std::vector<NamedToken> named;
   if (!as_is) {
     config.read_special_tokens(spec);
-  } else if (!config.root()["pad_token"].is_null()) {
-    spec.pad_token = read_added_token(config.root()["pad_token"], /*special=*/true).content;
+    named = {{"unk_token", spec.unk_token},
+             {"sep_token", spec.sep_token},
+             {"pad_token", spec.pad_token},
+             {"cls_token", spec.cls_token},
+             {"mask_token", spec.mask_token}};
+  } else if (config.is_dropped("pad_token")) {
+    spec.pad_token.clear();
+  } else if (const auto token = config.named_token("pad_token")) {
+    spec.pad_token = token->content;
+  } else if (const auto padding = read_padding_token(sections)) {
+    spec.pad_token = *padding;
+    named = {{"pad_token", *padding}};
   }
-  const std::vector<NamedToken> named = {{"unk_token", spec.unk_token},
-                                         {"sep_token", spec.sep_token},
-                                         {"pad_token", spec.pad_token},
-                                         {"cls_token", spec.cls_token},
-                                         {"mask_token", spec.mask_token}};
   spec.added_tokens = config.added_tokens(std::move(added), as_is, named).tokens();
-  spec.truncation_side = config.truncation_side(JsonField(truncation, spec.source, "truncation"));
+  spec.truncation_side = config.truncation_side(sections["truncation"]);
   return spec;
 }
 
@@ -87,10 +97,10 @@ void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length,
                  {"tokenize_chinese_chars", spec.options.tokenize_chinese_chars()},
                  {"strip_accents", nullptr},
                  {"unk_token", spec.unk_token},
-                 {"pad_token", spec.pad_token},
+                 {"pad_token", token_or_null(spec.pad_token)},
                  {"cls_token", spec.cls_token},
                  {"sep_token", spec.sep_token},
-                 {"mask_token", spec.mask_token}};
+                 {"mask_token", token_or_null(spec.mask_token)}};
   if (spec.options.strip_accents()) config["strip_accents"] = *spec.options.strip_accents();
   if (model_max_length != 0) config["model_max_length"] = model_max_length;
   if (spec.truncation_side == TruncationSide::kLeft) config["truncation_side"] = "left";

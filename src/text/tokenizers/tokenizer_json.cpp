@@ -82,6 +82,12 @@ void check_tokenizer_json_sections(const JsonField& root) {
   }
 }
 
+std::optional<std::string> read_padding_token(const JsonField& root) {
+  const JsonField padding = root["padding"];
+  if (padding.is_null()) return std::nullopt;
+  return padding["pad_token"].as_string();
+}
+
 TokenList read_tokenizer_json_added_tokens(const JsonField& root) {
   TokenList list;
   const JsonField field = root["added_tokens"];
@@ -91,7 +97,8 @@ TokenList read_tokenizer_json_added_tokens(const JsonField& root) {
     entry.allowed_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token = read_added_token(entry, /*special=*/false);
     token.id = entry["id"].as_id();
-    entry.expect(list.add_if_new(token), "a token that is not listed before");
+    entry.expect(list.add_if_new(token),
+                 "a token that is not listed before, but " + quoted_token(token.content) + " is there twice");
   }
   return list;
 }
@@ -122,7 +129,7 @@ bool is_bert_document(const json& document) {
           (type_is("post_processor", "TemplateProcessing") && pieces("single") == 3 && pieces("pair") == 5));
 }
 
-TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added, json& truncation) {
+TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added, json& lengths) {
   TokenizerSpec spec;
   spec.source = path.string();
   const json document = read_json(path);
@@ -143,7 +150,7 @@ TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& 
   spec.continuation_prefix = model["continuing_subword_prefix"].as_string();
   spec.max_chars_per_word = read_max_chars_per_word(model);
   added = read_tokenizer_json_added_tokens(root);
-  truncation = root["truncation"].value();
+  lengths = {{"truncation", root["truncation"].value()}, {"padding", root["padding"].value()}};
   return spec;
 }
 

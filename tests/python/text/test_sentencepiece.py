@@ -96,6 +96,23 @@ def test_folder_loads_as_auto_tokenizer_loads_it(model_type, name, file, model, 
         assert_same_ids(ours, AutoTokenizer.from_pretrained(str(folder / "saved")), texts)
 
 
+@pytest.mark.parametrize("config, files", [
+    ({"mask_token": "[MASK]"}, {}), ({}, {"special_tokens_map.json": {"mask_token": {"content": "[MASK]", "lstrip": True}}}),
+    ({"mask_token": None, "unk_token": None}, {})], ids=str)
+def test_special_tokens_in_added_tokens_json(config, files, trained, tmp_path):
+    for file, content in {"added_tokens.json": {"[MASK]": 1500}, **files}.items():
+        (tmp_path / file).write_text(json.dumps(content))
+    ours = write_folder(tmp_path, "deberta-v2", "DebertaV2Tokenizer", "spm.model", trained("deberta"), {"do_lower_case": True, **config})
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path))
+    assert_same_ids(ours, theirs, ["a [MASK] b", "a  [MASK]b [mask]", "[CLS] a"])
+    assert ours.vocab_size == len(theirs) == 1501
+
+
+def test_null_is_refused_where_the_order_of_the_pieces_needs_the_token(trained, tmp_path):
+    with pytest.raises(ValueError, match="tokenizer_config.json: pad_token must be a token, which a XLMRobertaTokenizer needs, got nothing"):
+        write_folder(tmp_path, "xlm-roberta", "XLMRobertaTokenizer", "sentencepiece.bpe.model", trained("plain"), {"pad_token": None})
+
+
 def changed(model, change):
     message = messages.ModelProto()
     message.ParseFromString(model)

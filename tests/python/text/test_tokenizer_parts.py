@@ -297,6 +297,15 @@ def test_unigram_folder_loads_as_auto_tokenizer_loads_it(name, model_type, confi
         assert_saved_alike(ours, folder / "saved", model_type, texts)
 
 
+def test_metaspace_asks_where_each_word_begins_behind_a_charsmap(unigram, fortunes, tmp_path):
+    tokenizer = copy_of(unigram)
+    tokenizer.pre_tokenizer = P.Sequence([P.Digits(True), P.Punctuation(), P.Metaspace(prepend_scheme="first")])
+    rng = random.Random(22)
+    starts = ["½", "ﷺ", "\u200b", "\u200b\x07", "\x07½", "e\u0301", "①.", "㎏1", "…", "\u3000", "가\u11a8", "\r\n", "h"]
+    texts = ["".join(rng.choice(starts) for _ in range(rng.randint(1, 4))) + rng.choice(["", "hello", " 1"]) for _ in range(1000)]
+    assert_same_ids(loaded(tmp_path, tokenizer), tokenizer, [*starts, *texts, *fortunes[::97]])
+
+
 # --- WordPiece, and single parts
 # ---------------------------------------------------------------------------------
 

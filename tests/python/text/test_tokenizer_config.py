@@ -1,0 +1,220 @@
+"""What the files beside a vocabulary say of special and added tokens, and rare settings of tokenizer.json: the ids of
+tokenizers and transformers, from vocabularies of single characters."""
+import json
+import random
+
+import _mezzo
+import pytest
+from support import assert_same_ids, assert_same_pairs
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import AutoTokenizer
+
+N, P = normalizers, pre_tokenizers
+LETTERS = "abdehlnoprstuvw19.!-_éß漢⁄"
+TEXTS = ["", " ", "hello", "a <mask>  b", "a<new> b [MASK]b", "<s> a</s>", " <pad>a <unk>", "<S> A <MASK> [mask]", "[UNK] [CLS] a [SEP] [PAD]",
+         "p h p", "a <s>NOTUSED b", "漢 é! a-b", "q ζ"]
+UNIGRAM = [*["<s>", "<pad>", "</s>", "<unk>", "<mask>", "[CLS]", "[SEP]", "[UNK]", "[PAD]", "▁"], *LETTERS]
+WORDPIECE = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>", "[CLS]", "[SEP]", "[PAD]", "[MASK]", *LETTERS, *("##" + c for c in LETTERS)]
+
+
+def unigram():
+    return Tokenizer(models.Unigram([(token, -float(i)) for i, token in enumerate(UNIGRAM)], unk_id=3))
+
+
+def byte_level(**options):
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(P.ByteLevel.alphabet()), "he"]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, [("h", "e")], **options))
+    tokenizer.pre_tokenizer = P.ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def wordpiece():
+    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(WORDPIECE)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = N.BertNormalizer(), P.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 6), ("[CLS]", 5))
+    tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+    return tokenizer
+
+
+TOKENIZERS = {"AlbertTokenizer": unigram, "BertTokenizer": wordpiece, "CamembertTokenizer": unigram, "DebertaV2Tokenizer": unigram,
+              "MPNetTokenizer": wordpiece, "PreTrainedTokenizerFast": byte_level, "RobertaTokenizer": byte_level,
+              "XLMRobertaTokenizer": unigram}
+
+
+def write_files(folder, name, tokenizer=None, config=None, **files):
+    """A folder of a class: with tokenizer.json, or what `files` gives by names without their ends."""
+    folder.mkdir(exist_ok=True)
+    if tokenizer is not None:
+        (folder / "tokenizer.json").write_text(tokenizer if isinstance(tokenizer, str) else tokenizer.to_str())
+    files["tokenizer_config"] = {"tokenizer_class": name, **(config or {})}
+    for file, content in files.items():
+        (folder / f"{file}.json").write_text(json.dumps(content))
+    return folder
+
+
+def assert_loads_alike(folder, texts=TEXTS):
+    ours, theirs = _mezzo.Tokenizer.from_pretrained(str(folder)), AutoTokenizer.from_pretrained(str(folder))
+    assert_same_ids(ours, theirs, texts)
+    assert_same_pairs(ours, theirs, texts)
+    assert ours.vocab_size == len(theirs)
+    assert ours.pad_id == (-1 if theirs.pad_token is None else theirs.pad_token_id)
+    (folder / "saved").mkdir()
+    ours.save(str(folder / "saved"))
+    again = _mezzo.Tokenizer.from_pretrained(str(folder / "saved"))
+    assert again.encode_batch(texts) == ours.encode_batch(texts) and again.pad_id == ours.pad_id
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_mpnet_reads_vocab_txt(line_end, tmp_path):
+    write_files(tmp_path, "MPNetTokenizer")
+    (tmp_path / "vocab.txt").write_bytes("".join(token + line_end for token in WORDPIECE).encode())
+    assert_loads_alike(tmp_path)
+
+
+# --- special tokens
+# ------------------------------------------------------------------------------------------------
+
+def added(content, **flags):
+    return {"__type": "AddedToken", "content": content, "lstrip": False, "rstrip": False, "single_word": False,
+            "normalized": False, "special": True, **flags}
+
+
+@pytest.mark.parametrize("name, key", [
+    ("RobertaTokenizer", "unk_token"), ("RobertaTokenizer", "mask_token"), ("RobertaTokenizer", "pad_token"),
+    ("XLMRobertaTokenizer", "mask_token"), ("XLMRobertaTokenizer", "unk_token"), ("XLMRobertaTokenizer", "pad_token"),
+    ("DebertaV2Tokenizer", "unk_token"), ("DebertaV2Tokenizer", "mask_token"), ("CamembertTokenizer", "mask_token"),
+    ("AlbertTokenizer", "pad_token"), ("MPNetTokenizer", "mask_token"), ("MPNetTokenizer", "pad_token"),
+    ("BertTokenizer", "pad_token"), ("BertTokenizer", "mask_token"), ("PreTrainedTokenizerFast", "pad_token")])
+def test_null_drops_a_classs_token(name, key, tmp_path):
+    tokenizer = TOKENIZERS[name]()
+    assert_loads_alike(write_files(tmp_path / "config", name, tokenizer, {key: None}))
+    assert_loads_alike(write_files(tmp_path / "map", name, tokenizer, {key: "h"}, special_tokens_map={key: None}))
+
+
+@pytest.mark.parametrize("name, key", [("RobertaTokenizer", "cls_token"), ("BertTokenizer", "unk_token"), ("CamembertTokenizer", "eos_token"),
+                                       ("MPNetTokenizer", "unk_token"), ("XLMRobertaTokenizer", "bos_token")])
+def test_null_is_refused_by_key_where_a_class_needs_the_token(name, key, tmp_path):
+    write_files(tmp_path, name, TOKENIZERS[name](), {key: None})
+    with pytest.raises(ValueError, match=f"tokenizer_config.json: {key} must be a token, which a {name} needs, got nothing"):
+        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("config", [
+    {"bos_token": "<s>", "cls_token": added("<s>", rstrip=True)}, {"bos_token": added("<s>", rstrip=True), "cls_token": "<s>"},
+    {"bos_token": added("<s>", rstrip=True)}, {"mask_token": added("<mask>", lstrip=True), "extra_special_tokens": ["<mask>"]},
+    {"sep_token": added("</s>", lstrip=True), "added_tokens_decoder": {"2": added("</s>")}}], ids=str)
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "MPNetTokenizer", "XLMRobertaTokenizer"])
+def test_of_special_tokens_with_one_content_the_last_counts(name, config, tmp_path):
+    assert_loads_alike(write_files(tmp_path, name, TOKENIZERS[name](), config), [*TEXTS, "a  <s>  b </s>  c <mask>  d"])
+
+
+@pytest.mark.parametrize("files", [
+    {}, {"config": {"mask_token": "[MASK]"}}, {"special_tokens_map": {"mask_token": {"content": "[MASK]", "lstrip": True}}},
+    {"config": {"mask_token": added("[MASK]")}}, {"config": {"extra_special_tokens": ["[MASK]"]}},
+    {"config": {"additional_special_tokens": ["[MASK]"]}}], ids=str)
+def test_added_tokens_json_goes_by_what_the_other_files_call_special(files, tmp_path):
+    folder = write_files(tmp_path, "BertTokenizer", added_tokens={"<new>": len(WORDPIECE), "[MASK]": 8}, **files)
+    (folder / "vocab.txt").write_text("\n".join(WORDPIECE))
+    assert_loads_alike(folder)
+
+
+@pytest.mark.parametrize("extra", [{"extra_special_tokens": {"x_token": "h"}}, {"additional_special_tokens": {"x_token": "h"}},
+                                   {"extra_special_tokens": {"x_token": "h"}, "additional_special_tokens": ["p"]},
+                                   {"extra_special_tokens": ["h"], "additional_special_tokens": ["p"]}, {"extra_special_tokens": None},
+                                   {"extra_special_tokens": [], "additional_special_tokens": ["p"]}], ids=str)
+def test_only_a_list_replaces_a_classs_extra_tokens(extra, tmp_path):
+    assert_loads_alike(write_files(tmp_path, "CamembertTokenizer", unigram(), extra))
+
+
+@pytest.mark.parametrize("name", ["PreTrainedTokenizerFast", "RobertaTokenizer", "BertTokenizer", "bert document"])
+@pytest.mark.parametrize("config", [{}, {"pad_token": "<s>"}, {"pad_token": None}], ids=str)
+def test_padding_of_tokenizer_json_names_the_pad_token(name, config, tmp_path):
+    tokenizer = wordpiece() if name == "bert document" else TOKENIZERS[name]()
+    tokenizer.enable_padding(pad_token="h", pad_id=tokenizer.token_to_id("h"))
+    assert_loads_alike(write_files(tmp_path, "PreTrainedTokenizerFast" if name == "bert document" else name, tokenizer, config))
+
+
+def test_special_tokens_map_counts_without_tokenizer_config_json(tmp_path):
+    folder = write_files(tmp_path, "", byte_level(), special_tokens_map={"mask_token": "<new>"})
+    (folder / "tokenizer_config.json").unlink()
+    assert_loads_alike(folder)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_albert_keeps_the_post_processor_of_tokenizer_json(given, tmp_path):
+    tokenizer = unigram()
+    if given:
+        tokenizer.post_processor = processors.TemplateProcessing("<s> $A:1", "$A </s> $B:1", [("<s>", 0), ("</s>", 2)])
+    assert_loads_alike(write_files(tmp_path, "AlbertTokenizer", tokenizer))
+
+
+# --- Metaspace at the start
+# ----------------------------------------------------------------------------------------
+
+NORMALIZERS = [None, N.NFKC(), N.NFKD(), N.NFC(), N.NFD(), N.Prepend("a1-"), N.BertNormalizer(), N.BertNormalizer(strip_accents=False, lowercase=False),
+               N.Lowercase(), N.Strip(), N.Sequence([N.NFD(), N.StripAccents()]), N.Sequence([N.Prepend(" 1a"), N.Strip()]),
+               N.Sequence([N.Prepend("a1"), N.Replace("1", "-9-")]), N.Replace("he", "1-1"), N.Replace("h", "1-1"), N.Replace("h", ""),
+               N.Replace(Regex(r"\s+"), "- "), N.Sequence([N.NFKC(), N.Replace("1", "9.9"), N.Prepend("-")])]
+SPLITS = [[], [P.Digits(individual_digits=True)], [P.Punctuation()], [P.WhitespaceSplit()], [P.ByteLevel(add_prefix_space=True)],
+          [P.Split("l", "merged_with_next"), P.Metaspace(replacement="_", prepend_scheme="first")]]
+STARTS = ["½", "ﷺ", "\u200b", "\x07a", "\u0301", "e\u0301", "é", "漢", "각", "가\u11a8", "ﬁ", "İ", "h", "he", " he", "  ", "1", "<new>", "<s>", "①", "≠", "\u0344", "㎏", "…",
+          "\u2126", "\u3000"]
+
+
+def first_texts(seed, count=150):
+    rng = random.Random(seed)
+    return [rng.choice(STARTS) + "".join(rng.choice(STARTS + list(LETTERS)) for _ in range(rng.randint(0, 8))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_metaspace_asks_where_each_word_begins(split, tmp_path):
+    characters = sorted({*"".join(STARTS), *LETTERS, *"▁_ \u0338\u0301\u0323", *P.ByteLevel.alphabet(), *map(chr, range(0x600, 0x660))})
+    for i, normalizer in enumerate(NORMALIZERS):
+        tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), *((c, -1.0) for c in characters)], unk_id=0))
+        if normalizer is not None:
+            tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = P.Sequence([*split, P.Metaspace(prepend_scheme="first")])
+        tokenizer.add_tokens([AddedToken("<s>", normalized=False), AddedToken("<new>", normalized=True)])
+        folder = write_files(tmp_path / str(i), "PreTrainedTokenizerFast", tokenizer)
+        ours, theirs = _mezzo.Tokenizer.from_pretrained(str(folder)), Tokenizer.from_file(str(folder / "tokenizer.json"))
+        assert_same_ids(ours, theirs, [*STARTS, *first_texts(i)])
+
+
+# --- what tokenizers takes for unset, and messages
+# ----------------------------------------------------------------------
+
+def changed(tokenizer, change):
+    document = json.loads(tokenizer.to_str())
+    change(document)
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize("tokenizer, change", [
+    *((byte_level, lambda d, key=key: d["model"].update({key: None})) for key in ("fuse_unk", "ignore_merges", "byte_fallback")),
+    *((unigram, lambda d, key=key: d.update(pre_tokenizer={"type": "Metaspace", "replacement": "▁", key: None}))
+      for key in ("split", "add_prefix_space")),
+    (byte_level, lambda d: d["model"].update(merges=["#version: 0.2", "h e"])),
+    (byte_level, lambda d: d["model"].update(unk_token="<none>")),
+], ids=["fuse_unk", "ignore_merges", "byte_fallback", "split", "add_prefix_space", "#version", "unk_token"])
+def test_what_tokenizers_does_without_is_not_asked_for(tokenizer, change, tmp_path):
+    document = changed(tokenizer(), change)
+    folder = write_files(tmp_path, "PreTrainedTokenizerFast", document)
+    ours = _mezzo.Tokenizer.from_pretrained(str(folder))
+    assert_same_ids(ours, Tokenizer.from_str(document), TEXTS)
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda d: d["added_tokens"].reverse(), 'the added token "<y>" is listed with the id 263 but its place in the vocabulary is 262; '
+                                            "list each added token once, those that the vocabulary lacks in the order of their ids"),
+    (lambda d: d["added_tokens"][1].update(id=300), 'the added token "<y>" is listed with the id 300 but its place .* is 263; .* without a gap'),
+    (lambda d: d["added_tokens"].append(d["added_tokens"][0]), r'added_tokens\[2\] must be a token that is not listed before, but "<x>" is there twice'),
+    (lambda d: d["model"]["vocab"].update(he=400), 'the added token "<x>" would get the id 262, since the vocabulary has that many tokens, '
+                                                   "but its ids go up to 400; give its tokens the ids from 0 on without gaps"),
+    (lambda d: (d["model"].update(unk_token="<none>"), d["model"]["vocab"].pop("z")),
+     'model.unk_token must be a token of the vocabulary, which lacks single bytes, got "<none>"')])
+def test_messages_say_what_added_tokens_must_be(change, message, tmp_path):
+    tokenizer = byte_level()
+    tokenizer.add_tokens(["<x>", "<y>"])
+    write_files(tmp_path, "PreTrainedTokenizerFast", changed(tokenizer, change))
+    with pytest.raises(ValueError, match=message):
+        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
