@@ -80,6 +80,7 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
 
 at::Tensor ModelSession::run(const TextSpans& rows) {
   const auto tokenized = text::tokenize(*tokenizer_, rows.texts, rows.text_pairs, max_length_);
+  text::check_has_tokens(tokenized, [&](int64_t row) { return fmt::format("text {}", num_texts_ + row + 1); });
   num_cut_ += tokenized.truncated;
   num_texts_ += static_cast<int64_t>(rows.texts.size());
   text::InferenceShare share;

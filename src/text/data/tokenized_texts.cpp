@@ -42,4 +42,13 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
   return tokenized;
 }
 
+void check_has_tokens(const TokenizedTexts& texts, const std::function<std::string(int64_t)>& place) {
+  const auto found = std::ranges::find_if(texts.ids, [](const std::vector<int32_t>& ids) { return ids.empty(); });
+  if (found == texts.ids.end()) {
+    return;
+  }
+  TORCH_CHECK_VALUE(false, place(found - texts.ids.begin()), ": the tokenizer makes no token of this text, not even a ",
+                    "special one; remove it, or give tokenizer.json a post_processor that adds special tokens");
+}
+
 }  // namespace mezzo::text

@@ -134,8 +134,15 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
   }
 }
 
-TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& tokenizer, const Dataset& dataset) {
+/// @param file  that the dataset is from; empty for a part of the training file.
+TokenizedTexts tokenize_dataset(const TrainConfig& config,
+                                const Tokenizer& tokenizer,
+                                const Dataset& dataset,
+                                const std::filesystem::path& file) {
   TokenizedTexts texts = tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length);
+  check_has_tokens(texts, [&](int64_t row) {
+    return fmt::format("{}:{}", (file.empty() ? config.train : file).string(), dataset.lines.at(row));
+  });
   texts.targets = dataset.targets;
   return texts;
 }
@@ -164,9 +171,9 @@ RunSetup set_up_run(const TrainConfig& config) {
 
   const Datasets data = load_datasets(config, *model_config, setup.notes);
   setup.task = data.task;
-  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
-  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
-  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
+  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train, config.train);
+  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev, config.dev);
+  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test, config.test);
   const int64_t truncated = setup.train.truncated + setup.dev.truncated + setup.test.truncated;
   setup.notes.push_back(fmt::format("{} training, {} dev and {} test texts in {}", setup.train.ids.size(),
                                     setup.dev.ids.size(), setup.test.ids.size(), setup.task->summary()));

@@ -222,6 +222,10 @@ def load_tokenizer_json(folder, change, tokens):
     return _mezzo.BertTokenizer.from_pretrained(str(folder)), theirs
 
 
+def without_added_tokens(document):
+    document["added_tokens"], document["padding"] = [], None  # whose pad_token transformers adds
+
+
 def set_path(*path_and_value):
     *path, last, value = path_and_value
 
@@ -248,7 +252,7 @@ def set_path(*path_and_value):
         set_path("model", "continuing_subword_prefix", "not there"),
         set_path("model", "unk_token", "the"),
         set_path("post_processor", {"type": "BertProcessing", "sep": ["[SEP]", 102], "cls": ["[CLS]", 101]}),
-        set_path("added_tokens", []),
+        without_added_tokens,
     ],
     ids=["plain", "unclean", "cased", "accents", "no-chinese", "7-chars", "0-chars", "no-prefix", "prefix-a",
          "absent-prefix", "other-unk", "bert-processing", "no-added-tokens"],

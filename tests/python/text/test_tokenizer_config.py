@@ -5,7 +5,7 @@ import random
 
 import _mezzo
 import pytest
-from support import assert_same_ids, assert_same_pairs
+from support import assert_same_ids, assert_same_pairs, mezzo, random_bert
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
@@ -218,3 +218,17 @@ def test_messages_say_what_added_tokens_must_be(change, message, tmp_path):
     write_files(tmp_path, "PreTrainedTokenizerFast", changed(tokenizer, change))
     with pytest.raises(ValueError, match=message):
         _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+
+
+def test_a_text_without_any_token_is_refused_by_its_row(tmp_path):
+    tokenizer = byte_level()
+    tokenizer.normalizer = N.Strip()
+    random_bert(tmp_path, hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=16, vocab_size=300)
+    write_files(tmp_path, "PreTrainedTokenizerFast", tokenizer)
+    (tmp_path / "rows.csv").write_text("text,label\nhe,0\n  ,1\nhello,1\n")
+    (tmp_path / "texts.txt").write_text("he\n  \n")
+    done = mezzo("train", "--model", tmp_path, "--train", tmp_path / "rows.csv", "--dev-ratio", 0, "--output", tmp_path / "out", check=False)
+    what = "the tokenizer makes no token of this text, not even a special one; remove it, or give tokenizer.json a post_processor"
+    assert done.returncode != 0 and f"{tmp_path}/rows.csv:3: {what}" in done.stderr, done.stderr
+    done = mezzo("predict", "--model", tmp_path, "--data", tmp_path / "texts.txt", check=False)
+    assert done.returncode != 0 and f"text 2: {what}" in done.stderr, done.stderr

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,5 +27,11 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::string> texts,
                         std::span<const std::string> text_pairs,
                         int64_t max_length);
+
+/// Refuses a text of which the tokenizer makes no token, as one without special tokens makes of " ": a model has
+/// nothing to read there.
+/// @param place  names a text, by its number from 0.
+/// @throws c10::ValueError  naming the first.
+void check_has_tokens(const TokenizedTexts& texts, const std::function<std::string(int64_t)>& place);
 
 }  // namespace mezzo::text
