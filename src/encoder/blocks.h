@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "encoder/activation.h"
 #include "encoder/packed_attention.h"
 #include "kernels/dropout_site.h"
 
@@ -11,8 +12,6 @@
 /// node of the graph with its backward written by hand (encoder/fused). All follow autocast as the
 /// compositions do. T rows, H hidden units, F feed-forward units, B sequences.
 namespace mezzo::encoder {
-
-enum class Activation { kGelu, kGeluTanh, kRelu };
 
 /// Scale and shift of a layer normalisation: `weight` and `bias` [H].
 struct LayerNormParams {

@@ -57,7 +57,7 @@ TEST_F(SimdKernelsTest, ActivationsAreTheirFormulas) {
       [](double x) { return x / 2 * std::erfc(-x / std::numbers::sqrt2); },
       [](double x) { return x / (1 + std::exp(-std::sqrt(8 / std::numbers::pi) * (x + 0.044715 * x * x * x))); },
       [](double x) { return std::fmax(x, 0); }};
-  for (const auto kind : {ActivationKind::kGelu, ActivationKind::kGeluTanh, ActivationKind::kRelu}) {
+  for (const auto kind : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
     for (const int64_t columns : {1, 7, 64, 101}) {
       SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(kind) << ", columns " << columns);
       const int64_t rows = 3;
@@ -176,7 +176,7 @@ TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
     const Numbers product = normal(2 * rows * columns), bias = normal(2 * columns), grad = normal(rows * columns);
     Numbers output(grad.size()), again(grad), grad_product(product.size()), sums(bias.size()),
         scratch(static_cast<size_t>(kernels_.row_scratch(columns)));
-    GatedActivation op{read(product), bias.data(), ActivationKind::kGelu, {}, nullptr, write(output)};
+    GatedActivation op{read(product), bias.data(), Activation::kGelu, {}, nullptr, write(output)};
     kernels_.gated_activation(op, 0, rows, columns, scratch.data());
     op.output = write(again);  // where the gradient lies
     kernels_.gated_activation_backward({op, read(again), write(grad_product)}, 0, rows, columns, sums.data(),

@@ -110,7 +110,7 @@ at::Tensor gated_activation(const at::Tensor& product,
              output = at::empty({rows, columns}, product.options());
   const GatedActivation op{.product = read_span(product),
                            .bias = bias_values.const_data_ptr<float>(),
-                           .kind = kind_of(activation),
+                           .kind = activation,
                            .dropout = dropout_of(dropout),
                            .row_numbers = numbers(row_numbers),
                            .output = write_span(output)};
@@ -132,7 +132,7 @@ ActivationGradients gated_activation_backward(const at::Tensor& grad,
              grad_product = empty_rows(product, product.scalar_type());
   const GatedActivationBackward op{.forward = {.product = read_span(product),
                                                .bias = bias_values.const_data_ptr<float>(),
-                                               .kind = kind_of(activation),
+                                               .kind = activation,
                                                .dropout = dropout_of(dropout),
                                                .row_numbers = numbers(row_numbers),
                                                .output = write_span(grad)},

@@ -162,7 +162,7 @@ at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Ac
   const auto bias_values = rounded_bias(bias, product.scalar_type()), output = at::empty_like(product);
   const BiasActivation op{.product = read_span(product),
                           .bias = bias_values.const_data_ptr<float>(),
-                          .kind = kind_of(activation),
+                          .kind = activation,
                           .output = write_span(output)};
   for_rows(product.size(0), product.size(1), [&](int64_t begin, int64_t end, float*) {
     simd_kernels().bias_activation(op, begin, end, product.size(1));
@@ -178,7 +178,7 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
   const auto bias_values = rounded_bias(bias, product.scalar_type()), output = at::empty_like(product);
   const BiasActivationBackward op{.product = read_span(product),
                                   .bias = bias_values.const_data_ptr<float>(),
-                                  .kind = kind_of(activation),
+                                  .kind = activation,
                                   .grad_output = read_span(grad),
                                   .grad_product = write_span(grad),
                                   .output = write_span(output)};

@@ -10,6 +10,7 @@
 
 #include "encoder/block_ops.h"
 #include "encoder/cpu/simd/kernels.h"
+#include "encoder/row_tensors.h"
 #include "kernels/cpu/share_out.h"
 
 /// How what is computed row by row is shared out among threads.
@@ -50,29 +51,12 @@ at::Tensor for_rows_with_sums(int64_t rows, int64_t columns, int64_t num_sums, c
   return partial.select(0, 0);
 }
 
-inline at::Tensor empty_rows(const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty(like.sizes(), like.options().dtype(dtype));
-}
-
 /// Room for what backward needs, if it is asked for.
 inline void make_room(Normalised* normalised, const at::Tensor& rows) {
   if (normalised != nullptr) {
     normalised->rows = rows;
     normalised->rstd = at::empty({rows.size(0)}, at::kFloat);
   }
-}
-
-inline const int64_t* numbers(const at::Tensor& row_numbers) {
-  return row_numbers.defined() ? row_numbers.const_data_ptr<int64_t>() : nullptr;
-}
-
-inline ActivationKind kind_of(Activation activation) {
-  switch (activation) {
-    case Activation::kGelu: return ActivationKind::kGelu;
-    case Activation::kGeluTanh: return ActivationKind::kGeluTanh;
-    case Activation::kRelu: return ActivationKind::kRelu;
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown activation");
 }
 
 }  // namespace mezzo::encoder::cpu

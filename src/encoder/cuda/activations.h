@@ -11,13 +11,13 @@ struct ValueAndSlope {
   float value, slope;
 };
 
-MEZZO_DEVICE ValueAndSlope activate(float x, ActivationKind kind) {
+MEZZO_DEVICE ValueAndSlope activate(float x, Activation kind) {
   switch (kind) {
-    case ActivationKind::kGelu: {
+    case Activation::kGelu: {
       const float cumulative = 0.5f * ::erfcf(-x * 0.70710678f), density = 0.39894228f * ::expf(-0.5f * x * x);
       return {x * cumulative, cumulative + x * density};
     }
-    case ActivationKind::kGeluTanh: {
+    case Activation::kGeluTanh: {
       constexpr float kScale = 0.79788456f, kCube = 0.044715f;
       const float t = ::tanhf(kScale * (x + kCube * x * x * x));
       return {0.5f * x * (1 + t), 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * kScale * (1 + 3 * kCube * x * x)};

@@ -1,8 +1,8 @@
 #include "encoder/cuda/norm_rows.h"
 #include "encoder/cuda/row_launchers.h"
 
-// The forward passes read what they normalise once,
-// and write its result, and for backward its normalised rows, once.
+// The forward passes read what they normalise once, and write its result, and for backward its
+// normalised rows, once.
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {

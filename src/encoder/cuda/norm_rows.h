@@ -47,17 +47,12 @@ MEZZO_DEVICE void finish_norm(const Block& block,
   const float variance = block_sum(block, squares, scratch) / static_cast<float>(columns);
   const float rstd = 1 / ::sqrtf(variance + norm.eps);
   for_columns(block, columns, [&](int64_t c) {
-    const Four weight = load_four(norm.weight, c, columns), bias = load_if_any(norm.bias, c, columns);
+    const Four weight = load_four(norm.weight, c, columns), bias = load_if_any(norm.bias, c, columns),
+               factors = mask_four(output_mask, begin + c);
     Four normalised{}, output{};
     for (int i = 0; i < 4; ++i) {
       normalised.at[i] = counts(c, i, columns) ? (row[c + i] - mean) * rstd : 0;
-      output.at[i] = normalised.at[i] * weight.at[i] + bias.at[i];
-    }
-    if (output_mask.threshold != 0) {
-      const Four factors = mask_four(output_mask, begin + c);
-      for (int i = 0; i < 4; ++i) {
-        output.at[i] = masked(output.at[i], factors.at[i]);
-      }
+      output.at[i] = masked(normalised.at[i] * weight.at[i] + bias.at[i], factors.at[i]);
     }
     store_four(to.output, begin + c, end, output);
     if (to.normalised != nullptr) {

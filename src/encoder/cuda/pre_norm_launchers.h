@@ -37,7 +37,7 @@ void residual_dropout_backward(const ResidualDropoutBackwardArguments& arguments
 struct GatedActivationArguments {
   Span product;  ///< [rows, 2 columns]
   Span bias;     ///< [2 columns], or none
-  ActivationKind kind;
+  Activation kind;
   Mask mask;
   const int64_t* row_numbers;
   Span output;  ///< [rows, columns]; backward: holds its gradient before

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "encoder/activation.h"
 #include "kernels/cuda/arguments.h"
 
 /// The row-wise kernels of the encoder, each queued on a stream of the current device. Rows are
@@ -89,11 +90,9 @@ struct AddToRowsArguments {
 };
 void add_to_rows(const AddToRowsArguments& arguments, Stream stream);
 
-enum class ActivationKind : int { kGelu, kGeluTanh, kRelu };
-
 struct ActivationArguments {
   Span product, bias;
-  ActivationKind kind;
+  Activation kind;
   Span output;
   Span grad;    ///< backward: of the output; becomes that of the product
   float* sums;  ///< backward: [ceil(rows / kRowsOfSum), columns], of the product's gradients

@@ -119,14 +119,14 @@ void add_to_rows(const at::Tensor& to, const at::Tensor& numbers, const at::Tens
   }
   const OnDeviceOf device(to);
   const auto values = rows.contiguous();
-  add_to_rows({span_of(to), MEZZO_CUDA::numbers(numbers), span_of(values), rows.size(0), rows.size(1)}, device.stream);
+  add_to_rows({span_of(to), encoder::numbers(numbers), span_of(values), rows.size(0), rows.size(1)}, device.stream);
 }
 
 at::Tensor bias_activation(const at::Tensor& product, const at::Tensor& bias, Activation activation) {
   const OnDeviceOf device(product);
   const auto bias_values = bias.contiguous(), output = at::empty_like(product);
   if (product.numel() > 0) {
-    bias_activation({span_of(product), span_of(bias_values), kind_of(activation), span_of(output), Span{}, nullptr,
+    bias_activation({span_of(product), span_of(bias_values), activation, span_of(output), Span{}, nullptr,
                      product.size(0), product.size(1)},
                     device.stream);
   }
@@ -143,8 +143,8 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
   const auto parts =
       at::empty({ceil_div(product.size(0), kRowsOfSum), product.size(1)}, product.options().dtype(at::kFloat));
   if (product.numel() > 0) {
-    bias_activation_backward({span_of(product), span_of(bias_values), kind_of(activation), span_of(output),
-                              span_of(grad), parts.mutable_data_ptr<float>(), product.size(0), product.size(1)},
+    bias_activation_backward({span_of(product), span_of(bias_values), activation, span_of(output), span_of(grad),
+                              parts.mutable_data_ptr<float>(), product.size(0), product.size(1)},
                              device.stream);
   }
   return {grad, output, column_sums(parts, device.stream)};

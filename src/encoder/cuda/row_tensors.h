@@ -8,20 +8,13 @@
 
 #include "encoder/block_ops.h"
 #include "encoder/cuda/row_launchers.h"
+#include "encoder/row_tensors.h"
 #include "kernels/cuda/tensors.h"
 
 /// Tensors as the row-wise kernels take them, and sums that they leave in parts.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 inline const float* floats(const at::Tensor& vector) { return vector.const_data_ptr<float>(); }
-
-inline const int64_t* numbers(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<int64_t>() : nullptr;
-}
-
-inline at::Tensor empty_rows(const at::Tensor& like, at::ScalarType dtype) {
-  return at::empty(like.sizes(), like.options().dtype(dtype));
-}
 
 /// Room for what backward needs, if it is asked for: `rows` and a number each.
 inline NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, const at::Tensor& rows) {
@@ -54,15 +47,6 @@ inline at::Tensor run_backward(NormBackwardArguments arguments, const at::Tensor
     layer_norm_backward(arguments, stream);
   }
   return column_sums(parts, stream);
-}
-
-inline ActivationKind kind_of(Activation activation) {
-  switch (activation) {
-    case Activation::kGelu: return ActivationKind::kGelu;
-    case Activation::kGeluTanh: return ActivationKind::kGeluTanh;
-    case Activation::kRelu: return ActivationKind::kRelu;
-  }
-  TORCH_INTERNAL_ASSERT(false, "unknown activation");
 }
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -25,8 +25,9 @@ void split_by_kind(std::string_view text, size_t from_first, const KindOf& kind_
   const char* word = begin;  // where the word begins that p is in, or p
   CharKind last = CharKind::kGap;
   const auto end_word = [&](const char* p) {
-    if (word != p)
+    if (word != p) {
       out.add({word, static_cast<size_t>(p - word)}, bytes_behind(from_first, static_cast<size_t>(word - begin)));
+    }
     word = p;
   };
   for (const char *p = begin, *next = p; p != end; p = next) {

@@ -25,18 +25,18 @@ struct Relu {
 };
 
 template <Element kElement, class Pass>
-void run_activation(ActivationKind kind, const Pass& pass) {
+void run_activation(Activation kind, const Pass& pass) {
   static const Gelu<kElement> gelu;
   switch (kind) {
-    case ActivationKind::kGelu: return pass.template run<kElement>(gelu);
-    case ActivationKind::kGeluTanh: return pass.template run<kElement>(GeluTanh{});
-    case ActivationKind::kRelu: return pass.template run<kElement>(Relu{});
+    case Activation::kGelu: return pass.template run<kElement>(gelu);
+    case Activation::kGeluTanh: return pass.template run<kElement>(GeluTanh{});
+    case Activation::kRelu: return pass.template run<kElement>(Relu{});
   }
 }
 
 /// Calls `pass.run<kElement>(activation)`.
 template <class Pass>
-void run_pass(Element element, ActivationKind kind, const Pass& pass) {
+void run_pass(Element element, Activation kind, const Pass& pass) {
   switch (element) {
     case Element::kFloat: return run_activation<Element::kFloat>(kind, pass);
     case Element::kBFloat16: return run_activation<Element::kBFloat16>(kind, pass);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "encoder/activation.h"
 #include "kernels/cpu/simd/elements.h"
 
 // What is compiled once per instruction set, behind raw pointers: rows of H elements lie side by
@@ -74,13 +75,11 @@ struct EmbeddingLayerNormBackward {
   float* grad_sum;  ///< [T, H]: of the sum of the three embeddings
 };
 
-enum class ActivationKind { kGelu, kGeluTanh, kRelu };
-
 /// output = activation(product + bias).
 struct BiasActivation {
   ConstSpan product;  ///< [T, F]; all spans hold the same elements
   const float* bias;
-  ActivationKind kind;
+  Activation kind;
   Span output;  ///< [T, F]
 };
 
@@ -88,7 +87,7 @@ struct BiasActivation {
 struct BiasActivationBackward {
   ConstSpan product;  ///< [T, F]; all spans hold the same elements
   const float* bias;
-  ActivationKind kind;
+  Activation kind;
   ConstSpan grad_output;  ///< [T, F]
   Span grad_product;      ///< [T, F]; may be the memory of grad_output
   Span output;            ///< [T, F]: of the forward pass, once more; may be the memory of `product`
@@ -136,7 +135,7 @@ struct ResidualDropoutBackward {
 struct GatedActivation {
   ConstSpan product;  ///< [T, 2 F]; all spans hold the same elements
   const float* bias;  ///< [2 F]
-  ActivationKind kind;
+  Activation kind;
   Dropout dropout;
   const int64_t* row_numbers;  ///< [T]
   Span output;                 ///< [T, F]
