@@ -175,9 +175,12 @@ Stack queued(const c10::OperatorHandle& op, const Stack& arguments, c10::Device 
     });
   }
   add_arguments(op, arguments, results);
-  auto seen = seen_by(launch, op, arguments);
+  const Stack seen = seen_by(launch, op, arguments);
   launch.count_as(traffic_of(op, arguments, results));
-  launch.run([op, stack = std::move(seen), seen_results]() mutable {
+  // LibTorch 2.11's boxed kernels of several out= arguments, such as frexp's, drop what is on the
+  // stack before they return references to it: `seen` holds it.
+  launch.run([op, seen, seen_results]() mutable {
+    Stack stack = seen;
     op.callBoxed(stack);
     store(op, stack, seen_results);
   });
