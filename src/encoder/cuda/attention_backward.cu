@@ -16,6 +16,10 @@ namespace {
 template <int kColumns>
 constexpr int kFew = kColumns <= 2 ? kWarp : -1;
 
+/// Those with relative positions have more to hold: three at once would have it in memory.
+template <int kColumns, bool kRelative>
+constexpr int blocks_of_backward = kRelative ? 2 : blocks_at_once<kColumns>;
+
 template <int kColumns>
 int shared_bytes(const Cut& cut) {
   return (2 * (cut.own() + cut.tile) * Rows<kColumns>::kStride + cut.warps * kWarpFloats) *
@@ -58,7 +62,7 @@ void writes_gradients(Memory& memory, const CutBackward& cut, int first, int end
 /// n FLOP per row and column.
 template <class T, int kColumns, bool kRelative>
 struct BackwardOfFew {
-  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_of_backward<kColumns, kRelative>;
 
   template <class Memory>
   static void uses(Memory& memory, const CutBackward& cut) {
@@ -109,7 +113,7 @@ MEZZO_DEVICE bool has_own_rows(
 /// values; 10 n FLOP per row and column.
 template <class T, int kColumns, bool kRelative>
 struct BackwardOfQueries {
-  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_of_backward<kColumns, kRelative>;
 
   template <class Memory>
   static void uses(Memory& memory, const CutBackward& cut) {
@@ -144,7 +148,7 @@ struct BackwardOfQueries {
 /// gradients; 8 n FLOP per row and column.
 template <class T, int kColumns, bool kRelative>
 struct BackwardOfKeys {
-  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_of_backward<kColumns, kRelative>;
 
   template <class Memory>
   static void uses(Memory& memory, const CutBackward& cut) {
