@@ -52,10 +52,9 @@ struct PackedAttention {
   int64_t num_heads;
   SequenceLayoutPtr layout;
   DropoutSite dropout;  ///< weight of query row t and key j of head h: see packed_attention.h
-  // Only where the device has PreNormOps:
-  TokenPositions positions = {};
+  TokenPositions positions = {};  ///< only where the device has PreNormOps
   bool only_first_queries = false;  ///< then `query`, and the output, have a row a sequence, its first: [B, H]
-  RelativePositions relative = {};  ///< only where the device's `takes_relative_positions`
+  RelativePositions relative = {};  ///< in place of `positions`; tables contiguous, of the dtype of `query`
 };
 
 struct AttentionGradients {
@@ -163,8 +162,7 @@ struct BlockOps {
   /// Whether weights of query, key and value that lie side by side make one product, and the
   /// gradients are always columns of one matrix.
   bool takes_columns;
-  bool takes_relative_positions;  ///< whether packed attention does
-  const PreNormOps* pre_norm;     ///< nullptr where a device has none
+  const PreNormOps* pre_norm;  ///< nullptr where a device has none
 
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]

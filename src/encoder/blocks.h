@@ -71,7 +71,9 @@ at::Tensor first_token_attention_block(const at::Tensor& x,
 /// as fused blocks do, and are no slower for it, as they would be where flash attention is.
 /// @param dtype  that products are computed in
 /// @param longest  tokens of the longest sequence
-bool can_attend_unknown(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest);
+/// @param is_relative  whether there are relative positions
+bool can_attend_unknown(
+    const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest, bool is_relative = false);
 
 struct FeedForwardParams {
   LinearParams intermediate, output;

@@ -17,10 +17,8 @@ bool can_run(const at::Tensor& x);
 /// Whether attention blocks can, too: heads are no larger than the device's kernels take, and no
 /// text so long that LibTorch's flash attention, which uses tensor cores and is an operation of the
 /// composition, does it faster.
-bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout);
-
-/// Whether attention blocks with relative positions can: where the device's attention takes them.
-bool can_attend_relative(const at::Tensor& x);
+/// @param is_relative  whether there are relative positions, which flash attention does not take
+bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout, bool is_relative = false);
 
 at::Tensor embeddings(const at::Tensor& word,
                       const at::Tensor& position,

@@ -3,7 +3,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/TensorOptions.h>
@@ -19,32 +21,46 @@ bool has_wider_products(const at::Tensor& a) {
   return op.hasKernelForDispatchKey(c10::computeDispatchKey(a.scalar_type(), a.layout(), a.device()));
 }
 
-/// Of a dtype that is not the factors': of those in half precision cuBLAS writes what it sums up in
-/// float32; others are converted first.
+/// Of factors in half precision cuBLAS writes as float32 what it sums up so; others of another dtype are
+/// converted first.
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
+  const bool is_batch = a.dim() == 3;
   if (dtype == at::kFloat && is_half(a.scalar_type()) && has_wider_products(a)) {
-    return a.dim() == 3 ? at::bmm(a, b, dtype) : at::mm(a, b, dtype);
+    return is_batch ? at::bmm(a, b, dtype) : at::mm(a, b, dtype);
   }
-  return at::matmul(a.to(dtype), b.to(dtype));
+  const auto left = a.to(dtype), right = b.to(dtype);
+  return is_batch ? at::bmm(left, right) : at::mm(left, right);
+}
+
+/// Calls `body(output, a, b)` for the matrices of a batch, or for the only one.
+template <class Body>
+void for_matrices(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b, const Body& body) {
+  if (a.dim() != 3) {
+    return body(output, a, b);
+  }
+  for (int64_t i = 0; i < a.size(0); ++i) {
+    body(output[i], a[i], b[i]);
+  }
 }
 
 }  // namespace
 
 at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype) {
+  if (a.is_cpu() && a.dim() == 3) {
+    const auto output = at::empty({a.size(0), a.size(1), b.size(2)}, a.options().dtype(dtype.value_or(a.scalar_type())));
+    assign(output, a, b);
+    return output;
+  }
   if (a.is_cpu()) {
     return on_cpu_.add(a, b, dtype);
   }
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
-  return dtype.value_or(a.scalar_type()) == a.scalar_type() ? at::mm(a, b) : product_as(*dtype, a, b);
+  return product_as(dtype.value_or(a.scalar_type()), a, b);
 }
 
 void Products::assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b) {
   if (a.is_cpu()) {
-    const bool is_batch = output.dim() == 3;
-    for (int64_t i = 0; is_batch && i < output.size(0); ++i) {
-      on_cpu_.assign(output[i], a[i], b[i]);
-    }
-    return is_batch ? void() : on_cpu_.assign(output, a, b);
+    return for_matrices(output, a, b, [&](const auto&... each) { on_cpu_.assign(each...); });
   }
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   auto to = output;
@@ -57,14 +73,16 @@ void Products::assign(const at::Tensor& output, const at::Tensor& a, const at::T
 
 void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b) {
   if (a.is_cpu()) {
-    return on_cpu_.add_to(total, a, b);
+    return for_matrices(total, a, b, [&](const auto&... each) { on_cpu_.add_to(each...); });
   }
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   auto sum = total;
-  if (total.scalar_type() == a.scalar_type()) {
-    sum.addmm_(a, b);
-  } else {
+  if (total.scalar_type() != a.scalar_type()) {
     sum.add_(product_as(total.scalar_type(), a, b));
+  } else if (a.dim() == 3) {
+    sum.baddbmm_(a, b);
+  } else {
+    sum.addmm_(a, b);
   }
 }
 

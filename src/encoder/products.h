@@ -14,16 +14,16 @@ namespace mezzo::encoder {
 /// rounded to less on the way.
 class Products {
  public:
-  /// The product a b, to be read after `compute`. [M, K] times [K, N].
+  /// The product a b, to be read after `compute`. [M, K] times [K, N]; of three dimensions, here and
+  /// below, a product for each entry of the first.
   /// @param dtype  of the product: that of a and b, or float32; nullopt: that of a and b
   at::Tensor add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype = {});
 
-  /// output = a b in `compute`; dtypes as above. Of three dimensions: a product
-  /// for each entry of the first.
+  /// output = a b in `compute`; dtypes as above.
   void assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
 
-  /// total += a b in `compute`, in the order of the calls; `total` may be
-  /// float32 where a and b are not.
+  /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are
+  /// not. To a batch once.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 
   /// Once, after all of them.

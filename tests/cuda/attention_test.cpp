@@ -3,11 +3,15 @@
 #include <torch/autograd.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cuda/host_block.h"
@@ -89,14 +93,19 @@ Problem problem_of(const SequenceLayoutPtr& layout,
 
 using Named = std::vector<std::pair<const char*, at::Tensor>>;
 
+/// Those that are defined.
 Named named(const at::Tensor& output, const AttentionGradients& grads) {
-  return {{"output", output},
-          {"query", grads.query},
-          {"key", grads.key},
-          {"value", grads.value},
-          {"query bias", grads.biases.query},
-          {"key bias", grads.biases.key},
-          {"value bias", grads.biases.value}};
+  Named all{{"output", output},
+            {"query", grads.query},
+            {"key", grads.key},
+            {"value", grads.value},
+            {"query bias", grads.biases.query},
+            {"key bias", grads.biases.key},
+            {"value bias", grads.biases.value},
+            {"position keys", grads.relative_key},
+            {"position queries", grads.relative_query}};
+  std::erase_if(all, [](const auto& each) { return !each.second.defined(); });
+  return all;
 }
 
 /// With its gradients, and zeros in log_sum_exp where there is no query.
@@ -129,38 +138,55 @@ Named run_reference(const Problem& problem) {
   const auto none = at::zeros({query.size(1)});
   const auto query_bias = leaf(has_biases ? a.biases.query : none), key_bias = leaf(has_biases ? a.biases.key : none),
              value_bias = leaf(has_biases ? a.biases.value : none);
+  RelativePositions relative{.rows = a.relative.rows};
+  std::vector<at::Tensor> leaves{query, key, value, query_bias, key_bias, value_bias};
+  for (const auto& [from, to] :
+       {std::pair(&a.relative.key, &relative.key), std::pair(&a.relative.query, &relative.query)}) {
+    if (from->defined()) {
+      leaves.push_back(*to = leaf(*from));
+    }
+  }
   const auto& first = problem.layout->first_rows();
   const auto queries = a.only_first_queries
                            ? at::zeros(key.sizes(), at::kDouble).index_copy(0, first, query + query_bias)
                            : query + query_bias;
   auto output = reference::packed_attention(queries, key + key_bias, value + value_bias, a.num_heads, problem.layout,
-                                            a.dropout, a.positions) *
+                                            a.dropout, a.positions, relative) *
                 owned(problem.layout->sequences(), key.size(0));
   output = a.only_first_queries ? output.index_select(0, first) : output;
-  const auto grads = torch::autograd::grad({output}, {query, key, value, query_bias, key_bias, value_bias},
-                                           {problem.grad.to(at::kDouble)});
-  return named(output.detach(), {grads[0], grads[1], grads[2],
-                                 has_biases ? AttentionBiases{grads[3], grads[4], grads[5]} : AttentionBiases()});
+  const auto grads = torch::autograd::grad({output}, leaves, {problem.grad.to(at::kDouble)});
+  const auto of_table = [&](const at::Tensor& table) {
+    return !table.defined() ? at::Tensor() : table.is_same(leaves.back()) ? grads.back() : grads[6];
+  };
+  const auto biases = has_biases ? AttentionBiases{grads[3], grads[4], grads[5]} : AttentionBiases();
+  return named(output.detach(),
+               {grads[0], grads[1], grads[2], biases, {}, of_table(relative.key), of_table(relative.query)});
 }
 
+bool has(const Named& results, std::string_view name) {
+  return std::ranges::any_of(results, [&](const auto& each) { return each.first == name; });
+}
+
+/// @param keys_are_placed  whether their places have a part in scores
 void expect_near(
-    const Named& mine, const Named& right, double tolerance, at::ScalarType dtype, bool keys_are_turned = false) {
+    const Named& mine, const Named& right, double tolerance, at::ScalarType dtype, bool keys_are_placed = false) {
+  ASSERT_LE(mine.size(), right.size() + 1) << "and log_sum_exp";
+  const bool is_relative = has(right, "position keys") || has(right, "position queries");
   for (size_t i = 0; i < right.size(); ++i) {
     const std::string name = mine[i].first;
-    ASSERT_EQ(mine[i].second.defined(), right[i].second.defined()) << name;
-    if (!right[i].second.defined()) {
-      continue;
-    }
+    ASSERT_EQ(name, right[i].first);
     // Scores shift by it alike, which softmax does not see: its gradient is what
-    // rounding leaves of many terms. Not where it is turned by each key's place.
-    if (name == "key bias" && !keys_are_turned) {
+    // rounding leaves of many terms. Not where it is turned by each key's place, or meets a position.
+    if (name == "key bias" && !keys_are_placed) {
       EXPECT_LT(mine[i].second.abs().max().item<double>(), 1e-3) << name;
       continue;
     }
     // In float32 whatever the inputs are. Of a bias's sum over all tokens
-    // the greater part may cancel.
+    // the greater part may cancel. Where they meet positions, queries and keys are rounded with their
+    // biases before, and their gradients before these are summed.
     const bool is_sum = name.find("bias") != std::string::npos || name == "log_sum_exp";
-    EXPECT_LT(distance(mine[i].second, right[i].second), is_sum ? 4 * tolerance_of(at::kFloat) : tolerance)
+    const double of_sum = 4 * tolerance_of(is_relative ? dtype : at::kFloat);
+    EXPECT_LT(distance(mine[i].second, right[i].second), is_sum ? of_sum : tolerance)
         << name << " of " << dtype;
   }
 }
@@ -200,6 +226,14 @@ TEST_P(CudaAttentionTest, EqualsTheCpus) {
   expect_near(run_on_gpu(problem), run_on_cpu(problem), 2 * tolerance_of(GetParam()), GetParam());
 }
 
+/// Of the sequences' first tokens.
+Problem only_first(Problem problem) {
+  problem.attention.only_first_queries = true;
+  problem.attention.query = problem.attention.query.index_select(0, problem.layout->first_rows());
+  problem.grad = problem.grad.index_select(0, problem.layout->first_rows());
+  return problem;
+}
+
 /// As layers of ModernBERT have it: turned by places, to a window, without biases, of first queries alone.
 TEST_P(CudaAttentionTest, WithPositionsEqualsTheSpecificationAndTheCpus) {
   const auto layout = layout_of({17, 1, 75, 3, 40}, /*padding=*/3, /*filler=*/5);
@@ -208,30 +242,105 @@ TEST_P(CudaAttentionTest, WithPositionsEqualsTheSpecificationAndTheCpus) {
     int64_t head_size;
     bool turns;
     std::optional<int64_t> window;
-    bool only_first, has_biases;
+    bool is_first, has_biases;
     double dropout;
   };
-  for (const auto& [head_size, turns, window, only_first, has_biases, dropout] :
+  for (const auto& [head_size, turns, window, is_first, has_biases, dropout] :
        {Case{6, true, 0, false, true, 0.3}, Case{64, true, 5, false, false, 0.3}, Case{64, true, 33, false, true, 0},
         Case{64, true, {}, true, false, 0.3}, Case{10, false, 20, true, true, 0}, Case{128, true, 7, false, true, 0.3},
         Case{36, true, 1000, false, false, 0.3}, Case{64, false, 9, false, false, 0}}) {
     SCOPED_TRACE(testing::Message() << "heads of " << head_size << ", window " << window.value_or(-1) << ", turned "
-                                    << turns << ", first alone " << only_first << ", dropout " << dropout);
+                                    << turns << ", first alone " << is_first << ", dropout " << dropout);
     auto problem = problem_of(layout, rows, 2, head_size, GetParam(), dropout);
     auto& attention = problem.attention;
     attention.positions = {turns ? rotary_table(80, head_size, 100) : at::Tensor(), window};
     if (!has_biases) {
       attention.biases = {};
     }
-    if (only_first) {
-      attention.only_first_queries = true;
-      attention.query = attention.query.index_select(0, layout->first_rows());
-      problem.grad = problem.grad.index_select(0, layout->first_rows());
+    if (is_first) {
+      problem = only_first(problem);
     }
     const auto mine = run_on_gpu(problem);
     expect_near(mine, run_reference(problem), tolerance_of(GetParam()), GetParam(), turns);
     expect_near(mine, run_on_cpu(problem), 2 * tolerance_of(GetParam()), GetParam(), turns);
   }
+}
+
+/// For up to `longest` tokens: of the nearest distances one row each, then one for 16 at a time; beyond, the outermost.
+RelativePositions relative_of(int64_t longest, int64_t num_rows, int64_t hidden, at::ScalarType dtype) {
+  const auto distances = at::arange(1 - longest, longest, at::kLong);
+  const auto near = distances.clamp(-num_rows / 4, num_rows / 4), far = distances - near;
+  const auto table = [&] { return at::randn({num_rows, hidden}).to(dtype); };
+  return {table(), table(), (near + far.div(16, "trunc") + num_rows / 2).clamp(0, num_rows - 1)};
+}
+
+/// In the half types gradients of scores are rounded before they meet tables, and rows of gradients twice.
+double tolerance_of_relative(at::ScalarType dtype) { return 2 * tolerance_of(dtype); }
+
+/// As layers of DeBERTa have it. Keys of one row of a table begin and end within tiles, and go over several.
+TEST_P(CudaAttentionTest, WithRelativePositionsEqualsTheSpecificationAndTheCpus) {
+  struct Case {
+    int64_t head_size, num_rows;
+    bool has_key, has_query, has_biases, of_columns;
+    double dropout;
+  };
+  const auto layout = layout_of({17, 1, 129, 3, 40}, /*padding=*/3, /*filler=*/5);
+  const int64_t rows = rows_of(layout, 3 + 5);
+  for (const auto& [head_size, num_rows, has_key, has_query, has_biases, of_columns, dropout] :
+       {Case{5, 30, true, true, true, false, 0.3}, Case{64, 30, true, true, true, true, 0},
+        Case{64, 8, true, false, true, false, 0.3}, Case{64, 8, false, true, false, true, 0.3},
+        Case{33, 600, true, true, false, false, 0}, Case{130, 24, true, true, true, false, 0.1}}) {
+    for (const bool is_first : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "heads of " << head_size << ", " << num_rows << " rows, keys " << has_key
+                                      << ", queries " << has_query << ", first alone " << is_first);
+      const int64_t hidden = 2 * head_size;
+      auto problem = problem_of(layout, rows, 2, head_size, GetParam(), dropout);
+      auto& attention = problem.attention;
+      attention.relative = relative_of(/*longest=*/140, num_rows, hidden, GetParam());
+      attention.relative.key = has_key ? attention.relative.key : at::Tensor();
+      attention.relative.query = has_query ? attention.relative.query : at::Tensor();
+      if (!has_biases) {
+        attention.biases = {};
+      }
+      if (of_columns) {
+        const auto all = at::cat({attention.query, attention.key, attention.value}, 1);
+        attention.query = all.narrow(1, 0, hidden);
+        attention.key = all.narrow(1, hidden, hidden);
+        attention.value = all.narrow(1, 2 * hidden, hidden);
+      }
+      if (is_first) {
+        problem = only_first(problem);
+      }
+      const auto mine = run_on_gpu(problem);
+      expect_near(mine, run_reference(problem), tolerance_of_relative(GetParam()), GetParam(), has_query);
+      expect_near(mine, run_on_cpu(problem), 2 * tolerance_of_relative(GetParam()), GetParam(), has_query);
+    }
+  }
+}
+
+TEST_P(CudaAttentionTest, RelativePositionsHaveARowForEachDistanceOfLongTexts) {
+  constexpr int64_t kLongest = 520, kRows = 2 * kLongest - 1;
+  const auto layout = layout_of({kLongest, 7}, 0, 0);
+  auto problem = problem_of(layout, kLongest + 7, 1, 8, GetParam(), 0.1);
+  problem.attention.relative = {at::randn({kRows, 8}).to(GetParam()), at::randn({kRows, 8}).to(GetParam()),
+                                at::arange(kRows, at::kLong)};
+  expect_near(run_on_gpu(problem), run_reference(problem), tolerance_of_relative(GetParam()), GetParam(), true);
+  problem = only_first(problem);
+  expect_near(run_on_gpu(problem), run_reference(problem), tolerance_of_relative(GetParam()), GetParam(), true);
+}
+
+TEST_P(CudaAttentionTest, RowsOfRelativePositionsMustBeThereAndInOrder) {
+  const auto layout = layout_of({20}, 0, 0);
+  auto problem = problem_of(layout, 20, 1, 8, GetParam(), 0);
+  const auto right = relative_of(20, 12, 8, GetParam());
+  for (const auto& [place, row] : {std::pair(0, -1), {38, 12}, {20, 1}}) {
+    problem.attention.relative = right;
+    problem.attention.relative.rows = right.rows.clone();
+    problem.attention.relative.rows[place] = row;
+    EXPECT_THROW(run_on_gpu(problem), std::out_of_range) << place << ' ' << row;
+  }
+  problem.attention.relative = right;
+  EXPECT_NO_THROW(run_on_gpu(problem));
 }
 
 TEST_P(CudaAttentionTest, WhatIsFarOutOfAWindowIsNotVisited) {
@@ -323,9 +432,13 @@ TEST_P(CudaAttentionTest, LargeScoresDoNotOverflow) {
 TEST_P(CudaAttentionTest, RepeatsItselfBitForBitInAnyOrderOfThreads) {
   const auto layout = layout_of(kLengths, 0, 3);
   const auto problem = problem_of(layout, rows_of(layout, 3), 2, 64, GetParam(), 0.2);
-  const auto first = run_on_gpu(problem), second = run_on_gpu(problem);
-  for (size_t i = 0; i < first.size(); ++i) {
-    EXPECT_TRUE(at::equal(first[i].second, second[i].second)) << first[i].first;
+  auto relative = problem;
+  relative.attention.relative = relative_of(40, 30, 2 * 64, GetParam());
+  for (const auto& each : {problem, relative, only_first(relative)}) {
+    const auto first = run_on_gpu(each), second = run_on_gpu(each);
+    for (size_t i = 0; i < first.size(); ++i) {
+      EXPECT_TRUE(at::equal(first[i].second, second[i].second)) << first[i].first;
+    }
   }
 }
 
@@ -336,6 +449,7 @@ SequenceLayoutPtr no_sequences(int64_t rows) {
 TEST_P(CudaAttentionTest, OfNoSequencesIsZero) {
   auto problem = problem_of(layout_of({4}, 0, 0), 4, 2, 5, GetParam(), 0);
   problem.layout = problem.attention.layout = no_sequences(4);
+  problem.attention.relative = relative_of(4, 6, 2 * 5, GetParam());
   for (const auto& [name, result] : run_on_gpu(problem)) {
     EXPECT_EQ(result.count_nonzero().item<int64_t>(), 0) << name;
   }
@@ -475,21 +589,27 @@ TEST_P(CudaAttentionTest, TakesLayoutsAndStepsThatTheDeviceAloneKnows) {
   const auto step_offset = at::scalar_tensor(4, at::kLong);
   auto problem = problem_of(known, rows_of(known, 3), 2, 64, GetParam(), 0.2);
   problem.attention.positions = {rotary_table(128, 64, 100), 9};
+  auto relative = problem_of(known, rows_of(known, 3), 2, 64, GetParam(), 0.2);
+  relative.attention.relative = relative_of(128, 30, 2 * 64, GetParam());
+  auto relative_first = only_first(relative);
   auto first_problem = first_problem_of(known, rows_of(known, 3), 2, 64, GetParam(), 0.2);
   const auto run = [&] {
-    auto all = run_on_gpu(problem);
-    for (auto& each : run_first_on_gpu(first_problem, at::kFloat)) {
-      all.push_back(std::move(each));
+    Named all;
+    for (const auto& of_kind : {run_on_gpu(problem), run_on_gpu(relative), run_on_gpu(relative_first),
+                                run_first_on_gpu(first_problem, at::kFloat)}) {
+      all.insert(all.end(), of_kind.begin(), of_kind.end());
     }
     return all;
   };
   const auto right = run();
-  for (DropoutSite* site : {&problem.attention.dropout, &first_problem.attention.dropout}) {
+  for (DropoutSite* site : {&problem.attention.dropout, &relative.attention.dropout, &relative_first.attention.dropout,
+                            &first_problem.attention.dropout}) {
     site->key.step -= 4;
     site->step_offset = step_offset;
   }
   for (const int64_t longest : {30, 32, 128}) {
-    problem.attention.layout = first_problem.attention.layout = unknown(longest);
+    problem.attention.layout = relative.attention.layout = relative_first.attention.layout =
+        first_problem.attention.layout = unknown(longest);
     const auto mine = run();
     for (size_t i = 0; i < right.size(); ++i) {
       if (longest <= 32) {  // as long as that, texts take the same launches

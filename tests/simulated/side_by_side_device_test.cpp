@@ -25,7 +25,6 @@ using encoder::BlockOps;
 const BlockOps kNoKernels = {
     .largest_head = 256,
     .takes_columns = true,
-    .takes_relative_positions = false,
     .pre_norm = nullptr,
     .residual_layer_norm =
         [](const at::Tensor& product,

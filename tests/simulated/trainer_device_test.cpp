@@ -15,6 +15,7 @@
 #include "mezzo/text/train/trainer.h"
 #include "simulated/device_test.h"
 #include "simulated/gpu_kernels.h"
+#include "text/models/deberta_v2_config.h"
 #include "text/scratch_folder.h"
 #include "text/setup/run_plan.h"
 #include "text/train/gradient_accumulation.h"
@@ -45,15 +46,32 @@ class TrainingStepTest : public simulated::DeviceTest {
     return config;
   }
 
-  static RunSetup setup_on(c10::Device where, Precision precision, double dropout = 0) {
-    BertConfig bert;
-    bert.vocab_size = 40;
-    bert.hidden_size = 16;
-    bert.num_hidden_layers = 2;
-    bert.num_attention_heads = 2;
-    bert.intermediate_size = 32;
-    bert.max_position_embeddings = 16;
-    bert.set_dropout(dropout);
+  template <class Config = BertConfig>
+  static Config small_model() {
+    Config config;
+    config.vocab_size = 40;
+    config.hidden_size = 16;
+    config.num_hidden_layers = 2;
+    config.num_attention_heads = 2;
+    config.intermediate_size = 32;
+    config.max_position_embeddings = 16;
+    return config;
+  }
+
+  static DebertaV2Config small_deberta() {
+    auto config = small_model<DebertaV2Config>();
+    config.relative_attention = true;
+    config.pos_att_type = {"c2p", "p2c"};
+    config.position_buckets = 6;
+    return config;
+  }
+
+  template <class Config = BertConfig>
+  static RunSetup setup_on(c10::Device where,
+                           Precision precision,
+                           double dropout = 0,
+                           Config config = small_model<BertConfig>()) {
+    config.set_dropout(dropout);
     LabeledRows rows;
     TokenizedTexts texts;
     for (int32_t i = 0; i < 6; ++i) {
@@ -64,7 +82,7 @@ class TrainingStepTest : public simulated::DeviceTest {
     }
     auto task = std::make_shared<SingleLabelClassification>(LabelMap::from_rows(rows));
     texts.targets = task->targets(rows);
-    auto model = make_model(bert, task->head());
+    auto model = make_model(config, task->head());
     model->init_weights(9);
     if (!where.is_cpu()) {
       simulated::move_to(*model, where);
@@ -146,16 +164,21 @@ TEST_F(TrainingStepTest, InferenceWaitsOnceABatch) {
 /// What RecordedSteps are made of, and a step's loss.
 TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
   const simulated::WithGpuKernels gpu;
-  for (const auto& [precision, masters, checkpoints] :
-       {std::tuple("fp32", false, true), {"fp16", false, false}, {"bf16", true, false}}) {
-    SCOPED_TRACE(precision);
+  for (const auto& [precision, masters, checkpoints, is_deberta] :
+       {std::tuple("fp32", false, true, false),
+        {"fp16", false, false, false},
+        {"bf16", true, false, false},
+        {"fp32", false, true, true},
+        {"fp16", false, false, true}}) {
+    SCOPED_TRACE(testing::Message() << precision << (is_deberta ? ", DeBERTa" : ""));
     std::vector<std::vector<float>> losses;
     std::vector<std::vector<std::pair<std::string, at::Tensor>>> weights;
     for (const bool eager : {true, false}) {
       auto config = config_of(precision, masters, 0.2);
       config.eager = eager;
       config.gradient_checkpointing = checkpoints;
-      const auto setup = setup_on(device, parse_precision(precision, device), 0.2);
+      const auto in = parse_precision(precision, device);
+      const auto setup = is_deberta ? setup_on(device, in, 0.2, small_deberta()) : setup_on(device, in, 0.2);
       const Ranks ranks(nullptr);
       const auto plan = plan_run(config, 6, ranks);
       TrainingModel model(config, setup, ranks, nullptr);
@@ -195,9 +218,8 @@ TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
 }
 
 TEST_F(TrainingStepTest, StepsAreRecordedWhereTheModelTakesUnknownLengths) {
-  const auto takes = [&](c10::Device where) {
+  const auto takes = [&](const RunSetup& setup) {
     const auto config = config_of("fp32", false, 0);
-    const auto setup = setup_on(where, Precision::kFloat32);
     const Ranks ranks(nullptr);
     const auto plan = plan_run(config, 6, ranks);
     TrainingModel model(config, setup, ranks, nullptr);
@@ -205,10 +227,14 @@ TEST_F(TrainingStepTest, StepsAreRecordedWhereTheModelTakesUnknownLengths) {
     const RecordedSteps recorded(config, setup, ranks, [](const StepBatches&) { return at::Tensor(); });
     return recorded.take(accumulation.collate(plan.micro_batches(setup.train, 0), 6));
   };
-  EXPECT_FALSE(takes(device)) << "in single operations";
+  const auto bert_on = [](c10::Device where) { return setup_on(where, Precision::kFloat32); };
+  const auto deberta_on = [](c10::Device where) { return setup_on(where, Precision::kFloat32, 0, small_deberta()); };
+  EXPECT_FALSE(takes(bert_on(device))) << "in single operations";
+  EXPECT_FALSE(takes(deberta_on(device)));
   const simulated::WithGpuKernels gpu;
-  EXPECT_TRUE(takes(device));
-  EXPECT_FALSE(takes(at::kCPU));
+  EXPECT_TRUE(takes(bert_on(device)));
+  EXPECT_TRUE(takes(deberta_on(device)));
+  EXPECT_FALSE(takes(bert_on(at::kCPU)));
 }
 
 /// Whole runs, as the program makes them: in single operations, or with the kernels for GPUs, by
@@ -299,6 +325,9 @@ TEST_P(TrainingRunTest, GivesTheCpusNumbersOfEveryModelFamily) {
           "max_position_embeddings": 16})",
       R"({"model_type": "electra", "vocab_size": 10, "embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2,
           "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 16})",
+      R"({"model_type": "deberta-v2", "vocab_size": 10, "hidden_size": 16, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 16, "relative_attention": true,
+          "pos_att_type": ["c2p", "p2c"], "position_buckets": 6, "norm_rel_ebd": "layer_norm", "share_att_key": true})",
       R"({"model_type": "modernbert", "vocab_size": 10, "hidden_size": 16, "num_hidden_layers": 3,
           "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32, "local_attention": 4,
           "global_attn_every_n_layers": 2, "pad_token_id": 0, "attention_dropout": 0.1, "mlp_dropout": 0.1})"};

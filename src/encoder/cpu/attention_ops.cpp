@@ -423,7 +423,6 @@ FirstTokenGradients first_token_attention_backward(const FirstTokenAttention& at
 #define MEZZO_ENTRY(name) .name = name,
 const BlockOps kBlockOps = {.largest_head = std::numeric_limits<int64_t>::max(),
                             .takes_columns = false,
-                            .takes_relative_positions = true,
                             .pre_norm = &kPreNormOps,
                             MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY

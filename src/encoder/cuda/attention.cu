@@ -1,5 +1,6 @@
 #include "encoder/cuda/attention_launchers.h"
 #include "encoder/cuda/attention_tiles.h"
+#include "encoder/cuda/relative_scores.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/elements.h"
 
@@ -22,7 +23,7 @@ int shared_bytes(const Cut& cut) {
 /// down where a larger one comes. For a sequence of n tokens a head reads 3 n rows, writes n, and
 /// takes 4 n FLOP per row and column; tiles that no query of a block sees are left out. Of a lone
 /// first query one warp computes, and the others load with it.
-template <class T, int kColumns>
+template <class T, int kColumns, bool kRelative>
 struct Attention {
   static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
 
@@ -36,6 +37,9 @@ struct Attention {
 
   MEZZO_DEVICE static void run(const Block& block, const CutAttention& cut) {
     const auto& a = cut.of;
+    if constexpr (kRelative) {
+      require_rows(block, a.relative.rows, a.relative.num_rows, a.sequences.longest);
+    }
     const int part = static_cast<int>(block.index() % cut.parts);
     const Head head = head_of(a, block.index() / cut.parts);
     if (part == 0 && !a.only_first_queries) {
@@ -77,7 +81,13 @@ struct Attention {
         continue;
       }
       float scores[kOwn];
-      multiply(queries.from(warp * kOwn), keys.row(lane < count ? lane : 0), head.size, scores);
+      const int lanes = lane < count ? lane : 0;
+      multiply(queries.from(warp * kOwn), keys.row(lanes), head.size, scores);
+      if constexpr (kRelative) {
+        for (int i = 0; i < kOwn; ++i) {
+          scores[i] += relative_score(a, head, at_most(first_query + i, head.queries - 1), first + lanes);
+        }
+      }
       const unsigned kept = kept_by_queries(block, a.mask, head, first_query, first);
       OfOwn weight;
       for (int i = 0; i < kOwn; ++i) {
@@ -122,13 +132,14 @@ struct Attention {
 }  // namespace
 
 void packed_attention(const PackedAttentionArguments& arguments, Stream stream) {
-  with_columns(arguments.head_size, [&]<class Columns>(Columns) {
+  with_kind(arguments, [&]<class Columns, class Relative>(Columns, Relative) {
     const Cut cut = largest_cut(arguments.sequences.longest, shared_bytes<Columns::value>);
     const auto parts = ceil_div(arguments.only_first_queries ? 1 : arguments.sequences.longest, cut.own());
+    const Grid grid{arguments.sequences.count * arguments.num_heads * parts, cut.warps * kWarp,
+                    shared_bytes<Columns::value>(cut)};
     with_type(arguments.query.element, [&]<class T>(T) {
-      launch<Attention<T, Columns::value>>(Grid{arguments.sequences.count * arguments.num_heads * parts,
-                                                cut.warps * kWarp, shared_bytes<Columns::value>(cut)},
-                                           stream, CutAttention{arguments, cut.tile, static_cast<int>(parts)});
+      launch<Attention<T, Columns::value, Relative::value>>(
+          grid, stream, CutAttention{arguments, cut.tile, static_cast<int>(parts)});
     });
   });
 }

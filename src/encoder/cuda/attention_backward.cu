@@ -16,6 +16,10 @@ namespace {
 template <int kColumns>
 constexpr int kFew = kColumns <= 2 ? kWarp : -1;
 
+/// Those with relative positions have more to hold: three at once would have it in memory.
+template <int kColumns, bool kRelative>
+constexpr int blocks_of_backward = kRelative ? 2 : blocks_at_once<kColumns>;
+
 template <int kColumns>
 int shared_bytes(const Cut& cut) {
   return (2 * (cut.own() + cut.tile) * Rows<kColumns>::kStride + cut.warps * kWarpFloats) *
@@ -46,13 +50,19 @@ void writes_gradients(Memory& memory, const CutBackward& cut, int first, int end
     memory.writes(grads[which], (which == 0 ? num_queries(a) : a.sequences.num_rows) * hidden);
     memory.writes(cut.of.bias_sums, a.sequences.count * cut.bias_rows * hidden);
   }
+  if (first == 0) {
+    memory.writes(cut.of.grad_of_queries, num_query_entries(a));
+  }
+  if (end > 1) {
+    memory.writes(cut.of.grad_of_keys, num_key_entries(a));
+  }
 }
 
 /// Heads of few tokens: reads 4 n rows of a head, writes 3 n, and takes 14
 /// n FLOP per row and column.
-template <class T, int kColumns>
+template <class T, int kColumns, bool kRelative>
 struct BackwardOfFew {
-  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_of_backward<kColumns, kRelative>;
 
   template <class Memory>
   static void uses(Memory& memory, const CutBackward& cut) {
@@ -62,7 +72,7 @@ struct BackwardOfFew {
   }
 
   MEZZO_DEVICE static void run(const Block& block, const CutBackward& cut) {
-    const HeadBackward<T, kColumns> backward(block, cut);
+    const HeadBackward<T, kColumns, kRelative> backward(block, cut);
     const int count = backward.head().count;
     if (count > cut.few) {
       return;
@@ -85,9 +95,9 @@ struct BackwardOfFew {
 
 /// Whether a block of either pass, which goes over `count` rows, has something to do; else it leaves
 /// nothing of what is its own to write undone.
-template <class T, int kColumns>
+template <class T, int kColumns, bool kRelative>
 MEZZO_DEVICE bool has_own_rows(
-    const HeadBackward<T, kColumns>& backward, int count, int few, int first_bias, int end_bias) {
+    const HeadBackward<T, kColumns, kRelative>& backward, int count, int few, int first_bias, int end_bias) {
   const bool is_of_few = backward.head().count <= few;
   const int first = backward.part() * backward.own();
   if (!is_of_few && first < count) {
@@ -101,9 +111,9 @@ MEZZO_DEVICE bool has_own_rows(
 
 /// The others' queries: a block reads 2 rows for each of its own and, twice, 2 n of keys and
 /// values; 10 n FLOP per row and column.
-template <class T, int kColumns>
+template <class T, int kColumns, bool kRelative>
 struct BackwardOfQueries {
-  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_of_backward<kColumns, kRelative>;
 
   template <class Memory>
   static void uses(Memory& memory, const CutBackward& cut) {
@@ -113,7 +123,7 @@ struct BackwardOfQueries {
   }
 
   MEZZO_DEVICE static void run(const Block& block, const CutBackward& cut) {
-    const HeadBackward<T, kColumns> backward(block, cut);
+    const HeadBackward<T, kColumns, kRelative> backward(block, cut);
     const int count = backward.head().queries, own = backward.own(), first = backward.part() * own;
     if (first == 0 && backward.head().count > cut.few) {
       backward.clear_queries_of_none();
@@ -136,9 +146,9 @@ struct BackwardOfQueries {
 
 /// The others' keys and values: a block reads 2 rows for each of its own and 2 n of queries and
 /// gradients; 8 n FLOP per row and column.
-template <class T, int kColumns>
+template <class T, int kColumns, bool kRelative>
 struct BackwardOfKeys {
-  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_at_once<kColumns>;
+  static constexpr int kMostThreads = kMostWarps * kWarp, kBlocksAtOnce = blocks_of_backward<kColumns, kRelative>;
 
   template <class Memory>
   static void uses(Memory& memory, const CutBackward& cut) {
@@ -148,7 +158,7 @@ struct BackwardOfKeys {
   }
 
   MEZZO_DEVICE static void run(const Block& block, const CutBackward& cut) {
-    const HeadBackward<T, kColumns> backward(block, cut);
+    const HeadBackward<T, kColumns, kRelative> backward(block, cut);
     const int count = backward.head().count, own = backward.own(), first = backward.part() * own;
     if (first == 0 && count > cut.few) {
       backward.clear_keys_of_none();
@@ -169,39 +179,45 @@ struct BackwardOfKeys {
   }
 };
 
+template <class T, int kColumns, bool kRelative>
+void launch_backward(const PackedAttentionBackwardArguments& arguments, int parts, Stream stream) {
+  constexpr int few = kFew<kColumns>;
+  const auto& a = arguments.forward;
+  const int64_t heads = a.sequences.count * a.num_heads;
+  if constexpr (few > 0) {
+    static_assert(kMostWarps * kOwn >= few);
+    constexpr int kRowBytes = Rows<kColumns>::kStride * static_cast<int>(sizeof(float));
+    const auto wanted = static_cast<int>(ceil_div(a.sequences.longest, kOwn)),
+               warps = wanted < kMostWarps ? wanted : kMostWarps;
+    launch<BackwardOfFew<T, kColumns, kRelative>>(
+        Grid{heads, warps * kWarp, 4 * few * kRowBytes + warps * kWarpFloats * static_cast<int>(sizeof(float))}, stream,
+        CutBackward{arguments, few, 1, few, parts});
+  }
+  if (a.sequences.longest > few) {
+    const Cut cut = cut_of<kColumns>(a);
+    const Grid grid{heads * parts, cut.warps * kWarp, shared_bytes<kColumns>(cut)};
+    const CutBackward passes{arguments, cut.tile, parts, few, parts};
+    launch<BackwardOfQueries<T, kColumns, kRelative>>(grid, stream, passes);
+    launch<BackwardOfKeys<T, kColumns, kRelative>>(grid, stream, passes);
+  }
+}
+
 }  // namespace
 
 int64_t bias_parts(const PackedAttentionArguments& a) {
   int64_t parts = 0;
-  with_columns(a.head_size,
-               [&]<class Columns>(Columns) { parts = ceil_div(a.sequences.longest, cut_of<Columns::value>(a).own()); });
+  with_kind(a, [&]<class Columns>(Columns, auto) {
+    parts = ceil_div(a.sequences.longest, cut_of<Columns::value>(a).own());
+  });
   return parts;
 }
 
 void packed_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream) {
   const auto& a = arguments.forward;
   const auto parts = static_cast<int>(bias_parts(a));
-  const int64_t heads = a.sequences.count * a.num_heads;
-  with_columns(a.head_size, [&]<class Columns>(Columns) {
-    constexpr int kColumns = Columns::value, few = kFew<kColumns>;
-    with_type(a.query.element, [&]<class T>(T) {
-      if constexpr (few > 0) {
-        static_assert(kMostWarps * kOwn >= few);
-        constexpr int kRowBytes = Rows<kColumns>::kStride * static_cast<int>(sizeof(float));
-        const auto wanted = static_cast<int>(ceil_div(a.sequences.longest, kOwn)),
-                   warps = wanted < kMostWarps ? wanted : kMostWarps;
-        launch<BackwardOfFew<T, kColumns>>(
-            Grid{heads, warps * kWarp, 4 * few * kRowBytes + warps * kWarpFloats * static_cast<int>(sizeof(float))},
-            stream, CutBackward{arguments, few, 1, few, parts});
-      }
-      if (a.sequences.longest > few) {
-        const Cut cut = cut_of<kColumns>(a);
-        const Grid grid{heads * parts, cut.warps * kWarp, shared_bytes<kColumns>(cut)};
-        const CutBackward passes{arguments, cut.tile, parts, few, parts};
-        launch<BackwardOfQueries<T, kColumns>>(grid, stream, passes);
-        launch<BackwardOfKeys<T, kColumns>>(grid, stream, passes);
-      }
-    });
+  with_kind(a, [&]<class Columns, class Relative>(Columns, Relative) {
+    with_type(a.query.element,
+              [&]<class T>(T) { launch_backward<T, Columns::value, Relative::value>(arguments, parts, stream); });
   });
 }
 

@@ -25,6 +25,17 @@ struct RowsSpan : Span {
   int64_t row_stride = 0;
 };
 
+/// What scores get for distances (encoder/relative_positions.h), yet to be scaled: of query i and key j, with
+/// r = rows[i - j], entry r of the query's line and of the key's.
+struct RelativeScores {
+  const int64_t* rows = nullptr;  ///< of distance 0: those of 1 - longest ... longest - 1 lie around it; or none
+  int num_rows = 0;               ///< of the tables, R
+  /// [num_heads, rows of `query`, R]: products of queries with the table of keys; nullptr leaves them out.
+  const float* of_queries = nullptr;
+  /// [num_heads, rows of `key`, R], of lone first queries [num_heads, rows of `key`]; likewise.
+  const float* of_keys = nullptr;
+};
+
 struct PackedAttentionArguments {
   RowsSpan query, key, value;             ///< [num_rows, num_heads * head_size], but see only_first_queries
   Span query_bias, key_bias, value_bias;  ///< [num_heads * head_size], of any type
@@ -37,6 +48,7 @@ struct PackedAttentionArguments {
   bool only_first_queries;  ///< `query`, and what is as it, has a row a sequence, its first: [count, ...]
   RowsSpan output;          ///< as `query`; not for backward
   float* log_sum_exp;       ///< as `query`, a number a head; nullptr leaves it out
+  RelativeScores relative;  ///< not with a window or a rotary table
 };
 void packed_attention(const PackedAttentionArguments& arguments, Stream stream);
 
@@ -47,11 +59,32 @@ struct PackedAttentionBackwardArguments {
   RowsSpan grad_query, grad_key, grad_value;  ///< as the inputs
   /// [count, bias_parts, 3, num_heads * head_size]: to be summed over both; nullptr where there are no biases
   float* bias_sums;
+  Span grad_of_queries, grad_of_keys;  ///< as `relative` has them; zeros, which entries of no distance stay
 };
 void packed_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream);
 
 /// In how many parts a sequence adds to the biases' gradients.
 int64_t bias_parts(const PackedAttentionArguments& arguments);
+
+/// What a lone first query's scores get of the table of queries: a product for each key.
+struct FirstQueryScoresArguments {
+  RowsSpan key;  ///< [num_rows, num_heads * head_size]
+  Span table;    ///< [R, num_heads * head_size]
+  SequenceSpans sequences;
+  int num_heads, head_size;
+  const int64_t* rows;  ///< as RelativeScores has them
+  int num_rows;         ///< R
+  float* scores;        ///< [num_heads, num_rows]; not for backward
+};
+void first_query_scores(const FirstQueryScoresArguments& arguments, Stream stream);
+
+struct FirstQueryScoresBackwardArguments {
+  FirstQueryScoresArguments forward;
+  Span grad_scores;   ///< [num_heads, num_rows]
+  RowsSpan grad_key;  ///< as `key`; added to
+  float* grad_table;  ///< as `table`
+};
+void first_query_scores_backward(const FirstQueryScoresBackwardArguments& arguments, Stream stream);
 
 struct FirstTokenArguments {
   Span query;  ///< [num_heads, count, hidden]

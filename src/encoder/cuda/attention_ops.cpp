@@ -7,23 +7,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <utility>
 
 #include "encoder/cuda/attention_launchers.h"
+#include "encoder/cuda/attention_tensors.h"
 #include "encoder/cuda/block_ops.h"
-#include "kernels/cuda/tensors.h"
+#include "encoder/cuda/relative_tensors.h"
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
-
-float* floats_of(const at::Tensor& tensor) { return tensor.defined() ? tensor.mutable_data_ptr<float>() : nullptr; }
-
-SequenceSpans spans_of(const SequenceLayout& layout, int64_t num_rows) {
-  return {layout.table().const_data_ptr<int32_t>(), layout.size(), num_rows, static_cast<int>(layout.longest())};
-}
-
-/// Of a matrix whose columns lie side by side.
-RowsSpan rows_of(const at::Tensor& matrix) { return {span_of(matrix), matrix.stride(0)}; }
 
 /// The table as the kernels read it.
 at::Tensor rotary_of(const PackedAttention& attention) {
@@ -31,9 +23,15 @@ at::Tensor rotary_of(const PackedAttention& attention) {
   return rotary.defined() ? rotary.to(at::kFloat).contiguous() : rotary;
 }
 
-/// @param rotary  as `rotary_of` has it, which the arguments point to
-PackedAttentionArguments arguments_of(const PackedAttention& attention, const at::Tensor& rotary) {
-  TORCH_INTERNAL_ASSERT(!attention.relative.defined());
+double scale_of(const PackedAttention& attention, int64_t head_size) {
+  return attention.relative.defined() ? attention.relative.scale(head_size)
+                                      : 1 / std::sqrt(static_cast<double>(head_size));
+}
+
+/// @param rotary  as `rotary_of` has it, which the arguments point to, and to what `relative` has
+PackedAttentionArguments arguments_of(const PackedAttention& attention,
+                                      const at::Tensor& rotary,
+                                      const RelativeTensors& relative) {
   const int64_t longest = attention.layout->longest();
   const int64_t head_size = attention.query.size(1) / attention.num_heads;
   return {.query = rows_of(attention.query),
@@ -45,13 +43,14 @@ PackedAttentionArguments arguments_of(const PackedAttention& attention, const at
           .sequences = spans_of(*attention.layout, attention.key.size(0)),
           .num_heads = static_cast<int>(attention.num_heads),
           .head_size = static_cast<int>(head_size),
-          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_size))),
+          .scale = static_cast<float>(scale_of(attention, head_size)),
           .mask = mask_of(attention.dropout),
           .rotary = floats_of(rotary),
           .window = static_cast<int>(std::min(attention.positions.window.value_or(longest), longest)),
           .only_first_queries = attention.only_first_queries,
           .output = {},
-          .log_sum_exp = nullptr};
+          .log_sum_exp = nullptr,
+          .relative = relative.scores()};
 }
 
 /// Gradients as columns of one matrix, for one product with the weights; those of lone first queries apart.
@@ -94,7 +93,8 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
   const OnDeviceOf device(attention.query);
   auto output = at::empty(attention.query.sizes(), attention.query.options());
   const auto rotary = rotary_of(attention);
-  auto arguments = arguments_of(attention, rotary);
+  const RelativeTensors relative(attention, device.stream);
+  auto arguments = arguments_of(attention, rotary, relative);
   arguments.output = rows_of(output);
   arguments.log_sum_exp = floats_of(sums);
   packed_attention(arguments, device.stream);
@@ -112,28 +112,37 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
     result.all.zero_();
     const auto none = has_biases ? at::zeros({hidden}, in_float) : at::Tensor();
     result.biases = {none, none, none};
+    for (const auto& [table, gradient] : {std::pair(&attention.relative.key, &result.relative_key),
+                                          std::pair(&attention.relative.query, &result.relative_query)}) {
+      *gradient = table->defined() ? at::zeros(table->sizes(), in_float) : *table;
+    }
     return result;
   }
   TORCH_INTERNAL_ASSERT(grad.scalar_type() == attention.query.scalar_type());
   const OnDeviceOf device(attention.query);
   const auto rotary = rotary_of(attention);
-  auto arguments = arguments_of(attention, rotary);
+  RelativeTensors relative(attention, device.stream);
+  auto arguments = arguments_of(attention, rotary, relative);
   arguments.log_sum_exp = floats_of(log_sum_exp);
   const int64_t parts = arguments.sequences.count * bias_parts(arguments);
   const auto products = at::empty_like(log_sum_exp),
              sums = has_biases ? at::empty({parts, 3, hidden}, in_float) : at::Tensor();
-  packed_attention_backward({.forward = arguments,
-                             .grad = rows_of(grad),
-                             .products = floats_of(products),
-                             .grad_query = rows_of(result.query),
-                             .grad_key = rows_of(result.key),
-                             .grad_value = rows_of(result.value),
-                             .bias_sums = floats_of(sums)},
-                            device.stream);
+  PackedAttentionBackwardArguments backward{.forward = arguments,
+                                            .grad = rows_of(grad),
+                                            .products = floats_of(products),
+                                            .grad_query = rows_of(result.query),
+                                            .grad_key = rows_of(result.key),
+                                            .grad_value = rows_of(result.value),
+                                            .bias_sums = floats_of(sums),
+                                            .grad_of_queries = {},
+                                            .grad_of_keys = {}};
+  relative.make_room(backward);
+  packed_attention_backward(backward, device.stream);
   if (has_biases) {
     const auto totals = sums.sum(0);
     result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
   }
+  relative.add_gradients(result, device.stream);
   return result;
 }
 

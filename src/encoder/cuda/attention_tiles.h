@@ -66,6 +66,12 @@ inline int64_t num_weights(const PackedAttentionArguments& a) { return a.num_hea
 inline int64_t num_weights(const FirstTokenArguments& a) { return a.num_heads * a.sequences.num_rows; }
 inline int64_t num_elements(const FirstTokenArguments& a) { return a.num_heads * a.sequences.count * a.hidden; }
 
+/// Of lines that have an entry for each row of a table of positions.
+inline int64_t num_query_entries(const PackedAttentionArguments& a) { return num_weights(a) * a.relative.num_rows; }
+inline int64_t num_key_entries(const PackedAttentionArguments& a) {
+  return a.num_heads * a.sequences.num_rows * (a.only_first_queries ? 1 : a.relative.num_rows);
+}
+
 /// Of a kernel that takes all of them.
 template <class Memory>
 void reads_inputs(Memory& memory, const PackedAttentionArguments& a) {
@@ -77,6 +83,11 @@ void reads_inputs(Memory& memory, const PackedAttentionArguments& a) {
     memory.reads(bias, hidden);
   }
   memory.reads(a.rotary, int64_t{a.sequences.longest} * a.head_size);
+  if (a.relative.rows != nullptr) {
+    memory.reads(a.relative.rows - (a.sequences.longest - 1), 2 * int64_t{a.sequences.longest} - 1);
+  }
+  memory.reads(a.relative.of_queries, num_query_entries(a));
+  memory.reads(a.relative.of_keys, num_key_entries(a));
   memory.reads(a.sequences.table, 2 * a.sequences.count);
   memory.reads(a.mask.step_offset, 1);
 }
@@ -227,6 +238,8 @@ MEZZO_DEVICE Range within(int window, int first, int end, int count) {
   return {first > window ? (first - window) / 4 * 4 : 0, end + window < count ? end + window : count};
 }
 
+MEZZO_DEVICE int at_most(int number, int most) { return number < most ? number : most; }
+
 /// Whether a query sees a key.
 MEZZO_DEVICE bool sees(int window, int query, int key) { return query - key <= window && key - query <= window; }
 
@@ -328,17 +341,23 @@ Cut largest_cut(int longest, const Bytes& bytes) {
   return cut;
 }
 
-/// Calls `body` with the number of columns that each lane takes of heads of `size`, as a constant.
+/// Calls `body` with the number of columns that each lane takes of a head, and whether there are relative positions, as
+/// constants. With these there are fewer numbers, which nvcc takes long to compile: heads are of 64 columns then.
 template <class Body>
-void with_columns(int size, const Body& body) {
-  if (size <= kWarp) {
-    body(std::integral_constant<int, 1>());
+void with_kind(const PackedAttentionArguments& a, const Body& body) {
+  const int size = a.head_size;
+  constexpr std::integral_constant<int, 2> kTwo;
+  constexpr std::integral_constant<int, kLargestHead / kWarp> kMost;
+  if (a.relative.rows != nullptr) {
+    size <= 2 * kWarp ? body(kTwo, std::true_type()) : body(kMost, std::true_type());
+  } else if (size <= kWarp) {
+    body(std::integral_constant<int, 1>(), std::false_type());
   } else if (size <= 2 * kWarp) {
-    body(std::integral_constant<int, 2>());
+    body(kTwo, std::false_type());
   } else if (size <= 4 * kWarp) {
-    body(std::integral_constant<int, 4>());
+    body(std::integral_constant<int, 4>(), std::false_type());
   } else {
-    body(std::integral_constant<int, kLargestHead / kWarp>());
+    body(kMost, std::false_type());
   }
 }
 

@@ -7,7 +7,6 @@ namespace mezzo::encoder::MEZZO_CUDA {
 #define MEZZO_ENTRY(name) .name = name,
 const BlockOps kBlockOps = {.largest_head = kLargestHead,
                             .takes_columns = true,
-                            .takes_relative_positions = false,
                             .pre_norm = &kPreNormOps,
                             MEZZO_FOR_BLOCK_OPS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY

@@ -2,6 +2,7 @@
 
 #include "encoder/cuda/attention_launchers.h"
 #include "encoder/cuda/attention_tiles.h"
+#include "encoder/cuda/relative_scores.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/elements.h"
 
@@ -15,13 +16,13 @@ struct CutBackward {
   int bias_rows;  ///< of bias_sums, for each sequence
 };
 
-/// What a warp has beside its rows: two numbers for each of its rows and
-/// lanes, later a sum a column.
-constexpr int kWarpFloats = 2 * kWarp * kOwn;
+/// What a warp has beside its rows: two numbers for each of its rows and lanes, and one more for each row
+/// (put_sums_of_rows); later a sum a column.
+constexpr int kWarpFloats = (2 * kWarp + 1) * kOwn;
 static_assert(kWarpFloats >= kLargestHead);
 
 /// One block at work on a head.
-template <class T, int kColumns>
+template <class T, int kColumns, bool kRelative>
 class HeadBackward {
  public:
   using Matrix = Rows<kColumns>;
@@ -68,6 +69,11 @@ class HeadBackward {
       const int lanes = lane() < count ? lane() : 0;
       multiply(queries.from(warp() * kOwn), keys.row(lanes), head_.size, weights);
       multiply(grads.from(warp() * kOwn), values.row(lanes), head_.size, weight_grads);
+      if constexpr (kRelative) {
+        for (int i = 0; i < kOwn; ++i) {
+          weights[i] += relative_score(a_, head_, at_most(first_query + i, head_.queries - 1), first_key + lanes);
+        }
+      }
       const unsigned kept = kept_by_queries(block_, a_.mask, head_, first_query, first_key);
       for (int i = 0; i < kOwn; ++i) {
         const bool is_seen = lane() < count && sees(a_.window, first_query + i, first_key + lane());
@@ -107,6 +113,14 @@ class HeadBackward {
         of_lanes[lane()] = score_grads;
         block_.sync_warp();
         add_weighted(of_lanes, keys, count, lane(), sums);
+        if constexpr (kRelative) {
+          if (cut_.of.grad_of_queries.data != nullptr) {
+            put_sums_of_rows(
+                block_, of_lanes, count, first_key == 0, /*scale=*/1,
+                query_lines(a_, head_, static_cast<T*>(cut_.of.grad_of_queries.data)), first_query,
+                head_.queries - first_query, [&](int i, int k) { return row_of(first_query + i - first_key - k); });
+          }
+        }
       }
     });
     put(first, sums, cut_.of.grad_query, kQuery, scratch);
@@ -137,6 +151,11 @@ class HeadBackward {
       float scores[kOwn], weight_grads[kOwn];
       multiply(keys.from(warp() * kOwn), queries.row(lanes), head_.size, scores);
       multiply(values.from(warp() * kOwn), grads.row(lanes), head_.size, weight_grads);
+      if constexpr (kRelative) {
+        for (int i = 0; i < kOwn; ++i) {
+          scores[i] += relative_score(a_, head_, first_query + lanes, at_most(first_key + i, head_.count - 1));
+        }
+      }
       const int64_t query = head_.query(first_query + lanes);
       const float log_sum_exp = a_.log_sum_exp[query], product = cut_.of.products[query];
       const unsigned kept = kept_keys(a_.mask, head_, first_query + lanes, first_key);
@@ -152,6 +171,14 @@ class HeadBackward {
       block_.sync_warp();
       add_weighted(of_weights, grads, count, lane(), value_sums);
       add_weighted(of_scores, queries, count, lane(), key_sums);  // the scale is in the queries
+      if constexpr (kRelative) {
+        if (cut_.of.grad_of_keys.data != nullptr) {
+          put_sums_of_rows(
+              block_, of_scores, count, first_query == 0, a_.scale,
+              key_lines(a_, head_, static_cast<T*>(cut_.of.grad_of_keys.data)), first_key, head_.count - first_key,
+              [&](int i, int k) { return row_of(first_query + k - first_key - i); });
+        }
+      }
     });
     put(first, key_sums, cut_.of.grad_key, kKey, scratch);
     put(first, value_sums, cut_.of.grad_value, kValue, scratch);
@@ -186,6 +213,10 @@ class HeadBackward {
 
   MEZZO_DEVICE void clear_rows_of_none(const RowsSpan& of) const {
     MEZZO_CUDA::clear_rows_of_none(block_, of, head_.column(), head_.size, a_.sequences, head_.sequence);
+  }
+
+  MEZZO_DEVICE int row_of(int distance) const {
+    return MEZZO_CUDA::row_of(a_.relative.rows, a_.relative.num_rows, distance);
   }
 
   /// What `count` rows from `first` on, of `rows`, meet of `others`.

@@ -21,20 +21,19 @@ bool can_run(const at::Tensor& x) {
 
 bool can_run_pre_norm(const at::Tensor& x) { return can_run(x) && ops_of(x).pre_norm != nullptr; }
 
-bool can_attend_relative(const at::Tensor& x) { return can_run(x) && ops_of(x).takes_relative_positions; }
-
-bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout) {
+bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout, bool is_relative) {
   const int64_t head_size = x.size(1) / num_heads;
   return can_run(x) && head_size <= ops_of(x).largest_head &&
-         !(layout->longest() > kShort && runs_flash(x.device(), compute_dtype(x), head_size, layout));
+         !(!is_relative && layout->longest() > kShort && runs_flash(x.device(), compute_dtype(x), head_size, layout));
 }
 
 }  // namespace fused
 
-bool can_attend_unknown(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest) {
+bool can_attend_unknown(
+    const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest, bool is_relative) {
   const BlockOps* ops = device.is_cpu() ? nullptr : block_ops(device.type());
   return ops != nullptr && head_size <= ops->largest_head &&
-         !(longest > fused::kShort && has_flash(device, dtype, head_size));
+         !(!is_relative && longest > fused::kShort && has_flash(device, dtype, head_size));
 }
 
 }  // namespace mezzo::encoder

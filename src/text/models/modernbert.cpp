@@ -187,7 +187,7 @@ class ModernBertModel : public Encoder {
     return parameter.starts_with("embeddings.") ? 0 : config_.num_hidden_layers + 1;
   }
 
-  RowBytes row_bytes(Precision precision) const override {
+  RowBytes row_bytes(Precision precision, int64_t /*longest*/) const override {
     const auto hidden = static_cast<double>(config_.hidden_size),
                inner = static_cast<double>(config_.intermediate_size);
     const auto heads = static_cast<double>(config_.num_attention_heads);

@@ -1,5 +1,7 @@
 #include "text/models/post_norm_encoder.h"
 
+#include <algorithm>
+
 #include "mezzo/amp/module_scope.h"
 
 // T rows (tokens of all texts), B texts, H hidden size.
@@ -42,8 +44,8 @@ at::Tensor PostNormEncoder::forward(const PackedBatch& batch, const DropoutSeed&
 }
 
 bool PostNormEncoder::takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const {
-  return !relative_ &&
-         encoder::can_attend_unknown(device, dtype, options_.layer.hidden_size / options_.layer.num_heads, max_seqlen);
+  return encoder::can_attend_unknown(device, dtype, options_.layer.hidden_size / options_.layer.num_heads, max_seqlen,
+                                     relative_.has_value());
 }
 
 int64_t PostNormEncoder::layer_of(std::string_view parameter) const {
@@ -55,15 +57,18 @@ int64_t PostNormEncoder::layer_of(std::string_view parameter) const {
   return is_relative || parameter.starts_with("embeddings") ? 0 : options_.num_layers + 1;
 }
 
-RowBytes PostNormEncoder::row_bytes(Precision precision) const {
+RowBytes PostNormEncoder::row_bytes(Precision precision, int64_t longest) const {
   const auto hidden = static_cast<double>(options_.layer.hidden_size);
   const auto inner = static_cast<double>(options_.layer.intermediate_size);
   const auto heads = static_cast<double>(options_.layer.num_heads);
   const auto embedding = static_cast<double>(options_.embeddings.size);
+  const auto projected = static_cast<double>(options_.embeddings.projected_size);
   const bool is_float = precision == Precision::kFloat32;
+  const double product = is_float ? 4 : 2;  // of an element
   RowBytes bytes;
-  // The norm's rows, and what is projected.
-  bytes.embeddings = 4 * embedding + (embeddings_project_ ? (is_float ? 4 : 2) * embedding : 0);
+  // The norm's rows, and what is projected before or behind it.
+  bytes.embeddings = 4 * (projected > 0 ? projected : embedding) +
+                     (projected > 0 || embeddings_project_ ? product * embedding : 0);
   // Its input, queries, keys, values and context; the first norm, and its output; the inner
   // product; the second norm; and of each head the logarithm of its softmax's sum. In half
   // precision all but the norms and those have two bytes.
@@ -71,6 +76,19 @@ RowBytes PostNormEncoder::row_bytes(Precision precision) const {
   // Gradients of the layer's output, of its second half's two inputs, of the inner rows, and the
   // activations once more.
   bytes.work = is_float ? 4 * (3 * hidden + 2 * inner) : 10 * hidden + 4 * inner;
+  if (relative_ && longest > 0) {
+    const auto positions = static_cast<double>(relative_->count(longest));
+    const auto& relative = options_.layer.relative;
+    const double terms = (relative.has_key_term ? 1 : 0) + (relative.has_query_term ? 1 : 0);
+    // What is projected, in half precision once for each term, and what comes of it.
+    bytes.tables = positions * hidden * (is_float ? 4 * (1 + terms) : 4 * terms);
+    const at::Device device = embeddings_->parameters().front().device();
+    if (!device.is_cpu() && !device.is_meta()) {
+      // Attention's gradients, of its output and of the residual; of each head a score for each position, and its
+      // gradient.
+      bytes.work = std::max(bytes.work, (4 + 4 * product) * hidden + heads * positions * terms * (4 + product));
+    }
+  }
   return bytes;
 }
 

@@ -34,7 +34,7 @@ class PostNormEncoder : public Encoder {
   bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override;
   void set_gradient_checkpointing(bool on) override { layers_->set_gradient_checkpointing(on); }
   int64_t layer_of(std::string_view parameter) const override;
-  RowBytes row_bytes(Precision precision) const override;
+  RowBytes row_bytes(Precision precision, int64_t longest) const override;
 
  private:
   PostNormEncoderOptions options_;

@@ -43,13 +43,18 @@ RelativeEmbeddings::RelativeEmbeddings(torch::nn::Module& root,
   root.register_buffer(kRows, at::tensor(options.rows, at::kLong));  // moves with the parameters, and is not saved
 }
 
+int64_t RelativeEmbeddings::count(int64_t longest) const {
+  const auto middle = static_cast<int64_t>(rows_.size()) / 2;
+  TORCH_CHECK_INDEX(longest <= middle + 1, "a text of ", longest, " tokens is longer than the model's ", middle + 1);
+  return rows_[middle + longest - 1] - rows_[middle + 1 - longest] + 1;
+}
+
 RelativeRows RelativeEmbeddings::forward(int64_t longest) const {
-  const auto middle = static_cast<int64_t>(rows_.size()) / 2, begin = middle + 1 - longest;
-  TORCH_CHECK_INDEX(begin >= 0, "a text of ", longest, " tokens is longer than the model's ", middle + 1);
-  const int64_t first = rows_[begin], count = rows_[middle + longest - 1] - first + 1;
-  const auto embeddings = table_->weight.narrow(0, first, count);
-  const at::Tensor rows = root_.named_buffers(/*recurse=*/false)[kRows];
-  return {norm_ ? norm_->forward(embeddings) : embeddings, rows.narrow(0, begin, 2 * longest - 1) - first};
+  const int64_t rows = count(longest), begin = static_cast<int64_t>(rows_.size()) / 2 + 1 - longest,
+                first = rows_[begin];
+  const auto embeddings = table_->weight.narrow(0, first, rows);
+  const at::Tensor all = root_.named_buffers(/*recurse=*/false)[kRows];
+  return {norm_ ? norm_->forward(embeddings) : embeddings, all.narrow(0, begin, 2 * longest - 1) - first};
 }
 
 }  // namespace mezzo::text

@@ -39,6 +39,9 @@ class RelativeEmbeddings {
                      const RelativeEmbeddingsOptions& options,
                      int64_t hidden_size);
 
+  /// How many of the table's rows they tell apart.
+  int64_t count(int64_t longest) const;
+
   /// @param longest  tokens of the longest text
   RelativeRows forward(int64_t longest) const;
 

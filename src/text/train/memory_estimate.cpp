@@ -43,19 +43,20 @@ int64_t activation_bytes(const ModelForTask& whole,
                          Precision precision,
                          const TrainConfig& config,
                          const BatchShape& batch) {
-  const RowBytes of_row = whole.encoder().row_bytes(precision);
+  const RowBytes of_row = whole.encoder().row_bytes(precision, batch.longest);
   const auto rows = static_cast<double>(batch.rows);
   const auto hidden = static_cast<double>(whole.config().hidden_size);
   const auto layers = static_cast<double>(whole.config().num_hidden_layers);
-  const double layer = rows * of_row.layer, work = rows * of_row.work, embeddings = rows * of_row.embeddings;
+  const double layer = rows * of_row.layer, work = rows * of_row.work, embeddings = rows * of_row.embeddings,
+               tables = of_row.tables;
   if (config.gradient_checkpointing) {  // the inputs of all layers, and one layer
-    return static_cast<int64_t>(embeddings + rows * kFloatBytes * hidden * layers + layer + work);
+    return static_cast<int64_t>(embeddings + rows * kFloatBytes * hidden * layers + layer + tables + work);
   }
   // Float32 weights have copies in half until backward has used them.
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
   const double copies = has_copies ? 2 * static_cast<double>(layers_parameters(whole)) : 0;
   // The last layer keeps little: one row a text.
-  return static_cast<int64_t>(embeddings + (layers - 1) * layer + work + copies);
+  return static_cast<int64_t>(embeddings + (layers - 1) * layer + layers * tables + work + copies);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, c
 }
 
 int64_t RecordedSteps::longest_of(const PackedBatch& rows) const {
-  return rounded_length(rows.seqlens.max().item<int64_t>());
+  return std::min(rounded_length(rows.seqlens.max().item<int64_t>()), setup_.model->config().max_tokens());
 }
 
 bool RecordedSteps::take(const StepBatches& batches) const {

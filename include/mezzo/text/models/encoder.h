@@ -16,11 +16,12 @@ enum class RowsPer {
   kToken  ///< [T, ...]: as the rows of the batch, padding and filler included
 };
 
-/// Bytes of memory that a row of a batch takes in training, on a CPU.
+/// Bytes of memory that a row of a batch takes in training, as CPUs have it; of relative positions, as its device does.
 struct RowBytes {
   double embeddings = 0;  ///< kept for backward by all before the first layer
   double layer = 0;       ///< kept for backward by a layer other than the last
   double work = 0;        ///< beside these, at most, while backward is in a layer
+  double tables = 0;      ///< kept for backward by each layer, not a row but all of them: of relative positions
 };
 
 /// The part of a model that turns tokens into rows: embeddings and layers, on packed batches.
@@ -50,7 +51,8 @@ class Encoder : public torch::nn::Module {
 
   /// For the estimate of a run's memory, which tests/python/program/test_memory.py compares with
   /// what is measured.
-  virtual RowBytes row_bytes(Precision precision) const = 0;
+  /// @param longest  tokens of the batch's longest text
+  virtual RowBytes row_bytes(Precision precision, int64_t longest) const = 0;
 };
 
 }  // namespace mezzo::text

@@ -289,12 +289,24 @@ void mask_rows(const AttentionTile& tile, int64_t first, int64_t rows, const Key
   });
 }
 
-/// What relative positions add to the scores of one sequence and head.
+/// to += from * by.
+void add_scaled(float* to, const float* from, float by, int64_t columns) {
+  for_each_vector(columns, [&](int64_t d, auto get, auto put) { put(to + d, get(to + d) + get(from + d) * by); });
+}
+
+float dot(const float* a, const float* b, int64_t columns) {
+  Floats products{};
+  for_each_vector(columns, [&](int64_t d, auto get, auto /*put*/) { products += get(a + d) * get(b + d); });
+  return sum(products);
+}
+
+/// What relative positions add to the scores of one sequence and head. A lone query meets each key from one
+/// distance: of keys by queries of positions there is no more to compute than that.
 class RelativeScores {
  public:
   /// @param keys  of the sequence: [num_keys, D]
   RelativeScores(const AttentionTile& tile, const Matrix& keys, Arena& arena)
-      : tile_(tile), count_(tile.relative.num_rows), columns_(tile.head_size) {
+      : tile_(tile), keys_(keys), count_(tile.relative.num_rows), columns_(tile.head_size) {
     const RelativeTile& relative = tile.relative;
     if (has_key()) {
       key_ = arena.matrix(count_, columns_);
@@ -305,9 +317,11 @@ class RelativeScores {
     }
     if (has_query()) {
       query_ = arena.matrix(count_, columns_);
+      copy_in(relative.query, relative.query_stride, nullptr, tile.scale, 0, count_, columns_, query_);
+    }
+    if (has_query() && !is_lone()) {
       of_keys_ = arena.matrix(tile.num_keys, count_);
       const auto query_columns = arena.matrix(columns_, count_);
-      copy_in(relative.query, relative.query_stride, nullptr, tile.scale, 0, count_, columns_, query_);
       transpose(query_, count_, columns_, query_columns);
       product<false>(plain(keys), query_columns, tile.num_keys, columns_, count_, of_keys_);
     }
@@ -319,7 +333,11 @@ class RelativeScores {
       product<false>(plain(queries), key_columns_, rows, columns_, count_, of_queries_);
       for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) { scores.row(i)[j] += of_queries_.row(i)[r]; });
     }
-    if (has_query()) {
+    if (has_query() && is_lone()) {
+      for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) {
+        scores.row(i)[j] += dot(keys_.row(j), query_.row(r), columns_);
+      });
+    } else if (has_query()) {
       for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) { scores.row(i)[j] += of_keys_.row(j)[r]; });
     }
   }
@@ -331,21 +349,30 @@ class RelativeScores {
       fill_zero(grad_key_, count_);
     }
     if (has_query()) {
-      grad_of_keys_ = arena.matrix(tile_.num_keys, count_);
       grad_query_ = arena.matrix(count_, columns_);
+      fill_zero(grad_query_, count_);
+    }
+    if (has_query() && !is_lone()) {
+      grad_of_keys_ = arena.matrix(tile_.num_keys, count_);
       fill_zero(grad_of_keys_, tile_.num_keys);
     }
   }
 
-  /// Takes the gradient of the scores of queries `first` ...
-  void take_gradient(const Matrix& grad, const Matrix& queries, int64_t first, int64_t rows) const {
+  /// Takes the gradient of the scores of queries `first` ... May add to that of the keys.
+  void take_gradient(
+      const Matrix& grad, const Matrix& queries, int64_t first, int64_t rows, const Matrix& grad_keys) const {
     if (has_key()) {
       fill_zero(grad_of_queries_, rows);
       for_each_score(first, rows,
                      [&](int64_t i, int64_t j, int64_t r) { grad_of_queries_.row(i)[r] += grad.row(i)[j]; });
       product<true>(transposed(grad_of_queries_), queries, count_, rows, columns_, grad_key_);
     }
-    if (has_query()) {
+    if (has_query() && is_lone()) {
+      for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) {
+        add_scaled(grad_keys.row(j), query_.row(r), grad.row(i)[j], columns_);
+        add_scaled(grad_query_.row(r), keys_.row(j), grad.row(i)[j], columns_);
+      });
+    } else if (has_query()) {
       for_each_score(first, rows, [&](int64_t i, int64_t j, int64_t r) { grad_of_keys_.row(j)[r] += grad.row(i)[j]; });
     }
   }
@@ -358,13 +385,15 @@ class RelativeScores {
   }
 
   /// When all gradients have been taken: adds to that of the keys, and to those of the positions.
-  void end_backward(const Matrix& keys, const Matrix& grad_keys, const AttentionTileBackward& op) const {
+  void end_backward(const Matrix& grad_keys, const AttentionTileBackward& op) const {
     if (has_key()) {
       add_out(grad_key_, 1, op.grad_relative_key, op.relative_stride);
     }
-    if (has_query()) {
+    if (has_query() && !is_lone()) {
       product<true>(plain(grad_of_keys_), query_, tile_.num_keys, count_, columns_, grad_keys);
-      product<false>(transposed(grad_of_keys_), keys, count_, tile_.num_keys, columns_, grad_query_);
+      product<true>(transposed(grad_of_keys_), keys_, count_, tile_.num_keys, columns_, grad_query_);
+    }
+    if (has_query()) {
       add_out(grad_query_, tile_.scale, op.grad_relative_query, op.relative_stride);
     }
   }
@@ -372,6 +401,7 @@ class RelativeScores {
  private:
   bool has_key() const { return tile_.relative.key.data != nullptr; }
   bool has_query() const { return tile_.relative.query.data != nullptr; }
+  bool is_lone() const { return tile_.num_queries == 1; }
 
   /// Calls `task(i, j, r)`, a run of keys at a time: the rows and columns that it touches stay in cache.
   template <class Task>
@@ -390,13 +420,12 @@ class RelativeScores {
 
   void add_out(const Matrix& from, float scale, float* to, int64_t stride) const {
     for (int64_t r = 0; r < count_; ++r) {
-      float* const out = to + r * stride;
-      for_each_vector(
-          columns_, [&](int64_t d, auto get, auto put) { put(out + d, get(out + d) + get(from.row(r) + d) * scale); });
+      add_scaled(to + r * stride, from.row(r), scale, columns_);
     }
   }
 
   const AttentionTile& tile_;
+  Matrix keys_;
   int64_t count_, columns_;
   Matrix key_{}, key_columns_{}, query_{};  ///< of the positions; the query's times `scale`
   Matrix of_queries_{}, of_keys_{};         ///< a row each, a column a position
@@ -519,7 +548,7 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     }
     product<true>(transposed(weights), grad_output, keys.count(), rows, columns, grad_value.from_row(keys.begin));
     product<true>(transposed(grad_weights), query, keys.count(), rows, columns, grad_key.from_row(keys.begin));
-    relative.take_gradient(grad_weights, query, first, rows);
+    relative.take_gradient(grad_weights, query, first, rows, grad_key);
     product<false>(plain(grad_weights), key.from_row(keys.begin), rows, keys.count(), columns, query);
     relative.add_to_queries(query, rows);
     for (int64_t i = 0; i < rows; ++i) {
@@ -529,7 +558,7 @@ void attention_backward(const AttentionTileBackward& op, float* scratch) {
     add_to_sum(0, query, rows);
     copy_out(query, first, rows, columns, op.grad_query, tile.query_stride);
   }
-  relative.end_backward(key, grad_key, op);
+  relative.end_backward(grad_key, op);
   rotate<true>(tile, 0, all, grad_key);
   add_to_sum(1, grad_key, all);
   copy_out(grad_key, 0, all, columns, op.grad_key, tile.key_stride);
