@@ -115,7 +115,9 @@ at::Tensor PostNormLayers::forward(at::Tensor x,
       const ModuleScope scope(path, number);
       RelativeRows dropped;
       if (inputs.size() > 1) {
-        dropped = {kernels::dropout(inputs[1], site), distances};
+        // A tensor of the layer's own, so that its gradients are summed before other layers' join them, as
+        // they are where the layer is computed again.
+        dropped = {kernels::dropout(inputs[1].alias(), site), distances};
       }
       return layer->forward(inputs[0], layout, random, number, only_first_rows, dropped);
     };
