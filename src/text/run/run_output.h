@@ -45,6 +45,8 @@ class RunOutput {
   /// Flushes the records so far to the disk: a checkpoint that outlives a power cut is
   /// to have those of its steps.
   void flush() { metrics_->flush(); }
+  /// Prints the line, unless the run is quiet.
+  void note(const std::string& line);
   /// Prints the line, however quiet the run is.
   void warn(const std::string& line);
   /// No more steps come: ends the progress bar.
@@ -60,7 +62,6 @@ class RunOutput {
   void print_summary() const;
 
  private:
-  void note(const std::string& line);
   /// The skipped steps that were only counted.
   void tell_of_repeats();
   /// "model of step 150"

@@ -33,7 +33,7 @@ std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
 
 /// A trained head keeps its labels; everything else takes those of the training data.
 std::shared_ptr<const Task> choose_task(const TrainConfig& config, const ModelConfig& model, const LabeledRows& rows) {
-  TaskOptions options{.allow_empty_classes = config.allow_empty_classes};
+  TaskOptions options{.allow_empty_classes = config.allow_empty_classes, .metric = config.metric};
   if (!config.model.empty() && has_head(model, config.model)) {
     model.check_labels(config.model / "config.json");
     options.label_names = model.label_names;

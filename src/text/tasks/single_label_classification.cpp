@@ -5,11 +5,15 @@
 #include <ATen/ops/softmax.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <span>
 #include <utility>
 
 #include "amp/cross_entropy.h"
+#include "mezzo/text/tasks/scores.h"
 #include "text/data/data_check.h"
 
 namespace mezzo::text {
@@ -19,7 +23,62 @@ std::span<const int64_t> ids(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())};
 }
 
+/// In the order of what evaluate() measures.
+std::vector<MetricInfo> known_metrics() {
+  return {{"accuracy", "accuracy"},
+          {"macro_f1", "macro F1"},
+          {"weighted_f1", "weighted F1"},
+          {"balanced_accuracy", "balanced accuracy"},
+          {"matthews_corrcoef", "Matthews correlation", /*is_share=*/false},
+          {"roc_auc", "ROC AUC"},
+          {"average_precision", "average precision"},
+          {"log_loss", "log loss", /*is_share=*/false, /*greater_is_better=*/false},
+          {"expected_calibration_error", "calibration error", /*is_share=*/true, /*greater_is_better=*/false}};
+}
+
+/// What the probabilities of labels come to.
+struct ProbabilityScores {
+  double roc_auc, average_precision, log_loss, calibration_error;
+};
+
+/// @param probabilities  [rows, labels], float64.
+ProbabilityScores scores_of(const at::Tensor& probabilities,
+                            std::span<const int64_t> is,
+                            std::span<const int64_t> predicted) {
+  const auto rows = static_cast<size_t>(probabilities.size(0));
+  const auto by_label = probabilities.t().contiguous();
+  const std::unique_ptr<bool[]> flags(new bool[rows]);
+  const std::span<bool> is_label(flags.get(), rows);
+  ProbabilityScores scores{};
+  double labels = 0;
+  for (int64_t label = 0; label < by_label.size(0); ++label) {
+    for (size_t i = 0; i < rows; ++i) is_label[i] = is[i] == label;
+    const double area = roc_auc(is_label, {by_label.const_data_ptr<double>() + label * by_label.size(1), rows});
+    if (std::isnan(area)) continue;  // all rows, or none
+    scores.roc_auc += area;
+    scores.average_precision += average_precision(is_label, {by_label.const_data_ptr<double>() + label * by_label.size(1), rows});
+    ++labels;
+  }
+  scores.roc_auc /= labels;
+  scores.average_precision /= labels;
+
+  const auto probability = probabilities.accessor<double, 2>();
+  std::vector<double> confidences(rows);
+  for (size_t i = 0; i < rows; ++i) {
+    const auto row = static_cast<int64_t>(i);
+    confidences[i] = probability[row][predicted[i]];
+    is_label[i] = is[i] == predicted[i];
+    scores.log_loss -= std::log(std::max(probability[row][is[i]], std::numeric_limits<double>::epsilon()));
+  }
+  scores.log_loss /= static_cast<double>(rows);
+  scores.calibration_error = expected_calibration_error(confidences, is_label);
+  return scores;
+}
+
 }  // namespace
+
+SingleLabelClassification::SingleLabelClassification(LabelMap labels, std::string_view metric)
+    : labels_(std::move(labels)), metrics_(known_metrics(), /*num_shown=*/2, metric) {}
 
 std::string SingleLabelClassification::summary() const { return fmt::format("{} classes", labels_.size()); }
 
@@ -37,11 +96,6 @@ at::Tensor SingleLabelClassification::loss(const at::Tensor& outputs, const Pack
   return cross_entropy_of_labels(outputs, batch.targets, at::Reduction::Sum);
 }
 
-const std::vector<MetricInfo>& SingleLabelClassification::metrics() const {
-  static const std::vector<MetricInfo> kMetrics = {{"accuracy", "accuracy"}, {"macro_f1", "macro F1"}};
-  return kMetrics;
-}
-
 Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
   Evaluation evaluation;
   evaluation.loss = at::cross_entropy_loss(outputs, targets).item<double>();
@@ -50,9 +104,19 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
     return evaluation;
   }
   const auto predicted = outputs.argmax(1).contiguous();
-  auto report = classification_report(ids(targets), ids(predicted), labels_.names());
-  evaluation.metrics = {report.accuracy, report.macro_avg.f1};
-  evaluation.details = {{"weighted_f1", report.weighted_avg.f1}};
+  const auto is = ids(targets), was_predicted = ids(predicted);
+  auto report = classification_report(is, was_predicted, labels_.names());
+  const auto [roc_auc, average_precision, log_loss, calibration_error] = scores_of(at::softmax(outputs, 1, at::kDouble), is, was_predicted);
+  const double values[] = {report.accuracy,
+                           report.macro_avg.f1,
+                           report.weighted_avg.f1,
+                           balanced_accuracy(is, was_predicted, labels_.size()),
+                           matthews_corrcoef(is, was_predicted, labels_.size()),
+                           roc_auc,
+                           average_precision,
+                           log_loss,
+                           calibration_error};
+  metrics_.fill(evaluation, values);
   evaluation.report = report.to_text();
   evaluation.confusion_matrix = std::move(report.confusion);
   return evaluation;

@@ -11,8 +11,32 @@
 #include "mezzo/text/tasks/single_label_classification.h"
 #include "text/data/data_check.h"
 #include "text/models/problem_types.h"
+#include "text/words/known_value.h"
 
 namespace mezzo::text {
+
+MetricChoice::MetricChoice(std::vector<MetricInfo> known, size_t num_shown, std::string_view deciding)
+    : known_(std::move(known)), shown_(known_.begin(), known_.begin() + static_cast<std::ptrdiff_t>(num_shown)) {
+  if (deciding.empty()) return;
+  std::vector<std::string> names;
+  for (const MetricInfo& metric : known_) names.push_back(metric.name);
+  check_known("--metric", deciding, names);
+  std::erase_if(shown_, [&](const MetricInfo& metric) { return metric.name == deciding; });
+  shown_.insert(shown_.begin(), *std::ranges::find(known_, deciding, &MetricInfo::name));
+}
+
+void MetricChoice::fill(Evaluation& evaluation, std::span<const double> values) const {
+  TORCH_INTERNAL_ASSERT(values.size() == known_.size());
+  const auto value_of = [&](const MetricInfo& metric) {
+    return values[static_cast<size_t>(std::ranges::find(known_, metric.name, &MetricInfo::name) - known_.begin())];
+  };
+  for (const MetricInfo& metric : shown_) evaluation.metrics.push_back(value_of(metric));
+  for (const MetricInfo& metric : known_) {
+    if (std::ranges::find(shown_, metric.name, &MetricInfo::name) == shown_.end()) {
+      evaluation.details.emplace_back(metric.name, value_of(metric));
+    }
+  }
+}
 
 bool Task::is_better(double value, std::optional<double> best) const {
   if (std::isnan(value) || !best) {
@@ -26,7 +50,8 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
   check_has_two_labels(rows);
   return std::make_shared<SingleLabelClassification>(options.label_names.empty()
                                                          ? LabelMap::from_rows(rows, options.allow_empty_classes)
-                                                         : LabelMap::from_names(options.label_names));
+                                                         : LabelMap::from_names(options.label_names),
+                                                     options.metric);
 }
 
 static_assert(

@@ -165,7 +165,7 @@ class Trainer {
       keeper_.end_if_failed();
       keeper_.save_where_missing(counters_.step);
     }
-    while (!stop && counters_.step < plan_.total_steps) {
+    while (!stop && counters_.step < plan_.total_steps && !is_out_of_patience()) {
       stop = train_step();
       if (queued_) {
         continue;
@@ -344,6 +344,13 @@ class Trainer {
     return is_last || (config_.eval_every > 0 && counters_.step % config_.eval_every == 0);
   }
 
+  /// Whether `patience` evaluations have passed since the best model.
+  bool is_out_of_patience() const {
+    const int64_t best_step = counters_.best ? counters_.best->step : 0;
+    return config_.patience > 0 && counters_.last_eval_step == counters_.step &&
+           (counters_.step - best_step) / config_.eval_every >= config_.patience;
+  }
+
   /// Returns false when it was stopped, or could not be written down.
   bool evaluate_dev() {
     const auto evaluation = evaluate({.step = counters_.step, .split = "dev"}, setup_.dev);
@@ -439,6 +446,10 @@ class Trainer {
                   "--max-grad-norm 1, or use another --precision");
     }
     keeper_.put_out([&](RunOutput& output) {
+      if (counters_.step < plan_.total_steps) {
+        output.note(fmt::format("step {}: {} without a better model; training ends here (--patience {})", counters_.step,
+                                counted(config_.patience, "evaluation"), config_.patience));
+      }
       output.training_done();
       if (auto communication = model_->communication()) {
         communication->step = counters_.step;

@@ -1,7 +1,13 @@
+#include <algorithm>
+#include <map>
+#include <memory>
+
 #include "bindings.h"
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/io/safetensors.h"
 #include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/tasks/scores.h"
+#include "mezzo/text/tasks/task.h"
 #include "text/io/content_hash.h"
 
 using namespace mezzo::text;
@@ -46,5 +52,34 @@ void bind_files(py::module_& m) {
     for (const ClassScores& s : report.classes) classes.push_back(scores(s));
     return std::tuple(report.to_text(digits), report.accuracy, classes, scores(report.macro_avg),
                       scores(report.weighted_avg), report.confusion);
+  });
+
+  using Column = std::vector<double>;
+  // std::vector<bool> is no array of bool.
+  const auto of_flags = [](const std::vector<int>& values, const auto& score) {
+    const std::unique_ptr<bool[]> flags(new bool[values.size()]);
+    std::ranges::copy(values, flags.get());
+    return score(std::span<const bool>(flags.get(), values.size()));
+  };
+  m.def("roc_auc", [=](const std::vector<int>& is_positive, const Column& scores) {
+    return of_flags(is_positive, [&](auto flags) { return roc_auc(flags, scores); });
+  });
+  m.def("average_precision", [=](const std::vector<int>& is_positive, const Column& scores) {
+    return of_flags(is_positive, [&](auto flags) { return average_precision(flags, scores); });
+  });
+  m.def("expected_calibration_error", [=](const Column& confidences, const std::vector<int>& is_right, int64_t bins) {
+    return of_flags(is_right, [&](auto flags) { return expected_calibration_error(confidences, flags, bins); });
+  });
+  m.def("pearson", [](const Column& x, const Column& y) { return pearson(x, y); });
+  m.def("spearman", [](const Column& x, const Column& y) { return spearman(x, y); });
+  m.def("mean_squared_error", [](const Column& x, const Column& y) { return mean_squared_error(x, y); });
+
+  // All that an evaluation of single labels measures, by name.
+  m.def("evaluate_single_labels", [](const at::Tensor& outputs, const at::Tensor& targets, std::vector<std::string> names) {
+    const auto task = make_task("single_label_classification", std::move(names));
+    const Evaluation evaluation = task->evaluate(outputs, targets);
+    std::map<std::string, double> scores(evaluation.details.begin(), evaluation.details.end());
+    for (size_t i = 0; i < evaluation.metrics.size(); ++i) scores[task->metrics()[i].name] = evaluation.metrics[i];
+    return scores;
   });
 }

@@ -1,4 +1,6 @@
-"""mezzo's classification report against scikit-learn: the same text, byte for byte, and the same numbers."""
+"""mezzo's classification report against scikit-learn: the same text, byte for byte, and the same numbers; its scores against
+scikit-learn's and SciPy's."""
+import math
 import random
 import re
 import warnings
@@ -6,6 +8,8 @@ import warnings
 import _mezzo
 import numpy
 import pytest
+import scipy.stats
+import torch
 from sklearn import metrics
 
 NAMES = ["joy", "", "a", "怒り", "очень длинное название класса", "é", "😀 face", "a b", "e\u0301", "ｗｉｄｅ",
@@ -58,3 +62,72 @@ def test_adds_as_numpy_does_beyond_one_block_of_its_sum():
         expected = metrics.classification_report(y_true, y_pred, labels=range(count), target_names=names, digits=18,
                                                  zero_division=0)
         assert _mezzo.classification_report(y_true, y_pred, names, 18)[0] == expected
+
+
+ROUNDING = dict(rel=1e-12, abs=1e-12)  # sums of some thousand doubles, in another order
+
+
+def columns(rng):
+    """Of which many values are equal, or none, or all."""
+    rows = rng.choice([1, 2, 3, 30, 3000])
+    kinds = rng.choice([1, 2, 5, 10**9])
+    return [[rng.randrange(kinds) / kinds for _ in range(rows)] for _ in range(2)]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_scores_of_columns(seed):
+    rng = random.Random(seed)
+    x, y = columns(rng)
+    share = rng.choice([0, 0.02, 0.5, 1])
+    positive = [int(rng.random() < share) for _ in x]
+    assert _mezzo.mean_squared_error(x, y) == pytest.approx(metrics.mean_squared_error(x, y), **ROUNDING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of columns that are constant
+        pearson, spearman = (f(x, y).statistic if len(x) > 1 else math.nan for f in (scipy.stats.pearsonr, scipy.stats.spearmanr))
+        area = metrics.roc_auc_score(positive, x)
+        precision = metrics.average_precision_score(positive, x) if sum(positive) else math.nan
+    assert _mezzo.pearson(x, y) == pytest.approx(pearson, nan_ok=True, **ROUNDING)
+    assert _mezzo.spearman(x, y) == pytest.approx(spearman, nan_ok=True, **ROUNDING)
+    assert _mezzo.roc_auc(positive, x) == pytest.approx(area, nan_ok=True, **ROUNDING)
+    assert _mezzo.average_precision(positive, x) == pytest.approx(precision, nan_ok=True, **ROUNDING)
+
+
+@pytest.mark.parametrize("bins", [1, 2, 3, 7, 8, 15, 16])  # whose bounds and the confidences are apart, or equal to the bit
+def test_calibration_error_is_that_of_its_definition(bins):
+    rng = numpy.random.default_rng(bins)
+    confidences, right = rng.integers(0, 1025, 1000) / 1024, rng.random(1000) < 0.7
+    bounds = numpy.linspace(0, 1, bins + 1)
+    expected = 0
+    for low, high in zip(bounds, bounds[1:]):
+        taken = (confidences > low) & (confidences <= high) | (confidences == 0) & (low == 0)
+        if taken.any():
+            expected += taken.mean() * abs(confidences[taken].mean() - right[taken].mean())
+    found = _mezzo.expected_calibration_error(confidences.tolist(), right.astype(int).tolist(), bins)
+    assert found == pytest.approx(expected, **ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_evaluation_of_single_labels(seed):
+    rng = numpy.random.default_rng(seed)
+    labels, rows = int(rng.integers(2, 12)), int(rng.choice([1, 5, 400]))
+    targets = torch.from_numpy(rng.integers(0, max(1, labels - seed % 3), rows))
+    outputs = torch.from_numpy(rng.normal(size=(rows, labels)).astype(numpy.float32)) * 3
+    outputs[torch.arange(rows), targets] += 2
+    found = _mezzo.evaluate_single_labels(outputs, targets, [str(i) for i in range(labels)])
+    probabilities, predicted, names = torch.softmax(outputs.double(), 1).numpy(), outputs.argmax(1).numpy(), range(labels)
+    is_label = targets.numpy()[:, None] == numpy.arange(labels)
+    told = [i for i in names if 0 < is_label[:, i].sum() < rows]  # labels that have rows and leave some
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = dict(
+            accuracy=metrics.accuracy_score(targets, predicted),
+            macro_f1=metrics.f1_score(targets, predicted, labels=names, average="macro", zero_division=0),
+            weighted_f1=metrics.f1_score(targets, predicted, labels=names, average="weighted", zero_division=0),
+            balanced_accuracy=metrics.balanced_accuracy_score(targets, predicted),
+            matthews_corrcoef=metrics.matthews_corrcoef(targets, predicted),
+            log_loss=metrics.log_loss(targets, probabilities, labels=names),
+            roc_auc=metrics.roc_auc_score(is_label[:, told], probabilities[:, told]) if told else math.nan,
+            average_precision=metrics.average_precision_score(is_label[:, told], probabilities[:, told]) if told else math.nan)
+    assert found.pop("expected_calibration_error") == pytest.approx(
+        _mezzo.expected_calibration_error(probabilities.max(1).tolist(), (predicted == targets.numpy()).astype(int).tolist(), 15), **ROUNDING)
+    assert found == pytest.approx(expected, nan_ok=True, **ROUNDING)

@@ -189,6 +189,11 @@ void visit_settings(Config& config, Visit&& visit) {
             .between(0, kMostSteps)
             .effect(Setting::Effect::kNumbersOfMetricSchedules),
         config.eval_every);
+  visit(Setting(kRun, "metric", "of dev, by which the best model is chosen: accuracy, macro_f1, …"), config.metric);
+  visit(Setting(kRun, "patience", "end when so many evaluations have brought no better model; 0: never")
+            .between(0, kMillion)
+            .changes_no_numbers(),
+        config.patience);
   visit(Setting(kRun, "save-every", "steps between checkpoints; 0: only when stopped")
             .between(0, kMostSteps)
             .changes_no_numbers(),

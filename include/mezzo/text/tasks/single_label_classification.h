@@ -15,7 +15,8 @@ class SingleLabelClassification : public Task {
   static constexpr std::string_view kProblemType = "single_label_classification";
 
   /// @param labels  an output of the model each.
-  explicit SingleLabelClassification(LabelMap labels) : labels_(std::move(labels)) {}
+  /// @param metric  that decides which model is the best: accuracy, where it is empty.
+  explicit SingleLabelClassification(LabelMap labels, std::string_view metric = "");
 
   std::string_view problem_type() const override { return kProblemType; }
   const std::vector<std::string>& label_names() const override { return labels_.names(); }
@@ -29,8 +30,10 @@ class SingleLabelClassification : public Task {
   /// @param outputs  [B, labels]
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
 
-  /// Accuracy and macro F1, as scikit-learn counts them; weighted F1 among the details.
-  const std::vector<MetricInfo>& metrics() const override;
+  /// Accuracy and macro F1, as scikit-learn counts them; among the details weighted F1, balanced
+  /// accuracy, Matthews' correlation, area under the ROC curve and average precision (each the mean over the
+  /// labels, one against the rest, that have rows and leave some), log loss, expected calibration error.
+  const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// The most likely label, its score, and the scores of all: softmax of the outputs.
@@ -38,6 +41,7 @@ class SingleLabelClassification : public Task {
 
  private:
   LabelMap labels_;
+  MetricChoice metrics_;
 };
 
 }  // namespace mezzo::text

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +28,25 @@ struct Evaluation {
   std::vector<std::pair<std::string, double>> details;  ///< further numbers by name; none where the loss is not finite
   std::string report;                                   ///< for people, of several lines; empty where it is not finite
   std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
+};
+
+/// What a task measures: all that it can, of which some are shown and the first of these decides
+/// which model is the best.
+class MetricChoice {
+ public:
+  /// @param known  all, the shown ones first.
+  /// @param deciding  a name of `known`, which becomes the first of the shown ones; empty: known[0].
+  /// @throws c10::ValueError  that lists the names, for another one.
+  MetricChoice(std::vector<MetricInfo> known, size_t num_shown, std::string_view deciding);
+
+  const std::vector<MetricInfo>& shown() const { return shown_; }
+
+  /// Puts into `evaluation` the values of all that is known, in its order: the shown ones as its
+  /// metrics, the others as details.
+  void fill(Evaluation& evaluation, std::span<const double> values) const;
+
+ private:
+  std::vector<MetricInfo> known_, shown_;
 };
 
 /// What is said of one text: members of a JSON object, in their order.
@@ -67,7 +87,7 @@ class Task {
   /// @param outputs  of a model with that head, in any floating dtype.
   virtual at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const = 0;
 
-  /// What evaluate() measures besides the loss. The first decides which model is the best.
+  /// What evaluate() measures besides the loss, to be shown. The first decides which model is the best.
   virtual const std::vector<MetricInfo>& metrics() const = 0;
   /// @param outputs  float32 on CPU; row i is text i's, as of `targets`.
   virtual Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const = 0;
@@ -83,6 +103,7 @@ class Task {
 struct TaskOptions {
   std::vector<std::string> label_names = {};  ///< of a trained model, which keeps them; empty: those of the data
   bool allow_empty_classes = false;           ///< whether integer labels below the largest may have no text
+  std::string metric = {};                    ///< that decides which model is the best; empty: the task's own first
 };
 
 /// The task that the labels of training data make.

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace mezzo::text {
+
+// Numbers by which models are compared, as scikit-learn computes them. All are computed in double, in at most
+// n log n for n rows. Where a score is not defined it is NaN, which no model is chosen by.
+
+/// Mean of the recalls of the classes that occur.
+/// @param y_true, y_pred  ids of classes, one per row, from 0 to `num_classes` - 1.
+/// @see sklearn.metrics.balanced_accuracy_score (Python)
+double balanced_accuracy(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes);
+
+/// From -1 to 1, and 0 where all rows are, or were predicted to be, of one class.
+/// @see sklearn.metrics.matthews_corrcoef (Python); Gorodkin, Comparing two K-category assignments by a K-category
+///   correlation coefficient (2004), equation 8
+double matthews_corrcoef(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes);
+
+/// Chance that a positive row has a higher score than a negative one; ties count half. NaN where all rows are alike.
+/// @param is_positive, scores  one per row; scores are finite.
+/// @see sklearn.metrics.roc_auc_score (Python) of binary labels
+double roc_auc(std::span<const bool> is_positive, std::span<const double> scores);
+
+/// Precision at each threshold, weighted by the recall that it adds. NaN where no row is positive.
+/// @see sklearn.metrics.average_precision_score (Python) of binary labels. Differs: scikit-learn says 0 where no row is
+///   positive.
+double average_precision(std::span<const bool> is_positive, std::span<const double> scores);
+
+/// How far confidence is from accuracy on average, in `bins` of equal width.
+/// @param confidences  from 0 to 1, of what was predicted, one per row.
+/// @param is_right  whether it was right, one per row.
+/// @see Guo et al., On Calibration of Modern Neural Networks (2017), equation 3, with bins that are open below
+double expected_calibration_error(std::span<const double> confidences, std::span<const bool> is_right, int64_t bins = 15);
+
+/// Correlation of two columns; NaN where one is constant, or there are fewer than two rows.
+/// @see scipy.stats.pearsonr (Python)
+double pearson(std::span<const double> x, std::span<const double> y);
+
+/// Correlation of their ranks; equal values share the mean of theirs.
+/// @see scipy.stats.spearmanr (Python)
+double spearman(std::span<const double> x, std::span<const double> y);
+
+/// @see sklearn.metrics.mean_squared_error (Python)
+double mean_squared_error(std::span<const double> x, std::span<const double> y);
+
+}  // namespace mezzo::text

@@ -1,0 +1,162 @@
+#include "mezzo/text/tasks/scores.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace mezzo::text {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+template <class A, class B>
+void check_same_length(std::span<A> a, std::span<B> b, const char* what) {
+  TORCH_CHECK_VALUE(a.size() == b.size(), what, ": ", a.size(), " rows beside ", b.size());
+}
+
+/// Rows of each class that are of it, were predicted to be, and both.
+struct Counts {
+  std::vector<double> is, predicted, hits;
+
+  Counts(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes)
+      : is(static_cast<size_t>(num_classes)), predicted(is), hits(is) {
+    check_same_length(y_true, y_pred, "scores");
+    for (size_t i = 0; i < y_true.size(); ++i) {
+      is.at(static_cast<size_t>(y_true[i])) += 1;
+      predicted.at(static_cast<size_t>(y_pred[i])) += 1;
+      hits.at(static_cast<size_t>(y_true[i])) += y_true[i] == y_pred[i] ? 1 : 0;
+    }
+  }
+};
+
+/// Rows by their value, the least first.
+std::vector<size_t> ascending(std::span<const double> values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t i) { return values[i]; });
+  return order;
+}
+
+/// Calls visit(first, end) for each run of `order` whose values are equal.
+template <class Visit>
+void for_each_tie(const std::vector<size_t>& order, std::span<const double> values, Visit&& visit) {
+  for (size_t first = 0, end; first < order.size(); first = end) {
+    end = first + 1;
+    while (end < order.size() && values[order[end]] == values[order[first]]) ++end;
+    visit(first, end);
+  }
+}
+
+/// From 1; equal values have the mean of theirs.
+std::vector<double> ranks_of(std::span<const double> values) {
+  const std::vector<size_t> order = ascending(values);
+  std::vector<double> ranks(values.size());
+  for_each_tie(order, values, [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) ranks[order[i]] = static_cast<double>(first + 1 + end) / 2;
+  });
+  return ranks;
+}
+
+double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+double balanced_accuracy(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes) {
+  const Counts counts(y_true, y_pred, num_classes);
+  double sum = 0, classes = 0;
+  for (size_t i = 0; i < counts.is.size(); ++i) {
+    if (counts.is[i] == 0) continue;
+    sum += counts.hits[i] / counts.is[i];
+    ++classes;
+  }
+  return classes == 0 ? kNan : sum / classes;
+}
+
+double matthews_corrcoef(std::span<const int64_t> y_true, std::span<const int64_t> y_pred, int64_t num_classes) {
+  const Counts counts(y_true, y_pred, num_classes);
+  const auto rows = static_cast<double>(y_true.size());
+  const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+    return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  };
+  const double right = std::accumulate(counts.hits.begin(), counts.hits.end(), 0.0);
+  const double spread =
+      (rows * rows - dot(counts.is, counts.is)) * (rows * rows - dot(counts.predicted, counts.predicted));
+  return spread == 0 ? 0 : (right * rows - dot(counts.is, counts.predicted)) / std::sqrt(spread);
+}
+
+double roc_auc(std::span<const bool> is_positive, std::span<const double> scores) {
+  check_same_length(is_positive, scores, "roc_auc");
+  const auto positives = static_cast<double>(std::ranges::count(is_positive, true));
+  const double negatives = static_cast<double>(scores.size()) - positives;
+  if (positives == 0 || negatives == 0) return kNan;
+  const std::vector<double> ranks = ranks_of(scores);
+  double sum = 0;
+  for (size_t i = 0; i < ranks.size(); ++i) sum += is_positive[i] ? ranks[i] : 0;
+  return (sum - positives * (positives + 1) / 2) / (positives * negatives);
+}
+
+double average_precision(std::span<const bool> is_positive, std::span<const double> scores) {
+  check_same_length(is_positive, scores, "average_precision");
+  const auto positives = static_cast<double>(std::ranges::count(is_positive, true));
+  if (positives == 0) return kNan;
+  std::vector<size_t> order = ascending(scores);
+  std::ranges::reverse(order);
+  double found = 0, sum = 0;
+  for_each_tie(order, scores, [&](size_t first, size_t end) {
+    double here = 0;
+    for (size_t i = first; i < end; ++i) here += is_positive[order[i]] ? 1 : 0;
+    found += here;
+    sum += here * found / static_cast<double>(end);
+  });
+  return sum / positives;
+}
+
+double expected_calibration_error(std::span<const double> confidences, std::span<const bool> is_right, int64_t bins) {
+  check_same_length(confidences, is_right, "expected_calibration_error");
+  TORCH_CHECK_VALUE(bins > 0, "expected_calibration_error: bins must be at least 1, got ", bins);
+  if (confidences.empty()) return kNan;
+  std::vector<double> excess(static_cast<size_t>(bins));  // confidence less accuracy, summed over the rows of a bin
+  for (size_t i = 0; i < confidences.size(); ++i) {
+    const auto bin = static_cast<int64_t>(std::ceil(confidences[i] * static_cast<double>(bins))) - 1;
+    excess[static_cast<size_t>(std::clamp<int64_t>(bin, 0, bins - 1))] += confidences[i] - (is_right[i] ? 1 : 0);
+  }
+  double sum = 0;
+  for (const double value : excess) sum += std::abs(value);
+  return sum / static_cast<double>(confidences.size());
+}
+
+double pearson(std::span<const double> x, std::span<const double> y) {
+  check_same_length(x, y, "pearson");
+  if (x.size() < 2) return kNan;
+  const double mean_x = mean(x), mean_y = mean(y);
+  double xx = 0, yy = 0, xy = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double dx = x[i] - mean_x, dy = y[i] - mean_y;
+    xx += dx * dx;
+    yy += dy * dy;
+    xy += dx * dy;
+  }
+  if (xx == 0 || yy == 0) return kNan;
+  return std::clamp(xy / (std::sqrt(xx) * std::sqrt(yy)), -1.0, 1.0);
+}
+
+double spearman(std::span<const double> x, std::span<const double> y) {
+  check_same_length(x, y, "spearman");
+  return pearson(ranks_of(x), ranks_of(y));
+}
+
+double mean_squared_error(std::span<const double> x, std::span<const double> y) {
+  check_same_length(x, y, "mean_squared_error");
+  if (x.empty()) return kNan;
+  double sum = 0;
+  for (size_t i = 0; i < x.size(); ++i) sum += (x[i] - y[i]) * (x[i] - y[i]);
+  return sum / static_cast<double>(x.size());
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,54 @@
+"""What `--metric` and `--patience` choose: the best model by any metric, and when a run ends."""
+import json
+
+import pytest
+from support import records
+from tiny_runs import flags, model_of, run, trained, write_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("metric, choose", [
+    ("accuracy", max), ("macro_f1", max), ("weighted_f1", max), ("balanced_accuracy", max), ("matthews_corrcoef", max),
+    ("roc_auc", max), ("average_precision", max), ("log_loss", min), ("expected_calibration_error", min)])
+def test_metric_chooses_the_best_model(metric, choose, data, tmp_path):
+    out = tmp_path / "out"
+    trained([*flags(data, out), "--metric", metric])
+    evaluations = [r for r in records(out, "eval") if not r.get("final")]
+    values = [r[metric] for r in evaluations]
+    assert len(set(values)) > 1  # or any step would do
+    best = evaluations[values.index(choose(values))]  # of equals the first
+    written = json.loads((out / "run.json").read_text())
+    assert written["best_step"] == best["step"] and written["best_" + metric] == best[metric]
+    assert f"best</td>" in (out / "report.html").read_text() or "the best" in (out / "report.html").read_text()
+
+
+def test_a_metric_that_the_task_has_not_is_refused(data, tmp_path):
+    done = run([*flags(data, tmp_path / "out"), "--metric", "accurcy"])
+    assert done.returncode == 2 and "accurcy" in done.stderr and "accuracy" in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_patience_ends_a_run_and_more_of_it_goes_on(data, tmp_path):
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    trained(flags(data, whole, "--metric", "log_loss", "--learning-rate", 0.5))
+    values = [r["log_loss"] for r in records(whole, "eval") if not r.get("final")]
+    ends = next(i for i in range(2, len(values) + 1) if i - 1 - values[:i].index(min(values[:i])) == 1)
+    assert ends < len(values)  # or patience has nothing to end
+    done = trained(flags(data, out, "--metric", "log_loss", "--learning-rate", 0.5, "--patience", 1))
+    assert f"step {ends}: 1 evaluation without a better model; training ends here (--patience 1)" in done.stderr
+    assert [r["step"] for r in records(out, "step")] == list(range(1, ends + 1))
+    assert json.loads((out / "run.json").read_text())["status"] == "finished"
+    assert model_of(out) == model_of(whole) if values.index(min(values)) < ends else True
+
+
+@pytest.mark.parametrize("more, message", [
+    (["--patience", 2, "--eval-every", 0], "--patience counts evaluations on dev: it needs --dev or --dev-ratio, and --eval-every"),
+    (["--patience", -1], "--patience"),
+])
+def test_what_cannot_be_meant_is_refused(more, message, data, tmp_path):
+    done = run([*flags(data, tmp_path / "out"), *more])
+    assert done.returncode == 2 and message in done.stderr, done.stderr
