@@ -51,8 +51,8 @@ struct PackedAttention {
   AttentionBiases biases;
   int64_t num_heads;
   SequenceLayoutPtr layout;
-  DropoutSite dropout;  ///< weight of query row t and key j of head h: see packed_attention.h
-  TokenPositions positions = {};  ///< only where the device has PreNormOps
+  DropoutSite dropout;              ///< weight of query row t and key j of head h: see packed_attention.h
+  TokenPositions positions = {};    ///< only where the device has PreNormOps
   bool only_first_queries = false;  ///< then `query`, and the output, have a row a sequence, its first: [B, H]
   RelativePositions relative = {};  ///< in place of `positions`; tables contiguous, of the dtype of `query`
 };

@@ -47,7 +47,8 @@ void for_matrices(const at::Tensor& output, const at::Tensor& a, const at::Tenso
 
 at::Tensor Products::add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype) {
   if (a.is_cpu() && a.dim() == 3) {
-    const auto output = at::empty({a.size(0), a.size(1), b.size(2)}, a.options().dtype(dtype.value_or(a.scalar_type())));
+    const auto output =
+        at::empty({a.size(0), a.size(1), b.size(2)}, a.options().dtype(dtype.value_or(a.scalar_type())));
     assign(output, a, b);
     return output;
   }

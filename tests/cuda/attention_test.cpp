@@ -186,8 +186,7 @@ void expect_near(
     // biases before, and their gradients before these are summed.
     const bool is_sum = name.find("bias") != std::string::npos || name == "log_sum_exp";
     const double of_sum = 4 * tolerance_of(is_relative ? dtype : at::kFloat);
-    EXPECT_LT(distance(mine[i].second, right[i].second), is_sum ? of_sum : tolerance)
-        << name << " of " << dtype;
+    EXPECT_LT(distance(mine[i].second, right[i].second), is_sum ? of_sum : tolerance) << name << " of " << dtype;
   }
 }
 

@@ -164,12 +164,11 @@ TEST_F(TrainingStepTest, InferenceWaitsOnceABatch) {
 /// What RecordedSteps are made of, and a step's loss.
 TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
   const simulated::WithGpuKernels gpu;
-  for (const auto& [precision, masters, checkpoints, is_deberta] :
-       {std::tuple("fp32", false, true, false),
-        {"fp16", false, false, false},
-        {"bf16", true, false, false},
-        {"fp32", false, true, true},
-        {"fp16", false, false, true}}) {
+  for (const auto& [precision, masters, checkpoints, is_deberta] : {std::tuple("fp32", false, true, false),
+                                                                    {"fp16", false, false, false},
+                                                                    {"bf16", true, false, false},
+                                                                    {"fp32", false, true, true},
+                                                                    {"fp16", false, false, true}}) {
     SCOPED_TRACE(testing::Message() << precision << (is_deberta ? ", DeBERTa" : ""));
     std::vector<std::vector<float>> losses;
     std::vector<std::vector<std::pair<std::string, at::Tensor>>> weights;

@@ -138,8 +138,8 @@ void packed_attention(const PackedAttentionArguments& arguments, Stream stream) 
     const Grid grid{arguments.sequences.count * arguments.num_heads * parts, cut.warps * kWarp,
                     shared_bytes<Columns::value>(cut)};
     with_type(arguments.query.element, [&]<class T>(T) {
-      launch<Attention<T, Columns::value, Relative::value>>(
-          grid, stream, CutAttention{arguments, cut.tile, static_cast<int>(parts)});
+      launch<Attention<T, Columns::value, Relative::value>>(grid, stream,
+                                                            CutAttention{arguments, cut.tile, static_cast<int>(parts)});
     });
   });
 }

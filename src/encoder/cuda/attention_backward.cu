@@ -206,9 +206,8 @@ void launch_backward(const PackedAttentionBackwardArguments& arguments, int part
 
 int64_t bias_parts(const PackedAttentionArguments& a) {
   int64_t parts = 0;
-  with_kind(a, [&]<class Columns>(Columns, auto) {
-    parts = ceil_div(a.sequences.longest, cut_of<Columns::value>(a).own());
-  });
+  with_kind(
+      a, [&]<class Columns>(Columns, auto) { parts = ceil_div(a.sequences.longest, cut_of<Columns::value>(a).own()); });
   return parts;
 }
 

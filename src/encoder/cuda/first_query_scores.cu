@@ -51,8 +51,7 @@ struct FirstQueryScores {
     const Key key = key_of(block, a);
     const int lane = block.thread() % kWarp;
     for (int head = 0; key.is_there && head < a.num_heads; ++head) {
-      const int64_t first = int64_t{head} * a.head_size,
-                    of_table = key.of_table * a.num_heads * a.head_size + first;
+      const int64_t first = int64_t{head} * a.head_size, of_table = key.of_table * a.num_heads * a.head_size + first;
       float sum = 0;
       for (int d = lane; d < a.head_size; d += kWarp) {
         sum += load(a.key, key.row * a.key.row_stride + first + d) * load(a.table, of_table + d);

@@ -115,10 +115,10 @@ class HeadBackward {
         add_weighted(of_lanes, keys, count, lane(), sums);
         if constexpr (kRelative) {
           if (cut_.of.grad_of_queries.data != nullptr) {
-            put_sums_of_rows(
-                block_, of_lanes, count, first_key == 0, /*scale=*/1,
-                query_lines(a_, head_, static_cast<T*>(cut_.of.grad_of_queries.data)), first_query,
-                head_.queries - first_query, [&](int i, int k) { return row_of(first_query + i - first_key - k); });
+            put_sums_of_rows(block_, of_lanes, count, first_key == 0, /*scale=*/1,
+                             query_lines(a_, head_, static_cast<T*>(cut_.of.grad_of_queries.data)), first_query,
+                             head_.queries - first_query,
+                             [&](int i, int k) { return row_of(first_query + i - first_key - k); });
           }
         }
       }
@@ -173,10 +173,10 @@ class HeadBackward {
       add_weighted(of_scores, queries, count, lane(), key_sums);  // the scale is in the queries
       if constexpr (kRelative) {
         if (cut_.of.grad_of_keys.data != nullptr) {
-          put_sums_of_rows(
-              block_, of_scores, count, first_query == 0, a_.scale,
-              key_lines(a_, head_, static_cast<T*>(cut_.of.grad_of_keys.data)), first_key, head_.count - first_key,
-              [&](int i, int k) { return row_of(first_query + k - first_key - i); });
+          put_sums_of_rows(block_, of_scores, count, first_query == 0, a_.scale,
+                           key_lines(a_, head_, static_cast<T*>(cut_.of.grad_of_keys.data)), first_key,
+                           head_.count - first_key,
+                           [&](int i, int k) { return row_of(first_query + k - first_key - i); });
         }
       }
     });

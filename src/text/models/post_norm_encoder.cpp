@@ -67,8 +67,8 @@ RowBytes PostNormEncoder::row_bytes(Precision precision, int64_t longest) const 
   const double product = is_float ? 4 : 2;  // of an element
   RowBytes bytes;
   // The norm's rows, and what is projected before or behind it.
-  bytes.embeddings = 4 * (projected > 0 ? projected : embedding) +
-                     (projected > 0 || embeddings_project_ ? product * embedding : 0);
+  bytes.embeddings =
+      4 * (projected > 0 ? projected : embedding) + (projected > 0 || embeddings_project_ ? product * embedding : 0);
   // Its input, queries, keys, values and context; the first norm, and its output; the inner
   // product; the second norm; and of each head the logarithm of its softmax's sum. In half
   // precision all but the norms and those have two bytes.

@@ -75,7 +75,8 @@ void check_schedule(const TrainConfig& config) {
   const bool by_metric = follows_metric(parse_lr_schedule(config.schedule));
   const bool has_dev = !config.dev.empty() || config.dev_ratio > 0;
   const bool evaluates = config.eval_every > 0 && has_dev;
-  TORCH_CHECK_VALUE(config.metric.empty() || has_dev, "--metric chooses the best model on dev: it needs --dev or --dev-ratio");
+  TORCH_CHECK_VALUE(config.metric.empty() || has_dev,
+                    "--metric chooses the best model on dev: it needs --dev or --dev-ratio");
   TORCH_CHECK_VALUE(config.patience == 0 || evaluates,
                     "--patience counts evaluations on dev: it needs --dev or --dev-ratio, and --eval-every");
   TORCH_CHECK_VALUE(!by_metric || evaluates, "--schedule ", config.schedule,

@@ -56,7 +56,8 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
     const double area = roc_auc(is_label, {by_label.const_data_ptr<double>() + label * by_label.size(1), rows});
     if (std::isnan(area)) continue;  // all rows, or none
     scores.roc_auc += area;
-    scores.average_precision += average_precision(is_label, {by_label.const_data_ptr<double>() + label * by_label.size(1), rows});
+    scores.average_precision +=
+        average_precision(is_label, {by_label.const_data_ptr<double>() + label * by_label.size(1), rows});
     ++labels;
   }
   scores.roc_auc /= labels;
@@ -106,7 +107,8 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   const auto predicted = outputs.argmax(1).contiguous();
   const auto is = ids(targets), was_predicted = ids(predicted);
   auto report = classification_report(is, was_predicted, labels_.names());
-  const auto [roc_auc, average_precision, log_loss, calibration_error] = scores_of(at::softmax(outputs, 1, at::kDouble), is, was_predicted);
+  const auto [roc_auc, average_precision, log_loss, calibration_error] =
+      scores_of(at::softmax(outputs, 1, at::kDouble), is, was_predicted);
   const double values[] = {report.accuracy,
                            report.macro_avg.f1,
                            report.weighted_avg.f1,

@@ -200,7 +200,8 @@ class Trainer {
           longest = std::max(longest, setup_.train.ids[text].size());
         }
       }
-      TORCH_CHECK(false, describe_out_of_memory(config_, step + 1, setup_.device, ranks_.size(), static_cast<int64_t>(longest)));
+      TORCH_CHECK(false, describe_out_of_memory(config_, step + 1, setup_.device, ranks_.size(),
+                                                static_cast<int64_t>(longest)));
     }
   }
 
@@ -447,8 +448,8 @@ class Trainer {
     }
     keeper_.put_out([&](RunOutput& output) {
       if (counters_.step < plan_.total_steps) {
-        output.note(fmt::format("step {}: {} without a better model; training ends here (--patience {})", counters_.step,
-                                counted(config_.patience, "evaluation"), config_.patience));
+        output.note(fmt::format("step {}: {} without a better model; training ends here (--patience {})",
+                                counters_.step, counted(config_.patience, "evaluation"), config_.patience));
       }
       output.training_done();
       if (auto communication = model_->communication()) {

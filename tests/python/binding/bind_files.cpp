@@ -75,11 +75,13 @@ void bind_files(py::module_& m) {
   m.def("mean_squared_error", [](const Column& x, const Column& y) { return mean_squared_error(x, y); });
 
   // All that an evaluation of single labels measures, by name.
-  m.def("evaluate_single_labels", [](const at::Tensor& outputs, const at::Tensor& targets, std::vector<std::string> names) {
-    const auto task = make_task("single_label_classification", std::move(names));
-    const Evaluation evaluation = task->evaluate(outputs, targets);
-    std::map<std::string, double> scores(evaluation.details.begin(), evaluation.details.end());
-    for (size_t i = 0; i < evaluation.metrics.size(); ++i) scores[task->metrics()[i].name] = evaluation.metrics[i];
-    return scores;
-  });
+  m.def("evaluate_single_labels",
+        [](const at::Tensor& outputs, const at::Tensor& targets, std::vector<std::string> names) {
+          const auto task = make_task("single_label_classification", std::move(names));
+          const Evaluation evaluation = task->evaluate(outputs, targets);
+          std::map<std::string, double> scores(evaluation.details.begin(), evaluation.details.end());
+          for (size_t i = 0; i < evaluation.metrics.size(); ++i)
+            scores[task->metrics()[i].name] = evaluation.metrics[i];
+          return scores;
+        });
 }

@@ -32,7 +32,9 @@ double average_precision(std::span<const bool> is_positive, std::span<const doub
 /// @param confidences  from 0 to 1, of what was predicted, one per row.
 /// @param is_right  whether it was right, one per row.
 /// @see Guo et al., On Calibration of Modern Neural Networks (2017), equation 3, with bins that are open below
-double expected_calibration_error(std::span<const double> confidences, std::span<const bool> is_right, int64_t bins = 15);
+double expected_calibration_error(std::span<const double> confidences,
+                                  std::span<const bool> is_right,
+                                  int64_t bins = 15);
 
 /// Correlation of two columns; NaN where one is constant, or there are fewer than two rows.
 /// @see scipy.stats.pearsonr (Python)
