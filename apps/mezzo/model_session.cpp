@@ -37,7 +37,8 @@ std::shared_ptr<text::ModelForTask> load_model(const std::filesystem::path& fold
                       ", so it is no trained classifier; mezzo train makes one of it");
   }
   if (!loaded.unused.empty() && is_main(group)) {
-    std::fputs(fmt::format("in {}, but not used: {}\n", folder.string(), fmt::join(loaded.unused, ", ")).c_str(), stderr);
+    std::fputs(fmt::format("in {}, but not used: {}\n", folder.string(), fmt::join(loaded.unused, ", ")).c_str(),
+               stderr);
   }
   return model;
 }
@@ -85,8 +86,7 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
   TORCH_CHECK_VALUE(max_length_ <= config_->max_tokens(), "--max-length is ", max_length_,
                     ", the model has positions for ", config_->max_tokens());
   TORCH_CHECK_VALUE(tokenizer_->vocab_size() <= config_->vocab_size, flags.model.string(), ": the vocabulary has ",
-                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size,
-                    "; the last is ",
+                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size, "; the last is ",
                     tokenizer_->token(static_cast<int32_t>(tokenizer_->vocab_size() - 1)), ". Is it another model's?");
   model_->to(device_);
 }
@@ -114,12 +114,12 @@ void ModelSession::check_finite(const at::Tensor& outputs) const {
     return;
   }
   const std::string damaged = text::first_not_finite(*model_);
-  TORCH_CHECK(damaged.empty(), "the model's ", damaged, " holds inf or NaN; its file is damaged, or its training diverged");
+  TORCH_CHECK(damaged.empty(), "the model's ", damaged,
+              " holds inf or NaN; its file is damaged, or its training diverged");
   const int64_t before = num_texts_ - outputs.size(0);
   TORCH_CHECK(false, "the model gives inf or NaN for text ",
               before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1, " in ", to_string(precision_),
-              precision_ == text::Precision::kFloat32 ? "; its training diverged"
-                                                      : "; try --precision fp32");
+              precision_ == text::Precision::kFloat32 ? "; its training diverged" : "; try --precision fp32");
 }
 
 void ModelSession::report_cut_texts() const {

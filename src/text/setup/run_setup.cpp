@@ -169,8 +169,8 @@ RunSetup set_up_run(const TrainConfig& config) {
                  nullptr,
                  {}};
   TORCH_CHECK_VALUE(setup.tokenizer->vocab_size() <= model_config->vocab_size, "the vocabulary has ",
-                    setup.tokenizer->vocab_size(), " tokens, the model's config.json allows ",
-                    model_config->vocab_size, "; the last is ",
+                    setup.tokenizer->vocab_size(), " tokens, the model's config.json allows ", model_config->vocab_size,
+                    "; the last is ",
                     printable(setup.tokenizer->token(static_cast<int32_t>(setup.tokenizer->vocab_size() - 1))),
                     ". Is it another model's?");
 
