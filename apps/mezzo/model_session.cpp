@@ -4,6 +4,7 @@
 #include <ATen/ops/isfinite.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "commands.h"
 #include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/setup/train_config.h"
+#include "ranks.h"
 
 namespace mezzo::app {
 namespace {
@@ -23,11 +25,21 @@ std::unique_ptr<text::ModelConfig> read_config(const std::filesystem::path& fold
 
 std::shared_ptr<text::ModelForTask> load_model(const std::filesystem::path& folder,
                                                const text::ModelConfig& config,
-                                               const text::Task& task) {
+                                               const text::Task& task,
+                                               const distributed::ProcessGroup* group) {
   auto model = text::make_model(config, task.head());
   const auto loaded = text::map_pretrained(*model, folder);
-  TORCH_CHECK_VALUE(loaded.initialised.empty(), (folder / "model.safetensors").string(), ": has no ",
-                    loaded.initialised.front(), ", so it is no trained classifier; mezzo train makes one of it");
+  if (!loaded.initialised.empty()) {
+    const std::string& name = config.architecture;
+    TORCH_CHECK_VALUE(name.empty() || name.ends_with("ForSequenceClassification"), (folder / "config.json").string(),
+                      ": it is a ", name, ", so no trained classifier of texts; mezzo train makes one of it");
+    TORCH_CHECK_VALUE(false, (folder / "model.safetensors").string(), ": has no ", loaded.initialised.front(),
+                      ", so it is no trained classifier; mezzo train makes one of it");
+  }
+  if (!loaded.unused.empty() && is_main(group)) {
+    std::fputs(fmt::format("in {}, but not used: {}\n", folder.string(), fmt::join(loaded.unused, ", ")).c_str(),
+               stderr);
+  }
   return model;
 }
 
@@ -66,7 +78,7 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
       tokenizer_(text::Tokenizer::from_pretrained(flags.model)),
       config_(read_config(flags.model)),
       task_(text::make_task(config_->problem_type, config_->label_names)),
-      model_(load_model(flags.model, *config_, *task_)),
+      model_(load_model(flags.model, *config_, *task_, group)),
       max_length_(flags.max_length.value_or(default_max_length(*tokenizer_, *config_))) {
   if (flags.threads > 0) {
     at::set_num_threads(static_cast<int>(flags.threads));
@@ -74,7 +86,8 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
   TORCH_CHECK_VALUE(max_length_ <= config_->max_tokens(), "--max-length is ", max_length_,
                     ", the model has positions for ", config_->max_tokens());
   TORCH_CHECK_VALUE(tokenizer_->vocab_size() <= config_->vocab_size, flags.model.string(), ": the vocabulary has ",
-                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size);
+                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size, "; the last is ",
+                    tokenizer_->token(static_cast<int32_t>(tokenizer_->vocab_size() - 1)), ". Is it another model's?");
   model_->to(device_);
 }
 
@@ -100,11 +113,13 @@ void ModelSession::check_finite(const at::Tensor& outputs) const {
   if (is_finite.all().item<bool>()) {
     return;
   }
+  const std::string damaged = text::first_not_finite(*model_);
+  TORCH_CHECK(damaged.empty(), "the model's ", damaged,
+              " holds inf or NaN; its file is damaged, or its training diverged");
   const int64_t before = num_texts_ - outputs.size(0);
   TORCH_CHECK(false, "the model gives inf or NaN for text ",
               before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1, " in ", to_string(precision_),
-              precision_ == text::Precision::kFloat32 ? ": its weights are damaged, or its training diverged"
-                                                      : "; try --precision fp32");
+              precision_ == text::Precision::kFloat32 ? "; its training diverged" : "; try --precision fp32");
 }
 
 void ModelSession::report_cut_texts() const {

@@ -79,6 +79,13 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
                     ", outside the vocabulary of ", config.vocab_size);
 }
 
+std::string ConfigFields::first_architecture() const {
+  const auto* names = json("architectures");
+  return names != nullptr && names->is_array() && !names->empty() && names->front().is_string()
+             ? names->front().get<std::string>()
+             : "";
+}
+
 std::string ConfigFields::at(const char* name) const { return fmt::format("{}: {} ", file_.string(), name); }
 
 const nlohmann::json* ConfigFields::find(const char* name) const {

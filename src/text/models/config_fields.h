@@ -35,6 +35,9 @@ class ConfigFields {
   /// only values that change nothing are taken.
   void read_common(ModelConfig& config, const SizeNames& names = {}) const;
 
+  /// The first of architectures; empty where there is none.
+  std::string first_architecture() const;
+
   /// "config.json: hidden_size "
   std::string at(const char* name) const;
   /// A field as it is; nullptr where it is missing or null.

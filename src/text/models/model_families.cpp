@@ -32,7 +32,9 @@ std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path&
   }
   const ConfigFields fields(config_json);
   fields.read_one_of("model_type", model_type, known);
-  return family_of(model_type).read_config(fields);
+  auto config = family_of(model_type).read_config(fields);
+  config->architecture = fields.first_architecture();
+  return config;
 }
 
 std::shared_ptr<ModelForTask> make_model(const ModelConfig& config, const Head& head) {

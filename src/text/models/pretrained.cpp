@@ -64,6 +64,12 @@ std::string of_another_family(const ModelForTask& model,
   return {};
 }
 
+/// Whether the file is a model for tokens, say, whose head may have the names of ours.
+bool is_of_another_task(const ModelConfig& config) {
+  const std::string_view name = config.architecture;
+  return name.find("For") != name.npos && !name.ends_with("ForSequenceClassification");
+}
+
 bool is_of_head(const ModelConfig& config, std::string_view parameter) {
   const std::string_view head = config.head_prefix();
   return parameter.starts_with(head) && parameter.substr(head.size()).starts_with('.');
@@ -72,6 +78,7 @@ bool is_of_head(const ModelConfig& config, std::string_view parameter) {
 }  // namespace
 
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
+  if (is_of_another_task(config)) return false;
   const auto names = SafetensorsReader(weights_path(folder)).names();
   return std::ranges::any_of(names, [&](const std::string& name) { return is_of_head(config, name); });
 }
@@ -101,7 +108,8 @@ LoadedWeights load(ModelForTask& model,
   for (auto& item : parameters) {
     const bool may_be_missing = model.layer_of(item.key()) > model.config().num_hidden_layers;
     const auto found = stored.find(item.key());
-    if (found == stored.end()) {
+    const bool is_not_ours = is_of_another_task(model.config()) && is_of_head(model.config(), item.key());
+    if (found == stored.end() || is_not_ours) {
       TORCH_CHECK_VALUE(may_be_missing, path.string(), ": has no tensor ", item.key(), ", which config.json calls for",
                         of_another_family(model, item.key(), stored));
       loaded.initialised.push_back(item.key());
@@ -119,7 +127,8 @@ LoadedWeights load(ModelForTask& model,
     return std::find(loaded.initialised.begin(), loaded.initialised.end(), name) != loaded.initialised.end();
   });
   for (const auto& [parameter, name] : stored) {
-    loaded.unused.push_back(name);
+    const bool is_old_buffer = name.ends_with("position_ids") || name.ends_with("token_type_ids");
+    if (!is_old_buffer) loaded.unused.push_back(name);
   }
   return loaded;
 }
@@ -131,6 +140,13 @@ LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& 
     parameter.copy_(tensor);
     release();
   });
+}
+
+std::string first_not_finite(const ModelForTask& model) {
+  for (const auto& item : model.named_parameters()) {
+    if (!at::isfinite(item.value()).all().item<bool>()) return item.key();
+  }
+  return "";
 }
 
 LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder) {

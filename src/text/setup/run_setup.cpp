@@ -125,6 +125,9 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
     return;
   }
   const LoadedWeights loaded = load_pretrained(model, config.model, config.seed);
+  const std::string damaged = first_not_finite(model);
+  TORCH_CHECK_VALUE(damaged.empty(), (config.model / "model.safetensors").string(), ": ", damaged,
+                    " holds inf or NaN; fetch the file again");
   if (!loaded.initialised.empty()) {
     notes.push_back(
         fmt::format("not in {}, so initialised: {}", config.model.string(), fmt::join(loaded.initialised, ", ")));
@@ -166,8 +169,10 @@ RunSetup set_up_run(const TrainConfig& config) {
                  nullptr,
                  {}};
   TORCH_CHECK_VALUE(setup.tokenizer->vocab_size() <= model_config->vocab_size, "the vocabulary has ",
-                    setup.tokenizer->vocab_size(), " tokens, the model's config.json allows ",
-                    model_config->vocab_size);
+                    setup.tokenizer->vocab_size(), " tokens, the model's config.json allows ", model_config->vocab_size,
+                    "; the last is ",
+                    printable(setup.tokenizer->token(static_cast<int32_t>(setup.tokenizer->vocab_size() - 1))),
+                    ". Is it another model's?");
 
   const Datasets data = load_datasets(config, *model_config, setup.notes);
   setup.task = data.task;

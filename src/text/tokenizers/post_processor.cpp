@@ -11,9 +11,8 @@ namespace mezzo::text {
 
 size_t text_budget(int64_t max_length, size_t num_special) {
   if (max_length == 0) return std::numeric_limits<size_t>::max();
-  TORCH_CHECK_VALUE(max_length > 0 && static_cast<uint64_t>(max_length) >= num_special,
-                    "Tokenizer::encode: max_length must be 0 (no limit) or at least ", num_special,
-                    ", the number of special tokens, got ", max_length);
+  TORCH_CHECK_VALUE(max_length > 0 && static_cast<uint64_t>(max_length) >= num_special, "the length is ", max_length,
+                    ", but special tokens alone are ", num_special, "; give at least as many, or 0 for no limit");
   return static_cast<size_t>(max_length) - num_special;
 }
 

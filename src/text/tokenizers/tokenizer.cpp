@@ -1,5 +1,7 @@
 #include "mezzo/text/tokenizers/tokenizer.h"
 
+#include <c10/util/Exception.h>
+
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
 #include "text/io/json_file.h"
 #include "text/tokenizers/pipeline_files.h"
@@ -9,6 +11,8 @@
 namespace mezzo::text {
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_pretrained(const std::filesystem::path& folder) {
+  TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), folder.string(),
+                    ": is no folder; name a Hugging Face folder, of a model and its tokenizer");
   const TokenizerConfig config(folder);
   const std::string name = config.tokenizer_class();
   const bool takes_bert =

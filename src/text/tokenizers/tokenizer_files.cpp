@@ -28,7 +28,7 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
   const fs::path vocab_txt = folder / "vocab.txt";
   const bool has_tokenizer_json = is_there(tokenizer_json);
   TORCH_CHECK_VALUE(has_tokenizer_json || is_there(vocab_txt), folder.string(),
-                    ": neither tokenizer.json nor vocab.txt is there; name a Hugging Face folder of a BERT model");
+                    ": neither tokenizer.json nor vocab.txt is there; name a Hugging Face folder with its tokenizer");
   const TokenizerConfig config(folder);
   const std::string name = config.tokenizer_class();
   config.root()["tokenizer_class"].expect(name == "BertTokenizer" || name == "TokenizersBackend", "BertTokenizer");

@@ -16,15 +16,20 @@ struct LoadedWeights {
   std::vector<std::string> unused;       ///< tensors of the file that the model has no place for
 };
 
-/// Whether `folder`, whose config is `config`, holds a trained head, not only an encoder.
+/// Whether `folder`, whose config is `config`, holds a trained head for texts, not only an encoder, or one with a head
+/// for something else, as a ForTokenClassification has.
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder);
 
 /// Fills `model` from `folder`/model.safetensors, written by transformers or by mezzo: names with
 /// or without the prefix of the family (`bert.`), any floating dtype, old names `LayerNorm.gamma`
-/// and `LayerNorm.beta` too. A missing head or pooler is drawn from `seed` and reported.
+/// and `LayerNorm.beta` too. A missing head or pooler, or one for something else than texts, is drawn from `seed` and
+/// reported.
 /// @throws c10::ValueError  naming the tensor, where one does not fit or any other is missing; the
 ///     model is unusable then
 LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed);
+
+/// The name of a parameter that holds inf or NaN; empty where all are finite.
+std::string first_not_finite(const ModelForTask& model);
 
 /// As load_pretrained, for a model on CPU that is only run: its parameters are the mapped bytes of
 /// the file, where they are float32 there, so nothing is copied, and what is never used, such as
