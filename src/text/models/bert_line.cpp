@@ -1,5 +1,7 @@
 #include "text/models/bert_line.h"
 
+#include "text/models/activation_names.h"
+
 namespace mezzo::text {
 
 void read_bert_fields(const ConfigFields& fields, BertConfig& config) {

@@ -39,11 +39,11 @@ class ConfigFields {
   std::string at(const char* name) const;
   /// A field as it is; nullptr where it is missing or null.
   const nlohmann::json* json(const char* name) const { return find(name); }
+  /// A field that, where it is there, has no other value.
+  void expect(const char* name, const nlohmann::json& value) const;
 
  private:
   const nlohmann::json* find(const char* name) const;
-  /// A field that, where it is there, has no other value.
-  void expect(const char* name, const nlohmann::json& value) const;
   std::vector<std::string> read_label_names() const;
 
   std::filesystem::path file_;

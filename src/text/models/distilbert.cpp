@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "text/models/activation_names.h"
 #include "text/models/model_families.h"
 #include "text/models/post_norm_model.h"
 

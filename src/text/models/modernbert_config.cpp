@@ -7,14 +7,13 @@
 #include <memory>
 #include <utility>
 
-#include "mezzo/text/io/atomic_file.h"
+#include "text/models/activation_names.h"
 #include "text/models/model_families.h"
 
 namespace mezzo::text {
 namespace {
 
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
-const std::vector<std::string_view> kModernBertActivations = {"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
 
 /// Layers of which every n-th is global, from the first on.
 std::vector<bool> every_nth_global(int64_t layers, int64_t n) {
@@ -89,8 +88,8 @@ ModernBertConfig::ModernBertConfig() {
 std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields) {
   ModernBertConfig config;
   fields.read_common(config);
-  fields.read_one_of("hidden_activation", config.hidden_activation, kModernBertActivations);
-  fields.read_one_of("classifier_activation", config.classifier_activation, kModernBertActivations);
+  fields.read_one_of("hidden_activation", config.hidden_activation, activation_names());
+  fields.read_one_of("classifier_activation", config.classifier_activation, activation_names());
   fields.read_one_of("classifier_pooling", config.classifier_pooling, {"cls", "mean"});
   fields.read_number("embedding_dropout", config.embedding_dropout, 1);
   fields.read_number("attention_dropout", config.attention_dropout, 1);
@@ -161,7 +160,7 @@ void ModernBertConfig::save(const std::filesystem::path& config_json) const {
     }
   }
   add_label_names(json, label_names);
-  write_file_atomically(config_json, json.dump(2) + "\n");
+  write_config(config_json, json);
 }
 
 /// What decides how weights are drawn is left out: they have been drawn when a run goes on.
