@@ -40,7 +40,7 @@ nlohmann::ordered_json bert_fields(const BertConfig& config, std::string_view cl
       {"problem_type", config.problem_type},
       {"dtype", "float32"},
   };
-  add_label_names(json, config.label_names);
+  add_common_fields(json, config);
   return json;
 }
 

@@ -143,7 +143,7 @@ void DebertaV2Config::save(const std::filesystem::path& config_json) const {
   if (embedding_size > 0) {
     json["embedding_size"] = embedding_size;
   }
-  add_label_names(json, label_names);
+  add_common_fields(json, *this);
   write_config(config_json, json);
 }
 

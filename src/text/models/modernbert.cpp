@@ -1,5 +1,6 @@
 // ModernBERT (Warner et al. 2024) on packed rows.
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <numbers>
@@ -142,6 +143,8 @@ class ModernBertModel : public Encoder {
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override {
     const ModuleScope scope("model");
     const auto layout = layout_of(batch);
+    TORCH_CHECK_INDEX(layout->longest() <= config_.max_position_embeddings, "a text of ", layout->longest(),
+                      " tokens is longer than the model's ", config_.max_position_embeddings);
     auto x = embeddings_->forward(batch, random);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const bool is_local = config_.is_local[i], only_first_rows = rows == RowsPer::kText && i + 1 == layers_.size();
