@@ -174,8 +174,8 @@ TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
   const auto relu = [](double x) { return x > 0 ? x : 0; };
   using Formula = std::function<double(double)>;
   const std::pair<Activation, Formula> kinds[] = {{Activation::kGelu, gelu}, {Activation::kRelu, relu}};
-  for (const auto& [columns, kind] : {std::pair(1, 0), std::pair(7, 0), std::pair(64, 0), std::pair(101, 0), std::pair(7, 1),
-                                     std::pair(101, 1)}) {
+  for (const auto& [columns, kind] : {std::pair(1, 0), std::pair(7, 0), std::pair(64, 0), std::pair(101, 0),
+                                      std::pair(7, 1), std::pair(101, 1)}) {
     SCOPED_TRACE(testing::Message() << "columns " << columns << ", activation " << kind);
     const auto& [activation, formula] = kinds[kind];
     const int64_t rows = 3;
