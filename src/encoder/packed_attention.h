@@ -56,8 +56,8 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const TokenPositions& positions = {},
                             const RelativePositions& relative = {});
 
-/// Whether LibTorch's flash attention takes such heads: half types, on CUDA devices of compute
-/// capability 8.0 and more, at most 256 columns, a multiple of 8.
+/// Whether LibTorch's flash attention takes such heads: half types, on CUDA devices of compute capability
+/// 8.0 and more, a multiple of 8 and at most 192 columns: with more, consumer GPUs have no backward pass.
 bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size);
 /// Whether it is that: where it takes the heads, and the sequences lie side by side without padding,
 /// as the CPU knows.

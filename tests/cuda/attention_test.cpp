@@ -247,7 +247,8 @@ TEST_P(CudaAttentionTest, WithPositionsEqualsTheSpecificationAndTheCpus) {
   for (const auto& [head_size, turns, window, is_first, has_biases, dropout] :
        {Case{6, true, 0, false, true, 0.3}, Case{64, true, 5, false, false, 0.3}, Case{64, true, 33, false, true, 0},
         Case{64, true, {}, true, false, 0.3}, Case{10, false, 20, true, true, 0}, Case{128, true, 7, false, true, 0.3},
-        Case{36, true, 1000, false, false, 0.3}, Case{64, false, 9, false, false, 0}}) {
+        Case{36, true, 1000, false, false, 0.3}, Case{64, false, 9, false, false, 0},
+        Case{128, true, 7, true, true, 0.3}}) {
     SCOPED_TRACE(testing::Message() << "heads of " << head_size << ", window " << window.value_or(-1) << ", turned "
                                     << turns << ", first alone " << is_first << ", dropout " << dropout);
     auto problem = problem_of(layout, rows, 2, head_size, GetParam(), dropout);

@@ -61,11 +61,12 @@ at::Tensor feed_forward(const Tensors& w) {
 
 /// The columns of its query, key and value are one weight's.
 at::Tensor pre_norm_attend_to(const Tensors& w,
+                              const at::Tensor& norm_bias,
                               const at::Tensor& bias,
                               const at::Tensor& output_bias,
                               bool only_first) {
   return pre_norm_attention_block(w[8],
-                                  {.norm = {w[9], output_bias, 1e-5},
+                                  {.norm = {w[9], norm_bias, 1e-5},
                                    .query_key_value = {at::cat({w[0], w[2], w[4]}), bias},
                                    .output = {w[6], output_bias},
                                    .num_heads = kHeads,
@@ -76,9 +77,12 @@ at::Tensor pre_norm_attend_to(const Tensors& w,
                                   layout());
 }
 
-at::Tensor pre_norm_attend(const Tensors& w) { return pre_norm_attend_to(w, {}, {}, false); }
+at::Tensor pre_norm_attend(const Tensors& w) { return pre_norm_attend_to(w, {}, {}, {}, false); }
+at::Tensor pre_norm_attend_behind_a_biased_norm(const Tensors& w) {
+  return pre_norm_attend_to(w, w[10], {}, {}, false);
+}
 at::Tensor pre_norm_attend_first(const Tensors& w) {
-  return pre_norm_attend_to(w, at::cat({w[1], w[3], w[5]}), w[7], true);
+  return pre_norm_attend_to(w, w[7], at::cat({w[1], w[3], w[5]}), w[7], true);
 }
 
 at::Tensor pre_norm_feed_forward(const Tensors& w) {
@@ -87,6 +91,16 @@ at::Tensor pre_norm_feed_forward(const Tensors& w) {
                                       .intermediate = {at::cat({w[11], w[11].flip(0)}), at::cat({w[12], w[12]})},
                                       .output = {w[13], w[1]},
                                       .activation = Activation::kGelu,
+                                      .dropout = {0.1, {7, 8, 9}}},
+                                     {});
+}
+
+at::Tensor pre_norm_feed_forward_without_linear_biases(const Tensors& w) {
+  return pre_norm_feed_forward_block(w[8],
+                                     {.norm = {w[9], w[10], 1e-5},
+                                      .intermediate = {at::cat({w[11], w[11].flip(0)}), {}},
+                                      .output = {w[13], {}},
+                                      .activation = Activation::kRelu,
                                       .dropout = {0.1, {7, 8, 9}}},
                                      {});
 }
@@ -149,8 +163,10 @@ INSTANTIATE_TEST_SUITE_P(All,
                                                           &attend_first,
                                                           &feed_forward,
                                                           &pre_norm_attend,
+                                                          &pre_norm_attend_behind_a_biased_norm,
                                                           &pre_norm_attend_first,
-                                                          &pre_norm_feed_forward),
+                                                          &pre_norm_feed_forward,
+                                                          &pre_norm_feed_forward_without_linear_biases),
                                           testing::Values(Weights::kApart)));
 INSTANTIATE_TEST_SUITE_P(OfOneProduct,
                          CudaBlocksTest,

@@ -233,7 +233,14 @@ TEST_F(CudaRowOpsSpecificationTest, MasksEqualTheSpecificationsToTheBit) {
   }
 }
 
-TEST_F(CudaRowOpsSpecificationTest, InfinityAndNaNReachWhatDependsOnThem) {
+/// Of the CPU, too, whose kernels others are compared with.
+class RowOpsWithoutNumbersTest : public testing::TestWithParam<const BlockOps*> {
+ protected:
+  void SetUp() override { at::manual_seed(3); }
+};
+
+TEST_P(RowOpsWithoutNumbersTest, InfinityAndNaNReachWhatDependsOnThem) {
+  const BlockOps& ops = *GetParam();
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const auto finite = [](const at::Tensor& x) { return x.isfinite(); };
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -246,8 +253,8 @@ TEST_F(CudaRowOpsSpecificationTest, InfinityAndNaNReachWhatDependsOnThem) {
       // Dropout takes some of them away.
       const DropoutSite site{0.5, {4, 5, 6}};
       Normalised normalised;
-      const auto output = gpu().residual_layer_norm(product.clone(), at::zeros({132}), residual, {weight, shift, 1e-5},
-                                                    site, {}, &normalised);
+      const auto output = ops.residual_layer_norm(product.clone(), at::zeros({132}), residual, {weight, shift, 1e-5},
+                                                  site, {}, &normalised);
       const auto wanted =
           reference::residual_layer_norm(product.to(at::kDouble), residual.to(at::kDouble),
                                          {weight.to(at::kDouble), shift.to(at::kDouble), 1e-5}, site, {});
@@ -260,8 +267,8 @@ TEST_F(CudaRowOpsSpecificationTest, InfinityAndNaNReachWhatDependsOnThem) {
       // Through a gradient, into its row, and into the sums of its column, or with it of all.
       auto grad = at::randn({40, 132}).to(dtype);
       grad[3][7] = value;
-      gpu().residual_layer_norm(residual.clone(), shift, residual, {weight, shift, 1e-5}, {}, {}, &normalised);
-      const auto found = gpu().residual_layer_norm_backward(grad, normalised, weight, {}, {}, dtype, dtype);
+      ops.residual_layer_norm(residual.clone(), shift, residual, {weight, shift, 1e-5}, {}, {}, &normalised);
+      const auto found = ops.residual_layer_norm_backward(grad, normalised, weight, {}, {}, dtype, dtype);
       auto others = at::ones({40}, at::kBool), columns = at::ones({132}, at::kBool);
       others[3] = false;
       columns[7] = false;
@@ -272,11 +279,11 @@ TEST_F(CudaRowOpsSpecificationTest, InfinityAndNaNReachWhatDependsOnThem) {
       EXPECT_TRUE(at::equal(finite(found.norm.bias), columns));
 
       for (const auto activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
-        const auto of_grad = gpu().bias_activation_backward(grad.clone(), residual.abs(), weight, activation);
+        const auto of_grad = ops.bias_activation_backward(grad.clone(), residual.abs(), weight, activation);
         EXPECT_TRUE(at::equal(finite(of_grad.product), finite(grad)));
         EXPECT_TRUE(at::equal(finite(of_grad.bias), columns));
         const auto bad = at::full({1, 4}, value).to(dtype), zeros = at::zeros({4});
-        const auto values = gpu().bias_activation(bad, zeros, activation);
+        const auto values = ops.bias_activation(bad, zeros, activation);
         const auto of = activation == Activation::kRelu
                             ? at::relu(bad.to(at::kDouble))
                             : at::gelu(bad.to(at::kDouble), activation == Activation::kGelu ? "none" : "tanh");
@@ -286,6 +293,74 @@ TEST_F(CudaRowOpsSpecificationTest, InfinityAndNaNReachWhatDependsOnThem) {
     }
   }
 }
+
+/// As its specification in float64 has it: where there is infinity, and where NaN.
+void expect_not_finite_alike(const at::Tensor& found, const at::Tensor& wanted, const char* what) {
+  EXPECT_TRUE(at::equal(found.isnan(), wanted.isnan())) << what << found.isnan().sum() << wanted.isnan().sum();
+  EXPECT_TRUE(at::equal(found.isinf(), wanted.isinf())) << what << found.isinf().sum() << wanted.isinf().sum();
+}
+
+TEST_P(RowOpsWithoutNumbersTest, WhatIsDroppedIsZeroWhateverItWas) {
+  const BlockOps& ops = *GetParam();
+  const DropoutSite site{0.5, {4, 5, 6}};
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const auto with = [](float value, at::IntArrayRef sizes, at::ScalarType dtype) {
+    auto values = at::randn(sizes);
+    values.masked_fill_(at::rand(sizes) < 0.1, value);
+    return values.to(dtype);
+  };
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const float value : {inf, -inf, nan}) {
+      SCOPED_TRACE(testing::Message() << toString(dtype) << " " << value);
+      const auto rows = with(value, {40, 132}, dtype), residual = at::randn({40, 132}), bias = at::randn({132});
+      const auto exact = rows.to(at::kDouble);
+      const auto dropped = kernels::reference::dropout(exact + bias, site),
+                 dropped_grad = kernels::reference::dropout(exact, site);
+      const PreNormOps& pre_norm = *ops.pre_norm;
+      expect_not_finite_alike(pre_norm.residual_dropout(rows, bias, residual, site, {}), dropped + residual, "sum ");
+      const auto outer = pre_norm.residual_dropout_backward(rows, true, site, {}, dtype);
+      expect_not_finite_alike(outer.product, dropped_grad, "its gradient ");
+      expect_not_finite_alike(outer.bias, dropped_grad.sum(0), "its bias's ");
+
+      const auto halves = with(value, {40, 264}, dtype), grad = with(value, {40, 132}, dtype);
+      for (const auto activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+        const auto of_halves = leaf(halves.nan_to_num(1, 1, 1).abs()), parts = halves.to(at::kDouble);
+        const auto activated = [&](const at::Tensor& x) {
+          return activation == Activation::kRelu ? at::relu(x)
+                                                 : at::gelu(x, activation == Activation::kGelu ? "none" : "tanh");
+        };
+        const auto gated = [&](const at::Tensor& x) {
+          return kernels::reference::dropout(activated(x.chunk(2, 1)[0]) * x.chunk(2, 1)[1], site);
+        };
+        const auto wanted = gated(parts);
+        expect_not_finite_alike(pre_norm.gated_activation(halves, {}, activation, site, {}), wanted, "gated ");
+        const auto again = pre_norm.gated_activation_backward(grad.clone(), halves, {}, activation, site, {});
+        expect_not_finite_alike(again.output, wanted, "gated again ");
+        // Of finite halves, for 0 times infinity is NaN; above 0, where no slope is 0.
+        gated(of_halves).backward(grad.to(at::kDouble));
+        const auto found =
+            pre_norm.gated_activation_backward(grad.clone(), of_halves.detach().to(dtype), {}, activation, site, {});
+        expect_not_finite_alike(found.product, of_halves.grad(), "gated's gradient ");
+      }
+
+      // Norms make all of a row NaN, if anything of it is not finite.
+      const auto ones = at::ones({132}), numbers = at::arange(40), others = residual.to(dtype);
+      const auto normed = [&](const at::Tensor& x) { return at::layer_norm(x, {132}, {}, {}, 1e-5); };
+      expect_not_finite_alike(
+          ops.embedding_layer_norm(rows, others, others, numbers, numbers, {}, {ones, bias, 1e-5}, site, nullptr),
+          kernels::reference::dropout(normed(exact), site), "embeddings ");
+      Normalised normalised;
+      ops.embedding_layer_norm(others, others, others, numbers, numbers, {}, {ones, bias, 1e-5}, site, &normalised);
+      expect_not_finite_alike(ops.embedding_layer_norm_backward(rows, normalised, ones, site).norm.bias,
+                              dropped_grad.sum(0), "embeddings' bias's ");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         RowOpsWithoutNumbersTest,
+                         testing::Values(&MEZZO_CUDA::kBlockOps, &cpu::kBlockOps),
+                         [](const auto& test) { return test.index == 0 ? "Gpu" : "Cpu"; });
 
 TEST_F(CudaRowOpsSpecificationTest, LongSegmentsAreAddedInTheOrderOfTheCpu) {
   for (const int64_t columns : {1, 8, 129, 300}) {

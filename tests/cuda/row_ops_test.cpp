@@ -133,7 +133,9 @@ TEST_F(CudaRowOpsTest, RowsAreAddedToOthersAsOnTheCpu) {
 TEST_F(CudaRowOpsTest, WhatBlocksThatBeginWithTheirNormComputeEqualsTheCpus) {
   for (const auto [rows, columns] : kShapes) {
     for (const auto dtype : kDtypes) {
-      for (const bool is_plain : {false, true}) {  // without biases, numbers and dropout
+      // The last: without biases, numbers and dropout.
+      for (const auto activation : {Activation::kGeluTanh, Activation::kRelu, Activation::kGelu}) {
+        const bool is_plain = activation == Activation::kGelu;
         const auto vector = [&](int64_t size) {
           return is_plain ? at::Tensor() : unaligned(at::randn({size}).to(dtype));
         };
@@ -143,7 +145,6 @@ TEST_F(CudaRowOpsTest, WhatBlocksThatBeginWithTheirNormComputeEqualsTheCpus) {
                    bias_of_halves = vector(2 * columns), grad = at::randn({rows, columns}), half_grad = grad.to(dtype),
                    numbers = is_plain ? at::Tensor() : at::randperm(rows + 7).narrow(0, 0, rows);
         const DropoutSite site{is_plain ? 0.0 : 0.3, {5, 6, 7}};
-        const auto activation = is_plain ? Activation::kGelu : Activation::kGeluTanh;
         const auto compute = [&](const BlockOps& of_device) {
           const PreNormOps& ops = *of_device.pre_norm;
           Normalised normalised;

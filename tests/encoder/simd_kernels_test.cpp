@@ -6,6 +6,7 @@
 #include <functional>
 #include <numbers>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "encoder/cpu/simd/kernels.h"
@@ -170,13 +171,18 @@ TEST_F(SimdKernelsTest, HalfTypesAreReadAndWrittenAsFloat32IsRounded) {
 
 TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
   const auto gelu = [](double x) { return x / 2 * std::erfc(-x / std::numbers::sqrt2); };
-  for (const int64_t columns : {1, 7, 64, 101}) {
-    SCOPED_TRACE(testing::Message() << "columns " << columns);
+  const auto relu = [](double x) { return x > 0 ? x : 0; };
+  using Formula = std::function<double(double)>;
+  const std::pair<Activation, Formula> kinds[] = {{Activation::kGelu, gelu}, {Activation::kRelu, relu}};
+  for (const auto& [columns, kind] :
+       {std::pair(1, 0), std::pair(7, 0), std::pair(64, 0), std::pair(101, 0), std::pair(7, 1), std::pair(101, 1)}) {
+    SCOPED_TRACE(testing::Message() << "columns " << columns << ", activation " << kind);
+    const auto& [activation, formula] = kinds[kind];
     const int64_t rows = 3;
     const Numbers product = normal(2 * rows * columns), bias = normal(2 * columns), grad = normal(rows * columns);
     Numbers output(grad.size()), again(grad), grad_product(product.size()), sums(bias.size()),
         scratch(static_cast<size_t>(kernels_.row_scratch(columns)));
-    GatedActivation op{read(product), bias.data(), Activation::kGelu, {}, nullptr, write(output)};
+    GatedActivation op{read(product), bias.data(), activation, {}, nullptr, write(output)};
     kernels_.gated_activation(op, 0, rows, columns, scratch.data());
     op.output = write(again);  // where the gradient lies
     kernels_.gated_activation_backward({op, read(again), write(grad_product)}, 0, rows, columns, sums.data(),
@@ -186,9 +192,9 @@ TEST_F(SimdKernelsTest, GatedActivationIsItsFormula) {
       for (int64_t i = 0; i < columns; ++i) {
         const int64_t at = 2 * row * columns + i, gate_at = at + columns, out = row * columns + i;
         const double x = product[at] + bias[i], gate = product[gate_at] + bias[columns + i];  // rounded, as theirs
-        right[out] = gelu(x) * gate;
-        right_grad[at] = grad[out] * gate * derivative(gelu, x);
-        right_grad[gate_at] = grad[out] * gelu(x);
+        right[out] = formula(x) * gate;
+        right_grad[at] = grad[out] * gate * derivative(formula, x);
+        right_grad[gate_at] = grad[out] * formula(x);
         right_sums[i] += right_grad[at];
         right_sums[columns + i] += right_grad[gate_at];
       }

@@ -43,6 +43,11 @@ DEBERTA_V3 = dict(relative_attention=True, pos_att_type=["p2c", "c2p"], share_at
                   max_relative_positions=-1, position_biased_input=False, pooler_dropout=0, cls_dropout=0.2)
 DEBERTA_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "cls_dropout", "pooler_dropout")
 
+# Windows narrower than texts; ids within the vocabulary.
+MODERNBERT_DROPOUTS = ("embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout")
+MODERNBERT = dict(local_attention=8, global_attn_every_n_layers=2, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
+                  sep_token_id=3) | dict.fromkeys(MODERNBERT_DROPOUTS, 0.1)
+
 # A line for each that joins.
 FAMILIES = {
     "bert": Family("bert"),
@@ -51,7 +56,7 @@ FAMILIES = {
     "roberta, one type": Family("roberta", dict(type_vocab_size=1, layer_norm_eps=1e-5), has_token_types=False),
     "roberta, pad 0": Family("roberta", dict(pad_token_id=0)),
     "xlm-roberta": Family("xlm-roberta", dict(hidden_act="gelu_new")),
-    "camembert": Family("camembert", dict(hidden_act="relu")),
+    "camembert": Family("camembert", dict(hidden_act="relu", bos_token_id=5, eos_token_id=6)),
     "distilbert": Family("distilbert", has_token_types=False, dropouts=("dropout", "attention_dropout", "seq_classif_dropout")),
     "distilbert, sines": Family("distilbert", dict(sinusoidal_pos_embds=True, activation="gelu_new"), has_token_types=False,
                                 dropouts=("dropout", "attention_dropout", "seq_classif_dropout")),
@@ -65,4 +70,5 @@ FAMILIES = {
     "deberta, apart, narrow": Family("deberta-v2", DEBERTA_V3 | dict(
         pos_att_type="c2p|p2c", share_att_key=False, position_buckets=9, embedding_size=20, type_vocab_size=2), dropouts=DEBERTA_DROPOUTS),
     "deberta, absolute": Family("deberta-v2", dict(pad_token_id=1, position_buckets=256), has_token_types=False, dropouts=DEBERTA_DROPOUTS),
+    "modernbert": Family("modernbert", MODERNBERT, has_token_types=False, dropouts=MODERNBERT_DROPOUTS),
 }

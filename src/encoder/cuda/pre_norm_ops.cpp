@@ -39,9 +39,19 @@ LayerNormGradients layer_norm_backward(const at::Tensor& grad,
                                        at::ScalarType x_dtype) {
   const OnDeviceOf device(grad);
   const auto weight = norm_weight.contiguous(), grad_x = empty_rows(grad, x_dtype);
-  const auto sums = run_backward({span_of(grad), floats(normalised.rows), floats(normalised.rstd), span_of(weight),
-                                  Mask{}, /*mask_is_on_output=*/false, nullptr, Span{}, span_of(grad_x),
-                                  span_of(residual), nullptr, grad.size(0), grad.size(1)},
+  const auto sums = run_backward({.grad = span_of(grad),
+                                  .normalised = floats(normalised.rows),
+                                  .rstd = floats(normalised.rstd),
+                                  .weight = span_of(weight),
+                                  .mask = {},
+                                  .mask_is_on_output = false,
+                                  .row_numbers = nullptr,
+                                  .product = {},
+                                  .residual = span_of(grad_x),
+                                  .added = span_of(residual),
+                                  .sums = nullptr,
+                                  .rows = grad.size(0),
+                                  .columns = grad.size(1)},
                                  grad.options(), device.stream);
   return {grad_x, {sums.select(0, 0), sums.select(0, 1)}};
 }

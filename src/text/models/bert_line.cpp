@@ -1,5 +1,7 @@
 #include "text/models/bert_line.h"
 
+#include "text/models/activation_names.h"
+
 namespace mezzo::text {
 
 void read_bert_fields(const ConfigFields& fields, BertConfig& config) {
@@ -38,7 +40,7 @@ nlohmann::ordered_json bert_fields(const BertConfig& config, std::string_view cl
       {"problem_type", config.problem_type},
       {"dtype", "float32"},
   };
-  add_label_names(json, config.label_names);
+  add_common_fields(json, config);
   return json;
 }
 

@@ -20,7 +20,7 @@ constexpr int64_t kMaxSize = int64_t{1} << 24;  // of any dimension; keeps produ
 ConfigFields::ConfigFields(const std::filesystem::path& file) : file_(file), object_(read_json_object(file)) {}
 
 void ConfigFields::read(const char* name, int64_t& value, int64_t minimum) const {
-  if (const auto* field = find(name)) {
+  if (const auto* field = json(name)) {
     TORCH_CHECK_VALUE(field->is_number_integer() && *field >= minimum && *field <= kMaxSize, at(name), "is ",
                       field->dump(), ", expected an integer from ", minimum, " to ", kMaxSize);
     value = field->get<int64_t>();
@@ -28,7 +28,7 @@ void ConfigFields::read(const char* name, int64_t& value, int64_t minimum) const
 }
 
 void ConfigFields::read_number(const char* name, double& value, double below) const {
-  if (const auto* field = find(name)) {
+  if (const auto* field = json(name)) {
     TORCH_CHECK_VALUE(field->is_number() && *field >= 0.0 && *field < below, at(name), "is ", field->dump(),
                       ", expected a number from 0 to below ", below);
     value = field->get<double>();
@@ -36,7 +36,7 @@ void ConfigFields::read_number(const char* name, double& value, double below) co
 }
 
 void ConfigFields::read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const {
-  if (const auto* field = find(name)) {
+  if (const auto* field = json(name)) {
     const bool is_known =
         field->is_string() && std::find(known.begin(), known.end(), field->get<std::string>()) != known.end();
     TORCH_CHECK_VALUE(is_known, at(name), "is ", field->dump(),
@@ -46,14 +46,14 @@ void ConfigFields::read_one_of(const char* name, std::string& value, const std::
 }
 
 void ConfigFields::read_flag(const char* name, bool& value) const {
-  if (const auto* field = find(name)) {
+  if (const auto* field = json(name)) {
     TORCH_CHECK_VALUE(field->is_boolean(), at(name), "is ", field->dump(), ", expected true or false");
     value = field->get<bool>();
   }
 }
 
 void ConfigFields::expect(const char* name, const nlohmann::json& value) const {
-  if (const auto* field = find(name)) {
+  if (const auto* field = json(name)) {
     TORCH_CHECK_VALUE(*field == value, at(name), "is ", field->dump(), ", mezzo runs: ", value.dump());
   }
 }
@@ -72,6 +72,11 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   read("max_position_embeddings", config.max_position_embeddings, 2);
   read("pad_token_id", config.pad_token_id, 0);
   read_number("initializer_range", config.initializer_range, 10);
+  for (const auto& [name, value] : object_.items()) {
+    if (name.ends_with("_token_id") && name != "pad_token_id") {
+      config.other_token_ids[name] = value.dump();
+    }
+  }
   config.label_names = read_label_names();
   TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
                     config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
@@ -88,17 +93,31 @@ std::string ConfigFields::first_architecture() const {
 
 std::string ConfigFields::at(const char* name) const { return fmt::format("{}: {} ", file_.string(), name); }
 
-const nlohmann::json* ConfigFields::find(const char* name) const {
+const nlohmann::json* ConfigFields::json(const char* name) const {
   const auto field = object_.find(name);
   return field == object_.end() || field->is_null() ? nullptr : &*field;
 }
 
+bool ConfigFields::is_null(const char* name) const {
+  const auto field = object_.find(name);
+  return field != object_.end() && field->is_null();
+}
+
 std::vector<std::string> ConfigFields::read_label_names() const {
-  const auto* id2label = find("id2label");
+  const auto* id2label = json("id2label");
   if (id2label == nullptr) {
-    return {"LABEL_0", "LABEL_1"};  // transformers leaves its default out of the file
+    int64_t num_labels = 2;  // transformers leaves its default out of the file
+    read("num_labels", num_labels, 1);
+    std::vector<std::string> names;
+    for (int64_t id = 0; id < num_labels; ++id) {
+      names.push_back(fmt::format("LABEL_{}", id));
+    }
+    return names;
   }
   TORCH_CHECK_VALUE(id2label->is_object(), at("id2label"), "is not an object that maps ids to names");
+  const auto* num_labels = json("num_labels");
+  TORCH_CHECK_VALUE(num_labels == nullptr || *num_labels == id2label->size(), at("num_labels"), "is ",
+                    num_labels->dump(), ", but id2label has ", id2label->size());
   std::vector<std::string> names(id2label->size());
   std::vector<bool> seen(names.size(), false);
   for (const auto& [key, name] : id2label->items()) {
@@ -120,7 +139,11 @@ std::string architecture(std::string_view family, std::string_view problem_type)
   return fmt::format("{}{}", family, type->architecture);
 }
 
-void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string>& names) {
+void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) {
+  for (const auto& [name, value] : config.other_token_ids) {
+    json[name] = nlohmann::ordered_json::parse(value);
+  }
+  const auto& names = config.label_names;
   if (names.empty()) {
     return;
   }

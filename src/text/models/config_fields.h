@@ -41,12 +41,12 @@ class ConfigFields {
   /// "config.json: hidden_size "
   std::string at(const char* name) const;
   /// A field as it is; nullptr where it is missing or null.
-  const nlohmann::json* json(const char* name) const { return find(name); }
-
- private:
-  const nlohmann::json* find(const char* name) const;
+  const nlohmann::json* json(const char* name) const;
+  bool is_null(const char* name) const;
   /// A field that, where it is there, has no other value.
   void expect(const char* name, const nlohmann::json& value) const;
+
+ private:
   std::vector<std::string> read_label_names() const;
 
   std::filesystem::path file_;
@@ -58,8 +58,9 @@ class ConfigFields {
 /// @throws c10::ValueError  for a problem type that there is no Task for.
 std::string architecture(std::string_view family, std::string_view problem_type);
 
-/// id2label and label2id, as transformers writes them; nothing where there are no names.
-void add_label_names(nlohmann::ordered_json& json, const std::vector<std::string>& names);
+/// What every family's file ends with: other_token_ids; id2label and label2id, as transformers writes
+/// them, nothing where there are no names.
+void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config);
 
 /// Atomic: the file is complete or untouched.
 void write_config(const std::filesystem::path& config_json, const nlohmann::ordered_json& json);

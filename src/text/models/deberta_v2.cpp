@@ -1,8 +1,7 @@
 // DeBERTa-v2, -v3 and mDeBERTa (He et al. 2021): transformers' DebertaV2ForSequenceClassification and
 // DebertaV2ForTokenClassification.
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/relu.h>
-
+#include "encoder/reference/parts.h"
+#include "text/models/activation_names.h"
 #include "text/models/deberta_v2_config.h"
 #include "text/models/model_families.h"
 #include "text/models/post_norm_model.h"
@@ -59,19 +58,14 @@ PostNormEncoderOptions deberta_v2_encoder(const DebertaV2Config& config) {
   return encoder;
 }
 
-at::Tensor gelu(const at::Tensor& x) { return at::gelu(x); }
-at::Tensor gelu_tanh(const at::Tensor& x) { return at::gelu(x, "tanh"); }
-
 std::shared_ptr<ModelForTask> make_deberta_v2(const ModelConfig& config, const Head& head) {
   const auto deberta = std::make_shared<DebertaV2Config>(dynamic_cast<const DebertaV2Config&>(config));
   ClassifierOptions classifier{.dropout = deberta->hidden_dropout_prob};
   if (head.rows == RowsPer::kText) {
     classifier.dense = "pooler.dense";
-    switch (parse_activation(deberta->pooler_hidden_act)) {
-      case encoder::Activation::kGelu: classifier.activation = gelu; break;
-      case encoder::Activation::kGeluTanh: classifier.activation = gelu_tanh; break;
-      case encoder::Activation::kRelu: classifier.activation = at::relu; break;
-    }
+    classifier.activation = [kind = parse_activation(deberta->pooler_hidden_act)](const at::Tensor& x) {
+      return encoder::reference::activate(x, kind);
+    };
     classifier.input_dropout = deberta->pooler_dropout;
     classifier.dropout = deberta->cls_dropout < 0 ? deberta->hidden_dropout_prob : deberta->cls_dropout;
   }

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "text/models/post_norm_layer.h"
+#include "text/models/activation_names.h"
 
 namespace mezzo::text {
 namespace {
@@ -74,14 +74,9 @@ void read_relative_positions(const ConfigFields& fields, DebertaV2Config& config
 
 /// Fields that would make another model of it.
 void refuse_others(const ConfigFields& fields, const DebertaV2Config& config) {
-  const auto expect = [&](const char* name, const nlohmann::json& value) {
-    const auto* field = fields.json(name);
-    TORCH_CHECK_VALUE(field == nullptr || *field == value, fields.at(name), "is ", field ? field->dump() : "",
-                      ", mezzo runs: ", value.dump());
-  };
-  expect("conv_kernel_size", 0);
-  expect("pooler_hidden_size", config.hidden_size);
-  expect("attention_head_size", config.hidden_size / config.num_attention_heads);
+  fields.expect("conv_kernel_size", 0);
+  fields.expect("pooler_hidden_size", config.hidden_size);
+  fields.expect("attention_head_size", config.hidden_size / config.num_attention_heads);
 }
 
 }  // namespace
@@ -148,7 +143,7 @@ void DebertaV2Config::save(const std::filesystem::path& config_json) const {
   if (embedding_size > 0) {
     json["embedding_size"] = embedding_size;
   }
-  add_label_names(json, label_names);
+  add_common_fields(json, *this);
   write_config(config_json, json);
 }
 

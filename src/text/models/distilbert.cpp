@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "text/models/activation_names.h"
 #include "text/models/model_families.h"
 #include "text/models/post_norm_model.h"
 
@@ -41,7 +42,15 @@ std::unique_ptr<ModelConfig> read_distilbert_config(const ConfigFields& fields) 
   fields.read_number("attention_dropout", config->attention_dropout, 1);
   fields.read_number("seq_classif_dropout", config->seq_classif_dropout, 1);
   fields.read_flag("sinusoidal_pos_embds", config->sinusoidal_pos_embds);
-  fields.read_common(*config, kDistilBertSizes);
+  // Under their usual names transformers takes sizes, too, and rather than under its own.
+  SizeNames sizes = kDistilBertSizes;
+  const SizeNames usual;
+  for (const auto size : {&SizeNames::hidden_size, &SizeNames::num_hidden_layers, &SizeNames::num_attention_heads}) {
+    if (fields.json(usual.*size) != nullptr) {
+      sizes.*size = usual.*size;
+    }
+  }
+  fields.read_common(*config, sizes);
   return config;
 }
 
@@ -65,7 +74,7 @@ void DistilBertConfig::save(const std::filesystem::path& config_json) const {
       {"problem_type", problem_type},
       {"dtype", "float32"},
   };
-  add_label_names(json, label_names);
+  add_common_fields(json, *this);
   write_config(config_json, json);
 }
 

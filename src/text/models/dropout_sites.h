@@ -8,8 +8,9 @@
 
 namespace mezzo::text {
 
-/// One for the embeddings, one before the outputs, three a layer; what else a head drops comes
-/// behind the layers, and behind that what each layer drops of relative positions.
+/// One for the embeddings, one before the outputs, three a layer, of which the last is within the
+/// feed-forward half where layers begin with their norms; what else a head drops comes behind the
+/// layers, and behind that what each layer drops of relative positions.
 constexpr uint32_t kEmbeddingSite = 0, kClassifierSite = 1;
 
 enum class LayerSite : uint32_t { kAttentionWeights, kAttentionOutput, kOutput };

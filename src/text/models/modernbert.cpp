@@ -1,5 +1,6 @@
 // ModernBERT (Warner et al. 2024) on packed rows.
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <cmath>
 #include <numbers>
@@ -9,7 +10,9 @@
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "mezzo/text/models/modernbert_config.h"
+#include "text/models/activation_names.h"
 #include "text/models/checkpointed.h"
+#include "text/models/dropout_sites.h"
 #include "text/models/model_families.h"
 #include "text/models/modules.h"
 #include "text/models/pooling.h"
@@ -21,24 +24,6 @@ namespace mezzo::text {
 namespace {
 
 using encoder::SequenceLayoutPtr;
-using kernels::DropoutSite;
-
-/// Which dropout of the model draws: one site each for the embeddings, three a layer, one for the
-/// classifier.
-enum class ModernBertSite : uint32_t { kAttentionWeights, kAttentionOutput, kMlp };
-
-DropoutSite modernbert_site(double p, const DropoutSeed& random, uint32_t index) {
-  return {p, {random.seed, random.step, index}, random.step_offset};
-}
-DropoutSite modernbert_site(double p, const DropoutSeed& random, int64_t layer, ModernBertSite where) {
-  return modernbert_site(p, random, 2 + 3 * static_cast<uint32_t>(layer) + static_cast<uint32_t>(where));
-}
-
-encoder::Activation activation_of(const std::string& name) {
-  return name == "gelu"   ? encoder::Activation::kGelu
-         : name == "relu" ? encoder::Activation::kRelu
-                          : encoder::Activation::kGeluTanh;
-}
 
 std::shared_ptr<LayerNorm> norm_of(const ModernBertConfig& config) {
   return std::make_shared<LayerNorm>(config.hidden_size, config.norm_eps, config.norm_bias);
@@ -54,7 +39,7 @@ class ModernBertEmbeddings : public torch::nn::Module {
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const {  // -> [T, H]
     const ModuleScope scope("embeddings");
     const auto rows = norm_->forward(at::embedding(table_->weight, batch.input_ids));
-    return kernels::dropout(rows, modernbert_site(is_training() ? dropout_ : 0, random, 0));
+    return kernels::dropout(rows, dropout_site(is_training() ? dropout_ : 0, random, kEmbeddingSite));
   }
 
  private:
@@ -90,7 +75,7 @@ class ModernBertLayer : public torch::nn::Module {
         attention_(register_module("attn", std::make_shared<ModernBertAttention>(config))),
         mlp_norm_(register_module("mlp_norm", norm_of(config))),
         mlp_(register_module("mlp", std::make_shared<ModernBertMLP>(config))),
-        activation_(activation_of(config.hidden_activation)),
+        activation_(parse_activation(config.hidden_activation)),
         num_heads_(config.num_attention_heads),
         number_(number),
         attention_dropout_(config.attention_dropout),
@@ -104,8 +89,8 @@ class ModernBertLayer : public torch::nn::Module {
                      bool only_first_rows) const {
     static const at::Tensor none;
     const ModuleScope scope("layers", number_);
-    const auto site = [&](double p, ModernBertSite where) {
-      return modernbert_site(is_training() ? p : 0, random, number_, where);
+    const auto site = [&](double p, LayerSite where) {
+      return dropout_site(is_training() ? p : 0, random, layer_site(number_, where));
     };
     const auto attended = encoder::pre_norm_attention_block(
         x,
@@ -115,15 +100,15 @@ class ModernBertLayer : public torch::nn::Module {
          .num_heads = num_heads_,
          .positions = positions,
          .only_first_rows = only_first_rows,
-         .weights_dropout = site(attention_dropout_, ModernBertSite::kAttentionWeights),
-         .output_dropout = site(attention_dropout_, ModernBertSite::kAttentionOutput)},
+         .weights_dropout = site(attention_dropout_, LayerSite::kAttentionWeights),
+         .output_dropout = site(attention_dropout_, LayerSite::kAttentionOutput)},
         layout);
     return encoder::pre_norm_feed_forward_block(attended,
                                                 {.norm = mlp_norm_->params(),
                                                  .intermediate = mlp_->intermediate->params(),
                                                  .output = mlp_->output->params(),
                                                  .activation = activation_,
-                                                 .dropout = site(mlp_dropout_, ModernBertSite::kMlp)},
+                                                 .dropout = site(mlp_dropout_, LayerSite::kOutput)},
                                                 only_first_rows ? layout->first_rows() : at::Tensor());
   }
 
@@ -158,6 +143,8 @@ class ModernBertModel : public Encoder {
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override {
     const ModuleScope scope("model");
     const auto layout = layout_of(batch);
+    TORCH_CHECK_INDEX(layout->longest() <= config_.max_position_embeddings, "a text of ", layout->longest(),
+                      " tokens is longer than the model's ", config_.max_position_embeddings);
     auto x = embeddings_->forward(batch, random);
     for (size_t i = 0; i < layers_.size(); ++i) {
       const bool is_local = config_.is_local[i], only_first_rows = rows == RowsPer::kText && i + 1 == layers_.size();
@@ -219,7 +206,7 @@ class ModernBertPredictionHead : public torch::nn::Module {
       : dense_(register_module(
             "dense", std::make_shared<Dense>(config.hidden_size, config.hidden_size, config.classifier_bias))),
         norm_(register_module("norm", norm_of(config))),
-        activation_(activation_of(config.classifier_activation)) {}
+        activation_(parse_activation(config.classifier_activation)) {}
 
   at::Tensor forward(const at::Tensor& rows) const {
     const ModuleScope scope("head");
@@ -251,7 +238,7 @@ class ModernBertForTask : public ModelForTask {
     rows = head_->forward(rows);
     const ModuleScope scope("classifier");
     const double p = is_training() ? config_.classifier_dropout : 0;
-    return classifier_->forward(kernels::dropout(rows, modernbert_site(p, random, 1)));
+    return classifier_->forward(kernels::dropout(rows, dropout_site(p, random, kClassifierSite)));
   }
 
   const ModelConfig& config() const override { return config_; }

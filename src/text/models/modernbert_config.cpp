@@ -5,16 +5,16 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
-#include "mezzo/text/io/atomic_file.h"
+#include "text/models/activation_names.h"
 #include "text/models/model_families.h"
 
 namespace mezzo::text {
 namespace {
 
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
-const std::vector<std::string_view> kModernBertActivations = {"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
 
 /// Layers of which every n-th is global, from the first on.
 std::vector<bool> every_nth_global(int64_t layers, int64_t n) {
@@ -43,25 +43,23 @@ std::vector<bool> read_layer_types(const ConfigFields& fields, int64_t layers) {
   return is_local;
 }
 
-/// @param theta  as older files name it
-double read_theta(const ConfigFields& fields, const char* layer_type, const char* theta, double usual) {
-  const auto check = [&](const nlohmann::json& value, const std::string& where) {
-    TORCH_CHECK_VALUE(value.is_number() && value > 0.0, where, "is ", value.dump(), ", expected a number above 0");
-    return value.get<double>();
-  };
-  if (const auto* old = fields.json(theta)) {
-    usual = check(*old, fields.at(theta));
-  }
+double check_theta(const nlohmann::json& value, const std::string& where) {
+  TORCH_CHECK_VALUE(value.is_number() && value > 0.0, where, "is ", value.dump(), ", expected a number above 0");
+  return value.get<double>();
+}
+
+/// What rope_parameters says of the layers of a type; nullopt where it says nothing.
+std::optional<double> read_rope_parameters(const ConfigFields& fields, const char* layer_type) {
   const auto* all = fields.json("rope_parameters");
   if (all == nullptr) {
-    return usual;
+    return std::nullopt;
   }
   TORCH_CHECK_VALUE(all->is_object() && !all->contains("rope_theta") && !all->contains("rope_type"),
                     fields.at("rope_parameters"), "is ", all->dump(), ", expected an object for each of ", kFull,
                     " and ", kSliding);
   const auto own = all->find(layer_type);
   if (own == all->end() || own->is_null()) {
-    return usual;
+    return std::nullopt;
   }
   const std::string name = fmt::format("rope_parameters.{}.", layer_type);
   TORCH_CHECK_VALUE(own->is_object(), fields.at(("rope_parameters." + std::string(layer_type)).c_str()), "is ",
@@ -72,7 +70,18 @@ double read_theta(const ConfigFields& fields, const char* layer_type, const char
                       ", mezzo runs rope_type \"default\" with a rope_theta");
   }
   const auto given = own->find("rope_theta");
-  return given == own->end() || given->is_null() ? usual : check(*given, fields.at((name + "rope_theta").c_str()));
+  return given == own->end() ? std::nullopt
+                             : std::optional(check_theta(*given, fields.at((name + "rope_theta").c_str())));
+}
+
+/// @param older  as older files name it, in which null once meant another theta than a missing one
+double read_theta(const ConfigFields& fields, const char* layer_type, const char* older, double usual) {
+  if (const auto theta = read_rope_parameters(fields, layer_type)) {
+    return *theta;
+  }
+  TORCH_CHECK_VALUE(!fields.is_null(older), fields.at(older), "is null, expected a number above 0");
+  const auto* theta = fields.json(older);
+  return theta == nullptr ? usual : check_theta(*theta, fields.at(older));
 }
 
 }  // namespace
@@ -89,8 +98,8 @@ ModernBertConfig::ModernBertConfig() {
 std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields) {
   ModernBertConfig config;
   fields.read_common(config);
-  fields.read_one_of("hidden_activation", config.hidden_activation, kModernBertActivations);
-  fields.read_one_of("classifier_activation", config.classifier_activation, kModernBertActivations);
+  fields.read_one_of("hidden_activation", config.hidden_activation, activation_names());
+  fields.read_one_of("classifier_activation", config.classifier_activation, activation_names());
   fields.read_one_of("classifier_pooling", config.classifier_pooling, {"cls", "mean"});
   fields.read_number("embedding_dropout", config.embedding_dropout, 1);
   fields.read_number("attention_dropout", config.attention_dropout, 1);
@@ -103,6 +112,11 @@ std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields) 
   fields.read_flag("mlp_bias", config.mlp_bias);
   fields.read_flag("classifier_bias", config.classifier_bias);
   fields.read("local_attention", config.local_attention, 0);
+  if (fields.json("sliding_window") != nullptr) {  // half of it, which transformers takes rather
+    int64_t half = 0;
+    fields.read("sliding_window", half, 0);
+    config.local_attention = 2 * half;
+  }
   config.is_local = read_layer_types(fields, config.num_hidden_layers);
   const auto* scaling = fields.json("rope_scaling");
   TORCH_CHECK_VALUE(scaling == nullptr, fields.at("rope_scaling"), "is ", scaling->dump(), ", mezzo runs: null");
@@ -123,7 +137,7 @@ void ModernBertConfig::save(const std::filesystem::path& config_json) const {
   const auto rope = [](double theta) { return Json{{"rope_theta", theta}, {"rope_type", "default"}}; };
   Json json = {
       {"architectures", {architecture("ModernBert", problem_type)}},
-      {"model_type", "modernbert"},
+      {"model_type", model_type()},
       {"vocab_size", vocab_size},
       {"hidden_size", hidden_size},
       {"num_hidden_layers", num_hidden_layers},
@@ -160,8 +174,8 @@ void ModernBertConfig::save(const std::filesystem::path& config_json) const {
       break;
     }
   }
-  add_label_names(json, label_names);
-  write_file_atomically(config_json, json.dump(2) + "\n");
+  add_common_fields(json, *this);
+  write_config(config_json, json);
 }
 
 /// What decides how weights are drawn is left out: they have been drawn when a run goes on.
@@ -188,6 +202,7 @@ std::map<std::string, std::string> ModernBertConfig::values() const {
           {"max_position_embeddings", text(max_position_embeddings)},
           {"mlp_bias", text(mlp_bias)},
           {"mlp_dropout", text(mlp_dropout)},
+          {"model_type", std::string(model_type())},
           {"norm_bias", text(norm_bias)},
           {"norm_eps", text(norm_eps)},
           {"num_attention_heads", text(num_attention_heads)},

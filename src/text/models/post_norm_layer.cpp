@@ -9,17 +9,6 @@
 
 namespace mezzo::text {
 
-encoder::Activation parse_activation(std::string_view name) {
-  return name == "gelu"   ? encoder::Activation::kGelu
-         : name == "relu" ? encoder::Activation::kRelu
-                          : encoder::Activation::kGeluTanh;
-}
-
-const std::vector<std::string_view>& activation_names() {
-  static const std::vector<std::string_view> kNames = {"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"};
-  return kNames;
-}
-
 PostNormLayer::PostNormLayer(const PostNormLayerOptions& options) : options_(options) {
   const auto& names = options.names;
   const int64_t hidden = options.hidden_size, inner = options.intermediate_size;

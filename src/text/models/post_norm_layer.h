@@ -47,10 +47,6 @@ struct PostNormLayerOptions {
   RelativeTermsOptions relative = {};
 };
 
-/// "gelu", "gelu_new", "gelu_pytorch_tanh" or "relu", as config.json has them.
-encoder::Activation parse_activation(std::string_view name);
-const std::vector<std::string_view>& activation_names();
-
 /// A layer of a transformer whose halves each end with a layer norm (Vaswani et al. 2017; BERT):
 /// layer_norm(x + attention(x)), then layer_norm(x + feed_forward(x)).
 class PostNormLayer : public torch::nn::Module, public SharesInput {

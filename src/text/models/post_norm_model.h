@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -13,10 +14,10 @@ namespace mezzo::text {
 /// What makes outputs of an encoder's rows: outputs(dropout(rows)), or with a dense layer before,
 /// outputs(dropout(activation(dense(dropout(rows))))).
 struct ClassifierOptions {
-  std::string_view outputs = "classifier";           ///< name of the last linear layer
-  std::string_view dense = {};                       ///< of the one before it; empty: there is none
-  at::Tensor (*activation)(const at::Tensor&) = {};  ///< of `dense`
-  double input_dropout = 0;                          ///< of what `dense` reads
+  std::string_view outputs = "classifier";                       ///< name of the last linear layer
+  std::string_view dense = {};                                   ///< of the one before it; empty: there is none
+  std::function<at::Tensor(const at::Tensor&)> activation = {};  ///< of `dense`
+  double input_dropout = 0;                                      ///< of what `dense` reads
   double dropout = 0;
 };
 

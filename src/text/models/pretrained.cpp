@@ -50,18 +50,17 @@ std::string parameter_name(const ModelForTask& model, const Parameters& paramete
   return parameters.contains(name) ? name : parameters.contains(inside) ? inside : stored;
 }
 
-/// For a parameter that a file lacks: says so where it is there under another family's name.
-std::string of_another_family(const ModelForTask& model,
-                              const std::string& parameter,
-                              const std::map<std::string, std::string>& stored) {
-  const std::string inside = parameter.substr(std::min(model.base_model_prefix().size(), parameter.size()));
-  for (const auto& [known_as, name] : stored) {
-    if (name.ends_with(inside)) {
-      return fmt::format("; it has {}, so its weights are of another model_type than \"{}\"", name,
-                         model.config().model_type());
-    }
-  }
-  return {};
+/// For a parameter that a file lacks: says so where it has none of the encoder's.
+std::string of_another_family(const ModelForTask& model, bool has_encoder) {
+  return has_encoder ? ""
+                     : fmt::format("; it has nothing of {}, so its weights are of another model_type than \"{}\"",
+                                   model.base_model_prefix(), model.config().model_type());
+}
+
+/// Whether a file may lack it, as one of another task does: the head's, of which BERT's pooler is a part.
+bool may_be_missing(const ModelForTask& model, std::string_view parameter) {
+  const auto inside = model.name_in_encoder(parameter);
+  return inside.empty() || inside.starts_with("pooler.");
 }
 
 /// Whether the file is a model for tokens, say, whose head may have the names of ours.
@@ -103,15 +102,17 @@ LoadedWeights load(ModelForTask& model,
     TORCH_CHECK_VALUE(is_new, path.string(), ": holds ", parameter, " twice, as ", name, " and as ", same->second);
   }
 
+  const bool has_encoder = std::ranges::any_of(
+      parameters, [&](const auto& item) { return stored.contains(item.key()) && !may_be_missing(model, item.key()); });
+
   at::NoGradGuard no_grad;
   LoadedWeights loaded;
   for (auto& item : parameters) {
-    const bool may_be_missing = model.layer_of(item.key()) > model.config().num_hidden_layers;
     const auto found = stored.find(item.key());
     const bool is_not_ours = is_of_another_task(model.config()) && is_of_head(model.config(), item.key());
     if (found == stored.end() || is_not_ours) {
-      TORCH_CHECK_VALUE(may_be_missing, path.string(), ": has no tensor ", item.key(), ", which config.json calls for",
-                        of_another_family(model, item.key(), stored));
+      TORCH_CHECK_VALUE(may_be_missing(model, item.key()), path.string(), ": has no tensor ", item.key(),
+                        ", which config.json calls for", of_another_family(model, has_encoder));
       loaded.initialised.push_back(item.key());
       continue;
     }

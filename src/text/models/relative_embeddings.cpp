@@ -5,12 +5,6 @@
 #include <fmt/format.h>
 
 namespace mezzo::text {
-namespace {
-
-constexpr const char* kRows = "relative_rows";
-
-}  // namespace
-
 std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t buckets, int64_t max_distance) {
   const auto distances = at::arange(1 - max_tokens, max_tokens, at::kLong);
   auto places = distances;
@@ -39,9 +33,8 @@ RelativeEmbeddings::RelativeEmbeddings(torch::nn::Module& root,
                                            fmt::format("{}.LayerNorm", path),
                                            std::make_shared<LayerNorm>(hidden_size, options.norm_eps))
                              : nullptr),
-      root_(root) {
-  root.register_buffer(kRows, at::tensor(options.rows, at::kLong));  // moves with the parameters, and is not saved
-}
+      // Moves with the parameters, and is not saved.
+      rows_on_device_(root.register_buffer("relative_rows", at::tensor(options.rows, at::kLong))) {}
 
 int64_t RelativeEmbeddings::count(int64_t longest) const {
   const auto middle = static_cast<int64_t>(rows_.size()) / 2;
@@ -53,8 +46,7 @@ RelativeRows RelativeEmbeddings::forward(int64_t longest) const {
   const int64_t rows = count(longest), begin = static_cast<int64_t>(rows_.size()) / 2 + 1 - longest,
                 first = rows_[begin];
   const auto embeddings = table_->weight.narrow(0, first, rows);
-  const at::Tensor all = root_.named_buffers(/*recurse=*/false)[kRows];
-  return {norm_ ? norm_->forward(embeddings) : embeddings, all.narrow(0, begin, 2 * longest - 1) - first};
+  return {norm_ ? norm_->forward(embeddings) : embeddings, rows_on_device_.narrow(0, begin, 2 * longest - 1) - first};
 }
 
 }  // namespace mezzo::text

@@ -49,7 +49,7 @@ class RelativeEmbeddings {
   std::vector<int64_t> rows_;
   std::shared_ptr<Embedding> table_;
   std::shared_ptr<LayerNorm> norm_;
-  torch::nn::Module& root_;
+  at::Tensor rows_on_device_;
 };
 
 }  // namespace mezzo::text

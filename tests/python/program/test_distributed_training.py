@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import FAMILIES, Family
+from families import FAMILIES
 from ranks import environment, free_port
 from safetensors.torch import load_file
 from support import MINILM, PROGRAM, mezzo, random_bert, records
@@ -110,10 +110,7 @@ def test_ranks_follow_one_process(data, one, two, tmp_path, nproc, more):
         assert mine["accuracy"] == pytest.approx(theirs["accuracy"], abs=1e-9) and mine["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
 
 
-MODERNBERT = Family("modernbert", dict(local_attention=8, global_attn_every_n_layers=2, initializer_range=0.05))
-
-
-@pytest.mark.parametrize("family", [*(FAMILIES[name] for name in ("roberta", "distilbert", "electra", "deberta-v3")), MODERNBERT],
+@pytest.mark.parametrize("family", [FAMILIES[name] for name in ("roberta", "distilbert", "electra", "deberta-v3", "modernbert")],
                          ids=lambda family: family.model_type)
 def test_ranks_of_every_family_follow_one_process(data, family, tmp_path):
     family.model(tmp_path / "model", vocab_size=30522, pad_token_id=0, num_hidden_layers=2)

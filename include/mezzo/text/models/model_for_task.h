@@ -77,6 +77,8 @@ class ModelForTask : public torch::nn::Module {
   /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the
   /// layers, one more for the head.
   int64_t layer_of(std::string_view parameter) const;
+  /// A parameter's name within the encoder; empty for one of the head.
+  std::string_view name_in_encoder(std::string_view parameter) const;
   /// The part of the model that a parameter belongs to: "embeddings", "layer
   /// 3", "pooler", "classifier".
   std::string part_of(std::string_view parameter) const;
@@ -88,9 +90,6 @@ class ModelForTask : public torch::nn::Module {
   virtual void init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator);
 
  private:
-  /// The name within the encoder; empty for a parameter of the head.
-  std::string_view name_in_encoder(std::string_view parameter) const;
-
   Head head_;
 };
 

@@ -38,7 +38,7 @@ struct GatedForward {
       for_elements(columns, [&](int64_t i, auto part) {
         const Floats x = Row::load(product, input + i, part) + Factors::load(bias, i, part);
         const Floats g = Row::load(product, gate + i, part) + Factors::load(gate_bias, i, part);
-        Row::store(output, row * columns + i, part, activation(x).value * g * Factors::load(factors, i, part));
+        Row::store(output, row * columns + i, part, dropped(activation(x).value * g, Factors::load(factors, i, part)));
       });
     }
   }
@@ -74,9 +74,9 @@ struct GatedBackward {
         const Floats g = Row::load(product, gate + i, part) + Factors::load(gate_bias, i, part);
         const auto [value, slope] = activation(x);
         const Floats factor = Factors::load(factors, i, part);
-        const Floats grad = Row::load(grad_output, row * columns + i, part) * factor;
+        const Floats grad = dropped(Row::load(grad_output, row * columns + i, part), factor);
         const Floats grad_input = grad * g * slope, grad_gate = grad * value;
-        Row::store(output, row * columns + i, part, value * g * factor);
+        Row::store(output, row * columns + i, part, dropped(value * g, factor));
         Row::store(grad_product, input + i, part, grad_input);
         Row::store(grad_product, gate + i, part, grad_gate);
         if constexpr (kSums) {

@@ -16,7 +16,7 @@ void residual_layer_norm(const ResidualLayerNorm& op, int64_t begin, int64_t end
     if (op.dropout.is_on) {
       const float* factors = dropped_row(op.row_numbers, row, op.dropout, scratch);
       for_each_vector(columns, [&](int64_t i, auto get, auto put) {
-        put(normalised + i, (get(product + i) + get(op.bias + i)) * get(factors + i) + get(residual + i));
+        put(normalised + i, dropped(get(product + i) + get(op.bias + i), get(factors + i)) + get(residual + i));
       });
     } else {
       for_each_vector(columns, [&](int64_t i, auto get, auto put) {
@@ -45,7 +45,7 @@ void residual_layer_norm_backward(
     if (op.dropout.is_on) {
       const float* factors = dropped_row(op.row_numbers, row, op.dropout, scratch);
       for_each_vector(columns, [&](int64_t i, auto get, auto put) {
-        const Floats g = get(residual + i) * get(factors + i);
+        const Floats g = dropped(get(residual + i), get(factors + i));
         put(product + i, g);
         put(bias_sum + i, get(bias_sum + i) + g);
       });
@@ -79,7 +79,7 @@ void embedding_layer_norm(const EmbeddingLayerNorm& op, int64_t begin, int64_t e
     }
     scale_and_shift(normalised, op.norm, columns, output);
     if (op.dropout.is_on) {
-      multiply_in_place(output, dropped_row(nullptr, row, op.dropout, scratch), columns);
+      drop_in_place(output, dropped_row(nullptr, row, op.dropout, scratch), columns);
     }
     write(output, op.output, first, columns);
   }
@@ -94,7 +94,8 @@ void embedding_layer_norm_backward(
     if (op.dropout.is_on) {
       const float* factors = dropped_row(nullptr, row, op.dropout, scratch);
       float* kept = scratch.row(1);
-      for_each_vector(columns, [&](int64_t i, auto get, auto put) { put(kept + i, get(grad + i) * get(factors + i)); });
+      for_each_vector(columns,
+                      [&](int64_t i, auto get, auto put) { put(kept + i, dropped(get(grad + i), get(factors + i))); });
       grad = kept;
     }
     norm_backward(grad, op.normalised + first, op.rstd[row], op.norm_weight, columns, sums, op.grad_sum + first);

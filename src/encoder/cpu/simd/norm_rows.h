@@ -2,6 +2,7 @@
 
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/convert.h"
+#include "kernels/cpu/simd/dropped.h"
 #include "kernels/cpu/simd/philox.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -60,8 +61,9 @@ inline void scale_and_shift(const float* normalised, const Norm& norm, int64_t c
   });
 }
 
-inline void multiply_in_place(float* row, const float* factors, int64_t columns) {
-  for_each_vector(columns, [&](int64_t i, auto get, auto put) { put(row + i, get(row + i) * get(factors + i)); });
+inline void drop_in_place(float* row, const float* factors, int64_t columns) {
+  for_each_vector(columns,
+                  [&](int64_t i, auto get, auto put) { put(row + i, dropped(get(row + i), get(factors + i))); });
 }
 
 /// From the gradient of a layer norm's output to that of its input. Adds to the sums

@@ -47,7 +47,7 @@ void residual_dropout(const ResidualDropout& op, int64_t begin, int64_t end, int
     if (op.dropout.is_on) {
       const float* factors = dropped_row(op.row_numbers, row, op.dropout, scratch);
       for_each_vector(columns, [&](int64_t i, auto get, auto put) {
-        put(output + i, (get(product + i) + get(op.bias + i)) * get(factors + i) + get(residual + i));
+        put(output + i, dropped(get(product + i) + get(op.bias + i), get(factors + i)) + get(residual + i));
       });
     } else {
       for_each_vector(columns, [&](int64_t i, auto get, auto put) {
@@ -67,7 +67,7 @@ void residual_dropout_backward(
     float* product = place(op.grad_product, first, scratch.row(1));
     const float* factors = op.dropout.is_on ? dropped_row(op.row_numbers, row, op.dropout, scratch) : nullptr;
     for_each_vector(columns, [&](int64_t i, auto get, auto put) {
-      const Floats g = factors != nullptr ? get(grad + i) * get(factors + i) : get(grad + i);
+      const Floats g = factors != nullptr ? dropped(get(grad + i), get(factors + i)) : get(grad + i);
       put(product + i, g);
       put(sums + i, get(sums + i) + g);
     });

@@ -1,4 +1,5 @@
 #include "kernels/cpu/simd/convert.h"
+#include "kernels/cpu/simd/dropped.h"
 #include "kernels/cpu/simd/element_kernels.h"
 #include "kernels/cpu/simd/philox.h"
 
@@ -12,9 +13,7 @@ void dropout(ConstSpan x, Span output, int64_t first, int64_t count, const Dropo
       const int64_t at = first + done, run = at_most(kRun, count - done);
       const float* factors = dropout_row(static_cast<uint64_t>(at), run, dropout, memory);
       for_elements(run, [&](int64_t i, auto part) {
-        const Floats factor = load(factors + i);
-        const Floats kept = Row::load(x.data, at + i, part) * factor;
-        Row::store(output.data, at + i, part, factor > 0.0f ? kept : Floats{});  // inf and NaN are dropped, too
+        Row::store(output.data, at + i, part, dropped(Row::load(x.data, at + i, part), load(factors + i)));
       });
     }
   });
