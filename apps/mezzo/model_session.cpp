@@ -30,7 +30,7 @@ std::shared_ptr<text::ModelForTask> load_model(const std::filesystem::path& fold
   auto model = text::make_model(config, task.head());
   const auto loaded = text::map_pretrained(*model, folder);
   if (!loaded.initialised.empty()) {
-    const std::string& name = config.architecture;
+    const std::string& name = config.first_architecture;
     TORCH_CHECK_VALUE(name.empty() || name.ends_with("ForSequenceClassification"), (folder / "config.json").string(),
                       ": it is a ", name, ", so no trained classifier of texts; mezzo train makes one of it");
     TORCH_CHECK_VALUE(false, (folder / "model.safetensors").string(), ": has no ", loaded.initialised.front(),

@@ -33,7 +33,7 @@ std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path&
   const ConfigFields fields(config_json);
   fields.read_one_of("model_type", model_type, known);
   auto config = family_of(model_type).read_config(fields);
-  config->architecture = fields.first_architecture();
+  config->first_architecture = fields.first_architecture();
   return config;
 }
 

@@ -65,7 +65,7 @@ bool may_be_missing(const ModelForTask& model, std::string_view parameter) {
 
 /// Whether the file is a model for tokens, say, whose head may have the names of ours.
 bool is_of_another_task(const ModelConfig& config) {
-  const std::string_view name = config.architecture;
+  const std::string_view name = config.first_architecture;
   return name.find("For") != name.npos && !name.ends_with("ForSequenceClassification");
 }
 

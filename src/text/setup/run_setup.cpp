@@ -11,6 +11,7 @@
 #include "kernels/cpu/simd/instruction_set.h"
 #include "mezzo/text/models/pretrained.h"
 #include "text/data/data_check.h"
+#include "text/words/printable.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {

@@ -21,7 +21,7 @@ struct ModelConfig {
   int64_t max_position_embeddings = 512;
   double initializer_range = 0.02;
   int64_t pad_token_id = 0;
-  std::string architecture;  ///< the first of architectures; empty where a file has none
+  std::string first_architecture;  ///< the first of architectures; empty where a file has none
   std::string problem_type = "single_label_classification";
   std::vector<std::string> label_names;  ///< id2label in the order of ids; LABEL_0, LABEL_1, … where a file has none
   /// bos_token_id, eos_token_id and their like, by name, in JSON, as the file has them: save() hands them on.
