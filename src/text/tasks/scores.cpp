@@ -133,7 +133,11 @@ double expected_calibration_error(std::span<const double> confidences, std::span
 
 double pearson(std::span<const double> x, std::span<const double> y) {
   check_same_length(x, y, "pearson");
-  if (x.size() < 2) return kNan;
+  // By the values themselves: the mean of equal ones may be another in its last bit.
+  const auto is_constant = [](std::span<const double> values) {
+    return std::ranges::count(values, values[0]) == std::ssize(values);
+  };
+  if (x.size() < 2 || is_constant(x) || is_constant(y)) return kNan;
   const double mean_x = mean(x), mean_y = mean(y);
   double xx = 0, yy = 0, xy = 0;
   for (size_t i = 0; i < x.size(); ++i) {
@@ -142,7 +146,6 @@ double pearson(std::span<const double> x, std::span<const double> y) {
     yy += dy * dy;
     xy += dx * dy;
   }
-  if (xx == 0 || yy == 0) return kNan;
   return std::clamp(xy / (std::sqrt(xx) * std::sqrt(yy)), -1.0, 1.0);
 }
 
