@@ -63,10 +63,12 @@ bool may_be_missing(const ModelForTask& model, std::string_view parameter) {
   return inside.empty() || inside.starts_with("pooler.");
 }
 
-/// Whether the file is a model for tokens, say, whose head may have the names of ours.
-bool is_of_another_task(const ModelConfig& config) {
+/// Whether the file is one for another task, say for tokens in place of texts, whose head may have the names
+/// of ours.
+bool is_of_another_task(const ModelConfig& config, RowsPer rows) {
   const std::string_view name = config.first_architecture;
-  return name.find("For") != name.npos && !name.ends_with("ForSequenceClassification");
+  return name.find("For") != name.npos &&
+         !name.ends_with(rows == RowsPer::kText ? "ForSequenceClassification" : "ForTokenClassification");
 }
 
 bool is_of_head(const ModelConfig& config, std::string_view parameter) {
@@ -77,7 +79,7 @@ bool is_of_head(const ModelConfig& config, std::string_view parameter) {
 }  // namespace
 
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
-  if (is_of_another_task(config)) return false;
+  if (is_of_another_task(config, RowsPer::kText)) return false;
   const auto names = SafetensorsReader(weights_path(folder)).names();
   return std::ranges::any_of(names, [&](const std::string& name) { return is_of_head(config, name); });
 }
@@ -109,7 +111,8 @@ LoadedWeights load(ModelForTask& model,
   LoadedWeights loaded;
   for (auto& item : parameters) {
     const auto found = stored.find(item.key());
-    const bool is_not_ours = is_of_another_task(model.config()) && is_of_head(model.config(), item.key());
+    const bool is_not_ours =
+        is_of_another_task(model.config(), model.head().rows) && is_of_head(model.config(), item.key());
     if (found == stored.end() || is_not_ours) {
       TORCH_CHECK_VALUE(may_be_missing(model, item.key()), path.string(), ": has no tensor ", item.key(),
                         ", which config.json calls for", of_another_family(model, has_encoder));
