@@ -126,9 +126,10 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
     return;
   }
   const LoadedWeights loaded = load_pretrained(model, config.model, config.seed);
-  const std::string damaged = first_not_finite(model);
-  TORCH_CHECK_VALUE(damaged.empty(), (config.model / "model.safetensors").string(), ": ", damaged,
-                    " holds inf or NaN; fetch the file again");
+  if (const std::string damaged = first_not_finite(model); !damaged.empty()) {
+    notes.push_back(fmt::format("warning: {}: {} holds inf or NaN; fetch the file again",
+                                (config.model / "model.safetensors").string(), damaged));
+  }
   if (!loaded.initialised.empty()) {
     notes.push_back(
         fmt::format("not in {}, so initialised: {}", config.model.string(), fmt::join(loaded.initialised, ", ")));
