@@ -260,7 +260,7 @@ def test_truncation_of_texts_and_pairs_at_every_length(side, byte_level, tmp_pat
         if max_length > 4:
             expected = theirs(texts, pairs, truncation=True, max_length=max_length)["input_ids"]
             assert [ours.encode_pair(a, b, max_length)[0] for a, b in zip(texts, pairs)] == expected
-    with pytest.raises(ValueError, match="at least 4, the number of special tokens, got 3"):
+    with pytest.raises(ValueError, match="the length is 3, but special tokens alone are 4"):
         ours.encode_pair("a", "b", 3)
 
 
