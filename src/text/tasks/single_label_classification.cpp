@@ -53,11 +53,11 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
   double labels = 0;
   for (int64_t label = 0; label < by_label.size(0); ++label) {
     for (size_t i = 0; i < rows; ++i) is_label[i] = is[i] == label;
-    const double area = roc_auc(is_label, {by_label.const_data_ptr<double>() + label * by_label.size(1), rows});
+    const std::span<const double> column(by_label.const_data_ptr<double>() + label * by_label.size(1), rows);
+    const double area = roc_auc(is_label, column);
     if (std::isnan(area)) continue;  // all rows, or none
     scores.roc_auc += area;
-    scores.average_precision +=
-        average_precision(is_label, {by_label.const_data_ptr<double>() + label * by_label.size(1), rows});
+    scores.average_precision += average_precision(is_label, column);
     ++labels;
   }
   scores.roc_auc /= labels;
