@@ -17,7 +17,7 @@ namespace mezzo {
 namespace {
 
 /// Everything a guard may touch, so that "restored exactly" can be said in one comparison.
-struct AutocastState {
+struct Settings {
   bool cpu_enabled = at::autocast::is_autocast_enabled(at::kCPU);
   bool cuda_enabled = at::autocast::is_autocast_enabled(at::kCUDA);
   at::ScalarType cpu_dtype = at::autocast::get_autocast_dtype(at::kCPU);
@@ -28,19 +28,19 @@ struct AutocastState {
     return at::autocast::decrement_nesting();
   }();
 
-  bool operator==(const AutocastState&) const = default;
+  bool operator==(const Settings&) const = default;
 };
 
 torch::Tensor product() { return torch::ones({2, 2}).mm(torch::ones({2, 2})); }
 
 TEST(AutocastGuardTest, DisablesARegionAndPutsItBack) {
   const AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
-  const AutocastState before;
+  const Settings before;
   {
     const auto full = AutocastGuard::disabled(torch::kCPU);
     EXPECT_EQ(product().scalar_type(), torch::kFloat);
   }
-  EXPECT_EQ(AutocastState(), before);
+  EXPECT_EQ(Settings(), before);
   EXPECT_EQ(product().scalar_type(), torch::kBFloat16);
   EXPECT_THROW(const auto none = AutocastGuard::disabled(torch::kLazy), c10::ValueError);
 }
@@ -89,29 +89,29 @@ TEST_P(AutocastGuardDtypeTest, RunsMatrixProductsInItsDtypeAndLossesInFloat32) {
 INSTANTIATE_TEST_SUITE_P(HalfAndBFloat16, AutocastGuardDtypeTest, testing::Values(torch::kHalf, torch::kBFloat16));
 
 TEST(AutocastGuardTest, RestoresExactlyWhatItFoundWhenNested) {
-  const AutocastState outside;
+  const Settings outside;
   {
     AutocastGuard outer(torch::kCPU, torch::kHalf, /*enabled=*/true, /*cache_enabled=*/false);
-    const AutocastState in_outer;
+    const Settings in_outer;
     EXPECT_EQ(in_outer.nesting, outside.nesting + 1);
     EXPECT_FALSE(in_outer.cache_enabled);
     {
       AutocastGuard disabled(torch::kCPU, torch::kBFloat16, /*enabled=*/false);
       EXPECT_EQ(product().scalar_type(), torch::kFloat);
-      EXPECT_FALSE(AutocastState().cache_enabled) << "nullopt keeps the outer setting";
+      EXPECT_FALSE(Settings().cache_enabled) << "nullopt keeps the outer setting";
       AutocastGuard other_device(torch::kCUDA, torch::kBFloat16);
       EXPECT_EQ(product().scalar_type(), torch::kFloat) << "a CUDA region leaves CPU tensors alone";
       AutocastGuard reenabled(torch::kCPU, torch::kBFloat16, /*enabled=*/true, /*cache_enabled=*/true);
       EXPECT_EQ(product().scalar_type(), torch::kBFloat16);
     }
-    EXPECT_EQ(AutocastState(), in_outer);
+    EXPECT_EQ(Settings(), in_outer);
     EXPECT_EQ(product().scalar_type(), torch::kHalf);
   }
-  EXPECT_EQ(AutocastState(), outside);
+  EXPECT_EQ(Settings(), outside);
 }
 
 TEST(AutocastGuardTest, RestoresTheStateWhenAnExceptionLeavesTheScope) {
-  const AutocastState outside;
+  const Settings outside;
   EXPECT_THROW(
       {
         AutocastGuard autocast(torch::kCPU, torch::kBFloat16);
@@ -119,7 +119,7 @@ TEST(AutocastGuardTest, RestoresTheStateWhenAnExceptionLeavesTheScope) {
         torch::ones({2, 3}).mm(torch::ones({2, 3}));
       },
       c10::Error);
-  EXPECT_EQ(AutocastState(), outside);
+  EXPECT_EQ(Settings(), outside);
 }
 
 TEST(AutocastGuardTest, TakesTheDeviceTypesCurrentDtypeWhenNoneIsGiven) {
@@ -133,7 +133,7 @@ TEST(AutocastGuardTest, TakesTheDeviceTypesCurrentDtypeWhenNoneIsGiven) {
 }
 
 TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
-  const AutocastState outside;
+  const Settings outside;
   try {
     AutocastGuard autocast(torch::kCPU, torch::kFloat);
     FAIL() << "float32 accepted";
@@ -148,14 +148,14 @@ TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
   } catch (const c10::ValueError& error) {
     EXPECT_NE(error.msg().find("device type meta has no autocast"), std::string::npos) << error.msg();
   }
-  EXPECT_EQ(AutocastState(), outside);
+  EXPECT_EQ(Settings(), outside);
 }
 
 TEST(AutocastGuardTest, NestsInAFloat32RegionThatPythonSet) {
-  const AutocastState outside;
+  const Settings outside;
   at::autocast::set_autocast_enabled(at::kCPU, true);  // what torch.autocast does on entry
   at::autocast::set_autocast_dtype(at::kCPU, torch::kFloat);
-  const AutocastState in_python;
+  const Settings in_python;
   const auto half = torch::ones({2, 2}, torch::kHalf);
   {
     const AutocastGuard same(torch::kCPU);
@@ -175,7 +175,7 @@ TEST(AutocastGuardTest, NestsInAFloat32RegionThatPythonSet) {
     EXPECT_EQ(times(half, torch::ones({2, 2}, torch::requires_grad())).scalar_type(), torch::kFloat);
     EXPECT_EQ(autocast_cache_size(), 0) << "nothing was cast to float32 that was not of it already";
   }
-  EXPECT_EQ(AutocastState(), in_python);
+  EXPECT_EQ(Settings(), in_python);
   at::autocast::set_autocast_enabled(at::kCPU, outside.cpu_enabled);
   at::autocast::set_autocast_dtype(at::kCPU, outside.cpu_dtype);
 }
@@ -215,7 +215,7 @@ TEST(AutocastFunctionTest, RunsOnAnyThreadInItsOwnRegion) {
 }
 
 TEST(AutocastFunctionTest, PassesReferencesMoveOnlyArgumentsAndExceptionsThrough) {
-  const AutocastState outside;
+  const Settings outside;
   int calls = 0;
   auto count = autocast(torch::kCPU, torch::kHalf, [](int& value) -> int& { return ++value; });
   static_assert(std::is_same_v<decltype(count(calls)), int&>);
@@ -224,7 +224,7 @@ TEST(AutocastFunctionTest, PassesReferencesMoveOnlyArgumentsAndExceptionsThrough
   EXPECT_EQ(take(std::make_unique<int>(7)), 7);
   auto fail = autocast(torch::kCPU, torch::kHalf, [] { throw std::runtime_error("from inside"); });
   EXPECT_THROW(fail(), std::runtime_error);
-  EXPECT_EQ(AutocastState(), outside);
+  EXPECT_EQ(Settings(), outside);
 }
 
 }  // namespace

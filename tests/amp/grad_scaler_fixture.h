@@ -6,18 +6,15 @@
 #include <torch/types.h>
 
 #include <functional>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "amp/fused_sgd.h"
+#include "not_finite.h"
 
 /// What the tests of a GradScaler share.
 namespace mezzo {
-
-inline constexpr float kInf = std::numeric_limits<float>::infinity();
-inline constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 /// The message of the `Error` that `call` throws; empty, with a failure, if none.
 template <class Error = c10::Error>

@@ -15,13 +15,13 @@
 #include "mezzo/amp/finite_tracer.h"
 #include "mezzo/amp/losses.h"
 #include "mezzo/amp/op_policy.h"
+#include "not_finite.h"
 
 namespace mezzo {
 namespace {
 
 using MEZZO_CUDA::kCrossEntropyKernels;
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
 /// From `offset` elements behind an aligned address on.

@@ -2,16 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "cuda/host_block.h"
 #include "kernels/cuda/operators.h"
+#include "not_finite.h"
 
 namespace mezzo::kernels {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
 const std::vector<at::ScalarType> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
 /// Gradients of all sizes and kinds, some of 1e-8 times 65536, enough of them for two lists; some

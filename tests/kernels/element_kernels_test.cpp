@@ -7,13 +7,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/cpu/simd/instruction_set.h"
 #include "kernels/philox.h"
+#include "not_finite.h"
 
 // Knows nothing of LibTorch, so that scripts/check_arm64.sh can run it. Everything is compared bit
 // by bit, but one NaN is as good as another.
@@ -24,7 +24,6 @@ namespace {
 using Numbers = std::vector<float>;
 using Words = std::vector<uint16_t>;
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr auto kSizes = {1, 7, 16, 31, 127, 128, 1000, 1024};
 
 /// Runs `test` with the kernels of each instruction set of this machine.
@@ -72,7 +71,7 @@ class ElementKernelsTest : public testing::Test {
   /// Some gradients that are inf or NaN, or too small to leave a normal moment.
   Numbers gradients(size_t count) {
     auto numbers = normal(count, 8);
-    constexpr std::array special{kInf, -kInf, kNan, 0.0f, -0.0f, 1e-38f, 1e-44f};
+    constexpr std::array special{kInf, -kInf, kNaN, 0.0f, -0.0f, 1e-38f, 1e-44f};
     for (size_t i = 3; i < count; i += 41) {
       numbers[i] = special[i / 41 % special.size()];
     }
@@ -101,7 +100,7 @@ double value_of(uint16_t word, const Format& format) {
   const int bits = format.digits - 1, exponent = (word & 0x7FFF) >> bits, fraction = word & ((1 << bits) - 1);
   const double sign = word >> 15 != 0 ? -1 : 1;
   if (exponent == (1 << (15 - bits)) - 1) {
-    return fraction != 0 ? kNan : sign * kInf;
+    return fraction != 0 ? kNaN : sign * kInf;
   }
   const int significand = exponent == 0 ? fraction : fraction + (1 << bits);
   return sign * std::ldexp(significand, format.least_exponent - bits + std::max(exponent - 1, 0));

@@ -17,7 +17,7 @@
 namespace mezzo {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kMebibyte = int64_t{1} << 20;
 
 /// What the process has in memory, in bytes.
 int64_t resident() {
@@ -48,16 +48,18 @@ class CpuMemoryPoolDeathTest : public testing::Test {
 
 void touch_one_size_after_another() {
   use_cpu_memory_pool();
-  written(kMiB);
+  written(kMebibyte);
   const int64_t before = resident();
   for (int64_t size = 16; size <= 56; ++size) {
-    written(size * kMiB);
+    written(size * kMebibyte);
   }
   const int64_t taken = resident() - before;
   const auto stats = cpu_memory_stats();
   // 56 MiB, and pages at the edges. All sizes side by side would take 1,476.
-  const bool is_good = taken < 70 * kMiB && stats.reserved < 70 * kMiB && stats.peak_in_use < 57 * kMiB;
-  end(is_good ? "" : "took " + std::to_string(taken / kMiB) + " MiB, says " + std::to_string(stats.reserved / kMiB));
+  const bool is_good = taken < 70 * kMebibyte && stats.reserved < 70 * kMebibyte && stats.peak_in_use < 57 * kMebibyte;
+  end(is_good
+          ? ""
+          : "took " + std::to_string(taken / kMebibyte) + " MiB, says " + std::to_string(stats.reserved / kMebibyte));
 }
 
 TEST_F(CpuMemoryPoolDeathTest, OneSizeAfterAnotherStaysInTheMemoryOfTheLargest) {
@@ -69,13 +71,13 @@ void fill_with_small_then_with_large_ones() {
   const int64_t before = resident();
   std::vector<at::Tensor> small;
   for (int i = 0; i < 300; ++i) {
-    small.push_back(at::empty({kMiB}, at::kByte).fill_(i % 251));
+    small.push_back(at::empty({kMebibyte}, at::kByte).fill_(i % 251));
   }
   const std::vector<at::Tensor> kept = {small[0], small[150], small[299]};
   small.clear();
   std::vector<at::Tensor> large;
   for (int i = 0; i < 10; ++i) {
-    large.push_back(written(30 * kMiB));
+    large.push_back(written(30 * kMebibyte));
   }
   const int64_t taken = resident() - before;
   const auto stats = cpu_memory_stats();
@@ -84,8 +86,8 @@ void fill_with_small_then_with_large_ones() {
     failure = kept[i].eq(i == 0 ? 0 : i == 1 ? 150 : 48).all().item<bool>() ? failure : "a tensor was given back";
   }
   // 303 MiB in use and half as much again. All side by side would take 600.
-  if (taken > 470 * kMiB || std::abs(taken - stats.reserved) > 16 * kMiB) {
-    failure = "took " + std::to_string(taken / kMiB) + " MiB, says " + std::to_string(stats.reserved / kMiB);
+  if (taken > 470 * kMebibyte || std::abs(taken - stats.reserved) > 16 * kMebibyte) {
+    failure = "took " + std::to_string(taken / kMebibyte) + " MiB, says " + std::to_string(stats.reserved / kMebibyte);
   }
   mezzo::end(failure);
 }

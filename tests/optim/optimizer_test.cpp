@@ -134,8 +134,8 @@ TEST(OptimizerTest, StepsOnTheDeviceWithoutAWriteToItsGradients) {
   EXPECT_NEAR(adamw.grad_norm().item<double>(), std::sqrt(10.0), 1e-6);
 }
 
-struct Net : torch::nn::Module {
-  Net() {
+struct LinearAndNorm : torch::nn::Module {
+  LinearAndNorm() {
     linear = register_module("linear", torch::nn::Linear(3, 2));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({2})));
     linear->bias.requires_grad_(false);
@@ -154,7 +154,7 @@ std::vector<std::string> names_of(const ParamGroup& group) {
 }
 
 TEST(OptimizerTest, TakesAModuleAndLeavesItsFrozenParametersOut) {
-  Net net;
+  LinearAndNorm net;
   const AdamW adamw(net);
   ASSERT_EQ(adamw.param_groups().size(), 1u);
   EXPECT_EQ(names_of(adamw.param_groups().front()),
@@ -181,7 +181,7 @@ TEST(OptimizerTest, TakesParametersHoweverTheyAreWritten) {
 }
 
 TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {
-  Net net;
+  LinearAndNorm net;
   const AdamW adamw(no_decay_groups(net, 0.3));
   ASSERT_EQ(adamw.param_groups().size(), 2u);
   EXPECT_EQ(names_of(adamw.param_groups()[0]), std::vector<std::string>{"linear.weight"});

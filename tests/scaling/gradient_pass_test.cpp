@@ -4,17 +4,14 @@
 #include <torch/types.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "kernels/device_scalars.h"
 #include "kernels/grouped.h"
+#include "not_finite.h"
 
 namespace mezzo {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 at::Tensor parameter_with(const at::Tensor& gradient) {
   auto parameter = torch::zeros(gradient.sizes(), gradient.options()).requires_grad_();

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
-#include <limits>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "distributed/rank_threads.h"
@@ -15,6 +14,7 @@
 #include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/sgd.h"
+#include "not_finite.h"
 #include "simulated/collectives.h"
 #include "simulated/device_test.h"
 
@@ -28,8 +28,6 @@ using simulated::kType;
 using simulated::Watch;
 using testing::Each;
 using testing::IsEmpty;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {

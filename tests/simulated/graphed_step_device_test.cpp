@@ -14,6 +14,7 @@
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/sgd.h"
+#include "not_finite.h"
 #include "simulated/device_test.h"
 
 /// Recorded training steps beside the same steps as they stand, on a device without hardware.
@@ -28,7 +29,6 @@ using testing::Not;
 using testing::ThrowsMessage;
 using Tensors = GraphedStep::Tensors;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 /// The rows of the batch of each step: three shapes, in turn and not.
 constexpr std::array<int64_t, 24> kRows = {6, 6, 6, 4, 6, 4, 4, 6, 4, 6, 4, 5, 5, 6, 4, 5, 5, 6, 4, 5, 6, 6, 4, 5};
 /// By what the loss is multiplied: gradients overflow in eager steps and replayed ones.
@@ -231,9 +231,10 @@ class GraphedStepDeviceTest : public DeviceTest {
 };
 
 TEST_F(GraphedStepDeviceTest, DoesNotReadSkipsWhileAStepIsRecorded) {
-  const Recipe recipe{.name = "",
-                      .optimizer = adamw,
-                      .scaler = GradScalerOptions().init_scale(16).max_consecutive_skips(1)};  // read in every eager step
+  const Recipe recipe{
+      .name = "",
+      .optimizer = adamw,
+      .scaler = GradScalerOptions().init_scale(16).max_consecutive_skips(1)};  // read in every eager step
   Training training(recipe, device);
   GraphedStep step(device, [&](const Tensors& inputs) { return training.step(inputs); });
   warm_up(step, batches(device).front());

@@ -131,7 +131,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 };
 
 /// The name is what `c10::Device("simulated:1")` is parsed by.
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool guard_registered = [] {
   c10::register_privateuse1_backend("simulated");
   static const c10::impl::DeviceGuardImplRegistrar guard(kType, new Guard);
   at::RegisterPrivateUse1HooksInterface(new Hooks);

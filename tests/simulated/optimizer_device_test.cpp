@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/sgd.h"
+#include "not_finite.h"
 #include "simulated/device_test.h"
 
 /// What an optimizer's step reads, all of it on the device, and what it asks the device to do.
@@ -28,7 +28,6 @@ using testing::IsEmpty;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 /// What multiplies the gradients of each step, so that three are skipped.
 constexpr std::array<float, 9> kFactors = {1, kInf, 1, 1, kInf, kInf, 1, 1, 1};
 

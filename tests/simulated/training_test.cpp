@@ -4,7 +4,6 @@
 #include <torch/serialize/archive.h>
 
 #include <cmath>
-#include <limits>
 #include <sstream>
 
 #include "mezzo/amp/grad_scaler.h"
@@ -13,6 +12,7 @@
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/sgd.h"
+#include "not_finite.h"
 #include "simulated/device_test.h"
 
 /// Whole training steps on a device: the same numbers as on the CPU, and nobody waits.
@@ -24,9 +24,8 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr double kLr = 0.05;
-constexpr auto kNoNumber = std::numeric_limits<float>::infinity();
 /// By what the loss is multiplied, so that gradients overflow in the third step and the fourth.
-constexpr std::array<float, 8> kFactors = {1, 1, kNoNumber, kNoNumber, 1, 1, 1, 1};
+constexpr std::array<float, 8> kFactors = {1, 1, kInf, kInf, 1, 1, 1, 1};
 
 enum class Weights { kFloat32, kHalfWithMasters, kBFloat16WithMasters, kBFloat16 };
 enum class Clipping { kNone, kInOptimizer, kAfterUnscaling };

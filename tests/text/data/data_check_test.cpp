@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "text/data/raw_labels.h"
 #include "text/scratch_folder.h"
 
 namespace mezzo::text {
@@ -11,9 +12,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-RawLabel name(std::string text) { return RawLabel(std::move(text)); }
-RawLabel id(int64_t value) { return RawLabel(value); }
 
 /// Rows of a file f, from line 2 on.
 LabeledRows rows(std::vector<std::pair<std::string, RawLabel>> pairs) {

@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 
+#include "text/data/raw_labels.h"
 #include "text/scratch_folder.h"
 
 namespace mezzo::text {
@@ -20,9 +21,6 @@ using testing::ElementsAre;
 using Strings = std::vector<std::string>;
 using Labels = std::vector<RawLabel>;
 
-const RawLabel kNone = std::monostate();
-RawLabel name(std::string text) { return RawLabel(std::move(text)); }
-RawLabel id(int64_t value) { return RawLabel(value); }
 LoadRowsOptions optional_labels() { return LoadRowsOptions().labels_required(false); }
 
 class LoadRowsTest : public testing::Test {

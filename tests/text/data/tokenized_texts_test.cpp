@@ -34,8 +34,8 @@ class ByteTokenizer : public Tokenizer {
   int64_t model_max_length() const override { return 0; }
   int32_t pad_id() const override { return -1; }
   const std::string& token(int32_t) const override {
-    static const std::string kNone;
-    return kNone;
+    static const std::string none;
+    return none;
   }
   void save(const std::filesystem::path&, int64_t) const override {}
 };

@@ -7,17 +7,15 @@
 
 #include <cmath>
 #include <fstream>
-#include <limits>
 #include <random>
 #include <sstream>
+
+#include "not_finite.h"
 
 namespace mezzo::text {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class RunRecordsTest : public testing::Test {
  protected:
@@ -184,7 +182,7 @@ TEST_F(RunRecordsTest, ResumeDropsAnEvaluationThatIsDoneAgain) {
 
 TEST_F(RunRecordsTest, WritesNumbersThatJsonLacksAsNullAndReadsThemAsNaN) {
   StepRecord record = step_record(1);
-  record.loss = kNan;
+  record.loss = kNaN;
   record.grad_norm = kInf;
   record.skipped = true;
   EXPECT_THAT(to_json(record), HasSubstr(R"("loss":null,"lr":3e-05,"grad_norm":null)"));

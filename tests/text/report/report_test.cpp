@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "not_finite.h"
 #include "text/report/chart_axis.h"
 #include "text/report/confusion_table.h"
 #include "text/report/html.h"
@@ -21,9 +21,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
 
 ReportInput small_run() {
   ReportInput input;
@@ -181,7 +178,7 @@ TEST(ReportTest, LoadsNothingAndRunsNothing) {
 
 TEST(ReportTest, RendersWhateverIsMissingOrBroken) {
   EXPECT_THAT(render_report({}), HasSubstr("no steps recorded"));
-  const double awkward[] = {0, -0.0, kNan, kInf, -kInf, 1e308, -1e308, 5e-324, -1, 1};
+  const double awkward[] = {0, -0.0, kNaN, kInf, -kInf, 1e308, -1e308, 5e-324, -1, 1};
   for (const double value : awkward) {
     for (const size_t size : {1, 2, 25}) {
       ReportInput input = small_run();
@@ -195,7 +192,7 @@ TEST(ReportTest, RendersWhateverIsMissingOrBroken) {
                       .metrics = {{"accuracy", value}, {"macro_f1", value}},
                       .seconds = value}};
       input.end = EndRecord{
-          .steps = 0, .minutes = value, .samples_per_second = kNan, .tokens_per_second = kNan, .peak_memory_bytes = 0};
+          .steps = 0, .minutes = value, .samples_per_second = kNaN, .tokens_per_second = kNaN, .peak_memory_bytes = 0};
       const std::string page = render_report(input);
       EXPECT_EQ(page.find("nan"), std::string::npos) << value << " x " << size;
       EXPECT_EQ(page.find("inf"), std::string::npos) << value << " x " << size;
@@ -301,7 +298,7 @@ TEST(SvgChartTest, KeepsASpikeOfOneStepInALongRun) {
 TEST(SvgChartTest, LeavesAGapForAValueThatIsNotFinite) {
   Chart chart;
   chart.series = {
-      {.name = "a", .look = ChartSeries::Look::kLine, .color = 1, .x = {1, 2, 3, 4, 5}, .y = {1, 1, kNan, 1, 1}}};
+      {.name = "a", .look = ChartSeries::Look::kLine, .color = 1, .x = {1, 2, 3, 4, 5}, .y = {1, 1, kNaN, 1, 1}}};
   const std::string svg = render_chart(chart);
   const std::string line = svg.substr(svg.find("class=\"line"));
   EXPECT_EQ(std::count(line.begin(), line.begin() + static_cast<long>(line.find("/>")), 'M'), 2);

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 
+#include "not_finite.h"
 #include "text/scratch_folder.h"
 
 namespace mezzo::text {
@@ -15,9 +15,6 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::IsNan;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 LabeledRows rows(std::vector<RawLabel> labels) {
   LabeledRows result;
@@ -78,8 +75,8 @@ TEST(SingleLabelClassificationTest, KeepsTheFirstOfEqualsAndNeverNaN) {
   EXPECT_TRUE(task->is_better(0, std::nullopt));
   EXPECT_TRUE(task->is_better(0.6, 0.5));
   EXPECT_FALSE(task->is_better(0.5, 0.5));
-  EXPECT_FALSE(task->is_better(kNan, std::nullopt));
-  EXPECT_FALSE(task->is_better(kNan, 0.5));
+  EXPECT_FALSE(task->is_better(kNaN, std::nullopt));
+  EXPECT_FALSE(task->is_better(kNaN, 0.5));
 }
 
 TEST(SingleLabelClassificationTest, PredictsTheLabelItsScoreAndTheScoresOfAll) {
