@@ -16,7 +16,7 @@ cmake --build "$folder" --target mezzo_text # an archive, and those that it need
 # formulas mean what they say.
 torch=$(grep -om1 -- '[^ ]*/torch/include' "$folder/build.ninja" | head -1)
 aarch64-linux-gnu-g++ -std=c++20 -O2 -ffp-contract=off -static -no-pie \
-  -I src -isystem "$torch" -isystem /usr/src/googletest/googletest/include -isystem /usr/src/googletest/googletest \
+  -I src -I tests -isystem "$torch" -isystem /usr/src/googletest/googletest/include -isystem /usr/src/googletest/googletest \
   tests/kernels/element_kernels_test.cpp src/kernels/cpu/simd/{element_kernels,instruction_set}.cpp \
   tests/encoder/simd_kernels_test.cpp src/encoder/cpu/simd/select.cpp \
   $(find "$folder"/src -path '*_baseline.dir/*' -name '*.o') \
