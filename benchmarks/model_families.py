@@ -178,9 +178,9 @@ def measure(options, folder):
                 for task in ("train", "predict"):
                     found = rates.setdefault((name, texts.name, precision, task), ([], []))
                     found[0].append(of_mezzo[task](model, texts, precision, options, folder))
-                    if round_ == 0 or precision not in options.emulated:
+                    if precision not in options.emulated or (round_ == 0 and options.emulated_texts > 0):
                         found[1].append(of_python[task](model, family, texts, precision, options))
-                    print(name, texts.name, precision, task, f"{found[0][-1]:.1f}", f"{found[1][-1]:.1f}", file=sys.stderr, flush=True)
+                    print(name, texts.name, precision, task, *(f"{values[-1]:.1f}" for values in found if values), file=sys.stderr, flush=True)
             if round_ == 0:
                 for texts in taken:
                     for precision, pair in differences_of_logits(model, family, texts, options).items():
@@ -189,8 +189,9 @@ def measure(options, folder):
 
 
 def table_of(texts, rates, differences, options):
-    def best_python(name, task):
-        return max(statistics.median(rates[name, texts.name, precision, task][1]) for precision in options.precisions)
+    def best_python(name, task):  # of all precisions
+        of_all = [rates[name, texts.name, precision, task][1] for precision in options.precisions]
+        return max(statistics.median(python) for python in of_all if python)
 
     rows = []
     for name, precision in itertools.product(options.families, options.precisions):
@@ -200,8 +201,8 @@ def table_of(texts, rates, differences, options):
         for task in ("train", "predict"):
             mine, python = rates[name, texts.name, precision, task]
             ahead = statistics.median(mine)
-            row += [support.spread(mine, 1), support.spread(python, 1), f"{ahead / statistics.median(python):.2f}",
-                    f"{ahead / best_python(name, task):.2f}"]
+            row += [support.spread(mine, 1), support.spread(python, 1),
+                    f"{ahead / statistics.median(python):.2f}" if python else "", f"{ahead / best_python(name, task):.2f}"]
         mine, python = differences[name, texts.name, precision]
         rows.append([*row, f"{mine:.1e}", "" if python is None else f"{python:.1e}"])
     return support.table(["family", "precision", "training: mezzo", "Python", "times", "times its best", "prediction: mezzo", "Python", "times",
@@ -219,7 +220,7 @@ def flags():
     parser.add_argument("--tokens", type=int, default=10_000, help="of the texts to predict")
     parser.add_argument("--limit", type=int, default=1600, help="texts to train on")
     parser.add_argument("--compared", type=int, default=32, help="texts whose logits are compared")
-    parser.add_argument("--emulated-texts", type=int, default=2, help="in a batch of Python whose products are plain loops")
+    parser.add_argument("--emulated-texts", type=int, default=2, help="in a batch of Python whose products are plain loops; 0: it is left out there")
     parser.add_argument("--budget", type=float, default=120, help="seconds after which Python starts no more measured steps")
     parser.add_argument("--threads", type=int, default=0)
     options = parser.parse_args()
@@ -234,13 +235,14 @@ def main():
     options = flags()
     with tempfile.TemporaryDirectory() as name:
         lengths, rates, differences = measure(options, Path(name))
+    few = "is measured once, on few texts," if options.emulated_texts > 0 else "takes minutes a step and is left out,"
     about = (
         f"Fresh weights, batches of {MOST_TEXTS} texts or, where they are long, {ROWS:,} tokens, dropout as the configs have it, AdamW;"
         f" texts a second of training steps with data loading, and of prediction. Python: transformers with the attention that is its"
         f" fastest, texts tokenized once, batches of similar length, fused AdamW. \"Times\": mezzo's rate over Python's in the same"
         f" precision; \"times its best\": over Python's best of all precisions here. Logits: the largest difference from transformers' in"
         f" fp32, of {options.compared} texts at most. Medians (least to most) of {options.rounds} rounds in turn. Where LibTorch has no"
-        f" products of its own for a precision, Python is measured once, on few texts, and its logits are left out. Sizes are those of the"
+        f" products of its own for a precision, Python {few} and its logits are left out. Sizes are those of the"
         f" papers' base models, DistilBERT with its 6 layers.")
     parts = []
     for texts in lengths:

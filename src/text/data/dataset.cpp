@@ -54,7 +54,7 @@ void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>&
                     ". Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
 }
 
-int64_t find_id(const LabeledRows& rows, size_t row, const LabelMap& labels) {
+int64_t find_id(const LabeledRows& rows, size_t row, const LabelMap& labels, std::string_view on_unknown_label) {
   const RawLabel& label = rows.labels[row];
   TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(label), where(rows, row),
                     "the row has no label. Give it one, or remove the row.");
@@ -63,7 +63,7 @@ int64_t find_id(const LabeledRows& rows, size_t row, const LabelMap& labels) {
   TORCH_CHECK_VALUE(id && *id < labels.size(), where(rows, row), "unknown label ",
                     name != nullptr ? "'" + *name + "'" : std::to_string(*id),
                     name != nullptr ? ". The labels are: " : ". The labels, numbered from 0, are: ", list_names(labels),
-                    ".");
+                    on_unknown_label.empty() ? "." : ". ", on_unknown_label);
   return *id;
 }
 
@@ -112,9 +112,11 @@ std::optional<int64_t> LabelMap::id(std::string_view name) const {
   return found == ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
-at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels) {
+at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
-  for (size_t i = 0; i < rows.labels.size(); ++i) ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, labels);
+  for (size_t i = 0; i < rows.labels.size(); ++i) {
+    ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, labels, on_unknown_label);
+  }
   return ids;
 }
 

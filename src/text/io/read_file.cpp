@@ -29,6 +29,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
     const ssize_t count = ::read(fd.get(), bytes.data() + used, bytes.size() - used);
     if (count == 0) {
       bytes.resize(used);
+      check_no_lfs_pointer(path.string(), bytes);
       return bytes;
     }
     if (count < 0 && errno == EINTR) {
@@ -39,6 +40,11 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
     TORCH_CHECK_VALUE(used <= max_bytes, path.string(), ": has more than ", max_bytes,
                       " bytes, the most that is read.");
   }
+}
+
+void check_no_lfs_pointer(const std::string& name, std::string_view bytes) {
+  TORCH_CHECK_VALUE(!bytes.starts_with("version https://git-lfs.github.com/spec/"), name,
+                    ": holds a pointer of Git LFS in place of the file; `git lfs pull` fetches the file itself");
 }
 
 }  // namespace mezzo::text

@@ -3,11 +3,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace mezzo::text {
 
 /// The whole file, or all that a pipe brings.
-/// @throws c10::ValueError  naming the file, when it cannot be read or has more than `max_bytes`.
+/// @throws c10::ValueError  naming the file, when it cannot be read, has more than `max_bytes` or is a pointer of
+///   Git LFS.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = UINT64_MAX);
+
+/// Refuses what `git clone` leaves in a large file's place where Git LFS is not installed.
+/// @param name  of the file, for the message.
+/// @throws c10::ValueError
+void check_no_lfs_pointer(const std::string& name, std::string_view bytes);
 
 }  // namespace mezzo::text

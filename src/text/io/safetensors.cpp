@@ -24,6 +24,7 @@
 
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/json_reader.h"
+#include "text/io/read_file.h"
 #include "text/io/utf8.h"
 
 static_assert(std::endian::native == std::endian::little, "mezzo: safetensors data is little-endian");
@@ -117,6 +118,7 @@ class Mapping {
 
 /// The header's JSON as it stands, with nothing believed yet but that the file holds it.
 std::string_view header_json(std::string_view file, const std::string& name) {
+  check_no_lfs_pointer(name, file);
   TORCH_CHECK_VALUE(file.size() >= 8, name, ": ", file.size(), " bytes, too short for a safetensors file. ",
                     "It may be cut off: fetch or save it again.");
   uint64_t length = 0;

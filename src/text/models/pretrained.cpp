@@ -91,6 +91,7 @@ namespace {
 LoadedWeights load(ModelForTask& model,
                    const std::filesystem::path& folder,
                    uint64_t seed,
+                   bool new_head,
                    void (*take)(at::Tensor& parameter,
                                 const at::Tensor& tensor,
                                 const std::function<void()>& release)) {
@@ -107,13 +108,12 @@ LoadedWeights load(ModelForTask& model,
   const bool has_encoder = std::ranges::any_of(
       parameters, [&](const auto& item) { return stored.contains(item.key()) && !may_be_missing(model, item.key()); });
 
+  const bool has_our_head = !new_head && !is_of_another_task(model.config(), model.head().rows);
   at::NoGradGuard no_grad;
   LoadedWeights loaded;
   for (auto& item : parameters) {
     const auto found = stored.find(item.key());
-    const bool is_not_ours =
-        is_of_another_task(model.config(), model.head().rows) && is_of_head(model.config(), item.key());
-    if (found == stored.end() || is_not_ours) {
+    if (found == stored.end() || (!has_our_head && is_of_head(model.config(), item.key()))) {
       TORCH_CHECK_VALUE(may_be_missing(model, item.key()), path.string(), ": has no tensor ", item.key(),
                         ", which config.json calls for", of_another_family(model, has_encoder));
       loaded.initialised.push_back(item.key());
@@ -139,8 +139,8 @@ LoadedWeights load(ModelForTask& model,
 
 }  // namespace
 
-LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed) {
-  return load(model, folder, seed, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
+LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed, bool new_head) {
+  return load(model, folder, seed, new_head, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
     parameter.copy_(tensor);
     release();
   });
@@ -154,14 +154,15 @@ std::string first_not_finite(const ModelForTask& model) {
 }
 
 LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder) {
-  return load(model, folder, /*seed=*/0, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
-    if (tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu()) {
-      parameter.set_data(tensor);
-    } else {
-      parameter.copy_(tensor);
-      release();
-    }
-  });
+  return load(model, folder, /*seed=*/0, /*new_head=*/false,
+              [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
+                if (tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu()) {
+                  parameter.set_data(tensor);
+                } else {
+                  parameter.copy_(tensor);
+                  release();
+                }
+              });
 }
 
 std::string save_pretrained(const ModelConfig& config,

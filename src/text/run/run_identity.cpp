@@ -64,12 +64,14 @@ std::vector<std::string> differences(const RunIdentity::Values& was, const RunId
   };
   RunIdentity::Values all = was;
   all.insert(is.begin(), is.end());
+  const std::string decisive = "model_type";  // tells why all others differ
   std::vector<std::string> different;
   for (const auto& [name, value] : all) {
     const std::string before = quoted(was, name), now = quoted(is, name);
-    if (before != now) {
-      different.push_back(fmt::format("{} was {}, is now {}", name, before, now));
-    }
+    if (before == now) continue;
+    std::string difference = fmt::format("{} was {}, is now {}", name, before, now);
+    if (name == decisive) return {std::move(difference)};
+    different.push_back(std::move(difference));
   }
   return different;
 }
@@ -79,8 +81,8 @@ std::vector<std::string> differences(const RunIdentity::Values& was, const RunId
 RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
   return {flags_of(config, setup, ranks),
           setup.model->config().values(),
-          {{"training data", summary_of(setup.train)},
-           {"dev data", summary_of(setup.dev)},
+          {{"training data as tokens", summary_of(setup.train)},
+           {"dev data as tokens", summary_of(setup.dev)},
            {"labels", summary_of(setup.task->label_names())}}};
 }
 
@@ -88,7 +90,7 @@ void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const
   ranks.check_same(identity.flags);
   ranks.check_same(identity.model);
   RunIdentity::Values data = identity.data;
-  data.emplace("test data", summary_of(setup.test));
+  data.emplace("test data as tokens", summary_of(setup.test));
   ranks.check_same(data);
 }
 

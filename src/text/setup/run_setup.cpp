@@ -32,12 +32,13 @@ std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
   return model;
 }
 
-/// A trained head keeps its labels; everything else takes those of the training data.
+/// A trained head keeps its labels, unless a new one is asked for; everything else takes those of the training data.
 std::shared_ptr<const Task> choose_task(const TrainConfig& config, const ModelConfig& model, const LabeledRows& rows) {
   TaskOptions options{.allow_empty_classes = config.allow_empty_classes, .metric = config.metric};
-  if (!config.model.empty() && has_head(model, config.model)) {
+  if (!config.model.empty() && !config.new_head && has_head(model, config.model)) {
     model.check_labels(config.model / "config.json");
     options.label_names = model.label_names;
+    options.on_unknown_label = "They are those of the model's trained head; --new-head trains one for other labels.";
   }
   return make_task(rows, options);
 }
@@ -125,14 +126,14 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
     notes.push_back("fresh weights");
     return;
   }
-  const LoadedWeights loaded = load_pretrained(model, config.model, config.seed);
+  const LoadedWeights loaded = load_pretrained(model, config.model, config.seed, config.new_head);
   if (const std::string damaged = first_not_finite(model); !damaged.empty()) {
     notes.push_back(fmt::format("warning: {}: {} holds inf or NaN; fetch the file again",
                                 (config.model / "model.safetensors").string(), damaged));
   }
   if (!loaded.initialised.empty()) {
-    notes.push_back(
-        fmt::format("not in {}, so initialised: {}", config.model.string(), fmt::join(loaded.initialised, ", ")));
+    notes.push_back(fmt::format("not {} {}, so initialised: {}", config.new_head ? "taken from" : "in",
+                                config.model.string(), fmt::join(loaded.initialised, ", ")));
   }
   if (!loaded.unused.empty()) {
     notes.push_back(fmt::format("in {}, but not used: {}", config.model.string(), fmt::join(loaded.unused, ", ")));

@@ -65,6 +65,8 @@ void check_sources(const TrainConfig& config) {
                     "pass either --model DIR, or --model-config FILE with --vocab FILE");
   TORCH_CHECK_VALUE(config.model_config.empty() == config.vocab.empty(),
                     "--model-config and --vocab belong together: fresh weights need both");
+  TORCH_CHECK_VALUE(!config.new_head || !config.model.empty(),
+                    "--new-head belongs to --model: the head of a fresh model is new anyway");
   TORCH_CHECK_VALUE(!config.train.empty(), "pass --train FILE, the texts and labels to learn from");
   TORCH_CHECK_VALUE(!config.output.empty() || config.dry_run, "pass --output DIR, the folder for the results");
   TORCH_CHECK_VALUE(!config.keep_norms_fp32 || config.master_weights,

@@ -78,12 +78,18 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
 
 }  // namespace
 
-SingleLabelClassification::SingleLabelClassification(LabelMap labels, std::string_view metric)
-    : labels_(std::move(labels)), metrics_(known_metrics(), /*num_shown=*/2, metric) {}
+SingleLabelClassification::SingleLabelClassification(LabelMap labels,
+                                                     std::string_view metric,
+                                                     std::string on_unknown_label)
+    : labels_(std::move(labels)),
+      on_unknown_label_(std::move(on_unknown_label)),
+      metrics_(known_metrics(), /*num_shown=*/2, metric) {}
 
 std::string SingleLabelClassification::summary() const { return fmt::format("{} classes", labels_.size()); }
 
-at::Tensor SingleLabelClassification::targets(const LabeledRows& rows) const { return label_ids(rows, labels_); }
+at::Tensor SingleLabelClassification::targets(const LabeledRows& rows) const {
+  return label_ids(rows, labels_, on_unknown_label_);
+}
 
 std::vector<std::string> SingleLabelClassification::odd_rows(const LabeledRows& rows) const {
   return text::odd_rows(rows, labels_);

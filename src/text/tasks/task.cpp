@@ -51,7 +51,7 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
   return std::make_shared<SingleLabelClassification>(options.label_names.empty()
                                                          ? LabelMap::from_rows(rows, options.allow_empty_classes)
                                                          : LabelMap::from_names(options.label_names),
-                                                     options.metric);
+                                                     options.metric, options.on_unknown_label);
 }
 
 static_assert(

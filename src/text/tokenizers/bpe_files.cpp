@@ -5,16 +5,18 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "text/io/json_file.h"
 #include "text/io/read_file.h"
 #include "text/io/utf8.h"
+#include "text/tokenizers/json_field.h"
 
 namespace mezzo::text {
 
 nlohmann::json read_bpe_files(const std::filesystem::path& vocab_json, const std::filesystem::path& merges_txt) {
   constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;  // far above any list of merges
-  nlohmann::json model = {{"vocab", read_json_object(vocab_json)}, {"merges", nlohmann::json::array()}};
+  nlohmann::json vocab = read_json_object(vocab_json), merges = nlohmann::json::array();
   const std::string bytes = read_file(merges_txt, kMaxFileBytes);
   int64_t line_number = 0;
   for (size_t begin = 0; begin < bytes.size();) {
@@ -28,10 +30,14 @@ nlohmann::json read_bpe_files(const std::filesystem::path& vocab_json, const std
     const bool is_merge = space != line.npos && line.find(' ', space + 1) == line.npos;
     TORCH_CHECK_VALUE(is_merge && find_invalid_utf8(line) == line.size(), merges_txt.string(), ":", line_number,
                       ": a line must have two tokens with a space between, in UTF-8; fetch the file again");
-    model["merges"].push_back(
-        nlohmann::json::array({std::string(line.substr(0, space)), std::string(line.substr(space + 1))}));
+    std::string left(line.substr(0, space)), right(line.substr(space + 1));
+    for (const std::string& token : {left, right, left + right}) {
+      TORCH_CHECK_VALUE(vocab.contains(token), merges_txt.string(), ":", line_number, ": has the token ",
+                        quoted_token(token), ", which ", vocab_json.string(), " lacks; fetch both files again");
+    }
+    merges.push_back(nlohmann::json::array({std::move(left), std::move(right)}));
   }
-  return model;
+  return {{"vocab", std::move(vocab)}, {"merges", std::move(merges)}};
 }
 
 }  // namespace mezzo::text

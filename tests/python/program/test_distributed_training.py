@@ -313,7 +313,7 @@ def test_ranks_that_differ_are_found_at_start(data, tmp_path):
     write_texts(tmp_path / "other.json", TEXTS, 5)
     base = flags(data, tmp_path / "out", "--batch-size", 8)
     for other, message in [(["--seed", 8], "seed differs between ranks: '123' on rank 0, '8' on rank 1"),
-                           (["--train", tmp_path / "other.json"], "training data differs between ranks"),
+                           (["--train", tmp_path / "other.json"], "training data as tokens differs between ranks"),
                            (["--learning-rate", 1e-4], "learning-rate differs between ranks: '0.001' on rank 0, '0.0001' on rank 1")]:
         for status, last in Started([base, [*base, *other]]).ends():
             assert status == 1 and message in last, last
@@ -333,7 +333,7 @@ def test_ranks_agree_on_the_checkpoint_before_they_act_on_it(data, tmp_path):
         ([[*auto, "--resume", "auto"], [*auto, "--resume", "auto", "--output", tmp_path / "unseen"]],
          "the checkpoint to resume from, which all hosts must see, differs between ranks: 'step 2 of run "),
         ([[*sizes, "--output", tmp_path / "new", "--test", data / "dev.json"], [*sizes, "--output", tmp_path / "new"]],
-         "test data differs between ranks: '"),
+         "test data as tokens differs between ranks: '"),
         ([[*auto, "--output", tmp_path / "new"], [*sizes, "--output", tmp_path / "new"]],
          "batch-size differs between ranks: 'auto' on rank 0, '8' on rank 1"),
         ([[*sizes, "--output", tmp_path / "new"], [*sizes, "--output", tmp_path / "new", "--diagnose"]],

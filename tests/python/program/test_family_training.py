@@ -144,6 +144,7 @@ def test_a_run_does_not_go_on_with_another_family(runs, folders, tmp_path):
     output = flags[flags.index("--output") + 1]
     done = mezzo(*flags, "--model-config", other, "--resume", output / "checkpoints/step-10", "--overwrite", check=False)
     assert done.returncode != 0 and "model_type was 'electra', is now 'bert'" in done.stderr, done.stderr
+    assert "embedding_size" not in done.stderr  # nor any other field: all follow from the family
 
 
 @EVERY

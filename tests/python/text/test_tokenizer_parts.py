@@ -215,6 +215,23 @@ def test_vocab_json_and_merges_txt(byte_level, fortunes, tmp_path):
     assert_same_ids(ours, theirs, all_texts(fortunes, 5))
 
 
+def test_a_merge_that_the_vocabulary_lacks_is_told_by_its_line(byte_level, tmp_path):
+    byte_level.model.save(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    merges = (tmp_path / "merges.txt").read_text().splitlines()
+    for left, right in (("\u0120zz", "a"), ("a", "\u0120zz"), ("\u0120", "\u0120zzz"), (merges[3].split()[0], "q\u0120")):
+        (tmp_path / "merges.txt").write_text("\n".join([*merges[:3], f"{left} {right}", *merges[3:]]) + "\n")
+        with pytest.raises(ValueError, match=r"merges.txt:4: has the token '.*', which .*vocab.json lacks; fetch both files again"):
+            _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+
+
+def test_a_pointer_of_git_lfs_is_told(byte_level, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "roberta"}')
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 466062\n")
+    with pytest.raises(ValueError, match="tokenizer.json: holds a pointer of Git LFS in place of the file; `git lfs pull` fetches"):
+        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+
+
 def assert_saved_alike(ours, folder, model_type, texts):
     """What mezzo writes is read by transformers and by mezzo for the same ids."""
     folder.mkdir()

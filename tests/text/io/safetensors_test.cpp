@@ -92,6 +92,8 @@ TEST_F(SafetensorsTest, AcceptsAnEmptyHeaderAndUnknownFields) {
 
 TEST_F(SafetensorsTest, RefusesAFileThatIsTooShortOrCutOff) {
   EXPECT_EQ(error_of(""), "m: 0 bytes, too short for a safetensors file. It may be cut off: fetch or save it again.");
+  EXPECT_EQ(error_of("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 437951328\n"),
+            "m: holds a pointer of Git LFS in place of the file; `git lfs pull` fetches the file itself");
   EXPECT_EQ(error_of("1234567"),
             "m: 7 bytes, too short for a safetensors file. It may be cut off: fetch or save it again.");
   EXPECT_EQ(

@@ -99,8 +99,8 @@ struct Dataset {
 
 /// The id of each row's label, [N] int64. An integer is its own id.
 /// @throws c10::ValueError  for a row without a label or with one that `labels` lacks; the message
-///     gives file, line and row, and lists the known labels
-at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels);
+///     gives file, line and row, lists the known labels, and ends with `on_unknown_label`
+at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label = "");
 
 /// @param targets  of `rows`, as a Task makes them.
 Dataset to_dataset(LabeledRows rows, at::Tensor targets);

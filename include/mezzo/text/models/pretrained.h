@@ -24,9 +24,13 @@ bool has_head(const ModelConfig& config, const std::filesystem::path& folder);
 /// or without the prefix of the family (`bert.`), any floating dtype, old names `LayerNorm.gamma`
 /// and `LayerNorm.beta` too. A missing head or pooler, or one for something else than texts, is drawn from `seed` and
 /// reported.
+/// @param new_head  draws the head from `seed` where the file has one, too: for other labels than its own.
 /// @throws c10::ValueError  naming the tensor, where one does not fit or any other is missing; the
 ///     model is unusable then
-LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed);
+LoadedWeights load_pretrained(ModelForTask& model,
+                              const std::filesystem::path& folder,
+                              uint64_t seed,
+                              bool new_head = false);
 
 /// The name of a parameter that holds inf or NaN; empty where all are finite.
 std::string first_not_finite(const ModelForTask& model);

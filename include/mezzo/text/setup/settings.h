@@ -77,6 +77,7 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "model-config", "config.json of a model with fresh weights").changes_no_numbers(),
         config.model_config);
   visit(Setting(kData, "vocab", "vocab.txt, with --model-config").changes_no_numbers(), config.vocab);
+  visit(Setting(kData, "new-head", "draw the head of --model afresh, for the labels of --train"), config.new_head);
   visit(Setting(kData, "train", "training texts: .json, .jsonl, .csv or .tsv").changes_no_numbers(), config.train);
   visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);
   visit(Setting(kData, "test", "texts for the final report; dev without it").changes_no_numbers(), config.test);

@@ -18,6 +18,7 @@ struct TrainConfig {
   std::filesystem::path model;         ///< Hugging Face folder to start from, or …
   std::filesystem::path model_config;  ///< … config.json of a model with fresh weights, with `vocab`
   std::filesystem::path vocab;         ///< vocab.txt; only with `model_config`
+  bool new_head = false;               ///< with `model`: its head is drawn afresh, for the labels of `train`
   std::filesystem::path train;         ///< data file
   std::filesystem::path dev;           ///< data file; empty: `dev_ratio` of the training rows
   std::filesystem::path test;          ///< data file; empty: the final report is on dev

@@ -16,7 +16,8 @@ class SingleLabelClassification : public Task {
 
   /// @param labels  an output of the model each.
   /// @param metric  that decides which model is the best: accuracy, where it is empty.
-  explicit SingleLabelClassification(LabelMap labels, std::string_view metric = "");
+  /// @param on_unknown_label  see TaskOptions
+  explicit SingleLabelClassification(LabelMap labels, std::string_view metric = "", std::string on_unknown_label = "");
 
   std::string_view problem_type() const override { return kProblemType; }
   const std::vector<std::string>& label_names() const override { return labels_.names(); }
@@ -41,6 +42,7 @@ class SingleLabelClassification : public Task {
 
  private:
   LabelMap labels_;
+  std::string on_unknown_label_;
   MetricChoice metrics_;
 };
 

@@ -103,6 +103,7 @@ class Task {
 struct TaskOptions {
   std::vector<std::string> label_names = {};  ///< of a trained model, which keeps them; empty: those of the data
   bool allow_empty_classes = false;           ///< whether integer labels below the largest may have no text
+  std::string on_unknown_label = {};          ///< a sentence that tells what to do where a label is not among them
   std::string metric = {};                    ///< that decides which model is the best; empty: the task's own first
 };
 
