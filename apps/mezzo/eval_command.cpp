@@ -23,11 +23,12 @@ struct EvalFlags {
 
 int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   ModelSession session(flags.model, group);
-  const auto rows = text::load_rows(flags.data);
+  const text::Task& task = session.task();
+  const auto rows =
+      text::load_rows(flags.data, text::LoadRowsOptions().label_kind(text::label_kind(task.problem_type())));
   if (is_main(group)) {
     warn_of_invalid_utf8(rows);
   }
-  const text::Task& task = session.task();
   const auto targets = task.targets(rows);
   const auto outputs = session.run({rows.texts, rows.text_pairs});
   session.report_cut_texts();

@@ -77,7 +77,7 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
       precision_(text::parse_precision(flags.precision, device_)),
       tokenizer_(text::Tokenizer::from_pretrained(flags.model)),
       config_(read_config(flags.model)),
-      task_(text::make_task(config_->problem_type, config_->label_names)),
+      task_(text::make_task(*config_)),
       model_(load_model(flags.model, *config_, *task_, group)),
       max_length_(flags.max_length.value_or(default_max_length(*tokenizer_, *config_))) {
   if (flags.threads > 0) {

@@ -27,6 +27,7 @@ struct PredictFlags {
 
 Json to_json(double value) { return value; }
 Json to_json(const std::string& value) { return value; }
+Json to_json(const std::vector<std::string>& values) { return values; }
 Json to_json(const std::vector<std::pair<std::string, double>>& values) {
   Json::object_t by_name;  // filled without a search for each of the names, which differ
   for (const auto& [name, value] : values) {

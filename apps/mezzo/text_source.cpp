@@ -81,7 +81,7 @@ void warn_of_invalid_utf8(const text::LabeledRows& rows) {
 void for_each_chunk(const std::filesystem::path& data, bool warns, const std::function<void(const TextSpans&)>& use) {
   constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
   if (!data.empty()) {
-    const auto rows = text::load_rows(data, text::LoadRowsOptions().labels_required(false));
+    const auto rows = text::load_rows(data, text::LoadRowsOptions().label_kind(text::LabelKind::kNone));
     if (warns) {
       warn_of_invalid_utf8(rows);
     }

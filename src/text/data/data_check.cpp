@@ -48,6 +48,10 @@ std::string shown(std::string_view name) {
 
 std::string name_of(const RawLabel& label) {
   if (const auto* id = std::get_if<int64_t>(&label)) return std::to_string(*id);
+  if (const auto* number = std::get_if<double>(&label)) return fmt::format("{}", *number);
+  if (const auto* names = std::get_if<std::vector<std::string>>(&label)) {
+    return names->empty() ? "none" : shown(fmt::format("{}", fmt::join(*names, "|")));
+  }
   const auto* name = std::get_if<std::string>(&label);
   return name != nullptr ? shown(*name) : "none";
 }
@@ -130,20 +134,27 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   std::map<std::string_view, size_t> names;  // and their first rows
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     if (const auto* name = std::get_if<std::string>(&rows.labels[i])) names.emplace(*name, i);
+    if (const auto* several = std::get_if<std::vector<std::string>>(&rows.labels[i])) {
+      for (const std::string& name : *several) names.emplace(name, i);
+    }
   }
-  std::unordered_map<std::string, size_t> by_letters;
-  Found alike;
-  for (const auto& [name, row] : names) {
-    const auto [same, is_new] = by_letters.emplace(folded(name), row);
-    if (!is_new) alike.add(row, same->second);
+  using Label = std::pair<std::string_view, size_t>;  // and its first row
+  std::unordered_map<std::string, Label> by_letters;
+  std::optional<std::pair<Label, Label>> first;
+  size_t alike = 0;
+  for (const Label label : names) {
+    const auto [same, is_new] = by_letters.emplace(folded(label.first), label);
+    if (is_new) continue;
+    ++alike;
+    if (!first) first = {label, same->second};
   }
-  if (alike.count > 0) {
-    lines.push_back(fmt::format(
-        "{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
-        "from {} at {}",
-        alike.count, names.size(), rows.file, alike.count == 1 ? "differs" : "differ", name_of(rows.labels[alike.row]),
-        place(rows, alike.row), name_of(rows.labels[alike.earlier]), place(rows, alike.earlier)));
-  }
+  if (!first) return;
+  const auto& [label, same] = *first;
+  lines.push_back(
+      fmt::format("{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
+                  "from {} at {}",
+                  alike, names.size(), rows.file, alike == 1 ? "differs" : "differ", shown(label.first),
+                  place(rows, label.second), shown(same.first), place(rows, same.second)));
 }
 
 void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
@@ -171,15 +182,21 @@ void check_has_text(const LabeledRows& rows) {
                     " texts are empty, so there is nothing to learn from. Is 'text' the right column?");
 }
 
-void check_has_two_labels(const LabeledRows& rows) {
+void check_labels_differ(const LabeledRows& rows) {
   const bool one_label = std::ranges::all_of(rows.labels, [&](const RawLabel& l) { return l == rows.labels.front(); });
-  TORCH_CHECK_VALUE(!one_label, rows.file, rows.labels.size() == 1 ? ": its only text has" : ": all texts have",
-                    " a single label, ", name_of(rows.labels.front()), "; a classifier needs at least two");
+  TORCH_CHECK_VALUE(!one_label, rows.file,
+                    rows.labels.size() == 1 ? ": its only text has the label " : ": all texts have the same label, ",
+                    name_of(rows.labels.front()), "; there must be different ones to learn from");
+}
+
+std::vector<std::string> odd_texts(const LabeledRows& rows) {
+  std::vector<std::string> lines;
+  describe_texts(rows, lines);
+  return lines;
 }
 
 std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels) {
-  std::vector<std::string> lines;
-  describe_texts(rows, lines);
+  std::vector<std::string> lines = odd_texts(rows);
   describe_names(rows, lines);
   describe_integers(rows, labels, lines);
   return lines;
@@ -201,15 +218,13 @@ std::vector<std::string> shared_texts(const DatasetOfFile& train,
                   train.file, train.dataset.lines[shared.earlier])};
 }
 
-std::vector<std::string> untrained_labels(std::span<const int64_t> train,
+std::vector<std::string> untrained_labels(const std::vector<bool>& has_text,
                                           const LabelMap& labels,
                                           const std::string& why) {
   constexpr size_t kShown = 10;
-  std::vector<bool> seen(labels.size());
-  for (const int64_t label : train) seen[label] = true;
   std::vector<std::string> missing;
   for (int64_t id = 0; id < labels.size(); ++id) {
-    if (!seen[id]) missing.push_back(shown(labels.name(id)));
+    if (!has_text[id]) missing.push_back(shown(labels.name(id)));
   }
   if (missing.empty()) return {};
   return {fmt::format("{} of {} labels {} no training text{}: {}{}", missing.size(), labels.size(),

@@ -2,7 +2,6 @@
 // knows of it may save a day.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -13,12 +12,14 @@ namespace mezzo::text {
 /// Refuse training data that nobody can mean: texts that are all empty, or all of one label.
 /// @throws c10::ValueError
 void check_has_text(const LabeledRows& rows);
-void check_has_two_labels(const LabeledRows& rows);
+void check_labels_differ(const LabeledRows& rows);
 
 /// One line each, with a number and an example's place, about `rows` by themselves: empty texts,
 /// texts that stand there twice, with one label or with two, labels that only white space or case
 /// tells apart, integers in place of names. Linear in their size.
 std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& labels);
+/// The same without what is said of names of labels.
+std::vector<std::string> odd_texts(const LabeledRows& rows);
 
 /// The texts to train on, or others, and the file that they are from.
 struct DatasetOfFile {
@@ -33,9 +34,9 @@ std::vector<std::string> shared_texts(const DatasetOfFile& train,
                                       const std::string& role);
 
 /// A line about the labels that no row of a training part has, of which `labels` knows.
-/// @param train  the ids of its labels.
+/// @param has_text  of each label: whether a row is of it.
 /// @param why  how that can be.
-std::vector<std::string> untrained_labels(std::span<const int64_t> train,
+std::vector<std::string> untrained_labels(const std::vector<bool>& has_text,
                                           const LabelMap& labels,
                                           const std::string& why);
 

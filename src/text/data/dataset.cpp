@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -54,10 +55,17 @@ void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>&
                     ". Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
 }
 
-int64_t find_id(const LabeledRows& rows, size_t row, const LabelMap& labels, std::string_view on_unknown_label) {
-  const RawLabel& label = rows.labels[row];
-  TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(label), where(rows, row),
+void check_has_label(const LabeledRows& rows, size_t row) {
+  TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(rows.labels[row]), where(rows, row),
                     "the row has no label. Give it one, or remove the row.");
+}
+
+/// @param label  a name or a whole number: one that the row has.
+int64_t find_id(const LabeledRows& rows,
+                size_t row,
+                const RawLabel& label,
+                const LabelMap& labels,
+                std::string_view on_unknown_label) {
   const auto* name = std::get_if<std::string>(&label);
   const std::optional<int64_t> id = name != nullptr ? labels.id(*name) : std::get<int64_t>(label);
   TORCH_CHECK_VALUE(id && *id < labels.size(), where(rows, row), "unknown label ",
@@ -85,12 +93,14 @@ LabelMap LabelMap::from_rows(const LabeledRows& rows, bool allow_empty_classes) 
   std::set<std::string> names;
   std::map<int64_t, size_t> numbers;  // and their first rows
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    if (const auto* name = std::get_if<std::string>(&rows.labels[i])) {
+    check_has_label(rows, i);
+    const RawLabel& label = rows.labels[i];
+    if (const auto* several = std::get_if<std::vector<std::string>>(&label)) {
+      names.insert(several->begin(), several->end());
+    } else if (const auto* name = std::get_if<std::string>(&label)) {
       names.insert(*name);
     } else {
-      const auto* id = std::get_if<int64_t>(&rows.labels[i]);
-      TORCH_CHECK_VALUE(id != nullptr, where(rows, i), "the row has no label. Give it one, or remove the row.");
-      numbers.emplace(*id, i);
+      numbers.emplace(std::get<int64_t>(label), i);
     }
   }
   if (!names.empty()) {
@@ -115,9 +125,22 @@ std::optional<int64_t> LabelMap::id(std::string_view name) const {
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, labels, on_unknown_label);
+    check_has_label(rows, i);
+    ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, rows.labels[i], labels, on_unknown_label);
   }
   return ids;
+}
+
+at::Tensor label_flags(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
+  auto flags = at::zeros({static_cast<int64_t>(rows.labels.size()), labels.size()}, at::kFloat);
+  for (size_t i = 0; i < rows.labels.size(); ++i) {
+    check_has_label(rows, i);
+    float* row = flags.mutable_data_ptr<float>() + static_cast<int64_t>(i) * labels.size();
+    for (const std::string& name : std::get<std::vector<std::string>>(rows.labels[i])) {
+      row[find_id(rows, i, name, labels, on_unknown_label)] = 1;
+    }
+  }
+  return flags;
 }
 
 Dataset to_dataset(LabeledRows rows, at::Tensor targets) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/words/nearest_name.h"
@@ -54,7 +55,8 @@ class RowCollector {
   RowCollector(std::string file, const LoadRowsOptions& options) : options_(options) { rows_.file = std::move(file); }
 
   bool full() const { return options_.limit() > 0 && size() >= options_.limit(); }
-  bool labels_required() const { return options_.labels_required(); }
+  bool has_labels() const { return label_kind() != LabelKind::kNone; }
+  LabelKind label_kind() const { return options_.label_kind(); }
 
   /// What an error in the row after those that are here begins with.
   std::string where(int64_t line) const { return fmt::format("{}:{}: row {}: ", rows_.file, line, size() + 1); }
@@ -82,6 +84,7 @@ class RowCollector {
     repair(row.text);
     if (row.text_pair) repair(*row.text_pair);
     if (auto* name = std::get_if<std::string>(&row.label)) repair(*name);
+    if (auto* names = std::get_if<std::vector<std::string>>(&row.label)) std::ranges::for_each(*names, repair);
     add(std::move(row), line);
     rows_.rows_with_invalid_utf8 += replaced;
   }
@@ -98,7 +101,7 @@ class RowCollector {
     const auto* name = std::get_if<std::string>(&label);
     if (name != nullptr && name->empty()) label = std::monostate();
     if (std::holds_alternative<std::monostate>(label)) {
-      TORCH_CHECK_VALUE(!labels_required(), where(line), "the row has no label. Give it one, or remove the row.");
+      TORCH_CHECK_VALUE(!has_labels(), where(line), "the row has no label. Give it one, or remove the row.");
       return;
     }
     if (labeled_line_ == 0) {
@@ -127,8 +130,9 @@ class RowCollector {
 
 /// @param number  as JSON writes it.
 int64_t integer_label(std::string_view number, const std::string& where) {
-  TORCH_CHECK_VALUE(number.find_first_of(".eE") == number.npos, where, "label ", number,
-                    " is not a whole number. Labels are integers from 0, or strings.");
+  TORCH_CHECK_VALUE(
+      number.find_first_of(".eE") == number.npos, where, "label ", number,
+      " is not a whole number. Labels are integers from 0, or strings; --task regression learns numbers.");
   TORCH_CHECK_VALUE(!number.starts_with('-'), where, "label ", number,
                     " is negative. Labels are integers from 0, or strings.");
   int64_t value = 0;
@@ -146,13 +150,60 @@ std::string json_text(JsonReader& json, const std::string& what) {
   return json.string();
 }
 
-RawLabel json_label(JsonReader& json, const std::string& where) {
-  switch (json.peek()) {
-    case JsonReader::Type::kString: return json.string();
-    case JsonReader::Type::kNumber: return integer_label(json.number(), where);
-    case JsonReader::Type::kNull: json.skip(); return std::monostate();
-    default: json.fail("the label is " + to_string(json.peek()) + ", not a string or an integer");
+/// What labels of a kind are, for a message.
+std::string_view expectation(LabelKind kind) {
+  switch (kind) {
+    case LabelKind::kNone: return "";
+    case LabelKind::kClass: return "a string or an integer";
+    case LabelKind::kSeveral: return "an array of strings";
+    case LabelKind::kNumber: return "a number";
   }
+  return "";
+}
+
+double number_label(std::string_view number, const std::string& where) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  TORCH_CHECK_VALUE(error == std::errc() && end == number.data() + number.size() && std::isfinite(value), where,
+                    "label '", replace_invalid_utf8(number), "' is not a finite number.");
+  return value;
+}
+
+/// A set of names: those of two rows are equal where the rows have the same labels.
+RawLabel label_set(std::vector<std::string> names, const std::string& where) {
+  std::ranges::sort(names);
+  names.erase(std::ranges::unique(names).begin(), names.end());
+  const bool has_empty = !names.empty() && names.front().empty();
+  TORCH_CHECK_VALUE(!has_empty, where, "one of the labels is an empty string. Name it, or leave it out.");
+  return names;
+}
+
+RawLabel json_labels(JsonReader& json, const std::string& where) {
+  std::vector<std::string> names;
+  json.begin_array();
+  while (json.next_element()) {
+    if (json.peek() != JsonReader::Type::kString) {
+      json.fail("one of the labels is " + to_string(json.peek()) + ", not a string");
+    }
+    names.push_back(json.string());
+  }
+  return label_set(std::move(names), where);
+}
+
+RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) {
+  using Type = JsonReader::Type;
+  const Type type = json.peek();
+  if (type == Type::kNull || kind == LabelKind::kNone) {
+    json.skip();
+    return std::monostate();
+  }
+  if (kind == LabelKind::kSeveral && type == Type::kArray) return json_labels(json, where);
+  if (kind == LabelKind::kNumber && type == Type::kNumber) return number_label(json.number(), where);
+  if (kind == LabelKind::kClass && type == Type::kString) return json.string();
+  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), where);
+  const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
+  json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
+                        are_several ? "; several labels a text need --task multi_label_classification" : ""));
 }
 
 class JsonRows {
@@ -188,7 +239,7 @@ class JsonRows {
       read_pair();
     } else if (type == JsonReader::Type::kObject) {
       read_object();
-    } else if (type == JsonReader::Type::kString && !rows_.labels_required()) {
+    } else if (type == JsonReader::Type::kString && !rows_.has_labels()) {
       row_.text = json_.string();
     } else {
       json_.fail("the row is " + to_string(type) + R"(, not [text, label] or {"text": …, "label": …})");
@@ -202,7 +253,7 @@ class JsonRows {
     if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
     row_.text = json_text(json_, "text");
     if (!json_.next_element()) return;
-    row_.label = json_label(json_, where());
+    row_.label = json_label(json_, rows_.label_kind(), where());
     if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
   }
 
@@ -226,14 +277,14 @@ class JsonRows {
         }
       } else if (key == "label") {
         take(has_label, key);
-        row_.label = json_label(json_, where());
+        row_.label = json_label(json_, rows_.label_kind(), where());
       } else {
         json_.skip();
         others.push_back(std::move(key));
       }
     }
     if (!has_text) fail_without("text", rename_advice("text", others));
-    const bool misses_label = !has_label && rows_.labels_required();
+    const bool misses_label = !has_label && rows_.has_labels();
     if (misses_label && nearest_name("label", others)) fail_without("label", rename_advice("label", others));
   }
 
@@ -274,7 +325,7 @@ void read_jsonl(TextInput& input, RowCollector& rows) {
 }
 
 void read_txt(TextInput& input, RowCollector& rows) {
-  TORCH_CHECK_VALUE(!rows.labels_required(), rows.where(1),
+  TORCH_CHECK_VALUE(!rows.has_labels(), rows.where(1),
                     "a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
   for_each_line(input, [&](std::string line, int64_t number) {
     rows.add_bytes({.text = std::move(line), .text_pair = {}, .label = {}}, number);
@@ -288,7 +339,7 @@ struct CsvColumns {
   std::optional<size_t> text_pair, label;
 };
 
-CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, bool label_required) {
+CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, bool has_labels) {
   const auto find = [&](const std::string& name, bool required) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, name);
     TORCH_CHECK_VALUE(found != header.end() || !required, where, "no column '", name, "' among '",
@@ -299,7 +350,8 @@ CsvColumns csv_columns(const std::vector<std::string>& header, const std::string
                       "'. Rename one.");
     return found - header.begin();
   };
-  return {header.size(), *find("text", true), find("text_pair", false), find("label", label_required)};
+  return {header.size(), *find("text", true), find("text_pair", false),
+          has_labels ? find("label", true) : std::nullopt};
 }
 
 /// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
@@ -309,6 +361,17 @@ bool is_integer(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
 }
 
+/// The labels of a cell, with `|` between them.
+RawLabel names_of_cell(std::string_view cell, const std::string& where) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; !cell.empty() && begin <= cell.size();) {
+    const size_t end = std::min(cell.find('|', begin), cell.size());
+    names.emplace_back(cell.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return label_set(std::move(names), where);
+}
+
 void read_csv(
     TextInput& input, char delimiter, const LoadRowsOptions& options, RowCollector& rows, const std::string& file) {
   CsvReader csv(input, delimiter, [&](int64_t line, const std::string& found) {
@@ -316,7 +379,7 @@ void read_csv(
   });
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
-  const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), options.labels_required());
+  const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), rows.has_labels());
 
   std::vector<std::pair<Row, int64_t>> read;  // with their lines; whether labels are integers shows only at the end
   const auto limit = static_cast<size_t>(options.limit());
@@ -335,8 +398,11 @@ void read_csv(
     return label.empty() || is_integer(label);
   });
   for (auto& [row, line] : read) {
-    const auto& label = std::get<std::string>(row.label);
-    if (integers && !label.empty()) row.label = integer_label(label, rows.where(line));
+    const std::string cell = std::get<std::string>(row.label);
+    const LabelKind kind = rows.label_kind();
+    if (kind == LabelKind::kSeveral && columns.label) row.label = names_of_cell(cell, rows.where(line));
+    if (kind == LabelKind::kNumber && !cell.empty()) row.label = number_label(cell, rows.where(line));
+    if (kind == LabelKind::kClass && integers && !cell.empty()) row.label = integer_label(cell, rows.where(line));
     rows.add_bytes(std::move(row), line);
   }
 }

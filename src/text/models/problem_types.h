@@ -12,7 +12,9 @@ struct ProblemType {
 };
 
 /// Those that there is a Task for, which make_task() makes.
-constexpr std::array<ProblemType, 1> kProblemTypes = {{{"single_label_classification", "ForSequenceClassification"}}};
+constexpr std::array<ProblemType, 3> kProblemTypes = {{{"single_label_classification", "ForSequenceClassification"},
+                                                       {"multi_label_classification", "ForSequenceClassification"},
+                                                       {"regression", "ForSequenceClassification"}}};
 
 inline std::vector<std::string_view> problem_type_names() {
   std::vector<std::string_view> names;

@@ -32,15 +32,21 @@ std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
   return model;
 }
 
-/// A trained head keeps its labels, unless a new one is asked for; everything else takes those of the training data.
-std::shared_ptr<const Task> choose_task(const TrainConfig& config, const ModelConfig& model, const LabeledRows& rows) {
+/// A trained head keeps its task and its labels, unless a new one is asked for; everything else takes the labels of the
+/// training data.
+TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
   TaskOptions options{.allow_empty_classes = config.allow_empty_classes, .metric = config.metric};
+  if (!config.task.empty()) options.problem_type = config.task;
   if (!config.model.empty() && !config.new_head && has_head(model, config.model)) {
     model.check_labels(config.model / "config.json");
+    TORCH_CHECK_VALUE(config.task.empty() || config.task == model.problem_type, "--task is ", config.task,
+                      ", and the head of --model ", config.model.string(), " is trained for ", model.problem_type,
+                      "; leave --task out, or pass --new-head");
+    options.problem_type = model.problem_type;
     options.label_names = model.label_names;
     options.on_unknown_label = "They are those of the model's trained head; --new-head trains one for other labels.";
   }
-  return make_task(rows, options);
+  return options;
 }
 
 /// Notes for what is odd about one file.
@@ -93,9 +99,11 @@ void check_same_kind(const LabeledRows& rows, bool pairs, const std::filesystem:
 }
 
 Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std::vector<std::string>& notes) {
-  LabeledRows rows = load_rows(config.train, LoadRowsOptions().limit(config.limit));
+  const TaskOptions task = choose_task(config, model);
+  const auto options = LoadRowsOptions().label_kind(label_kind(task.problem_type));
+  LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
-  Datasets data{choose_task(config, model, rows), {}, {}, {}};
+  Datasets data{make_task(rows, task), {}, {}, {}};
   const auto take = [&, pairs = !rows.text_pairs.empty()](LabeledRows rows_of_file) {
     check_same_kind(rows_of_file, pairs, config.train);
     look_at(rows_of_file, *data.task, notes);
@@ -104,12 +112,12 @@ Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std:
   };
   data.train = take(std::move(rows));
   if (!config.dev.empty()) {
-    data.dev = take(load_rows(config.dev));
+    data.dev = take(load_rows(config.dev, options));
   } else if (config.dev_ratio > 0) {
     split_off_dev(config, data);
   }
   if (!config.test.empty()) {
-    data.test = take(load_rows(config.test));
+    data.test = take(load_rows(config.test, options));
   }
   const bool is_split = config.dev.empty() && config.dev_ratio > 0;
   for (const std::string& line :
@@ -189,8 +197,7 @@ RunSetup set_up_run(const TrainConfig& config) {
     setup.notes.push_back(fmt::format("{} cut to {} tokens", counted(truncated, "text"), config.max_length));
   }
 
-  model_config->problem_type = setup.task->problem_type();
-  model_config->label_names = setup.task->label_names();
+  setup.task->describe(*model_config);
   setup.model = make_model(*model_config, setup.task->head());
   fill_model(config, *setup.model, setup.notes);
   setup.model->to(device);

@@ -11,6 +11,7 @@
 #include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/setup/settings.h"
+#include "text/models/problem_types.h"
 #include "text/setup/run_files.h"
 #include "text/words/known_value.h"
 
@@ -118,6 +119,13 @@ void check_output_apart(const TrainConfig& config) {
 
 Setting::Check one_of(std::string_view flag, std::vector<std::string> known) {
   return [flag, known = std::move(known)](const std::string& value) { check_known(flag, value, known); };
+}
+
+void check_task(const std::string& problem_type) {
+  if (!problem_type.empty()) {
+    const auto known = problem_type_names();
+    check_known("--task", problem_type, {known.begin(), known.end()});
+  }
 }
 
 void check_batching(const std::string& name) { parse_batching(name); }

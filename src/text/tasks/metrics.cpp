@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -40,7 +39,7 @@ double sum_as_numpy(std::span<const double> values) {
   return sum;
 }
 
-/// The average of one score over the classes, each weighted by `weight(class)`.
+/// The average of one score over the classes, each weighted by `weight(class)`; 0 where no class weighs anything.
 template <class Weight>
 double average(const std::vector<ClassScores>& classes, double ClassScores::* score, Weight&& weight) {
   std::vector<double> weighted, weights;
@@ -48,13 +47,46 @@ double average(const std::vector<ClassScores>& classes, double ClassScores::* sc
     weights.push_back(weight(scores));
     weighted.push_back(scores.*score * weights.back());
   }
-  return sum_as_numpy(weighted) / sum_as_numpy(weights);
+  return divide(sum_as_numpy(weighted), sum_as_numpy(weights));
 }
 
 template <class Weight>
 ClassScores average(const std::vector<ClassScores>& classes, int64_t support, Weight&& weight) {
   return {average(classes, &ClassScores::precision, weight), average(classes, &ClassScores::recall, weight),
           average(classes, &ClassScores::f1, weight), support};
+}
+
+constexpr auto kAllAlike = [](const ClassScores&) { return 1.0; };
+
+/// What is of a class, was predicted to be, and both.
+struct LabelCounts {
+  int64_t is = 0, predicted = 0, hits = 0;
+
+  void add(bool is_of_it, bool was_predicted) {
+    is += is_of_it;
+    predicted += was_predicted;
+    hits += is_of_it && was_predicted;
+  }
+
+  ClassScores scores() const {
+    const auto hit = static_cast<double>(hits), of = static_cast<double>(is), guessed = static_cast<double>(predicted);
+    return {divide(hit, guessed), divide(hit, of), divide(2 * hit, of + guessed), is};
+  }
+};
+
+/// The report but for its accuracy.
+ClassificationReport report_of(const std::vector<LabelCounts>& counts, std::vector<std::string> names) {
+  ClassificationReport report;
+  int64_t support = 0;
+  for (const LabelCounts& of_class : counts) {
+    report.classes.push_back(of_class.scores());
+    support += of_class.is;
+  }
+  report.names = std::move(names);
+  report.macro_avg = average(report.classes, support, kAllAlike);
+  report.weighted_avg =
+      average(report.classes, support, [](const ClassScores& scores) { return static_cast<double>(scores.support); });
+  return report;
 }
 
 size_t count_code_points(std::string_view text) {
@@ -87,32 +119,52 @@ ClassificationReport classification_report(std::span<const int64_t> y_true,
   TORCH_CHECK_VALUE(!y_true.empty(), "classification_report: no rows to report on.");
   const auto count = static_cast<int64_t>(names.size());
   const bool has_matrix = count <= ClassificationReport::kMaxMatrixLabels;
-  ClassificationReport report;
-  if (has_matrix) report.confusion.assign(count, std::vector<int64_t>(count));
-  std::vector<int64_t> support(count), predicted(count), hits(count);
+  std::vector<std::vector<int64_t>> confusion;
+  if (has_matrix) confusion.assign(count, std::vector<int64_t>(count));
+  std::vector<LabelCounts> counts(count);
+  int64_t right = 0;
   for (size_t i = 0; i < y_true.size(); ++i) {
     for (const int64_t id : {y_true[i], y_pred[i]}) {
       TORCH_CHECK_VALUE(id >= 0 && id < count, "classification_report: row ", i + 1, " has label ", id,
                         ", but there are names for labels 0 to ", count - 1, " only.");
     }
-    ++support[y_true[i]];
-    ++predicted[y_pred[i]];
-    hits[y_true[i]] += y_true[i] == y_pred[i];
-    if (has_matrix) ++report.confusion[y_true[i]][y_pred[i]];
+    const bool is_right = y_true[i] == y_pred[i];
+    counts[y_true[i]].add(true, is_right);
+    if (!is_right) counts[y_pred[i]].add(false, true);
+    right += is_right;
+    if (has_matrix) ++confusion[y_true[i]][y_pred[i]];
   }
+  ClassificationReport report = report_of(counts, std::move(names));
+  report.accuracy = static_cast<double>(right) / static_cast<double>(y_true.size());
+  report.confusion = std::move(confusion);
+  return report;
+}
 
-  for (int64_t id = 0; id < count; ++id) {
-    const auto hit = static_cast<double>(hits[id]), of = static_cast<double>(support[id]);
-    const auto guessed = static_cast<double>(predicted[id]);
-    report.classes.push_back({divide(hit, guessed), divide(hit, of), divide(2 * hit, of + guessed), support[id]});
+ClassificationReport classification_report(std::span<const bool> y_true,
+                                           std::span<const bool> y_pred,
+                                           std::vector<std::string> names) {
+  const size_t labels = names.size();
+  TORCH_CHECK_VALUE(y_true.size() == y_pred.size() && labels > 0 && y_true.size() % labels == 0,
+                    "classification_report: ", y_true.size(), " true flags and ", y_pred.size(), " predicted ones of ",
+                    labels, " labels each.");
+  TORCH_CHECK_VALUE(!y_true.empty(), "classification_report: no rows to report on.");
+  const size_t rows = y_true.size() / labels;
+  std::vector<LabelCounts> counts(labels);
+  LabelCounts all;
+  std::vector<ClassScores> of_rows;
+  int64_t right = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    LabelCounts of_row;
+    for (size_t label = 0; label < labels; ++label) {
+      const bool is = y_true[row * labels + label], predicted = y_pred[row * labels + label];
+      for (LabelCounts* of : {&counts[label], &of_row, &all}) of->add(is, predicted);
+    }
+    right += of_row.hits == of_row.is && of_row.hits == of_row.predicted;
+    of_rows.push_back(of_row.scores());
   }
-  const int64_t right = std::accumulate(hits.begin(), hits.end(), int64_t{0});
-  const auto rows = static_cast<int64_t>(y_true.size());
-  report.names = std::move(names);
+  ClassificationReport report = report_of(counts, std::move(names));
   report.accuracy = static_cast<double>(right) / static_cast<double>(rows);
-  report.macro_avg = average(report.classes, rows, [](const ClassScores&) { return 1.0; });
-  report.weighted_avg =
-      average(report.classes, rows, [](const ClassScores& scores) { return static_cast<double>(scores.support); });
+  report.several = {all.scores(), average(of_rows, all.is, kAllAlike)};
   return report;
 }
 
@@ -133,9 +185,11 @@ std::string ClassificationReport::to_text(int digits) const {
   std::string text =
       fmt::format("{:>{}}  {:>9} {:>9} {:>9} {:>9}\n\n", "", width, "precision", "recall", "f1-score", "support");
   for (size_t i = 0; i < names.size(); ++i) text += line(cells[i], classes[i]);
-  text += fmt::format("\n{}  {:>9} {:>9} {:>9.{}f} {:>9}\n", align_right("accuracy", width), "", "", accuracy, digits,
-                      macro_avg.support);
-  return text + line("macro avg", macro_avg) + line("weighted avg", weighted_avg);
+  text += several ? "\n" + line("micro avg", several->micro_avg)
+                  : fmt::format("\n{}  {:>9} {:>9} {:>9.{}f} {:>9}\n", align_right("accuracy", width), "", "", accuracy,
+                                digits, macro_avg.support);
+  text += line("macro avg", macro_avg) + line("weighted avg", weighted_avg);
+  return several ? text + line("samples avg", several->samples_avg) : text;
 }
 
 }  // namespace mezzo::text

@@ -117,6 +117,39 @@ double average_precision(std::span<const bool> is_positive, std::span<const doub
   return sum / positives;
 }
 
+double best_f1_threshold(std::span<const bool> is_positive, std::span<const double> scores) {
+  check_same_length(is_positive, scores, "best_f1_threshold");
+  const auto positives = static_cast<double>(std::ranges::count(is_positive, true));
+  std::vector<size_t> order = ascending(scores);
+  std::ranges::reverse(order);
+  double threshold = 0.5, best = 0, found = 0;
+  for_each_tie(order, scores, [&](size_t first, size_t end) {
+    for (size_t i = first; i < end; ++i) found += is_positive[order[i]] ? 1 : 0;
+    const double f1 = 2 * found / (positives + static_cast<double>(end));
+    if (f1 <= best) return;
+    best = f1;
+    const double score = scores[order[first]];
+    threshold = end < order.size() ? (score + scores[order[end]]) / 2 : score;
+  });
+  return threshold;
+}
+
+RankingScores ranking_scores(std::span<const bool> has_label, std::span<const double> probabilities, size_t rows) {
+  check_same_length(has_label, probabilities, "ranking_scores");
+  RankingScores sum;
+  double labels = 0;
+  for (size_t begin = 0; begin < probabilities.size(); begin += rows) {
+    const auto has = has_label.subspan(begin, rows);
+    const auto scores = probabilities.subspan(begin, rows);
+    const double area = roc_auc(has, scores);
+    if (std::isnan(area)) continue;  // all rows have the label, or none
+    sum.roc_auc += area;
+    sum.average_precision += average_precision(has, scores);
+    ++labels;
+  }
+  return {sum.roc_auc / labels, sum.average_precision / labels};
+}
+
 double expected_calibration_error(std::span<const double> confidences, std::span<const bool> is_right, int64_t bins) {
   check_same_length(confidences, is_right, "expected_calibration_error");
   TORCH_CHECK_VALUE(bins > 0, "expected_calibration_error: bins must be at least 1, got ", bins);

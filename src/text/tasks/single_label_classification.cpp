@@ -1,6 +1,7 @@
 #include "mezzo/text/tasks/single_label_classification.h"
 
 #include <ATen/core/Reduction.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/softmax.h>
 #include <fmt/format.h>
@@ -15,16 +16,15 @@
 #include "amp/cross_entropy.h"
 #include "mezzo/text/tasks/scores.h"
 #include "text/data/data_check.h"
+#include "text/tasks/elements.h"
 
 namespace mezzo::text {
 namespace {
 
-std::span<const int64_t> ids(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())};
-}
+std::span<const int64_t> ids(const at::Tensor& tensor) { return elements<int64_t>(tensor); }
 
 /// In the order of what evaluate() measures.
-std::vector<MetricInfo> known_metrics() {
+std::vector<MetricInfo> single_label_metrics() {
   return {{"accuracy", "accuracy"},
           {"macro_f1", "macro F1"},
           {"weighted_f1", "weighted F1"},
@@ -38,7 +38,7 @@ std::vector<MetricInfo> known_metrics() {
 
 /// What the probabilities of labels come to.
 struct ProbabilityScores {
-  double roc_auc, average_precision, log_loss, calibration_error;
+  double log_loss = 0, calibration_error = 0;
 };
 
 /// @param probabilities  [rows, labels], float64.
@@ -46,33 +46,18 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
                             std::span<const int64_t> is,
                             std::span<const int64_t> predicted) {
   const auto rows = static_cast<size_t>(probabilities.size(0));
-  const auto by_label = probabilities.t().contiguous();
-  const std::unique_ptr<bool[]> flags(new bool[rows]);
-  const std::span<bool> is_label(flags.get(), rows);
-  ProbabilityScores scores{};
-  double labels = 0;
-  for (int64_t label = 0; label < by_label.size(0); ++label) {
-    for (size_t i = 0; i < rows; ++i) is_label[i] = is[i] == label;
-    const std::span<const double> column(by_label.const_data_ptr<double>() + label * by_label.size(1), rows);
-    const double area = roc_auc(is_label, column);
-    if (std::isnan(area)) continue;  // all rows, or none
-    scores.roc_auc += area;
-    scores.average_precision += average_precision(is_label, column);
-    ++labels;
-  }
-  scores.roc_auc /= labels;
-  scores.average_precision /= labels;
-
   const auto probability = probabilities.accessor<double, 2>();
+  ProbabilityScores scores;
   std::vector<double> confidences(rows);
+  const std::unique_ptr<bool[]> is_right(new bool[rows]);
   for (size_t i = 0; i < rows; ++i) {
     const auto row = static_cast<int64_t>(i);
     confidences[i] = probability[row][predicted[i]];
-    is_label[i] = is[i] == predicted[i];
+    is_right[i] = is[i] == predicted[i];
     scores.log_loss -= std::log(std::max(probability[row][is[i]], std::numeric_limits<double>::epsilon()));
   }
   scores.log_loss /= static_cast<double>(rows);
-  scores.calibration_error = expected_calibration_error(confidences, is_label);
+  scores.calibration_error = expected_calibration_error(confidences, {is_right.get(), rows});
   return scores;
 }
 
@@ -83,7 +68,7 @@ SingleLabelClassification::SingleLabelClassification(LabelMap labels,
                                                      std::string on_unknown_label)
     : labels_(std::move(labels)),
       on_unknown_label_(std::move(on_unknown_label)),
-      metrics_(known_metrics(), /*num_shown=*/2, metric) {}
+      metrics_(single_label_metrics(), /*num_shown=*/2, metric) {}
 
 std::string SingleLabelClassification::summary() const { return fmt::format("{} classes", labels_.size()); }
 
@@ -96,7 +81,9 @@ std::vector<std::string> SingleLabelClassification::odd_rows(const LabeledRows& 
 }
 
 std::vector<std::string> SingleLabelClassification::untrained(const at::Tensor& targets, const std::string& why) const {
-  return untrained_labels(ids(targets), labels_, why);
+  std::vector<bool> has_text(labels_.size());
+  for (const int64_t id : ids(targets)) has_text[id] = true;
+  return untrained_labels(has_text, labels_, why);
 }
 
 at::Tensor SingleLabelClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
@@ -113,8 +100,12 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   const auto predicted = outputs.argmax(1).contiguous();
   const auto is = ids(targets), was_predicted = ids(predicted);
   auto report = classification_report(is, was_predicted, labels_.names());
-  const auto [roc_auc, average_precision, log_loss, calibration_error] =
-      scores_of(at::softmax(outputs, 1, at::kDouble), is, was_predicted);
+  const auto probabilities = at::softmax(outputs, 1, at::kDouble);
+  const auto by_label = probabilities.t().contiguous();
+  const auto has_label = at::arange(labels_.size()).unsqueeze(1).eq(targets);  // [labels, rows]
+  const auto [roc_auc, average_precision] =
+      ranking_scores(elements<bool>(has_label), elements<double>(by_label), is.size());
+  const auto [log_loss, calibration_error] = scores_of(probabilities, is, was_predicted);
   const double values[] = {report.accuracy,
                            report.macro_avg.f1,
                            report.weighted_avg.f1,

@@ -8,6 +8,8 @@
 #include <array>
 #include <cmath>
 
+#include "mezzo/text/tasks/multi_label_classification.h"
+#include "mezzo/text/tasks/regression.h"
 #include "mezzo/text/tasks/single_label_classification.h"
 #include "text/data/data_check.h"
 #include "text/models/problem_types.h"
@@ -45,22 +47,56 @@ bool Task::is_better(double value, std::optional<double> best) const {
   return metrics().front().greater_is_better ? value > *best : value < *best;
 }
 
-std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options) {
-  TORCH_CHECK_VALUE(!rows.labels.empty(), rows.file, ": has no rows, so there is nothing to learn from");
-  check_has_two_labels(rows);
-  return std::make_shared<SingleLabelClassification>(options.label_names.empty()
-                                                         ? LabelMap::from_rows(rows, options.allow_empty_classes)
-                                                         : LabelMap::from_names(options.label_names),
-                                                     options.metric, options.on_unknown_label);
+void Task::describe(ModelConfig& config) const {
+  config.problem_type = problem_type();
+  config.label_names = label_names();
+  config.label_thresholds.clear();
 }
 
-static_assert(
-    std::ranges::equal(kProblemTypes, std::array{SingleLabelClassification::kProblemType}, {}, &ProblemType::name));
+std::shared_ptr<const Task> Task::tuned(const at::Tensor&, const at::Tensor&) const { return nullptr; }
 
-std::shared_ptr<const Task> make_task(std::string_view problem_type, std::vector<std::string> label_names) {
-  TORCH_CHECK_VALUE(problem_type == SingleLabelClassification::kProblemType, "problem_type is \"", problem_type,
+static_assert(std::ranges::equal(kProblemTypes,
+                                 std::array{SingleLabelClassification::kProblemType,
+                                            MultiLabelClassification::kProblemType, Regression::kProblemType},
+                                 {},
+                                 &ProblemType::name));
+
+LabelKind label_kind(std::string_view problem_type) {
+  if (problem_type == SingleLabelClassification::kProblemType) return LabelKind::kClass;
+  if (problem_type == MultiLabelClassification::kProblemType) return LabelKind::kSeveral;
+  TORCH_CHECK_VALUE(problem_type == Regression::kProblemType, "problem_type is \"", problem_type,
                     "\", mezzo runs: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
-  return std::make_shared<SingleLabelClassification>(LabelMap::from_names(std::move(label_names)));
+  return LabelKind::kNumber;
+}
+
+std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options) {
+  TORCH_CHECK_VALUE(!rows.labels.empty(), rows.file, ": has no rows, so there is nothing to learn from");
+  check_labels_differ(rows);
+  const auto labels = [&] {
+    return options.label_names.empty() ? LabelMap::from_rows(rows, options.allow_empty_classes)
+                                       : LabelMap::from_names(options.label_names);
+  };
+  switch (label_kind(options.problem_type)) {
+    case LabelKind::kClass:
+      return std::make_shared<SingleLabelClassification>(labels(), options.metric, options.on_unknown_label);
+    case LabelKind::kSeveral:
+      return std::make_shared<MultiLabelClassification>(labels(), options.metric, options.on_unknown_label);
+    case LabelKind::kNumber: return std::make_shared<Regression>(options.metric);
+    case LabelKind::kNone: break;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<const Task> make_task(const ModelConfig& config) {
+  const auto labels = [&] { return LabelMap::from_names(config.label_names); };
+  switch (label_kind(config.problem_type)) {
+    case LabelKind::kClass: return std::make_shared<SingleLabelClassification>(labels());
+    case LabelKind::kSeveral:
+      return std::make_shared<MultiLabelClassification>(labels(), "", "", config.label_thresholds);
+    case LabelKind::kNumber: return std::make_shared<Regression>();
+    case LabelKind::kNone: break;
+  }
+  return nullptr;
 }
 
 }  // namespace mezzo::text

@@ -381,12 +381,10 @@ class Trainer {
   ///   nullopt when it was stopped.
   std::optional<Evaluation> evaluate(EvalRecord record, const TokenizedTexts& texts) {
     const auto begin = Clock::now();
-    auto outputs = predict_outputs(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
-                                   {.rank = ranks_.rank(), .of = ranks_.size()});
-    if (ranks_.any(!outputs.defined())) {
+    const auto outputs = outputs_of(texts);
+    if (!outputs.defined()) {
       return std::nullopt;
     }
-    ranks_.sum(outputs);
     auto evaluation = setup_.task->evaluate(outputs, texts.targets);
     record.loss = evaluation.loss;
     for (size_t i = 0; i < evaluation.metrics.size(); ++i) {
@@ -397,6 +395,36 @@ class Trainer {
     return evaluation;
   }
 
+  /// Of all ranks, on each; undefined when it was stopped.
+  at::Tensor outputs_of(const TokenizedTexts& texts) {
+    auto outputs = predict_outputs(*setup_.model, texts, setup_.precision, [&](int64_t) { return !stop_requested_(); },
+                                   {.rank = ranks_.rank(), .of = ranks_.size()});
+    if (ranks_.any(!outputs.defined())) {
+      return {};
+    }
+    ranks_.sum(outputs);
+    return outputs;
+  }
+
+  /// Fits to the model that is kept what the task leaves to be fitted, on dev. Returns false when it was stopped.
+  bool tune_task() {
+    if (setup_.dev.ids.empty() || !setup_.task->is_tunable()) {
+      return true;
+    }
+    const auto outputs = outputs_of(setup_.dev);
+    if (!outputs.defined()) {
+      return false;
+    }
+    setup_.task = setup_.task->tuned(outputs, setup_.dev.targets);
+    keeper_.put_out([&](RunOutput&) {
+      const auto file = config_.output / "config.json";
+      const auto config = ModelConfig::from_file(file);
+      setup_.task->describe(*config);
+      config->save(file);
+    });
+    return true;
+  }
+
   TrainResult finish() {
     const double train_seconds = total_seconds();
     keeper_.end_if_failed();
@@ -405,8 +433,10 @@ class Trainer {
     std::optional<Evaluation> evaluation;
     if (has_test || !setup_.dev.ids.empty()) {
       const int64_t step = counters_.best ? counters_.best->step : counters_.step;
-      evaluation = evaluate({.step = step, .split = has_test ? "test" : "dev", .is_final = true},
-                            has_test ? setup_.test : setup_.dev);
+      if (tune_task()) {
+        evaluation = evaluate({.step = step, .split = has_test ? "test" : "dev", .is_final = true},
+                              has_test ? setup_.test : setup_.dev);
+      }
       if (!evaluation) {
         keeper_.end_if_failed();
         keeper_.save();

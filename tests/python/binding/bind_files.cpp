@@ -5,6 +5,7 @@
 #include "bindings.h"
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/io/safetensors.h"
+#include "mezzo/text/models/bert_config.h"
 #include "mezzo/text/tasks/metrics.h"
 #include "mezzo/text/tasks/scores.h"
 #include "mezzo/text/tasks/task.h"
@@ -16,6 +17,16 @@ namespace {
 
 std::vector<int64_t> to_vector(const at::Tensor& targets) {
   return {targets.const_data_ptr<int64_t>(), targets.const_data_ptr<int64_t>() + targets.numel()};
+}
+
+std::shared_ptr<const Task> task_of(const std::string& problem_type,
+                                    const std::vector<std::string>& names,
+                                    const std::vector<double>& thresholds) {
+  BertConfig config;
+  config.problem_type = problem_type;
+  config.label_names = names;
+  config.label_thresholds = thresholds;
+  return make_task(config);
 }
 
 }  // namespace
@@ -34,11 +45,12 @@ void bind_files(py::module_& m) {
 
   m.def(
       "load_rows",  // texts, labels and lines
-      [](const std::string& path, int64_t limit, bool labels_required) {
-        auto rows = load_rows(path, LoadRowsOptions().limit(limit).labels_required(labels_required));
+      [](const std::string& path, int64_t limit, bool has_labels) {
+        const LabelKind kind = has_labels ? LabelKind::kClass : LabelKind::kNone;
+        auto rows = load_rows(path, LoadRowsOptions().limit(limit).label_kind(kind));
         return std::tuple(rows.texts, rows.labels, rows.lines);
       },
-      py::arg("path"), py::arg("limit") = 0, py::arg("labels_required") = true);
+      py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true);
   m.def("split_dataset", [](std::vector<std::string> texts, std::vector<int64_t> labels, double ratio, uint64_t seed) {
     const auto [first, second] = split_dataset({.texts = std::move(texts), .targets = at::tensor(labels)}, ratio, seed);
     return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
@@ -74,14 +86,20 @@ void bind_files(py::module_& m) {
   m.def("spearman", [](const Column& x, const Column& y) { return spearman(x, y); });
   m.def("mean_squared_error", [](const Column& x, const Column& y) { return mean_squared_error(x, y); });
 
-  // All that an evaluation of single labels measures, by name.
-  m.def("evaluate_single_labels",
-        [](const at::Tensor& outputs, const at::Tensor& targets, std::vector<std::string> names) {
-          const auto task = make_task("single_label_classification", std::move(names));
-          const Evaluation evaluation = task->evaluate(outputs, targets);
-          std::map<std::string, double> scores(evaluation.details.begin(), evaluation.details.end());
-          for (size_t i = 0; i < evaluation.metrics.size(); ++i)
-            scores[task->metrics()[i].name] = evaluation.metrics[i];
-          return scores;
+  // All that an evaluation measures, by name, and the report.
+  m.def("evaluate", [](const std::string& problem_type, const at::Tensor& outputs, const at::Tensor& targets,
+                       const std::vector<std::string>& names, const std::vector<double>& thresholds) {
+    const auto task = task_of(problem_type, names, thresholds);
+    const Evaluation evaluation = task->evaluate(outputs, targets);
+    std::map<std::string, double> scores(evaluation.details.begin(), evaluation.details.end());
+    for (size_t i = 0; i < evaluation.metrics.size(); ++i) scores[task->metrics()[i].name] = evaluation.metrics[i];
+    scores["loss"] = evaluation.loss;
+    return std::tuple(scores, evaluation.report);
+  });
+  m.def("tuned_thresholds",
+        [](const at::Tensor& outputs, const at::Tensor& targets, const std::vector<std::string>& names) {
+          BertConfig config;
+          task_of("multi_label_classification", names, {})->tuned(outputs, targets)->describe(config);
+          return config.label_thresholds;
         });
 }

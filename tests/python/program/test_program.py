@@ -400,7 +400,7 @@ def test_data_that_cannot_be_meant_is_refused(small, data, tmp_path):
          "one_based.jsonl: the labels go from 1 to 3, so no text has label 0, and classes are numbered from 0."),
         ("outlier", [(text, 999_999 * (i == 30)) for i, (text, _) in enumerate(words)],
          "outlier.jsonl:31: row 31: label 999999 makes 1000000 classes, and 999998 have no text: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …."),
-        ("single", [(text, "sport") for text, _ in words], "single.jsonl: all texts have a single label, 'sport'; a classifier needs at least two"),
+        ("single", [(text, "sport") for text, _ in words], "single.jsonl: all texts have the same label, 'sport'; there must be different ones to learn from"),
         ("empty", [(" ", label) for _, label in words], "empty.jsonl: all of its 40 texts are empty, so there is nothing to learn from"),
     ]:
         train = write_rows(tmp_path / f"{name}.jsonl", rows)

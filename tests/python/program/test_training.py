@@ -53,8 +53,12 @@ def no_decay_groups(model, weight_decay=0.01):
             dict(params=[p for n, p in named if plain(n)], weight_decay=0.0)]
 
 
+def cross_entropy_sum(logits, labels):
+    return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+
+
 def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scale=65536.0, growth_interval=2000,
-                     accumulation=1, attention="sdpa", device="cpu", make_groups=no_decay_groups,
+                     accumulation=1, attention="sdpa", device="cpu", make_groups=no_decay_groups, loss_sum=cross_entropy_sum,
                      make_optimizer=lambda groups, lr: torch.optim.AdamW(groups, lr=lr, fused=True)):
     """The recipe in Python, on rows of a text, or of two, and a label. Returns the losses, the loss scales and the
     trained model."""
@@ -78,7 +82,7 @@ def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scal
             labels = torch.tensor(labels, device=device)
             with torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
                 logits = model(**inputs).logits
-                loss = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum") / count
+                loss = loss_sum(logits.float(), labels) / count
             scaler.scale(loss).backward()
             total += loss.item()
         scales.append(scaler.get_scale())

@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_an_error_that_names_it(minilm, tmp_path, change, m
         ("hidden_size", "many", 'hidden_size is "many"'),
         ("num_attention_heads", 7, "hidden_size is 384, which 7 attention heads do not divide"),
         ("position_embedding_type", "relative_key", "position_embedding_type"),
-        ("problem_type", "multi_label_classification", "problem_type"),
+        ("problem_type", "chess", "mezzo runs: single_label_classification, multi_label_classification, regression"),
         ("hidden_dropout_prob", 1.0, "hidden_dropout_prob is 1.0, expected a number from 0 to below 1"),
         ("id2label", {"0": "a", "2": "b"}, 'id2label has the entry "2"'),
         ("pad_token_id", 99999, "pad_token_id is 99999, outside the vocabulary of 30522"),

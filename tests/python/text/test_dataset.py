@@ -79,7 +79,7 @@ def test_splits_any_text_into_the_records_that_the_csv_module_finds(seed, tmp_pa
             expected = None
         expected = expected and [row[0] for row in expected if row]
         try:
-            rows, _ = load(tmp_path / "a.csv", b"text\n" + body.encode(), labels_required=False)
+            rows, _ = load(tmp_path / "a.csv", b"text\n" + body.encode(), has_labels=False)
             assert [text for text, _ in rows] == expected, repr(body)
         except ValueError as error:
             assert not expected, (body, error)
@@ -94,7 +94,7 @@ def test_replaces_bytes_that_are_not_utf8_as_python_does(seed, tmp_path):
               b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe0\x80\x80", b"\xff",
               b"\xf8\x88\x80\x80\x80"]  # fmt: skip
     lines = [b"".join(rng.choice(pieces) for _ in range(rng.randint(0, 8))) for _ in range(200)]
-    rows, _ = load(tmp_path / "a.txt", b"x\n" + b"\n".join(lines) + b"\n", labels_required=False)
+    rows, _ = load(tmp_path / "a.txt", b"x\n" + b"\n".join(lines) + b"\n", has_labels=False)
     assert [text for text, _ in rows] == ["x"] + [line.decode("utf-8", "replace") for line in lines]
 
 

@@ -113,7 +113,7 @@ def test_evaluation_of_single_labels(seed):
     targets = torch.from_numpy(rng.integers(0, max(1, labels - seed % 3), rows))
     outputs = torch.from_numpy(rng.normal(size=(rows, labels)).astype(numpy.float32)) * 3
     outputs[torch.arange(rows), targets] += 2
-    found = _mezzo.evaluate_single_labels(outputs, targets, [str(i) for i in range(labels)])
+    found, _ = _mezzo.evaluate("single_label_classification", outputs, targets, [str(i) for i in range(labels)], [])
     probabilities, predicted, names = torch.softmax(outputs.double(), 1).numpy(), outputs.argmax(1).numpy(), range(labels)
     is_label = targets.numpy()[:, None] == numpy.arange(labels)
     told = [i for i in names if 0 < is_label[:, i].sum() < rows]  # labels that have rows and leave some
@@ -130,4 +130,75 @@ def test_evaluation_of_single_labels(seed):
             average_precision=metrics.average_precision_score(is_label[:, told], probabilities[:, told]) if told else math.nan)
     assert found.pop("expected_calibration_error") == pytest.approx(
         _mezzo.expected_calibration_error(probabilities.max(1).tolist(), (predicted == targets.numpy()).astype(int).tolist(), 15), **ROUNDING)
+    assert found.pop("loss") == pytest.approx(expected["log_loss"], rel=1e-5, abs=1e-6)  # in float32
     assert found == pytest.approx(expected, nan_ok=True, **ROUNDING)
+
+
+def several_labels(seed):
+    """Targets, outputs and names of rows with any number of labels; with some seeds no row has the last one, or all have."""
+    rng = numpy.random.default_rng(seed)
+    labels, rows = int(rng.integers(1, 9)), int(rng.choice([1, 2, 5, 300]))
+    targets = (rng.random((rows, labels)) < rng.random(labels)).astype(numpy.float32)
+    if seed % 3:
+        targets[:, -1] = seed % 3 - 1
+    outputs = torch.from_numpy((rng.normal(size=(rows, labels)) * 2 + 2 * targets - 1).astype(numpy.float32))
+    return torch.from_numpy(targets), outputs, [f"label {i}" for i in range(labels)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_evaluation_of_several_labels(seed):
+    targets, outputs, names = several_labels(seed)
+    rows, labels = targets.shape
+    thresholds = [] if seed % 2 else numpy.random.default_rng(seed).random(labels).tolist()
+    found, report = _mezzo.evaluate("multi_label_classification", outputs, targets, names, thresholds)
+    probabilities = torch.sigmoid(outputs.double()).numpy()
+    is_label, predicted = targets.numpy() > 0, probabilities >= (thresholds or [0.5] * labels)
+    told = [i for i in range(labels) if 0 < is_label[:, i].sum() < rows]
+    # scikit-learn takes one column for binary labels: a second, of which nothing is, makes it several again.
+    wide = [numpy.hstack([flags, numpy.zeros((rows, 1), bool)]) for flags in (is_label, predicted)] if labels == 1 else [is_label, predicted]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f1 = {average: metrics.f1_score(*wide, average=average, labels=range(labels), zero_division=0)
+              for average in ("micro", "macro", "weighted", "samples")}
+        expected = {f"{average}_f1": value for average, value in f1.items()} | dict(
+            accuracy=(is_label == predicted).all(1).mean(),
+            hamming_loss=(is_label != predicted).mean(),
+            roc_auc=metrics.roc_auc_score(is_label[:, told], probabilities[:, told]) if told else math.nan,
+            average_precision=metrics.average_precision_score(is_label[:, told], probabilities[:, told]) if told else math.nan)
+        text = metrics.classification_report(*wide, labels=range(labels), target_names=names, zero_division=0)
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs.double(), targets.double()).item()
+    assert found.pop("loss") == pytest.approx(loss, rel=1e-5, abs=1e-6)  # in float32
+    assert found == pytest.approx(expected, nan_ok=True, **ROUNDING)
+    assert report == text
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_thresholds_are_those_of_the_most_f1(seed):
+    targets, outputs, names = several_labels(seed)
+    if seed % 4 == 0:
+        outputs = outputs.round()  # many equal ones
+    is_label, probabilities = targets.numpy() > 0, torch.sigmoid(outputs.double()).numpy()
+    for label, threshold in enumerate(_mezzo.tuned_thresholds(outputs, targets, names)):
+        column = probabilities[:, label]
+        if not is_label[:, label].any():
+            assert threshold == 0.5
+            continue
+        tried = numpy.append(column, threshold)  # each a column of predictions, which scikit-learn scores at once
+        f1 = metrics.f1_score(numpy.tile(is_label[:, [label]], len(tried)), column[:, None] >= tried, average=None, zero_division=0)
+        assert f1[-1] == f1.max()
+        above, below = column[column >= threshold].min(), column[column < threshold]
+        assert threshold == ((above + below.max()) / 2 if len(below) else above)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_evaluation_of_numbers(seed):
+    rng = numpy.random.default_rng(seed)
+    rows = int(rng.choice([1, 2, 300]))
+    targets = torch.from_numpy(rng.normal(size=rows).astype(numpy.float32)) * 10.0 ** int(rng.integers(-3, 4))
+    outputs = (targets + torch.from_numpy(rng.normal(size=rows).astype(numpy.float32))).unsqueeze(1)
+    found, report = _mezzo.evaluate("regression", outputs, targets, ["LABEL_0"], [])
+    is_, predicted = targets.double().numpy(), outputs.squeeze(1).double().numpy()
+    error = metrics.mean_squared_error(is_, predicted)
+    pearson, spearman = (f(is_, predicted).statistic if rows > 1 else math.nan for f in (scipy.stats.pearsonr, scipy.stats.spearmanr))
+    assert found == pytest.approx(dict(loss=error, mean_squared_error=error, pearson=pearson, spearman=spearman), nan_ok=True, **ROUNDING)
+    assert report.splitlines()[0].split() == ["mean", "squared", "error", f"{error:.6g}"]

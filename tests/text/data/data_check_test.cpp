@@ -30,13 +30,14 @@ const LabelMap kJoyAnger = LabelMap::from_names({"joy", "anger"});
 TEST(DataCheckTest, RefusesDataThatTeachesNothing) {
   const ScratchFolder none;
   const auto error = [&](const LabeledRows& data) {
-    return value_error([&] { check_has_text(data), check_has_two_labels(data); }, none);
+    return value_error([&] { check_has_text(data), check_labels_differ(data); }, none);
   };
   EXPECT_EQ(error(rows({{"", id(0)}, {" \n\u3000", id(1)}})),
             "f: all of its 2 texts are empty, so there is nothing to learn from. Is 'text' the right column?");
   EXPECT_EQ(error(rows({{"a", name("joy")}, {"b", name("joy")}})),
-            "f: all texts have a single label, 'joy'; a classifier needs at least two");
-  EXPECT_EQ(error(rows({{"a", id(1)}})), "f: its only text has a single label, 1; a classifier needs at least two");
+            "f: all texts have the same label, 'joy'; there must be different ones to learn from");
+  EXPECT_EQ(error(rows({{"a", id(1)}})),
+            "f: its only text has the label 1; there must be different ones to learn from");
   EXPECT_EQ(error(rows({{"", id(0)}, {"a", id(1)}})), "(nothing was thrown)");
 }
 
@@ -104,9 +105,9 @@ TEST(DataCheckTest, TakesAPairForTheSameWhereBothItsTextsAre) {
 }
 
 TEST(DataCheckTest, NamesLabelsWithoutATrainingText) {
-  EXPECT_THAT(untrained_labels(std::vector<int64_t>{0}, kJoyAnger, " left"),
+  EXPECT_THAT(untrained_labels({true, false}, kJoyAnger, " left"),
               ElementsAre("1 of 2 labels has no training text left: 'anger'"));
-  EXPECT_THAT(untrained_labels(std::vector<int64_t>{0, 1}, kJoyAnger, ""), IsEmpty());
+  EXPECT_THAT(untrained_labels({true, true}, kJoyAnger, ""), IsEmpty());
 }
 
 }  // namespace

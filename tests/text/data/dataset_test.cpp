@@ -21,7 +21,8 @@ using testing::ElementsAre;
 using Strings = std::vector<std::string>;
 using Labels = std::vector<RawLabel>;
 
-LoadRowsOptions optional_labels() { return LoadRowsOptions().labels_required(false); }
+LoadRowsOptions of_kind(LabelKind kind) { return LoadRowsOptions().label_kind(kind); }
+LoadRowsOptions no_labels() { return of_kind(LabelKind::kNone); }
 
 class LoadRowsTest : public testing::Test {
  protected:
@@ -97,14 +98,52 @@ TEST_F(LoadRowsTest, TakesCsvLabelsAsIntegersOnlyWhenAllAre) {
   EXPECT_EQ(load("a.csv", "text,label\na,1\nb,01").labels, (Labels{name("1"), name("01")}));
 }
 
-TEST_F(LoadRowsTest, ReadsFilesWithoutLabelsWhereTheyAreOptional) {
-  EXPECT_EQ(load("a.csv", "text\na\n\nb", optional_labels()).labels, (Labels{kNone, kNone}));
-  EXPECT_EQ(load("a.csv", "text,label\na,\nb,3", optional_labels()).labels, (Labels{kNone, id(3)}));
-  const auto rows = load("a.json", R"(["a", {"text": "b"}, ["c"], ["d", null], ["e", "x"]])", optional_labels());
+TEST_F(LoadRowsTest, ReadsNoLabelsWhereNoneAreAskedFor) {
+  EXPECT_EQ(load("a.csv", "text\na\n\nb", no_labels()).labels, (Labels{kNone, kNone}));
+  EXPECT_EQ(load("a.csv", "text,label\na,\nb,3", no_labels()).labels, (Labels{kNone, kNone}));
+  const auto rows =
+      load("a.json", R"(["a", {"text": "b", "label": 1.5}, ["c"], ["d", null], ["e", ["x"]]])", no_labels());
   EXPECT_EQ(rows.texts, (Strings{"a", "b", "c", "d", "e"}));
-  EXPECT_EQ(rows.labels, (Labels{kNone, kNone, kNone, kNone, name("x")}));
-  EXPECT_EQ(load("a.jsonl", "\"a\"\n{\"text\":\"b\"}", optional_labels()).texts, (Strings{"a", "b"}));
-  EXPECT_EQ(load("a.txt", "one\r\n\n three\n", optional_labels()).texts, (Strings{"one", "", " three"}));
+  EXPECT_EQ(rows.labels, Labels(5));
+  EXPECT_EQ(load("a.jsonl", "\"a\"\n{\"text\":\"b\"}", no_labels()).texts, (Strings{"a", "b"}));
+  EXPECT_EQ(load("a.txt", "one\r\n\n three\n", no_labels()).texts, (Strings{"one", "", " three"}));
+}
+
+TEST_F(LoadRowsTest, ReadsSeveralLabels) {
+  const auto several = of_kind(LabelKind::kSeveral);
+  const Labels expected{Strings{"a", "b"}, Strings{}, Strings{"b"}};  // sorted, each once
+  EXPECT_EQ(load("a.json", R"([["x", ["b", "a", "b"]], ["y", []], {"text": "z", "label": ["b"]}])", several).labels,
+            expected);
+  EXPECT_EQ(load("a.csv", "text,label\nx,b|a|b\ny,\nz,b", several).labels, expected);
+  EXPECT_EQ(load("a.tsv", "text\tlabel\nx\t\xff|1", several).labels, (Labels{Strings{"1", "\uFFFD"}}));
+  EXPECT_EQ(error("a.json", R"([["x", "b"]])", several),
+            "a.json:1: row 1: the label is a string, not an array of strings.");
+  EXPECT_EQ(error("a.json", R"([["x", ["b", 1]]])", several),
+            "a.json:1: row 1: one of the labels is a number, not a string.");
+  EXPECT_EQ(error("a.json", R"([["x", [""]]])", several),
+            "a.json:1: row 1: one of the labels is an empty string. Name it, or leave it out.");
+  EXPECT_EQ(error("a.csv", "text,label\nx,b\ny,a|", several),
+            "a.csv:3: row 2: one of the labels is an empty string. Name it, or leave it out.");
+  EXPECT_EQ(error("a.json", R"([["x", ["b"]], ["y"]])", several),
+            "a.json:1: row 2: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(error("a.json", R"([["x", ["b"]]])"),
+            "a.json:1: row 1: the label is an array, not a string or an integer; several labels a text need "
+            "--task multi_label_classification.");
+}
+
+TEST_F(LoadRowsTest, ReadsNumbers) {
+  const auto numbers = of_kind(LabelKind::kNumber);
+  EXPECT_EQ(load("a.json", R"([["x", 1], ["y", -2.5e-3], {"text": "z", "label": 0}])", numbers).labels,
+            (Labels{1.0, -2.5e-3, 0.0}));
+  EXPECT_EQ(load("a.csv", "text,label\nx,1\ny,-2.5e-3", numbers).labels, (Labels{1.0, -2.5e-3}));
+  EXPECT_EQ(error("a.csv", "text,label\nx,1\ny,1.5 ", numbers), "a.csv:3: row 2: label '1.5 ' is not a finite number.");
+  for (const std::string number : {"inf", "nan", "1e999", "-"}) {
+    EXPECT_EQ(error("a.csv", "text,label\nx," + number, numbers),
+              "a.csv:2: row 1: label '" + number + "' is not a finite number.");
+  }
+  EXPECT_EQ(error("a.csv", "text,label\nx,", numbers),
+            "a.csv:2: row 1: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(error("a.json", R"([["x", "1"]])", numbers), "a.json:1: row 1: the label is a string, not a number.");
 }
 
 TEST_F(LoadRowsTest, ReadsNothingAfterTheLimit) {
@@ -112,7 +151,7 @@ TEST_F(LoadRowsTest, ReadsNothingAfterTheLimit) {
   EXPECT_EQ(load("a.json", "[[\"a\",0],[\"b\",1], nonsense", two).texts, (Strings{"a", "b"}));
   EXPECT_EQ(load("a.jsonl", "[\"a\",0]\n[\"b\",1]\nnonsense", two).texts, (Strings{"a", "b"}));
   EXPECT_EQ(load("a.csv", "text,label\na,0\nb,1\nnonsense", two).texts, (Strings{"a", "b"}));
-  EXPECT_EQ(load("a.txt", "a\nb\nc", optional_labels().limit(2)).texts, (Strings{"a", "b"}));
+  EXPECT_EQ(load("a.txt", "a\nb\nc", no_labels().limit(2)).texts, (Strings{"a", "b"}));
   EXPECT_EQ(error("a.json", "[]", LoadRowsOptions().limit(-1)),
             "load_rows: limit must be 0 (all rows) or positive, got -1.");
 }
@@ -155,7 +194,7 @@ TEST_F(LoadRowsTest, ReplacesAndCountsBytesThatAreNotUtf8OutsideJson) {
   const auto rows = load("a.csv", "text,label\na\xff\xe4\xb8,0\nb,1\n\xed\xa0\x80,1");
   EXPECT_EQ(rows.texts, (Strings{"a\uFFFD\uFFFD", "b", "\uFFFD\uFFFD\uFFFD"}));
   EXPECT_EQ(rows.rows_with_invalid_utf8, 2);
-  EXPECT_EQ(load("a.txt", "\xc3(", optional_labels()).texts, (Strings{"\uFFFD("}));
+  EXPECT_EQ(load("a.txt", "\xc3(", no_labels()).texts, (Strings{"\uFFFD("}));
   EXPECT_EQ(error("a.json", "[[\"a\xff\", 0]]"), "a.json:1: row 1: a string is not valid UTF-8.");
 }
 
@@ -241,8 +280,10 @@ TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
     EXPECT_EQ(error("a.json", "[[\"a\", " + label + "]]"), "a.json:1: row 1: label " + label + " " + found);
     EXPECT_EQ(error("a.csv", "label,text\n0,a\n" + label + ",b"), "a.csv:3: row 2: label " + label + " " + found);
   }
-  EXPECT_EQ(error("a.jsonl", "[\"a\", 1.0]"),
-            "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings.");
+  EXPECT_EQ(
+      error("a.jsonl", "[\"a\", 1.0]"),
+      "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings; --task regression "
+      "learns numbers.");
   EXPECT_EQ(load("a.json", "[[\"a\", 999999]]").labels, (Labels{id(999'999)}));
 }
 
@@ -302,7 +343,7 @@ TEST_F(LoadRowsTest, RefusesALoneQuoteThatWouldMergeRowsOfATsv) {
   // Texts in quotes, as pandas and the csv module write them.
   EXPECT_EQ(load("a.tsv", "text\tlabel\n\"a\n\tb\n\"\t1\n\"\"\"\"\t0\n").texts, (Strings{"a\n\tb\n", "\""}));
   EXPECT_EQ(load("a.tsv", "label\ttext\n1\t\"a\nb\"\n").texts, (Strings{"a\nb"}));
-  EXPECT_EQ(load("a.tsv", "text\n\"a\nb\"\n", optional_labels()).texts, (Strings{"a\nb"}));
+  EXPECT_EQ(load("a.tsv", "text\n\"a\nb\"\n", no_labels()).texts, (Strings{"a\nb"}));
   EXPECT_EQ(load("a.csv", "text,label\n\"a, b\nc\",1\n").texts, (Strings{"a, b\nc"}));
 }
 
@@ -324,7 +365,7 @@ TEST_F(LoadRowsTest, NeverCrashesOnDamagedFiles) {
         default: bytes[at] = kBytes[random() % kBytes.size()];
       }
     }
-    accepted += error(file, bytes, LoadRowsOptions().labels_required(i % 2 == 0)) == "(nothing was thrown)";
+    accepted += error(file, bytes, of_kind(static_cast<LabelKind>(i % 4))) == "(nothing was thrown)";
   }
   EXPECT_GT(accepted, 500);
   EXPECT_LT(accepted, 8'000);

@@ -48,8 +48,9 @@ TEST_F(BertConfigTest, NamesTransformersClassForItsProblemType) {
   const auto saved = nlohmann::json::parse(ScratchFolder::read(folder_ / "config.json"));
   EXPECT_EQ(saved["architectures"], nlohmann::json({"BertForSequenceClassification"}));
   config.problem_type = "chess";
-  EXPECT_EQ(value_error([&] { config.save(folder_ / "config.json"); }, folder_),
-            "problem_type is \"chess\", mezzo runs: single_label_classification");
+  EXPECT_EQ(
+      value_error([&] { config.save(folder_ / "config.json"); }, folder_),
+      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression");
 }
 
 TEST(MakeModelTest, WantsANameForEachOutputOrNoneAtAll) {

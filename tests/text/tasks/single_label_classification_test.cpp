@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "mezzo/text/models/bert_config.h"
 #include "not_finite.h"
 #include "text/scratch_folder.h"
 
@@ -27,6 +28,12 @@ LabeledRows rows(std::vector<RawLabel> labels) {
   return result;
 }
 
+std::shared_ptr<const Task> trained(std::vector<std::string> label_names) {
+  BertConfig config;
+  config.label_names = std::move(label_names);
+  return make_task(config);
+}
+
 TEST(SingleLabelClassificationTest, TakesItsLabelsFromTheDataOrFromTheTrainedModel) {
   const LabeledRows data = rows({"sad", "joy", "sad"});
   const auto from_data = make_task(data);
@@ -42,13 +49,16 @@ TEST(SingleLabelClassificationTest, TakesItsLabelsFromTheDataOrFromTheTrainedMod
 TEST(SingleLabelClassificationTest, RefusesWhatItIsNotFor) {
   const ScratchFolder none;
   EXPECT_EQ(value_error([] { make_task(rows({"joy", "joy"})); }, none),
-            "f: all texts have a single label, 'joy'; a classifier needs at least two");
-  EXPECT_EQ(value_error([] { make_task("regression", {"a", "b"}); }, none),
-            "problem_type is \"regression\", mezzo runs: single_label_classification");
+            "f: all texts have the same label, 'joy'; there must be different ones to learn from");
+  BertConfig config;
+  config.problem_type = "chess";
+  EXPECT_EQ(
+      value_error([&] { make_task(config); }, none),
+      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression");
 }
 
 TEST(SingleLabelClassificationTest, SumsTheLossOfEachTextInFloat32) {
-  const auto task = make_task("single_label_classification", {"a", "b"});
+  const auto task = trained({"a", "b"});
   PackedBatch batch;
   batch.targets = at::tensor({0, 1, 1}, at::kLong);
   const auto outputs = at::tensor({2.f, 1.f, 0.5f, 0.25f, -3.f, 4.f}).view({3, 2}).to(at::kBFloat16);
@@ -59,7 +69,7 @@ TEST(SingleLabelClassificationTest, SumsTheLossOfEachTextInFloat32) {
 }
 
 TEST(SingleLabelClassificationTest, EvaluatesWithoutNumbersWhereAnOutputIsNotFinite) {
-  const auto task = make_task("single_label_classification", {"a", "b"});
+  const auto task = trained({"a", "b"});
   const auto targets = at::tensor({0, 1}, at::kLong);
   const Evaluation good = task->evaluate(at::tensor({2.f, 1.f, 3.f, 1.f}).view({2, 2}), targets);
   EXPECT_EQ(good.metrics.front(), 0.5);
@@ -71,7 +81,7 @@ TEST(SingleLabelClassificationTest, EvaluatesWithoutNumbersWhereAnOutputIsNotFin
 }
 
 TEST(SingleLabelClassificationTest, KeepsTheFirstOfEqualsAndNeverNaN) {
-  const auto task = make_task("single_label_classification", {"a", "b"});
+  const auto task = trained({"a", "b"});
   EXPECT_TRUE(task->is_better(0, std::nullopt));
   EXPECT_TRUE(task->is_better(0.6, 0.5));
   EXPECT_FALSE(task->is_better(0.5, 0.5));
@@ -80,7 +90,7 @@ TEST(SingleLabelClassificationTest, KeepsTheFirstOfEqualsAndNeverNaN) {
 }
 
 TEST(SingleLabelClassificationTest, PredictsTheLabelItsScoreAndTheScoresOfAll) {
-  const auto task = make_task("single_label_classification", {"a", "b"});
+  const auto task = trained({"a", "b"});
   const auto predictions = task->predictions(at::tensor({0.f, 0.f, -1.f, 30.f}).view({2, 2}));
   ASSERT_EQ(predictions.size(), 2u);
   const std::vector<std::pair<std::string, double>> even = {{"a", 0.5}, {"b", 0.5}};

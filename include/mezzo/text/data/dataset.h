@@ -15,8 +15,16 @@
 
 namespace mezzo::text {
 
-/// A label as a file gives it: none, a whole number from 0, or a name.
-using RawLabel = std::variant<std::monostate, int64_t, std::string>;
+/// What a file has for labels.
+enum class LabelKind {
+  kNone,     ///< nothing that is read
+  kClass,    ///< one class a row: a whole number from 0, or a name
+  kSeveral,  ///< any number of names a row, none included
+  kNumber    ///< one number a row, to be predicted as it is
+};
+
+/// A label as a file gives it: none, a whole number from 0 or a name, a number of any size, or several names.
+using RawLabel = std::variant<std::monostate, int64_t, std::string, double, std::vector<std::string>>;
 
 /// The rows of a data file, each as long as the others. All text is valid UTF-8.
 struct LabeledRows {
@@ -35,9 +43,9 @@ struct LabeledRows {
 struct LoadRowsOptions {
   /// Reads only the first rows, and nothing of the file after them (but for a block); 0 for all.
   TORCH_ARG(int64_t, limit) = 0;
-  /// false also takes rows without a label (or with a null or empty one), JSON rows that are a
-  /// plain string, and .txt files.
-  TORCH_ARG(bool, labels_required) = true;
+  /// kNone takes all rows for texts alone, JSON rows that are a plain string and .txt files, too; of other kinds each
+  /// row has a label.
+  TORCH_ARG(LabelKind, label_kind) = LabelKind::kClass;
 };
 
 /// Reads a data file, of the kind that its name says:
@@ -49,6 +57,9 @@ struct LoadRowsOptions {
 ///   skipped. Labels that are all whole numbers are integers, otherwise all are names. A quote in a
 ///   `.tsv` that would merge lines, each of which is a row, is an error;
 /// - `.txt`: one text a line, empty ones included, without labels.
+///
+/// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
+/// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them.
 ///
 /// UTF-8, with or without a byte order mark; lines may end with CR LF. A text may be empty. Integer
 /// labels go from 0 to 999,999, and one file holds either integers or names, either pairs or single
@@ -68,8 +79,8 @@ class LabelMap {
   /// a row of weights for each.
   static constexpr int64_t kMaxLabels = 100'000;
 
-  /// For training: integer labels give as many names as the largest needs, "0", "1", …; names are
-  /// sorted by their bytes.
+  /// For training: integer labels give as many names as the largest needs, "0", "1", …; names, one a row or several,
+  /// are sorted by their bytes.
   /// @param allow_empty_classes  whether integers below the largest may be missing
   /// @throws c10::ValueError  when a row has no label, when there are more labels than kMaxLabels,
   ///     or for classes without a row, which it names (labels that go from 1 have a class 0 that no
@@ -101,6 +112,10 @@ struct Dataset {
 /// @throws c10::ValueError  for a row without a label or with one that `labels` lacks; the message
 ///     gives file, line and row, lists the known labels, and ends with `on_unknown_label`
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label = "");
+
+/// Which labels each row has, of LabelKind::kSeveral: [N, labels] float32 of ones and zeros.
+/// @throws c10::ValueError  as label_ids()
+at::Tensor label_flags(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label = "");
 
 /// @param targets  of `rows`, as a Task makes them.
 Dataset to_dataset(LabeledRows rows, at::Tensor targets);

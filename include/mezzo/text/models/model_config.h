@@ -22,8 +22,11 @@ struct ModelConfig {
   double initializer_range = 0.02;
   int64_t pad_token_id = 0;
   std::string first_architecture;  ///< the first of architectures; empty where a file has none
-  std::string problem_type = "single_label_classification";
+  std::string problem_type = "single_label_classification";  ///< without one in a file, regression for one output
   std::vector<std::string> label_names;  ///< id2label in the order of ids; LABEL_0, LABEL_1, … where a file has none
+  /// Of multi_label_classification, in the order of ids: the probability from which on a text has a label; empty where
+  /// a file has none.
+  std::vector<double> label_thresholds;
   /// bos_token_id, eos_token_id and their like, by name, in JSON, as the file has them: save() hands them on.
   std::map<std::string, std::string> other_token_ids;
 
@@ -53,7 +56,8 @@ struct ModelConfig {
   /// Writes a config.json that transformers loads. Atomic: the file is complete or untouched.
   virtual void save(const std::filesystem::path& config_json) const = 0;
 
-  /// Whether a classifier can tell its labels apart: two at least, each with a name of its own.
+  /// Whether the labels fit the problem type: each with a name of its own, two at least of single labels, one of
+  /// regression.
   /// @throws c10::ValueError  naming `config_json`, where they were read, and what is wrong.
   void check_labels(const std::filesystem::path& config_json) const;
 };

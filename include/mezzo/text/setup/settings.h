@@ -58,6 +58,7 @@ class Setting {
 Setting::Check one_of(std::string_view flag, std::vector<std::string> known);
 
 /// As one_of; they guess what was meant.
+void check_task(const std::string& problem_type);  ///< or nothing
 void check_batching(const std::string& name);
 void check_schedule_name(const std::string& name);
 
@@ -78,6 +79,11 @@ void visit_settings(Config& config, Visit&& visit) {
         config.model_config);
   visit(Setting(kData, "vocab", "vocab.txt, with --model-config").changes_no_numbers(), config.vocab);
   visit(Setting(kData, "new-head", "draw the head of --model afresh, for the labels of --train"), config.new_head);
+  visit(Setting(kData, "task",
+                "single_label_classification, multi_label_classification or regression; without it, that of a trained "
+                "head, or else single labels")
+            .check(check_task),
+        config.task);
   visit(Setting(kData, "train", "training texts: .json, .jsonl, .csv or .tsv").changes_no_numbers(), config.train);
   visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);
   visit(Setting(kData, "test", "texts for the final report; dev without it").changes_no_numbers(), config.test);

@@ -19,6 +19,7 @@ struct TrainConfig {
   std::filesystem::path model_config;  ///< … config.json of a model with fresh weights, with `vocab`
   std::filesystem::path vocab;         ///< vocab.txt; only with `model_config`
   bool new_head = false;               ///< with `model`: its head is drawn afresh, for the labels of `train`
+  std::string task;                    ///< a problem_type; empty: that of a trained head, else single labels
   std::filesystem::path train;         ///< data file
   std::filesystem::path dev;           ///< data file; empty: `dev_ratio` of the training rows
   std::filesystem::path test;          ///< data file; empty: the final report is on dev

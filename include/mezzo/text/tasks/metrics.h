@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,15 +28,22 @@ struct ClassScores {
 struct ClassificationReport {
   std::vector<std::string> names;
   std::vector<ClassScores> classes;  ///< one per name
-  double accuracy = 0;
-  ClassScores macro_avg;     ///< each class counts the same
-  ClassScores weighted_avg;  ///< each class counts by its support
+  double accuracy = 0;               ///< share of the rows of which nothing is wrong
+  ClassScores macro_avg;             ///< each class counts the same
+  ClassScores weighted_avg;          ///< each class counts by its support
+
+  /// Where rows have several labels, which the text then tells in place of the accuracy.
+  struct Several {
+    ClassScores micro_avg;    ///< each label of a row counts the same
+    ClassScores samples_avg;  ///< each row counts the same
+  };
+  std::optional<Several> several = {};
 
   /// Of more labels nobody reads a matrix, which grows with their square.
   static constexpr int64_t kMaxMatrixLabels = 1000;
 
   /// `confusion[i][j]`: rows of class i that were predicted as class j. Empty above
-  /// kMaxMatrixLabels.
+  /// kMaxMatrixLabels, and where rows have several labels.
   std::vector<std::vector<int64_t>> confusion;
 
   /// The text of Python's `classification_report(y_true, y_pred, labels=range(n),
@@ -55,6 +63,13 @@ struct ClassificationReport {
 ///     has always a row "accuracy" and never "micro avg".
 ClassificationReport classification_report(std::span<const int64_t> y_true,
                                            std::span<const int64_t> y_pred,
+                                           std::vector<std::string> names);
+
+/// The same of rows that have any number of labels each.
+/// @param y_true, y_pred  [rows, labels], row after row: whether it has the label.
+/// @throws c10::ValueError  when the two differ in length, there are no rows or no names, or the last row is cut off
+ClassificationReport classification_report(std::span<const bool> y_true,
+                                           std::span<const bool> y_pred,
                                            std::vector<std::string> names);
 
 }  // namespace mezzo::text

@@ -28,6 +28,19 @@ double roc_auc(std::span<const bool> is_positive, std::span<const double> scores
 ///   positive.
 double average_precision(std::span<const bool> is_positive, std::span<const double> scores);
 
+/// The lowest score to predict as positive for the most F1, in the middle between a row's score and the next lower one;
+/// of equally good ones the highest. 0.5 where no row is positive.
+/// @param is_positive, scores  one per row; scores are from 0 to 1.
+double best_f1_threshold(std::span<const bool> is_positive, std::span<const double> scores);
+
+/// Means over the labels of what one label's probabilities, against the rest, come to; labels that all rows have, or
+/// none, do not count. NaN where none counts.
+struct RankingScores {
+  double roc_auc = 0, average_precision = 0;
+};
+/// @param has_label, probabilities  [labels, rows], label after label.
+RankingScores ranking_scores(std::span<const bool> has_label, std::span<const double> probabilities, size_t rows);
+
 /// How far confidence is from accuracy on average, in `bins` of equal width.
 /// @param confidences  from 0 to 1, of what was predicted, one per row.
 /// @param is_right  whether it was right, one per row.

@@ -50,7 +50,8 @@ class MetricChoice {
 };
 
 /// What is said of one text: members of a JSON object, in their order.
-using PredictionValue = std::variant<double, std::string, std::vector<std::pair<std::string, double>>>;
+using PredictionValue =
+    std::variant<double, std::string, std::vector<std::string>, std::vector<std::pair<std::string, double>>>;
 using Prediction = std::vector<std::pair<std::string, PredictionValue>>;
 
 /// What a model is trained for: the targets that labels stand for, the
@@ -70,6 +71,8 @@ class Task {
   virtual Head head() const = 0;
   /// What the labels are, for a note: "4 classes".
   virtual std::string summary() const = 0;
+  /// Puts into a model's config what make_task() makes the same task of.
+  virtual void describe(ModelConfig& config) const;
 
   /// What the loss compares with: row i is text i's. Its dtype and further
   /// dimensions are the task's own.
@@ -91,6 +94,11 @@ class Task {
   virtual const std::vector<MetricInfo>& metrics() const = 0;
   /// @param outputs  float32 on CPU; row i is text i's, as of `targets`.
   virtual Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const = 0;
+  /// Whether it leaves something to be fitted to a trained model.
+  virtual bool is_tunable() const { return false; }
+  /// The same task with what is_tunable(), fitted.
+  /// @param outputs, targets  as of evaluate(), of texts that the model was not trained on.
+  virtual std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const;
   /// Whether a model whose first metric is `value` is to be kept in place of one with `best`;
   /// nullopt: of none. NaN is never better, and no number is worse than none.
   bool is_better(double value, std::optional<double> best) const;
@@ -101,19 +109,23 @@ class Task {
 
 /// What decides on the task of a training run.
 struct TaskOptions {
+  std::string problem_type = "single_label_classification";
   std::vector<std::string> label_names = {};  ///< of a trained model, which keeps them; empty: those of the data
   bool allow_empty_classes = false;           ///< whether integer labels below the largest may have no text
   std::string on_unknown_label = {};          ///< a sentence that tells what to do where a label is not among them
   std::string metric = {};                    ///< that decides which model is the best; empty: the task's own first
 };
 
+/// What files have for labels of a problem type.
+/// @throws c10::ValueError  that lists the names, for another.
+LabelKind label_kind(std::string_view problem_type);
+
 /// The task that the labels of training data make.
 /// @throws c10::ValueError  for rows that nobody can mean to train on.
 std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options = {});
 
-/// The task that a model was trained for.
-/// @param problem_type, label_names  of its config.json.
+/// The task that a model was trained for: by problem_type, label_names and label_thresholds.
 /// @throws c10::ValueError  that lists the problem types mezzo knows, for another.
-std::shared_ptr<const Task> make_task(std::string_view problem_type, std::vector<std::string> label_names);
+std::shared_ptr<const Task> make_task(const ModelConfig& config);
 
 }  // namespace mezzo::text
