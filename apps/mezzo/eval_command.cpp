@@ -18,14 +18,15 @@ namespace {
 struct EvalFlags {
   ModelFlags model;
   std::filesystem::path data;
+  text::ColumnNames columns;
   bool json = false;
 };
 
 int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   ModelSession session(flags.model, group);
   const text::Task& task = session.task();
-  const auto rows =
-      text::load_rows(flags.data, text::LoadRowsOptions().label_kind(text::label_kind(task.problem_type())));
+  const auto kind = text::label_kind(task.problem_type());
+  const auto rows = text::load_rows(flags.data, text::LoadRowsOptions().label_kind(kind).columns(flags.columns));
   if (is_main(group)) {
     warn_of_invalid_utf8(rows);
   }
@@ -59,6 +60,7 @@ Run add_eval(CLI::App& app) {
   auto flags = std::make_shared<EvalFlags>();
   flags->model.add_to(app);
   app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv or .tsv")->required();
+  add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_flag("--json", flags->json, "one JSON object instead of the report");
   return [flags] {
     flags->model.check();

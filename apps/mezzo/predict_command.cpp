@@ -22,6 +22,7 @@ struct PredictFlags {
   ModelFlags model;
   std::optional<std::string> text, text_pair;
   std::filesystem::path data, output;
+  text::ColumnNames columns;
   bool logits = false;
 };
 
@@ -107,7 +108,7 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   if (flags.text) {
     predict({{&*flags.text, 1}, flags.text_pair ? std::span(&*flags.text_pair, 1) : std::span<const std::string>()});
   } else {
-    for_each_chunk(flags.data, is_main(group), predict);
+    for_each_chunk(flags.data, flags.columns, is_main(group), predict);
   }
   session.report_cut_texts();
   if (file) {
@@ -124,6 +125,7 @@ Run add_predict(CLI::App& app) {
   app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
   app.add_option("--text-pair", flags->text_pair, "the second text of a pair, of which --text is the first");
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line");
+  add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");
   return [flags] {

@@ -78,10 +78,24 @@ void warn_of_invalid_utf8(const text::LabeledRows& rows) {
   }
 }
 
-void for_each_chunk(const std::filesystem::path& data, bool warns, const std::function<void(const TextSpans&)>& use) {
+void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
+  app.add_option("--text-column", columns.text, "column of the texts in --data; in JSON, their key")
+      ->capture_default_str();
+  app.add_option("--pair-column", columns.text_pair,
+                 "of the second texts of pairs; without it, text_pair if there is one");
+  if (has_labels) {
+    app.add_option("--label-column", columns.label, "of the labels")->capture_default_str();
+  }
+}
+
+void for_each_chunk(const std::filesystem::path& data,
+                    const text::ColumnNames& columns,
+                    bool warns,
+                    const std::function<void(const TextSpans&)>& use) {
   constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
   if (!data.empty()) {
-    const auto rows = text::load_rows(data, text::LoadRowsOptions().label_kind(text::LabelKind::kNone));
+    const auto rows =
+        text::load_rows(data, text::LoadRowsOptions().label_kind(text::LabelKind::kNone).columns(columns));
     if (warns) {
       warn_of_invalid_utf8(rows);
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <filesystem>
 #include <functional>
@@ -43,13 +44,20 @@ class LineReader {
   bool at_end_ = false;
 };
 
+/// Flags that name the columns of a data file.
+void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels);
+
 /// Says on stderr how many rows had bytes that are no UTF-8, if any.
 void warn_of_invalid_utf8(const text::LabeledRows& rows);
 
 /// Gives the rows of a file, or the texts of stdin (one a line), to `use`, in chunks, so that
 /// what is made of them need not be held for all. Texts of stdin are given as soon as no
 /// more of them are waiting.
+/// @param columns  of the file, without labels.
 /// @param warns  of what is odd about the file: one of the ranks.
-void for_each_chunk(const std::filesystem::path& data, bool warns, const std::function<void(const TextSpans&)>& use);
+void for_each_chunk(const std::filesystem::path& data,
+                    const text::ColumnNames& columns,
+                    bool warns,
+                    const std::function<void(const TextSpans&)>& use);
 
 }  // namespace mezzo::app

@@ -14,6 +14,7 @@ namespace {
 
 struct TokenizeFlags {
   std::filesystem::path model, vocab, data;
+  text::ColumnNames columns;
   int64_t max_length = 0;
 };
 
@@ -50,7 +51,7 @@ int run_tokenize(const TokenizeFlags& flags) {
   }
   const auto tokenizer =
       flags.model.empty() ? text::Tokenizer::from_vocab(flags.vocab) : text::Tokenizer::from_pretrained(flags.model);
-  for_each_chunk(flags.data, /*warns=*/true, [&](const TextSpans& rows) {
+  for_each_chunk(flags.data, flags.columns, /*warns=*/true, [&](const TextSpans& rows) {
     fmt::memory_buffer lines;
     const bool are_pairs = !rows.text_pairs.empty();
     for (size_t i = 0; i < rows.texts.size(); ++i) {
@@ -75,6 +76,7 @@ Run add_tokenize(CLI::App& app) {
   app.add_option("--model", flags->model, "Hugging Face folder");
   app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model");
   app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line; stdin without it");
+  add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")->capture_default_str();
   return [flags] { return run_tokenize(*flags); };
 }

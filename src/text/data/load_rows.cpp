@@ -7,6 +7,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/words/nearest_name.h"
@@ -30,18 +31,35 @@ void begin_text(TextInput& input, const std::string& file) {
   TORCH_CHECK_VALUE(!input.at_end(), file, ": the file is empty.");
 }
 
-/// What to do where `name` is missing among `present`: a near name, or the only one of
-/// no other use, is renamed.
-std::string rename_advice(const std::string& name, const std::vector<std::string>& present) {
-  std::optional<std::string> found = nearest_name(name, present);
-  if (!found) {
-    const auto is_other = [](const std::string& column) {
-      return column != "text" && column != "text_pair" && column != "label";
-    };
-    if (std::ranges::count_if(present, is_other) == 1) found = *std::ranges::find_if(present, is_other);
+/// What is read of a row, and the program's flag that names another place for it.
+struct Column {
+  std::string name;
+  std::string_view flag;
+  bool is_required = true;
+};
+
+struct Columns {
+  Column text, text_pair, label;
+
+  explicit Columns(const LoadRowsOptions& options)
+      : text{options.columns().text, "--text-column"},
+        text_pair{options.columns().text_pair, "--pair-column"},
+        label{options.columns().label, "--label-column", options.label_kind() != LabelKind::kNone} {
+    if (text_pair.name.empty()) text_pair = {"text_pair", text_pair.flag, false};
   }
-  return found ? fmt::format(" Rename '{}' to '{}'.", replace_invalid_utf8(*found), name) : "";
-}
+
+  /// What to do where `missing` is not among `present`: a near name, or the only one of no other use, may be meant.
+  std::string advice(const Column& missing, const std::vector<std::string>& present) const {
+    std::vector<std::string> others;
+    std::ranges::copy_if(present, std::back_inserter(others), [&](const std::string& name) {
+      return name != text.name && name != text_pair.name && name != label.name;
+    });
+    const std::optional<std::string> found = others.size() == 1 ? others.front() : nearest_name(missing.name, others);
+    if (!found) return "";
+    const std::string name = replace_invalid_utf8(*found);
+    return fmt::format(" Rename '{0}' to '{1}', or pass {2} '{0}'.", name, missing.name, missing.flag);
+  }
+};
 
 struct Row {
   std::string text;
@@ -52,11 +70,14 @@ struct Row {
 /// Gathers the rows of one file and checks that they are of one kind.
 class RowCollector {
  public:
-  RowCollector(std::string file, const LoadRowsOptions& options) : options_(options) { rows_.file = std::move(file); }
+  RowCollector(std::string file, const LoadRowsOptions& options) : options_(options), columns_(options) {
+    rows_.file = std::move(file);
+  }
 
   bool full() const { return options_.limit() > 0 && size() >= options_.limit(); }
   bool has_labels() const { return label_kind() != LabelKind::kNone; }
   LabelKind label_kind() const { return options_.label_kind(); }
+  const Columns& columns() const { return columns_; }
 
   /// What an error in the row after those that are here begins with.
   std::string where(int64_t line) const { return fmt::format("{}:{}: row {}: ", rows_.file, line, size() + 1); }
@@ -123,6 +144,7 @@ class RowCollector {
   static const char* kind_name(size_t kind) { return kind == 1 ? "an integer" : "a string"; }
 
   const LoadRowsOptions& options_;
+  const Columns columns_;
   LabeledRows rows_;
   int64_t labeled_line_ = 0;  // the first with a label, and what kind that is
   size_t kind_ = 0;
@@ -249,6 +271,8 @@ class JsonRows {
   }
 
   void read_pair() {
+    const Column& pair = rows_.columns().text_pair;
+    if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
     if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
     row_.text = json_text(json_, "text");
@@ -258,6 +282,7 @@ class JsonRows {
   }
 
   void read_object() {
+    const Columns& columns = rows_.columns();
     bool has_text = false, has_pair = false, has_label = false;
     const auto take = [&](bool& seen, const std::string& key) {
       if (std::exchange(seen, true)) json_.fail("the row has two keys \"" + key + "\"");
@@ -265,17 +290,17 @@ class JsonRows {
     std::vector<std::string> others;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
-      if (key == "text") {
+      if (key == columns.text.name) {
         take(has_text, key);
         row_.text = json_text(json_, key);
-      } else if (key == "text_pair") {
+      } else if (key == columns.text_pair.name) {
         take(has_pair, key);
-        if (json_.peek() == JsonReader::Type::kNull) {
+        if (json_.peek() == JsonReader::Type::kNull && !columns.text_pair.is_required) {
           json_.skip();
         } else {
           row_.text_pair = json_text(json_, key);
         }
-      } else if (key == "label") {
+      } else if (key == columns.label.name) {
         take(has_label, key);
         row_.label = json_label(json_, rows_.label_kind(), where());
       } else {
@@ -283,14 +308,16 @@ class JsonRows {
         others.push_back(std::move(key));
       }
     }
-    if (!has_text) fail_without("text", rename_advice("text", others));
+    if (!has_text) fail_without(columns.text, others);
+    if (!has_pair && columns.text_pair.is_required) fail_without(columns.text_pair, others);
     const bool misses_label = !has_label && rows_.has_labels();
-    if (misses_label && nearest_name("label", others)) fail_without("label", rename_advice("label", others));
+    if (misses_label && nearest_name(columns.label.name, others)) fail_without(columns.label, others);
   }
 
-  [[noreturn]] void fail_without(const std::string& key, std::string advice) const {
+  [[noreturn]] void fail_without(const Column& column, const std::vector<std::string>& others) const {
+    std::string advice = rows_.columns().advice(column, others);
     if (!advice.empty()) advice = "." + advice.substr(0, advice.size() - 1);  // fail() ends the sentence
-    json_.fail(fmt::format("the row has no key \"{}\"{}", key, advice));
+    json_.fail(fmt::format("the row has no key \"{}\"{}", column.name, advice));
   }
 
   JsonReader json_;
@@ -339,19 +366,20 @@ struct CsvColumns {
   std::optional<size_t> text_pair, label;
 };
 
-CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, bool has_labels) {
-  const auto find = [&](const std::string& name, bool required) -> std::optional<size_t> {
-    const auto found = std::ranges::find(header, name);
-    TORCH_CHECK_VALUE(found != header.end() || !required, where, "no column '", name, "' among '",
+CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, const Columns& columns) {
+  const auto find = [&](const Column& column) -> std::optional<size_t> {
+    const auto found = std::ranges::find(header, column.name);
+    TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among '",
                       replace_invalid_utf8(fmt::format("{}", fmt::join(header, "', '"))),
-                      "'. The first line must name the columns: text and label.", rename_advice(name, header));
+                      "'. The first line must name the columns: ", columns.text.name, " and ", columns.label.name, ".",
+                      columns.advice(column, header));
     if (found == header.end()) return std::nullopt;
-    TORCH_CHECK_VALUE(std::find(found + 1, header.end(), name) == header.end(), where, "two columns '", name,
-                      "'. Rename one.");
+    TORCH_CHECK_VALUE(std::find(found + 1, header.end(), column.name) == header.end(), where, "two columns '",
+                      column.name, "'. Rename one.");
     return found - header.begin();
   };
-  return {header.size(), *find("text", true), find("text_pair", false),
-          has_labels ? find("label", true) : std::nullopt};
+  return {header.size(), *find(columns.text), find(columns.text_pair),
+          columns.label.is_required ? find(columns.label) : std::nullopt};
 }
 
 /// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
@@ -379,7 +407,7 @@ void read_csv(
   });
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
-  const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), rows.has_labels());
+  const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), rows.columns());
 
   std::vector<std::pair<Row, int64_t>> read;  // with their lines; whether labels are integers shows only at the end
   const auto limit = static_cast<size_t>(options.limit());
@@ -409,10 +437,20 @@ void read_csv(
 
 }  // namespace
 
+void ColumnNames::validate(bool has_labels) const {
+  TORCH_CHECK_VALUE(!text.empty(), "--text-column is empty; name a column");
+  TORCH_CHECK_VALUE(!label.empty() || !has_labels, "--label-column is empty; name a column");
+  const std::string& pair = text_pair.empty() ? "text_pair" : text_pair;
+  TORCH_CHECK_VALUE(text != pair && (!has_labels || (label != text && label != pair)), "--text-column '", text,
+                    "', --pair-column '", pair, "' and --label-column '", label,
+                    "' must be three columns, but two have one name");
+}
+
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options) {
   const std::string file = path.string();
   TORCH_CHECK_VALUE(options.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", options.limit(),
                     ".");
+  options.columns().validate(options.label_kind() != LabelKind::kNone);
   std::string kind = path.extension().string();
   std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::tolower(c); });
   constexpr std::string_view kKinds[] = {".json", ".jsonl", ".csv", ".tsv", ".txt"};

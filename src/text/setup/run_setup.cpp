@@ -100,7 +100,7 @@ void check_same_kind(const LabeledRows& rows, bool pairs, const std::filesystem:
 
 Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std::vector<std::string>& notes) {
   const TaskOptions task = choose_task(config, model);
-  const auto options = LoadRowsOptions().label_kind(label_kind(task.problem_type));
+  const auto options = LoadRowsOptions().label_kind(label_kind(task.problem_type)).columns(config.columns());
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
   Datasets data{make_task(rows, task), {}, {}, {}};

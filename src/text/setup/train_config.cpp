@@ -139,6 +139,11 @@ void TrainConfig::validate() const {
   TORCH_CHECK_VALUE(!master_weights || precision != "fp32",
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   check_schedule(*this);
+  columns().validate(/*has_labels=*/true);
+}
+
+ColumnNames TrainConfig::columns() const {
+  return {.text = text_column, .text_pair = pair_column, .label = label_column};
 }
 
 std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {

@@ -146,6 +146,31 @@ TEST_F(LoadRowsTest, ReadsNumbers) {
   EXPECT_EQ(error("a.json", R"([["x", "1"]])", numbers), "a.json:1: row 1: the label is a string, not a number.");
 }
 
+TEST_F(LoadRowsTest, ReadsTheColumnsThatAreAskedFor) {
+  const auto options = LoadRowsOptions().columns({.text = "q1", .text_pair = "q2", .label = "is_duplicate"});
+  const std::string json = R"([{"q1": "a", "text": "x", "q2": "b", "is_duplicate": 1, "label": 0.5}])";
+  for (const auto& [file, bytes] : std::vector<std::pair<std::string, std::string>>{
+           {"a.json", json}, {"a.csv", "label,q2,text,is_duplicate,q1\n0.5,b,x,1,a\n"}}) {
+    const auto rows = load(file, bytes, options);
+    EXPECT_EQ(rows.texts, (Strings{"a"}));
+    EXPECT_EQ(rows.text_pairs, (Strings{"b"}));
+    EXPECT_EQ(rows.labels, (Labels{id(1)}));
+  }
+  EXPECT_EQ(error("a.csv", "q1,is_duplicate,text_pair\na,1,b", options),
+            "a.csv:1: no column 'q2' among 'q1', 'is_duplicate', 'text_pair'. The first line must name the columns: q1 "
+            "and is_duplicate. Rename 'text_pair' to 'q2', or pass --pair-column 'text_pair'.");
+  EXPECT_EQ(error("a.jsonl", R"({"q1": "a", "is_duplicate": 1})", options),
+            "a.jsonl:1: row 1: the row has no key \"q2\".");
+  EXPECT_EQ(error("a.jsonl", R"({"q1": "a", "q2": null, "is_duplicate": 1})", options),
+            "a.jsonl:1: row 1: the q2 is null, not a string.");
+  EXPECT_EQ(error("a.jsonl", R"(["a", 1])", options), "a.jsonl:1: row 1: the row is an array, which has no \"q2\".");
+  EXPECT_EQ(
+      error("a.csv", "x", LoadRowsOptions().columns({.text = "label"})),
+      "--text-column 'label', --pair-column 'text_pair' and --label-column 'label' must be three columns, but two "
+      "have one name");
+  EXPECT_EQ(error("a.csv", "x", LoadRowsOptions().columns({.text = ""})), "--text-column is empty; name a column");
+}
+
 TEST_F(LoadRowsTest, ReadsNothingAfterTheLimit) {
   const auto two = LoadRowsOptions().limit(2);
   EXPECT_EQ(load("a.json", "[[\"a\",0],[\"b\",1], nonsense", two).texts, (Strings{"a", "b"}));
@@ -304,18 +329,21 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
 
 TEST_F(LoadRowsTest, SaysWhichColumnOrKeyToRename) {
   const std::string rule = " The first line must name the columns: text and label.";
-  EXPECT_EQ(error("a.csv", "Text,label\na,0"),
-            "a.csv:1: no column 'text' among 'Text', 'label'." + rule + " Rename 'Text' to 'text'.");
-  EXPECT_EQ(error("a.tsv", "id\ttxet\tlabel\n"),
-            "a.tsv:1: no column 'text' among 'id', 'txet', 'label'." + rule + " Rename 'txet' to 'text'.");
+  EXPECT_EQ(error("a.csv", "Text,label\na,0"), "a.csv:1: no column 'text' among 'Text', 'label'." + rule +
+                                                   " Rename 'Text' to 'text', or pass --text-column 'Text'.");
+  EXPECT_EQ(error("a.tsv", "id\ttxet\tlabel\n"), "a.tsv:1: no column 'text' among 'id', 'txet', 'label'." + rule +
+                                                     " Rename 'txet' to 'text', or pass --text-column 'txet'.");
   EXPECT_EQ(error("a.csv", "sentence,label\na,0"),
-            "a.csv:1: no column 'text' among 'sentence', 'label'." + rule + " Rename 'sentence' to 'text'.");
-  EXPECT_EQ(error("a.csv", "text,Labels\na,0"),
-            "a.csv:1: no column 'label' among 'text', 'Labels'." + rule + " Rename 'Labels' to 'label'.");
-  EXPECT_EQ(error("a.jsonl", R"({"sentence": "a", "label": 0})"),
-            "a.jsonl:1: row 1: the row has no key \"text\". Rename 'sentence' to 'text'.");
-  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "id": 3, "LABEL": 0})"),
-            "a.jsonl:1: row 1: the row has no key \"label\". Rename 'LABEL' to 'label'.");
+            "a.csv:1: no column 'text' among 'sentence', 'label'." + rule +
+                " Rename 'sentence' to 'text', or pass --text-column 'sentence'.");
+  EXPECT_EQ(error("a.csv", "text,Labels\na,0"), "a.csv:1: no column 'label' among 'text', 'Labels'." + rule +
+                                                    " Rename 'Labels' to 'label', or pass --label-column 'Labels'.");
+  EXPECT_EQ(
+      error("a.jsonl", R"({"sentence": "a", "label": 0})"),
+      "a.jsonl:1: row 1: the row has no key \"text\". Rename 'sentence' to 'text', or pass --text-column 'sentence'.");
+  EXPECT_EQ(
+      error("a.jsonl", R"({"text": "a", "id": 3, "LABEL": 0})"),
+      "a.jsonl:1: row 1: the row has no key \"label\". Rename 'LABEL' to 'label', or pass --label-column 'LABEL'.");
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "id": 3})"),
             "a.jsonl:1: row 1: the row has no label. Give it one, or remove the row.");
 }

@@ -40,12 +40,24 @@ struct LabeledRows {
   int64_t rows_with_invalid_utf8 = 0;
 };
 
+/// The columns of a .csv or .tsv, or keys of a JSON row, that are read.
+struct ColumnNames {
+  std::string text = "text";
+  std::string text_pair = "";  ///< which all rows must have then; empty: "text_pair", if they have it
+  std::string label = "label";
+
+  /// @param has_labels  whether the labels' matters, too.
+  /// @throws c10::ValueError  naming the flag of the program, where one is empty or two are the same.
+  void validate(bool has_labels) const;
+};
+
 struct LoadRowsOptions {
   /// Reads only the first rows, and nothing of the file after them (but for a block); 0 for all.
   TORCH_ARG(int64_t, limit) = 0;
   /// kNone takes all rows for texts alone, JSON rows that are a plain string and .txt files, too; of other kinds each
   /// row has a label.
   TORCH_ARG(LabelKind, label_kind) = LabelKind::kClass;
+  TORCH_ARG(ColumnNames, columns) = {};
 };
 
 /// Reads a data file, of the kind that its name says:

@@ -87,6 +87,11 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "train", "training texts: .json, .jsonl, .csv or .tsv").changes_no_numbers(), config.train);
   visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);
   visit(Setting(kData, "test", "texts for the final report; dev without it").changes_no_numbers(), config.test);
+  visit(Setting(kData, "text-column", "of the texts; in JSON, their key").changes_no_numbers(), config.text_column);
+  visit(Setting(kData, "pair-column", "of the second texts of pairs; without it, text_pair if there is one")
+            .changes_no_numbers(),
+        config.pair_column);
+  visit(Setting(kData, "label-column", "of the labels").changes_no_numbers(), config.label_column);
   visit(Setting(kData, "dev-ratio", "share of the training texts to use as dev, without --dev").between(0, 0.999),
         config.dev_ratio);
   visit(Setting(kData, "allow-empty-classes", "train classes that no training text is of").changes_no_numbers(),

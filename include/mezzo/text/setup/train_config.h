@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "mezzo/text/data/dataset.h"
+
 namespace mezzo::text {
 
 /// More than any processor runs at once; with some thousands the OpenMP runtime crashes.
@@ -23,10 +25,13 @@ struct TrainConfig {
   std::filesystem::path train;         ///< data file
   std::filesystem::path dev;           ///< data file; empty: `dev_ratio` of the training rows
   std::filesystem::path test;          ///< data file; empty: the final report is on dev
-  double dev_ratio = 0.08;             ///< 0 trains on all rows; not used where `dev` is given
-  bool allow_empty_classes = false;    ///< integer labels may leave classes below the largest without a text
-  std::filesystem::path output;        ///< folder for the results
-  bool overwrite = false;              ///< replace a run that `output` holds
+  std::string text_column = "text";    ///< of the data files; in JSON, the key
+  std::string pair_column;             ///< of the second text; empty: "text_pair", if a file has it
+  std::string label_column = "label";
+  double dev_ratio = 0.08;           ///< 0 trains on all rows; not used where `dev` is given
+  bool allow_empty_classes = false;  ///< integer labels may leave classes below the largest without a text
+  std::filesystem::path output;      ///< folder for the results
+  bool overwrite = false;            ///< replace a run that `output` holds
 
   std::string precision = "auto";          ///< fp32, bf16, fp16, auto
   std::string device = "auto";             ///< cpu, cuda, cuda:N, auto
@@ -84,6 +89,8 @@ struct TrainConfig {
 
   /// @throws c10::ValueError  naming the flag, what it was and what it may be.
   void validate() const;
+
+  ColumnNames columns() const;
 
   /// Every setting as (flag without dashes, value), for records and reports.
   std::vector<std::pair<std::string, std::string>> settings() const;

@@ -1,0 +1,62 @@
+"""Files whose columns have other names than mezzo's: the same run, the same answers."""
+import csv
+import json
+
+import pytest
+from tiny_runs import flags, losses_of, model_of, run, trained, write_data
+
+COLUMNS = ["--text-column", "question one", "--pair-column", "q2", "--label-column", "is_duplicate"]
+
+
+def rows_of(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(row["text"], other["text"], row["label"]) for row, other in zip(rows, rows[1:] + rows[:1])]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Pairs of texts under mezzo's names in JSON, and under others in CSV among columns that have mezzo's."""
+    plain, named = (write_data(tmp_path_factory.mktemp(name)) for name in ("plain", "named"))
+    for name in ("train", "dev"):
+        rows = rows_of(plain / f"{name}.jsonl")
+        (plain / f"{name}.jsonl").write_text("".join(json.dumps(dict(text=a, text_pair=b, label=y)) + "\n" for a, b, y in rows))
+        (named / f"{name}.jsonl").unlink()
+        with open(named / f"{name}.csv", "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["label", "q2", "text", "question one", "is_duplicate"])
+            writer.writerows(["0.5", b, "goal", a, y] for a, b, y in rows)
+    return plain, named
+
+
+def named_flags(data, output, *more):
+    return [str(flag).replace("train.jsonl", "train.csv").replace("dev.jsonl", "dev.csv") for flag in flags(data, output, *COLUMNS, *more)]
+
+
+def test_a_run_is_the_same_to_the_bit(folders, tmp_path):
+    plain, named = folders
+    trained(flags(plain, tmp_path / "plain"))
+    trained(named_flags(named, tmp_path / "named"))
+    assert losses_of(tmp_path / "named") == losses_of(tmp_path / "plain")
+    assert model_of(tmp_path / "named") == model_of(tmp_path / "plain")
+    for command, columns in ((["predict", "--model", tmp_path / "plain"], COLUMNS[:4]), (["eval", "--model", tmp_path / "plain"], COLUMNS),
+                             (["tokenize", "--model", tmp_path / "plain"], COLUMNS[:4])):
+        expected = trained([*command, "--data", plain / "dev.jsonl"]).stdout
+        assert trained([*command, "--data", named / "dev.csv", *columns]).stdout == expected and expected
+
+
+def test_texts_may_be_in_the_column_of_labels_where_none_are_read(folders):
+    plain, _ = folders
+    said = trained(["tokenize", "--vocab", plain / "vocab.txt", "--data", plain / "dev.jsonl", "--text-column", "label"]).stdout
+    assert len(said.splitlines()) == 30
+
+
+@pytest.mark.parametrize("more, status, message", [
+    (["--text-column", "x"], 1, "train.jsonl:1: row 1: the row has no key \"x\""),
+    (["--pair-column", "x"], 1, "train.jsonl:1: row 1: the row has no key \"x\""),
+    (["--text-column", "label"], 2, "--label-column 'label' must be three columns, but two have one name"),
+    (["--text-column", ""], 2, "--text-column"),
+])
+def test_what_cannot_be_meant_is_refused(more, status, message, folders, tmp_path):
+    done = run(flags(folders[0], tmp_path / "out", *more))
+    assert done.returncode == status and message in done.stderr, done.stderr
+    assert not (tmp_path / "out").exists()
