@@ -221,7 +221,7 @@ def test_a_merge_that_the_vocabulary_lacks_is_told_by_its_line(byte_level, tmp_p
     merges = (tmp_path / "merges.txt").read_text().splitlines()
     for left, right in (("\u0120zz", "a"), ("a", "\u0120zz"), ("\u0120", "\u0120zzz"), (merges[3].split()[0], "q\u0120")):
         (tmp_path / "merges.txt").write_text("\n".join([*merges[:3], f"{left} {right}", *merges[3:]]) + "\n")
-        with pytest.raises(ValueError, match=r"merges.txt:4: has the token '.*', which .*vocab.json lacks; fetch both files again"):
+        with pytest.raises(ValueError, match=r'merges.txt:4: has the token ".*", which .*vocab.json lacks; fetch both files again'):
             _mezzo.Tokenizer.from_pretrained(str(tmp_path))
 
 
