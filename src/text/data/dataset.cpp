@@ -55,9 +55,18 @@ void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>&
                     ". Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
 }
 
-void check_has_label(const LabeledRows& rows, size_t row) {
+using Names = std::vector<std::string>;
+
+bool is_class(const RawLabel& label) {
+  return std::holds_alternative<std::string>(label) || std::holds_alternative<int64_t>(label);
+}
+
+/// @param fits  whether it is of the kind that is asked for.
+void check_label(const LabeledRows& rows, size_t row, bool fits) {
   TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(rows.labels[row]), where(rows, row),
                     "the row has no label. Give it one, or remove the row.");
+  TORCH_CHECK_VALUE(fits, where(rows, row),
+                    "the label is of another kind than the task's. Read the file for this task.");
 }
 
 /// @param label  a name or a whole number: one that the row has.
@@ -93,9 +102,10 @@ LabelMap LabelMap::from_rows(const LabeledRows& rows, bool allow_empty_classes) 
   std::set<std::string> names;
   std::map<int64_t, size_t> numbers;  // and their first rows
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    check_has_label(rows, i);
     const RawLabel& label = rows.labels[i];
-    if (const auto* several = std::get_if<std::vector<std::string>>(&label)) {
+    const auto* several = std::get_if<Names>(&label);
+    check_label(rows, i, several != nullptr || is_class(label));
+    if (several != nullptr) {
       names.insert(several->begin(), several->end());
     } else if (const auto* name = std::get_if<std::string>(&label)) {
       names.insert(*name);
@@ -125,7 +135,7 @@ std::optional<int64_t> LabelMap::id(std::string_view name) const {
 at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   at::Tensor ids = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kLong);
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    check_has_label(rows, i);
+    check_label(rows, i, is_class(rows.labels[i]));
     ids.mutable_data_ptr<int64_t>()[i] = find_id(rows, i, rows.labels[i], labels, on_unknown_label);
   }
   return ids;
@@ -134,9 +144,10 @@ at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::strin
 at::Tensor label_flags(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
   auto flags = at::zeros({static_cast<int64_t>(rows.labels.size()), labels.size()}, at::kFloat);
   for (size_t i = 0; i < rows.labels.size(); ++i) {
-    check_has_label(rows, i);
+    const auto* names = std::get_if<Names>(&rows.labels[i]);
+    check_label(rows, i, names != nullptr);
     float* row = flags.mutable_data_ptr<float>() + static_cast<int64_t>(i) * labels.size();
-    for (const std::string& name : std::get<std::vector<std::string>>(rows.labels[i])) {
+    for (const std::string& name : *names) {
       row[find_id(rows, i, name, labels, on_unknown_label)] = 1;
     }
   }

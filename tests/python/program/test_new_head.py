@@ -4,25 +4,14 @@ import shutil
 
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny_runs import flags, losses_of, model_of, run, trained, write_data
+from test_wrong_models import classifier, data  # noqa: F401
+from tiny_runs import flags, losses_of, model_of, run, trained
 
 OTHER = {"sport": "outdoors", "politics": "indoors", "weather": "outdoors"}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def classifier(data, tmp_path_factory):
-    out = tmp_path_factory.mktemp("classifier") / "out"
-    trained(flags(data, out))
-    return out
-
-
-@pytest.fixture(scope="module")
-def other(data, tmp_path_factory):
+def other(data, tmp_path_factory):  # noqa: F811
     """The same texts with two labels in place of three."""
     folder = tmp_path_factory.mktemp("other")
     for name in ("train.jsonl", "dev.jsonl"):
@@ -37,7 +26,7 @@ def flags_from(model, data, output, *more):
     return [*whole[:begin], "--model", model, *whole[begin + 4:]]
 
 
-def test_a_new_head_is_what_training_from_the_encoder_alone_draws(classifier, other, tmp_path):
+def test_a_new_head_is_what_training_from_the_encoder_alone_draws(classifier, other, tmp_path):  # noqa: F811
     headless = shutil.copytree(classifier, tmp_path / "headless")
     weights = load_file(headless / "model.safetensors")
     encoder = {name: tensor for name, tensor in weights.items() if not name.startswith("classifier.")}
@@ -52,7 +41,7 @@ def test_a_new_head_is_what_training_from_the_encoder_alone_draws(classifier, ot
     assert sorted(labels.values()) == ["indoors", "outdoors"]
 
 
-def test_without_it_the_trained_labels_stay_and_others_are_refused(classifier, data, other, tmp_path):
+def test_without_it_the_trained_labels_stay_and_others_are_refused(classifier, data, other, tmp_path):  # noqa: F811
     done = run(flags_from(classifier, other, tmp_path / "out"))
     assert done.returncode == 1 and not (tmp_path / "out").exists()
     assert ("unknown label 'outdoors'. The labels are: politics, sport, weather. They are those of the model's trained head; --new-head"
@@ -62,7 +51,7 @@ def test_without_it_the_trained_labels_stay_and_others_are_refused(classifier, d
     assert losses_of(tmp_path / "same")[0][1] < losses_of(tmp_path / "fresh")[0][1], "it knows the texts"
 
 
-def test_a_run_with_a_new_head_resumes_to_the_bit(classifier, other, tmp_path):
+def test_a_run_with_a_new_head_resumes_to_the_bit(classifier, other, tmp_path):  # noqa: F811
     arguments = flags_from(classifier, other, tmp_path / "out", "--new-head", "--keep", 9)
     trained(arguments)
     again = flags_from(classifier, other, tmp_path / "again", "--new-head", "--keep", 9)
@@ -71,6 +60,6 @@ def test_a_run_with_a_new_head_resumes_to_the_bit(classifier, other, tmp_path):
     assert model_of(tmp_path / "again") == model_of(tmp_path / "out")
 
 
-def test_a_fresh_model_has_a_new_head_anyway(data, tmp_path):
+def test_a_fresh_model_has_a_new_head_anyway(data, tmp_path):  # noqa: F811
     done = run(flags(data, tmp_path / "out", "--new-head"))
     assert done.returncode == 2 and "--new-head belongs to --model" in done.stderr, done.stderr

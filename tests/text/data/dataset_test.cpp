@@ -494,6 +494,14 @@ TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   EXPECT_EQ(error(name("fear"), labels), "f:9: row 2: unknown label 'fear'. The labels are: joy, anger.");
   EXPECT_EQ(error(id(2), labels), "f:9: row 2: unknown label 2. The labels, numbered from 0, are: joy, anger.");
   EXPECT_EQ(error(kNone, labels), "f:9: row 2: the row has no label. Give it one, or remove the row.");
+  const std::string other_kind =
+      "f:9: row 2: the label is of another kind than the task's. Read the file for this task.";
+  EXPECT_EQ(error(1.5, labels), other_kind);
+  EXPECT_EQ(error(Strings{"joy"}, labels), other_kind);
+  const LabeledRows mixed{.file = "f", .texts = {"", ""}, .labels = {Strings{"joy"}, name("joy")}, .lines = {3, 9}};
+  EXPECT_EQ(value_error([&] { label_flags(mixed, labels); }, none), other_kind);
+  const LabeledRows numbers{.file = "f", .texts = {"", ""}, .labels = {name("joy"), 1.5}, .lines = {3, 9}};
+  EXPECT_EQ(value_error([&] { LabelMap::from_rows(numbers); }, none), other_kind);
   Strings many;
   for (int i = 0; i < 25; ++i) many.push_back(std::to_string(i));
   EXPECT_EQ(
