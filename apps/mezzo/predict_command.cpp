@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,9 +24,11 @@ struct PredictFlags {
   std::optional<std::string> text, text_pair;
   std::filesystem::path data, output;
   text::ColumnNames columns;
+  text::PredictionOptions options;
   bool logits = false;
 };
 
+Json to_json(std::monostate) { return nullptr; }
 Json to_json(double value) { return value; }
 Json to_json(const std::string& value) { return value; }
 Json to_json(const std::vector<std::string>& values) { return values; }
@@ -97,7 +100,7 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
     constexpr int64_t kTextsAtATime = 64;  // whose scores are kept by name
     for (int64_t begin = 0; begin < outputs.size(0); begin += kTextsAtATime) {
       const auto some = outputs.narrow(0, begin, std::min(kTextsAtATime, outputs.size(0) - begin));
-      const auto predictions = session.task().predictions(some);
+      const auto predictions = session.task().predictions(some, flags.options);
       for (int64_t i = 0; i < some.size(0); ++i) {
         const auto line = to_line(rows, begin + i, predictions[i], flags.logits ? some[i] : at::Tensor());
         file ? file->write(line) : text::write_stdout(line);
@@ -128,8 +131,17 @@ Run add_predict(CLI::App& app) {
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");
+  app.add_option("--top-k", flags->options.top_k, "give the scores of so many labels, the highest first");
+  app.add_option("--min-score", flags->options.min_score, "give no label where its score is lower")
+      ->capture_default_str();
   return [flags] {
     flags->model.check();
+    as_usage([&] {
+      const auto [top_k, min_score] = flags->options;
+      TORCH_CHECK_VALUE(top_k.value_or(1) >= 1, "--top-k is ", *top_k, ", expected at least 1");
+      TORCH_CHECK_VALUE(min_score >= 0 && min_score <= 1, "--min-score is ", min_score,
+                        ", expected a number from 0 to 1");
+    });
     if (flags->text && !flags->data.empty()) {
       throw UsageError("pass --text or --data, not both");
     }

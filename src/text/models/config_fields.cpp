@@ -80,6 +80,8 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   config.label_names = read_label_names();
   if (json("problem_type") == nullptr && config.label_names.size() == 1) config.problem_type = "regression";
   config.label_thresholds = read_label_thresholds(config.label_names.size());
+  read_number("softmax_temperature", config.softmax_temperature, /*below=*/1e6);
+  TORCH_CHECK_VALUE(config.softmax_temperature > 0, at("softmax_temperature"), "is 0, expected a number above 0");
   TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
                     config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
   TORCH_CHECK_VALUE(config.pad_token_id < config.vocab_size, at("pad_token_id"), "is ", config.pad_token_id,
@@ -172,6 +174,9 @@ void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) 
   }
   if (!config.label_thresholds.empty()) {
     json["label_thresholds"] = config.label_thresholds;
+  }
+  if (config.softmax_temperature != 1) {
+    json["softmax_temperature"] = config.softmax_temperature;
   }
   json["id2label"] = std::move(id2label);
   json["label2id"] = std::move(label2id);

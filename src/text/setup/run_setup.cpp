@@ -35,7 +35,8 @@ std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
 /// A trained head keeps its task and its labels, unless a new one is asked for; everything else takes the labels of the
 /// training data.
 TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
-  TaskOptions options{.allow_empty_classes = config.allow_empty_classes, .metric = config.metric};
+  TaskOptions options{
+      .allow_empty_classes = config.allow_empty_classes, .metric = config.metric, .calibrate = config.calibrate};
   if (!config.task.empty()) options.problem_type = config.task;
   if (!config.model.empty() && !config.new_head && has_head(model, config.model)) {
     model.check_labels(config.model / "config.json");
@@ -98,7 +99,10 @@ void check_same_kind(const LabeledRows& rows, bool pairs, const std::filesystem:
                     "; give both files a text_pair, or neither");
 }
 
-Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std::vector<std::string>& notes) {
+Datasets load_datasets(const TrainConfig& config,
+                       const ModelConfig& model,
+                       c10::Device device,
+                       std::vector<std::string>& notes) {
   const TaskOptions task = choose_task(config, model);
   const auto options = LoadRowsOptions().label_kind(label_kind(task.problem_type)).columns(config.columns());
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
@@ -125,6 +129,7 @@ Datasets load_datasets(const TrainConfig& config, const ModelConfig& model, std:
     notes.push_back("warning: " + line);
   }
   look_for_shared_texts(config, data, notes);
+  data.task = data.task->with_loss(config.loss(), data.train.targets, device);
   return data;
 }
 
@@ -185,7 +190,7 @@ RunSetup set_up_run(const TrainConfig& config) {
                     printable(setup.tokenizer->token(static_cast<int32_t>(setup.tokenizer->vocab_size() - 1))),
                     ". Is it another model's?");
 
-  const Datasets data = load_datasets(config, *model_config, setup.notes);
+  const Datasets data = load_datasets(config, *model_config, device, setup.notes);
   setup.task = data.task;
   setup.train = tokenize_dataset(config, *setup.tokenizer, data.train, config.train);
   setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev, config.dev);

@@ -13,6 +13,7 @@
 #include "mezzo/text/setup/settings.h"
 #include "text/models/problem_types.h"
 #include "text/setup/run_files.h"
+#include "text/tasks/class_weights.h"
 #include "text/words/known_value.h"
 
 namespace mezzo::text {
@@ -80,6 +81,7 @@ void check_schedule(const TrainConfig& config) {
   const bool evaluates = config.eval_every > 0 && has_dev;
   TORCH_CHECK_VALUE(config.metric.empty() || has_dev,
                     "--metric chooses the best model on dev: it needs --dev or --dev-ratio");
+  TORCH_CHECK_VALUE(!config.calibrate || has_dev, "--calibrate fits on dev: it needs --dev or --dev-ratio");
   TORCH_CHECK_VALUE(config.patience == 0 || evaluates,
                     "--patience counts evaluations on dev: it needs --dev or --dev-ratio, and --eval-every");
   TORCH_CHECK_VALUE(!by_metric || evaluates, "--schedule ", config.schedule,
@@ -128,6 +130,10 @@ void check_task(const std::string& problem_type) {
   }
 }
 
+void check_class_weights(const std::string& text) {
+  if (!text.empty() && text != kBalanced) parse_class_weights(text);
+}
+
 void check_batching(const std::string& name) { parse_batching(name); }
 
 void check_schedule_name(const std::string& name) { check_known("--schedule", name, lr_schedule_names()); }
@@ -138,12 +144,18 @@ void TrainConfig::validate() const {
   visit_settings(*this, [](const Setting& setting, const auto& field) { check_value(setting, field); });
   TORCH_CHECK_VALUE(!master_weights || precision != "fp32",
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
+  TORCH_CHECK_VALUE(label_smoothing == 0 || focal_gamma == 0,
+                    "--label-smoothing and --focal-gamma are two losses; pass one of them");
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);
 }
 
 ColumnNames TrainConfig::columns() const {
   return {.text = text_column, .text_pair = pair_column, .label = label_column};
+}
+
+LossOptions TrainConfig::loss() const {
+  return {.class_weights = class_weights, .label_smoothing = label_smoothing, .focal_gamma = focal_gamma};
 }
 
 std::vector<std::pair<std::string, std::string>> TrainConfig::settings() const {

@@ -2,8 +2,10 @@
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softplus.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
@@ -13,7 +15,6 @@
 #include <utility>
 
 #include "mezzo/text/tasks/scores.h"
-#include "text/data/data_check.h"
 #include "text/tasks/elements.h"
 
 namespace mezzo::text {
@@ -37,16 +38,15 @@ MultiLabelClassification::MultiLabelClassification(LabelMap labels,
                                                    std::string_view metric,
                                                    std::string on_unknown_label,
                                                    std::vector<double> thresholds)
-    : labels_(std::move(labels)),
-      on_unknown_label_(std::move(on_unknown_label)),
-      thresholds_(std::move(thresholds)),
-      metrics_(multi_label_metrics(), /*num_shown=*/2, metric) {
-  TORCH_CHECK_VALUE(thresholds_.empty() || std::ssize(thresholds_) == labels_.size(),
-                    "MultiLabelClassification: ", thresholds_.size(), " thresholds for ", labels_.size(), " labels");
+    : Classification(std::move(labels), {multi_label_metrics(), /*num_shown=*/2, metric}, std::move(on_unknown_label)),
+      thresholds_(std::move(thresholds)) {
+  TORCH_CHECK_VALUE(thresholds_.empty() || std::ssize(thresholds_) == this->labels().size(),
+                    "MultiLabelClassification: ", thresholds_.size(), " thresholds for ", this->labels().size(),
+                    " labels");
 }
 
 std::string MultiLabelClassification::summary() const {
-  return fmt::format("{} labels, any number a text", labels_.size());
+  return fmt::format("{} labels, any number a text", labels().size());
 }
 
 void MultiLabelClassification::describe(ModelConfig& config) const {
@@ -55,24 +55,36 @@ void MultiLabelClassification::describe(ModelConfig& config) const {
 }
 
 at::Tensor MultiLabelClassification::targets(const LabeledRows& rows) const {
-  return label_flags(rows, labels_, on_unknown_label_);
+  return label_flags(rows, labels(), on_unknown_label());
 }
 
-std::vector<std::string> MultiLabelClassification::odd_rows(const LabeledRows& rows) const {
-  return text::odd_rows(rows, labels_);
+at::Tensor MultiLabelClassification::label_counts(const at::Tensor& targets) const { return targets.ne(0).sum(0); }
+
+at::Tensor MultiLabelClassification::balanced_weights(const at::Tensor& counts, int64_t num_texts) const {
+  return (num_texts - counts).to(at::kDouble) / counts;
 }
 
-std::vector<std::string> MultiLabelClassification::untrained(const at::Tensor& targets, const std::string& why) const {
-  const auto found = targets.ne(0).any(0).contiguous();
-  const auto flags = elements<bool>(found);
-  return untrained_labels({flags.begin(), flags.end()}, labels_, why);
+std::shared_ptr<const Task> MultiLabelClassification::with_loss(const LossOptions& options,
+                                                                const at::Tensor& targets,
+                                                                c10::Device device) const {
+  auto task = std::make_shared<MultiLabelClassification>(*this);
+  task->set_loss(options, targets, device);
+  return task;
 }
 
 at::Tensor MultiLabelClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
-  return at::binary_cross_entropy_with_logits(outputs.to(at::kFloat), batch.targets, /*weight=*/{}, /*pos_weight=*/{},
-                                              at::Reduction::None)
-      .mean(1)
-      .sum();
+  const LossOptions& options = loss_options();
+  const auto x = outputs.to(at::kFloat);
+  auto targets = batch.targets;
+  const std::optional<at::Tensor> weights = class_weights().defined() ? std::optional(class_weights()) : std::nullopt;
+  if (options.focal_gamma > 0) {
+    const auto right = (2 * targets - 1) * x;  // -softplus(-right) is the logarithm of the right answer's probability
+    auto losses = at::softplus(-right) * at::exp(-options.focal_gamma * at::softplus(right));
+    if (weights) losses = losses * (targets * (*weights - 1) + 1);
+    return losses.mean(1).sum();
+  }
+  if (options.label_smoothing > 0) targets = targets * (1 - options.label_smoothing) + options.label_smoothing / 2;
+  return at::binary_cross_entropy_with_logits(x, targets, /*weight=*/{}, weights, at::Reduction::None).mean(1).sum();
 }
 
 Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
@@ -84,7 +96,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
   }
   const auto probabilities = probabilities_of(outputs);
   const auto is = targets.ne(0).contiguous(), predicted = probabilities.ge(thresholds()).contiguous();
-  const auto report = classification_report(elements<bool>(is), elements<bool>(predicted), labels_.names());
+  const auto report = classification_report(elements<bool>(is), elements<bool>(predicted), labels().names());
   const auto by_label = probabilities.t().contiguous(), has_label = is.t().contiguous();
   const auto [roc_auc, average_precision] =
       ranking_scores(elements<bool>(has_label), elements<double>(by_label), static_cast<size_t>(outputs.size(0)));
@@ -96,7 +108,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
                            is.ne(predicted).to(at::kDouble).mean().item<double>(),
                            roc_auc,
                            average_precision};
-  metrics_.fill(evaluation, values);
+  metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
   return evaluation;
 }
@@ -114,27 +126,32 @@ std::shared_ptr<const Task> MultiLabelClassification::tuned(const at::Tensor& ou
   return task;
 }
 
-std::vector<Prediction> MultiLabelClassification::predictions(const at::Tensor& outputs) const {
+std::vector<Prediction> MultiLabelClassification::predictions(const at::Tensor& outputs,
+                                                              const PredictionOptions& options) const {
+  TORCH_CHECK_VALUE(options.min_score == 0,
+                    "--min-score is of single labels; of several, label_thresholds of config.json decide");
   const auto probabilities = probabilities_of(outputs);
   const auto predicted = probabilities.ge(thresholds());
-  const auto probability = probabilities.accessor<double, 2>();
+  const auto num_labels = static_cast<size_t>(labels().size());
   const auto is_predicted = predicted.accessor<bool, 2>();
   std::vector<Prediction> predictions;
   for (int64_t row = 0; row < outputs.size(0); ++row) {
     std::vector<std::string> names;
-    std::vector<std::pair<std::string, double>> by_name;
-    for (int64_t label = 0; label < labels_.size(); ++label) {
-      if (is_predicted[row][label]) names.push_back(labels_.name(label));
-      by_name.emplace_back(labels_.name(label), probability[row][label]);
+    for (int64_t label = 0; label < labels().size(); ++label) {
+      if (is_predicted[row][label]) names.push_back(labels().name(label));
     }
-    predictions.push_back({{"labels", std::move(names)}, {"scores", std::move(by_name)}});
+    predictions.push_back(
+        {{"labels", std::move(names)},
+         {"scores",
+          scores_by_name(elements<double>(probabilities).subspan(static_cast<size_t>(row) * num_labels, num_labels),
+                         options)}});
   }
   return predictions;
 }
 
 /// [labels] float64
 at::Tensor MultiLabelClassification::thresholds() const {
-  return thresholds_.empty() ? at::full({labels_.size()}, 0.5, at::kDouble) : at::tensor(thresholds_, at::kDouble);
+  return thresholds_.empty() ? at::full({labels().size()}, 0.5, at::kDouble) : at::tensor(thresholds_, at::kDouble);
 }
 
 }  // namespace mezzo::text

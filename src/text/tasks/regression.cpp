@@ -46,6 +46,12 @@ at::Tensor Regression::loss(const at::Tensor& outputs, const PackedBatch& batch)
   return at::mse_loss(outputs.to(at::kFloat).squeeze(1), batch.targets, at::Reduction::Sum);
 }
 
+std::shared_ptr<const Task> Regression::with_loss(const LossOptions& options, const at::Tensor&, c10::Device) const {
+  TORCH_CHECK_VALUE(options == LossOptions(),
+                    "--class-weights, --label-smoothing and --focal-gamma are of labels; regression has numbers");
+  return std::make_shared<Regression>(*this);
+}
+
 Evaluation Regression::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
   Evaluation evaluation;
   const auto predicted = outputs.squeeze(1).to(at::kDouble).contiguous(), is = targets.to(at::kDouble);
@@ -65,7 +71,9 @@ Evaluation Regression::evaluate(const at::Tensor& outputs, const at::Tensor& tar
   return evaluation;
 }
 
-std::vector<Prediction> Regression::predictions(const at::Tensor& outputs) const {
+std::vector<Prediction> Regression::predictions(const at::Tensor& outputs, const PredictionOptions& options) const {
+  TORCH_CHECK_VALUE(options == PredictionOptions(),
+                    "--min-score and --top-k are of labels; the model is trained for regression");
   std::vector<Prediction> predictions;
   for (const float value : elements<float>(outputs.contiguous())) predictions.push_back({{"value", double{value}}});
   return predictions;

@@ -2,7 +2,11 @@
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/bincount.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/softmax.h>
 #include <fmt/format.h>
 
@@ -15,7 +19,6 @@
 
 #include "amp/cross_entropy.h"
 #include "mezzo/text/tasks/scores.h"
-#include "text/data/data_check.h"
 #include "text/tasks/elements.h"
 
 namespace mezzo::text {
@@ -61,33 +64,81 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
   return scores;
 }
 
+/// -(1 - p)^gamma log(p) of each row, p the probability of its target. Of 1 - p the logarithm is taken from the other
+/// labels' outputs, so that neither p near 1 nor a gamma below 1 spoils value or gradient.
+/// @param outputs  [B, labels]
+at::Tensor focal_losses(const at::Tensor& outputs, const at::Tensor& targets, double gamma) {
+  const auto log_p = at::log_softmax(outputs, 1);
+  const auto is_target = at::arange(outputs.size(1), targets.options()).eq(targets.unsqueeze(1));
+  const auto log_right = log_p.masked_fill(is_target.logical_not(), 0).sum(1);
+  const auto log_wrong = at::logsumexp(log_p.masked_fill(is_target, -std::numeric_limits<double>::infinity()), 1);
+  return -log_right * at::exp(gamma * log_wrong);
+}
+
+/// Log loss is convex in 1 / temperature, and its slope rises through 0 at the least.
+double fit_temperature(const at::Tensor& outputs, const at::Tensor& targets) {
+  constexpr double kMost = 100;
+  const auto x = outputs.to(at::kDouble);
+  const auto of_target = x.gather(1, targets.unsqueeze(1)).sum();
+  const auto slope = [&](double log_temperature) {
+    const auto p = at::softmax(x * std::exp(-log_temperature), 1);
+    return ((p * x).sum() - of_target).item<double>();
+  };
+  double low = -std::log(kMost), high = std::log(kMost);
+  constexpr int kHalvings = 50;  // to 1e-14 of it
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    (slope(middle) > 0 ? low : high) = middle;  // too steep a softmax wants a higher temperature
+  }
+  return std::exp((low + high) / 2);
+}
+
 }  // namespace
 
-SingleLabelClassification::SingleLabelClassification(LabelMap labels,
-                                                     std::string_view metric,
-                                                     std::string on_unknown_label)
-    : labels_(std::move(labels)),
-      on_unknown_label_(std::move(on_unknown_label)),
-      metrics_(single_label_metrics(), /*num_shown=*/2, metric) {}
+SingleLabelClassification::SingleLabelClassification(
+    LabelMap labels, std::string_view metric, std::string on_unknown_label, double temperature, bool calibrate)
+    : Classification(std::move(labels), {single_label_metrics(), /*num_shown=*/2, metric}, std::move(on_unknown_label)),
+      temperature_(temperature),
+      calibrate_(calibrate) {}
 
-std::string SingleLabelClassification::summary() const { return fmt::format("{} classes", labels_.size()); }
+std::string SingleLabelClassification::summary() const { return fmt::format("{} classes", labels().size()); }
+
+void SingleLabelClassification::describe(ModelConfig& config) const {
+  Task::describe(config);
+  config.softmax_temperature = temperature_;
+}
 
 at::Tensor SingleLabelClassification::targets(const LabeledRows& rows) const {
-  return label_ids(rows, labels_, on_unknown_label_);
+  return label_ids(rows, labels(), on_unknown_label());
 }
 
-std::vector<std::string> SingleLabelClassification::odd_rows(const LabeledRows& rows) const {
-  return text::odd_rows(rows, labels_);
+at::Tensor SingleLabelClassification::label_counts(const at::Tensor& targets) const {
+  return at::bincount(targets, /*weights=*/{}, labels().size());
 }
 
-std::vector<std::string> SingleLabelClassification::untrained(const at::Tensor& targets, const std::string& why) const {
-  std::vector<bool> has_text(labels_.size());
-  for (const int64_t id : ids(targets)) has_text[id] = true;
-  return untrained_labels(has_text, labels_, why);
+at::Tensor SingleLabelClassification::balanced_weights(const at::Tensor& counts, int64_t num_texts) const {
+  const auto present = counts.count_nonzero().item<int64_t>();
+  return static_cast<double>(num_texts) / (counts.to(at::kDouble) * present);
+}
+
+std::shared_ptr<const Task> SingleLabelClassification::with_loss(const LossOptions& options,
+                                                                 const at::Tensor& targets,
+                                                                 c10::Device device) const {
+  auto task = std::make_shared<SingleLabelClassification>(*this);
+  task->set_loss(options, targets, device);
+  return task;
 }
 
 at::Tensor SingleLabelClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
-  return cross_entropy_of_labels(outputs, batch.targets, at::Reduction::Sum);
+  const LossOptions& options = loss_options();
+  if (options == LossOptions()) return cross_entropy_of_labels(outputs, batch.targets, at::Reduction::Sum);
+  if (options.focal_gamma > 0) {
+    const auto losses = focal_losses(outputs.to(at::kFloat), batch.targets, options.focal_gamma);
+    return class_weights().defined() ? (losses * class_weights().index_select(0, batch.targets)).sum() : losses.sum();
+  }
+  const std::optional<at::Tensor> weights = class_weights().defined() ? std::optional(class_weights()) : std::nullopt;
+  return at::cross_entropy_loss(outputs.to(at::kFloat), batch.targets, weights, at::Reduction::Sum,
+                                /*ignore_index=*/-100, options.label_smoothing);
 }
 
 Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
@@ -99,44 +150,67 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   }
   const auto predicted = outputs.argmax(1).contiguous();
   const auto is = ids(targets), was_predicted = ids(predicted);
-  auto report = classification_report(is, was_predicted, labels_.names());
-  const auto probabilities = at::softmax(outputs, 1, at::kDouble);
+  auto report = classification_report(is, was_predicted, labels().names());
+  const auto probabilities = this->probabilities(outputs);
   const auto by_label = probabilities.t().contiguous();
-  const auto has_label = at::arange(labels_.size()).unsqueeze(1).eq(targets);  // [labels, rows]
+  const auto has_label = at::arange(labels().size()).unsqueeze(1).eq(targets);  // [labels, rows]
   const auto [roc_auc, average_precision] =
       ranking_scores(elements<bool>(has_label), elements<double>(by_label), is.size());
   const auto [log_loss, calibration_error] = scores_of(probabilities, is, was_predicted);
   const double values[] = {report.accuracy,
                            report.macro_avg.f1,
                            report.weighted_avg.f1,
-                           balanced_accuracy(is, was_predicted, labels_.size()),
-                           matthews_corrcoef(is, was_predicted, labels_.size()),
+                           balanced_accuracy(is, was_predicted, labels().size()),
+                           matthews_corrcoef(is, was_predicted, labels().size()),
                            roc_auc,
                            average_precision,
                            log_loss,
                            calibration_error};
-  metrics_.fill(evaluation, values);
+  metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
+  if (temperature_ != 1) {
+    const double before = scores_of(at::softmax(outputs, 1, at::kDouble), is, was_predicted).calibration_error;
+    evaluation.details.emplace_back("expected_calibration_error_before", before);
+    evaluation.report += fmt::format("\nexpected calibration error {:.4f}; without the temperature of {:.4g}: {:.4f}\n",
+                                     calibration_error, temperature_, before);
+  }
   evaluation.confusion_matrix = std::move(report.confusion);
   return evaluation;
 }
 
-std::vector<Prediction> SingleLabelClassification::predictions(const at::Tensor& outputs) const {
-  const auto scores = at::softmax(outputs, 1);
+std::shared_ptr<const Task> SingleLabelClassification::tuned(const at::Tensor& outputs,
+                                                             const at::Tensor& targets) const {
+  auto task = std::make_shared<SingleLabelClassification>(*this);
+  task->temperature_ = fit_temperature(outputs, targets);
+  return task;
+}
+
+std::vector<Prediction> SingleLabelClassification::predictions(const at::Tensor& outputs,
+                                                               const PredictionOptions& options) const {
+  const auto scores = probabilities(outputs);
   const auto best = scores.argmax(1);
-  const auto score = scores.accessor<float, 2>();
+  const auto labels_of_row = static_cast<size_t>(labels().size());
   std::vector<Prediction> predictions;
   for (int64_t row = 0; row < scores.size(0); ++row) {
+    const auto of_row = elements<double>(scores).subspan(static_cast<size_t>(row) * labels_of_row, labels_of_row);
     const auto id = best.const_data_ptr<int64_t>()[row];
-    std::vector<std::pair<std::string, double>> by_name;
-    for (int64_t label = 0; label < labels_.size(); ++label) {
-      by_name.emplace_back(labels_.name(label), score[row][label]);
+    const double score = of_row[static_cast<size_t>(id)];
+    Prediction prediction;
+    if (score < options.min_score) {
+      prediction.emplace_back("label", std::monostate());
+    } else {
+      prediction.emplace_back("label", labels().name(id));
     }
-    Prediction prediction{{"label", labels_.name(id)}, {"score", double{score[row][id]}}};
-    prediction.emplace_back("scores", std::move(by_name));
+    prediction.emplace_back("score", score);
+    prediction.emplace_back("scores", scores_by_name(of_row, options));
     predictions.push_back(std::move(prediction));
   }
   return predictions;
+}
+
+/// [rows, labels] float64
+at::Tensor SingleLabelClassification::probabilities(const at::Tensor& outputs) const {
+  return at::softmax(outputs.to(at::kDouble) / temperature_, 1);
 }
 
 }  // namespace mezzo::text

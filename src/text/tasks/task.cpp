@@ -51,6 +51,7 @@ void Task::describe(ModelConfig& config) const {
   config.problem_type = problem_type();
   config.label_names = label_names();
   config.label_thresholds.clear();
+  config.softmax_temperature = 1;
 }
 
 std::shared_ptr<const Task> Task::tuned(const at::Tensor&, const at::Tensor&) const { return nullptr; }
@@ -76,9 +77,13 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
     return options.label_names.empty() ? LabelMap::from_rows(rows, options.allow_empty_classes)
                                        : LabelMap::from_names(options.label_names);
   };
-  switch (label_kind(options.problem_type)) {
+  const LabelKind kind = label_kind(options.problem_type);
+  TORCH_CHECK_VALUE(!options.calibrate || kind == LabelKind::kClass,
+                    "--calibrate fits the confidence of single labels; the task is ", options.problem_type);
+  switch (kind) {
     case LabelKind::kClass:
-      return std::make_shared<SingleLabelClassification>(labels(), options.metric, options.on_unknown_label);
+      return std::make_shared<SingleLabelClassification>(labels(), options.metric, options.on_unknown_label,
+                                                         /*temperature=*/1, options.calibrate);
     case LabelKind::kSeveral:
       return std::make_shared<MultiLabelClassification>(labels(), options.metric, options.on_unknown_label);
     case LabelKind::kNumber: return std::make_shared<Regression>(options.metric);
@@ -90,7 +95,8 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
 std::shared_ptr<const Task> make_task(const ModelConfig& config) {
   const auto labels = [&] { return LabelMap::from_names(config.label_names); };
   switch (label_kind(config.problem_type)) {
-    case LabelKind::kClass: return std::make_shared<SingleLabelClassification>(labels());
+    case LabelKind::kClass:
+      return std::make_shared<SingleLabelClassification>(labels(), "", "", config.softmax_temperature);
     case LabelKind::kSeveral:
       return std::make_shared<MultiLabelClassification>(labels(), "", "", config.label_thresholds);
     case LabelKind::kNumber: return std::make_shared<Regression>();

@@ -91,7 +91,7 @@ TEST(SingleLabelClassificationTest, KeepsTheFirstOfEqualsAndNeverNaN) {
 
 TEST(SingleLabelClassificationTest, PredictsTheLabelItsScoreAndTheScoresOfAll) {
   const auto task = trained({"a", "b"});
-  const auto predictions = task->predictions(at::tensor({0.f, 0.f, -1.f, 30.f}).view({2, 2}));
+  const auto predictions = task->predictions(at::tensor({0.f, 0.f, -1.f, 30.f}).view({2, 2}), {});
   ASSERT_EQ(predictions.size(), 2u);
   const std::vector<std::pair<std::string, double>> even = {{"a", 0.5}, {"b", 0.5}};
   EXPECT_EQ(predictions[0], (Prediction{{"label", "a"}, {"score", 0.5}, {"scores", even}}));

@@ -27,6 +27,8 @@ struct ModelConfig {
   /// Of multi_label_classification, in the order of ids: the probability from which on a text has a label; empty where
   /// a file has none.
   std::vector<double> label_thresholds;
+  /// Of single_label_classification: what the outputs are divided by before the softmax; 1 where a file has none.
+  double softmax_temperature = 1;
   /// bos_token_id, eos_token_id and their like, by name, in JSON, as the file has them: save() hands them on.
   std::map<std::string, std::string> other_token_ids;
 

@@ -60,6 +60,7 @@ Setting::Check one_of(std::string_view flag, std::vector<std::string> known);
 /// As one_of; they guess what was meant.
 void check_task(const std::string& problem_type);  ///< or nothing
 void check_batching(const std::string& name);
+void check_class_weights(const std::string& text);  ///< or nothing
 void check_schedule_name(const std::string& name);
 
 /// Calls `visit(const Setting&, field)` for every field: the one place where a setting is declared,
@@ -117,6 +118,17 @@ void visit_settings(Config& config, Visit&& visit) {
             .below_most(true)
             .none("as the model says"),
         config.dropout);
+  visit(Setting(kRecipe, "class-weights",
+                "of the loss: balanced, or weights of labels by name, as rare=5,common=1, where others weigh 1")
+            .check(check_class_weights),
+        config.class_weights);
+  visit(Setting(kRecipe, "label-smoothing", "share of the target that goes to all labels alike; 0: off")
+            .between(0, 1)
+            .below_most(true),
+        config.label_smoothing);
+  visit(Setting(kRecipe, "focal-gamma", "exponent of the focal loss, which heeds hard texts more; 0: off")
+            .between(0, 100),
+        config.focal_gamma);
   visit(Setting(kRecipe, "gradient-checkpointing", "compute layers again in backward: the same numbers in less memory")
             .changes_no_numbers(),
         config.gradient_checkpointing);
@@ -206,6 +218,9 @@ void visit_settings(Config& config, Visit&& visit) {
             .between(0, kMillion)
             .changes_no_numbers(),
         config.patience);
+  visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are as sure as they are right")
+            .changes_no_numbers(),
+        config.calibrate);
   visit(Setting(kRun, "save-every", "steps between checkpoints; 0: only when stopped")
             .between(0, kMostSteps)
             .changes_no_numbers(),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mezzo/text/data/dataset.h"
+#include "mezzo/text/tasks/task.h"
 
 namespace mezzo::text {
 
@@ -42,9 +43,12 @@ struct TrainConfig {
   int64_t grad_accumulation = 1;           ///< micro-batches per optimizer step
   int64_t max_length = 128;                ///< tokens a text is cut to, [CLS] and [SEP] included
   double epochs = 1;
-  std::optional<int64_t> max_steps;     ///< optimizer steps; wins over `epochs`
-  std::string batching = "packed";      ///< packed, grouped, dynamic, padded
-  std::optional<double> dropout;        ///< replaces all of the model's probabilities
+  std::optional<int64_t> max_steps;  ///< optimizer steps; wins over `epochs`
+  std::string batching = "packed";   ///< packed, grouped, dynamic, padded
+  std::string class_weights;         ///< of the loss: "balanced" or "NAME=WEIGHT,…"; empty: all labels weigh the same
+  double label_smoothing = 0;        ///< of the loss: share of the target that goes to all labels alike
+  double focal_gamma = 0;            ///< exponent of the focal loss; 0: off
+  std::optional<double> dropout;     ///< replaces all of the model's probabilities
   bool gradient_checkpointing = false;  ///< layers are computed again in backward, to save memory
 
   std::string optimizer = "adamw";  ///< adamw, adam, sgd, lamb
@@ -77,6 +81,7 @@ struct TrainConfig {
   int64_t eval_every = 50;  ///< optimizer steps; 0: only at the end
   std::string metric;       ///< of dev, by which the best model is chosen; empty: the task's own, such as accuracy
   int64_t patience = 0;     ///< evaluations on dev without a better model after which the run ends; 0: it goes on
+  bool calibrate = false;   ///< whether a temperature is fitted on dev to the model that is kept
   int64_t save_every = 0;   ///< optimizer steps between checkpoints; 0: only when stopped by a signal
   int64_t keep = 2;         ///< checkpoints kept
   std::string resume;  ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder
@@ -91,6 +96,7 @@ struct TrainConfig {
   void validate() const;
 
   ColumnNames columns() const;
+  LossOptions loss() const;
 
   /// Every setting as (flag without dashes, value), for records and reports.
   std::vector<std::pair<std::string, std::string>> settings() const;

@@ -4,13 +4,13 @@
 #include <string_view>
 #include <vector>
 
-#include "mezzo/text/tasks/task.h"
+#include "mezzo/text/tasks/classification.h"
 
 namespace mezzo::text {
 
 /// Any number of labels a text, none included: a sigmoid for each output and binary cross entropy. Targets are
 /// [N, labels] float32 of ones and zeros.
-class MultiLabelClassification : public Task {
+class MultiLabelClassification : public Classification {
  public:
   static constexpr std::string_view kProblemType = "multi_label_classification";
 
@@ -24,23 +24,26 @@ class MultiLabelClassification : public Task {
                                     std::vector<double> thresholds = {});
 
   std::string_view problem_type() const override { return kProblemType; }
-  const std::vector<std::string>& label_names() const override { return labels_.names(); }
-  Head head() const override { return {labels_.size(), RowsPer::kText}; }
   std::string summary() const override;
   void describe(ModelConfig& config) const override;
 
   at::Tensor targets(const LabeledRows& rows) const override;
-  std::vector<std::string> odd_rows(const LabeledRows& rows) const override;
-  std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const override;
 
-  /// The mean over the labels, as transformers takes it, of each text.
+  /// The mean over the labels, as transformers takes it, of each text. A weight is that of the texts that have the
+  /// label, against 1 of those that do not; "balanced" is how many do not over how many do. Smoothing moves targets
+  /// towards one half.
   /// @param outputs  [B, labels]
+  /// @see torch.nn.BCEWithLogitsLoss (Python) with pos_weight; Lin et al., Focal Loss for Dense Object Detection
+  /// (2017),
+  ///   equation 5
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
+  std::shared_ptr<const Task> with_loss(const LossOptions& options,
+                                        const at::Tensor& targets,
+                                        c10::Device device) const override;
 
   /// Micro and macro F1, as scikit-learn counts them; among the details weighted F1, F1 of samples, accuracy (the share
   /// of texts of which no label is wrong), Hamming loss, and area under the ROC curve and average precision, means over
   /// the labels that have rows and leave some.
-  const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// Each label's threshold, for the most F1.
@@ -48,15 +51,15 @@ class MultiLabelClassification : public Task {
   std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// The labels whose probability reaches their threshold, and the probabilities of all.
-  std::vector<Prediction> predictions(const at::Tensor& outputs) const override;
+  /// @throws c10::ValueError  for a `min_score`: thresholds say what is too low.
+  std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const override;
 
  private:
+  at::Tensor label_counts(const at::Tensor& targets) const override;
+  at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const override;
   at::Tensor thresholds() const;
 
-  LabelMap labels_;
-  std::string on_unknown_label_;
   std::vector<double> thresholds_;
-  MetricChoice metrics_;
 };
 
 }  // namespace mezzo::text

@@ -28,13 +28,18 @@ class Regression : public Task {
 
   /// @param outputs  [B, 1]
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
+  /// There is no other.
+  std::shared_ptr<const Task> with_loss(const LossOptions& options,
+                                        const at::Tensor& targets,
+                                        c10::Device device) const override;
 
   /// Mean squared error and Pearson's correlation; among the details Spearman's.
   const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// The number, as "value".
-  std::vector<Prediction> predictions(const at::Tensor& outputs) const override;
+  /// @throws c10::ValueError  for options: there are no scores.
+  std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const override;
 
  private:
   std::vector<std::string> label_names_{"LABEL_0"};

@@ -4,46 +4,66 @@
 #include <string_view>
 #include <vector>
 
-#include "mezzo/text/tasks/task.h"
+#include "mezzo/text/tasks/classification.h"
 
 namespace mezzo::text {
 
 /// One label a text: softmax over the outputs and cross entropy. Targets are [N]
 /// int64, the ids of the labels.
-class SingleLabelClassification : public Task {
+class SingleLabelClassification : public Classification {
  public:
   static constexpr std::string_view kProblemType = "single_label_classification";
 
   /// @param labels  an output of the model each.
   /// @param metric  that decides which model is the best: accuracy, where it is empty.
   /// @param on_unknown_label  see TaskOptions
-  explicit SingleLabelClassification(LabelMap labels, std::string_view metric = "", std::string on_unknown_label = "");
+  /// @param temperature  above 0: outputs are divided by it before the softmax of probabilities.
+  /// @param calibrate  whether tuned() fits one.
+  explicit SingleLabelClassification(LabelMap labels,
+                                     std::string_view metric = "",
+                                     std::string on_unknown_label = "",
+                                     double temperature = 1,
+                                     bool calibrate = false);
 
   std::string_view problem_type() const override { return kProblemType; }
-  const std::vector<std::string>& label_names() const override { return labels_.names(); }
-  Head head() const override { return {labels_.size(), RowsPer::kText}; }
   std::string summary() const override;
+  void describe(ModelConfig& config) const override;
 
   at::Tensor targets(const LabeledRows& rows) const override;
-  std::vector<std::string> odd_rows(const LabeledRows& rows) const override;
-  std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const override;
 
+  /// A text weighs as much as its label; weights are not divided by their sum, so that a text counts the same in every
+  /// batch. "balanced" is the number of texts over the label's and over the number of labels that have some.
   /// @param outputs  [B, labels]
+  /// @see torch.nn.functional.cross_entropy (Python) with weight and label_smoothing;
+  ///   sklearn.utils.class_weight.compute_class_weight; Lin et al., Focal Loss for Dense Object Detection (2017),
+  ///   equation 5, with softmax
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
+  std::shared_ptr<const Task> with_loss(const LossOptions& options,
+                                        const at::Tensor& targets,
+                                        c10::Device device) const override;
 
   /// Accuracy and macro F1, as scikit-learn counts them; among the details weighted F1, balanced
   /// accuracy, Matthews' correlation, area under the ROC curve and average precision (each the mean over the
   /// labels, one against the rest, that have rows and leave some), log loss, expected calibration error.
-  const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
+  /// The loss is that of the outputs as they are, log loss and calibration error of the probabilities.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
-  /// The most likely label, its score, and the scores of all: softmax of the outputs.
-  std::vector<Prediction> predictions(const at::Tensor& outputs) const override;
+  /// The temperature of the least log loss, between 1/100 and 100.
+  /// @see Guo et al., On Calibration of Modern Neural Networks (2017), section 4.2
+  bool is_tunable() const override { return calibrate_; }
+  std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const override;
+
+  /// The most likely label, its score, and the scores of all: softmax of the outputs over the temperature. Below
+  /// `min_score` the label is null.
+  std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const override;
 
  private:
-  LabelMap labels_;
-  std::string on_unknown_label_;
-  MetricChoice metrics_;
+  at::Tensor label_counts(const at::Tensor& targets) const override;
+  at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const override;
+  at::Tensor probabilities(const at::Tensor& outputs) const;
+
+  double temperature_;
+  bool calibrate_;
 };
 
 }  // namespace mezzo::text

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <limits>
@@ -50,9 +51,27 @@ class MetricChoice {
 };
 
 /// What is said of one text: members of a JSON object, in their order.
-using PredictionValue =
-    std::variant<double, std::string, std::vector<std::string>, std::vector<std::pair<std::string, double>>>;
+using PredictionValue = std::
+    variant<std::monostate, double, std::string, std::vector<std::string>, std::vector<std::pair<std::string, double>>>;
 using Prediction = std::vector<std::pair<std::string, PredictionValue>>;
+
+struct PredictionOptions {
+  std::optional<int64_t> top_k = {};  ///< so many labels' scores, the highest first; nullopt: of all, in their order
+  double min_score = 0;               ///< a label whose score is lower is not given
+
+  bool operator==(const PredictionOptions&) const = default;
+};
+
+/// What training minimises in place of a task's own loss. Evaluations measure the task's own all the same, so that runs
+/// compare.
+struct LossOptions {
+  /// "balanced", a weight for each label by its name ("rare=5,common=1"; others weigh 1), or empty: all weigh the same.
+  std::string class_weights = {};
+  double label_smoothing = 0;  ///< share of the target that goes to all labels alike, from 0 to below 1
+  double focal_gamma = 0;      ///< exponent of the focal loss; 0: off
+
+  bool operator==(const LossOptions&) const = default;
+};
 
 /// What a model is trained for: the targets that labels stand for, the
 /// loss, and how good a model is.
@@ -89,6 +108,13 @@ class Task {
   /// the same. Differentiable.
   /// @param outputs  of a model with that head, in any floating dtype.
   virtual at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const = 0;
+  /// The same task with another loss.
+  /// @param targets  of the training texts, by which "balanced" weighs.
+  /// @param device  where the loss will be computed.
+  /// @throws c10::ValueError  for options that are none of this task, or weights of labels that it lacks.
+  virtual std::shared_ptr<const Task> with_loss(const LossOptions& options,
+                                                const at::Tensor& targets,
+                                                c10::Device device) const = 0;
 
   /// What evaluate() measures besides the loss, to be shown. The first decides which model is the best.
   virtual const std::vector<MetricInfo>& metrics() const = 0;
@@ -104,7 +130,8 @@ class Task {
   bool is_better(double value, std::optional<double> best) const;
 
   /// One for each row of `outputs`, float32 on CPU and finite.
-  virtual std::vector<Prediction> predictions(const at::Tensor& outputs) const = 0;
+  /// @throws c10::ValueError  for options that are none of this task.
+  virtual std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const = 0;
 };
 
 /// What decides on the task of a training run.
@@ -114,6 +141,7 @@ struct TaskOptions {
   bool allow_empty_classes = false;           ///< whether integer labels below the largest may have no text
   std::string on_unknown_label = {};          ///< a sentence that tells what to do where a label is not among them
   std::string metric = {};                    ///< that decides which model is the best; empty: the task's own first
+  bool calibrate = false;                     ///< whether a temperature is fitted to the trained model
 };
 
 /// What files have for labels of a problem type.
@@ -124,7 +152,8 @@ LabelKind label_kind(std::string_view problem_type);
 /// @throws c10::ValueError  for rows that nobody can mean to train on.
 std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options = {});
 
-/// The task that a model was trained for: by problem_type, label_names and label_thresholds.
+/// The task that a model was trained for: by problem_type, label_names, label_thresholds and
+/// softmax_temperature.
 /// @throws c10::ValueError  that lists the problem types mezzo knows, for another.
 std::shared_ptr<const Task> make_task(const ModelConfig& config);
 

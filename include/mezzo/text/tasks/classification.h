@@ -1,0 +1,52 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "mezzo/text/tasks/task.h"
+
+namespace mezzo::text {
+
+/// What the tasks with named labels share: an output of the model for each, and the options of the loss.
+class Classification : public Task {
+ public:
+  const std::vector<std::string>& label_names() const override { return labels_.names(); }
+  Head head() const override { return {labels_.size(), RowsPer::kText}; }
+  std::vector<std::string> odd_rows(const LabeledRows& rows) const override;
+  std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const override;
+  const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
+
+ protected:
+  Classification(LabelMap labels, MetricChoice metrics, std::string on_unknown_label);
+
+  /// How many texts have each label: [labels] int64.
+  virtual at::Tensor label_counts(const at::Tensor& targets) const = 0;
+  /// What "balanced" weighs labels by, [labels] float64; inf and 0 mean 1.
+  virtual at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const = 0;
+  /// Makes the loss that of with_loss().
+  void set_loss(const LossOptions& options, const at::Tensor& targets, c10::Device device);
+
+  /// The scores of labels by name, as `options` wants them.
+  /// @param scores  [labels]
+  std::vector<std::pair<std::string, double>> scores_by_name(std::span<const double> scores,
+                                                             const PredictionOptions& options) const;
+
+  const LabelMap& labels() const { return labels_; }
+  const std::string& on_unknown_label() const { return on_unknown_label_; }
+  const MetricChoice& metric_choice() const { return metrics_; }
+  const LossOptions& loss_options() const { return loss_options_; }
+  /// [labels] float32 on the device of the loss; undefined where all weigh the same.
+  const at::Tensor& class_weights() const { return class_weights_; }
+
+ private:
+  LabelMap labels_;
+  MetricChoice metrics_;
+  std::string on_unknown_label_;
+  LossOptions loss_options_;
+  at::Tensor class_weights_;
+};
+
+}  // namespace mezzo::text

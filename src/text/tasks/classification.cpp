@@ -1,0 +1,67 @@
+#include "mezzo/text/tasks/classification.h"
+
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "text/data/data_check.h"
+#include "text/tasks/class_weights.h"
+#include "text/words/known_value.h"
+
+namespace mezzo::text {
+
+Classification::Classification(LabelMap labels, MetricChoice metrics, std::string on_unknown_label)
+    : labels_(std::move(labels)), metrics_(std::move(metrics)), on_unknown_label_(std::move(on_unknown_label)) {}
+
+std::vector<std::string> Classification::odd_rows(const LabeledRows& rows) const {
+  return text::odd_rows(rows, labels_);
+}
+
+std::vector<std::string> Classification::untrained(const at::Tensor& targets, const std::string& why) const {
+  const auto counts = label_counts(targets);
+  std::vector<bool> has_text;
+  for (int64_t label = 0; label < labels_.size(); ++label) {
+    has_text.push_back(counts.const_data_ptr<int64_t>()[label] > 0);
+  }
+  return untrained_labels(has_text, labels_, why);
+}
+
+void Classification::set_loss(const LossOptions& options, const at::Tensor& targets, c10::Device device) {
+  loss_options_ = options;
+  class_weights_ = at::Tensor();
+  if (options.class_weights.empty()) return;
+  auto weights = at::ones({labels_.size()}, at::kDouble);
+  if (options.class_weights == kBalanced) {
+    const auto balanced = balanced_weights(label_counts(targets), targets.size(0));
+    weights = at::where(at::isfinite(balanced) & (balanced > 0), balanced, weights);
+  } else {
+    for (const auto& [name, weight] : parse_class_weights(options.class_weights)) {
+      const auto id = labels_.id(name);
+      if (!id) check_known("--class-weights: label", name, labels_.names());
+      weights.mutable_data_ptr<double>()[*id] = weight;
+    }
+  }
+  class_weights_ = weights.to(at::TensorOptions(at::kFloat).device(device));
+}
+
+std::vector<std::pair<std::string, double>> Classification::scores_by_name(std::span<const double> scores,
+                                                                           const PredictionOptions& options) const {
+  std::vector<int64_t> ids(scores.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  if (options.top_k) {
+    const auto count = std::min(static_cast<size_t>(*options.top_k), ids.size());
+    std::ranges::partial_sort(ids, ids.begin() + static_cast<std::ptrdiff_t>(count), [&](int64_t a, int64_t b) {
+      return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+    });
+    ids.resize(count);
+  }
+  std::vector<std::pair<std::string, double>> by_name;
+  for (const int64_t id : ids) by_name.emplace_back(labels_.name(id), scores[id]);
+  return by_name;
+}
+
+}  // namespace mezzo::text
