@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "mezzo/text/data/dataset.h"
+#include "mezzo/text/data/tokenized_texts.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
@@ -31,9 +32,10 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
     warn_of_invalid_utf8(rows);
   }
   const auto targets = task.targets(rows);
-  const auto outputs = session.run({rows.texts, rows.text_pairs});
+  auto [outputs, texts] = session.run({rows.texts, rows.text_pairs, rows.words});
+  text::set_targets(texts, targets);
   session.report_cut_texts();
-  const text::Evaluation evaluation = task.evaluate(outputs, targets);
+  const text::Evaluation evaluation = task.evaluate(outputs, texts.targets);
   if (!is_main(group)) {
     return 0;
   }
@@ -59,7 +61,7 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
 Run add_eval(CLI::App& app) {
   auto flags = std::make_shared<EvalFlags>();
   flags->model.add_to(app);
-  app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv or .tsv")->required();
+  app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv, .tsv or .conll")->required();
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_flag("--json", flags->json, "one JSON object instead of the report");
   return [flags] {

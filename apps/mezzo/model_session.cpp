@@ -31,8 +31,10 @@ std::shared_ptr<text::ModelForTask> load_model(const std::filesystem::path& fold
   const auto loaded = text::map_pretrained(*model, folder);
   if (!loaded.initialised.empty()) {
     const std::string& name = config.first_architecture;
-    TORCH_CHECK_VALUE(name.empty() || name.ends_with("ForSequenceClassification"), (folder / "config.json").string(),
-                      ": it is a ", name, ", so no trained classifier of texts; mezzo train makes one of it");
+    TORCH_CHECK_VALUE(
+        name.empty() || name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification"),
+        (folder / "config.json").string(), ": it is a ", name,
+        ", so no trained classifier of texts or words; mezzo train makes one of it");
     TORCH_CHECK_VALUE(false, (folder / "model.safetensors").string(), ": has no ", loaded.initialised.front(),
                       ", so it is no trained classifier; mezzo train makes one of it");
   }
@@ -91,8 +93,9 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
   model_->to(device_);
 }
 
-at::Tensor ModelSession::run(const TextSpans& rows) {
-  const auto tokenized = text::tokenize(*tokenizer_, rows.texts, rows.text_pairs, max_length_);
+ModelSession::Result ModelSession::run(const TextSpans& rows) {
+  auto tokenized = rows.words.empty() ? text::tokenize(*tokenizer_, rows.texts, rows.text_pairs, max_length_)
+                                      : text::tokenize(*tokenizer_, rows.words, max_length_);
   text::check_has_tokens(tokenized, [&](int64_t row) { return fmt::format("text {}", num_texts_ + row + 1); });
   num_cut_ += tokenized.truncated;
   num_texts_ += static_cast<int64_t>(rows.texts.size());
@@ -105,7 +108,7 @@ at::Tensor ModelSession::run(const TextSpans& rows) {
     group_->all_reduce_sum(outputs);
   }
   check_finite(outputs);
-  return outputs;
+  return {std::move(outputs), std::move(tokenized)};
 }
 
 void ModelSession::check_finite(const at::Tensor& outputs) const {

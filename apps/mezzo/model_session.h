@@ -38,10 +38,14 @@ class ModelSession {
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
   ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
 
-  /// The model's outputs, float32: a row for each text or pair. `rows` must not be empty.
+  struct Result {
+    at::Tensor outputs;          ///< as predict_outputs() gives them
+    text::TokenizedTexts texts;  ///< what the model has read
+  };
+  /// Runs the model on texts, pairs or words, at least one.
   /// @throws c10::Error  naming the first text of all so far whose outputs are inf or NaN:
   /// nothing can be told from them.
-  at::Tensor run(const TextSpans& rows);
+  Result run(const TextSpans& rows);
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;
   const text::Task& task() const { return *task_; }

@@ -32,6 +32,20 @@ Json to_json(std::monostate) { return nullptr; }
 Json to_json(double value) { return value; }
 Json to_json(const std::string& value) { return value; }
 Json to_json(const std::vector<std::string>& values) { return values; }
+Json to_json(const std::vector<std::optional<std::string>>& values) {
+  auto json = Json::array();
+  for (const auto& value : values) {
+    json.push_back(value ? Json(*value) : Json());
+  }
+  return json;
+}
+Json to_json(const std::vector<text::EntityPrediction>& entities) {
+  auto json = Json::array();
+  for (const auto& [entity_group, score, word, start, end] : entities) {
+    json.push_back({{"entity_group", entity_group}, {"score", score}, {"word", word}, {"start", start}, {"end", end}});
+  }
+  return json;
+}
 Json to_json(const std::vector<std::pair<std::string, double>>& values) {
   Json::object_t by_name;  // filled without a search for each of the names, which differ
   for (const auto& [name, value] : values) {
@@ -92,15 +106,20 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   if (!flags.output.empty() && is_main(group)) {
     file.emplace(flags.output);
   }
+  const bool has_words = session.task().head().rows == text::RowsPer::kToken;
   const auto predict = [&](const TextSpans& rows) {
-    const auto outputs = session.run(rows);
+    const auto [outputs, texts] = session.run(rows);
     if (!is_main(group)) {
       return;
     }
     constexpr int64_t kTextsAtATime = 64;  // whose scores are kept by name
     for (int64_t begin = 0; begin < outputs.size(0); begin += kTextsAtATime) {
       const auto some = outputs.narrow(0, begin, std::min(kTextsAtATime, outputs.size(0) - begin));
-      const auto predictions = session.task().predictions(some, flags.options);
+      const TextSpans of_some = rows.subspan(begin, some.size(0));
+      const text::WordsOfTexts words{
+          of_some.texts, of_some.words,
+          has_words ? std::span(texts.word_ids).subspan(begin, some.size(0)) : std::span<const std::vector<int32_t>>()};
+      const auto predictions = session.task().predictions(some, words, flags.options);
       for (int64_t i = 0; i < some.size(0); ++i) {
         const auto line = to_line(rows, begin + i, predictions[i], flags.logits ? some[i] : at::Tensor());
         file ? file->write(line) : text::write_stdout(line);
@@ -108,10 +127,12 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
     }
     text::flush_stdout();
   };
-  if (flags.text) {
+  if (flags.text && has_words) {
+    use_lines({&*flags.text, 1}, has_words, predict);
+  } else if (flags.text) {
     predict({{&*flags.text, 1}, flags.text_pair ? std::span(&*flags.text_pair, 1) : std::span<const std::string>()});
   } else {
-    for_each_chunk(flags.data, flags.columns, is_main(group), predict);
+    for_each_chunk(flags.data, flags.columns, has_words, is_main(group), predict);
   }
   session.report_cut_texts();
   if (file) {
@@ -127,7 +148,7 @@ Run add_predict(CLI::App& app) {
   flags->model.add_to(app);
   app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
   app.add_option("--text-pair", flags->text_pair, "the second text of a pair, of which --text is the first");
-  app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line");
+  app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, .conll, or .txt with one a line");
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");

@@ -9,6 +9,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
+#include <utility>
+
+#include "mezzo/text/data/split_words.h"
 
 namespace mezzo::app {
 namespace {
@@ -88,18 +91,31 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
   }
 }
 
+void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const TextSpans&)>& use) {
+  std::vector<std::string> texts;
+  std::vector<std::vector<std::string>> split;
+  if (!words) return use({lines});
+  for (const std::string& line : lines) {
+    auto [text, words_of_text] = text::split_words(line);
+    texts.push_back(std::move(text));
+    split.push_back(std::move(words_of_text));
+  }
+  use({.texts = texts, .words = split});
+}
+
 void for_each_chunk(const std::filesystem::path& data,
                     const text::ColumnNames& columns,
+                    bool words,
                     bool warns,
                     const std::function<void(const TextSpans&)>& use) {
   constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
   if (!data.empty()) {
     const auto rows =
-        text::load_rows(data, text::LoadRowsOptions().label_kind(text::LabelKind::kNone).columns(columns));
+        text::load_rows(data, text::LoadRowsOptions().label_kind(text::LabelKind::kNone).columns(columns).words(words));
     if (warns) {
       warn_of_invalid_utf8(rows);
     }
-    const TextSpans all{rows.texts, rows.text_pairs};
+    const TextSpans all{rows.texts, rows.text_pairs, rows.words};
     for (size_t begin = 0; begin < all.texts.size(); begin += kRows) {
       use(all.subspan(begin, std::min(kRows, all.texts.size() - begin)));
     }
@@ -107,7 +123,7 @@ void for_each_chunk(const std::filesystem::path& data,
   }
   LineReader lines(STDIN_FILENO);
   for (auto chunk = lines.next(kLines); !chunk.empty(); chunk = lines.next(kLines)) {
-    use({chunk, {}});
+    use_lines(chunk, words, use);
   }
 }
 

@@ -15,10 +15,12 @@ namespace mezzo::app {
 /// Rows of texts, or of pairs of texts, which live elsewhere.
 struct TextSpans {
   std::span<const std::string> texts;
-  std::span<const std::string> text_pairs;  ///< as many, or none where texts stand alone
+  std::span<const std::string> text_pairs = {};          ///< as many, or none where texts stand alone
+  std::span<const std::vector<std::string>> words = {};  ///< of each text; none where they are not wanted
 
   TextSpans subspan(size_t begin, size_t count) const {
-    return {texts.subspan(begin, count), text_pairs.empty() ? text_pairs : text_pairs.subspan(begin, count)};
+    return {texts.subspan(begin, count), text_pairs.empty() ? text_pairs : text_pairs.subspan(begin, count),
+            words.empty() ? words : words.subspan(begin, count)};
   }
 };
 
@@ -50,13 +52,18 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels);
 /// Says on stderr how many rows had bytes that are no UTF-8, if any.
 void warn_of_invalid_utf8(const text::LabeledRows& rows);
 
+/// Gives `lines` to `use`, with their words where these are wanted.
+void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const TextSpans&)>& use);
+
 /// Gives the rows of a file, or the texts of stdin (one a line), to `use`, in chunks, so that
 /// what is made of them need not be held for all. Texts of stdin are given as soon as no
 /// more of them are waiting.
 /// @param columns  of the file, without labels.
+/// @param words  whether words are wanted: see LoadRowsOptions.
 /// @param warns  of what is odd about the file: one of the ranks.
 void for_each_chunk(const std::filesystem::path& data,
                     const text::ColumnNames& columns,
+                    bool words,
                     bool warns,
                     const std::function<void(const TextSpans&)>& use);
 

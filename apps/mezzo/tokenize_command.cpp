@@ -51,7 +51,7 @@ int run_tokenize(const TokenizeFlags& flags) {
   }
   const auto tokenizer =
       flags.model.empty() ? text::Tokenizer::from_vocab(flags.vocab) : text::Tokenizer::from_pretrained(flags.model);
-  for_each_chunk(flags.data, flags.columns, /*warns=*/true, [&](const TextSpans& rows) {
+  for_each_chunk(flags.data, flags.columns, /*words=*/false, /*warns=*/true, [&](const TextSpans& rows) {
     fmt::memory_buffer lines;
     const bool are_pairs = !rows.text_pairs.empty();
     for (size_t i = 0; i < rows.texts.size(); ++i) {

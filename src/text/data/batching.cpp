@@ -1,6 +1,7 @@
 #include "mezzo/text/data/batching.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
@@ -121,7 +122,14 @@ PackedBatch collate(const TokenizedTexts& texts,
     case Batching::kPadded: options.pad_to = max_length; break;
   }
   PackedBatch batch = pack(ids, options, token_types);
-  if (texts.targets.defined()) {
+  if (texts.targets.defined() && !texts.word_ids.empty()) {
+    batch.targets = at::full({batch.input_ids.size(0)}, TokenizedTexts::kNoTarget, at::kLong);
+    const auto first = batch.cu_seqlens.accessor<int32_t, 1>(), count = batch.seqlens.accessor<int32_t, 1>();
+    for (int64_t b = 0; b < batch.size(); ++b) {
+      batch.targets.narrow(0, first[b], count[b])
+          .copy_(texts.targets[indices[static_cast<size_t>(b)]].narrow(0, 0, count[b]));
+    }
+  } else if (texts.targets.defined()) {
     batch.targets = texts.targets.index_select(0, at::tensor(at::ArrayRef<int64_t>(indices.data(), indices.size())));
   }
   return batch;

@@ -174,6 +174,21 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
                   unnamed.count, rows.labels.size(), rows.file, id, shown(labels.name(id)), place(rows, unnamed.row)));
 }
 
+void check_word_labels_differ(const LabeledRows& rows) {
+  const std::string* first = nullptr;
+  for (const RawLabel& label : rows.labels) {
+    const auto* names = std::get_if<std::vector<std::string>>(&label);
+    if (names == nullptr) return;  // which is refused by its row
+    for (const std::string& name : *names) {
+      if (first != nullptr && name != *first) return;
+      first = &name;
+    }
+  }
+  TORCH_CHECK_VALUE(first != nullptr, rows.file, ": no text has a word, so there is nothing to learn from");
+  TORCH_CHECK_VALUE(false, rows.file, ": all words have the same label, ", shown(*first),
+                    "; there must be different ones to learn from");
+}
+
 }  // namespace
 
 void check_has_text(const LabeledRows& rows) {
@@ -183,6 +198,7 @@ void check_has_text(const LabeledRows& rows) {
 }
 
 void check_labels_differ(const LabeledRows& rows) {
+  if (!rows.words.empty()) return check_word_labels_differ(rows);
   const bool one_label = std::ranges::all_of(rows.labels, [&](const RawLabel& l) { return l == rows.labels.front(); });
   TORCH_CHECK_VALUE(!one_label, rows.file,
                     rows.labels.size() == 1 ? ": its only text has the label " : ": all texts have the same label, ",

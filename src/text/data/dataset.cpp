@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -14,6 +15,8 @@
 #include <map>
 #include <set>
 #include <span>
+
+#include "mezzo/text/data/tokenized_texts.h"
 
 namespace mezzo::text {
 namespace {
@@ -154,8 +157,27 @@ at::Tensor label_flags(const LabeledRows& rows, const LabelMap& labels, std::str
   return flags;
 }
 
+at::Tensor word_label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
+  size_t most = 0;
+  for (size_t i = 0; i < rows.labels.size(); ++i) {
+    const auto* names = std::get_if<Names>(&rows.labels[i]);
+    check_label(rows, i, names != nullptr);
+    most = std::max(most, names->size());
+  }
+  const auto count = static_cast<int64_t>(rows.labels.size());
+  auto ids = at::full({count, static_cast<int64_t>(most)}, TokenizedTexts::kNoTarget, at::kInt);
+  for (size_t i = 0; i < rows.labels.size(); ++i) {
+    auto* id = ids.mutable_data_ptr<int32_t>() + i * most;
+    for (const std::string& name : std::get<Names>(rows.labels[i])) {
+      *id++ = static_cast<int32_t>(find_id(rows, i, name, labels, on_unknown_label));
+    }
+  }
+  return ids;
+}
+
 Dataset to_dataset(LabeledRows rows, at::Tensor targets) {
-  return {std::move(rows.texts), std::move(rows.text_pairs), std::move(targets), std::move(rows.lines)};
+  return {std::move(rows.texts), std::move(rows.text_pairs), std::move(targets), std::move(rows.lines),
+          std::move(rows.words)};
 }
 
 std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
@@ -172,6 +194,7 @@ std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_
     Dataset& part = i < total - second ? parts.first : parts.second;
     part.texts.push_back(std::move(dataset.texts[rows[i]]));
     if (!dataset.text_pairs.empty()) part.text_pairs.push_back(std::move(dataset.text_pairs[rows[i]]));
+    if (!dataset.words.empty()) part.words.push_back(std::move(dataset.words[rows[i]]));
     if (!dataset.lines.empty()) part.lines.push_back(dataset.lines[rows[i]]);
   }
   if (dataset.targets.defined()) {

@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "mezzo/text/data/dataset.h"
+#include "mezzo/text/data/split_words.h"
 #include "mezzo/text/words/nearest_name.h"
 #include "text/io/csv_reader.h"
 #include "text/io/json_reader.h"
@@ -62,19 +63,22 @@ struct Columns {
 };
 
 struct Row {
-  std::string text;
-  std::optional<std::string> text_pair;
-  RawLabel label;
+  std::string text = {};
+  std::optional<std::string> text_pair = {};
+  RawLabel label = {};
+  std::optional<std::vector<std::string>> words = {};  // in place of the text
 };
 
 /// Gathers the rows of one file and checks that they are of one kind.
 class RowCollector {
  public:
-  RowCollector(std::string file, const LoadRowsOptions& options) : options_(options), columns_(options) {
+  RowCollector(std::string file, const LoadRowsOptions& options)
+      : options_(options), columns_(options), has_words_(options.words() || options.label_kind() == LabelKind::kWords) {
     rows_.file = std::move(file);
   }
 
   bool full() const { return options_.limit() > 0 && size() >= options_.limit(); }
+  bool has_words() const { return has_words_; }
   bool has_labels() const { return label_kind() != LabelKind::kNone; }
   LabelKind label_kind() const { return options_.label_kind(); }
   const Columns& columns() const { return columns_; }
@@ -88,6 +92,7 @@ class RowCollector {
   void add(Row row, int64_t line) {
     check_label(row.label, line);
     check_pair(row.text_pair.has_value(), line);
+    if (has_words_) add_words(row, line);
     rows_.texts.push_back(std::move(row.text));
     if (row.text_pair) rows_.text_pairs.push_back(std::move(*row.text_pair));
     rows_.labels.push_back(std::move(row.label));
@@ -104,6 +109,7 @@ class RowCollector {
     };
     repair(row.text);
     if (row.text_pair) repair(*row.text_pair);
+    if (row.words) std::ranges::for_each(*row.words, repair);
     if (auto* name = std::get_if<std::string>(&row.label)) repair(*name);
     if (auto* names = std::get_if<std::vector<std::string>>(&row.label)) std::ranges::for_each(*names, repair);
     add(std::move(row), line);
@@ -117,6 +123,21 @@ class RowCollector {
 
  private:
   int64_t size() const { return static_cast<int64_t>(rows_.texts.size()); }
+
+  void add_words(Row& row, int64_t line) {
+    TORCH_CHECK_VALUE(!row.text_pair, where(line),
+                      "the row is a pair of texts, and words are labelled in single ones.");
+    if (row.words) {
+      row.text = join_words(*row.words);
+    } else {
+      row.words = split_words(row.text).words;
+    }
+    const auto* labels = std::get_if<std::vector<std::string>>(&row.label);
+    TORCH_CHECK_VALUE(labels == nullptr || labels->size() == row.words->size(), where(line), row.words->size(),
+                      row.words->size() == 1 ? " word" : " words", " but ", labels == nullptr ? 0 : labels->size(),
+                      labels != nullptr && labels->size() == 1 ? " label" : " labels", ". Give each word one.");
+    rows_.words.push_back(std::move(*row.words));
+  }
 
   void check_label(RawLabel& label, int64_t line) {
     const auto* name = std::get_if<std::string>(&label);
@@ -145,6 +166,7 @@ class RowCollector {
 
   const LoadRowsOptions& options_;
   const Columns columns_;
+  const bool has_words_;
   LabeledRows rows_;
   int64_t labeled_line_ = 0;  // the first with a label, and what kind that is
   size_t kind_ = 0;
@@ -179,6 +201,7 @@ std::string_view expectation(LabelKind kind) {
     case LabelKind::kClass: return "a string or an integer";
     case LabelKind::kSeveral: return "an array of strings";
     case LabelKind::kNumber: return "a number";
+    case LabelKind::kWords: return "an array of strings, one for each word";
   }
   return "";
 }
@@ -200,16 +223,24 @@ RawLabel label_set(std::vector<std::string> names, const std::string& where) {
   return names;
 }
 
-RawLabel json_labels(JsonReader& json, const std::string& where) {
-  std::vector<std::string> names;
+/// @param what  "labels" or "words"
+std::vector<std::string> json_strings(JsonReader& json, const std::string& what) {
+  std::vector<std::string> strings;
   json.begin_array();
   while (json.next_element()) {
     if (json.peek() != JsonReader::Type::kString) {
-      json.fail("one of the labels is " + to_string(json.peek()) + ", not a string");
+      json.fail("one of the " + what + " is " + to_string(json.peek()) + ", not a string");
     }
-    names.push_back(json.string());
+    strings.push_back(json.string());
   }
-  return label_set(std::move(names), where);
+  return strings;
+}
+
+/// The names of words, as they stand there.
+RawLabel word_labels(std::vector<std::string> names, const std::string& where) {
+  TORCH_CHECK_VALUE(std::ranges::find(names, "") == names.end(), where,
+                    "one of the labels is an empty string. Name it; words of no entity are labelled O.");
+  return names;
 }
 
 RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) {
@@ -219,13 +250,16 @@ RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) 
     json.skip();
     return std::monostate();
   }
-  if (kind == LabelKind::kSeveral && type == Type::kArray) return json_labels(json, where);
+  if (kind == LabelKind::kSeveral && type == Type::kArray) return label_set(json_strings(json, "labels"), where);
+  if (kind == LabelKind::kWords && type == Type::kArray) return word_labels(json_strings(json, "labels"), where);
   if (kind == LabelKind::kNumber && type == Type::kNumber) return number_label(json.number(), where);
   if (kind == LabelKind::kClass && type == Type::kString) return json.string();
   if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), where);
   const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
   json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
-                        are_several ? "; several labels a text need --task multi_label_classification" : ""));
+                        are_several ? "; several labels a text need --task multi_label_classification, labels of words "
+                                      "--task token_classification"
+                                    : ""));
 }
 
 class JsonRows {
@@ -262,7 +296,7 @@ class JsonRows {
     } else if (type == JsonReader::Type::kObject) {
       read_object();
     } else if (type == JsonReader::Type::kString && !rows_.has_labels()) {
-      row_.text = json_.string();
+      read_text("text");
     } else {
       json_.fail("the row is " + to_string(type) + R"(, not [text, label] or {"text": …, "label": …})");
     }
@@ -270,12 +304,25 @@ class JsonRows {
     is_in_row_ = false;
   }
 
+  /// @param what  its key
+  void read_text(const std::string& what) {
+    const bool is_array = json_.peek() == JsonReader::Type::kArray;
+    if (rows_.has_words() && is_array) {
+      row_.words = json_strings(json_, "words");
+    } else if (rows_.label_kind() == LabelKind::kWords) {
+      json_.fail("the " + what + " is " + to_string(json_.peek()) +
+                 ", not an array of words, which --task token_classification labels");
+    } else {
+      row_.text = json_text(json_, what);
+    }
+  }
+
   void read_pair() {
     const Column& pair = rows_.columns().text_pair;
     if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
     if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
-    row_.text = json_text(json_, "text");
+    read_text("text");
     if (!json_.next_element()) return;
     row_.label = json_label(json_, rows_.label_kind(), where());
     if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
@@ -292,7 +339,7 @@ class JsonRows {
     for (std::string key; json_.next_key(key);) {
       if (key == columns.text.name) {
         take(has_text, key);
-        row_.text = json_text(json_, key);
+        read_text(key);
       } else if (key == columns.text_pair.name) {
         take(has_pair, key);
         if (json_.peek() == JsonReader::Type::kNull && !columns.text_pair.is_required) {
@@ -355,9 +402,49 @@ void read_txt(TextInput& input, RowCollector& rows) {
   TORCH_CHECK_VALUE(!rows.has_labels(), rows.where(1),
                     "a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
   for_each_line(input, [&](std::string line, int64_t number) {
-    rows.add_bytes({.text = std::move(line), .text_pair = {}, .label = {}}, number);
+    rows.add_bytes({.text = std::move(line)}, number);
     return !rows.full();
   });
+}
+
+/// The columns of a line, with white space between them.
+std::vector<std::string> columns_of(std::string_view line) {
+  constexpr std::string_view kSpace = " \t\r\v\f";
+  std::vector<std::string> columns;
+  for (size_t begin = line.find_first_not_of(kSpace); begin != line.npos;) {
+    const size_t end = std::min(line.find_first_of(kSpace, begin), line.size());
+    columns.emplace_back(line.substr(begin, end - begin));
+    begin = line.find_first_not_of(kSpace, end);
+  }
+  return columns;
+}
+
+void read_conll(TextInput& input, RowCollector& rows) {
+  TORCH_CHECK_VALUE(rows.has_words(), rows.between(1),
+                    "a .conll file has labels of words, which --task token_classification is for.");
+  std::vector<std::string> words, labels;
+  int64_t first_line = 0;
+  const auto end_row = [&] {
+    if (words.empty()) return;
+    Row row{.words = std::exchange(words, {})};
+    if (rows.has_labels()) row.label = std::exchange(labels, {});
+    rows.add_bytes(std::move(row), first_line);
+  };
+  for_each_line(input, [&](const std::string& line, int64_t number) {
+    auto columns = columns_of(line);
+    if (columns.empty()) {
+      end_row();
+      return !rows.full();
+    }
+    if (columns.front() == "-DOCSTART-") return true;
+    if (words.empty()) first_line = number;
+    TORCH_CHECK_VALUE(!rows.has_labels() || columns.size() > 1, rows.where(number),
+                      "the line has a word alone. Put its label into the last column.");
+    words.push_back(std::move(columns.front()));
+    if (rows.has_labels()) labels.push_back(std::move(columns.back()));
+    return true;
+  });
+  if (!rows.full()) end_row();
 }
 
 struct CsvColumns {
@@ -405,6 +492,8 @@ void read_csv(
   CsvReader csv(input, delimiter, [&](int64_t line, const std::string& found) {
     TORCH_CHECK_VALUE(false, file, ":", line, ": ", found, ".");
   });
+  TORCH_CHECK_VALUE(rows.label_kind() != LabelKind::kWords, rows.between(1),
+                    "a cell holds no labels of words. Use .conll, .json or .jsonl.");
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
   const CsvColumns columns = csv_columns(fields, fmt::format("{}:{}: ", file, csv.line()), rows.columns());
@@ -453,9 +542,9 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
   options.columns().validate(options.label_kind() != LabelKind::kNone);
   std::string kind = path.extension().string();
   std::ranges::transform(kind, kind.begin(), [](unsigned char c) { return std::tolower(c); });
-  constexpr std::string_view kKinds[] = {".json", ".jsonl", ".csv", ".tsv", ".txt"};
+  constexpr std::string_view kKinds[] = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".conll"};
   TORCH_CHECK_VALUE(std::ranges::find(kKinds, kind) != std::end(kKinds), file,
-                    ": a data file must be named .json, .jsonl, .csv, .tsv or .txt.");
+                    ": a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll.");
   TextInput input = TextInput::open(path);
   begin_text(input, file);
   RowCollector rows(file, options);
@@ -465,6 +554,8 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
     read_jsonl(input, rows);
   } else if (kind == ".txt") {
     read_txt(input, rows);
+  } else if (kind == ".conll") {
+    read_conll(input, rows);
   } else {
     read_csv(input, kind == ".tsv" ? '\t' : ',', options, rows, file);
   }

@@ -1,6 +1,7 @@
 #include "mezzo/text/data/tokenized_texts.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -40,6 +41,58 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
     tokenized.token_types[i].resize(tokenized.ids[i].size());  // zeros, where a text has no other
   }
   return tokenized;
+}
+
+TokenizedTexts tokenize(const Tokenizer& tokenizer,
+                        std::span<const std::vector<std::string>> words,
+                        int64_t max_length) {
+  constexpr int64_t kTextsPerTask = 64;
+  TokenizedTexts tokenized;
+  tokenized.ids.resize(words.size());
+  tokenized.word_ids.resize(words.size());
+  std::atomic<int64_t> truncated = 0;
+  at::parallel_for(0, static_cast<int64_t>(words.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      Encoding encoding = tokenizer.encode_words(words[i], max_length);
+      tokenized.ids[i] = std::move(encoding.input_ids);
+      tokenized.word_ids[i] = std::move(encoding.word_ids);
+      truncated += encoding.truncated;
+    }
+  });
+  tokenized.truncated = truncated;
+  return tokenized;
+}
+
+void set_targets(TokenizedTexts& texts, const at::Tensor& targets) {
+  if (texts.word_ids.empty()) {
+    texts.targets = targets;
+    return;
+  }
+  size_t longest = 0;
+  for (const auto& ids : texts.ids) longest = std::max(longest, ids.size());
+  const auto count = static_cast<int64_t>(texts.ids.size());
+  texts.targets = at::full({count, static_cast<int64_t>(longest)}, TokenizedTexts::kNoTarget, at::kInt);
+  auto of_tokens = texts.targets.accessor<int32_t, 2>();
+  const auto of_words = targets.accessor<int32_t, 2>();
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t last = -1;
+    const auto& words = texts.word_ids[i];
+    for (size_t token = 0; token < words.size(); ++token) {
+      if (words[token] >= 0 && words[token] != last)
+        of_tokens[i][static_cast<int64_t>(token)] = of_words[i][words[token]];
+      last = words[token];
+    }
+  }
+}
+
+int64_t TokenizedTexts::count_targets(std::span<const int64_t> indices) const {
+  if (word_ids.empty() || !targets.defined()) return std::ssize(indices);
+  int64_t count = 0;
+  const auto of_tokens = targets.accessor<int32_t, 2>();
+  for (const int64_t index : indices) {
+    for (int64_t token = 0; token < targets.size(1); ++token) count += of_tokens[index][token] != kNoTarget;
+  }
+  return count;
 }
 
 void check_has_tokens(const TokenizedTexts& texts, const std::function<std::string(int64_t)>& place) {

@@ -37,7 +37,7 @@ nlohmann::ordered_json bert_fields(const BertConfig& config, std::string_view cl
       {"layer_norm_eps", config.layer_norm_eps},
       {"pad_token_id", config.pad_token_id},
       {"position_embedding_type", "absolute"},
-      {"problem_type", config.problem_type},
+      {"problem_type", problem_type_field(config.problem_type)},
       {"dtype", "float32"},
   };
   add_common_fields(json, config);

@@ -63,7 +63,7 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   expect("add_cross_attention", false);
   expect("is_encoder_decoder", false);
   expect("pruned_heads", nlohmann::json::object());
-  read_one_of("problem_type", config.problem_type, problem_type_names());
+  read_one_of("problem_type", config.problem_type, problem_type_names(/*of_config=*/true));
   read("vocab_size", config.vocab_size, 1);
   read(names.hidden_size, config.hidden_size, 1);
   read(names.num_hidden_layers, config.num_hidden_layers, 1);
@@ -155,6 +155,11 @@ std::string architecture(std::string_view family, std::string_view problem_type)
   TORCH_CHECK_VALUE(type != kProblemTypes.end(), "problem_type is \"", problem_type,
                     "\", mezzo runs: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
   return fmt::format("{}{}", family, type->architecture);
+}
+
+nlohmann::ordered_json problem_type_field(std::string_view problem_type) {
+  const auto type = std::ranges::find(kProblemTypes, problem_type, &ProblemType::name);
+  return type != kProblemTypes.end() && type->is_in_config ? nlohmann::ordered_json(problem_type) : nullptr;
 }
 
 void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) {

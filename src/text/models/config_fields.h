@@ -60,6 +60,9 @@ class ConfigFields {
 /// @throws c10::ValueError  for a problem type that there is no Task for.
 std::string architecture(std::string_view family, std::string_view problem_type);
 
+/// problem_type of config.json, null where the architecture tells it.
+nlohmann::ordered_json problem_type_field(std::string_view problem_type);
+
 /// What every family's file ends with: other_token_ids; id2label and label2id, as transformers writes
 /// them, nothing where there are no names.
 void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config);

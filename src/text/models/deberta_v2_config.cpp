@@ -137,7 +137,7 @@ void DebertaV2Config::save(const std::filesystem::path& config_json) const {
       {"pooler_hidden_size", hidden_size},
       {"cls_dropout", cls_dropout < 0 ? Json() : Json(cls_dropout)},
       {"legacy", legacy},
-      {"problem_type", problem_type},
+      {"problem_type", problem_type_field(problem_type)},
       {"dtype", "float32"},
   };
   if (embedding_size > 0) {

@@ -71,7 +71,7 @@ void DistilBertConfig::save(const std::filesystem::path& config_json) const {
       {"sinusoidal_pos_embds", sinusoidal_pos_embds},
       {"initializer_range", initializer_range},
       {"pad_token_id", pad_token_id},
-      {"problem_type", problem_type},
+      {"problem_type", problem_type_field(problem_type)},
       {"dtype", "float32"},
   };
   add_common_fields(json, *this);

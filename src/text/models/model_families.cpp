@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "text/models/problem_types.h"
+
 namespace mezzo::text {
 namespace {
 
@@ -34,6 +36,9 @@ std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path&
   fields.read_one_of("model_type", model_type, known);
   auto config = family_of(model_type).read_config(fields);
   config->first_architecture = fields.first_architecture();
+  for (const ProblemType& type : kProblemTypes) {
+    if (!type.is_in_config && config->first_architecture.ends_with(type.architecture)) config->problem_type = type.name;
+  }
   return config;
 }
 

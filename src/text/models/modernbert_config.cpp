@@ -162,7 +162,7 @@ void ModernBertConfig::save(const std::filesystem::path& config_json) const {
       {"initializer_range", initializer_range},
       {"initializer_cutoff_factor", initializer_cutoff_factor},
       {"pad_token_id", pad_token_id},
-      {"problem_type", problem_type},
+      {"problem_type", problem_type_field(problem_type)},
       {"dtype", "float32"},
   };
   // Releases of transformers before 5 know these instead of rope_parameters and layer_types.

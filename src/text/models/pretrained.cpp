@@ -71,17 +71,18 @@ bool is_of_another_task(const ModelConfig& config, RowsPer rows) {
          !name.ends_with(rows == RowsPer::kText ? "ForSequenceClassification" : "ForTokenClassification");
 }
 
-bool is_of_head(const ModelConfig& config, std::string_view parameter) {
-  const std::string_view head = config.head_prefix();
+bool is_of_head(const ModelConfig& config, RowsPer rows, std::string_view parameter) {
+  const std::string_view head = rows == RowsPer::kToken ? "classifier" : config.head_prefix();
   return parameter.starts_with(head) && parameter.substr(head.size()).starts_with('.');
 }
 
 }  // namespace
 
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
-  if (is_of_another_task(config, RowsPer::kText)) return false;
+  const RowsPer rows = config.problem_type == "token_classification" ? RowsPer::kToken : RowsPer::kText;
+  if (is_of_another_task(config, rows)) return false;
   const auto names = SafetensorsReader(weights_path(folder)).names();
-  return std::ranges::any_of(names, [&](const std::string& name) { return is_of_head(config, name); });
+  return std::ranges::any_of(names, [&](const std::string& name) { return is_of_head(config, rows, name); });
 }
 
 namespace {
@@ -113,7 +114,7 @@ LoadedWeights load(ModelForTask& model,
   LoadedWeights loaded;
   for (auto& item : parameters) {
     const auto found = stored.find(item.key());
-    if (found == stored.end() || (!has_our_head && is_of_head(model.config(), item.key()))) {
+    if (found == stored.end() || (!has_our_head && is_of_head(model.config(), model.head().rows, item.key()))) {
       TORCH_CHECK_VALUE(may_be_missing(model, item.key()), path.string(), ": has no tensor ", item.key(),
                         ", which config.json calls for", of_another_family(model, has_encoder));
       loaded.initialised.push_back(item.key());
@@ -123,7 +124,8 @@ LoadedWeights load(ModelForTask& model,
     TORCH_CHECK_VALUE(tensor.sizes() == item.value().sizes() && at::isFloatingType(tensor.scalar_type()), path.string(),
                       ": ", found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
                       item.value().sizes(),
-                      is_of_head(model.config(), item.key()) ? " (one row a label of the data)" : " by config.json");
+                      is_of_head(model.config(), model.head().rows, item.key()) ? " (one row a label of the data)"
+                                                                                : " by config.json");
     take(item.value(), tensor, [&] { file.release(found->second); });
     stored.erase(found);
   }

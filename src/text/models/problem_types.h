@@ -7,19 +7,22 @@
 namespace mezzo::text {
 
 struct ProblemType {
-  std::string_view name;          ///< in config.json
+  std::string_view name;
   std::string_view architecture;  ///< what ends the name of transformers' class: "Bert" + this
+  bool is_in_config = true;       ///< whether config.json has it as problem_type, which tells those of texts apart
 };
 
 /// Those that there is a Task for, which make_task() makes.
-constexpr std::array<ProblemType, 3> kProblemTypes = {{{"single_label_classification", "ForSequenceClassification"},
+constexpr std::array<ProblemType, 4> kProblemTypes = {{{"single_label_classification", "ForSequenceClassification"},
                                                        {"multi_label_classification", "ForSequenceClassification"},
-                                                       {"regression", "ForSequenceClassification"}}};
+                                                       {"regression", "ForSequenceClassification"},
+                                                       {"token_classification", "ForTokenClassification", false}}};
 
-inline std::vector<std::string_view> problem_type_names() {
+/// @param of_config  leaves out those that config.json has not.
+inline std::vector<std::string_view> problem_type_names(bool of_config = false) {
   std::vector<std::string_view> names;
   for (const ProblemType& type : kProblemTypes) {
-    names.push_back(type.name);
+    if (type.is_in_config || !of_config) names.push_back(type.name);
   }
   return names;
 }

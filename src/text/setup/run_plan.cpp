@@ -31,6 +31,14 @@ int64_t RunPlan::samples(const TokenizedTexts& texts, int64_t step) const {
   return count;
 }
 
+int64_t RunPlan::targets(const TokenizedTexts& texts, int64_t step) const {
+  int64_t count = 0;
+  for (const auto& batch : batches_of(texts, step)) {
+    count += texts.count_targets(batch);
+  }
+  return std::max<int64_t>(count, 1);  // of words that have no token there may be none
+}
+
 /// By rows, every `ranks`-th text, as torch's DistributedSampler deals them.
 std::vector<int64_t> RunPlan::share_of(const std::vector<int64_t>& batch, const TokenizedTexts& texts) const {
   std::vector<int64_t> share;

@@ -34,6 +34,8 @@ struct RunPlan {
 
   /// Texts of all ranks in step `step`, counted from 0.
   int64_t samples(const TokenizedTexts& texts, int64_t step) const;
+  /// Targets of all ranks in that step, of which its loss is the mean; one at least.
+  int64_t targets(const TokenizedTexts& texts, int64_t step) const;
   /// This rank's micro-batches of that step.
   std::vector<MicroBatch> micro_batches(const TokenizedTexts& texts, int64_t step) const;
   double epochs_after(int64_t steps) const { return static_cast<double>(steps) / static_cast<double>(steps_per_epoch); }

@@ -158,11 +158,13 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config,
                                 const Tokenizer& tokenizer,
                                 const Dataset& dataset,
                                 const std::filesystem::path& file) {
-  TokenizedTexts texts = tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length);
+  TokenizedTexts texts = dataset.words.empty()
+                             ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length)
+                             : tokenize(tokenizer, dataset.words, config.max_length);
   check_has_tokens(texts, [&](int64_t row) {
     return fmt::format("{}:{}", (file.empty() ? config.train : file).string(), dataset.lines.at(row));
   });
-  texts.targets = dataset.targets;
+  set_targets(texts, dataset.targets);
   return texts;
 }
 

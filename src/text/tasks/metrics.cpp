@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "text/words/printable.h"
+#include "text/words/words.h"
 
 namespace mezzo::text {
 namespace {
@@ -89,10 +90,6 @@ ClassificationReport report_of(const std::vector<LabelCounts>& counts, std::vect
   return report;
 }
 
-size_t count_code_points(std::string_view text) {
-  return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-}
-
 /// A name in one cell of a table: of one line, and cut where it would push
 /// all columns off the screen.
 std::string as_cell(std::string_view name) {
@@ -168,6 +165,24 @@ ClassificationReport classification_report(std::span<const bool> y_true,
   return report;
 }
 
+ClassificationReport found_report(std::span<const int64_t> is,
+                                  std::span<const int64_t> predicted,
+                                  std::span<const int64_t> hits,
+                                  std::vector<std::string> names) {
+  TORCH_CHECK_VALUE(is.size() == names.size() && predicted.size() == names.size() && hits.size() == names.size(),
+                    "found_report: counts of ", is.size(), ", ", predicted.size(), " and ", hits.size(), " names for ",
+                    names.size());
+  std::vector<LabelCounts> counts;
+  LabelCounts all;
+  for (size_t i = 0; i < names.size(); ++i) {
+    counts.push_back({is[i], predicted[i], hits[i]});
+    all = {all.is + is[i], all.predicted + predicted[i], all.hits + hits[i]};
+  }
+  ClassificationReport report = report_of(counts, std::move(names));
+  report.several = {all.scores(), std::nullopt};
+  return report;
+}
+
 std::string ClassificationReport::to_text(int digits) const {
   TORCH_CHECK_VALUE(digits >= 0 && digits <= 100, "classification_report: digits must be from 0 to 100, got ", digits,
                     ".");
@@ -189,7 +204,7 @@ std::string ClassificationReport::to_text(int digits) const {
                   : fmt::format("\n{}  {:>9} {:>9} {:>9.{}f} {:>9}\n", align_right("accuracy", width), "", "", accuracy,
                                 digits, macro_avg.support);
   text += line("macro avg", macro_avg) + line("weighted avg", weighted_avg);
-  return several ? text + line("samples avg", several->samples_avg) : text;
+  return several && several->samples_avg ? text + line("samples avg", *several->samples_avg) : text;
 }
 
 }  // namespace mezzo::text

@@ -103,7 +103,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
   const double values[] = {report.several->micro_avg.f1,
                            report.macro_avg.f1,
                            report.weighted_avg.f1,
-                           report.several->samples_avg.f1,
+                           report.several->samples_avg->f1,
                            report.accuracy,
                            is.ne(predicted).to(at::kDouble).mean().item<double>(),
                            roc_auc,
@@ -127,6 +127,7 @@ std::shared_ptr<const Task> MultiLabelClassification::tuned(const at::Tensor& ou
 }
 
 std::vector<Prediction> MultiLabelClassification::predictions(const at::Tensor& outputs,
+                                                              const WordsOfTexts&,
                                                               const PredictionOptions& options) const {
   TORCH_CHECK_VALUE(options.min_score == 0,
                     "--min-score is of single labels; of several, label_thresholds of config.json decide");

@@ -71,7 +71,9 @@ Evaluation Regression::evaluate(const at::Tensor& outputs, const at::Tensor& tar
   return evaluation;
 }
 
-std::vector<Prediction> Regression::predictions(const at::Tensor& outputs, const PredictionOptions& options) const {
+std::vector<Prediction> Regression::predictions(const at::Tensor& outputs,
+                                                const WordsOfTexts&,
+                                                const PredictionOptions& options) const {
   TORCH_CHECK_VALUE(options == PredictionOptions(),
                     "--min-score and --top-k are of labels; the model is trained for regression");
   std::vector<Prediction> predictions;

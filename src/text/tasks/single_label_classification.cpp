@@ -1,12 +1,8 @@
 #include "mezzo/text/tasks/single_label_classification.h"
 
-#include <ATen/core/Reduction.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/log_softmax.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/softmax.h>
 #include <fmt/format.h>
 
@@ -17,9 +13,9 @@
 #include <span>
 #include <utility>
 
-#include "amp/cross_entropy.h"
 #include "mezzo/text/tasks/scores.h"
 #include "text/tasks/elements.h"
+#include "text/tasks/softmax_loss.h"
 
 namespace mezzo::text {
 namespace {
@@ -62,17 +58,6 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
   scores.log_loss /= static_cast<double>(rows);
   scores.calibration_error = expected_calibration_error(confidences, {is_right.get(), rows});
   return scores;
-}
-
-/// -(1 - p)^gamma log(p) of each row, p the probability of its target. Of 1 - p the logarithm is taken from the other
-/// labels' outputs, so that neither p near 1 nor a gamma below 1 spoils value or gradient.
-/// @param outputs  [B, labels]
-at::Tensor focal_losses(const at::Tensor& outputs, const at::Tensor& targets, double gamma) {
-  const auto log_p = at::log_softmax(outputs, 1);
-  const auto is_target = at::arange(outputs.size(1), targets.options()).eq(targets.unsqueeze(1));
-  const auto log_right = log_p.masked_fill(is_target.logical_not(), 0).sum(1);
-  const auto log_wrong = at::logsumexp(log_p.masked_fill(is_target, -std::numeric_limits<double>::infinity()), 1);
-  return -log_right * at::exp(gamma * log_wrong);
 }
 
 /// Log loss is convex in 1 / temperature, and its slope rises through 0 at the least.
@@ -130,15 +115,7 @@ std::shared_ptr<const Task> SingleLabelClassification::with_loss(const LossOptio
 }
 
 at::Tensor SingleLabelClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
-  const LossOptions& options = loss_options();
-  if (options == LossOptions()) return cross_entropy_of_labels(outputs, batch.targets, at::Reduction::Sum);
-  if (options.focal_gamma > 0) {
-    const auto losses = focal_losses(outputs.to(at::kFloat), batch.targets, options.focal_gamma);
-    return class_weights().defined() ? (losses * class_weights().index_select(0, batch.targets)).sum() : losses.sum();
-  }
-  const std::optional<at::Tensor> weights = class_weights().defined() ? std::optional(class_weights()) : std::nullopt;
-  return at::cross_entropy_loss(outputs.to(at::kFloat), batch.targets, weights, at::Reduction::Sum,
-                                /*ignore_index=*/-100, options.label_smoothing);
+  return softmax_loss(outputs, batch.targets, loss_options(), class_weights());
 }
 
 Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
@@ -186,6 +163,7 @@ std::shared_ptr<const Task> SingleLabelClassification::tuned(const at::Tensor& o
 }
 
 std::vector<Prediction> SingleLabelClassification::predictions(const at::Tensor& outputs,
+                                                               const WordsOfTexts&,
                                                                const PredictionOptions& options) const {
   const auto scores = probabilities(outputs);
   const auto best = scores.argmax(1);

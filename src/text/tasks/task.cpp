@@ -11,6 +11,7 @@
 #include "mezzo/text/tasks/multi_label_classification.h"
 #include "mezzo/text/tasks/regression.h"
 #include "mezzo/text/tasks/single_label_classification.h"
+#include "mezzo/text/tasks/token_classification.h"
 #include "text/data/data_check.h"
 #include "text/models/problem_types.h"
 #include "text/words/known_value.h"
@@ -58,13 +59,15 @@ std::shared_ptr<const Task> Task::tuned(const at::Tensor&, const at::Tensor&) co
 
 static_assert(std::ranges::equal(kProblemTypes,
                                  std::array{SingleLabelClassification::kProblemType,
-                                            MultiLabelClassification::kProblemType, Regression::kProblemType},
+                                            MultiLabelClassification::kProblemType, Regression::kProblemType,
+                                            TokenClassification::kProblemType},
                                  {},
                                  &ProblemType::name));
 
 LabelKind label_kind(std::string_view problem_type) {
   if (problem_type == SingleLabelClassification::kProblemType) return LabelKind::kClass;
   if (problem_type == MultiLabelClassification::kProblemType) return LabelKind::kSeveral;
+  if (problem_type == TokenClassification::kProblemType) return LabelKind::kWords;
   TORCH_CHECK_VALUE(problem_type == Regression::kProblemType, "problem_type is \"", problem_type,
                     "\", mezzo runs: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
   return LabelKind::kNumber;
@@ -87,6 +90,8 @@ std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions
     case LabelKind::kSeveral:
       return std::make_shared<MultiLabelClassification>(labels(), options.metric, options.on_unknown_label);
     case LabelKind::kNumber: return std::make_shared<Regression>(options.metric);
+    case LabelKind::kWords:
+      return std::make_shared<TokenClassification>(labels(), options.metric, options.on_unknown_label);
     case LabelKind::kNone: break;
   }
   return nullptr;
@@ -100,6 +105,7 @@ std::shared_ptr<const Task> make_task(const ModelConfig& config) {
     case LabelKind::kSeveral:
       return std::make_shared<MultiLabelClassification>(labels(), "", "", config.label_thresholds);
     case LabelKind::kNumber: return std::make_shared<Regression>();
+    case LabelKind::kWords: return std::make_shared<TokenClassification>(labels());
     case LabelKind::kNone: break;
   }
   return nullptr;

@@ -195,6 +195,20 @@ Encoding BertTokenizer::encode(std::string_view text, std::string_view pair, int
   return encoding;
 }
 
+Encoding BertTokenizer::encode_words(std::span<const std::string> words, int64_t max_length) const {
+  constexpr size_t kAll = std::numeric_limits<size_t>::max();
+  const IdsOfWords of_words(words, text_budget(max_length, 2), impl_->spec.truncation_side,
+                            [&](const std::string& word, Ids& ids) { impl_->append_ids(word, kAll, ids); });
+  Encoding encoding{
+      .input_ids = {impl_->cls_id}, .token_type_ids = {}, .truncated = of_words.truncated, .word_ids = {-1}};
+  encoding.input_ids.insert(encoding.input_ids.end(), of_words.ids.begin(), of_words.ids.end());
+  encoding.word_ids.insert(encoding.word_ids.end(), of_words.word_ids.begin(), of_words.word_ids.end());
+  encoding.input_ids.push_back(impl_->sep_id);
+  encoding.word_ids.push_back(-1);
+  encoding.token_type_ids.assign(encoding.input_ids.size(), 0);
+  return encoding;
+}
+
 int32_t BertTokenizer::pad_id() const { return impl_->pad_id; }
 int32_t BertTokenizer::unk_id() const { return impl_->unk_id; }
 int32_t BertTokenizer::cls_id() const { return impl_->cls_id; }

@@ -25,15 +25,26 @@ std::string model_type(const JsonField& model) {
   return model.has("merges") ? "BPE" : model.has("continuing_subword_prefix") ? "WordPiece" : "Unigram";
 }
 
-std::unique_ptr<const TokenModel> read_model(const JsonField& model, PreTokenizerSequence& pre_tokenizer) {
+std::unique_ptr<const TokenModel> read_model(const JsonField& model,
+                                             PreTokenizerSequence& of_texts,
+                                             PreTokenizerSequence& of_words) {
   const std::string type = model_type(model);
   if (type == "BPE") {
-    const bool reads_bytes = Bpe::can_read_bytes(model) && pre_tokenizer.leave_bytes();
+    const bool reads_bytes = Bpe::can_read_bytes(model) && of_texts.leave_bytes() && of_words.leave_bytes();
     return std::make_unique<Bpe>(model, reads_bytes);
   }
   if (type == "Unigram") return std::make_unique<Unigram>(model);
   model.expect(type == "WordPiece", "BPE, Unigram or WordPiece");
   return std::make_unique<WordPieceModel>(model);
+}
+
+/// Makes steps that write bytes as characters put a space before a text.
+void begin_with_spaces(json& pre_tokenizer) {
+  if (!pre_tokenizer.is_object()) return;
+  if (pre_tokenizer.value("type", json()) == "ByteLevel") pre_tokenizer["add_prefix_space"] = true;
+  if (const auto steps = pre_tokenizer.find("pretokenizers"); steps != pre_tokenizer.end() && steps->is_array()) {
+    for (json& step : *steps) begin_with_spaces(step);
+  }
 }
 
 }  // namespace
@@ -43,7 +54,10 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
   const JsonField root(document_, source_, "");
   normalizer_ = NormalizerSequence(root["normalizer"]);
   pre_tokenizer_ = PreTokenizerSequence(root["pre_tokenizer"]);
-  model_ = read_model(root["model"], pre_tokenizer_);
+  json with_spaces = document_["pre_tokenizer"];
+  begin_with_spaces(with_spaces);
+  words_pre_tokenizer_ = PreTokenizerSequence(JsonField(with_spaces, source_, "pre_tokenizer"));
+  model_ = read_model(root["model"], pre_tokenizer_, words_pre_tokenizer_);
   tokens_ = model_->vocabulary();
   TORCH_CHECK_VALUE(!tokens_.empty(), source_, ": model.vocab has no token; fetch the file again");
 
@@ -83,7 +97,10 @@ class PipelineTokenizer::ModelSink : public WordSink {
 };
 
 /// Appends the ids of a text without special tokens. Stops early once there are more than `limit`.
-void PipelineTokenizer::append_ids(std::string_view text, size_t limit, std::vector<int32_t>& ids) const {
+void PipelineTokenizer::append_ids(std::string_view text,
+                                   const PreTokenizerSequence& pre_tokenizer,
+                                   size_t limit,
+                                   std::vector<int32_t>& ids) const {
   std::string repaired;
   if (find_invalid_utf8(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   ModelSink sink(*model_, limit, ids);
@@ -94,7 +111,7 @@ void PipelineTokenizer::append_ids(std::string_view text, size_t limit, std::vec
         ids.push_back(split.id);
       } else {
         const auto offset = static_cast<size_t>(split.text.data() - normalized.data());
-        pre_tokenizer_.split(split.text, bytes_behind(from_first, offset), sink);
+        pre_tokenizer.split(split.text, bytes_behind(from_first, offset), sink);
       }
     });
   };
@@ -117,7 +134,7 @@ Encoding PipelineTokenizer::encode(std::string_view text, int64_t max_length) co
   const size_t budget = text_budget(max_length, post_processor_.num_special(/*is_pair=*/false));
   const bool cuts_the_end = truncation_side_ == TruncationSide::kRight;
   std::vector<int32_t> ids;
-  append_ids(text, cuts_the_end ? budget : std::numeric_limits<size_t>::max(), ids);
+  append_ids(text, pre_tokenizer_, cuts_the_end ? budget : std::numeric_limits<size_t>::max(), ids);
   const bool truncated = truncate(ids, budget, truncation_side_);
   Encoding encoding = post_processor_.process(ids);
   encoding.truncated = truncated;
@@ -127,12 +144,20 @@ Encoding PipelineTokenizer::encode(std::string_view text, int64_t max_length) co
 Encoding PipelineTokenizer::encode(std::string_view text, std::string_view pair, int64_t max_length) const {
   const size_t budget = text_budget(max_length, post_processor_.num_special(/*is_pair=*/true));
   std::vector<int32_t> first, second;
-  append_ids(text, std::numeric_limits<size_t>::max(), first);
-  append_ids(pair, std::numeric_limits<size_t>::max(), second);
+  append_ids(text, pre_tokenizer_, std::numeric_limits<size_t>::max(), first);
+  append_ids(pair, pre_tokenizer_, std::numeric_limits<size_t>::max(), second);
   const bool truncated = truncate(first, second, budget, truncation_side_);
   Encoding encoding = post_processor_.process(first, second);
   encoding.truncated = truncated;
   return encoding;
+}
+
+Encoding PipelineTokenizer::encode_words(std::span<const std::string> words, int64_t max_length) const {
+  constexpr size_t kAll = std::numeric_limits<size_t>::max();
+  const size_t budget = text_budget(max_length, post_processor_.num_special(/*is_pair=*/false));
+  return post_processor_.process(IdsOfWords(words, budget, truncation_side_, [&](const std::string& word, auto& ids) {
+    append_ids(word, words_pre_tokenizer_, kAll, ids);
+  }));
 }
 
 const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }

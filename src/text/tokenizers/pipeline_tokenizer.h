@@ -40,6 +40,7 @@ class PipelineTokenizer : public Tokenizer {
 
   Encoding encode(std::string_view text, int64_t max_length = 0) const override;
   Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const override;
+  Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const override;
   int64_t vocab_size() const override { return int64_t{tokens_.back().second} + 1; }
   int64_t model_max_length() const override { return model_max_length_; }
   int32_t pad_id() const override { return pad_id_; }
@@ -48,12 +49,15 @@ class PipelineTokenizer : public Tokenizer {
 
  private:
   class ModelSink;
-  void append_ids(std::string_view text, size_t limit, std::vector<int32_t>& ids) const;
+  void append_ids(std::string_view text,
+                  const PreTokenizerSequence& pre_tokenizer,
+                  size_t limit,
+                  std::vector<int32_t>& ids) const;
 
   std::string source_;
   nlohmann::json document_, config_;  // without vocabulary and added tokens
   NormalizerSequence normalizer_;
-  PreTokenizerSequence pre_tokenizer_;
+  PreTokenizerSequence pre_tokenizer_, words_pre_tokenizer_;  // the latter for encode_words()
   std::unique_ptr<const TokenModel> model_;
   std::vector<std::pair<std::string, int32_t>> tokens_;  // vocabulary and added tokens, ascending by id
   AddedVocabulary added_;

@@ -127,6 +127,19 @@ PostProcessor::Template PostProcessor::read_template(const JsonField& pieces,
   return result;
 }
 
+Encoding PostProcessor::process(const IdsOfWords& words) const {
+  Encoding encoding = process(words.ids);
+  encoding.truncated = words.truncated;
+  for (const Piece& piece : single_) {
+    if (piece.sequence < 0) {
+      encoding.word_ids.insert(encoding.word_ids.end(), piece.ids.size(), -1);
+    } else {
+      encoding.word_ids.insert(encoding.word_ids.end(), words.word_ids.begin(), words.word_ids.end());
+    }
+  }
+  return encoding;
+}
+
 Encoding PostProcessor::fill(const Template& pieces, const Texts& texts) {
   Encoding encoding;
   size_t size = 0;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "mezzo/text/tokenizers/tokenizer.h"
@@ -21,6 +23,24 @@ bool truncate(std::vector<int32_t>& ids, size_t budget, TruncationSide side);
 /// it fits into half; the odd token goes to the longer, the second of equals.
 bool truncate(std::vector<int32_t>& first, std::vector<int32_t>& second, size_t budget, TruncationSide side);
 
+/// The ids of words, and of each id the word that it is of.
+struct IdsOfWords {
+  std::vector<int32_t> ids, word_ids;
+
+  /// @param append_ids  appends those of a word, given at most how many are of use.
+  /// @param budget  that are wanted; where the end is cut off, no words are looked at for more.
+  template <class AppendIds>
+  IdsOfWords(std::span<const std::string> words, size_t budget, TruncationSide side, AppendIds&& append_ids) {
+    for (size_t i = 0; i < words.size() && (side == TruncationSide::kLeft || ids.size() <= budget); ++i) {
+      append_ids(words[i], ids);
+      word_ids.resize(ids.size(), static_cast<int32_t>(i));
+    }
+    truncated = truncate(ids, budget, side);
+    truncate(word_ids, budget, side);
+  }
+  bool truncated = false;
+};
+
 /// Puts special tokens around the ids of one text or two: the section "post_processor" of tokenizer.json.
 class PostProcessor {
  public:
@@ -30,6 +50,8 @@ class PostProcessor {
   /// @throws c10::ValueError  naming file and key of what is not known, and of ids from `vocab_size` on.
   PostProcessor(const JsonField& field, int64_t vocab_size);
 
+  /// Of one text.
+  Encoding process(const IdsOfWords& words) const;
   size_t num_special(bool is_pair) const { return is_pair ? pair_special_ : single_special_; }
   Encoding process(const std::vector<int32_t>& text) const { return fill(single_, {&text, nullptr}); }
   Encoding process(const std::vector<int32_t>& text, const std::vector<int32_t>& pair) const {

@@ -14,8 +14,8 @@ int64_t StepBatches::tokens() const {
   return tokens;
 }
 
-StepBatches GradientAccumulation::collate(const std::vector<MicroBatch>& micro_batches, int64_t samples) const {
-  StepBatches batches{{}, samples, {}};
+StepBatches GradientAccumulation::collate(const std::vector<MicroBatch>& micro_batches, int64_t num_targets) const {
+  StepBatches batches{{}, num_targets, {}};
   for (const MicroBatch& micro : micro_batches) {
     batches.micro.push_back({text::collate(setup_.train, micro.indices, plan_.batching, config_.max_length,
                                            setup_.model->config().pad_token_id),
@@ -31,9 +31,9 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
     const bool is_last = &micro == &batches.micro.back();
     // Gradients that are summed in float32, outside the model, have to be exchanged before.
     const auto no_sync = !is_last && !model_.has_masters() ? model_.no_sync() : nullptr;
-    // Each text weighs the same, however texts fall into micro-batches and to ranks.
+    // Each text, or word, weighs the same, however texts fall into micro-batches and to ranks.
     const DropoutSeed random{config_.seed, micro.number, batches.step_offset};
-    auto share = summed_loss(micro.rows.to(setup_.device), random) / batches.samples;
+    auto share = summed_loss(micro.rows.to(setup_.device), random) / batches.num_targets;
     if (micro.is_stand_in) {
       share = share * 0;
     }

@@ -17,7 +17,7 @@ struct StepBatches {
     bool is_stand_in;  ///< not to count
   };
   std::vector<Micro> micro;
-  int64_t samples;         ///< texts of all ranks in the step
+  int64_t num_targets;     ///< of all ranks in the step
   at::Tensor step_offset;  ///< added to every number, as in DropoutSeed
 
   /// That count.
@@ -32,7 +32,7 @@ class GradientAccumulation {
       : config_(config), setup_(setup), plan_(plan), model_(model) {}
 
   /// On the CPU.
-  StepBatches collate(const std::vector<MicroBatch>& micro_batches, int64_t samples) const;
+  StepBatches collate(const std::vector<MicroBatch>& micro_batches, int64_t num_targets) const;
 
   /// Adds the gradients of each micro-batch's share of the loss, as `scale` returns it.
   /// @return the sum of this rank's shares; over all ranks, that is the mean loss.

@@ -55,8 +55,9 @@ int64_t activation_bytes(const ModelForTask& whole,
   // Float32 weights have copies in half until backward has used them.
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
   const double copies = has_copies ? 2 * static_cast<double>(layers_parameters(whole)) : 0;
-  // The last layer keeps little: one row a text.
-  return static_cast<int64_t>(embeddings + (layers - 1) * layer + layers * tables + work + copies);
+  // The last layer keeps little where one row a text is wanted of it.
+  const double whole_layers = whole.head().rows == RowsPer::kText ? layers - 1 : layers;
+  return static_cast<int64_t>(embeddings + whole_layers * layer + layers * tables + work + copies);
 }
 
 }  // namespace

@@ -65,14 +65,16 @@ int64_t RecordedSteps::longest_of(const PackedBatch& rows) const {
 
 bool RecordedSteps::take(const StepBatches& batches) const {
   const auto dtype = autocast_dtype(setup_.precision).value_or(at::kFloat);
-  return is_possible_ && std::ranges::all_of(batches.micro, [&](const StepBatches::Micro& micro) {
+  // A step of words has as many targets as no other, and a graph each for all numbers of them would be too many.
+  return is_possible_ && setup_.model->head().rows == RowsPer::kText &&
+         std::ranges::all_of(batches.micro, [&](const StepBatches::Micro& micro) {
            return setup_.model->encoder().takes_unknown_lengths(setup_.device, dtype, longest_of(micro.rows));
          });
 }
 
 at::Tensor RecordedSteps::run(const StepBatches& batches, bool eagerly) {
   const auto tensors = pack(batches);
-  std::vector<int64_t> numbers{batches.samples};
+  std::vector<int64_t> numbers{batches.num_targets};
   for (const auto& micro : kind_.micro) {
     numbers.insert(numbers.end(), {micro.rows.max_seqlen, int64_t{micro.number}, int64_t{micro.is_stand_in}});
   }
@@ -83,7 +85,7 @@ at::Tensor RecordedSteps::run(const StepBatches& batches, bool eagerly) {
 std::vector<at::Tensor> RecordedSteps::pack(const StepBatches& batches) {
   const uint32_t first = batches.micro.front().number;
   step_offset_.fill_(int64_t{first});
-  kind_ = {{}, batches.samples, step_offset_};
+  kind_ = {{}, batches.num_targets, step_offset_};
   std::vector<at::Tensor> tensors;
   for (const auto& [rows, number, is_stand_in] : batches.micro) {
     const int64_t count = rounded_rows(rows.input_ids.size(0));

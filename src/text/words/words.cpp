@@ -38,4 +38,9 @@ std::string duration_in_words(double seconds) {
   return two_units(hours, 24, "d", "h");
 }
 
+size_t count_code_points(std::string_view text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
 }  // namespace mezzo::text

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -12,6 +13,9 @@ std::string counted(int64_t count, std::string_view singular, std::string_view p
 
 /// "0.3 s", "42 s", "4 min 12 s", "2 h 5 min", "3 d 4 h".
 std::string duration_in_words(double seconds);
+
+/// Of valid UTF-8.
+size_t count_code_points(std::string_view text);
 
 constexpr double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 

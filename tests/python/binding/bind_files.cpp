@@ -10,6 +10,7 @@
 #include "mezzo/text/tasks/scores.h"
 #include "mezzo/text/tasks/task.h"
 #include "text/io/content_hash.h"
+#include "text/tasks/entities.h"
 
 using namespace mezzo::text;
 
@@ -81,6 +82,13 @@ void bind_files(py::module_& m) {
   });
   m.def("expected_calibration_error", [=](const Column& confidences, const std::vector<int>& is_right, int64_t bins) {
     return of_flags(is_right, [&](auto flags) { return expected_calibration_error(confidences, flags, bins); });
+  });
+  m.def("entity_report", [](const std::vector<std::vector<std::string>>& is,
+                            const std::vector<std::vector<std::string>>& predicted) {
+    EntityCounts counts;
+    const auto views = [](const auto& names) { return std::vector<std::string_view>(names.begin(), names.end()); };
+    for (size_t i = 0; i < is.size(); ++i) counts.add(views(is[i]), views(predicted[i]));
+    return counts.report().to_text(4);
   });
   m.def("pearson", [](const Column& x, const Column& y) { return pearson(x, y); });
   m.def("spearman", [](const Column& x, const Column& y) { return spearman(x, y); });

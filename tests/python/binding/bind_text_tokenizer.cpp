@@ -39,6 +39,13 @@ void bind_encoding(Class& tokenizer) {
           },
           py::arg("text"), py::arg("pair"), py::arg("max_length") = 0)
       .def(
+          "encode_words",
+          [](const T& self, const std::vector<std::string>& words, int64_t max_length) {
+            const auto encoding = self.encode_words(words, max_length);
+            return py::make_tuple(encoding.input_ids, encoding.token_type_ids, encoding.truncated, encoding.word_ids);
+          },
+          py::arg("words"), py::arg("max_length") = 0)
+      .def(
           "encode_batch",
           [](const T& self, const py::list& texts, int64_t max_length) {
             std::vector<std::string_view> views;

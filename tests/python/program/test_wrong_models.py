@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_runs import flags, run, trained, write_data
-from transformers import AutoModelForTokenClassification, ModernBertConfig
+from transformers import AutoModelForQuestionAnswering, ModernBertConfig
 
 
 @pytest.fixture(scope="module")
@@ -30,31 +30,31 @@ def changed(classifier, folder, change):
 
 
 @pytest.fixture(scope="module")
-def tagger(data, tmp_path_factory):
+def answerer(data, tmp_path_factory):
     """ModernBERT's, whose head has the names of a classifier of texts."""
-    folder = tmp_path_factory.mktemp("tagger")
+    folder = tmp_path_factory.mktemp("answerer")
     ids = {f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")}
     config = ModernBertConfig(vocab_size=16, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
-                              max_position_embeddings=16, id2label={0: "O", 1: "PER", 2: "LOC"}, **ids)
+                              max_position_embeddings=16, id2label={0: "begin", 1: "end", 2: "none"}, **ids)
     torch.manual_seed(0)
-    AutoModelForTokenClassification.from_config(config).save_pretrained(folder)
+    AutoModelForQuestionAnswering.from_config(config).save_pretrained(folder)
     shutil.copy(data / "vocab.txt", folder)
     (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="BertTokenizer")))
     return folder
 
 
-def test_a_model_for_tokens_is_no_classifier_of_texts(tagger):
-    done = run(["predict", "--model", tagger, "--text", "goal"])
+def test_a_model_for_answers_is_no_classifier(answerer):
+    done = run(["predict", "--model", answerer, "--text", "goal"])
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr == (f"mezzo predict: {tagger}/config.json: it is a ModernBertForTokenClassification, so no trained "
-                           "classifier of texts; mezzo train makes one of it\n")
+    assert done.stderr == (f"mezzo predict: {answerer}/config.json: it is a ModernBertForQuestionAnswering, so no trained "
+                           "classifier of texts or words; mezzo train makes one of it\n")
 
 
-def test_training_gives_such_a_model_a_head_of_its_own(tagger, data, tmp_path):
+def test_training_gives_such_a_model_a_head_of_its_own(answerer, data, tmp_path):
     given = flags(data, tmp_path / "out")
     at = given.index("--model-config")
-    done = trained([*given[:at], "--model", tagger, *given[at + 4:]])
-    assert f"not in {tagger}, so initialised: classifier.weight, classifier.bias" in done.stderr
+    done = trained([*given[:at], "--model", answerer, *given[at + 4:]])
+    assert f"not in {answerer}, so initialised: classifier.weight, classifier.bias" in done.stderr
     assert json.loads((tmp_path / "out/config.json").read_text())["id2label"] == {"0": "politics", "1": "sport", "2": "weather"}
 
 

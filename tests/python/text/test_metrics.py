@@ -9,6 +9,7 @@ import _mezzo
 import numpy
 import pytest
 import scipy.stats
+import seqeval.metrics
 import torch
 from sklearn import metrics
 
@@ -202,3 +203,16 @@ def test_evaluation_of_numbers(seed):
     pearson, spearman = (f(is_, predicted).statistic if rows > 1 else math.nan for f in (scipy.stats.pearsonr, scipy.stats.spearmanr))
     assert found == pytest.approx(dict(loss=error, mean_squared_error=error, pearson=pearson, spearman=spearman), nan_ok=True, **ROUNDING)
     assert report.splitlines()[0].split() == ["mean", "squared", "error", f"{error:.6g}"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_entities_are_seqevals(seed):
+    """Of labels that follow each other in any way, also where none is right, or there are none."""
+    rng = random.Random(seed)
+    types = ["PER", "LOC", "A-B", "O"][:rng.randint(1, 4)]
+    labels = ["O", *(f"{place}-{kind}" for place in "BIES"[:rng.choice([2, 4])] for kind in types)]
+    is_ = [rng.choices(labels, k=rng.randint(1, 12)) for _ in range(rng.choice([1, 40]))]
+    predicted = [[label if rng.random() < seed / 30 else rng.choice(labels) for label in row] for row in is_]
+    if not any(label != "O" for row in is_ + predicted for label in row):
+        return
+    assert _mezzo.entity_report(is_, predicted) == seqeval.metrics.classification_report(is_, predicted, digits=4)

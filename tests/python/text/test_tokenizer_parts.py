@@ -281,6 +281,35 @@ def test_truncation_of_texts_and_pairs_at_every_length(side, byte_level, tmp_pat
         ours.encode_pair("a", "b", 3)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", ["byte_level", "byte_level with spaces", "unigram", "wordpiece"])
+def test_words_that_are_known(kind, side, fortunes, request, tmp_path):
+    """Ids and the words they are of; in a byte-level one words begin with spaces, as transformers asks for."""
+    tokenizer = request.getfixturevalue(kind.split()[0])
+    if kind == "byte_level with spaces":
+        tokenizer = copy_of(tokenizer)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer = copy_of(tokenizer)
+    tokenizer.add_tokens(["<new>", AddedToken("<left>", lstrip=True)])
+    ours = loaded(tmp_path, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", "truncation_side": side})
+    theirs = copy_of(tokenizer)
+    if kind == "byte_level":
+        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    rng = random.Random(8)
+    odd = ["", " ", "a b", " x", "<new>", "a<left>", "unaffable", "\u200b", "漢字", "\u0301", "don't", "\ufeff"]
+    texts = [text.split()[:40] for text in fortunes[::200]] + [rng.choices(odd, k=rng.randint(0, 9)) for _ in range(80)]
+    for words in texts:
+        expected = theirs.encode(words, is_pretokenized=True)
+        ids = [-1 if word is None else word for word in expected.word_ids]
+        assert ours.encode_words(words) == (expected.ids, expected.type_ids, False, ids), words
+        for max_length in (3, 4, 7, 11):
+            theirs.enable_truncation(max_length, direction=side)
+            cut = theirs.encode(words, is_pretokenized=True)
+            theirs.no_truncation()
+            ids = [-1 if word is None else word for word in cut.word_ids]
+            assert ours.encode_words(words, max_length) == (cut.ids, cut.type_ids, len(expected.ids) > max_length, ids), words
+
+
 # --- Unigram
 # -------------------------------------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ TEST_F(LoadRowsTest, ReadsSeveralLabels) {
             "a.json:1: row 2: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(error("a.json", R"([["x", ["b"]]])"),
             "a.json:1: row 1: the label is an array, not a string or an integer; several labels a text need "
-            "--task multi_label_classification.");
+            "--task multi_label_classification, labels of words --task token_classification.");
 }
 
 TEST_F(LoadRowsTest, ReadsNumbers) {
@@ -228,7 +228,7 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
             "none.csv: cannot be read: No such file or directory.");
   std::filesystem::create_directory(folder_ / "d.csv");
   EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
-  EXPECT_EQ(error("a.xml", ""), "a.xml: a data file must be named .json, .jsonl, .csv, .tsv or .txt.");
+  EXPECT_EQ(error("a.xml", ""), "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll.");
   EXPECT_EQ(error("a.txt", "a"),
             "a.txt:1: row 1: a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
   EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"), "a.csv: the file is UTF-16. Save it as UTF-8.");

@@ -1,5 +1,6 @@
 #include "mezzo/text/data/tokenized_texts.h"
 
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,6 +28,19 @@ class ByteTokenizer : public Tokenizer {
     if (encoding.truncated) {
       encoding.input_ids.resize(max_length);
       encoding.token_type_ids.resize(max_length);
+    }
+    return encoding;
+  }
+  Encoding encode_words(std::span<const std::string> words, int64_t max_length) const override {
+    Encoding encoding;
+    for (size_t i = 0; i < words.size(); ++i) {
+      encoding.input_ids.insert(encoding.input_ids.end(), words[i].begin(), words[i].end());
+      encoding.word_ids.resize(encoding.input_ids.size(), static_cast<int32_t>(i));
+    }
+    encoding.truncated = max_length > 0 && encoding.input_ids.size() > static_cast<size_t>(max_length);
+    if (encoding.truncated) {
+      encoding.input_ids.resize(max_length);
+      encoding.word_ids.resize(max_length);
     }
     return encoding;
   }
@@ -63,6 +77,21 @@ TEST(TokenizedTextsTest, KeepsNoTokenTypesWhereAllAreZero) {
 
 TEST(TokenizedTextsTest, RefusesAnotherNumberOfSecondTexts) {
   EXPECT_THROW(tokenize(ByteTokenizer(), Texts{"a", "bc"}, Texts{"d"}, 0), c10::ValueError);
+}
+
+TEST(TokenizedTextsTest, GivesTargetsOfWordsToTheirFirstTokens) {
+  const std::vector<Texts> words = {{"ab", "", "c"}, {"d"}, {}, {"e", "fgh", "i"}};
+  auto tokenized = tokenize(ByteTokenizer(), words, /*max_length=*/3);
+  EXPECT_EQ(tokenized.truncated, 1);
+  constexpr int32_t kNone = TokenizedTexts::kNoTarget;
+  set_targets(tokenized, at::tensor({7, 8, 9, 6, kNone, kNone, kNone, kNone, kNone, 1, 2, 3}, at::kInt).view({4, 3}));
+  EXPECT_TRUE(
+      at::equal(tokenized.targets,
+                at::tensor({7, kNone, 9, 6, kNone, kNone, kNone, kNone, kNone, 1, 2, kNone}, at::kInt).view({4, 3})));
+  const int64_t all[] = {0, 1, 2, 3}, last[] = {3}, empty[] = {2};
+  EXPECT_EQ(tokenized.count_targets(all), 5);
+  EXPECT_EQ(tokenized.count_targets(last), 2);
+  EXPECT_EQ(tokenized.count_targets(empty), 0);
 }
 
 }  // namespace

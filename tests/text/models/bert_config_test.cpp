@@ -50,7 +50,8 @@ TEST_F(BertConfigTest, NamesTransformersClassForItsProblemType) {
   config.problem_type = "chess";
   EXPECT_EQ(
       value_error([&] { config.save(folder_ / "config.json"); }, folder_),
-      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression");
+      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression, "
+      "token_classification");
 }
 
 TEST(MakeModelTest, WantsANameForEachOutputOrNoneAtAll) {

@@ -54,7 +54,8 @@ TEST(SingleLabelClassificationTest, RefusesWhatItIsNotFor) {
   config.problem_type = "chess";
   EXPECT_EQ(
       value_error([&] { make_task(config); }, none),
-      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression");
+      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression, "
+      "token_classification");
 }
 
 TEST(SingleLabelClassificationTest, SumsTheLossOfEachTextInFloat32) {
@@ -91,7 +92,7 @@ TEST(SingleLabelClassificationTest, KeepsTheFirstOfEqualsAndNeverNaN) {
 
 TEST(SingleLabelClassificationTest, PredictsTheLabelItsScoreAndTheScoresOfAll) {
   const auto task = trained({"a", "b"});
-  const auto predictions = task->predictions(at::tensor({0.f, 0.f, -1.f, 30.f}).view({2, 2}), {});
+  const auto predictions = task->predictions(at::tensor({0.f, 0.f, -1.f, 30.f}).view({2, 2}), {}, {});
   ASSERT_EQ(predictions.size(), 2u);
   const std::vector<std::pair<std::string, double>> even = {{"a", 0.5}, {"b", 0.5}};
   EXPECT_EQ(predictions[0], (Prediction{{"label", "a"}, {"score", 0.5}, {"scores", even}}));

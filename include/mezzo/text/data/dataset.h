@@ -20,17 +20,20 @@ enum class LabelKind {
   kNone,     ///< nothing that is read
   kClass,    ///< one class a row: a whole number from 0, or a name
   kSeveral,  ///< any number of names a row, none included
-  kNumber    ///< one number a row, to be predicted as it is
+  kNumber,   ///< one number a row, to be predicted as it is
+  kWords     ///< a name for each word of a row
 };
 
-/// A label as a file gives it: none, a whole number from 0 or a name, a number of any size, or several names.
+/// A label as a file gives it: none, a whole number from 0 or a name, a number of any size, or several names, sorted,
+/// or those of the words.
 using RawLabel = std::variant<std::monostate, int64_t, std::string, double, std::vector<std::string>>;
 
 /// The rows of a data file, each as long as the others. All text is valid UTF-8.
 struct LabeledRows {
   std::string file;
   std::vector<std::string> texts;
-  std::vector<std::string> text_pairs = {};  ///< the second text of each row; empty where rows are single texts
+  std::vector<std::string> text_pairs = {};          ///< the second text of each row; empty where rows are single texts
+  std::vector<std::vector<std::string>> words = {};  ///< of each row; empty where nobody asked for them
   std::vector<RawLabel> labels;
   std::vector<int64_t> lines;  ///< where each row begins in the file, from 1
 
@@ -57,6 +60,9 @@ struct LoadRowsOptions {
   /// kNone takes all rows for texts alone, JSON rows that are a plain string and .txt files, too; of other kinds each
   /// row has a label.
   TORCH_ARG(LabelKind, label_kind) = LabelKind::kClass;
+  /// Whether the words of the texts are wanted, as they are with LabelKind::kWords. A text that is not given as words
+  /// is split where white space, punctuation and Chinese characters are, as BERT splits it.
+  TORCH_ARG(bool, words) = false;
   TORCH_ARG(ColumnNames, columns) = {};
 };
 
@@ -68,10 +74,13 @@ struct LoadRowsOptions {
 ///   names `text`, `label` and, for pairs, `text_pair`; other columns are ignored, blank lines
 ///   skipped. Labels that are all whole numbers are integers, otherwise all are names. A quote in a
 ///   `.tsv` that would merge lines, each of which is a row, is an error;
-/// - `.txt`: one text a line, empty ones included, without labels.
+/// - `.txt`: one text a line, empty ones included, without labels;
+/// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
+///   texts; columns are apart by white space, and lines that begin with `-DOCSTART-` are skipped. For words alone.
 ///
 /// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
-/// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them.
+/// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them. Of words, text and
+/// label are arrays of strings, as long as each other; their texts have a space between two words.
 ///
 /// UTF-8, with or without a byte order mark; lines may end with CR LF. A text may be empty. Integer
 /// labels go from 0 to 999,999, and one file holds either integers or names, either pairs or single
@@ -116,6 +125,7 @@ struct Dataset {
   std::vector<std::string> text_pairs = {};  ///< the second text of each row; empty where rows are single texts
   at::Tensor targets;                        ///< row i is text i's; undefined where there are none
   std::vector<int64_t> lines = {};           ///< where each row begins in its file, from 1; empty where there is none
+  std::vector<std::vector<std::string>> words = {};  ///< of each row; empty where they are not known
 
   int64_t size() const { return static_cast<int64_t>(texts.size()); }
 };
@@ -128,6 +138,10 @@ at::Tensor label_ids(const LabeledRows& rows, const LabelMap& labels, std::strin
 /// Which labels each row has, of LabelKind::kSeveral: [N, labels] float32 of ones and zeros.
 /// @throws c10::ValueError  as label_ids()
 at::Tensor label_flags(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label = "");
+
+/// The id of each word's label, [N, most words of a row] int32; behind a row's last word -100.
+/// @throws c10::ValueError  as label_ids()
+at::Tensor word_label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label = "");
 
 /// @param targets  of `rows`, as a Task makes them.
 Dataset to_dataset(LabeledRows rows, at::Tensor targets);

@@ -25,7 +25,8 @@ struct PackedBatch {
   at::Tensor token_types;  ///< [T] int64: of a pair of texts, which one; undefined where all are 0
   at::Tensor cu_seqlens;   ///< [B + 1] int32, on CPU: text b owns rows cu_seqlens[b] to cu_seqlens[b + 1] - 1
   at::Tensor seqlens;      ///< [B] int32, on CPU: its tokens; fewer than its rows only where it is padded
-  at::Tensor targets;      ///< [B, ...]: what a Task compares outputs with; undefined when there are none
+  at::Tensor targets;      ///< [B, ...], or [T] int64 where each token has one: what a Task compares outputs with;
+                           ///< undefined when there are none
   int64_t num_tokens = 0;  ///< tokens of real text, [CLS] and [SEP] included
 
   /// [B, 2] int32 on the device: first row and tokens of each text, where the device alone is to

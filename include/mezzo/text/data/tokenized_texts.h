@@ -16,8 +16,17 @@ namespace mezzo::text {
 struct TokenizedTexts {
   std::vector<std::vector<int32_t>> ids;
   std::vector<std::vector<int32_t>> token_types = {};  ///< as long as the ids each; none at all where all are 0
-  at::Tensor targets = {};                             ///< row i is text i's; undefined where there are none
-  int64_t truncated = 0;                               ///< texts that lost their end
+  /// As long as the ids each: the word of its text that a token is of, -1 for special ones; none at all where words are
+  /// not known.
+  std::vector<std::vector<int32_t>> word_ids = {};
+  /// Row i is text i's; undefined where there are none. Where words are known, [N, longest] int32: of the first token
+  /// of a word the word's, of others kNoTarget.
+  at::Tensor targets = {};
+  int64_t truncated = 0;  ///< texts that lost their end
+
+  static constexpr int32_t kNoTarget = -100;  ///< as PyTorch's losses ignore it
+  /// How many targets those texts have, which the loss of a step is the mean of.
+  int64_t count_targets(std::span<const int64_t> indices) const;
 };
 
 /// Encodes texts, or pairs of texts, in parallel. No targets.
@@ -27,6 +36,15 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::string> texts,
                         std::span<const std::string> text_pairs,
                         int64_t max_length);
+
+/// Encodes texts whose words are known, in parallel. No targets.
+TokenizedTexts tokenize(const Tokenizer& tokenizer,
+                        std::span<const std::vector<std::string>> words,
+                        int64_t max_length);
+
+/// Sets the targets.
+/// @param targets  as a Task makes them; where words are known, [N, most words] int32, kNoTarget behind a text's last.
+void set_targets(TokenizedTexts& texts, const at::Tensor& targets);
 
 /// Refuses a text of which the tokenizer makes no token, as one without special tokens makes of " ": a model has
 /// nothing to read there.

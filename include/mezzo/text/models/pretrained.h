@@ -16,14 +16,14 @@ struct LoadedWeights {
   std::vector<std::string> unused;       ///< tensors of the file that the model has no place for
 };
 
-/// Whether `folder`, whose config is `config`, holds a trained head for texts, not only an encoder, or one with a head
-/// for something else, as a ForTokenClassification has.
+/// Whether `folder`, whose config is `config`, holds a trained head for texts or for tokens, not only an encoder, or
+/// one with a head for something else, as a ForQuestionAnswering has.
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder);
 
 /// Fills `model` from `folder`/model.safetensors, written by transformers or by mezzo: names with
 /// or without the prefix of the family (`bert.`), any floating dtype, old names `LayerNorm.gamma`
-/// and `LayerNorm.beta` too. A missing head or pooler, or one for something else than texts, is drawn from `seed` and
-/// reported.
+/// and `LayerNorm.beta` too. A missing head or pooler, or one for something else than the model's, is drawn from `seed`
+/// and reported.
 /// @param new_head  draws the head from `seed` where the file has one, too: for other labels than its own.
 /// @throws c10::ValueError  naming the tensor, where one does not fit or any other is missing; the
 ///     model is unusable then

@@ -81,11 +81,12 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "vocab", "vocab.txt, with --model-config").changes_no_numbers(), config.vocab);
   visit(Setting(kData, "new-head", "draw the head of --model afresh, for the labels of --train"), config.new_head);
   visit(Setting(kData, "task",
-                "single_label_classification, multi_label_classification or regression; without it, that of a trained "
-                "head, or else single labels")
+                "single_label_classification, multi_label_classification, regression or token_classification; without "
+                "it, that of a trained head, or else single labels")
             .check(check_task),
         config.task);
-  visit(Setting(kData, "train", "training texts: .json, .jsonl, .csv or .tsv").changes_no_numbers(), config.train);
+  visit(Setting(kData, "train", "training texts: .json, .jsonl, .csv, .tsv or .conll").changes_no_numbers(),
+        config.train);
   visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);
   visit(Setting(kData, "test", "texts for the final report; dev without it").changes_no_numbers(), config.test);
   visit(Setting(kData, "text-column", "of the texts; in JSON, their key").changes_no_numbers(), config.text_column);

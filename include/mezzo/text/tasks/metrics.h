@@ -32,10 +32,10 @@ struct ClassificationReport {
   ClassScores macro_avg;             ///< each class counts the same
   ClassScores weighted_avg;          ///< each class counts by its support
 
-  /// Where rows have several labels, which the text then tells in place of the accuracy.
+  /// Where rows have several labels, or entities, which the text then tells in place of the accuracy.
   struct Several {
-    ClassScores micro_avg;    ///< each label of a row counts the same
-    ClassScores samples_avg;  ///< each row counts the same
+    ClassScores micro_avg;                   ///< each label of a row counts the same
+    std::optional<ClassScores> samples_avg;  ///< each row counts the same; of entities nothing
   };
   std::optional<Several> several = {};
 
@@ -71,5 +71,13 @@ ClassificationReport classification_report(std::span<const int64_t> y_true,
 ClassificationReport classification_report(std::span<const bool> y_true,
                                            std::span<const bool> y_pred,
                                            std::vector<std::string> names);
+
+/// The same of things that were found and were to be found, such as entities.
+/// @param is, predicted, hits  of each name: how many there are, were found, and both.
+/// @see seqeval.metrics.classification_report (Python), whose text it prints
+ClassificationReport found_report(std::span<const int64_t> is,
+                                  std::span<const int64_t> predicted,
+                                  std::span<const int64_t> hits,
+                                  std::vector<std::string> names);
 
 }  // namespace mezzo::text

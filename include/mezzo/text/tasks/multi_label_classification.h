@@ -52,7 +52,9 @@ class MultiLabelClassification : public Classification {
 
   /// The labels whose probability reaches their threshold, and the probabilities of all.
   /// @throws c10::ValueError  for a `min_score`: thresholds say what is too low.
-  std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const override;
+  std::vector<Prediction> predictions(const at::Tensor& outputs,
+                                      const WordsOfTexts& words,
+                                      const PredictionOptions& options) const override;
 
  private:
   at::Tensor label_counts(const at::Tensor& targets) const override;

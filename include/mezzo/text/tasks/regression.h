@@ -39,7 +39,9 @@ class Regression : public Task {
 
   /// The number, as "value".
   /// @throws c10::ValueError  for options: there are no scores.
-  std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const override;
+  std::vector<Prediction> predictions(const at::Tensor& outputs,
+                                      const WordsOfTexts& words,
+                                      const PredictionOptions& options) const override;
 
  private:
   std::vector<std::string> label_names_{"LABEL_0"};

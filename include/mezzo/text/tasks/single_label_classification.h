@@ -55,7 +55,9 @@ class SingleLabelClassification : public Classification {
 
   /// The most likely label, its score, and the scores of all: softmax of the outputs over the temperature. Below
   /// `min_score` the label is null.
-  std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const override;
+  std::vector<Prediction> predictions(const at::Tensor& outputs,
+                                      const WordsOfTexts& words,
+                                      const PredictionOptions& options) const override;
 
  private:
   at::Tensor label_counts(const at::Tensor& targets) const override;

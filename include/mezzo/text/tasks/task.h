@@ -23,7 +23,7 @@ namespace mezzo::text {
 
 /// What an evaluation came to.
 struct Evaluation {
-  /// Mean over the texts, in float32; inf or NaN where an output is.
+  /// Mean over the texts, or words, in float32; inf or NaN where an output is.
   double loss = std::numeric_limits<double>::quiet_NaN();
   std::vector<double> metrics;                          ///< those of Task::metrics(); NaN where the loss is not finite
   std::vector<std::pair<std::string, double>> details;  ///< further numbers by name; none where the loss is not finite
@@ -50,9 +50,24 @@ class MetricChoice {
   std::vector<MetricInfo> known_, shown_;
 };
 
+/// Words of a text that belong together, as transformers' pipeline tells of them.
+struct EntityPrediction {
+  std::string entity_group;    ///< "PER"
+  double score = 0;            ///< mean over its words
+  std::string word;            ///< that part of the text
+  int64_t start = 0, end = 0;  ///< its place there, in code points
+
+  bool operator==(const EntityPrediction&) const = default;
+};
+
 /// What is said of one text: members of a JSON object, in their order.
-using PredictionValue = std::
-    variant<std::monostate, double, std::string, std::vector<std::string>, std::vector<std::pair<std::string, double>>>;
+using PredictionValue = std::variant<std::monostate,
+                                     double,
+                                     std::string,
+                                     std::vector<std::string>,
+                                     std::vector<std::optional<std::string>>,
+                                     std::vector<std::pair<std::string, double>>,
+                                     std::vector<EntityPrediction>>;
 using Prediction = std::vector<std::pair<std::string, PredictionValue>>;
 
 struct PredictionOptions {
@@ -60,6 +75,13 @@ struct PredictionOptions {
   double min_score = 0;               ///< a label whose score is lower is not given
 
   bool operator==(const PredictionOptions&) const = default;
+};
+
+/// The texts that predictions are of, where a task tells of their words.
+struct WordsOfTexts {
+  std::span<const std::string> texts;
+  std::span<const std::vector<std::string>> words;
+  std::span<const std::vector<int32_t>> word_ids;  ///< as of TokenizedTexts
 };
 
 /// What training minimises in place of a task's own loss. Evaluations measure the task's own all the same, so that runs
@@ -94,7 +116,7 @@ class Task {
   virtual void describe(ModelConfig& config) const;
 
   /// What the loss compares with: row i is text i's. Its dtype and further
-  /// dimensions are the task's own.
+  /// dimensions are the task's own. With a head that has a row a token, those of words: see set_targets().
   /// @throws c10::ValueError  for a row whose label is missing or of another
   ///   task, with file, line and row.
   virtual at::Tensor targets(const LabeledRows& rows) const = 0;
@@ -104,7 +126,7 @@ class Task {
   /// @param why  how that can be, after "no training text"; may be empty.
   virtual std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const = 0;
 
-  /// The loss of a batch, float32: the sum over its texts, of which each weighs
+  /// The loss of a batch, float32: the sum over its texts, or words, of which each weighs
   /// the same. Differentiable.
   /// @param outputs  of a model with that head, in any floating dtype.
   virtual at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const = 0;
@@ -130,8 +152,11 @@ class Task {
   bool is_better(double value, std::optional<double> best) const;
 
   /// One for each row of `outputs`, float32 on CPU and finite.
+  /// @param words  of each row's text, for a head with a row a token.
   /// @throws c10::ValueError  for options that are none of this task.
-  virtual std::vector<Prediction> predictions(const at::Tensor& outputs, const PredictionOptions& options) const = 0;
+  virtual std::vector<Prediction> predictions(const at::Tensor& outputs,
+                                              const WordsOfTexts& words,
+                                              const PredictionOptions& options) const = 0;
 };
 
 /// What decides on the task of a training run.

@@ -72,6 +72,8 @@ class BertTokenizer : public Tokenizer {
   /// its `[SEP]` have the type 1.
   Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const override;
 
+  Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const override;
+
   int32_t pad_id() const override;
   int32_t unk_id() const;
   int32_t cls_id() const;

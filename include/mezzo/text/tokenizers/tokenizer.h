@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ struct Encoding {
   std::vector<int32_t> input_ids;
   std::vector<int32_t> token_type_ids;  ///< as long as `input_ids`: 0, and 1 for what a model takes for the pair's
   bool truncated = false;               ///< whether `max_length` cost the text or the pair any token
+  std::vector<int32_t> word_ids = {};   ///< of encode_words(): the word each token is of, -1 for special ones
 };
 
 /// Turns texts into the ids that a model was trained on, those of Hugging Face's fast tokenizer.
@@ -53,6 +55,10 @@ class Tokenizer {
   /// Encodes a pair of texts. Of a pair that is too long, the longer text is shortened first
   /// (Hugging Face's `truncation="longest_first"`).
   virtual Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const = 0;
+
+  /// Encodes a text whose words are known, each by itself, as Hugging Face's `is_split_into_words=True` does, with
+  /// `add_prefix_space=True` for tokenizers of bytes: a word begins with a space there. A word may have no token.
+  virtual Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const = 0;
 
   /// One more than the largest id, added tokens included: the rows an embedding needs.
   virtual int64_t vocab_size() const = 0;
