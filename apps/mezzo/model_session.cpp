@@ -94,8 +94,13 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
 }
 
 ModelSession::Result ModelSession::run(const TextSpans& rows) {
-  auto tokenized = rows.words.empty() ? text::tokenize(*tokenizer_, rows.texts, rows.text_pairs, max_length_)
-                                      : text::tokenize(*tokenizer_, rows.words, max_length_);
+  const bool has_windows = !config_->window_pooling.empty();
+  TORCH_CHECK_VALUE(!has_windows || (rows.text_pairs.empty() && rows.words.empty()),
+                    "by window_pooling of its config.json the model reads single texts in windows, and these are ",
+                    rows.words.empty() ? "pairs" : "words");
+  auto tokenized = has_windows ? text::tokenize_windows(*tokenizer_, rows.texts, max_length_, config_->window_stride)
+                   : rows.words.empty() ? text::tokenize(*tokenizer_, rows.texts, rows.text_pairs, max_length_)
+                                        : text::tokenize(*tokenizer_, rows.words, max_length_);
   text::check_has_tokens(tokenized, [&](int64_t row) { return fmt::format("text {}", num_texts_ + row + 1); });
   num_cut_ += tokenized.truncated;
   num_texts_ += static_cast<int64_t>(rows.texts.size());

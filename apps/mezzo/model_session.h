@@ -49,6 +49,7 @@ class ModelSession {
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;
   const text::Task& task() const { return *task_; }
+  int64_t max_length() const { return max_length_; }
 
  private:
   distributed::ProcessGroup* group_;

@@ -54,9 +54,27 @@ Json to_json(const std::vector<std::pair<std::string, double>>& values) {
   return by_name;
 }
 
+/// The outputs of a text; of words those of their first tokens, null where they have none.
+/// @param word_ids  as of TokenizedTexts; none where the outputs are the text's.
+Json logits_of(const at::Tensor& outputs, std::span<const int32_t> word_ids, size_t num_words) {
+  const auto row = [](const at::Tensor& numbers) {
+    return std::vector<float>(numbers.const_data_ptr<float>(), numbers.const_data_ptr<float>() + numbers.numel());
+  };
+  if (word_ids.empty()) {
+    return row(outputs);
+  }
+  Json::array_t words(num_words);
+  for (size_t token = word_ids.size(); token-- > 0;) {
+    if (word_ids[token] >= 0) {
+      words[static_cast<size_t>(word_ids[token])] = row(outputs[static_cast<int64_t>(token)]);
+    }
+  }
+  return words;
+}
+
 /// One line of JSON about a text, or a pair of texts, of `rows`.
-/// @param logits  the model's outputs for it; undefined to leave them out.
-std::string to_line(const TextSpans& rows, size_t row, const text::Prediction& prediction, const at::Tensor& logits) {
+/// @param logits  the model's outputs for it; null to leave them out.
+std::string to_line(const TextSpans& rows, size_t row, const text::Prediction& prediction, Json logits) {
   Json json = {{"text", rows.texts[row]}};
   if (!rows.text_pairs.empty()) {
     json["text_pair"] = rows.text_pairs[row];
@@ -64,9 +82,8 @@ std::string to_line(const TextSpans& rows, size_t row, const text::Prediction& p
   for (const auto& [name, value] : prediction) {
     json[name] = std::visit([](const auto& v) { return to_json(v); }, value);
   }
-  if (logits.defined()) {
-    json["logits"] =
-        std::vector<float>(logits.const_data_ptr<float>(), logits.const_data_ptr<float>() + logits.numel());
+  if (!logits.is_null()) {
+    json["logits"] = std::move(logits);
   }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -121,12 +138,17 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
           has_words ? std::span(texts.word_ids).subspan(begin, some.size(0)) : std::span<const std::vector<int32_t>>()};
       const auto predictions = session.task().predictions(some, words, flags.options);
       for (int64_t i = 0; i < some.size(0); ++i) {
-        const auto line = to_line(rows, begin + i, predictions[i], flags.logits ? some[i] : at::Tensor());
+        const auto word_ids = has_words ? std::span<const int32_t>(words.word_ids[i]) : std::span<const int32_t>();
+        const size_t num_words = has_words ? words.words[i].size() : 0;
+        const auto line =
+            to_line(of_some, i, predictions[i], flags.logits ? logits_of(some[i], word_ids, num_words) : Json());
         file ? file->write(line) : text::write_stdout(line);
       }
     }
     text::flush_stdout();
   };
+  TORCH_CHECK_VALUE(!has_words || !flags.text_pair,
+                    "--text-pair: the model labels words, of single texts; leave it out");
   if (flags.text && has_words) {
     use_lines({&*flags.text, 1}, has_words, predict);
   } else if (flags.text) {

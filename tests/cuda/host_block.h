@@ -19,7 +19,7 @@
 /// different places, or leave while others wait. Shared memory begins as NaN and ends where the
 /// kernel said. Blocks run one after the other, and their threads in an order that changes from
 /// launch to launch. Under ThreadSanitizer every fiber counts as a thread: a race between two
-/// threads of a grid is reported.
+/// threads of a block is reported; not one between blocks, of which each ends before the next.
 namespace mezzo::kernels::MEZZO_CUDA {
 
 class BlockExecution;

@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 
 #include <functional>
+#include <string>
 #include <utility>
 
 namespace mezzo::cuda {
@@ -43,12 +44,25 @@ class Graph final : public DeviceGraph {
       throw;
     }
     is_recording_ = false;
-    graph_.instantiate();
+    instantiate();
   }
 
   void replay() override { graph_.replay(); }
 
  private:
+  /// CUDA tells by its words alone that there is no memory for the graph.
+  void instantiate() {
+    try {
+      graph_.instantiate();
+    } catch (const c10::Error& error) {
+      const std::string what = error.what_without_backtrace();
+      if (what.find("out of memory") == what.npos) {
+        throw;
+      }
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, what);
+    }
+  }
+
   static void ignoring_errors(const std::function<void()>& call) noexcept {
     try {
       call();

@@ -35,6 +35,24 @@ void sort_longest_first(const TokenizedTexts& texts, Iterator begin, Iterator en
   std::stable_sort(begin, end, [&](int64_t a, int64_t b) { return texts.ids[a].size() > texts.ids[b].size(); });
 }
 
+/// The sequences that a text makes.
+/// @param rows  as long as the ids each, or none.
+void append_windows(const TokenizedTexts& texts,
+                    int64_t text,
+                    const std::vector<std::vector<int32_t>>& rows,
+                    std::vector<std::span<const int32_t>>& sequences) {
+  if (rows.empty()) return;
+  std::span<const int32_t> rest(rows[text]);
+  if (texts.window_lengths.empty()) {
+    sequences.push_back(rest);
+    return;
+  }
+  for (const int32_t length : texts.window_lengths[text]) {
+    sequences.push_back(rest.first(static_cast<size_t>(length)));
+    rest = rest.subspan(static_cast<size_t>(length));
+  }
+}
+
 }  // namespace
 
 Batching parse_batching(std::string_view name) {
@@ -83,13 +101,12 @@ int64_t count_rows(const TokenizedTexts& texts,
                    std::span<const int64_t> indices,
                    Batching batching,
                    int64_t max_length) {
-  int64_t tokens = 0, longest = 0;
+  int64_t tokens = 0, longest = 0, count = 0;
   for (const int64_t index : indices) {
-    const auto length = static_cast<int64_t>(texts.ids[index].size());
-    tokens += length;
-    longest = std::max(longest, length);
+    tokens += std::ssize(texts.ids[index]);
+    longest = std::max(longest, texts.longest(index));
+    count += texts.num_windows(index);
   }
-  const auto count = static_cast<int64_t>(indices.size());
   switch (batching) {
     case Batching::kPacked: return (tokens + kRoundPackedRowsTo - 1) / kRoundPackedRowsTo * kRoundPackedRowsTo;
     case Batching::kGrouped:
@@ -105,23 +122,26 @@ PackedBatch collate(const TokenizedTexts& texts,
                     int64_t max_length,
                     int64_t pad_id) {
   std::vector<std::span<const int32_t>> ids, token_types;
-  size_t longest = 0;
+  int64_t longest = 0;
+  std::vector<int64_t> window_counts;
   for (int64_t index : indices) {
-    ids.emplace_back(texts.ids[index]);
-    longest = std::max(longest, texts.ids[index].size());
-    if (!texts.token_types.empty()) {
-      token_types.emplace_back(texts.token_types[index]);
+    longest = std::max(longest, texts.longest(index));
+    if (!texts.window_lengths.empty()) {
+      window_counts.push_back(texts.num_windows(index));
     }
+    append_windows(texts, index, texts.ids, ids);
+    append_windows(texts, index, texts.token_types, token_types);
   }
   PackOptions options;
   options.pad_id = pad_id;
   switch (batching) {
     case Batching::kPacked: options.round_rows_to = kRoundPackedRowsTo; break;
     case Batching::kGrouped:
-    case Batching::kDynamic: options.pad_to = static_cast<int64_t>(longest); break;
+    case Batching::kDynamic: options.pad_to = longest; break;
     case Batching::kPadded: options.pad_to = max_length; break;
   }
   PackedBatch batch = pack(ids, options, token_types);
+  if (!window_counts.empty()) batch.window_counts = at::tensor(window_counts, at::kLong);
   if (texts.targets.defined() && !texts.word_ids.empty()) {
     batch.targets = at::full({batch.input_ids.size(0)}, TokenizedTexts::kNoTarget, at::kLong);
     const auto first = batch.cu_seqlens.accessor<int32_t, 1>(), count = batch.seqlens.accessor<int32_t, 1>();

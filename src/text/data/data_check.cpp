@@ -38,22 +38,14 @@ bool is_empty(std::string_view text) {
 
 std::string place(const LabeledRows& rows, size_t row) { return fmt::format("{}:{}", rows.file, rows.lines[row]); }
 
-/// For a message of one line.
-std::string shown(std::string_view name) {
-  constexpr size_t kColumns = 40;
-  const std::string line = printable(name);
-  const std::string_view begin = truncate_to_width(line, kColumns);
-  return fmt::format("'{}{}'", begin, begin.size() < line.size() ? "…" : "");
-}
-
 std::string name_of(const RawLabel& label) {
   if (const auto* id = std::get_if<int64_t>(&label)) return std::to_string(*id);
   if (const auto* number = std::get_if<double>(&label)) return fmt::format("{}", *number);
   if (const auto* names = std::get_if<std::vector<std::string>>(&label)) {
-    return names->empty() ? "none" : shown(fmt::format("{}", fmt::join(*names, "|")));
+    return names->empty() ? "none" : quoted_name(fmt::format("{}", fmt::join(*names, "|")));
   }
   const auto* name = std::get_if<std::string>(&label);
-  return name != nullptr ? shown(*name) : "none";
+  return name != nullptr ? quoted_name(*name) : "none";
 }
 
 /// Rows of one kind: how many, and the first.
@@ -153,8 +145,8 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   lines.push_back(
       fmt::format("{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
                   "from {} at {}",
-                  alike, names.size(), rows.file, alike == 1 ? "differs" : "differ", shown(label.first),
-                  place(rows, label.second), shown(same.first), place(rows, same.second)));
+                  alike, names.size(), rows.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
+                  place(rows, label.second), quoted_name(same.first), place(rows, same.second)));
 }
 
 void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
@@ -168,10 +160,10 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
   }
   if (unnamed.count == 0) return;
   const int64_t id = std::get<int64_t>(rows.labels[unnamed.row]);
-  lines.push_back(
-      fmt::format("{} of {} labels in {} are numbers and taken as places in the list of label names: {} "
-                  "stands for {}, first at {}",
-                  unnamed.count, rows.labels.size(), rows.file, id, shown(labels.name(id)), place(rows, unnamed.row)));
+  lines.push_back(fmt::format(
+      "{} of {} labels in {} are numbers and taken as places in the list of label names: {} "
+      "stands for {}, first at {}",
+      unnamed.count, rows.labels.size(), rows.file, id, quoted_name(labels.name(id)), place(rows, unnamed.row)));
 }
 
 void check_word_labels_differ(const LabeledRows& rows) {
@@ -185,7 +177,7 @@ void check_word_labels_differ(const LabeledRows& rows) {
     }
   }
   TORCH_CHECK_VALUE(first != nullptr, rows.file, ": no text has a word, so there is nothing to learn from");
-  TORCH_CHECK_VALUE(false, rows.file, ": all words have the same label, ", shown(*first),
+  TORCH_CHECK_VALUE(false, rows.file, ": all words have the same label, ", quoted_name(*first),
                     "; there must be different ones to learn from");
 }
 
@@ -240,7 +232,7 @@ std::vector<std::string> untrained_labels(const std::vector<bool>& has_text,
   constexpr size_t kShown = 10;
   std::vector<std::string> missing;
   for (int64_t id = 0; id < labels.size(); ++id) {
-    if (!has_text[id]) missing.push_back(shown(labels.name(id)));
+    if (!has_text[id]) missing.push_back(quoted_name(labels.name(id)));
   }
   if (missing.empty()) return {};
   return {fmt::format("{} of {} labels {} no training text{}: {}{}", missing.size(), labels.size(),

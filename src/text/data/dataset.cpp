@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -12,11 +13,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <span>
 
 #include "mezzo/text/data/tokenized_texts.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -81,7 +85,7 @@ int64_t find_id(const LabeledRows& rows,
   const auto* name = std::get_if<std::string>(&label);
   const std::optional<int64_t> id = name != nullptr ? labels.id(*name) : std::get<int64_t>(label);
   TORCH_CHECK_VALUE(id && *id < labels.size(), where(rows, row), "unknown label ",
-                    name != nullptr ? "'" + *name + "'" : std::to_string(*id),
+                    name != nullptr ? quoted_name(*name) : std::to_string(*id),
                     name != nullptr ? ". The labels are: " : ". The labels, numbered from 0, are: ", list_names(labels),
                     on_unknown_label.empty() ? "." : ". ", on_unknown_label);
   return *id;
@@ -180,15 +184,12 @@ Dataset to_dataset(LabeledRows rows, at::Tensor targets) {
           std::move(rows.words)};
 }
 
-std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
-  TORCH_CHECK_VALUE(ratio > 0 && ratio < 1, "split_dataset: ratio must be between 0 and 1, got ", ratio, ".");
-  const int64_t total = dataset.size();
-  const int64_t second = std::llround(static_cast<double>(total) * ratio);
-  TORCH_CHECK_VALUE(second > 0 && second < total, "split_dataset: a ratio of ", ratio, " leaves one part of ", total,
-                    " rows empty. Use more rows or another ratio.");
-  const at::Tensor order =
-      at::randperm(total, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kLong).device(at::kCPU));
+namespace {
+
+/// @param order  of all rows; the last `second` make the second part.
+std::pair<Dataset, Dataset> split_at(Dataset dataset, const at::Tensor& order, int64_t second) {
   std::pair<Dataset, Dataset> parts;
+  const int64_t total = dataset.size();
   const int64_t* rows = order.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < total; ++i) {
     Dataset& part = i < total - second ? parts.first : parts.second;
@@ -202,6 +203,71 @@ std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_
     parts.second.targets = dataset.targets.index_select(0, order.narrow(0, total - second, second));
   }
   return parts;
+}
+
+/// @param share  as a caller names it.
+/// @return how many rows the second part has.
+int64_t size_of_second(const char* function, const char* share_name, int64_t total, double share) {
+  TORCH_CHECK_VALUE(share > 0 && share < 1, function, ": ", share_name, " must be between 0 and 1, got ", share, ".");
+  const int64_t second = std::llround(static_cast<double>(total) * share);
+  TORCH_CHECK_VALUE(second > 0 && second < total, function, ": a ", share_name, " of ", share, " leaves one part of ",
+                    total, " rows empty. Use more rows or another ", share_name, ".");
+  return second;
+}
+
+at::Tensor random_order(int64_t count, uint64_t seed) {
+  return at::randperm(count, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kLong).device(at::kCPU));
+}
+
+/// How many rows of each class the second part gets.
+std::vector<int64_t> shares_of_classes(const std::vector<int64_t>& counts, int64_t second, int64_t total) {
+  std::vector<int64_t> shares;
+  std::vector<size_t> by_remainder(counts.size());
+  int64_t left = second;
+  for (const int64_t count : counts) {
+    shares.push_back(count * second / total);
+    left -= shares.back();
+  }
+  std::iota(by_remainder.begin(), by_remainder.end(), size_t{0});
+  std::ranges::stable_sort(by_remainder, std::greater(), [&](size_t i) { return counts[i] * second % total; });
+  for (size_t i = 0; left > 0 && i < by_remainder.size(); ++i) {
+    const size_t label = by_remainder[i];
+    if (shares[label] + 1 < counts[label]) {
+      ++shares[label];
+      --left;
+    }
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
+  const int64_t total = dataset.size();
+  const int64_t second = size_of_second("split_dataset", "ratio", total, ratio);
+  return split_at(std::move(dataset), random_order(total, seed), second);
+}
+
+std::pair<Dataset, Dataset> split_by_class(Dataset dataset, double fraction, uint64_t seed) {
+  const int64_t total = dataset.size();
+  const int64_t second = size_of_second("split_by_class", "fraction", total, fraction);
+  const auto* labels = dataset.targets.const_data_ptr<int64_t>();
+  std::vector<int64_t> counts(static_cast<size_t>(*std::max_element(labels, labels + total)) + 1);
+  for (int64_t i = 0; i < total; ++i) ++counts[static_cast<size_t>(labels[i])];
+  auto left = shares_of_classes(counts, second, total);
+  const auto shuffled = random_order(total, seed);
+  std::vector<int64_t> first_rows, second_rows;
+  for (int64_t i = total; i-- > 0;) {  // from the end, as split_dataset() takes them
+    const int64_t row = shuffled.const_data_ptr<int64_t>()[i];
+    int64_t& of_class = left[static_cast<size_t>(labels[row])];
+    (of_class > 0 ? second_rows : first_rows).push_back(row);
+    if (of_class > 0) --of_class;
+  }
+  TORCH_CHECK_VALUE(!second_rows.empty(),
+                    "split_by_class: no class has two rows, of which one could go to the second part.");
+  const auto in_second = static_cast<int64_t>(second_rows.size());
+  first_rows.insert(first_rows.end(), second_rows.begin(), second_rows.end());
+  return split_at(std::move(dataset), at::tensor(first_rows, at::kLong), in_second);
 }
 
 }  // namespace mezzo::text

@@ -49,6 +49,12 @@ struct Columns {
     if (text_pair.name.empty()) text_pair = {"text_pair", text_pair.flag, false};
   }
 
+  /// Whether nobody has named others.
+  bool are_usual() const {
+    const ColumnNames usual;
+    return text.name == usual.text && !text_pair.is_required && label.name == usual.label;
+  }
+
   /// What to do where `missing` is not among `present`: a near name, or the only one of no other use, may be meant.
   std::string advice(const Column& missing, const std::vector<std::string>& present) const {
     std::vector<std::string> others;
@@ -313,6 +319,9 @@ class JsonRows {
       json_.fail("the " + what + " is " + to_string(json_.peek()) +
                  ", not an array of words, which --task token_classification labels");
     } else {
+      if (is_array) {
+        json_.fail("the " + what + " is an array, not a string; words are for models of --task token_classification");
+      }
       row_.text = json_text(json_, what);
     }
   }
@@ -322,6 +331,9 @@ class JsonRows {
     if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
     if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
+    if (rows_.has_words() && json_.peek() == JsonReader::Type::kString) {
+      json_.fail(R"(the row is an array that begins with a string; words are written [[…], […]] or {"text": […]})");
+    }
     read_text("text");
     if (!json_.next_element()) return;
     row_.label = json_label(json_, rows_.label_kind(), where());
@@ -398,18 +410,53 @@ void read_jsonl(TextInput& input, RowCollector& rows) {
   });
 }
 
-void read_txt(TextInput& input, RowCollector& rows) {
-  TORCH_CHECK_VALUE(!rows.has_labels(), rows.where(1),
-                    "a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
+constexpr std::string_view kFastTextLabel = "__label__";
+
+/// A line of fastText: labels, each behind that prefix, and the text, with white space between them.
+/// @return the labels; leaves the text in `line`.
+std::vector<std::string> take_fasttext_labels(std::string& line) {
+  constexpr std::string_view kSpace = " \t";
+  std::vector<std::string> labels;
+  std::string_view rest = line;
+  while (rest.starts_with(kFastTextLabel)) {
+    const size_t end = std::min(rest.find_first_of(kSpace), rest.size());
+    labels.emplace_back(rest.substr(kFastTextLabel.size(), end - kFastTextLabel.size()));
+    rest.remove_prefix(std::min(rest.find_first_not_of(kSpace, end), rest.size()));
+  }
+  line = std::string(rest);
+  return labels;
+}
+
+/// @param has_fasttext_labels  whether the file begins with one.
+void read_txt(TextInput& input, RowCollector& rows, bool has_fasttext_labels) {
+  const LabelKind kind = rows.label_kind();
+  const bool can_have = kind == LabelKind::kClass || kind == LabelKind::kSeveral;
+  TORCH_CHECK_VALUE(!rows.has_labels() || (can_have && has_fasttext_labels), rows.where(1),
+                    "a .txt file has no labels but those of fastText, which begin a line (__label__spam …). Use .json, "
+                    ".jsonl, .csv or .tsv where others are needed.");
   for_each_line(input, [&](std::string line, int64_t number) {
-    rows.add_bytes({.text = std::move(line)}, number);
+    Row row;
+    if (has_fasttext_labels) {
+      auto labels = take_fasttext_labels(line);
+      const std::string where = rows.where(number);
+      if (kind == LabelKind::kSeveral) row.label = label_set(std::move(labels), where);
+      if (kind == LabelKind::kClass) {
+        TORCH_CHECK_VALUE(labels.size() == 1, where, "the line has ", labels.size(),
+                          " labels of the form __label__name",
+                          labels.empty() ? ", and every row needs one."
+                                         : ". Several labels a text need --task multi_label_classification.");
+        row.label = std::move(labels.front());
+      }
+    }
+    row.text = std::move(line);
+    rows.add_bytes(std::move(row), number);
     return !rows.full();
   });
 }
 
 /// The columns of a line, with white space between them.
 std::vector<std::string> columns_of(std::string_view line) {
-  constexpr std::string_view kSpace = " \t\r\v\f";
+  constexpr std::string_view kSpace = " \t";
   std::vector<std::string> columns;
   for (size_t begin = line.find_first_not_of(kSpace); begin != line.npos;) {
     const size_t end = std::min(line.find_first_of(kSpace, begin), line.size());
@@ -421,7 +468,10 @@ std::vector<std::string> columns_of(std::string_view line) {
 
 void read_conll(TextInput& input, RowCollector& rows) {
   TORCH_CHECK_VALUE(rows.has_words(), rows.between(1),
-                    "a .conll file has labels of words, which --task token_classification is for.");
+                    "a .conll file has words and their labels, which are for models of --task token_classification.");
+  TORCH_CHECK_VALUE(rows.columns().are_usual(), rows.between(1),
+                    "of a .conll file, words are the first column and labels the last; leave --text-column, "
+                    "--pair-column and --label-column out.");
   std::vector<std::string> words, labels;
   int64_t first_line = 0;
   const auto end_row = [&] {
@@ -436,7 +486,12 @@ void read_conll(TextInput& input, RowCollector& rows) {
       end_row();
       return !rows.full();
     }
-    if (columns.front() == "-DOCSTART-") return true;
+    if (columns.front() == "-DOCSTART-") {
+      end_row();
+      return !rows.full();
+    }
+    TORCH_CHECK_VALUE(line.find('\r') == line.npos, rows.between(number),
+                      "the line holds a carriage return. Save the file with lines that end in LF or CR LF.");
     if (words.empty()) first_line = number;
     TORCH_CHECK_VALUE(!rows.has_labels() || columns.size() > 1, rows.where(number),
                       "the line has a word alone. Put its label into the last column.");
@@ -553,7 +608,7 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
   } else if (kind == ".jsonl") {
     read_jsonl(input, rows);
   } else if (kind == ".txt") {
-    read_txt(input, rows);
+    read_txt(input, rows, input.ahead(kFastTextLabel.size()) == kFastTextLabel);
   } else if (kind == ".conll") {
     read_conll(input, rows);
   } else {

@@ -12,8 +12,8 @@ namespace mezzo::text {
 
 PackedBatch PackedBatch::to(const at::Device& device) const {
   PackedBatch moved = *this;
-  for (at::Tensor* tensor :
-       {&moved.input_ids, &moved.positions, &moved.token_types, &moved.targets, &moved.sequence_table}) {
+  for (at::Tensor* tensor : {&moved.input_ids, &moved.positions, &moved.token_types, &moved.targets,
+                             &moved.sequence_table, &moved.window_counts}) {
     *tensor = copy_to(*tensor, device);
   }
   return moved;

@@ -63,6 +63,44 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
   return tokenized;
 }
 
+TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
+                                std::span<const std::string> texts,
+                                int64_t max_length,
+                                int64_t stride) {
+  constexpr int64_t kTextsPerTask = 64;
+  TokenizedTexts tokenized;
+  tokenized.ids.resize(texts.size());
+  tokenized.token_types.resize(texts.size());
+  tokenized.window_lengths.resize(texts.size());
+  std::atomic<bool> has_types = false;
+  at::parallel_for(0, static_cast<int64_t>(texts.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (const Encoding& window : tokenizer.encode_windows(texts[i], max_length, stride)) {
+        tokenized.ids[i].insert(tokenized.ids[i].end(), window.input_ids.begin(), window.input_ids.end());
+        const auto& types = window.token_type_ids;
+        tokenized.token_types[i].insert(tokenized.token_types[i].end(), types.begin(), types.end());
+        if (std::ranges::any_of(types, [](int32_t type) { return type != 0; })) has_types = true;
+        tokenized.window_lengths[i].push_back(static_cast<int32_t>(window.input_ids.size()));
+      }
+    }
+  });
+  if (!has_types) {
+    tokenized.token_types.clear();
+  }
+  if (std::ranges::all_of(tokenized.window_lengths, [](const auto& lengths) { return lengths.size() == 1; })) {
+    tokenized.window_lengths.clear();
+  }
+  return tokenized;
+}
+
+int64_t TokenizedTexts::longest(int64_t text) const {
+  return window_lengths.empty() ? std::ssize(ids[text]) : std::ranges::max(window_lengths[text]);
+}
+
+int64_t TokenizedTexts::num_windows(int64_t text) const {
+  return window_lengths.empty() ? 1 : std::ssize(window_lengths[text]);
+}
+
 void set_targets(TokenizedTexts& texts, const at::Tensor& targets) {
   if (texts.word_ids.empty()) {
     texts.targets = targets;
@@ -93,6 +131,12 @@ int64_t TokenizedTexts::count_targets(std::span<const int64_t> indices) const {
     for (int64_t token = 0; token < targets.size(1); ++token) count += of_tokens[index][token] != kNoTarget;
   }
   return count;
+}
+
+void check_reads_words(const TokenizedTexts& texts, const std::string& file, int64_t max_length) {
+  const bool has_targets = texts.word_ids.empty() || texts.targets.ge(0).any().item<bool>();
+  TORCH_CHECK_VALUE(has_targets, file, ": of no word a token is read with --max-length ", max_length,
+                    "; pass a longer one, or texts whose words the tokenizer knows");
 }
 
 void check_has_tokens(const TokenizedTexts& texts, const std::function<std::string(int64_t)>& place) {

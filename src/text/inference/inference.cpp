@@ -9,6 +9,7 @@
 
 #include "memory/out_of_memory.h"
 #include "mezzo/amp/autocast_guard.h"
+#include "text/models/pooling.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {
@@ -89,7 +90,9 @@ at::Tensor predict_outputs(ModelForTask& model,
     }
     const auto batch = collate(texts, indices, Batching::kPacked, /*max_length=*/0, model.config().pad_token_id);
     try {
-      const auto rows = model.forward(batch.to(device)).to(at::kCPU, at::kFloat);
+      const auto moved = batch.to(device);
+      const auto rows =
+          pool_windows(model.forward(moved), moved, model.config().window_pooling).to(at::kCPU, at::kFloat);
       put(rows, batch, indices, model.head().rows, outputs);
     } catch (const std::exception& error) {
       if (!is_out_of_memory(error)) {
@@ -97,7 +100,7 @@ at::Tensor predict_outputs(ModelForTask& model,
       }
       throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, describe_out_of_memory(device, batch));
     }
-    done += batch.size();
+    done += std::ssize(indices);
     if (progress && !progress(done)) {
       return {};
     }

@@ -81,6 +81,10 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   if (json("problem_type") == nullptr && config.label_names.size() == 1) config.problem_type = "regression";
   config.label_thresholds = read_label_thresholds(config.label_names.size());
   read_number("softmax_temperature", config.softmax_temperature, /*below=*/1e6);
+  if (json("window_pooling") != nullptr) {
+    read_one_of("window_pooling", config.window_pooling, {"mean", "max"});
+    read("window_stride", config.window_stride, 0);
+  }
   TORCH_CHECK_VALUE(config.softmax_temperature > 0, at("softmax_temperature"), "is 0, expected a number above 0");
   TORCH_CHECK_VALUE(config.hidden_size % config.num_attention_heads == 0, at(names.hidden_size), "is ",
                     config.hidden_size, ", which ", config.num_attention_heads, " attention heads do not divide");
@@ -179,6 +183,10 @@ void add_common_fields(nlohmann::ordered_json& json, const ModelConfig& config) 
   }
   if (!config.label_thresholds.empty()) {
     json["label_thresholds"] = config.label_thresholds;
+  }
+  if (!config.window_pooling.empty()) {
+    json["window_pooling"] = config.window_pooling;
+    json["window_stride"] = config.window_stride;
   }
   if (config.softmax_temperature != 1) {
     json["softmax_temperature"] = config.softmax_temperature;

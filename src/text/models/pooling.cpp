@@ -1,6 +1,7 @@
 #include "text/models/pooling.h"
 
 #include <ATen/ops/promote_types.h>
+#include <ATen/ops/segment_reduce.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -27,6 +28,14 @@ at::Tensor mean_of_sequences(const at::Tensor& rows, const encoder::SequenceLayo
   const auto sums =
       at::zeros({count + 1, rows.size(1)}, rows.options().dtype(dtype)).index_add(0, owner, rows.to(dtype));
   return sums.narrow(0, 0, count) / length.unsqueeze(1);
+}
+
+at::Tensor pool_windows(const at::Tensor& outputs, const PackedBatch& batch, const std::string& how) {
+  if (!batch.window_counts.defined()) {
+    return outputs;
+  }
+  return at::segment_reduce(outputs.to(at::kFloat), how, batch.window_counts, /*indices=*/{}, /*offsets=*/{},
+                            /*axis=*/0, /*unsafe=*/true);
 }
 
 }  // namespace mezzo::text

@@ -2,7 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "encoder/sequence_layout.h"
+#include "mezzo/text/data/packed_batch.h"
 
 namespace mezzo::text {
 
@@ -12,5 +15,11 @@ namespace mezzo::text {
 /// @param layout  known to the CPU
 /// @return [B, H] float32, or float64 for such rows
 at::Tensor mean_of_sequences(const at::Tensor& rows, const encoder::SequenceLayout& layout);
+
+/// What the windows of each text come to, in float32; `outputs` as they are where each text is one.
+/// @param outputs  [B, C]
+/// @param how  "mean" or "max"
+/// @return [texts, C]
+at::Tensor pool_windows(const at::Tensor& outputs, const PackedBatch& batch, const std::string& how);
 
 }  // namespace mezzo::text

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -76,6 +77,7 @@ Precision parse_precision(std::string_view name, const c10::Device& device) {
   }
   // Tensor cores take bfloat16 from compute capability 8.0 on, which is what this hook asks;
   // earlier ones float16 only.
+  const c10::DeviceGuard guard(device);  // whose card is asked
   const bool has_bf16 = at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
   return has_bf16 ? Precision::kBFloat16 : Precision::kFloat16;
 }

@@ -63,11 +63,16 @@ void look_at(const LabeledRows& rows, const Task& task, std::vector<std::string>
 
 void split_off_dev(const TrainConfig& config, Datasets& data) {
   const auto texts = static_cast<double>(data.train.size());
-  const int64_t dev = std::llround(texts * config.dev_ratio);
+  const double share = config.dev_fraction.value_or(config.dev_ratio);
+  const int64_t dev = std::llround(texts * share);
   TORCH_CHECK_VALUE(dev > 0 && dev < data.train.size(), config.train.string(), ": has ", data.train.size(),
-                    data.train.size() == 1 ? " text" : " texts", ", too few to set --dev-ratio ", config.dev_ratio,
+                    data.train.size() == 1 ? " text" : " texts", ", too few to set ",
+                    config.dev_fraction ? "--dev-fraction " : "--dev-ratio ", share,
                     " of them aside as dev; pass --dev FILE, or --dev-ratio 0 to train without one");
-  std::tie(data.train, data.dev) = split_dataset(std::move(data.train), config.dev_ratio, config.seed);
+  TORCH_CHECK_VALUE(!config.dev_fraction || label_kind(data.task->problem_type()) == LabelKind::kClass,
+                    "--dev-fraction goes by classes, which ", data.task->problem_type(), " has not; pass --dev-ratio");
+  std::tie(data.train, data.dev) = config.dev_fraction ? split_by_class(std::move(data.train), share, config.seed)
+                                                       : split_dataset(std::move(data.train), share, config.seed);
 }
 
 /// Notes for texts outside training that are inside, too. Training on the dev file is not refused:
@@ -117,15 +122,14 @@ Datasets load_datasets(const TrainConfig& config,
   data.train = take(std::move(rows));
   if (!config.dev.empty()) {
     data.dev = take(load_rows(config.dev, options));
-  } else if (config.dev_ratio > 0) {
+  } else if (config.has_dev()) {
     split_off_dev(config, data);
   }
   if (!config.test.empty()) {
     data.test = take(load_rows(config.test, options));
   }
-  const bool is_split = config.dev.empty() && config.dev_ratio > 0;
-  for (const std::string& line :
-       data.task->untrained(data.train.targets, is_split ? " once --dev-ratio has set dev aside" : "")) {
+  const bool is_split = config.dev.empty() && config.has_dev();
+  for (const std::string& line : data.task->untrained(data.train.targets, is_split ? " once dev is set aside" : "")) {
     notes.push_back("warning: " + line);
   }
   look_for_shared_texts(config, data, notes);
@@ -153,19 +157,54 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
   }
 }
 
+/// Frozen weights need no gradient, and what comes before the first that does keeps nothing for backward.
+void freeze(const TrainConfig& config, ModelForTask& model, std::vector<std::string>& notes) {
+  if (config.freeze.empty()) return;
+  const bool is_encoder = config.freeze == "encoder";
+  const int64_t layers = is_encoder || config.freeze == "embeddings" ? 0 : std::stoll(config.freeze);
+  const int64_t all = model.config().num_hidden_layers;
+  TORCH_CHECK_VALUE(layers <= all, "--freeze is ", layers, ", the model has ", all, all == 1 ? " layer" : " layers");
+  int64_t frozen = 0, parameters = 0;
+  for (auto& item : model.named_parameters()) {
+    const bool is_frozen =
+        is_encoder ? !model.name_in_encoder(item.key()).empty() : model.layer_of(item.key()) <= layers;
+    item.value().requires_grad_(!is_frozen);
+    parameters += item.value().numel();
+    frozen += is_frozen ? item.value().numel() : 0;
+  }
+  notes.push_back(fmt::format("{} of {} parameters are frozen", frozen, parameters));
+}
+
 /// @param file  that the dataset is from; empty for a part of the training file.
 TokenizedTexts tokenize_dataset(const TrainConfig& config,
                                 const Tokenizer& tokenizer,
                                 const Dataset& dataset,
                                 const std::filesystem::path& file) {
-  TokenizedTexts texts = dataset.words.empty()
-                             ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length)
-                             : tokenize(tokenizer, dataset.words, config.max_length);
+  TORCH_CHECK_VALUE(config.window == "none" || (dataset.words.empty() && dataset.text_pairs.empty()), "--window ",
+                    config.window, " is for single texts with labels of their own; leave it out for ",
+                    dataset.words.empty() ? "pairs" : "words");
+  TokenizedTexts texts =
+      config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, config.max_length, config.stride)
+      : dataset.words.empty() ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length)
+                              : tokenize(tokenizer, dataset.words, config.max_length);
   check_has_tokens(texts, [&](int64_t row) {
     return fmt::format("{}:{}", (file.empty() ? config.train : file).string(), dataset.lines.at(row));
   });
   set_targets(texts, dataset.targets);
+  if (!texts.ids.empty()) check_reads_words(texts, (file.empty() ? config.train : file).string(), config.max_length);
   return texts;
+}
+
+/// How many texts are read in windows, for a note; empty where none is.
+std::string describe_windows(const RunSetup& setup) {
+  int64_t texts = 0, windows = 0;
+  for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
+    for (const auto& lengths : part->window_lengths) {
+      texts += lengths.size() > 1 ? 1 : 0;
+      windows += lengths.size() > 1 ? std::ssize(lengths) : 0;
+    }
+  }
+  return texts == 0 ? "" : fmt::format("{} read in windows, {} in all", counted(texts, "text"), windows);
 }
 
 }  // namespace
@@ -204,9 +243,16 @@ RunSetup set_up_run(const TrainConfig& config) {
     setup.notes.push_back(fmt::format("{} cut to {} tokens", counted(truncated, "text"), config.max_length));
   }
 
+  if (const std::string windows = describe_windows(setup); !windows.empty()) {
+    setup.notes.push_back(windows);
+  }
+
   setup.task->describe(*model_config);
+  model_config->window_pooling = config.window == "none" ? "" : config.window;
+  model_config->window_stride = config.stride;
   setup.model = make_model(*model_config, setup.task->head());
   fill_model(config, *setup.model, setup.notes);
+  freeze(config, *setup.model, setup.notes);
   setup.model->to(device);
   return setup;
 }

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -77,8 +78,10 @@ void check_sources(const TrainConfig& config) {
 
 void check_schedule(const TrainConfig& config) {
   const bool by_metric = follows_metric(parse_lr_schedule(config.schedule));
-  const bool has_dev = !config.dev.empty() || config.dev_ratio > 0;
+  const bool has_dev = config.has_dev();
   const bool evaluates = config.eval_every > 0 && has_dev;
+  TORCH_CHECK_VALUE(!config.dev_fraction || config.dev.empty(),
+                    "--dev-fraction sets training texts aside, and --dev names a file; pass one of them");
   TORCH_CHECK_VALUE(config.metric.empty() || has_dev,
                     "--metric chooses the best model on dev: it needs --dev or --dev-ratio");
   TORCH_CHECK_VALUE(!config.calibrate || has_dev, "--calibrate fits on dev: it needs --dev or --dev-ratio");
@@ -134,6 +137,13 @@ void check_class_weights(const std::string& text) {
   if (!text.empty() && text != kBalanced) parse_class_weights(text);
 }
 
+void check_freeze(const std::string& text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const bool is_number = !text.empty() && text.size() < 10 && std::ranges::all_of(text, is_digit);
+  TORCH_CHECK_VALUE(text.empty() || text == "embeddings" || text == "encoder" || is_number, "--freeze is '", text,
+                    "', expected embeddings, encoder, or a number of layers");
+}
+
 void check_batching(const std::string& name) { parse_batching(name); }
 
 void check_schedule_name(const std::string& name) { check_known("--schedule", name, lr_schedule_names()); }
@@ -146,9 +156,12 @@ void TrainConfig::validate() const {
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   TORCH_CHECK_VALUE(label_smoothing == 0 || focal_gamma == 0,
                     "--label-smoothing and --focal-gamma are two losses; pass one of them");
+  TORCH_CHECK_VALUE(stride == 0 || window != "none", "--stride is of windows; pass --window mean or max, too");
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);
 }
+
+bool TrainConfig::has_dev() const { return !dev.empty() || dev_fraction.value_or(dev_ratio) > 0; }
 
 ColumnNames TrainConfig::columns() const {
   return {.text = text_column, .text_pair = pair_column, .label = label_column};

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <set>
 
 namespace mezzo::text {
@@ -19,8 +18,9 @@ std::vector<std::pair<std::string, double>> parse_class_weights(std::string_view
     const auto [end, error] = std::from_chars(text.data() + equals + 1, text_end, weight);
     if (error != std::errc() || (end != text_end && *end != ',')) continue;  // of a name
     const std::string_view name = text.substr(begin, equals - begin);
-    TORCH_CHECK_VALUE(std::isfinite(weight) && weight > 0, "--class-weights: the weight of '", name, "' is ", weight,
-                      ", expected a number above 0");
+    constexpr double kLeast = 1e-6, kMost = 1e6;
+    TORCH_CHECK_VALUE(weight >= kLeast && weight <= kMost, "--class-weights: the weight of '", name, "' is ", weight,
+                      ", expected a number from ", kLeast, " to ", kMost);
     TORCH_CHECK_VALUE(seen.insert(name).second, "--class-weights: '", name, "' has two weights; give it one");
     weights.emplace_back(name, weight);
     begin = static_cast<size_t>(end - text.data()) + 1;

@@ -12,10 +12,6 @@ struct Tag {
 
 Tag tag_of(std::string_view label) { return label.size() > 2 ? Tag{label[0], label.substr(2)} : Tag(); }
 
-bool is_entity_label(std::string_view label) {
-  return label.size() > 2 && label[1] == '-' && std::string_view("BIES").find(label[0]) != std::string_view::npos;
-}
-
 /// Whether `tag` is of the entity that the word before it is of.
 bool goes_on(const Tag& before, const Tag& tag) {
   const bool is_open = before.place == 'B' || before.place == 'I';
@@ -24,9 +20,14 @@ bool goes_on(const Tag& before, const Tag& tag) {
 
 }  // namespace
 
+bool is_entity_label(std::string_view label) {
+  const bool has_type = label.size() > 2 && label[1] == '-';
+  return label == "O" || (has_type && std::string_view("BIES").find(label[0]) != std::string_view::npos);
+}
+
 bool are_entity_labels(std::span<const std::string> names) {
-  return std::ranges::all_of(names, [](const std::string& name) { return name == "O" || is_entity_label(name); }) &&
-         std::ranges::any_of(names, is_entity_label);
+  return std::ranges::all_of(names, is_entity_label) &&
+         std::ranges::any_of(names, [](const std::string& name) { return name != "O"; });
 }
 
 std::vector<Entity> entities_of(std::span<const std::string_view> labels) {

@@ -18,6 +18,9 @@ struct Entity {
   bool operator==(const Entity&) const = default;
 };
 
+/// Whether it is O, or B-, I-, E- or S- and a type.
+bool is_entity_label(std::string_view label);
+
 /// Whether all are O, or B-, I-, E- or S- and a type, and one at least is not O.
 bool are_entity_labels(std::span<const std::string> names);
 

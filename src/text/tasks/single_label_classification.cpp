@@ -70,7 +70,8 @@ double fit_temperature(const at::Tensor& outputs, const at::Tensor& targets) {
     return ((p * x).sum() - of_target).item<double>();
   };
   double low = -std::log(kMost), high = std::log(kMost);
-  constexpr int kHalvings = 50;  // to 1e-14 of it
+  if (slope(low) <= 0 || slope(high) >= 0) return 1;  // all are right, or no better than chance
+  constexpr int kHalvings = 50;                       // to 1e-14 of it
   for (int i = 0; i < kHalvings; ++i) {
     const double middle = (low + high) / 2;
     (slope(middle) > 0 ? low : high) = middle;  // too steep a softmax wants a higher temperature
@@ -160,6 +161,11 @@ std::shared_ptr<const Task> SingleLabelClassification::tuned(const at::Tensor& o
   auto task = std::make_shared<SingleLabelClassification>(*this);
   task->temperature_ = fit_temperature(outputs, targets);
   return task;
+}
+
+std::string SingleLabelClassification::tuning() const {
+  return temperature_ == 1 ? "no temperature is fitted: dev is told apart wholly, or no better than by chance"
+                           : fmt::format("temperature {:.4g} fitted on dev", temperature_);
 }
 
 std::vector<Prediction> SingleLabelClassification::predictions(const at::Tensor& outputs,

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "text/tasks/elements.h"
 #include "text/tasks/entities.h"
 #include "text/tasks/softmax_loss.h"
+#include "text/words/printable.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {
@@ -81,6 +83,19 @@ std::string TokenClassification::summary() const { return fmt::format("{} labels
 
 at::Tensor TokenClassification::targets(const LabeledRows& rows) const {
   return word_label_ids(rows, labels(), on_unknown_label());
+}
+
+std::vector<std::string> TokenClassification::untrained(const at::Tensor& targets, const std::string& why) const {
+  auto lines = Classification::untrained(targets, why);
+  const auto odd = std::ranges::find_if(label_names(), [](const std::string& name) { return !is_entity_label(name); });
+  if (!has_entities_ && std::ranges::any_of(label_names(), [](const std::string& name) {
+        return name != "O" && is_entity_label(name);
+      })) {
+    lines.push_back(
+        fmt::format("entities are not scored, as label {} is neither O nor B-, I-, E- or S- with a type: words are",
+                    quoted_name(*odd)));
+  }
+  return lines;
 }
 
 at::Tensor TokenClassification::label_counts(const at::Tensor& targets) const {

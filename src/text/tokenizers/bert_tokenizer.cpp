@@ -195,6 +195,20 @@ Encoding BertTokenizer::encode(std::string_view text, std::string_view pair, int
   return encoding;
 }
 
+std::vector<Encoding> BertTokenizer::encode_windows(std::string_view text, int64_t max_length, int64_t stride) const {
+  Ids ids;
+  impl_->append_ids(text, std::numeric_limits<size_t>::max(), ids);
+  std::vector<Encoding> windows;
+  for (const Ids& window : windows_of(ids, text_budget(max_length, 2), stride, impl_->spec.truncation_side)) {
+    Encoding& encoding = windows.emplace_back();
+    encoding.input_ids.push_back(impl_->cls_id);
+    encoding.input_ids.insert(encoding.input_ids.end(), window.begin(), window.end());
+    encoding.input_ids.push_back(impl_->sep_id);
+    encoding.token_type_ids.assign(encoding.input_ids.size(), 0);
+  }
+  return windows;
+}
+
 Encoding BertTokenizer::encode_words(std::span<const std::string> words, int64_t max_length) const {
   constexpr size_t kAll = std::numeric_limits<size_t>::max();
   const IdsOfWords of_words(words, text_budget(max_length, 2), impl_->spec.truncation_side,

@@ -152,6 +152,19 @@ Encoding PipelineTokenizer::encode(std::string_view text, std::string_view pair,
   return encoding;
 }
 
+std::vector<Encoding> PipelineTokenizer::encode_windows(std::string_view text,
+                                                        int64_t max_length,
+                                                        int64_t stride) const {
+  const size_t budget = text_budget(max_length, post_processor_.num_special(/*is_pair=*/false));
+  std::vector<int32_t> ids;
+  append_ids(text, pre_tokenizer_, std::numeric_limits<size_t>::max(), ids);
+  std::vector<Encoding> windows;
+  for (const auto& window : windows_of(ids, budget, stride, truncation_side_)) {
+    windows.push_back(post_processor_.process(window));
+  }
+  return windows;
+}
+
 Encoding PipelineTokenizer::encode_words(std::span<const std::string> words, int64_t max_length) const {
   constexpr size_t kAll = std::numeric_limits<size_t>::max();
   const size_t budget = text_budget(max_length, post_processor_.num_special(/*is_pair=*/false));

@@ -127,6 +127,24 @@ PostProcessor::Template PostProcessor::read_template(const JsonField& pieces,
   return result;
 }
 
+std::vector<std::vector<int32_t>> windows_of(const std::vector<int32_t>& ids,
+                                             size_t budget,
+                                             int64_t stride,
+                                             TruncationSide side) {
+  TORCH_CHECK_VALUE(stride >= 0 && static_cast<size_t>(stride) < budget, "windows that overlap by ", stride,
+                    " tokens hold ", budget, " of a text; pass a stride from 0 to ", budget - 1);
+  if (ids.size() <= budget) return {ids};
+  std::vector<std::vector<int32_t>> windows;
+  const size_t step = budget - static_cast<size_t>(stride);
+  for (size_t passed = 0;; passed += step) {
+    const size_t left = ids.size() - passed, count = std::min(budget, left);
+    const auto begin =
+        ids.begin() + static_cast<std::ptrdiff_t>(side == TruncationSide::kRight ? passed : left - count);
+    windows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(count));
+    if (count == left) return windows;
+  }
+}
+
 Encoding PostProcessor::process(const IdsOfWords& words) const {
   Encoding encoding = process(words.ids);
   encoding.truncated = words.truncated;

@@ -23,6 +23,14 @@ bool truncate(std::vector<int32_t>& ids, size_t budget, TruncationSide side);
 /// it fits into half; the odd token goes to the longer, the second of equals.
 bool truncate(std::vector<int32_t>& first, std::vector<int32_t>& second, size_t budget, TruncationSide side);
 
+/// The windows of `ids`, of at most `budget` each, which overlap by `stride`; one at least.
+/// @param side  on which side the last window may be shorter.
+/// @throws c10::ValueError  unless `stride` is below `budget`.
+std::vector<std::vector<int32_t>> windows_of(const std::vector<int32_t>& ids,
+                                             size_t budget,
+                                             int64_t stride,
+                                             TruncationSide side);
+
 /// The ids of words, and of each id the word that it is of.
 struct IdsOfWords {
   std::vector<int32_t> ids, word_ids;

@@ -50,7 +50,7 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
                                   const Ranks& ranks,
                                   const MachineMemory& memory) {
   const auto order = longest_first(setup.train);
-  const auto longest = static_cast<int64_t>(setup.train.ids[order.front()].size());
+  const int64_t longest = setup.train.longest(order.front());
   const auto estimate = [&](int64_t texts) {
     const auto worst = std::span(order).first(texts);
     const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), config.max_length);

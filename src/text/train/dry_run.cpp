@@ -23,11 +23,11 @@ int64_t tokens_of(const TokenizedTexts& texts, const std::vector<int64_t>& indic
 }
 
 int64_t longest_of(const TokenizedTexts& texts, const std::vector<int64_t>& indices) {
-  size_t longest = 0;
+  int64_t longest = 0;
   for (const int64_t index : indices) {
-    longest = std::max(longest, texts.ids[index].size());
+    longest = std::max(longest, texts.longest(index));
   }
-  return static_cast<int64_t>(longest);
+  return longest;
 }
 
 void print_size(const char* what, int64_t bytes, const std::string& more = "") {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "mezzo/amp/autocast_guard.h"
+#include "text/models/pooling.h"
 
 namespace mezzo::text {
 
@@ -49,7 +50,8 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
 at::Tensor GradientAccumulation::summed_loss(const PackedBatch& batch, const DropoutSeed& random) {
   const auto dtype = autocast_dtype(setup_.precision);
   const AutocastGuard autocast(setup_.device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
-  return setup_.task->loss(model_.forward(batch, random), batch);
+  const auto outputs = pool_windows(model_.forward(batch, random), batch, setup_.model->config().window_pooling);
+  return setup_.task->loss(outputs, batch);
 }
 
 }  // namespace mezzo::text

@@ -16,6 +16,15 @@ int64_t layers_parameters(const ModelForTask& model) {
   return count;
 }
 
+/// Layers that keep something for backward.
+int64_t trained_layers(const ModelForTask& model) {
+  int64_t first = model.config().num_hidden_layers + 1;
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().requires_grad()) first = std::min(first, std::max<int64_t>(1, model.layer_of(item.key())));
+  }
+  return model.config().num_hidden_layers + 1 - first;
+}
+
 int64_t largest_parameter(const ModelForTask& model) {
   int64_t largest = 0;
   for (const auto& parameter : model.parameters()) {
@@ -34,6 +43,14 @@ int64_t count_parameters(const ModelForTask& model) {
   return count;
 }
 
+int64_t count_trained_parameters(const ModelForTask& model) {
+  int64_t count = 0;
+  for (const auto& parameter : model.parameters()) {
+    count += parameter.requires_grad() ? parameter.numel() : 0;
+  }
+  return count;
+}
+
 int64_t largest_parameter_bytes(const ModelForTask& model) { return kFloatBytes * largest_parameter(model); }
 
 namespace {
@@ -46,7 +63,7 @@ int64_t activation_bytes(const ModelForTask& whole,
   const RowBytes of_row = whole.encoder().row_bytes(precision, batch.longest);
   const auto rows = static_cast<double>(batch.rows);
   const auto hidden = static_cast<double>(whole.config().hidden_size);
-  const auto layers = static_cast<double>(whole.config().num_hidden_layers);
+  const auto layers = static_cast<double>(trained_layers(whole));
   const double layer = rows * of_row.layer, work = rows * of_row.work, embeddings = rows * of_row.embeddings,
                tables = of_row.tables;
   if (config.gradient_checkpointing) {  // the inputs of all layers, and one layer
@@ -56,7 +73,7 @@ int64_t activation_bytes(const ModelForTask& whole,
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
   const double copies = has_copies ? 2 * static_cast<double>(layers_parameters(whole)) : 0;
   // The last layer keeps little where one row a text is wanted of it.
-  const double whole_layers = whole.head().rows == RowsPer::kText ? layers - 1 : layers;
+  const double whole_layers = whole.head().rows == RowsPer::kText ? std::max(0.0, layers - 1) : layers;
   return static_cast<int64_t>(embeddings + whole_layers * layer + layers * tables + work + copies);
 }
 
@@ -65,17 +82,17 @@ int64_t activation_bytes(const ModelForTask& whole,
 MemoryEstimate estimate_memory(
     const ModelForTask& model, Precision precision, const TrainConfig& config, int ranks, const BatchShape& batch) {
   MemoryEstimate estimate;
-  const int64_t parameters = count_parameters(model);
+  const int64_t trained = count_trained_parameters(model);
   const int64_t weight = config.master_weights ? 2 : kFloatBytes;
   const bool accumulates = config.grad_accumulation > 1;
-  estimate.weights = parameters * weight;
+  estimate.weights = count_parameters(model) * weight;
   // Masters sum the gradients of micro-batches in float32.
-  estimate.gradients = parameters * (weight + (config.master_weights && accumulates ? kFloatBytes : 0));
+  estimate.gradients = trained * (weight + (config.master_weights && accumulates ? kFloatBytes : 0));
   const int64_t moments = config.optimizer == "sgd" ? 0 : 2;
   const int64_t state = kFloatBytes * (moments + (config.master_weights ? 1 : 0));
   // Whole tensors are dealt out, so a rank has at least the largest of them.
   const bool is_sharded = config.zero_stage == 1 && ranks > 1;
-  estimate.optimizer = state * (is_sharded ? std::max(parameters / ranks, largest_parameter(model)) : parameters);
+  estimate.optimizer = state * (is_sharded ? std::max(trained / ranks, largest_parameter(model)) : trained);
   estimate.activations = activation_bytes(model, precision, config, batch);
   const int64_t of_step = accumulates || ranks > 1 ? estimate.gradients + estimate.activations
                                                    : std::max(estimate.gradients, estimate.activations);

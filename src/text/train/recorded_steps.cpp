@@ -65,8 +65,8 @@ int64_t RecordedSteps::longest_of(const PackedBatch& rows) const {
 
 bool RecordedSteps::take(const StepBatches& batches) const {
   const auto dtype = autocast_dtype(setup_.precision).value_or(at::kFloat);
-  // A step of words has as many targets as no other, and a graph each for all numbers of them would be too many.
-  return is_possible_ && setup_.model->head().rows == RowsPer::kText &&
+  // A step of words has as many targets as no other, one of windows as many sequences: a graph each would be too many.
+  return is_possible_ && setup_.model->head().rows == RowsPer::kText && setup_.train.window_lengths.empty() &&
          std::ranges::all_of(batches.micro, [&](const StepBatches::Micro& micro) {
            return setup_.model->encoder().takes_unknown_lengths(setup_.device, dtype, longest_of(micro.rows));
          });

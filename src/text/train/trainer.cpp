@@ -193,15 +193,14 @@ class Trainer {
       if (!is_out_of_memory(error)) {
         throw;
       }
-      size_t longest = 0;
+      int64_t longest = 0;
       const int64_t step = counters_.step + (queued_ ? 1 : 0);
       for (const MicroBatch& micro : plan_.micro_batches(setup_.train, step)) {
         for (const int64_t text : micro.indices) {
-          longest = std::max(longest, setup_.train.ids[text].size());
+          longest = std::max(longest, std::ssize(setup_.train.ids[text]));
         }
       }
-      TORCH_CHECK(false, describe_out_of_memory(config_, step + 1, setup_.device, ranks_.size(),
-                                                static_cast<int64_t>(longest)));
+      TORCH_CHECK(false, describe_out_of_memory(config_, step + 1, setup_.device, ranks_.size(), longest));
     }
   }
 
@@ -416,7 +415,8 @@ class Trainer {
       return false;
     }
     setup_.task = setup_.task->tuned(outputs, setup_.dev.targets);
-    keeper_.put_out([&](RunOutput&) {
+    keeper_.put_out([&](RunOutput& output) {
+      output.note(setup_.task->tuning());
       const auto file = config_.output / "config.json";
       const auto config = ModelConfig::from_file(file);
       setup_.task->describe(*config);

@@ -3,7 +3,9 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "mezzo/distributed/data_parallel/shared_memory_all_reduce.h"
@@ -29,11 +31,14 @@ void load_weights(const Checkpoint& checkpoint, std::vector<NamedParameter>& par
 std::vector<ParamGroup> make_groups(const TrainConfig& config,
                                     const std::vector<NamedParameter>& parameters,
                                     const ModelForTask& model) {
+  std::vector<NamedParameter> trained;
+  std::ranges::copy_if(parameters, std::back_inserter(trained),
+                       [](const NamedParameter& p) { return p.tensor.requires_grad(); });
   const auto layer = [&](const NamedParameter& p) { return model.layer_of(p.name); };
-  return make_param_groups(parameters, {.weight_decay = config.weight_decay,
-                                        .decays = usually_decays,
-                                        .layer_lr_decay = config.layer_lr_decay,
-                                        .layer = layer});
+  return make_param_groups(trained, {.weight_decay = config.weight_decay,
+                                     .decays = usually_decays,
+                                     .layer_lr_decay = config.layer_lr_decay,
+                                     .layer = layer});
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups) {

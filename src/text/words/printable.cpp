@@ -85,4 +85,11 @@ std::string_view truncate_to_width(std::string_view text, size_t columns) {
   return text.substr(0, text.size() - rest.size());
 }
 
+std::string quoted_name(std::string_view name) {
+  constexpr size_t kColumns = 40;
+  const std::string line = printable(name);
+  const std::string_view begin = truncate_to_width(line, kColumns);
+  return "'" + std::string(begin) + (begin.size() < line.size() ? "…'" : "'");
+}
+
 }  // namespace mezzo::text

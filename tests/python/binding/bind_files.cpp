@@ -52,6 +52,12 @@ void bind_files(py::module_& m) {
         return std::tuple(rows.texts, rows.labels, rows.lines);
       },
       py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true);
+  m.def("split_by_class",
+        [](std::vector<std::string> texts, std::vector<int64_t> labels, double fraction, uint64_t seed) {
+          const auto [first, second] =
+              split_by_class({.texts = std::move(texts), .targets = at::tensor(labels)}, fraction, seed);
+          return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
+        });
   m.def("split_dataset", [](std::vector<std::string> texts, std::vector<int64_t> labels, double ratio, uint64_t seed) {
     const auto [first, second] = split_dataset({.texts = std::move(texts), .targets = at::tensor(labels)}, ratio, seed);
     return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));

@@ -38,6 +38,14 @@ void bind_encoding(Class& tokenizer) {
             return as_tuple(self.encode(view(text), view(pair), max_length));
           },
           py::arg("text"), py::arg("pair"), py::arg("max_length") = 0)
+      .def("encode_windows",
+           [](const T& self, const py::object& text, int64_t max_length, int64_t stride) {
+             std::vector<std::vector<int32_t>> windows;
+             for (auto& window : self.encode_windows(view(text), max_length, stride)) {
+               windows.push_back(std::move(window.input_ids));
+             }
+             return windows;
+           })
       .def(
           "encode_words",
           [](const T& self, const std::vector<std::string>& words, int64_t max_length) {

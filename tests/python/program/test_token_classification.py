@@ -292,7 +292,62 @@ def test_what_is_no_labelled_text(name, text, message, folder, tmp_path):
     assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
+@pytest.fixture(scope="module")
+def unread(tmp_path_factory):
+    """Words of which BERT's tokenizer makes no token, and such as are told by other columns."""
+    folder = tmp_path_factory.mktemp("unread")
+    write_jsonl(folder / "none.jsonl", [(["\u200b", ""], ["O", "B-PER"])] * 4)
+    (folder / "ok.conll").write_text("Anna B-PER\ngoes O\n-DOCSTART- -X- O\nBremen B-LOC\n")
+    return folder
+
+
+def test_words_that_nobody_reads(trained, unread, tmp_path):
+    path, _, _ = trained
+    if json.loads((path / "out/config.json").read_text())["model_type"] != "bert":
+        return
+    data = ["--max-length", LENGTH, "--max-steps", 1, "--output", tmp_path / "out", "--model", path / "out"]
+    for flags in (["--train", unread / "none.jsonl", "--dev-ratio", 0], ["--train", unread / "ok.conll", "--dev", unread / "none.jsonl"]):
+        done = run(["train", *data, *flags])
+        assert done.returncode == 1 and f"none.jsonl: of no word a token is read with --max-length {LENGTH}; pass a longer one" in done.stderr
+        assert not (tmp_path / "out").exists()
+    done = run(["eval", "--model", path / "out", "--data", unread / "ok.conll", "--max-length", 2])
+    assert done.returncode == 1 and "ok.conll: of no word a token is read with --max-length 2" in done.stderr and done.stdout == ""
+    row = json.loads(mezzo("predict", "--model", path / "out", "--data", unread / "none.jsonl").stdout.splitlines()[0])
+    assert row["labels"] == [None, None] and row["entities"] == []
+
+
+def test_texts_of_a_conll_file_and_logits_of_words(trained, unread):
+    path, _, _ = trained
+    lines = mezzo("predict", "--model", path / "out", "--data", unread / "ok.conll", "--logits", "--precision", "fp32").stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["words"] for row in rows] == [["Anna", "goes"], ["Bremen"]]
+    for row in rows:
+        assert [LABELS[torch.tensor(logits).argmax()] for logits in row["logits"]] == row["labels"]
+        alone = json.loads(mezzo("predict", "--model", path / "out", "--text", row["text"], "--logits", "--precision", "fp32").stdout)
+        torch.testing.assert_close(torch.tensor(alone["logits"]), torch.tensor(row["logits"]), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("more, message", [
+    (["--text", "a", "--text-pair", "b"], "--text-pair: the model labels words, of single texts; leave it out"),
+    (["--data", "ok.conll", "--text-column", "word"], "of a .conll file, words are the first column and labels the last"),
+    (["--data", "strings.jsonl"], "the row is an array that begins with a string; words are written [[…], […]] or {\"text\": […]}"),
+    (["--data", "cr.conll"], "cr.conll:1: the line holds a carriage return. Save the file with lines that end in LF or CR LF."),
+])
+def test_what_is_no_text_of_words(more, message, trained, unread):
+    (unread / "strings.jsonl").write_text('["Anna", "goes"]\n')
+    (unread / "cr.conll").write_bytes(b"Anna B-PER\rgoes O\r")
+    done = run(["predict", "--model", trained[0] / "out", *(str(unread / word) if "." in word else word for word in more)])
+    assert done.returncode == 1 and message in done.stderr and done.stdout == ""
+
+
+def test_a_label_that_ends_the_scoring_of_entities_is_named(folder, tmp_path):
+    write_jsonl(tmp_path / "rows.jsonl", [(["Anna", "goes"], ["B-PER", "O"]), (["Bert", "x"], ["B-PER", "U-LOC"])] * 4)
+    done = mezzo("train", "--task", "token_classification", "--new-head", "--model", folder, "--train", tmp_path / "rows.jsonl", "--dev-ratio", 0, "--max-steps", 1,
+                 "--max-length", LENGTH, "--output", tmp_path / "out")
+    assert "warning: entities are not scored, as label 'U-LOC' is neither O nor B-, I-, E- or S- with a type: words are" in done.stderr + done.stdout
+
+
 def test_a_conll_file_is_for_words_alone(tmp_path, folder):
     (tmp_path / "a.conll").write_text("a O\n")
     done = run(["train", "--new-head", "--task", "single_label_classification", "--model", folder, "--train", tmp_path / "a.conll", "--output", tmp_path / "out", "--max-length", LENGTH])
-    assert done.returncode == 1 and "a .conll file has labels of words, which --task token_classification is for" in done.stderr
+    assert done.returncode == 1 and "a .conll file has words and their labels, which are for models of --task token_classification" in done.stderr

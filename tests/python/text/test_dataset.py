@@ -5,10 +5,12 @@ import json
 import os
 import random
 import re
+from collections import Counter
 
 import _mezzo
 import pytest
 import torch
+from sklearn.model_selection import train_test_split
 
 ALPHABET = ["a", "b", " ", "1", "0", ",", "\t", '"', '""', "\n", "\r", "\r\n", "中", "é", "😀", "\\", "'", "\x00", "\x7f",
             "\u2028"]  # fmt: skip
@@ -201,3 +203,34 @@ def test_splits_as_torch_randperm_orders(seed, rows):
     assert first + second == order
     assert first_texts + second_texts == [str(i) for i in order]
     assert len(second) == round(0.3 * rows)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_splits_by_class_as_evenly_as_scikit_learn(seed):
+    """Rows are drawn otherwise, but as many of each class, to a row where two classes want the last one alike."""
+    rng = random.Random(seed)
+    counts = [rng.choice([2, 3, 7, 40, 200]) for _ in range(rng.randint(2, 7))]
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    rng.shuffle(labels)
+    texts = [f"text {i}" for i in range(len(labels))]
+    second = round(len(labels) * rng.uniform(0.1, 0.5))
+    if second < len(counts):
+        return  # which scikit-learn refuses
+    first_texts, first, second_texts, held_out = _mezzo.split_by_class(texts, labels, second / len(labels), seed)
+    assert sorted(first_texts + second_texts) == sorted(texts) and len(held_out) == second
+    assert [labels[int(text.split()[1])] for text in first_texts + second_texts] == first + held_out
+    _, theirs = train_test_split(labels, test_size=second, stratify=labels, random_state=seed)
+    mine, theirs = Counter(held_out), Counter(theirs)
+    assert all(abs(mine[label] - theirs[label]) <= 1 for label in range(len(counts)))
+    assert all(abs(mine[label] - count * second / len(labels)) < 1 for label, count in enumerate(counts))
+    assert set(first) == set(range(len(counts)))
+    assert _mezzo.split_by_class(texts, labels, second / len(labels), seed)[2] == second_texts
+    assert second < 5 or _mezzo.split_by_class(texts, labels, second / len(labels), seed + 1)[2] != second_texts
+
+
+def test_splitting_by_class_leaves_a_class_of_one_to_training():
+    texts, labels = [str(i) for i in range(12)], [0] * 10 + [1, 2]
+    _, first, _, held_out = _mezzo.split_by_class(texts, labels, 0.25, 1)
+    assert held_out == [0, 0, 0] and {1, 2} <= set(first)
+    with pytest.raises(ValueError, match="no class has two rows"):
+        _mezzo.split_by_class(["a", "b", "c"], [0, 1, 2], 0.3, 1)

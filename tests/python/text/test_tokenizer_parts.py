@@ -310,6 +310,21 @@ def test_words_that_are_known(kind, side, fortunes, request, tmp_path):
             assert ours.encode_words(words, max_length) == (cut.ids, cut.type_ids, len(expected.ids) > max_length, ids), words
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", ["byte_level", "wordpiece"])
+def test_windows(kind, side, fortunes, request, tmp_path):
+    tokenizer = request.getfixturevalue(kind)
+    ours = loaded(tmp_path, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", "truncation_side": side})
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path), truncation_side=side)
+    texts = ["", "a", *fortunes[::150]]
+    for max_length, stride in [(3, 0), (5, 2), (12, 0), (12, 9), (40, 15), (4096, 3)]:
+        for text in texts:
+            expected = theirs(text, truncation=True, max_length=max_length, stride=stride, return_overflowing_tokens=True)["input_ids"]
+            assert ours.encode_windows(text, max_length, stride) == expected
+    with pytest.raises(ValueError, match="windows that overlap by 3 tokens hold 3 of a text; pass a stride from 0 to 2"):
+        ours.encode_windows("a", 5, 3)
+
+
 # --- Unigram
 # -------------------------------------------------------------------------------------------------
 

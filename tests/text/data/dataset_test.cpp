@@ -229,9 +229,31 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
   std::filesystem::create_directory(folder_ / "d.csv");
   EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
   EXPECT_EQ(error("a.xml", ""), "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll.");
-  EXPECT_EQ(error("a.txt", "a"),
-            "a.txt:1: row 1: a .txt file has no labels. Use .json, .jsonl, .csv or .tsv where labels are needed.");
+  EXPECT_EQ(
+      error("a.txt", "a"),
+      "a.txt:1: row 1: a .txt file has no labels but those of fastText, which begin a line (__label__spam …). Use "
+      ".json, .jsonl, .csv or .tsv where others are needed.");
   EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"), "a.csv: the file is UTF-16. Save it as UTF-8.");
+}
+
+TEST_F(LoadRowsTest, ReadsLabelsOfFastText) {
+  const auto several = LoadRowsOptions().label_kind(LabelKind::kSeveral);
+  const auto rows = load("a.txt", "__label__spam buy  now\r\n__label__ham\thello __label__x\n__label__spam\n");
+  EXPECT_THAT(rows.texts, ElementsAre("buy  now", "hello __label__x", ""));
+  EXPECT_THAT(rows.labels, ElementsAre(RawLabel("spam"), RawLabel("ham"), RawLabel("spam")));
+  using Names = std::vector<std::string>;
+  const auto sets = load("a.txt", "__label__b __label__a __label__b x\nnone of them\n", several);
+  EXPECT_THAT(sets.texts, ElementsAre("x", "none of them"));
+  EXPECT_THAT(sets.labels, ElementsAre(RawLabel(Names{"a", "b"}), RawLabel(Names{})));
+  const auto texts = load("a.txt", "__label__a x\ny\n", LoadRowsOptions().label_kind(LabelKind::kNone));
+  EXPECT_THAT(texts.texts, ElementsAre("x", "y"));
+  EXPECT_EQ(error("a.txt", "__label__a x\ny\n"),
+            "a.txt:2: row 2: the line has 0 labels of the form __label__name, and every row needs one.");
+  EXPECT_EQ(error("a.txt", "__label__a __label__b x\n"),
+            "a.txt:1: row 1: the line has 2 labels of the form __label__name. Several labels a text need --task "
+            "multi_label_classification.");
+  EXPECT_EQ(error("a.txt", "__label__ x\n", several),
+            "a.txt:1: row 1: one of the labels is an empty string. Name it, or leave it out.");
 }
 
 TEST_F(LoadRowsTest, RefusesFilesWithoutRows) {
@@ -292,7 +314,9 @@ TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
 }
 
 TEST_F(LoadRowsTest, RefusesNestingThatCouldExhaustTheStack) {
-  EXPECT_EQ(error("a.json", std::string(1'000'000, '[')), "a.json:1: row 1: the text is an array, not a string.");
+  EXPECT_EQ(
+      error("a.json", std::string(1'000'000, '[')),
+      "a.json:1: row 1: the text is an array, not a string; words are for models of --task token_classification.");
   EXPECT_EQ(error("a.jsonl", "\n{\"x\":" + std::string(1'000'000, '[')),
             "a.jsonl:2: row 1: JSON nested more than 127 deep.");
 }

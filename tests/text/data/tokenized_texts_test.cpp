@@ -44,6 +44,14 @@ class ByteTokenizer : public Tokenizer {
     }
     return encoding;
   }
+  std::vector<Encoding> encode_windows(std::string_view text, int64_t max_length, int64_t) const override {
+    std::vector<Encoding> windows;
+    do {
+      windows.push_back(encode(text.substr(0, max_length), 0));
+      text.remove_prefix(std::min(text.size(), static_cast<size_t>(max_length)));
+    } while (!text.empty());
+    return windows;
+  }
   int64_t vocab_size() const override { return 256; }
   int64_t model_max_length() const override { return 0; }
   int32_t pad_id() const override { return -1; }
@@ -77,6 +85,17 @@ TEST(TokenizedTextsTest, KeepsNoTokenTypesWhereAllAreZero) {
 
 TEST(TokenizedTextsTest, RefusesAnotherNumberOfSecondTexts) {
   EXPECT_THROW(tokenize(ByteTokenizer(), Texts{"a", "bc"}, Texts{"d"}, 0), c10::ValueError);
+}
+
+TEST(TokenizedTextsTest, EncodesWindowsAndKeepsTheirLengthsWhereThereAreAny) {
+  const auto tokenized = tokenize_windows(ByteTokenizer(), Texts{"ab", "abcde"}, /*max_length=*/2, /*stride=*/0);
+  EXPECT_THAT(tokenized.ids, ElementsAre(ElementsAre('a', 'b'), ElementsAre('a', 'b', 'c', 'd', 'e')));
+  EXPECT_THAT(tokenized.window_lengths, ElementsAre(ElementsAre(2), ElementsAre(2, 2, 1)));
+  EXPECT_EQ(tokenized.longest(1), 2);
+  EXPECT_EQ(tokenized.num_windows(1), 3);
+  const auto whole = tokenize_windows(ByteTokenizer(), Texts{"ab", "abcde"}, /*max_length=*/5, /*stride=*/0);
+  EXPECT_THAT(whole.window_lengths, IsEmpty());
+  EXPECT_EQ(whole.longest(1), 5);
 }
 
 TEST(TokenizedTextsTest, GivesTargetsOfWordsToTheirFirstTokens) {

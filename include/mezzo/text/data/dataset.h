@@ -74,7 +74,8 @@ struct LoadRowsOptions {
 ///   names `text`, `label` and, for pairs, `text_pair`; other columns are ignored, blank lines
 ///   skipped. Labels that are all whole numbers are integers, otherwise all are names. A quote in a
 ///   `.tsv` that would merge lines, each of which is a row, is an error;
-/// - `.txt`: one text a line, empty ones included, without labels;
+/// - `.txt`: one text a line, empty ones included, without labels; or, where its first line begins with `__label__`, as
+///   fastText has it: before each text its labels, `__label__` and a name each, with white space between them;
 /// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
 ///   texts; columns are apart by white space, and lines that begin with `-DOCSTART-` are skipped. For words alone.
 ///
@@ -152,5 +153,14 @@ Dataset to_dataset(LabeledRows rows, at::Tensor targets);
 /// default generator alone.
 /// @throws c10::ValueError  unless `ratio` is between 0 and 1 and each part has a row
 std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed);
+
+/// Likewise, with the same share of each class in both parts, to a row (for `--dev-fraction`): the classes with the
+/// largest remainders get one more until there are as many rows as `fraction` says. A class keeps at least one row in
+/// the first part.
+/// @param dataset  with targets [N] int64, from 0.
+/// @see sklearn.model_selection.train_test_split (Python) with `stratify`, which draws other rows, and refuses a class
+/// of
+///   one.
+std::pair<Dataset, Dataset> split_by_class(Dataset dataset, double fraction, uint64_t seed);
 
 }  // namespace mezzo::text

@@ -29,6 +29,9 @@ struct PackedBatch {
                            ///< undefined when there are none
   int64_t num_tokens = 0;  ///< tokens of real text, [CLS] and [SEP] included
 
+  /// [texts] int64: how many of the B, one after the other, are windows of each; undefined where every one is a text.
+  at::Tensor window_counts = {};
+
   /// [B, 2] int32 on the device: first row and tokens of each text, where the device alone is to
   /// know them, so that a step can be recorded into a graph; `cu_seqlens` and `seqlens` are
   /// undefined then. Undefined otherwise.

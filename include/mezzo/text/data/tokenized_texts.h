@@ -15,6 +15,9 @@ namespace mezzo::text {
 /// Token ids of texts, and what belongs to them.
 struct TokenizedTexts {
   std::vector<std::vector<int32_t>> ids;
+  /// The ids that each window of a text has, of which its ids are one after the other; none at all where no text has
+  /// more than one.
+  std::vector<std::vector<int32_t>> window_lengths = {};
   std::vector<std::vector<int32_t>> token_types = {};  ///< as long as the ids each; none at all where all are 0
   /// As long as the ids each: the word of its text that a token is of, -1 for special ones; none at all where words are
   /// not known.
@@ -25,6 +28,9 @@ struct TokenizedTexts {
   int64_t truncated = 0;  ///< texts that lost their end
 
   static constexpr int32_t kNoTarget = -100;  ///< as PyTorch's losses ignore it
+  /// Tokens of the longest sequence that a text makes.
+  int64_t longest(int64_t text) const;
+  int64_t num_windows(int64_t text) const;
   /// How many targets those texts have, which the loss of a step is the mean of.
   int64_t count_targets(std::span<const int64_t> indices) const;
 };
@@ -42,6 +48,12 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::vector<std::string>> words,
                         int64_t max_length);
 
+/// Encodes texts as windows, in parallel: see Tokenizer::encode_windows(). No targets.
+TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
+                                std::span<const std::string> texts,
+                                int64_t max_length,
+                                int64_t stride);
+
 /// Sets the targets.
 /// @param targets  as a Task makes them; where words are known, [N, most words] int32, kNoTarget behind a text's last.
 void set_targets(TokenizedTexts& texts, const at::Tensor& targets);
@@ -51,5 +63,10 @@ void set_targets(TokenizedTexts& texts, const at::Tensor& targets);
 /// @param place  names a text, by its number from 0.
 /// @throws c10::ValueError  naming the first.
 void check_has_tokens(const TokenizedTexts& texts, const std::function<std::string(int64_t)>& place);
+
+/// Refuses texts whose words are known and of none of which a model reads a token.
+/// @param texts  with targets.
+/// @throws c10::ValueError  naming the file.
+void check_reads_words(const TokenizedTexts& texts, const std::string& file, int64_t max_length);
 
 }  // namespace mezzo::text

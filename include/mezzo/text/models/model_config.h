@@ -29,6 +29,10 @@ struct ModelConfig {
   std::vector<double> label_thresholds;
   /// Of single_label_classification: what the outputs are divided by before the softmax; 1 where a file has none.
   double softmax_temperature = 1;
+  /// Of a model that reads long texts in windows: what their outputs are pooled by, "mean" or "max", and how many
+  /// tokens two overlap by; empty where texts are cut.
+  std::string window_pooling;
+  int64_t window_stride = 0;
   /// bos_token_id, eos_token_id and their like, by name, in JSON, as the file has them: save() hands them on.
   std::map<std::string, std::string> other_token_ids;
 

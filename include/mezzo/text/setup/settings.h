@@ -61,6 +61,7 @@ Setting::Check one_of(std::string_view flag, std::vector<std::string> known);
 void check_task(const std::string& problem_type);  ///< or nothing
 void check_batching(const std::string& name);
 void check_class_weights(const std::string& text);  ///< or nothing
+void check_freeze(const std::string& text);         ///< or nothing
 void check_schedule_name(const std::string& name);
 
 /// Calls `visit(const Setting&, field)` for every field: the one place where a setting is declared,
@@ -96,6 +97,10 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "label-column", "of the labels").changes_no_numbers(), config.label_column);
   visit(Setting(kData, "dev-ratio", "share of the training texts to use as dev, without --dev").between(0, 0.999),
         config.dev_ratio);
+  visit(Setting(kData, "dev-fraction", "likewise, with the same share of each class; in place of --dev-ratio")
+            .between(0, 0.999)
+            .none("0"),
+        config.dev_fraction);
   visit(Setting(kData, "allow-empty-classes", "train classes that no training text is of").changes_no_numbers(),
         config.allow_empty_classes);
   visit(Setting(kData, "limit", "read only the first N training texts; 0: all").least(0), config.limit);
@@ -111,6 +116,14 @@ void visit_settings(Config& config, Visit&& visit) {
         config.batch_size);
   visit(Setting(kRecipe, "grad-accumulation", "micro-batches per step").between(1, kMillion), config.grad_accumulation);
   visit(Setting(kRecipe, "max-length", "tokens a text is cut to").between(2, kMillion), config.max_length);
+  visit(
+      Setting(
+          kRecipe, "window",
+          "none: longer texts lose their end; mean or max: they are read in windows of --max-length, whose outputs are "
+          "pooled so")
+          .check(one_of("--window", {"none", "mean", "max"})),
+      config.window);
+  visit(Setting(kRecipe, "stride", "tokens that a window has of the one before").between(0, kMillion), config.stride);
   visit(Setting(kRecipe, "epochs", "passes over the training texts").between(1e-6, 1e6), config.epochs);
   visit(Setting(kRecipe, "max-steps", "steps to take; wins over --epochs").between(1, kMostSteps), config.max_steps);
   visit(Setting(kRecipe, "batching", "packed, grouped, dynamic or padded").check(check_batching), config.batching);
@@ -119,6 +132,10 @@ void visit_settings(Config& config, Visit&& visit) {
             .below_most(true)
             .none("as the model says"),
         config.dropout);
+  visit(Setting(kRecipe, "freeze",
+                "what keeps its weights: embeddings, so many layers with them, or encoder: all but the head")
+            .check(check_freeze),
+        config.freeze);
   visit(Setting(kRecipe, "class-weights",
                 "of the loss: balanced, or weights of labels by name, as rare=5,common=1, where others weigh 1")
             .check(check_class_weights),

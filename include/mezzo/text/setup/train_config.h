@@ -29,10 +29,11 @@ struct TrainConfig {
   std::string text_column = "text";    ///< of the data files; in JSON, the key
   std::string pair_column;             ///< of the second text; empty: "text_pair", if a file has it
   std::string label_column = "label";
-  double dev_ratio = 0.08;           ///< 0 trains on all rows; not used where `dev` is given
-  bool allow_empty_classes = false;  ///< integer labels may leave classes below the largest without a text
-  std::filesystem::path output;      ///< folder for the results
-  bool overwrite = false;            ///< replace a run that `output` holds
+  double dev_ratio = 0.08;             ///< 0 trains on all rows; not used where `dev` is given
+  std::optional<double> dev_fraction;  ///< in place of `dev_ratio`: with the same share of each class
+  bool allow_empty_classes = false;    ///< integer labels may leave classes below the largest without a text
+  std::filesystem::path output;        ///< folder for the results
+  bool overwrite = false;              ///< replace a run that `output` holds
 
   std::string precision = "auto";          ///< fp32, bf16, fp16, auto
   std::string device = "auto";             ///< cpu, cuda, cuda:N, auto
@@ -42,9 +43,12 @@ struct TrainConfig {
   std::optional<int64_t> batch_size = 32;  ///< texts per micro-batch; nullopt: as many as fit the memory
   int64_t grad_accumulation = 1;           ///< micro-batches per optimizer step
   int64_t max_length = 128;                ///< tokens a text is cut to, [CLS] and [SEP] included
+  std::string window = "none";  ///< of longer texts: none (they are cut), mean, max (pooled outputs of windows)
+  int64_t stride = 0;           ///< with windows: tokens that one has of the one before
   double epochs = 1;
   std::optional<int64_t> max_steps;  ///< optimizer steps; wins over `epochs`
   std::string batching = "packed";   ///< packed, grouped, dynamic, padded
+  std::string freeze;                ///< "embeddings", a number of layers with them, or "encoder"; empty: nothing
   std::string class_weights;         ///< of the loss: "balanced" or "NAME=WEIGHT,…"; empty: all labels weigh the same
   double label_smoothing = 0;        ///< of the loss: share of the target that goes to all labels alike
   double focal_gamma = 0;            ///< exponent of the focal loss; 0: off
@@ -95,6 +99,8 @@ struct TrainConfig {
   /// @throws c10::ValueError  naming the flag, what it was and what it may be.
   void validate() const;
 
+  /// Whether there will be texts to choose the best model by.
+  bool has_dev() const;
   ColumnNames columns() const;
   LossOptions loss() const;
 

@@ -49,6 +49,7 @@ class MultiLabelClassification : public Classification {
   /// Each label's threshold, for the most F1.
   bool is_tunable() const override { return true; }
   std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const override;
+  std::string tuning() const override;
 
   /// The labels whose probability reaches their threshold, and the probabilities of all.
   /// @throws c10::ValueError  for a `min_score`: thresholds say what is too low.

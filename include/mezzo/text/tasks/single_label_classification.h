@@ -48,10 +48,11 @@ class SingleLabelClassification : public Classification {
   /// The loss is that of the outputs as they are, log loss and calibration error of the probabilities.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
-  /// The temperature of the least log loss, between 1/100 and 100.
+  /// The temperature of the least log loss, between 1/100 and 100; 1 where it lies beyond.
   /// @see Guo et al., On Calibration of Modern Neural Networks (2017), section 4.2
   bool is_tunable() const override { return calibrate_; }
   std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const override;
+  std::string tuning() const override;
 
   /// The most likely label, its score, and the scores of all: softmax of the outputs over the temperature. Below
   /// `min_score` the label is null.

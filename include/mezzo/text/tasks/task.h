@@ -147,6 +147,8 @@ class Task {
   /// The same task with what is_tunable(), fitted.
   /// @param outputs, targets  as of evaluate(), of texts that the model was not trained on.
   virtual std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const;
+  /// What tuned() has come to, for a note.
+  virtual std::string tuning() const { return ""; }
   /// Whether a model whose first metric is `value` is to be kept in place of one with `best`;
   /// nullopt: of none. NaN is never better, and no number is worse than none.
   bool is_better(double value, std::optional<double> best) const;

@@ -24,6 +24,8 @@ class TokenClassification : public Classification {
   std::string summary() const override;
 
   at::Tensor targets(const LabeledRows& rows) const override;
+  /// Also that they teach no entities, where that hangs on some labels.
+  std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const override;
 
   /// As of single labels, of words.
   /// @param outputs  [T, labels]

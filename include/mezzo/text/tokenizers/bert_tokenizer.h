@@ -72,6 +72,7 @@ class BertTokenizer : public Tokenizer {
   /// its `[SEP]` have the type 1.
   Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const override;
 
+  std::vector<Encoding> encode_windows(std::string_view text, int64_t max_length, int64_t stride) const override;
   Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const override;
 
   int32_t pad_id() const override;

@@ -60,6 +60,11 @@ class Tokenizer {
   /// `add_prefix_space=True` for tokenizers of bytes: a word begins with a space there. A word may have no token.
   virtual Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const = 0;
 
+  /// Encodes a text of any length as windows of at most `max_length` ids, special tokens included, each of which begins
+  /// with the last `stride` of the text's ids in the one before: Hugging Face's `return_overflowing_tokens=True`.
+  /// @throws c10::ValueError  for a `stride` that leaves nothing new to a window, or as encode() does.
+  virtual std::vector<Encoding> encode_windows(std::string_view text, int64_t max_length, int64_t stride) const = 0;
+
   /// One more than the largest id, added tokens included: the rows an embedding needs.
   virtual int64_t vocab_size() const = 0;
 
