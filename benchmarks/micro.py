@@ -29,8 +29,8 @@ PAGES = {
                      " reaches those rates, small products least of all; operators that are several kernels on a GPU (sort, sums of many"
                      " rows); latencies of memory and of the host; what else a step may wait for. All of that makes a step longer than it says here,"
                      " by how much is not known; that caches hold much of what short texts read makes it shorter. BERT-large's attention is counted"
-                     " with the bytes of mezzo's kernels and the FLOP of LibTorch's flash attention, which runs there for such texts; LibTorch's"
-                     " operations around it, which no graph records then, move more bytes than the kernels counted here."
+                     " with the bytes of mezzo's kernels and the FLOP of LibTorch's flash attention, which runs there for such texts, in"
+                     " steps that no graph records: their time is that of launches one by one, and a few passes more around it are not counted."
                      " `bash scripts/bundle.sh DIR`, and in DIR `bash build.sh && bash gpu.sh benchmarks`, measures instead on a GPU machine. The"
                      " trainer reads back a few numbers more each step, which are not counted."),
     "half_compute": ("Half precision on a CPU without instructions for it",

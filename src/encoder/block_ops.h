@@ -164,6 +164,10 @@ struct BlockOps {
   bool takes_columns;
   const PreNormOps* pre_norm;  ///< nullptr where a device has none
 
+  /// Whether the operator mezzo::packed_attention does it faster than `packed_attention` here, as LibTorch's flash
+  /// attention, which uses tensor cores, does for long texts; nullptr: never.
+  bool (*leaves_attention)(const PackedAttention& attention) = nullptr;
+
   /// layer_norm(dropout(product + bias) + residual).
   /// @param product, residual  [T, H]
   /// @param row_numbers  [T] int64: rows of the dropout mask; undefined for 0 ... T - 1

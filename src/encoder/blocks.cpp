@@ -104,8 +104,7 @@ using AttentionFunction = at::Tensor(const at::Tensor&, const AttentionParams&, 
 
 template <AttentionFunction& kFused, AttentionFunction& kReference>
 at::Tensor choose_attention(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) {
-  return fused::can_attend(x, params.num_heads, layout, params.relative.defined()) ? kFused(dense(x), params, layout)
-                                                                                   : kReference(x, params, layout);
+  return fused::can_attend(x, params.num_heads) ? kFused(dense(x), params, layout) : kReference(x, params, layout);
 }
 
 template <AttentionFunction& kCompute>

@@ -14,11 +14,8 @@ namespace mezzo::encoder::fused {
 /// FiniteTracer). Where not, use the compositions.
 bool can_run(const at::Tensor& x);
 
-/// Whether attention blocks can, too: heads are no larger than the device's kernels take, and no
-/// text so long that LibTorch's flash attention, which uses tensor cores and is an operation of the
-/// composition, does it faster.
-/// @param is_relative  whether there are relative positions, which flash attention does not take
-bool can_attend(const at::Tensor& x, int64_t num_heads, const SequenceLayoutPtr& layout, bool is_relative = false);
+/// Whether attention blocks can, too: heads are no larger than the device's kernels take.
+bool can_attend(const at::Tensor& x, int64_t num_heads);
 
 at::Tensor embeddings(const at::Tensor& word,
                       const at::Tensor& position,

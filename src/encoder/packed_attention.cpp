@@ -173,6 +173,11 @@ bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size
          has_flash_kernels(device);
 }
 
+bool prefers_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest) {
+  constexpr int64_t kShort = 128;  // by reasoning, not measured: a block of ours holds so many keys at once
+  return longest > kShort && has_flash(device, dtype, head_size);
+}
+
 bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout) {
   return has_flash(device, dtype, head_size) && layout->is_known() && layout->size() > 0 && layout->is_gapless();
 }

@@ -59,6 +59,8 @@ at::Tensor packed_attention(const at::Tensor& query,
 /// Whether LibTorch's flash attention takes such heads: half types, on CUDA devices of compute capability
 /// 8.0 and more, a multiple of 8 and at most 192 columns: with more, consumer GPUs have no backward pass.
 bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size);
+/// Whether it also does texts of so many tokens faster than kernels of the house.
+bool prefers_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest);
 /// Whether it is that: where it takes the heads, and the sequences lie side by side without padding,
 /// as the CPU knows.
 bool runs_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, const SequenceLayoutPtr& layout);

@@ -63,7 +63,7 @@ at::Tensor pre_norm_attention_kernel(const at::Tensor& x,
 at::Tensor choose_pre_norm_attention(const at::Tensor& x,
                                      const PreNormAttentionParams& params,
                                      const SequenceLayoutPtr& layout) {
-  return fused::can_run_pre_norm(x) && fused::can_attend(x, params.num_heads, layout)
+  return fused::can_run_pre_norm(x) && fused::can_attend(x, params.num_heads)
              ? fused::pre_norm_attention(dense(x), params, layout)
              : reference::pre_norm_attention_block(x, params, layout);
 }

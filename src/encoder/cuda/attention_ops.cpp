@@ -81,6 +81,15 @@ FirstTokenArguments arguments_of(const FirstTokenAttention& attention, const at:
 
 }  // namespace
 
+bool leaves_attention(const PackedAttention& attention) {
+  const auto device = attention.query.device();
+  const auto dtype = attention.query.scalar_type();
+  const int64_t head_size = attention.query.size(1) / attention.num_heads;
+  return !attention.only_first_queries && !attention.relative.defined() && !attention.dropout.step_offset.defined() &&
+         attention.layout->is_known() && prefers_flash(device, dtype, head_size, attention.layout->longest()) &&
+         runs_flash(device, dtype, head_size, attention.layout);
+}
+
 at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_sum_exp) {
   const int64_t rows = attention.query.size(0);
   at::Tensor sums;

@@ -15,6 +15,10 @@ MEZZO_FOR_BLOCK_OPS(MEZZO_DECLARE)
 MEZZO_FOR_PRE_NORM_OPS(MEZZO_DECLARE)
 #undef MEZZO_DECLARE
 
+/// To flash attention: long texts, but not the lone queries of a last layer, and not where a mask's key is known to the
+/// device alone.
+bool leaves_attention(const PackedAttention& attention);
+
 extern const PreNormOps kPreNormOps;
 extern const BlockOps kBlockOps;
 

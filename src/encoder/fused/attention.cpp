@@ -57,17 +57,20 @@ struct Attention : torch::autograd::Function<Attention> {
                                     settings.layout,
                                     settings.weights_dropout};
     products.compute();
-    at::Tensor log_sum_exp;
-    const auto context = ops.packed_attention(attention, settings.is_differentiable ? &log_sum_exp : nullptr);
+    AttentionState state;
+    const auto context = attend(attention, settings.is_differentiable ? &state : nullptr);
     Normalised normalised;
     auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), output_bias, x,
                                           {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
                                           /*row_numbers=*/{}, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {
       ctx->save_for_backward({input, query_weight, query_bias, key_weight, key_bias, value_weight, value_bias,
-                              output_weight, output_bias, norm_weight, norm_bias, attention.query, attention.key,
-                              attention.value, log_sum_exp, context, normalised.rows, normalised.rstd});
-      keep(ctx, settings);
+                              output_weight, output_bias, norm_weight, norm_bias, unless_kept(attention.query, state),
+                              unless_kept(attention.key, state), unless_kept(attention.value, state), context,
+                              normalised.rows, normalised.rstd});
+      AttentionSettings of_backward = settings;
+      of_backward.state = std::move(state);
+      keep(ctx, std::move(of_backward));
     }
     return output;
   }
@@ -80,7 +83,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const AttentionSettings& settings = holder->settings;
     const auto& input = saved[kX];
     const auto &query = saved[kInputs], &key = saved[kInputs + 1], &value = saved[kInputs + 2],
-               &log_sum_exp = saved[kInputs + 3], &context = saved[kInputs + 4];
+               &context = saved[kInputs + 3];
     const PackedAttention attention{query,
                                     key,
                                     value,
@@ -90,8 +93,9 @@ struct Attention : torch::autograd::Function<Attention> {
                                     settings.weights_dropout};
     variable_list result(kAllInputs);
     const auto behind = backward_behind_attention(ctx, grads[0], settings, saved, context,
-                                                  {saved[kInputs + 5], saved[kInputs + 6]}, result);
-    const auto inner = ops_of(input).packed_attention_backward(attention, log_sum_exp, behind.context);
+                                                  {saved[kInputs + 4], saved[kInputs + 5]}, result);
+    const auto inner = attend_backward(attention, settings.state, behind.context);
+    if (!keeps_graph()) holder->settings.state = {};
 
     Products products;
     const std::array grads_of_rows{inner.query, inner.key, inner.value};

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "encoder/fused/attend.h"
 #include "encoder/fused/block.h"
 
 /// What the nodes of attention blocks share.
@@ -16,6 +17,7 @@ struct AttentionSettings {
   bool is_differentiable;
   at::ScalarType x_dtype, weight_dtype;
   at::Tensor relative_rows;  ///< RelativePositions::rows
+  AttentionState state = {};
 };
 
 /// Inputs of a node, where gradients go; behind them come settings and the weights to compute with.

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "encoder/fused/attend.h"
 #include "encoder/fused/pre_norm.h"
 
 namespace mezzo::encoder::fused {
@@ -18,6 +19,7 @@ struct PreNormAttentionSettings {
   at::Tensor first_rows;  ///< [B] int64; undefined where all rows are computed
   bool is_differentiable;
   at::ScalarType weight_dtype;
+  AttentionState state = {};
 };
 
 /// Query, key and value of a matrix with columns, a bias with elements, or a weight with rows, for each.
@@ -37,7 +39,7 @@ struct Thirds {
 
 struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
   enum Input { kX, kNormWeight, kNormBias, kWeight, kBias, kOutputWeight, kOutputBias, kInputs };
-  enum Saved { kQuery = kInputs, kKey, kValue, kLogSumExp, kContext };
+  enum Saved { kQuery = kInputs, kKey, kValue, kContext };
 
   static PackedAttention attention_of(const PreNormAttentionSettings& settings,
                                       const at::Tensor& query,
@@ -99,13 +101,15 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
       std::tie(query, key, value) = std::tie(rows.query, rows.key, rows.value);
     }
     products.compute();
-    at::Tensor log_sum_exp;
-    const auto context = ops_of(x).packed_attention(attention_of(settings, query, key, value, inner_bias),
-                                                    settings.is_differentiable ? &log_sum_exp : nullptr);
+    AttentionState state;
+    const auto context =
+        attend(attention_of(settings, query, key, value, inner_bias), settings.is_differentiable ? &state : nullptr);
     if (settings.is_differentiable) {
-      ctx->save_for_backward(
-          {x, scale, shift, weight, inner_bias, output_weight, outer_bias, query, key, value, log_sum_exp, context});
-      keep(ctx, settings);
+      ctx->save_for_backward({x, scale, shift, weight, inner_bias, output_weight, outer_bias, unless_kept(query, state),
+                              unless_kept(key, state), unless_kept(value, state), context});
+      PreNormAttentionSettings of_backward = settings;
+      of_backward.state = std::move(state);
+      keep(ctx, std::move(of_backward));
     }
     return ops.residual_dropout(matrix_product(context, output_weight.t()), outer_bias,
                                 first.defined() ? x.index_select(0, first) : x, settings.output_dropout, first);
@@ -131,9 +135,9 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
     result[kOutputWeight] = grad_weight(ctx, edge_of(saved, kOutputWeight), of_output, outer.product, saved[kContext],
                                         settings.weight_dtype);
     of_output.compute();
-    const auto inner = ops_of(x).packed_attention_backward(
-        attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], saved[kBias]), saved[kLogSumExp],
-        grad_context);
+    const auto inner = attend_backward(attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], saved[kBias]),
+                                       settings.state, grad_context);
+    if (!keeps_graph()) holder->settings.state = {};
 
     Normalised normalised;
     const auto input = input_of(x, norm_weight, saved[kNormBias], settings.eps, dtype, &normalised);

@@ -492,6 +492,7 @@ void read_conll(TextInput& input, RowCollector& rows) {
     }
     TORCH_CHECK_VALUE(line.find('\r') == line.npos, rows.between(number),
                       "the line holds a carriage return. Save the file with lines that end in LF or CR LF.");
+    if (words.empty() && line.starts_with("# ") && line.find(" = ") != line.npos) return true;  // of CoNLL-U
     if (words.empty()) first_line = number;
     TORCH_CHECK_VALUE(!rows.has_labels() || columns.size() > 1, rows.where(number),
                       "the line has a word alone. Put its label into the last column.");

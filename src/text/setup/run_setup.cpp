@@ -247,6 +247,11 @@ RunSetup set_up_run(const TrainConfig& config) {
     setup.notes.push_back(windows);
   }
 
+  if (config.window == "none" && !model_config->window_pooling.empty()) {
+    setup.notes.push_back(
+        fmt::format("the model has read long texts in windows, which are cut now; --window {} reads them so again",
+                    model_config->window_pooling));
+  }
   setup.task->describe(*model_config);
   model_config->window_pooling = config.window == "none" ? "" : config.window;
   model_config->window_stride = config.stride;

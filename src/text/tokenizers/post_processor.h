@@ -35,7 +35,7 @@ std::vector<std::vector<int32_t>> windows_of(const std::vector<int32_t>& ids,
 struct IdsOfWords {
   std::vector<int32_t> ids, word_ids;
 
-  /// @param append_ids  appends those of a word, given at most how many are of use.
+  /// @param append_ids  (word, ids) appends those of a word.
   /// @param budget  that are wanted; where the end is cut off, no words are looked at for more.
   template <class AppendIds>
   IdsOfWords(std::span<const std::string> words, size_t budget, TruncationSide side, AppendIds&& append_ids) {

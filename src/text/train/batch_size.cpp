@@ -30,7 +30,13 @@ std::vector<int64_t> longest_first(const TokenizedTexts& texts) {
 double mean_rows(const TrainConfig& config, const TokenizedTexts& texts, const std::vector<int64_t>& order) {
   const Batching batching = parse_batching(config.batching);
   if (batching == Batching::kPadded || batching == Batching::kDynamic) {
-    return static_cast<double>(count_rows(texts, std::span(order).first(1), batching, config.max_length));
+    int64_t sequences = 0, longest = 0;
+    for (const int64_t text : order) {
+      sequences += texts.num_windows(text);
+      longest = std::max(longest, texts.longest(text));
+    }
+    const int64_t rows = sequences * (batching == Batching::kPadded ? config.max_length : longest);
+    return static_cast<double>(rows) / static_cast<double>(order.size());
   }
   int64_t tokens = 0;
   for (const auto& ids : texts.ids) {

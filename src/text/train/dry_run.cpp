@@ -87,7 +87,10 @@ TokenizedTexts sample_texts(const TokenizedTexts& texts, int64_t most) {
   TokenizedTexts sample;
   const auto count = static_cast<int64_t>(texts.ids.size()), taken = std::min(count, most);
   for (int64_t i = 0; i < taken; ++i) {
-    sample.ids.push_back(texts.ids[i * count / taken]);
+    const int64_t text = i * count / taken;
+    sample.ids.push_back(texts.ids[text]);
+    if (!texts.token_types.empty()) sample.token_types.push_back(texts.token_types[text]);
+    if (!texts.window_lengths.empty()) sample.window_lengths.push_back(texts.window_lengths[text]);
   }
   return sample;
 }

@@ -32,7 +32,8 @@ class GradientAccumulation {
       : config_(config), setup_(setup), plan_(plan), model_(model) {}
 
   /// On the CPU.
-  StepBatches collate(const std::vector<MicroBatch>& micro_batches, int64_t num_targets) const;
+  /// @param step  that they are of, from 0
+  StepBatches collate(const std::vector<MicroBatch>& micro_batches, int64_t step) const;
 
   /// Adds the gradients of each micro-batch's share of the loss, as `scale` returns it.
   /// @return the sum of this rank's shares; over all ranks, that is the mean loss.

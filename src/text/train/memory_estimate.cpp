@@ -86,6 +86,8 @@ MemoryEstimate estimate_memory(
   const int64_t weight = config.master_weights ? 2 : kFloatBytes;
   const bool accumulates = config.grad_accumulation > 1;
   estimate.weights = count_parameters(model) * weight;
+  // Frozen ones have masters, too, for what is saved.
+  estimate.weights += config.master_weights ? (count_parameters(model) - trained) * kFloatBytes : 0;
   // Masters sum the gradients of micro-batches in float32.
   estimate.gradients = trained * (weight + (config.master_weights && accumulates ? kFloatBytes : 0));
   const int64_t moments = config.optimizer == "sgd" ? 0 : 2;

@@ -51,7 +51,7 @@ std::optional<NonFiniteOp> StepDiagnosis::retrace(const std::vector<MicroBatch>&
                                                   const StepRecord& record) {
   const auto no_sync = model_.no_sync();
   const FiniteTracer tracer;
-  accumulation_.run(accumulation_.collate(micro_batches, record.samples),
+  accumulation_.run(accumulation_.collate(micro_batches, record.step - 1),
                     [&](const at::Tensor& share) { return share * record.loss_scale; });
   model_.zero_grad();
   return tracer.first();
@@ -62,7 +62,7 @@ std::vector<GradientExponents> StepDiagnosis::gradients_at(double scale,
                                                            const std::vector<MicroBatch>& micro_batches,
                                                            const StepRecord& record) {
   const auto no_sync = model_.no_sync();
-  accumulation_.run(accumulation_.collate(micro_batches, record.samples),
+  accumulation_.run(accumulation_.collate(micro_batches, record.step - 1),
                     [&](const at::Tensor& share) { return share * scale; });
   auto counted = diagnosis_.count(model_.optimizer(), scale);
   model_.zero_grad();

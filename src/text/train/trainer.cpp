@@ -224,7 +224,7 @@ class Trainer {
     StepRecord record{.step = number + 1, .samples = plan_.samples(setup_.train, number)};
     auto micro_batches = plan_.micro_batches(setup_.train, number);
     choose_lr();
-    const auto batches = accumulation_->collate(micro_batches, plan_.targets(setup_.train, number));
+    const auto batches = accumulation_->collate(micro_batches, number);
     record.tokens = batches.tokens();
     const bool eagerly = config_.diagnose || is_last_chance();  // which look into it
     const auto values = recorded_->take(batches) ? recorded_->run(batches, eagerly) : compute_step(batches);

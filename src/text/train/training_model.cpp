@@ -40,9 +40,6 @@ void TrainingModel::make_masters(const TrainConfig& config, Precision precision)
   const auto options = MasterWeightsOptions().keep_norms_fp32(config.keep_norms_fp32);
   const auto owner =
       distributed::partition_parameters(make_groups(config, parameters_, *model_), is_sharded_ ? ranks_.size() : 1);
-  for (const auto& [name, tensor, shadow] : parameters_) {
-    if (!tensor.requires_grad()) frozen_.push_back({name, tensor.detach().clone()});
-  }
   masters_.emplace(parameters_, autocast_dtype(precision).value(), owner, is_sharded_ ? ranks_.rank() : 0, options);
   parameters_ = masters_->masters();
 }
@@ -71,10 +68,11 @@ std::unique_ptr<distributed::NoSyncGuard> TrainingModel::no_sync() {
 
 std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
   auto by_name = sharded_ ? sharded_->weights() : std::map<std::string, at::Tensor>();
-  for (const auto* parameters : {&parameters_, &frozen_}) {
-    for (const NamedParameter& parameter : *parameters) {
-      by_name.emplace(parameter.name, parameter.tensor.detach());
-    }
+  for (const NamedParameter& parameter : parameters_) {
+    by_name.emplace(parameter.name, parameter.tensor.detach());
+  }
+  if (masters_) {
+    by_name.merge(masters_->state_dict());  // of those that are frozen
   }
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& item : model_->named_parameters()) {

@@ -61,7 +61,6 @@ class TrainingModel {
   std::shared_ptr<ModelForTask> model_;
   bool is_sharded_;
   std::vector<NamedParameter> parameters_;  // all, or the masters of those that are trained
-  std::vector<NamedParameter> frozen_;      // in float32, where the model itself is half
   std::optional<distributed::ShardedMasterWeights> masters_;
   std::unique_ptr<Optimizer> whole_;  // until it is sharded
   std::optional<distributed::ZeroRedundancyOptimizer> sharded_;

@@ -3,7 +3,7 @@ import json
 
 import pytest
 from support import records
-from tiny_runs import flags, model_of, run, trained, write_data
+from tiny_runs import flags, model_of, run, trained, write_data, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +52,21 @@ def test_patience_ends_a_run(data, tmp_path):
 def test_what_cannot_be_meant_is_refused(more, message, data, tmp_path):
     done = run([*flags(data, tmp_path / "out"), *more])
     assert done.returncode == 2 and message in done.stderr, done.stderr
+
+
+def test_a_dev_part_by_class(tmp_path):
+    data = write_data(tmp_path / "data")
+    write_rows(data / "train.jsonl", 300, 3)
+    given = flags(data, tmp_path / "out")
+    at = given.index("--dev")
+    given[at:at + 2] = ["--dev-fraction", "0.1"]
+    done = trained(given)
+    assert "270 training, 30 dev and 0 test texts in 3 classes" in done.stderr + done.stdout
+    assert json.loads((tmp_path / "out/run.json").read_text())["settings"]["dev-fraction"] == "0.1"
+    for more, message in ((["--dev", data / "dev.jsonl"], "--dev-fraction sets training texts aside, and --dev names a file; pass one of them"),
+                          (["--task", "multi_label_classification"], "--dev-fraction goes by classes, which multi_label_classification has not; pass --dev-ratio"),
+                          (["--dev-fraction", "0"], "--dev-fraction is 0, expected a number from 1e-06 to 0.999")):
+        if "multi" in message:
+            (data / "train.jsonl").write_text('["goal", ["a"]]\n["law", ["b"]]\n' * 20)
+        again = run([*given, *more, "--overwrite"])
+        assert again.returncode in (1, 2) and message in again.stderr, again.stderr

@@ -1,5 +1,6 @@
 """`--freeze`: what is frozen keeps its bits, and the rest learns as in a PyTorch loop that asks no gradients of it."""
 import json
+import re
 
 import pytest
 import torch
@@ -73,10 +74,11 @@ def test_two_ranks(more, small, texts, tmp_path):  # noqa: F811
 def test_a_dry_run_needs_less(small, texts, tmp_path):  # noqa: F811
     def said(*more):
         lines = mezzo("train", "--model", small, "--train", texts[0], "--dry-run", "--max-length", 24, *more).stdout.splitlines()
-        return {line[:34].strip(): float(line[34:].split()[0]) for line in lines if line[34:].strip().endswith("GB")}
+        return {found[1].strip(): float(found[2]) for line in lines if (found := re.match(r"(.{34}) *([0-9.]+) GB", line))}
 
     everything, head = said(), said("--freeze", "encoder")
     assert head["gradients"] < everything["gradients"] and head["optimizer state"] < everything["optimizer state"]
+    assert head["activations of the largest batch"] < 0.9 * everything["activations of the largest batch"]
 
 
 @pytest.mark.parametrize("what, message", [

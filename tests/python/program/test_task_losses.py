@@ -138,11 +138,11 @@ def test_evaluations_measure_the_plain_loss_and_a_resumed_run_the_same(task, tmp
     assert all(math.isfinite(record["loss"]) for record in records(tmp_path / "out", "eval"))
 
 
-def test_a_class_that_only_dev_has_weighs_nothing_odd(tmp_path, task):
+def test_a_class_without_a_text_weighs_one(tmp_path, task):
     """Of a label without a training text, "balanced" cannot tell a weight."""
     name, model, path, rows = task
     if name == SEVERAL:
-        return
+        pytest.skip("of one label a text")
     some = [row for row in rows if row[1] != 2][:80]
     (tmp_path / "some.json").write_text(json.dumps(some))
     losses, _ = train(model, (tmp_path / "some.json", some), tmp_path / "out", "--precision", "fp32", "--class-weights", "balanced")
@@ -169,7 +169,7 @@ def test_a_class_that_only_dev_has_weighs_nothing_odd(tmp_path, task):
 def test_wrong_settings_are_refused(flags, message, task, tmp_path):
     name, model, path, _ = task
     if name == SEVERAL:
-        return
+        pytest.skip("settings are checked alike")
     done = run(["train", "--model", model, "--train", path, "--output", tmp_path / "out", *flags])
     assert done.returncode in (1, 2) and message in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()

@@ -211,7 +211,7 @@ def test_predictions_are_those_of_transformers(trained):
 def test_entities_of_a_text_are_those_of_the_pipeline(trained, tmp_path):
     path, _, _ = trained
     if json.loads((path / "out/config.json").read_text())["model_type"] != "bert":
-        return  # whose words transformers does not tell apart at punctuation
+        pytest.skip("transformers tells no words of byte-level tokens apart at punctuation")
     texts = ["Yesterday Anna Bert walked, slowly, from Aachen to Bremen.", "  Äh, Carla!  Dresden\tEssen ", "", "no one", "Emil,Frida(Celle)漢David"]
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     lines = mezzo("predict", "--model", path / "out", "--data", tmp_path / "texts.txt", "--precision", "fp32").stdout.splitlines()
@@ -304,7 +304,7 @@ def unread(tmp_path_factory):
 def test_words_that_nobody_reads(trained, unread, tmp_path):
     path, _, _ = trained
     if json.loads((path / "out/config.json").read_text())["model_type"] != "bert":
-        return
+        pytest.skip("byte-level tokenizers make a token of every word")
     data = ["--max-length", LENGTH, "--max-steps", 1, "--output", tmp_path / "out", "--model", path / "out"]
     for flags in (["--train", unread / "none.jsonl", "--dev-ratio", 0], ["--train", unread / "ok.conll", "--dev", unread / "none.jsonl"]):
         done = run(["train", *data, *flags])

@@ -112,8 +112,18 @@ def test_predictions_are_those_of_pooled_windows(how, files, rows, tmp_path):
     assert said["loss"] == pytest.approx(torch.nn.functional.cross_entropy(expected, torch.tensor([label for _, label in some])).item(), rel=1e-5)
     mezzo(*flags(files, tmp_path / "resumed", how, "--max-steps", 12, "--dev", tmp_path / "some.json", "--resume", tmp_path / "out/checkpoints/step-6"))
     assert (tmp_path / "resumed/model.safetensors").read_bytes() == (tmp_path / "out/model.safetensors").read_bytes()
-    mezzo("train", "--model", tmp_path / "out", "--train", tmp_path / "some.json", "--dev-ratio", 0, "--max-steps", 1, "--output", tmp_path / "cut")
+    done = mezzo("train", "--model", tmp_path / "out", "--train", tmp_path / "some.json", "--dev-ratio", 0, "--max-steps", 1, "--output", tmp_path / "cut")
+    assert f"the model has read long texts in windows, which are cut now; --window {how} reads them so again" in done.stderr + done.stdout
     assert "window_pooling" not in json.loads((tmp_path / "cut/config.json").read_text())
+
+
+def test_a_dry_run_reads_windows(files, rows, tmp_path):
+    """Of dev texts, too, whose windows together are more than the model has positions for."""
+    long = [(" ".join(text for text, _ in rows[:40]), 0), *rows[:8]]
+    (tmp_path / "long.json").write_text(json.dumps(long))
+    for batching in ("packed", "dynamic"):
+        done = mezzo(*flags(files, tmp_path / "out", "mean", "--dry-run", "--dev", tmp_path / "long.json", "--batch-size", "auto", "--batching", batching))
+        assert "the whole program at most" in done.stdout
 
 
 @pytest.mark.parametrize("more, message", [

@@ -77,7 +77,8 @@ struct LoadRowsOptions {
 /// - `.txt`: one text a line, empty ones included, without labels; or, where its first line begins with `__label__`, as
 ///   fastText has it: before each text its labels, `__label__` and a name each, with white space between them;
 /// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
-///   texts; columns are apart by white space, and lines that begin with `-DOCSTART-` are skipped. For words alone.
+///   texts; columns are apart by white space, `-DOCSTART-` ends a text, and comments before
+///   one (`# sent_id = 1`) are skipped. For words alone.
 ///
 /// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
 /// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them. Of words, text and

@@ -98,8 +98,8 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "dev-ratio", "share of the training texts to use as dev, without --dev").between(0, 0.999),
         config.dev_ratio);
   visit(Setting(kData, "dev-fraction", "likewise, with the same share of each class; in place of --dev-ratio")
-            .between(0, 0.999)
-            .none("0"),
+            .between(1e-6, 0.999)
+            .none("none"),
         config.dev_fraction);
   visit(Setting(kData, "allow-empty-classes", "train classes that no training text is of").changes_no_numbers(),
         config.allow_empty_classes);

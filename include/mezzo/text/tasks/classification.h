@@ -22,7 +22,7 @@ class Classification : public Task {
  protected:
   Classification(LabelMap labels, MetricChoice metrics, std::string on_unknown_label);
 
-  /// How many texts have each label: [labels] int64.
+  /// How many texts, or words, have each label: [labels] int64.
   virtual at::Tensor label_counts(const at::Tensor& targets) const = 0;
   /// What "balanced" weighs labels by, [labels] float64; inf and 0 mean 1.
   virtual at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const = 0;

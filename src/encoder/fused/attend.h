@@ -1,0 +1,31 @@
+#pragma once
+
+#include "encoder/block_ops.h"
+
+namespace mezzo::encoder::fused {
+
+/// What backward needs of attention beside its inputs.
+struct AttentionState {
+  at::Tensor log_sum_exp;                 ///< of the device's kernels; or, where these leave attention to the operator,
+  at::Tensor query, key, value, context;  ///< a graph of its own: leaves with their biases, and what it gives
+};
+
+/// Attention between the products of a block: by the device's kernels, or by the operator mezzo::packed_attention where
+/// BlockOps::leaves_attention says so.
+/// @param state  nullptr if backward will not be called
+at::Tensor attend(const PackedAttention& attention, AttentionState* state);
+
+/// Undefined where the state has what `rows` became.
+inline at::Tensor unless_kept(const at::Tensor& rows, const AttentionState& state) {
+  return state.context.defined() ? at::Tensor() : rows;
+}
+
+/// Whether the backward pass under way may come again, and wants what it read.
+bool keeps_graph();
+
+/// @param attention  as of attend(); query, key and value are not looked at where the state has them.
+AttentionGradients attend_backward(const PackedAttention& attention,
+                                   const AttentionState& state,
+                                   const at::Tensor& grad);
+
+}  // namespace mezzo::encoder::fused
