@@ -30,10 +30,13 @@ std::vector<std::string> Classification::untrained(const at::Tensor& targets, co
   return untrained_labels(has_text, labels_, why);
 }
 
-void Classification::set_loss(const LossOptions& options, const at::Tensor& targets, c10::Device device) {
-  loss_options_ = options;
-  class_weights_ = at::Tensor();
-  if (options.class_weights.empty()) return;
+std::shared_ptr<const Task> Classification::with_loss(const LossOptions& options,
+                                                      const at::Tensor& targets,
+                                                      c10::Device device) const {
+  auto task = clone();
+  task->loss_options_ = options;
+  task->class_weights_ = at::Tensor();
+  if (options.class_weights.empty()) return task;
   auto weights = at::ones({labels_.size()}, at::kDouble);
   if (options.class_weights == kBalanced) {
     const auto balanced = balanced_weights(label_counts(targets), targets.size(0));
@@ -45,7 +48,8 @@ void Classification::set_loss(const LossOptions& options, const at::Tensor& targ
       weights.mutable_data_ptr<double>()[*id] = weight;
     }
   }
-  class_weights_ = weights.to(at::TensorOptions(at::kFloat).device(device));
+  task->class_weights_ = weights.to(at::TensorOptions(at::kFloat).device(device));
+  return task;
 }
 
 std::vector<std::pair<std::string, double>> Classification::scores_by_name(std::span<const double> scores,

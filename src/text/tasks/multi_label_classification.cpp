@@ -65,14 +65,6 @@ at::Tensor MultiLabelClassification::balanced_weights(const at::Tensor& counts, 
   return (num_texts - counts).to(at::kDouble) / counts;
 }
 
-std::shared_ptr<const Task> MultiLabelClassification::with_loss(const LossOptions& options,
-                                                                const at::Tensor& targets,
-                                                                c10::Device device) const {
-  auto task = std::make_shared<MultiLabelClassification>(*this);
-  task->set_loss(options, targets, device);
-  return task;
-}
-
 at::Tensor MultiLabelClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
   const LossOptions& options = loss_options();
   const auto x = outputs.to(at::kFloat);

@@ -107,14 +107,6 @@ at::Tensor SingleLabelClassification::balanced_weights(const at::Tensor& counts,
   return static_cast<double>(num_texts) / (counts.to(at::kDouble) * present);
 }
 
-std::shared_ptr<const Task> SingleLabelClassification::with_loss(const LossOptions& options,
-                                                                 const at::Tensor& targets,
-                                                                 c10::Device device) const {
-  auto task = std::make_shared<SingleLabelClassification>(*this);
-  task->set_loss(options, targets, device);
-  return task;
-}
-
 at::Tensor SingleLabelClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
   return softmax_loss(outputs, batch.targets, loss_options(), class_weights());
 }

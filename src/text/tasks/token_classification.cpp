@@ -106,14 +106,6 @@ at::Tensor TokenClassification::balanced_weights(const at::Tensor& counts, int64
   return counts.sum().to(at::kDouble) / (counts.to(at::kDouble) * counts.count_nonzero());
 }
 
-std::shared_ptr<const Task> TokenClassification::with_loss(const LossOptions& options,
-                                                           const at::Tensor& targets,
-                                                           c10::Device device) const {
-  auto task = std::make_shared<TokenClassification>(*this);
-  task->set_loss(options, targets, device);
-  return task;
-}
-
 at::Tensor TokenClassification::loss(const at::Tensor& outputs, const PackedBatch& batch) const {
   return softmax_loss(outputs, batch.targets, loss_options(), class_weights());
 }

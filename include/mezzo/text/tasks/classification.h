@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,9 @@ class Classification : public Task {
   std::vector<std::string> odd_rows(const LabeledRows& rows) const override;
   std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const override;
   const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
+  std::shared_ptr<const Task> with_loss(const LossOptions& options,
+                                        const at::Tensor& targets,
+                                        c10::Device device) const override;
 
  protected:
   Classification(LabelMap labels, MetricChoice metrics, std::string on_unknown_label);
@@ -26,8 +30,7 @@ class Classification : public Task {
   virtual at::Tensor label_counts(const at::Tensor& targets) const = 0;
   /// What "balanced" weighs labels by, [labels] float64; inf and 0 mean 1.
   virtual at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const = 0;
-  /// Makes the loss that of with_loss().
-  void set_loss(const LossOptions& options, const at::Tensor& targets, c10::Device device);
+  virtual std::shared_ptr<Classification> clone() const = 0;
 
   /// The scores of labels by name, as `options` wants them.
   /// @param scores  [labels]

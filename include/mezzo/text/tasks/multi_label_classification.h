@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,9 +38,6 @@ class MultiLabelClassification : public Classification {
   /// (2017),
   ///   equation 5
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
-  std::shared_ptr<const Task> with_loss(const LossOptions& options,
-                                        const at::Tensor& targets,
-                                        c10::Device device) const override;
 
   /// Micro and macro F1, as scikit-learn counts them; among the details weighted F1, F1 of samples, accuracy (the share
   /// of texts of which no label is wrong), Hamming loss, and area under the ROC curve and average precision, means over
@@ -58,6 +56,7 @@ class MultiLabelClassification : public Classification {
                                       const PredictionOptions& options) const override;
 
  private:
+  std::shared_ptr<Classification> clone() const override { return std::make_shared<MultiLabelClassification>(*this); }
   at::Tensor label_counts(const at::Tensor& targets) const override;
   at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const override;
   at::Tensor thresholds() const;

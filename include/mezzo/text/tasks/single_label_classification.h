@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,9 +39,6 @@ class SingleLabelClassification : public Classification {
   ///   sklearn.utils.class_weight.compute_class_weight; Lin et al., Focal Loss for Dense Object Detection (2017),
   ///   equation 5, with softmax
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
-  std::shared_ptr<const Task> with_loss(const LossOptions& options,
-                                        const at::Tensor& targets,
-                                        c10::Device device) const override;
 
   /// Accuracy and macro F1, as scikit-learn counts them; among the details weighted F1, balanced
   /// accuracy, Matthews' correlation, area under the ROC curve and average precision (each the mean over the
@@ -61,6 +59,7 @@ class SingleLabelClassification : public Classification {
                                       const PredictionOptions& options) const override;
 
  private:
+  std::shared_ptr<Classification> clone() const override { return std::make_shared<SingleLabelClassification>(*this); }
   at::Tensor label_counts(const at::Tensor& targets) const override;
   at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const override;
   at::Tensor probabilities(const at::Tensor& outputs) const;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,9 +31,6 @@ class TokenClassification : public Classification {
   /// As of single labels, of words.
   /// @param outputs  [T, labels]
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
-  std::shared_ptr<const Task> with_loss(const LossOptions& options,
-                                        const at::Tensor& targets,
-                                        c10::Device device) const override;
 
   /// F1 of entities and accuracy of words; among the details precision and recall of entities, and their F1 as means
   /// over the types. Of labels that tell no entities accuracy and macro F1 of words, and weighted F1. Words that
@@ -50,6 +48,7 @@ class TokenClassification : public Classification {
                                       const PredictionOptions& options) const override;
 
  private:
+  std::shared_ptr<Classification> clone() const override { return std::make_shared<TokenClassification>(*this); }
   at::Tensor label_counts(const at::Tensor& targets) const override;
   at::Tensor balanced_weights(const at::Tensor& counts, int64_t num_texts) const override;
 
