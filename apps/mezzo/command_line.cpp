@@ -95,6 +95,32 @@ void give_empty_values(std::vector<std::string>& arguments) {
   arguments = std::move(apart);
 }
 
+/// CLI11 would add up the values of a flag that takes several and is given twice; of all others the last counts.
+void drop_repeated(std::vector<std::string>& arguments, const CLI::App& command) {
+  std::vector<std::string> kept;
+  std::vector<std::string> seen;
+  std::vector<std::string> values;  // behind the flag, from the end
+  for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument) {
+    if (!argument->starts_with("--")) {
+      values.push_back(*argument);
+      continue;
+    }
+    const std::string flag = argument->substr(0, argument->find('='));
+    const CLI::Option* option = command.get_option_no_throw(flag);
+    const bool takes_several = option != nullptr && option->get_expected_max() > 1;
+    const bool is_repeated = takes_several && std::ranges::find(seen, flag) != seen.end();
+    if (!is_repeated) {
+      kept.insert(kept.end(), values.begin(), values.end());
+      kept.push_back(*argument);
+    }
+    seen.push_back(flag);
+    values.clear();
+  }
+  kept.insert(kept.end(), values.begin(), values.end());
+  std::ranges::reverse(kept);
+  arguments = std::move(kept);
+}
+
 /// An empty value is mostly a variable of a script that was never set. Only a text may be empty.
 void check_not_empty(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
@@ -164,7 +190,10 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
   }
   drop_launch_separator(arguments, app);
   expand_config_file(arguments, app);
-  if (command != nullptr) check_switches(*command, arguments);
+  if (command != nullptr) {
+    check_switches(*command, arguments);
+    drop_repeated(arguments, *command);
+  }
   give_empty_values(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {

@@ -64,11 +64,11 @@ std::vector<std::string> setting_names(const CLI::App& command) {
   return names;
 }
 
-/// The command-line argument that says the same as one line of the file, if any is needed.
-std::optional<std::string> to_argument(const std::string& key,
-                                       const toml::node& value,
-                                       const CLI::App& command,
-                                       const std::string& where) {
+/// The command-line arguments that say the same as one line of the file, if any are needed.
+std::vector<std::string> to_arguments(const std::string& key,
+                                      const toml::node& value,
+                                      const CLI::App& command,
+                                      const std::string& where) {
   const std::string flag = to_flag(key);
   const CLI::Option* option = command.get_option_no_throw(flag);
   if (option == nullptr || flag == "--config" || flag == "--help") {
@@ -77,7 +77,18 @@ std::optional<std::string> to_argument(const std::string& key,
   }
   const bool is_switch = option->get_expected_max() == 0;
   if (const auto* boolean = value.as_boolean(); boolean != nullptr && is_switch) {
-    return boolean->get() ? std::optional(flag) : std::nullopt;
+    return boolean->get() ? std::vector{flag} : std::vector<std::string>();
+  }
+  const bool takes_several = option->get_expected_max() > 1;
+  if (const auto* array = value.as_array(); array != nullptr && takes_several) {
+    std::vector<std::string> arguments = {flag};
+    for (const toml::node& element : *array) {
+      if (!element.is_string()) {
+        throw UsageError(fmt::format("{}: '{}' must be a string or an array of strings", where, key));
+      }
+      arguments.push_back(element.as_string()->get());
+    }
+    return arguments;
   }
   const auto given = to_text(value);
   if (!given || is_switch) {
@@ -87,7 +98,13 @@ std::optional<std::string> to_argument(const std::string& key,
   if (const auto type = unmet_type(*option, *given); !type.empty()) {
     throw UsageError(fmt::format("{}: '{}' is '{}', it must be {}", where, key, *given, type));
   }
-  return flag + "=" + *given;
+  return {flag + "=" + *given};
+}
+
+/// Whether a flag stands on the command line.
+bool is_given(const std::vector<std::string>& arguments, const std::string& flag) {
+  return std::ranges::any_of(
+      arguments, [&](const std::string& argument) { return argument == flag || argument.starts_with(flag + "="); });
 }
 
 }  // namespace
@@ -101,8 +118,10 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
   std::vector<std::string> from_file;
   for (const auto& [key, value] : parse_file(*path)) {
     const auto where = fmt::format("{}:{}", *path, value.source().begin.line);
-    if (auto argument = to_argument(std::string(key.str()), value, *command, where)) {
-      from_file.push_back(std::move(*argument));
+    for (std::string& argument : to_arguments(std::string(key.str()), value, *command, where)) {
+      if (!is_given(arguments, to_flag(key.str()))) {  // which wins
+        from_file.push_back(std::move(argument));
+      }
     }
   }
   arguments.insert(arguments.begin() + 1, from_file.begin(), from_file.end());
@@ -114,10 +133,8 @@ std::string place_in_config_file(const std::vector<std::string>& arguments, cons
   if (!path || !flag.starts_with("--")) {
     return "";
   }
-  for (const std::string& argument : arguments) {
-    if (argument == flag || argument.starts_with(flag + "=")) {
-      return "";  // it won
-    }
+  if (is_given(arguments, flag)) {
+    return "";  // it won
   }
   try {
     for (const auto& [key, value] : parse_file(*path)) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "commands.h"
 #include "mezzo/text/data/dataset.h"
@@ -18,7 +19,7 @@ namespace {
 
 struct EvalFlags {
   ModelFlags model;
-  std::filesystem::path data;
+  std::vector<std::filesystem::path> data;
   text::ColumnNames columns;
   bool json = false;
 };
@@ -34,7 +35,7 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   const auto targets = task.targets(rows);
   auto [outputs, texts] = session.run({rows.texts, rows.text_pairs, rows.words});
   text::set_targets(texts, targets);
-  text::check_reads_words(texts, flags.data.string(), session.max_length());
+  text::check_reads_words(texts, rows.file, session.max_length());
   session.report_cut_texts();
   const text::Evaluation evaluation = task.evaluate(outputs, texts.targets);
   if (!is_main(group)) {
@@ -62,7 +63,9 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
 Run add_eval(CLI::App& app) {
   auto flags = std::make_shared<EvalFlags>();
   flags->model.add_to(app);
-  app.add_option("--data", flags->data, "labelled texts: .json, .jsonl, .csv, .tsv or .conll")->required();
+  app.add_option("--data", flags->data,
+                 "labelled texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst")
+      ->required();
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_flag("--json", flags->json, "one JSON object instead of the report");
   return [flags] {

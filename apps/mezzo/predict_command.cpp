@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
+#include <vector>
 
 #include "commands.h"
 #include "mezzo/text/io/atomic_file.h"
@@ -22,7 +23,8 @@ using Json = nlohmann::ordered_json;
 struct PredictFlags {
   ModelFlags model;
   std::optional<std::string> text, text_pair;
-  std::filesystem::path data, output;
+  std::vector<std::filesystem::path> data;
+  std::filesystem::path output;
   text::ColumnNames columns;
   text::PredictionOptions options;
   bool logits = false;
@@ -85,7 +87,12 @@ std::string to_line(const TextSpans& rows, size_t row, const text::Prediction& p
   if (!logits.is_null()) {
     json["logits"] = std::move(logits);
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (!rows.others.empty() && !rows.others[row].empty()) {
+    line.pop_back();  // the brace
+    line += ",\"columns\":" + rows.others[row] + "}";
+  }
+  return line + "\n";
 }
 
 /// Whether predictions would replace a file of the model. Earlier predictions may lie beside it.
@@ -112,8 +119,12 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   }
   ModelSession session(flags.model, group);
   std::error_code none;
-  const std::filesystem::path source = flags.data.empty() && !flags.text ? "/dev/stdin" : flags.data;
-  if (!flags.output.empty() && std::filesystem::equivalent(source, flags.output, none)) {
+  std::vector<std::filesystem::path> sources = flags.data;
+  if (flags.data.empty() && !flags.text) {
+    sources.emplace_back("/dev/stdin");
+  }
+  const auto is_output = [&](const auto& source) { return std::filesystem::equivalent(source, flags.output, none); };
+  if (!flags.output.empty() && std::ranges::any_of(sources, is_output)) {
     throw UsageError(
         fmt::format("--output {} is the file that the texts are read from: predictions would replace them; "
                     "pass another",
@@ -154,7 +165,8 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
   } else if (flags.text) {
     predict({{&*flags.text, 1}, flags.text_pair ? std::span(&*flags.text_pair, 1) : std::span<const std::string>()});
   } else {
-    for_each_chunk(flags.data, flags.columns, has_words, is_main(group), predict);
+    const auto options = text::LoadRowsOptions().columns(flags.columns).words(has_words).other_columns(true);
+    for_each_chunk(flags.data, options, is_main(group), predict);
   }
   session.report_cut_texts();
   if (file) {
@@ -170,7 +182,9 @@ Run add_predict(CLI::App& app) {
   flags->model.add_to(app);
   app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
   app.add_option("--text-pair", flags->text_pair, "the second text of a pair, of which --text is the first");
-  app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, .conll, or .txt with one a line");
+  app.add_option(
+      "--data", flags->data,
+      "texts, in one file or several: .json, .jsonl, .csv, .tsv, .conll, or .txt with one a line, also .gz or .zst");
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");

@@ -89,6 +89,7 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
   if (has_labels) {
     app.add_option("--label-column", columns.label, "of the labels")->capture_default_str();
   }
+  app.add_flag("--unquoted", columns.unquoted, "quotes in a .csv or .tsv are characters as others are");
 }
 
 void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const TextSpans&)>& use) {
@@ -103,19 +104,17 @@ void use_lines(std::span<const std::string> lines, bool words, const std::functi
   use({.texts = texts, .words = split});
 }
 
-void for_each_chunk(const std::filesystem::path& data,
-                    const text::ColumnNames& columns,
-                    bool words,
+void for_each_chunk(const std::vector<std::filesystem::path>& files,
+                    const text::LoadRowsOptions& options,
                     bool warns,
                     const std::function<void(const TextSpans&)>& use) {
   constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
-  if (!data.empty()) {
-    const auto rows =
-        text::load_rows(data, text::LoadRowsOptions().label_kind(text::LabelKind::kNone).columns(columns).words(words));
+  if (!files.empty()) {
+    const auto rows = text::load_rows(files, text::LoadRowsOptions(options).label_kind(text::LabelKind::kNone));
     if (warns) {
       warn_of_invalid_utf8(rows);
     }
-    const TextSpans all{rows.texts, rows.text_pairs, rows.words};
+    const TextSpans all{rows.texts, rows.text_pairs, rows.words, rows.others};
     for (size_t begin = 0; begin < all.texts.size(); begin += kRows) {
       use(all.subspan(begin, std::min(kRows, all.texts.size() - begin)));
     }
@@ -123,7 +122,7 @@ void for_each_chunk(const std::filesystem::path& data,
   }
   LineReader lines(STDIN_FILENO);
   for (auto chunk = lines.next(kLines); !chunk.empty(); chunk = lines.next(kLines)) {
-    use_lines(chunk, words, use);
+    use_lines(chunk, options.words(), use);
   }
 }
 

@@ -17,10 +17,11 @@ struct TextSpans {
   std::span<const std::string> texts;
   std::span<const std::string> text_pairs = {};          ///< as many, or none where texts stand alone
   std::span<const std::vector<std::string>> words = {};  ///< of each text; none where they are not wanted
+  std::span<const std::string> others = {};  ///< other columns, as of LabeledRows; none where there are none
 
   TextSpans subspan(size_t begin, size_t count) const {
-    return {texts.subspan(begin, count), text_pairs.empty() ? text_pairs : text_pairs.subspan(begin, count),
-            words.empty() ? words : words.subspan(begin, count)};
+    const auto part = [&](const auto& of_all) { return of_all.empty() ? of_all : of_all.subspan(begin, count); };
+    return {part(texts), part(text_pairs), part(words), part(others)};
   }
 };
 
@@ -55,15 +56,14 @@ void warn_of_invalid_utf8(const text::LabeledRows& rows);
 /// Gives `lines` to `use`, with their words where these are wanted.
 void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const TextSpans&)>& use);
 
-/// Gives the rows of a file, or the texts of stdin (one a line), to `use`, in chunks, so that
+/// Gives the rows of files, or the texts of stdin (one a line), to `use`, in chunks, so that
 /// what is made of them need not be held for all. Texts of stdin are given as soon as no
 /// more of them are waiting.
-/// @param columns  of the file, without labels.
-/// @param words  whether words are wanted: see LoadRowsOptions.
-/// @param warns  of what is odd about the file: one of the ranks.
-void for_each_chunk(const std::filesystem::path& data,
-                    const text::ColumnNames& columns,
-                    bool words,
+/// @param files  none for stdin
+/// @param options  without labels.
+/// @param warns  of what is odd about the files: one of the ranks.
+void for_each_chunk(const std::vector<std::filesystem::path>& files,
+                    const text::LoadRowsOptions& options,
                     bool warns,
                     const std::function<void(const TextSpans&)>& use);
 

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "commands.h"
 #include "mezzo/text/terminal/standard_output.h"
@@ -13,7 +14,8 @@ namespace mezzo::app {
 namespace {
 
 struct TokenizeFlags {
-  std::filesystem::path model, vocab, data;
+  std::filesystem::path model, vocab;
+  std::vector<std::filesystem::path> data;
   text::ColumnNames columns;
   int64_t max_length = 0;
 };
@@ -51,7 +53,8 @@ int run_tokenize(const TokenizeFlags& flags) {
   }
   const auto tokenizer =
       flags.model.empty() ? text::Tokenizer::from_vocab(flags.vocab) : text::Tokenizer::from_pretrained(flags.model);
-  for_each_chunk(flags.data, flags.columns, /*words=*/false, /*warns=*/true, [&](const TextSpans& rows) {
+  const auto options = text::LoadRowsOptions().columns(flags.columns);
+  for_each_chunk(flags.data, options, /*warns=*/true, [&](const TextSpans& rows) {
     fmt::memory_buffer lines;
     const bool are_pairs = !rows.text_pairs.empty();
     for (size_t i = 0; i < rows.texts.size(); ++i) {
@@ -75,7 +78,9 @@ Run add_tokenize(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
   app.add_option("--model", flags->model, "Hugging Face folder");
   app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model");
-  app.add_option("--data", flags->data, "texts: .json, .jsonl, .csv, .tsv, or .txt with one a line; stdin without it");
+  app.add_option("--data", flags->data,
+                 "texts, in one file or several: .json, .jsonl, .csv, .tsv, or .txt with one a line, also .gz or .zst; "
+                 "stdin without it");
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")->capture_default_str();
   return [flags] { return run_tokenize(*flags); };

@@ -15,6 +15,8 @@
 #include "mezzo/text/run/restarting.h"
 #include "mezzo/text/setup/settings.h"
 #include "mezzo/text/setup/train_config.h"
+#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/train/folds.h"
 #include "mezzo/text/train/trainer.h"
 #include "ranks.h"
 #include "stop_signal.h"
@@ -97,20 +99,31 @@ class AddSetting {
 };
 
 int run_train(TrainFlags& flags) {
+  const bool trains_folds = flags.config.folds > 0 && flags.config.fold == 0;
   if (flags.restarted) {
-    flags.config.resume = text::resume_of_restarted(flags.config);
+    flags.config.resume = trains_folds ? "auto" : text::resume_of_restarted(flags.config);
   }
   as_usage([&] { flags.config.validate(); });
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
   const auto timeout = std::chrono::seconds(flags.config.timeout);
   return with_ranks(flags.config.device, timeout, [&](distributed::ProcessGroup* group) {
-    const auto result = text::train(flags.config, [] { return stop_signal() != 0; }, group);
-    if (result.saves_failed) {
-      return kNotAllSaved;
+    const auto stop_requested = [] { return stop_signal() != 0; };
+    const auto status = [](bool finished, bool saves_failed) {
+      // The signal may have come to another rank.
+      const int stopped = 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+      return !finished ? stopped : saves_failed ? kNotAllSaved : 0;
+    };
+    if (trains_folds) {
+      const auto result = text::train_folds(flags.config, stop_requested, group);
+      if (result.finished && is_main(group)) {
+        text::write_stdout("\n" + result.table());
+        text::flush_stdout();
+      }
+      return status(result.finished, result.saves_failed);
     }
-    // The signal may have come to another rank.
-    return result.finished ? 0 : 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+    const auto result = text::train(flags.config, stop_requested, group);
+    return status(result.finished, result.saves_failed);
   });
 }
 

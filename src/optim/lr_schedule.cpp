@@ -114,6 +114,12 @@ LrScheduleKind parse_lr_schedule(std::string_view name) {
 
 bool follows_metric(LrScheduleKind kind) { return kind == kReduceLrOnPlateau || kind == kGreedy; }
 
+bool depends_on_total_steps(LrScheduleKind kind, bool has_warmup) {
+  const bool goes_by_steps_done =
+      kind == kConstant || kind == kConstantWithWarmup || kind == kInverseSqrt || follows_metric(kind);
+  return has_warmup || !goes_by_steps_done;
+}
+
 double LrSchedule::factor(int64_t step) const {
   if (follows_metric(kind)) {
     return 1;

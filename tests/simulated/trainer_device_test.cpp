@@ -260,7 +260,7 @@ class TrainingRunTest : public simulated::DeviceTest, public testing::WithParamI
     TrainConfig config;
     config.model_config = folder / "config.json";
     config.vocab = folder / "vocab.txt";
-    config.train = folder / "train.jsonl";
+    config.train = {folder / "train.jsonl"};
     config.output = folder / output;
     config.dev_ratio = 0.2;
     config.device = device_name;

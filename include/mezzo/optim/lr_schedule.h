@@ -34,6 +34,9 @@ LrScheduleKind parse_lr_schedule(std::string_view name);
 /// Whether the learning rate follows a metric, by a MetricSchedule, and not the count of steps.
 bool follows_metric(LrScheduleKind kind);
 
+/// Whether the learning rate at a step depends on how many steps there will be, where a warmup is a share of them all.
+bool depends_on_total_steps(LrScheduleKind kind, bool has_warmup);
+
 /// How a warmup or decay of kWarmupStableDecay goes from one end to the other.
 enum class RampShape { kLinear, kCosine, kOneMinusSqrt };
 

@@ -36,8 +36,6 @@ bool is_empty(std::string_view text) {
   return true;
 }
 
-std::string place(const LabeledRows& rows, size_t row) { return fmt::format("{}:{}", rows.file, rows.lines[row]); }
-
 std::string name_of(const RawLabel& label) {
   if (const auto* id = std::get_if<int64_t>(&label)) return std::to_string(*id);
   if (const auto* number = std::get_if<double>(&label)) return fmt::format("{}", *number);
@@ -107,18 +105,18 @@ void describe_texts(const LabeledRows& rows, std::vector<std::string>& lines) {
   }
   if (empty.count > 0) {
     lines.push_back(fmt::format("{} of {} texts in {} {} empty, the first at {}", empty.count, rows.texts.size(),
-                                rows.file, empty.count == 1 ? "is" : "are", place(rows, empty.row)));
+                                rows.file, empty.count == 1 ? "is" : "are", rows.place(empty.row)));
   }
   if (again.count > 0) {
     lines.push_back(fmt::format("{} of {} texts in {} stood there before with the same label, such as {} at {}",
-                                again.count, rows.texts.size(), rows.file, place(rows, again.row),
-                                place(rows, again.earlier)));
+                                again.count, rows.texts.size(), rows.file, rows.place(again.row),
+                                rows.place(again.earlier)));
   }
   if (contradicting.count > 0) {
     lines.push_back(fmt::format(
         "{} of {} texts in {} stood there before with another label, such as {} ({}) at {} ({})", contradicting.count,
-        rows.texts.size(), rows.file, place(rows, contradicting.row), name_of(rows.labels[contradicting.row]),
-        place(rows, contradicting.earlier), name_of(rows.labels[contradicting.earlier])));
+        rows.texts.size(), rows.file, rows.place(contradicting.row), name_of(rows.labels[contradicting.row]),
+        rows.place(contradicting.earlier), name_of(rows.labels[contradicting.earlier])));
   }
 }
 
@@ -146,7 +144,7 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
       fmt::format("{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
                   "from {} at {}",
                   alike, names.size(), rows.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
-                  place(rows, label.second), quoted_name(same.first), place(rows, same.second)));
+                  rows.place(label.second), quoted_name(same.first), rows.place(same.second)));
 }
 
 void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
@@ -163,7 +161,7 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
   lines.push_back(fmt::format(
       "{} of {} labels in {} are numbers and taken as places in the list of label names: {} "
       "stands for {}, first at {}",
-      unnamed.count, rows.labels.size(), rows.file, id, quoted_name(labels.name(id)), place(rows, unnamed.row)));
+      unnamed.count, rows.labels.size(), rows.file, id, quoted_name(labels.name(id)), rows.place(unnamed.row)));
 }
 
 void check_word_labels_differ(const LabeledRows& rows) {
@@ -210,20 +208,17 @@ std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& label
   return lines;
 }
 
-std::vector<std::string> shared_texts(const DatasetOfFile& train,
-                                      const DatasetOfFile& held_out,
-                                      const std::string& role) {
-  const RowIndex index(train.dataset);
+std::vector<std::string> shared_texts(const Dataset& train, const Dataset& held_out, const std::string& role) {
+  const RowIndex index(train);
   Found shared;
-  for (size_t i = 0; i < held_out.dataset.texts.size(); ++i) {
-    if (const auto found = index.find(texts_of(held_out.dataset, i))) shared.add(i, *found);
+  for (size_t i = 0; i < held_out.texts.size(); ++i) {
+    if (const auto found = index.find(texts_of(held_out, i))) shared.add(i, *found);
   }
   if (shared.count == 0) return {};
-  return {
-      fmt::format("{} of {} {} texts are training texts, too, such as {}:{} at {}:{}: of these, scores say what was "
-                  "remembered, not what was learnt",
-                  shared.count, held_out.dataset.size(), role, held_out.file, held_out.dataset.lines[shared.row],
-                  train.file, train.dataset.lines[shared.earlier])};
+  return {fmt::format(
+      "{} of {} {} texts are training texts, too, such as {} at {}: of these, scores say what was "
+      "remembered, not what was learnt",
+      shared.count, held_out.size(), role, held_out.places.at(shared.row), train.places.at(shared.earlier))};
 }
 
 std::vector<std::string> untrained_labels(const std::vector<bool>& has_text,

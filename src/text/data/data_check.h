@@ -21,17 +21,9 @@ std::vector<std::string> odd_rows(const LabeledRows& rows, const LabelMap& label
 /// The same without what is said of names of labels.
 std::vector<std::string> odd_texts(const LabeledRows& rows);
 
-/// The texts to train on, or others, and the file that they are from.
-struct DatasetOfFile {
-  const Dataset& dataset;
-  const std::string& file;
-};
-
 /// A line about the texts of `held_out` ("dev", "test": `role`) that `train`
 /// has, too, if there are any.
-std::vector<std::string> shared_texts(const DatasetOfFile& train,
-                                      const DatasetOfFile& held_out,
-                                      const std::string& role);
+std::vector<std::string> shared_texts(const Dataset& train, const Dataset& held_out, const std::string& role);
 
 /// A line about the labels that no row of a training part has, of which `labels` knows.
 /// @param has_text  of each label: whether a row is of it.

@@ -25,10 +25,6 @@
 namespace mezzo::text {
 namespace {
 
-std::string where(const LabeledRows& rows, size_t row) {
-  return fmt::format("{}:{}: row {}: ", rows.file, rows.lines[row], row + 1);
-}
-
 std::string list_names(const LabelMap& labels) {
   constexpr size_t kShown = 20;
   const auto& names = labels.names();
@@ -56,7 +52,7 @@ void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>&
     }
   }
   const size_t empty = count - numbers.size();
-  TORCH_CHECK_VALUE(false, where(rows, row), "label ", largest, " makes ", count, " classes, and ", empty,
+  TORCH_CHECK_VALUE(false, rows.where(row), "label ", largest, " makes ", count, " classes, and ", empty,
                     empty == 1 ? " has" : " have", " no text: ", fmt::format("{}", fmt::join(missing, ", ")),
                     empty > missing.size() ? ", …" : "",
                     ". Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
@@ -70,9 +66,9 @@ bool is_class(const RawLabel& label) {
 
 /// @param fits  whether it is of the kind that is asked for.
 void check_label(const LabeledRows& rows, size_t row, bool fits) {
-  TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(rows.labels[row]), where(rows, row),
+  TORCH_CHECK_VALUE(!std::holds_alternative<std::monostate>(rows.labels[row]), rows.where(row),
                     "the row has no label. Give it one, or remove the row.");
-  TORCH_CHECK_VALUE(fits, where(rows, row),
+  TORCH_CHECK_VALUE(fits, rows.where(row),
                     "the label is of another kind than the task's. Read the file for this task.");
 }
 
@@ -84,7 +80,7 @@ int64_t find_id(const LabeledRows& rows,
                 std::string_view on_unknown_label) {
   const auto* name = std::get_if<std::string>(&label);
   const std::optional<int64_t> id = name != nullptr ? labels.id(*name) : std::get<int64_t>(label);
-  TORCH_CHECK_VALUE(id && *id < labels.size(), where(rows, row), "unknown label ",
+  TORCH_CHECK_VALUE(id && *id < labels.size(), rows.where(row), "unknown label ",
                     name != nullptr ? quoted_name(*name) : std::to_string(*id),
                     name != nullptr ? ". The labels are: " : ". The labels, numbered from 0, are: ", list_names(labels),
                     on_unknown_label.empty() ? "." : ". ", on_unknown_label);
@@ -92,6 +88,19 @@ int64_t find_id(const LabeledRows& rows,
 }
 
 }  // namespace
+
+std::string RowPlaces::at(size_t row) const {
+  return fmt::format("{}:{}", file_ids.empty() ? file : files[file_ids[row]], lines[row]);
+}
+
+std::string LabeledRows::place(size_t row) const {
+  return fmt::format("{}:{}", file_ids.empty() ? file : files[file_ids[row]], lines[row]);
+}
+
+std::string LabeledRows::where(size_t row) const {
+  const size_t first = file_ids.empty() ? 0 : std::ranges::find(file_ids, file_ids[row]) - file_ids.begin();
+  return fmt::format("{}: row {}: ", place(row), row - first + 1);
+}
 
 LabelMap LabelMap::from_names(std::vector<std::string> names) {
   TORCH_CHECK_VALUE(!names.empty(), "LabelMap: at least one label name expected, got none.");
@@ -127,7 +136,7 @@ LabelMap LabelMap::from_rows(const LabeledRows& rows, bool allow_empty_classes) 
   }
   if (!allow_empty_classes) check_every_class(rows, numbers);
   const int64_t count = numbers.empty() ? 0 : numbers.rbegin()->first + 1;
-  TORCH_CHECK_VALUE(count <= kMaxLabels, where(rows, numbers.rbegin()->second), "label ", count - 1, " makes ", count,
+  TORCH_CHECK_VALUE(count <= kMaxLabels, rows.where(numbers.rbegin()->second), "label ", count - 1, " makes ", count,
                     " classes, at most ", kMaxLabels, " can be trained. Number the labels from 0 without gaps.");
   std::vector<std::string> decimals;
   for (int64_t id = 0; id < count; ++id) decimals.push_back(std::to_string(id));
@@ -180,7 +189,10 @@ at::Tensor word_label_ids(const LabeledRows& rows, const LabelMap& labels, std::
 }
 
 Dataset to_dataset(LabeledRows rows, at::Tensor targets) {
-  return {std::move(rows.texts), std::move(rows.text_pairs), std::move(targets), std::move(rows.lines),
+  return {std::move(rows.texts),
+          std::move(rows.text_pairs),
+          std::move(targets),
+          {std::move(rows.file), std::move(rows.lines), std::move(rows.files), std::move(rows.file_ids)},
           std::move(rows.words)};
 }
 
@@ -189,6 +201,11 @@ namespace {
 /// @param order  of all rows; the last `second` make the second part.
 std::pair<Dataset, Dataset> split_at(Dataset dataset, const at::Tensor& order, int64_t second) {
   std::pair<Dataset, Dataset> parts;
+  const RowPlaces& places = dataset.places;
+  for (Dataset* part : {&parts.first, &parts.second}) {
+    part->places.file = places.file;
+    part->places.files = places.files;
+  }
   const int64_t total = dataset.size();
   const int64_t* rows = order.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < total; ++i) {
@@ -196,7 +213,8 @@ std::pair<Dataset, Dataset> split_at(Dataset dataset, const at::Tensor& order, i
     part.texts.push_back(std::move(dataset.texts[rows[i]]));
     if (!dataset.text_pairs.empty()) part.text_pairs.push_back(std::move(dataset.text_pairs[rows[i]]));
     if (!dataset.words.empty()) part.words.push_back(std::move(dataset.words[rows[i]]));
-    if (!dataset.lines.empty()) part.lines.push_back(dataset.lines[rows[i]]);
+    if (!places.lines.empty()) part.places.lines.push_back(places.lines[rows[i]]);
+    if (!places.file_ids.empty()) part.places.file_ids.push_back(places.file_ids[rows[i]]);
   }
   if (dataset.targets.defined()) {
     parts.first.targets = dataset.targets.index_select(0, order.narrow(0, 0, total - second));
@@ -240,7 +258,58 @@ std::vector<int64_t> shares_of_classes(const std::vector<int64_t>& counts, int64
   return shares;
 }
 
+/// The fold of each row.
+/// @see sklearn.model_selection.StratifiedKFold (Python): sorted by class, rows are dealt out one after the other, and
+///   classes are in the order in which they appear.
+std::vector<int64_t> folds_by_class(std::span<const int64_t> labels, std::span<const int64_t> order, int64_t folds) {
+  const auto count = static_cast<size_t>(std::ranges::max(labels)) + 1;
+  std::vector<int64_t> counts(count);
+  std::vector<int64_t> appearing;
+  for (const int64_t label : labels) {
+    if (counts[label]++ == 0) appearing.push_back(label);
+  }
+  std::vector<std::vector<int64_t>> left(count);  // of each class, for each fold
+  int64_t dealt = 0;
+  for (const int64_t label : appearing) {
+    left[label].resize(folds);
+    for (int64_t i = 0; i < counts[label]; ++i) ++left[label][dealt++ % folds];
+  }
+  std::vector<int64_t> fold_of(labels.size());
+  std::vector<int64_t> next(count);  // fold with room, by class
+  for (const int64_t row : order) {
+    const int64_t label = labels[row];
+    while (left[label][next[label]] == 0) ++next[label];
+    --left[label][next[label]];
+    fold_of[row] = next[label];
+  }
+  return fold_of;
+}
+
 }  // namespace
+
+std::pair<Dataset, Dataset> split_fold(Dataset dataset, int64_t folds, int64_t fold, bool by_class, uint64_t seed) {
+  const int64_t total = dataset.size();
+  TORCH_CHECK_VALUE(folds >= 2 && folds <= total, "split_fold: ", total, " rows cannot be split into ", folds,
+                    " folds.");
+  TORCH_CHECK_VALUE(fold >= 0 && fold < folds, "split_fold: fold ", fold, " is none of ", folds, ".");
+  const auto shuffled = random_order(total, seed);
+  const std::span<const int64_t> order(shuffled.const_data_ptr<int64_t>(), total);
+  std::vector<int64_t> fold_of(total);
+  if (by_class) {
+    fold_of = folds_by_class({dataset.targets.const_data_ptr<int64_t>(), static_cast<size_t>(total)}, order, folds);
+  } else {
+    for (int64_t i = 0; i < total; ++i) fold_of[order[i]] = i % folds;
+  }
+  std::vector<int64_t> rows;
+  for (const int64_t row : order) {
+    if (fold_of[row] != fold) rows.push_back(row);
+  }
+  const int64_t first = std::ssize(rows);
+  for (const int64_t row : order) {
+    if (fold_of[row] == fold) rows.push_back(row);
+  }
+  return split_at(std::move(dataset), at::tensor(rows, at::kLong), total - first);
+}
 
 std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed) {
   const int64_t total = dataset.size();

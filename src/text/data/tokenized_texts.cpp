@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,14 +20,19 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
   TokenizedTexts tokenized;
   tokenized.ids.resize(texts.size());
   tokenized.token_types.resize(texts.size());
-  std::atomic<int64_t> truncated = 0;
+  std::atomic<int64_t> truncated = 0, lost = 0;
   std::atomic<bool> has_types = false;
   at::parallel_for(0, static_cast<int64_t>(texts.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Encoding encoding = text_pairs.empty() ? tokenizer.encode(texts[i], max_length)
                                              : tokenizer.encode(texts[i], text_pairs[i], max_length);
+      if (encoding.truncated) {  // a tokenizer that stops at the limit does not know what was left
+        const Encoding whole =
+            text_pairs.empty() ? tokenizer.encode(texts[i]) : tokenizer.encode(texts[i], text_pairs[i]);
+        ++truncated;
+        lost += std::ssize(whole.input_ids) - std::ssize(encoding.input_ids);
+      }
       tokenized.ids[i] = std::move(encoding.input_ids);
-      truncated += encoding.truncated;
       if (std::ranges::any_of(encoding.token_type_ids, [](int32_t type) { return type != 0; })) {
         has_types = true;
         tokenized.token_types[i] = std::move(encoding.token_type_ids);
@@ -34,6 +40,7 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
     }
   });
   tokenized.truncated = truncated;
+  tokenized.lost_tokens = lost;
   if (!has_types) {
     tokenized.token_types.clear();
   }
@@ -50,16 +57,20 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
   TokenizedTexts tokenized;
   tokenized.ids.resize(words.size());
   tokenized.word_ids.resize(words.size());
-  std::atomic<int64_t> truncated = 0;
+  std::atomic<int64_t> truncated = 0, lost = 0;
   at::parallel_for(0, static_cast<int64_t>(words.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Encoding encoding = tokenizer.encode_words(words[i], max_length);
+      if (encoding.truncated) {
+        ++truncated;
+        lost += std::ssize(tokenizer.encode_words(words[i]).input_ids) - std::ssize(encoding.input_ids);
+      }
       tokenized.ids[i] = std::move(encoding.input_ids);
       tokenized.word_ids[i] = std::move(encoding.word_ids);
-      truncated += encoding.truncated;
     }
   });
   tokenized.truncated = truncated;
+  tokenized.lost_tokens = lost;
   return tokenized;
 }
 
@@ -95,6 +106,17 @@ TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
 
 int64_t TokenizedTexts::longest(int64_t text) const {
   return window_lengths.empty() ? std::ssize(ids[text]) : std::ranges::max(window_lengths[text]);
+}
+
+int64_t TokenizedTexts::count_tokens() const {
+  int64_t count = 0;
+  for (const auto& tokens : ids) count += std::ssize(tokens);
+  return count;
+}
+
+std::string describe_cut(int64_t max_length, int64_t read, int64_t lost) {
+  const double share = static_cast<double>(lost) / static_cast<double>(read + lost);
+  return fmt::format("cut to {} tokens: {:.1f} % of all tokens are not read", max_length, 100 * share);
 }
 
 int64_t TokenizedTexts::num_windows(int64_t text) const {

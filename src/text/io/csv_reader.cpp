@@ -7,8 +7,11 @@
 
 namespace mezzo::text {
 
-CsvReader::CsvReader(TextInput& csv, char delimiter, std::function<void(int64_t line, const std::string& found)> fail)
-    : csv_(csv), delimiter_(delimiter), fail_(std::move(fail)) {}
+CsvReader::CsvReader(TextInput& csv,
+                     char delimiter,
+                     std::function<void(int64_t line, const std::string& found)> fail,
+                     bool unquoted)
+    : csv_(csv), delimiter_(delimiter), unquoted_(unquoted), fail_(std::move(fail)) {}
 
 /// The next character; counts lines. CR LF is one line break, counted at its LF.
 char CsvReader::take() {
@@ -76,7 +79,8 @@ bool CsvReader::next(std::vector<std::string>& fields) {
   lines_are_rows_ = true;
   int64_t last_line = 0;
   while (true) {
-    fields.push_back(!csv_.at_end() && csv_.peek() == '"' ? quoted_field() : plain_field());
+    const bool is_quoted = !unquoted_ && !csv_.at_end() && csv_.peek() == '"';
+    fields.push_back(is_quoted ? quoted_field() : plain_field());
     last_line = line_;
     if (csv_.at_end()) {
       end_line();
@@ -97,7 +101,8 @@ void CsvReader::check_lines_are_no_rows(int64_t last_line) const {
   if (delimiter_ != '\t' || columns_ < 2 || long_field_line_ == 0 || !lines_are_rows_) return;
   fail_(long_field_line_,
         fmt::format("a field opens with a double quote that closes on line {}, though each line up to there has all {} "
-                    "columns. Put a text with quotes in quotes and write each of its own twice, or save it as .jsonl",
+                    "columns. Put a text with quotes in quotes and write each of its own twice, or pass --unquoted "
+                    "where quotes are characters as others are",
                     last_line, columns_));
 }
 

@@ -22,7 +22,11 @@ class CsvReader {
  public:
   /// @param csv   must outlive this.
   /// @param fail  called with the line and what is wrong; must throw.
-  CsvReader(TextInput& csv, char delimiter, std::function<void(int64_t line, const std::string& found)> fail);
+  /// @param unquoted  whether a quote is a character as others are, so that no field holds a delimiter or a line break.
+  CsvReader(TextInput& csv,
+            char delimiter,
+            std::function<void(int64_t line, const std::string& found)> fail,
+            bool unquoted = false);
 
   /// The next record, or false at the end.
   bool next(std::vector<std::string>& fields);
@@ -40,6 +44,7 @@ class CsvReader {
 
   TextInput& csv_;
   char delimiter_;
+  bool unquoted_;
   std::function<void(int64_t, const std::string&)> fail_;
   size_t columns_ = 0;  // of the first record
   int64_t line_ = 1;

@@ -7,7 +7,9 @@
 #include <charconv>
 #include <cmath>
 #include <locale>
+#include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "text/io/utf8.h"
 
@@ -207,26 +209,62 @@ bool JsonReader::boolean() {
   return value;
 }
 
-void JsonReader::skip() {
+std::string JsonReader::copy() {
+  std::string text;
+  walk(&text);
+  return text;
+}
+
+/// Reads past a value and adds it to `copy`, where there is one.
+void JsonReader::walk(std::string* copy) {
+  struct Open {
+    bool is_object;
+    bool is_empty = true;
+  };
   std::string key;
-  std::vector<bool> is_object;  // the values opened here
+  std::vector<Open> open;  // the values opened here
+  const auto add = [&](std::string_view text) {
+    if (copy != nullptr) *copy += text;
+  };
+  const auto add_string = [&](const std::string& text) {
+    if (copy != nullptr) *copy += nlohmann::json(text).dump();
+  };
+  /// Whether another value comes next in the innermost that is open.
+  const auto next_member = [&] {
+    Open& inner = open.back();
+    if (!(inner.is_object ? next_key(key) : next_element())) return false;
+    if (!std::exchange(inner.is_empty, false)) add(",");
+    if (inner.is_object) {
+      add_string(key);
+      add(":");
+    }
+    return true;
+  };
   do {
     switch (peek()) {
       case Type::kObject:
         begin_object();
-        is_object.push_back(true);
+        open.push_back({true});
+        add("{");
         break;
       case Type::kArray:
         begin_array();
-        is_object.push_back(false);
+        open.push_back({false});
+        add("[");
         break;
-      case Type::kString: string(); break;
-      case Type::kNumber: number(); break;
-      case Type::kBool: boolean(); break;
-      case Type::kNull: literal("null"); break;
+      case Type::kString: add_string(string()); break;
+      case Type::kNumber: add(number()); break;
+      case Type::kBool: add(boolean() ? "true" : "false"); break;
+      case Type::kNull:
+        literal("null");
+        add("null");
+        break;
     }
-    while (!is_object.empty() && !(is_object.back() ? next_key(key) : next_element())) is_object.pop_back();
-  } while (!is_object.empty());
+    while (!open.empty() && !next_member()) {
+      add(open.back().is_object ? "}" : "]");
+      open.pop_back();
+    }
+  } while (!open.empty());
 }
 
 void JsonReader::expect_end() {

@@ -56,7 +56,9 @@ class JsonReader {
   /// true or false.
   bool boolean();
   /// Reads past any value.
-  void skip();
+  void skip() { walk(nullptr); }
+  /// The value as JSON, without white space between its parts; numbers as they are written.
+  std::string copy();
   /// Fails unless only white space is left.
   void expect_end();
 
@@ -65,6 +67,7 @@ class JsonReader {
   [[noreturn]] void fail(const std::string& found) const;
 
  private:
+  void walk(std::string* copy);
   void skip_space();
   bool at(char c) { return !input_.at_end() && input_.peek() == c; }
   void expect(char c, const char* what);

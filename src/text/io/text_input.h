@@ -2,10 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 
-#include "system/unique_fd.h"
+#include "text/io/byte_source.h"
 
 namespace mezzo::text {
 
@@ -15,8 +16,9 @@ class TextInput {
  public:
   /// @param text  must outlive this.
   explicit TextInput(std::string_view text) : text_(text) {}
+  /// @param file  decompressed, where it is compressed: see open_bytes().
   /// @throws c10::ValueError  naming the file, here and in later calls, where it cannot be read.
-  static TextInput open(const std::filesystem::path& file) { return TextInput(file, nullptr); }
+  static TextInput open(const std::filesystem::path& file) { return TextInput(open_bytes(file)); }
   TextInput(const TextInput&) = delete;
   TextInput& operator=(const TextInput&) = delete;
 
@@ -37,12 +39,11 @@ class TextInput {
   size_t offset() const { return dropped_ + position_; }
 
  private:
-  TextInput(const std::filesystem::path& file, std::nullptr_t /*a string is no path*/);
+  explicit TextInput(std::unique_ptr<ByteSource> source);
   bool read_on();
   void append_block();
 
-  std::string file_;
-  UniqueFd fd_;
+  std::unique_ptr<ByteSource> source_;  // none where all of it has been read
   std::string block_;
   std::string_view text_;  // what is at hand, of `block_` or of the text in memory
   size_t position_ = 0;

@@ -56,7 +56,8 @@ std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks&
       {"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)},
       {"dry-run", config.dry_run ? "true" : "false"}};
   for (const auto& [name, value] : config.settings()) {
-    if (name == "batch-size" || name == "diagnose" || name == "eval-every" || name == "save-every") {
+    if (name == "batch-size" || name == "diagnose" || name == "eval-every" || name == "save-every" ||
+        name == "epochs" || name == "max-steps") {
       start.emplace(name, value);
     }
   }

@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 /// What a run.json says, as far as it matters here.
 struct PresentRun {
   bool finished = false;
+  int64_t steps = 0;                  // taken
   std::string run;                    // its name; empty for runs of a mezzo that gave none
   std::optional<std::string> resume;  // its --resume
   std::optional<RunIdentity> identity;
@@ -38,7 +39,8 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
   try {
     const Json json = read_json_object(output / "run.json");
     json.at("environment").at("mezzo");
-    PresentRun present{json.at("finished").get<bool>(), json.value("run", ""), std::nullopt, std::nullopt};
+    PresentRun present{json.at("finished").get<bool>(), json.value("steps", int64_t{0}), json.value("run", ""),
+                       std::nullopt, std::nullopt};
     if (const Json::json_pointer resume("/settings/resume"); json.contains(resume)) {
       present.resume = json.at(resume).get<std::string>();
     }
@@ -92,7 +94,7 @@ RunFolder::RunFolder(const TrainConfig& config) : config_(config) {
   }
 }
 
-void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity) {
+void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps) {
   replaces_ = begins_again_ = false;
   checkpoint_format::list(config_.output / "checkpoints");  // that it cannot be read must not show half-way
   if (!resumed) {
@@ -117,8 +119,10 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
                     present ? ", of another run than the checkpoint of --resume"
                             : ", and no run.json that says that a run of mezzo wrote it",
                     "; pass the run's own folder, or a new one");
-  TORCH_CHECK_VALUE(!present || !present->finished || config_.overwrite, "--resume: ", config_.output.string(),
-                    " holds the finished run of this checkpoint already; pass --overwrite to go back to step ",
+  const bool may_go_on = !present || !present->finished || total_steps > present->steps || config_.overwrite;
+  TORCH_CHECK_VALUE(may_go_on, "--resume: ", config_.output.string(),
+                    " holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend "
+                    "it, --overwrite to go back to step ",
                     resumed->step, " and replace its end, or another --output");
   TORCH_CHECK_VALUE(left_behind_.empty() || config_.overwrite || lies_in_output(config_, config_.resume),
                     "--resume: ", config_.output.string(), " has gone on from this checkpoint to step ",
@@ -144,6 +148,9 @@ void RunFolder::check_new(const RunIdentity& identity) {
                       config_.output.string(), ": another run has just been there and left checkpoints; start again");
     begins_again_ = true;
   }
+  TORCH_CHECK_VALUE(replaces_ || !present->finished || config_.resume != "auto", "--resume: ", config_.output.string(),
+                    ": holds a finished run without a checkpoint, of which --save-every keeps the last step's; pass "
+                    "--overwrite to run it anew, or its folder as --model to start another run from its weights");
   TORCH_CHECK_VALUE(replaces_ || begins_again_, "--output ", config_.output.string(), ": holds ",
                     present->finished ? "a finished run" : "a run",
                     " already; pass another folder, --resume auto to go on with an unfinished one, or --overwrite");
@@ -164,11 +171,11 @@ std::string RunFolder::foreign_file() const {
   return "";
 }
 
-void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity) {
+void RunFolder::make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps) {
   make_folders(config_.output);
   if (!lock_) {
     lock_.emplace(config_.output);
-    check(resumed, identity);  // another run may have been faster
+    check(resumed, identity, total_steps);  // another run may have been faster
   }
   if (replaces_) {
     set_checkpoints_aside(config_.output / "checkpoints", /*after=*/0);

@@ -19,11 +19,12 @@ class RunFolder {
   explicit RunFolder(const TrainConfig& config);
 
   /// Checks that the run may begin there, or go on from `resumed`. Changes nothing.
+  /// @param total_steps  a finished run goes on where these are more than it has taken.
   /// @throws c10::ValueError  that says what lies there.
-  void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
+  void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
 
   /// After the check: makes the folder, where there is none yet.
-  void make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
+  void make(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
 
   /// Once run.json says whose folder it is: removes what a killed process left half written, the
   /// checkpoints of later steps than the one that was asked for and, where --overwrite was

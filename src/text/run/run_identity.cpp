@@ -16,14 +16,17 @@ namespace {
 /// Of the settings that change numbers. The model, the vocabulary and the data may lie elsewhere
 /// than they did: what they hold has to agree.
 RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
-  const bool evaluations_count = follows_metric(parse_lr_schedule(config.schedule));
+  const LrScheduleKind schedule = parse_lr_schedule(config.schedule);
+  const bool evaluations_count = follows_metric(schedule);
+  const bool length_counts = depends_on_total_steps(schedule, config.warmup_ratio > 0);
   RunIdentity::Values flags;
   for (const auto& [name, value] : config.settings()) {
     flags[name] = value;
   }
   visit_settings(config, [&](const Setting& setting, const auto&) {
     const bool counts = setting.effect() == Setting::Effect::kNumbers ||
-                        (setting.effect() == Setting::Effect::kNumbersOfMetricSchedules && evaluations_count);
+                        (setting.effect() == Setting::Effect::kNumbersOfMetricSchedules && evaluations_count) ||
+                        (setting.effect() == Setting::Effect::kNumbersOfPlannedSchedules && length_counts);
     if (!counts) {
       flags.erase(std::string(setting.name()));
     }

@@ -25,9 +25,9 @@ std::unique_ptr<RunFolder> lock_folder(const TrainConfig& config, const Ranks& r
 RunKeeper::RunKeeper(const TrainConfig& config, const Ranks& ranks, State state)
     : ranks_(ranks), state_(std::move(state)), path_(config.output), folder_(lock_folder(config, ranks)) {}
 
-void RunKeeper::check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity) {
+void RunKeeper::check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps) {
   if (folder_) {
-    folder_->check(resumed, identity);
+    folder_->check(resumed, identity, total_steps);
   }
 }
 

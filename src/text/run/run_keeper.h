@@ -32,9 +32,9 @@ class RunKeeper {
   /// @param config  must live as long as this is used.
   RunKeeper(const TrainConfig& config, const Ranks& ranks, State state);
 
-  /// Whether the run may begin in its folder, or go on there. Changes
+  /// Whether the run may begin in its folder, or go on there to `total_steps`. Changes
   /// nothing. @throws c10::ValueError
-  void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity);
+  void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
 
   /// After the check: makes and clears the folder, and begins the records. Returns the run's name.
   /// @param config, setup, plan, identity  must live as long as this is used.

@@ -81,7 +81,8 @@ std::string tail_of(const fs::path& path, int parents) {
 std::string title_of(const TrainConfig& config) {
   const std::string model = config.model.empty() ? "Fresh weights of " + tail_of(config.model_config, /*parents=*/1)
                                                  : tail_of(config.model, /*parents=*/0);
-  return model + " trained on " + tail_of(config.train, /*parents=*/1);
+  return model + " trained on " + tail_of(config.train.front(), /*parents=*/1) +
+         (config.train.size() > 1 ? fmt::format(" and {}", counted(std::ssize(config.train) - 1, "more file")) : "");
 }
 
 /// "2026-11-22 23:58 to 2026-11-23 00:04 UTC", without what they have in common.
@@ -107,7 +108,7 @@ RunOutput::RunOutput(const TrainConfig& config,
                      RunFolder& folder,
                      const std::optional<Checkpoint>& resumed)
     : config_(config), setup_(setup), identity_(identity), total_steps_(plan.total_steps) {
-  folder.make(resumed, identity);
+  folder.make(resumed, identity, plan.total_steps);
   run_ = folder.run();
   const fs::path metrics = config.output / "metrics.jsonl";
   const bool has_records = resumed && fs::exists(metrics);

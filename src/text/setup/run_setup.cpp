@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <system_error>
 #include <tuple>
@@ -62,15 +63,23 @@ void look_at(const LabeledRows& rows, const Task& task, std::vector<std::string>
 }
 
 void split_off_dev(const TrainConfig& config, Datasets& data) {
+  const bool has_classes = label_kind(data.task->problem_type()) == LabelKind::kClass;
+  if (config.folds > 0) {
+    TORCH_CHECK_VALUE(config.folds <= data.train.size(), data.train.places.file, ": has ", data.train.size(),
+                      data.train.size() == 1 ? " text" : " texts", ", too few for --folds ", config.folds);
+    std::tie(data.train, data.dev) =
+        split_fold(std::move(data.train), config.folds, config.fold - 1, has_classes, config.seed);
+    return;
+  }
   const auto texts = static_cast<double>(data.train.size());
   const double share = config.dev_fraction.value_or(config.dev_ratio);
   const int64_t dev = std::llround(texts * share);
-  TORCH_CHECK_VALUE(dev > 0 && dev < data.train.size(), config.train.string(), ": has ", data.train.size(),
+  TORCH_CHECK_VALUE(dev > 0 && dev < data.train.size(), data.train.places.file, ": has ", data.train.size(),
                     data.train.size() == 1 ? " text" : " texts", ", too few to set ",
                     config.dev_fraction ? "--dev-fraction " : "--dev-ratio ", share,
                     " of them aside as dev; pass --dev FILE, or --dev-ratio 0 to train without one");
-  TORCH_CHECK_VALUE(!config.dev_fraction || label_kind(data.task->problem_type()) == LabelKind::kClass,
-                    "--dev-fraction goes by classes, which ", data.task->problem_type(), " has not; pass --dev-ratio");
+  TORCH_CHECK_VALUE(!config.dev_fraction || has_classes, "--dev-fraction goes by classes, which ",
+                    data.task->problem_type(), " has not; pass --dev-ratio");
   std::tie(data.train, data.dev) = config.dev_fraction ? split_by_class(std::move(data.train), share, config.seed)
                                                        : split_dataset(std::move(data.train), share, config.seed);
 }
@@ -78,18 +87,19 @@ void split_off_dev(const TrainConfig& config, Datasets& data) {
 /// Notes for texts outside training that are inside, too. Training on the dev file is not refused:
 /// to see a model learn a few texts by heart is a test of everything before it.
 void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std::vector<std::string>& notes) {
-  const std::string train_file = config.train.string();
-  const auto look = [&](const std::filesystem::path& path, const Dataset& texts, const std::string& role) {
-    std::error_code unknown;
-    if (!path.empty() && std::filesystem::equivalent(path, config.train, unknown)) {
-      notes.push_back(
-          fmt::format("warning: the {0} texts are the training file, {1}: scores on {0} say what was "
-                      "remembered, not what was learnt",
-                      role, path.string()));
-      return;
+  const auto look = [&](const std::vector<std::filesystem::path>& paths, const Dataset& texts,
+                        const std::string& role) {
+    for (const auto& path : paths) {
+      std::error_code unknown;
+      const auto is_same = [&](const auto& file) { return std::filesystem::equivalent(path, file, unknown); };
+      if (std::ranges::any_of(config.train, is_same)) {
+        notes.push_back(fmt::format(
+            "warning: the {0} texts are {1}, {2}: scores on {0} say what was remembered, not what was learnt", role,
+            config.train.size() == 1 ? "the training file" : "of a training file", path.string()));
+        return;
+      }
     }
-    const std::string file = path.empty() ? train_file : path.string();
-    for (const std::string& line : shared_texts({data.train, train_file}, {texts, file}, role)) {
+    for (const std::string& line : shared_texts(data.train, texts, role)) {
       notes.push_back("warning: " + line);
     }
   };
@@ -98,9 +108,9 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
 }
 
 /// What a model learns of pairs says nothing about single texts, and the other way round.
-void check_same_kind(const LabeledRows& rows, bool pairs, const std::filesystem::path& train) {
+void check_same_kind(const LabeledRows& rows, bool pairs, const std::string& train) {
   TORCH_CHECK_VALUE(rows.text_pairs.empty() != pairs, rows.file, pairs ? ": has single texts" : ": has pairs of texts",
-                    ", where the training file, ", train.string(), ", has ", pairs ? "pairs" : "single texts",
+                    ", where the training file, ", train, ", has ", pairs ? "pairs" : "single texts",
                     "; give both files a text_pair, or neither");
 }
 
@@ -113,8 +123,8 @@ Datasets load_datasets(const TrainConfig& config,
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
   Datasets data{make_task(rows, task), {}, {}, {}};
-  const auto take = [&, pairs = !rows.text_pairs.empty()](LabeledRows rows_of_file) {
-    check_same_kind(rows_of_file, pairs, config.train);
+  const auto take = [&, pairs = !rows.text_pairs.empty(), train = rows.file](LabeledRows rows_of_file) {
+    check_same_kind(rows_of_file, pairs, train);
     look_at(rows_of_file, *data.task, notes);
     auto targets = data.task->targets(rows_of_file);
     return to_dataset(std::move(rows_of_file), std::move(targets));
@@ -175,11 +185,7 @@ void freeze(const TrainConfig& config, ModelForTask& model, std::vector<std::str
   notes.push_back(fmt::format("{} of {} parameters are frozen", frozen, parameters));
 }
 
-/// @param file  that the dataset is from; empty for a part of the training file.
-TokenizedTexts tokenize_dataset(const TrainConfig& config,
-                                const Tokenizer& tokenizer,
-                                const Dataset& dataset,
-                                const std::filesystem::path& file) {
+TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& tokenizer, const Dataset& dataset) {
   TORCH_CHECK_VALUE(config.window == "none" || (dataset.words.empty() && dataset.text_pairs.empty()), "--window ",
                     config.window, " is for single texts with labels of their own; leave it out for ",
                     dataset.words.empty() ? "pairs" : "words");
@@ -187,11 +193,9 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config,
       config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, config.max_length, config.stride)
       : dataset.words.empty() ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length)
                               : tokenize(tokenizer, dataset.words, config.max_length);
-  check_has_tokens(texts, [&](int64_t row) {
-    return fmt::format("{}:{}", (file.empty() ? config.train : file).string(), dataset.lines.at(row));
-  });
+  check_has_tokens(texts, [&](int64_t row) { return dataset.places.at(row); });
   set_targets(texts, dataset.targets);
-  if (!texts.ids.empty()) check_reads_words(texts, (file.empty() ? config.train : file).string(), config.max_length);
+  if (!texts.ids.empty()) check_reads_words(texts, dataset.places.file, config.max_length);
   return texts;
 }
 
@@ -233,14 +237,20 @@ RunSetup set_up_run(const TrainConfig& config) {
 
   const Datasets data = load_datasets(config, *model_config, device, setup.notes);
   setup.task = data.task;
-  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train, config.train);
-  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev, config.dev);
-  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test, config.test);
-  const int64_t truncated = setup.train.truncated + setup.dev.truncated + setup.test.truncated;
+  setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
+  setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
+  setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
+  int64_t truncated = 0, lost = 0, read = 0;
+  for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
+    truncated += part->truncated;
+    lost += part->lost_tokens;
+    read += part->count_tokens();
+  }
   setup.notes.push_back(fmt::format("{} training, {} dev and {} test texts in {}", setup.train.ids.size(),
                                     setup.dev.ids.size(), setup.test.ids.size(), setup.task->summary()));
   if (truncated > 0) {
-    setup.notes.push_back(fmt::format("{} cut to {} tokens", counted(truncated, "text"), config.max_length));
+    setup.notes.push_back(
+        fmt::format("{} {}", counted(truncated, "text"), describe_cut(config.max_length, read, lost)));
   }
 
   if (const std::string windows = describe_windows(setup); !windows.empty()) {

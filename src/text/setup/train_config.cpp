@@ -2,8 +2,10 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -45,6 +47,7 @@ void check_value(const Setting& setting, int64_t value) {
 void check_value(const Setting&, bool) {}
 void check_value(const Setting&, uint64_t) {}
 void check_value(const Setting&, const std::filesystem::path&) {}
+void check_value(const Setting&, const std::vector<std::filesystem::path>&) {}
 
 template <class T>
 void check_value(const Setting& setting, const std::optional<T>& value) {
@@ -58,6 +61,11 @@ std::string to_text(const Setting&, const T& value) {
   return fmt::format("{}", value);
 }
 std::string to_text(const Setting&, const std::filesystem::path& value) { return value.string(); }
+std::string to_text(const Setting&, const std::vector<std::filesystem::path>& values) {
+  std::vector<std::string> names;
+  std::ranges::transform(values, std::back_inserter(names), [](const auto& path) { return path.string(); });
+  return fmt::format("{}", fmt::join(names, " "));
+}
 template <class T>
 std::string to_text(const Setting& setting, const std::optional<T>& value) {
   return value ? to_text(setting, *value) : std::string(setting.none());
@@ -74,6 +82,19 @@ void check_sources(const TrainConfig& config) {
   TORCH_CHECK_VALUE(!config.output.empty() || config.dry_run, "pass --output DIR, the folder for the results");
   TORCH_CHECK_VALUE(!config.keep_norms_fp32 || config.master_weights,
                     "--keep-norms-fp32 belongs to --master-weights; without, all weights are float32");
+}
+
+void check_folds(const TrainConfig& config) {
+  TORCH_CHECK_VALUE(config.folds != 1, "--folds is 1, expected at least 2: one of them is dev, and the others train");
+  TORCH_CHECK_VALUE(config.folds > 0 || config.fold == 0, "--fold is one of --folds; pass --folds, too");
+  TORCH_CHECK_VALUE(config.fold <= config.folds, "--fold is ", config.fold, ", of --folds ", config.folds);
+  TORCH_CHECK_VALUE(config.folds == 0 || (config.dev.empty() && !config.dev_fraction),
+                    "--folds takes dev from the training texts; leave --dev and --dev-fraction out");
+  const bool is_of_one = config.resume.empty() || config.resume == "auto";
+  TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || is_of_one,
+                    "--resume names a checkpoint, which is of one of the --folds; pass auto, or --fold, too");
+  TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || !config.dry_run,
+                    "--dry-run plans one run; pass --fold 1, too");
 }
 
 void check_schedule(const TrainConfig& config) {
@@ -108,10 +129,12 @@ void check_output_apart(const TrainConfig& config) {
                     config.output.string(),
                     " is the folder of --model: training would replace the weights "
                     "it starts from; pass another folder");
-  using Input = std::pair<std::string_view, std::filesystem::path>;
-  for (const auto& [flag, file] :
-       {Input("model", config.model / "model.safetensors"), Input("train", config.train), Input("dev", config.dev),
-        Input("test", config.test), Input("vocab", config.vocab), Input("model-config", config.model_config)}) {
+  std::vector<std::pair<std::string_view, std::filesystem::path>> inputs{
+      {"model", config.model / "model.safetensors"}, {"vocab", config.vocab}, {"model-config", config.model_config}};
+  for (const auto& path : config.train) inputs.emplace_back("train", path);
+  for (const auto& path : config.dev) inputs.emplace_back("dev", path);
+  for (const auto& path : config.test) inputs.emplace_back("test", path);
+  for (const auto& [flag, file] : inputs) {
     for (const char* name : kRunFiles) {
       TORCH_CHECK_VALUE(!std::filesystem::equivalent(config.output / name, file, missing), "--output ",
                         config.output.string(), ": training would replace ", name, " there, which --", flag,
@@ -157,14 +180,18 @@ void TrainConfig::validate() const {
   TORCH_CHECK_VALUE(label_smoothing == 0 || focal_gamma == 0,
                     "--label-smoothing and --focal-gamma are two losses; pass one of them");
   TORCH_CHECK_VALUE(stride == 0 || window != "none", "--stride is of windows; pass --window mean or max, too");
+  TORCH_CHECK_VALUE(ema_decay == 0 || zero_stage == 0 || !master_weights,
+                    "--ema-decay averages all weights on every rank, and with --zero-stage 1 and --master-weights each "
+                    "has a share of them; leave one of the three out");
+  check_folds(*this);
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);
 }
 
-bool TrainConfig::has_dev() const { return !dev.empty() || dev_fraction.value_or(dev_ratio) > 0; }
+bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_fraction.value_or(dev_ratio) > 0; }
 
 ColumnNames TrainConfig::columns() const {
-  return {.text = text_column, .text_pair = pair_column, .label = label_column};
+  return {.text = text_column, .text_pair = pair_column, .label = label_column, .unquoted = unquoted};
 }
 
 LossOptions TrainConfig::loss() const {

@@ -30,11 +30,11 @@ at::Tensor Regression::targets(const LabeledRows& rows) const {
   auto targets = at::empty({static_cast<int64_t>(rows.labels.size())}, at::kFloat);
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     const auto* number = std::get_if<double>(&rows.labels[i]);
-    TORCH_CHECK_VALUE(number != nullptr, rows.file, ":", rows.lines[i], ": row ", i + 1,
-                      ": the row has no number to learn. Give it one, or remove the row.");
+    TORCH_CHECK_VALUE(number != nullptr, rows.where(i),
+                      "the row has no number to learn. Give it one, or remove the row.");
     const auto value = static_cast<float>(*number);
-    TORCH_CHECK_VALUE(std::isfinite(value), rows.file, ":", rows.lines[i], ": row ", i + 1, ": ",
-                      fmt::format("{}", *number), " is beyond what float32 holds. Scale the numbers down.");
+    TORCH_CHECK_VALUE(std::isfinite(value), rows.where(i), fmt::format("{}", *number),
+                      " is beyond what float32 holds. Scale the numbers down.");
     targets.mutable_data_ptr<float>()[i] = value;
   }
   return targets;

@@ -95,6 +95,7 @@ MemoryEstimate estimate_memory(
   // Whole tensors are dealt out, so a rank has at least the largest of them.
   const bool is_sharded = config.zero_stage == 1 && ranks > 1;
   estimate.optimizer = state * (is_sharded ? std::max(trained / ranks, largest_parameter(model)) : trained);
+  estimate.optimizer += config.ema_decay > 0 ? trained * kFloatBytes : 0;
   estimate.activations = activation_bytes(model, precision, config, batch);
   const int64_t of_step = accumulates || ranks > 1 ? estimate.gradients + estimate.activations
                                                    : std::max(estimate.gradients, estimate.activations);

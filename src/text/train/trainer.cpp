@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,7 +72,7 @@ class Trainer {
       const std::string difference = resumed_ ? describe_difference(*resumed_, identity_, *setup_.task) : "";
       TORCH_CHECK_VALUE(difference.empty(), "--resume: the checkpoint is of another run: ", difference,
                         "; resume with the same settings, or start afresh in another --output");
-      keeper_.check(resumed_, identity_);
+      keeper_.check(resumed_, identity_, plan_.total_steps);
     });
     if (config_.dry_run) {
       return;  // steps are tried when it is known that they may fit
@@ -170,10 +171,14 @@ class Trainer {
       if (queued_) {
         continue;
       }
+      bool save_is_due = config_.save_every > 0 && (is_due(config_.save_every) || is_last_step());
+      if (!stop && save_is_due && is_last_step() && !is_due(config_.eval_every)) {
+        keeper_.save_in_between();  // of a run that is extended, this is no step that is evaluated
+        save_is_due = false;
+      }
       if (!stop && eval_is_due()) {
         stop = !evaluate_dev();
       }
-      const bool save_is_due = config_.save_every > 0 && counters_.step % config_.save_every == 0;
       if (stop) {
         keeper_.end_if_failed();
         keeper_.save();
@@ -183,6 +188,9 @@ class Trainer {
     }
     return stop ? stopped() : finish();
   }
+
+  bool is_last_step() const { return counters_.step >= plan_.total_steps; }
+  bool is_due(int64_t every) const { return every > 0 && counters_.step % every == 0; }
 
   /// One optimizer step over `grad_accumulation` micro-batches. Returns whether to stop,
   /// which any rank may ask for.
@@ -283,9 +291,9 @@ class Trainer {
   /// Whether the next step may be queued before it is known what came of the one at hand: not where
   /// an evaluation or a checkpoint follows, or steps are looked into.
   bool may_run_ahead() const {
-    const auto is_due = [&](int64_t every) { return every > 0 && queued_->record.step % every == 0; };
+    const auto comes_due = [&](int64_t every) { return every > 0 && queued_->record.step % every == 0; };
     return !setup_.device.is_cpu() && !config_.diagnose && !config_.dry_run && skips_in_a_row_ == 0 &&
-           queued_->record.step < plan_.total_steps && !is_due(config_.eval_every) && !is_due(config_.save_every);
+           queued_->record.step < plan_.total_steps && !comes_due(config_.eval_every) && !comes_due(config_.save_every);
   }
 
   /// Loss and tokens of this rank become those of all. Returns whether any was asked to stop.
@@ -311,6 +319,7 @@ class Trainer {
     } else {
       model_->optimizer().step(nullptr);
     }
+    model_->update_average();
     model_->zero_grad();
     return {model_->grad_norm(), model_->optimizer().found_inf()};
   }
@@ -340,8 +349,7 @@ class Trainer {
     if (setup_.dev.ids.empty() || counters_.step == 0 || counters_.last_eval_step == counters_.step) {
       return false;
     }
-    const bool is_last = counters_.step >= plan_.total_steps;
-    return is_last || (config_.eval_every > 0 && counters_.step % config_.eval_every == 0);
+    return is_last_step() || is_due(config_.eval_every);
   }
 
   /// Whether `patience` evaluations have passed since the best model.
@@ -353,6 +361,8 @@ class Trainer {
 
   /// Returns false when it was stopped, or could not be written down.
   bool evaluate_dev() {
+    model_->swap_average();
+    const auto swap_back = c10::make_scope_exit([this] { model_->swap_average(); });
     const auto evaluation = evaluate({.step = counters_.step, .split = "dev"}, setup_.dev);
     if (!evaluation) {
       return false;
@@ -490,7 +500,8 @@ class Trainer {
         output.diagnose(*gradients);
       }
     });
-    if (!counters_.best || counters_.best->step == counters_.step) {  // the model has the weights to keep
+    if (!counters_.best || counters_.best->step == counters_.step) {  // the weights to keep are those of now
+      model_->swap_average();
       if (!counters_.best || ranks_.any(keeper_.output() != nullptr && keeper_.best_model_is_wrong())) {
         save_model();
       }
@@ -516,7 +527,7 @@ class Trainer {
   }
 
   /// Returns the hash of the file; of none, on the other ranks.
-  std::string save_model() { return keeper_.save_model(setup_.model->config(), model_->weights()); }
+  std::string save_model() { return keeper_.save_model(setup_.model->config(), model_->kept_weights()); }
 
   double total_seconds() const { return counters_.seconds + seconds_since(started_); }
 

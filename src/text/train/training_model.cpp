@@ -29,9 +29,32 @@ TrainingModel::TrainingModel(const TrainConfig& config,
   if (ranks.size() > 1) {
     exchange_gradients(config);
   }
+  if (config.ema_decay > 0) {
+    average_.emplace(parameters_, config.ema_decay);
+  }
   if (resumed != nullptr) {
-    const std::map<std::string, at::Tensor> state(resumed->optimizer.begin(), resumed->optimizer.end());
-    sharded_ ? sharded_->load_state_dict(state) : whole_->load_state_dict(state);
+    load_state(*resumed);
+  }
+}
+
+namespace {
+
+constexpr std::string_view kAverage = "average.";  // before a weight's name
+
+}  // namespace
+
+void TrainingModel::load_state(const Checkpoint& checkpoint) {
+  std::map<std::string, at::Tensor> state, averages;
+  for (const auto& [name, tensor] : checkpoint.optimizer) {
+    if (name.starts_with(kAverage)) {
+      averages.emplace(name.substr(kAverage.size()), tensor);
+    } else {
+      state.emplace(name, tensor);
+    }
+  }
+  sharded_ ? sharded_->load_state_dict(state) : whole_->load_state_dict(state);
+  if (average_) {
+    average_->load(averages);
   }
 }
 
@@ -67,7 +90,18 @@ std::unique_ptr<distributed::NoSyncGuard> TrainingModel::no_sync() {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
-  auto by_name = sharded_ ? sharded_->weights() : std::map<std::string, at::Tensor>();
+  return complete(average_ ? average_->weights() : std::map<std::string, at::Tensor>());
+}
+
+std::vector<std::pair<std::string, at::Tensor>> TrainingModel::kept_weights() {
+  return complete(average_ ? average_->averages() : std::map<std::string, at::Tensor>());
+}
+
+/// Adds the model's own weights to those that are there already.
+std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map<std::string, at::Tensor> by_name) {
+  if (sharded_) {
+    by_name.merge(sharded_->weights());
+  }
   for (const NamedParameter& parameter : parameters_) {
     by_name.emplace(parameter.name, parameter.tensor.detach());
   }
@@ -82,7 +116,13 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
 }
 
 std::map<std::string, at::Tensor> TrainingModel::optimizer_state() {
-  return sharded_ ? sharded_->state_dict() : whole_->state_dict();
+  auto state = sharded_ ? sharded_->state_dict() : whole_->state_dict();
+  if (average_) {
+    for (const auto& [name, tensor] : average_->averages()) {
+      state.emplace(std::string(kAverage) + name, tensor);
+    }
+  }
+  return state;
 }
 
 std::optional<CommunicationRecord> TrainingModel::communication() const {

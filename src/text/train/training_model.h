@@ -17,6 +17,7 @@
 #include "mezzo/text/records/run_records.h"
 #include "text/setup/ranks.h"
 #include "text/setup/run_setup.h"
+#include "text/train/weight_average.h"
 
 namespace mezzo::text {
 
@@ -44,9 +45,20 @@ class TrainingModel {
   void zero_grad() { sharded_ ? sharded_->zero_grad() : whole_->zero_grad(); }
   const at::Tensor& grad_norm() const { return sharded_ ? sharded_->grad_norm() : whole_->grad_norm(); }
 
-  /// The float32 weights, in the model's order. Collective; complete on the main rank.
+  /// After a step: the moving average of the weights, where there is one, takes them in.
+  void update_average() {
+    if (average_) average_->update(optimizer().found_inf());
+  }
+  /// The model gets the weights to evaluate and keep, averages where there are any, or those that are trained back.
+  void swap_average() {
+    if (average_) average_->swap();
+  }
+
+  /// The float32 weights that are trained, in the model's order. Collective; complete on the main rank.
   std::vector<std::pair<std::string, at::Tensor>> weights();
-  /// Collective; complete on the main rank.
+  /// Likewise those to keep: averages, where there are any.
+  std::vector<std::pair<std::string, at::Tensor>> kept_weights();
+  /// Averages included. Collective; complete on the main rank.
   std::map<std::string, at::Tensor> optimizer_state();
 
   /// What was exchanged so far; nullopt for one rank.
@@ -56,6 +68,8 @@ class TrainingModel {
   void make_masters(const TrainConfig& config, Precision precision);
   void make_optimizer(const TrainConfig& config);
   void exchange_gradients(const TrainConfig& config);
+  void load_state(const Checkpoint& checkpoint);
+  std::vector<std::pair<std::string, at::Tensor>> complete(std::map<std::string, at::Tensor> by_name);
 
   const Ranks& ranks_;
   std::shared_ptr<ModelForTask> model_;
@@ -65,6 +79,7 @@ class TrainingModel {
   std::unique_ptr<Optimizer> whole_;  // until it is sharded
   std::optional<distributed::ZeroRedundancyOptimizer> sharded_;
   std::optional<distributed::DistributedDataParallel<ModelForTask>> ddp_;
+  std::optional<WeightAverage> average_;
 };
 
 }  // namespace mezzo::text

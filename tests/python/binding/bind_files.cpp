@@ -52,6 +52,23 @@ void bind_files(py::module_& m) {
         return std::tuple(rows.texts, rows.labels, rows.lines);
       },
       py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true);
+  m.def(
+      "load_files",  // texts, labels, places and other columns
+      [](const std::vector<std::string>& paths, int64_t limit, bool has_labels) {
+        const std::vector<std::filesystem::path> files(paths.begin(), paths.end());
+        const LabelKind kind = has_labels ? LabelKind::kClass : LabelKind::kNone;
+        const auto rows = load_rows(files, LoadRowsOptions().limit(limit).label_kind(kind).other_columns(true));
+        std::vector<std::string> places;
+        for (size_t i = 0; i < rows.texts.size(); ++i) places.push_back(rows.place(i));
+        return std::tuple(rows.texts, rows.labels, places, rows.others);
+      },
+      py::arg("paths"), py::arg("limit") = 0, py::arg("has_labels") = true);
+  m.def("split_fold", [](std::vector<std::string> texts, std::vector<int64_t> labels, int64_t folds, int64_t fold,
+                         bool by_class, uint64_t seed) {
+    const auto [first, second] =
+        split_fold({.texts = std::move(texts), .targets = at::tensor(labels)}, folds, fold, by_class, seed);
+    return std::tuple(first.texts, to_vector(first.targets), second.texts, to_vector(second.targets));
+  });
   m.def("split_by_class",
         [](std::vector<std::string> texts, std::vector<int64_t> labels, double fraction, uint64_t seed) {
           const auto [first, second] =

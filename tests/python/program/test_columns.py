@@ -1,5 +1,6 @@
 """Files whose columns have other names than mezzo's: the same run, the same answers."""
 import csv
+import gzip
 import json
 
 import pytest
@@ -38,10 +39,50 @@ def test_a_run_is_the_same_to_the_bit(folders, tmp_path):
     trained(named_flags(named, tmp_path / "named"))
     assert losses_of(tmp_path / "named") == losses_of(tmp_path / "plain")
     assert model_of(tmp_path / "named") == model_of(tmp_path / "plain")
-    for command, columns in ((["predict", "--model", tmp_path / "plain"], COLUMNS[:4]), (["eval", "--model", tmp_path / "plain"], COLUMNS),
-                             (["tokenize", "--model", tmp_path / "plain"], COLUMNS[:4])):
+    for command, columns in ((["eval", "--model", tmp_path / "plain"], COLUMNS), (["tokenize", "--model", tmp_path / "plain"], COLUMNS[:4])):
         expected = trained([*command, "--data", plain / "dev.jsonl"]).stdout
         assert trained([*command, "--data", named / "dev.csv", *columns]).stdout == expected and expected
+
+
+def test_other_columns_are_carried_through(folders, tmp_path):
+    plain, named = folders
+    trained(flags(plain, tmp_path / "out"))
+    predict = ["predict", "--model", tmp_path / "out", "--data"]
+    lines = [json.loads(line) for line in trained([*predict, plain / "dev.jsonl"]).stdout.splitlines()]
+    others = [json.loads(line) for line in trained([*predict, named / "dev.csv", *COLUMNS[:4]]).stdout.splitlines()]
+    rows = [json.loads(line) for line in (plain / "dev.jsonl").read_text().splitlines()]
+    assert [line.pop("columns") for line in lines] == [{"label": row["label"]} for row in rows]
+    with open(named / "dev.csv", newline="") as file:
+        read = [{name: value for name, value in row.items() if name not in COLUMNS[1:4:2]} for row in csv.DictReader(file)]
+    assert [line.pop("columns") for line in others] == read and others == lines
+
+
+def test_several_files_are_one(folders, tmp_path):
+    plain, _ = folders
+    lines = (plain / "train.jsonl").read_text().splitlines(keepends=True)
+    parts = [tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz", tmp_path / "c.jsonl"]
+    for path, part in zip(parts, (lines[:5], lines[5:11], lines[11:])):
+        write = gzip.open if path.suffix == ".gz" else open
+        with write(path, "wt") as file:
+            file.writelines(part)
+    trained(flags(plain, tmp_path / "one"))
+    trained(flags(plain, tmp_path / "several", "--train", *parts))
+    given = flags(plain, tmp_path / "file")
+    at = given.index("--train")
+    (tmp_path / "run.toml").write_text(f"train = {json.dumps([str(path) for path in parts])}\nseed = 1\n")
+    trained([*given[:at], *given[at + 2:], "--config", tmp_path / "run.toml"])
+    assert model_of(tmp_path / "several") == model_of(tmp_path / "file") == model_of(tmp_path / "one")
+    (tmp_path / "run.toml").write_text('train = ["nowhere.jsonl", "nor here.jsonl"]\n')
+    trained(flags(plain, tmp_path / "flags", "--config", tmp_path / "run.toml"))
+    assert model_of(tmp_path / "flags") == model_of(tmp_path / "one"), "flags win"
+    predict = ["predict", "--model", tmp_path / "one", "--data"]
+    assert trained([*predict, *parts]).stdout == trained([*predict, plain / "train.jsonl"]).stdout
+    (tmp_path / "c.jsonl").write_text('{"text": "a", "label": "sport"}\n')
+    done = run(flags(plain, tmp_path / "out", "--train", *parts))
+    assert done.returncode == 1 and "c.jsonl: has single texts where" in done.stderr
+    (tmp_path / "run.toml").write_text('train = ["a.jsonl", 3]\n')
+    done = run([*given[:at], *given[at + 2:], "--config", tmp_path / "run.toml"])
+    assert done.returncode == 2 and "run.toml:1: 'train' must be a string or an array of strings" in done.stderr
 
 
 def test_texts_may_be_in_the_column_of_labels_where_none_are_read(folders):

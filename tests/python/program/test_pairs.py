@@ -73,7 +73,7 @@ def test_predictions_and_evaluation_are_those_of_transformers(run, rows, tmp_pat
     for file in data, write(tmp_path / "rows.csv", rows):
         done = mezzo("predict", "--model", output, "--data", file, "--logits", "--precision", "fp32")
         mine = [json.loads(line) for line in done.stdout.splitlines()]
-        assert list(mine[0]) == ["text", "text_pair", "label", "score", "scores", "logits"]
+        assert list(mine[0]) == ["text", "text_pair", "label", "score", "scores", "logits", "columns"]
         assert [(row["text"], row["text_pair"]) for row in mine] == list(zip(texts, pairs))
         torch.testing.assert_close(torch.tensor([row["logits"] for row in mine]), expected, rtol=0, atol=1e-5)
     evaluation = json.loads(mezzo("eval", "--model", output, "--data", data, "--json", "--precision", "fp32").stdout)

@@ -136,7 +136,7 @@ def test_the_best_dev_model_is_kept_and_transformers_agrees_with_it(run, data):
 
     done = mezzo("predict", "--model", output, "--data", data / "dev.jsonl", "--logits", "--precision", "fp32")
     mine = [json.loads(line) for line in done.stdout.splitlines()]
-    assert list(mine[0]) == ["text", "label", "score", "scores", "logits"]
+    assert list(mine[0]) == ["text", "label", "score", "scores", "logits", "columns"]
     assert [row["text"] for row in mine] == [row["text"] for row in rows]
     assert [row["label"] for row in mine] == labels
     torch.testing.assert_close(torch.tensor([row["logits"] for row in mine]), expected, rtol=0, atol=1e-5)
@@ -177,7 +177,7 @@ def test_predict_reads_as_many_tokens_as_the_model_was_trained_with(run):
     assert AutoTokenizer.from_pretrained(output).model_max_length == 128
     text = "goal " * 200
     default, longer = mezzo("predict", "--model", output, "--text", text), mezzo("predict", "--model", output, "--text", text, "--max-length", 202)
-    assert default.stderr == "1 of 1 texts cut to 128 tokens\n" and longer.stderr == ""
+    assert default.stderr == "1 of 1 texts cut to 128 tokens: 36.6 % of all tokens are not read\n" and longer.stderr == ""
     assert default.stdout == mezzo("predict", "--model", output, "--text", text, "--max-length", 128).stdout != longer.stdout
 
 
@@ -476,7 +476,7 @@ def test_bad_json_is_named_by_file_and_line(small, data, tmp_path):
 def test_a_run_is_not_overwritten_unless_asked(run, small, data):
     output, _ = run
     before = sha(output)
-    for more, message in [([], "holds a finished run already"), (["--resume", "auto"], "holds a finished run already")]:
+    for more, message in [([], "holds a finished run already"), (["--resume", "auto"], "holds a finished run without a checkpoint")]:
         done = mezzo(*train_flags(small, data, output, *more), check=False)
         assert message in one_line(done, 1)
     assert sha(output) == before

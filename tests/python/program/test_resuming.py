@@ -182,7 +182,7 @@ def test_checkpoints_that_cannot_be_searched_are_not_taken_for_none(data, cut):
 def test_a_finished_run_is_undone_only_when_asked(data, finished, whole):
     for resume in "auto", finished / "checkpoints/step-4":
         message = refused(flags(data, finished, "--resume", resume), finished)
-        assert "holds the finished run of this checkpoint already; pass --overwrite to go back to step" in message
+        assert "holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend it, --overwrite to go back to step" in message
     done = trained(flags(data, finished, "--resume", finished / "checkpoints/step-4", "--overwrite"))
     assert "resumed after step 4" in done.stderr and model_of(finished) == model_of(whole)
 
@@ -482,6 +482,44 @@ def test_a_checkpoint_that_was_being_replaced_is_found(data, cut, whole):
 def test_going_back_to_an_earlier_checkpoint_leaves_the_later_ones_behind(data, whole, tmp_path):
     output = tmp_path / "out"
     shutil.copytree(whole, output)
-    trained(flags(data, output, "--save-every", 5, "--resume", output / "checkpoints/step-4", "--overwrite"))
-    assert checkpoints_of(output) == [4, 5]
+    trained(flags(data, output, "--save-every", 5, "--keep", 9, "--resume", output / "checkpoints/step-4", "--overwrite"))
+    assert checkpoints_of(output) == [4, 5, 6]
     assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)
+
+
+LENGTHS = [["--schedule", "constant"], ["--schedule", "reduce_lr_on_plateau", "--lr-patience", 0], ["--schedule", "inverse_sqrt"]]
+
+
+@pytest.mark.parametrize("eval_every", [2, 4])
+@pytest.mark.parametrize("schedule", LENGTHS, ids=lambda schedule: schedule[1])
+def test_a_finished_run_is_extended_as_if_it_had_been_planned_so(schedule, eval_every, data, tmp_path):
+    more = [*schedule, "--eval-every", eval_every, "--save-every", 4]
+    trained(flags(data, tmp_path / "planned", "--max-steps", 14, *more))
+    trained(flags(data, tmp_path / "out", "--max-steps", 10, *more))
+    assert checkpoints_of(tmp_path / "out")[-1] == 10, "the last step is saved, too"
+    done = trained(flags(data, tmp_path / "out", "--max-steps", 14, *more, "--resume", "auto"))
+    assert "resumed after step 10" in done.stderr
+    assert model_of(tmp_path / "out") == model_of(tmp_path / "planned")
+    for kind in "step", "eval":
+        both = [[{**r, "seconds": 0} for r in records(tmp_path / name, kind)] for name in ("planned", "out")]
+        assert both[0] == both[1]
+
+
+def test_a_run_is_extended_only_where_its_schedule_does_not_know_its_end(data, tmp_path):
+    more = ["--save-every", 4, "--schedule", "linear"]
+    trained(flags(data, tmp_path / "out", "--max-steps", 8, *more))
+    assert "max-steps was '8', is now '12'" in refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
+    more = ["--save-every", 4, "--schedule", "constant", "--warmup-ratio", 0.5]
+    trained(flags(data, tmp_path / "warm", "--max-steps", 8, *more))
+    assert "max-steps was '8', is now '12'" in refused(flags(data, tmp_path / "warm", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "warm")
+
+
+def test_a_finished_run_without_more_steps_or_checkpoints_says_so(data, tmp_path):
+    more = ["--schedule", "constant", "--save-every", 4]
+    trained(flags(data, tmp_path / "out", "--max-steps", 8, *more))
+    for steps in 8, 6:
+        message = refused(flags(data, tmp_path / "out", "--max-steps", steps, *more, "--resume", "auto"), tmp_path / "out")
+        assert "pass more --epochs or --max-steps to extend it" in message
+    shutil.rmtree(tmp_path / "out/checkpoints")
+    message = refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
+    assert "holds a finished run without a checkpoint" in message

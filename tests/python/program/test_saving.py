@@ -353,7 +353,7 @@ def test_damaged_checkpoints_do_not_count_among_those_kept(data, tmp_path):
     run(flags(data, output, *more), **faults(output, "kill", of_fifth))
     assert checkpoints_of(output) == [2, 3, 4]
     flip_a_byte(output / "checkpoints/step-3/optimizer.safetensors")
-    trained(flags(data, output, "--save-every", 5, "--keep", 3, "--resume", "auto"))
+    trained(flags(data, output, "--max-steps", 5, "--keep", 3, "--resume", "auto"))
     assert checkpoints_of(output) == [2, 3, 4, 5]
 
 

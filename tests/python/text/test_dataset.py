@@ -1,5 +1,6 @@
 """mezzo's readers of data files against Python's json and csv modules, and its split against torch.randperm."""
 import csv
+import gzip
 import io
 import json
 import os
@@ -10,7 +11,8 @@ from collections import Counter
 import _mezzo
 import pytest
 import torch
-from sklearn.model_selection import train_test_split
+import zstandard
+from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 
 ALPHABET = ["a", "b", " ", "1", "0", ",", "\t", '"', '""', "\n", "\r", "\r\n", "中", "é", "😀", "\\", "'", "\x00", "\x7f",
             "\u2028"]  # fmt: skip
@@ -234,3 +236,107 @@ def test_splitting_by_class_leaves_a_class_of_one_to_training():
     assert held_out == [0, 0, 0] and {1, 2} <= set(first)
     with pytest.raises(ValueError, match="no class has two rows"):
         _mezzo.split_by_class(["a", "b", "c"], [0, 1, 2], 0.3, 1)
+
+
+COMPRESS = {".gz": gzip.compress, ".zst": zstandard.compress}
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_reads_what_was_compressed(ending, tmp_path):
+    rng = random.Random(1)
+    rows = [[f"{i} " + "".join(rng.choice("abcdef ") for _ in range(rng.randint(0, 40))), i % 3] for i in range(20000)]
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    half = len(text) // 3
+    parts = COMPRESS[ending](text[:half]) + COMPRESS[ending](b"") + COMPRESS[ending](text[half:])
+    for data in (COMPRESS[ending](text), parts):
+        assert load(tmp_path / f"a.JSONL{ending.upper()}", data)[0] == [tuple(row) for row in rows]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_refuses_compressed_data_that_is_cut_or_altered(ending, tmp_path):
+    rows = "".join(json.dumps([f"text {i * 7919 % 1000}", i % 2]) + "\n" for i in range(60)).encode()
+    whole = COMPRESS[ending](rows) if ending == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress(rows)
+    expected = load(tmp_path / "a.jsonl", rows)[0]
+    for size in range(len(whole)):
+        with pytest.raises(ValueError, match=rf"a\.jsonl\{ending}: .*(ends in the middle|is no g?zs?.*data, or damaged)"):
+            load(tmp_path / f"a.jsonl{ending}", whole[:size])
+    for bit in range(8 * len(whole)):
+        altered = bytearray(whole)
+        altered[bit // 8] ^= 1 << bit % 8
+        try:
+            assert load(tmp_path / f"a.jsonl{ending}", bytes(altered))[0] == expected  # as of a time stamp
+        except ValueError as error:
+            assert f"a.jsonl{ending}" in str(error)
+
+
+def test_says_that_a_file_is_compressed(tmp_path):
+    for ending, compress in COMPRESS.items():
+        with pytest.raises(ValueError, match=rf"a\.csv: the file is compressed\. Name it .*a\.csv\{ending}\."):
+            load(tmp_path / "a.csv", compress(b"text,label\na,1\n"))
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_reads_several_files(tmp_path):
+    first = write(tmp_path / "a.jsonl", [["one", "x"], ["two", "y"]])
+    second = tmp_path / "b.csv"
+    second.write_text("label,text\ny,three\nx,four\n")
+    texts, labels, places, _ = _mezzo.load_files([first, str(second), first])
+    assert texts == ["one", "two", "three", "four", "one", "two"] and labels == list("xyyxxy")
+    assert places == [f"{first}:1", f"{first}:2", f"{second}:2", f"{second}:3", f"{first}:1", f"{first}:2"]
+    assert _mezzo.load_files([first, str(second)], limit=3)[0] == ["one", "two", "three"]
+    assert _mezzo.load_files([first, "/none.csv"], limit=2)[0] == ["one", "two"]
+
+
+def test_refuses_files_of_two_kinds(tmp_path):
+    names = write(tmp_path / "names.jsonl", [["one", "x"]])
+    integers = write(tmp_path / "integers.jsonl", [["one", 1]])
+    pairs = write(tmp_path / "pairs.jsonl", [{"text": "a", "text_pair": "b", "label": "x"}])
+    with pytest.raises(ValueError, match=r"integers\.jsonl: its labels are integers where .*names\.jsonl:1 has a string"):
+        _mezzo.load_files([names, integers])
+    with pytest.raises(ValueError, match=r"pairs\.jsonl: has pairs of texts where .*names\.jsonl:1 has a single text"):
+        _mezzo.load_files([names, pairs])
+
+
+def test_keeps_other_columns(tmp_path):
+    others = [{"id": 1}, {}, {"a \"b": [1, {"c": None, "d": []}, "\u2028\n", {}], "e": True, "é": False}, {"n": {"m": "😀"}}]
+    rows = [{**list_, "text": str(i), "label": "x"} for i, list_ in enumerate(others)]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(rows, indent=3))
+    kept = _mezzo.load_files([str(path)])[3]
+    assert [json.loads(text or "{}") for text in kept] == others and not any("\n" in text for text in kept)
+    path.write_text('[{"big": 12345678901234567890123, "text": "a", "small": 1.10e-2, "label": 7}, ["b", "x"]]')
+    kept = _mezzo.load_files([str(path)], has_labels=False)[3]
+    assert kept == ['{"big":12345678901234567890123,"small":1.10e-2,"label":7}', '{"label":"x"}']
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b'id\ttext\tno "te"\tlabel\n7\ta\t"x ""y"""\tz\n\tb\t\xff\tz\n')
+    assert [json.loads(text) for text in _mezzo.load_files([str(path)])[3]] == [
+        {"id": "7", 'no "te"': 'x "y"'}, {"id": "", 'no "te"': "\ufffd"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_folds_have_what_scikit_learns_have(seed):
+    rng = random.Random(seed)
+    labels = [rng.choice([0, 0, 0, 1, 2, 2, 5]) for _ in range(rng.randint(12, 90))] + [0] * 6  # some class has a row a fold
+    rng.shuffle(labels)
+    texts = [str(i) for i in range(len(labels))]
+    folds = rng.randint(2, 6)
+    for by_class, theirs in (True, StratifiedKFold(folds, shuffle=True, random_state=seed)), (False, KFold(folds)):
+        seen = []
+        sizes = []
+        for fold, (_, test) in enumerate(theirs.split(texts, labels)):
+            train_texts, train_labels, dev_texts, dev_labels = _mezzo.split_fold(texts, labels, folds, fold, by_class, seed)
+            assert sorted(train_texts + dev_texts) == sorted(texts)
+            assert [labels[int(text)] for text in train_texts + dev_texts] == train_labels + dev_labels
+            if by_class:
+                assert Counter(dev_labels) == Counter(labels[i] for i in test)
+            sizes.append((len(dev_labels), len(test)))
+            seen += dev_texts
+        assert sorted(seen) == sorted(texts) and sorted(a for a, _ in sizes) == sorted(b for _, b in sizes)
+        again = _mezzo.split_fold(texts, labels, folds, 0, by_class, seed + 1)[2]
+        assert again != _mezzo.split_fold(texts, labels, folds, 0, by_class, seed)[2], "rows are drawn by seed"
+    with pytest.raises(ValueError, match="cannot be split into"):
+        _mezzo.split_fold(texts, labels, len(labels) + 1, 0, True, 0)

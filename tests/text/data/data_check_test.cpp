@@ -85,11 +85,11 @@ TEST(DataCheckTest, KeepsALineOfWhateverTheLabelsHold) {
 }
 
 TEST(DataCheckTest, CountsTextsThatTrainingHasToo) {
-  const Dataset train{{"a", "", "b"}, {}, {}, {2, 3, 4}};
-  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", "b", "", "b"}, {}, {}, {2, 3, 4, 5}}, "d"}, "dev"),
+  const Dataset train{{"a", "", "b"}, {}, {}, {"t", {2, 3, 4}}};
+  EXPECT_THAT(shared_texts(train, {{"c", "b", "", "b"}, {}, {}, {"d", {2, 3, 4, 5}}}, "dev"),
               ElementsAre("2 of 4 dev texts are training texts, too, such as d:3 at t:4: of these, scores say what was "
                           "remembered, not what was learnt"));
-  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"c", ""}, {}, {}, {2, 3}}, "d"}, "dev"), IsEmpty());
+  EXPECT_THAT(shared_texts(train, {{"c", ""}, {}, {}, {"d", {2, 3}}}, "dev"), IsEmpty());
 }
 
 TEST(DataCheckTest, TakesAPairForTheSameWhereBothItsTextsAre) {
@@ -99,9 +99,9 @@ TEST(DataCheckTest, TakesAPairForTheSameWhereBothItsTextsAre) {
               ElementsAre("1 of 4 texts in f is empty, the first at f:5",
                           "1 of 4 texts in f stood there before with another label, such as f:3 ('anger') at f:2 "
                           "('joy')"));
-  const Dataset train{{"a"}, {"b"}, {}, {2}};
-  EXPECT_THAT(shared_texts({train, "t"}, {Dataset{{"a"}, {"c"}, {}, {2}}, "d"}, "dev"), IsEmpty());
-  EXPECT_EQ(shared_texts({train, "t"}, {Dataset{{"a"}, {"b"}, {}, {2}}, "d"}, "dev").size(), 1u);
+  const Dataset train{{"a"}, {"b"}, {}, {"t", {2}}};
+  EXPECT_THAT(shared_texts(train, {{"a"}, {"c"}, {}, {"d", {2}}}, "dev"), IsEmpty());
+  EXPECT_EQ(shared_texts(train, {{"a"}, {"b"}, {}, {"d", {2}}}, "dev").size(), 1u);
 }
 
 TEST(DataCheckTest, NamesLabelsWithoutATrainingText) {

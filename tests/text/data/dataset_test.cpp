@@ -44,6 +44,15 @@ TEST_F(LoadRowsTest, ReadsJsonPairsAndObjects) {
   EXPECT_THAT(rows.lines, ElementsAre(1, 2, 4));
 }
 
+TEST_F(LoadRowsTest, TakesQuotesForCharactersWhereToldTo) {
+  const auto unquoted = LoadRowsOptions().columns({.unquoted = true});
+  const auto rows = load("a.tsv", "label\ttext\n1\t\"hi\n0\tfoo\n\n1\t\"\n0\t\"a\"\"b\" c\n", unquoted);
+  EXPECT_EQ(rows.texts, (Strings{"\"hi", "foo", "\"", "\"a\"\"b\" c"}));
+  EXPECT_THAT(rows.lines, ElementsAre(2, 3, 5, 6));
+  EXPECT_EQ(error("a.csv", "text,label\n\"a, b\",1\n", unquoted),
+            "a.csv:2: row 1: 3 fields where the header names 2. A text cannot hold a comma.");
+}
+
 TEST_F(LoadRowsTest, ReadsPairsOfTexts) {
   const auto json = load("a.jsonl",
                          "{\"text_pair\": \"so\", \"text\": \"is it?\", \"label\": 1}\n"
@@ -228,7 +237,10 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
             "none.csv: cannot be read: No such file or directory.");
   std::filesystem::create_directory(folder_ / "d.csv");
   EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
-  EXPECT_EQ(error("a.xml", ""), "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll.");
+  EXPECT_EQ(error("a.xml", ""),
+            "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll, with .gz or .zst after that "
+            "where it is "
+            "compressed.");
   EXPECT_EQ(
       error("a.txt", "a"),
       "a.txt:1: row 1: a .txt file has no labels but those of fastText, which begin a line (__label__spam …). Use "
@@ -387,7 +399,9 @@ TEST_F(LoadRowsTest, RefusesALoneQuoteThatWouldMergeRowsOfATsv) {
   const auto merged = [](int from, int to, int columns) {
     return "a.tsv:" + std::to_string(from) + ": a field opens with a double quote that closes on line " +
            std::to_string(to) + ", though each line up to there has all " + std::to_string(columns) +
-           " columns. Put a text with quotes in quotes and write each of its own twice, or save it as .jsonl.";
+           " columns. Put a text with quotes in quotes and write each of its own twice, or pass --unquoted where "
+           "quotes are "
+           "characters as others are.";
   };
   EXPECT_EQ(error("a.tsv", "text\tlabel\nx\t0\n\"\t1\nfoo\t0\n\"\t1\ny\t0\n"), merged(3, 5, 2));
   EXPECT_EQ(error("a.tsv", "label\ttext\n1\t\"hi\n0\tfoo\n\n1\t\"\n"), merged(2, 5, 2));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,19 +29,38 @@ enum class LabelKind {
 /// or those of the words.
 using RawLabel = std::variant<std::monostate, int64_t, std::string, double, std::vector<std::string>>;
 
-/// The rows of a data file, each as long as the others. All text is valid UTF-8.
+/// Where rows are from.
+struct RowPlaces {
+  std::string file;                     ///< its path; of several, what to call them in a message
+  std::vector<int64_t> lines;           ///< where each row begins in its file, from 1
+  std::vector<std::string> files = {};  ///< where there are several, …
+  std::vector<int32_t> file_ids = {};   ///< … which of them each row is of
+
+  /// "file:line" of a row.
+  std::string at(size_t row) const;
+};
+
+/// The rows of a data file, or of several. All text is valid UTF-8.
 struct LabeledRows {
-  std::string file;
+  std::string file;  ///< as of RowPlaces
   std::vector<std::string> texts;
   std::vector<std::string> text_pairs = {};          ///< the second text of each row; empty where rows are single texts
   std::vector<std::vector<std::string>> words = {};  ///< of each row; empty where nobody asked for them
   std::vector<RawLabel> labels;
-  std::vector<int64_t> lines;  ///< where each row begins in the file, from 1
+  std::vector<int64_t> lines;            ///< as of RowPlaces, …
+  std::vector<std::string> files = {};   ///< … so are these …
+  std::vector<int32_t> file_ids = {};    ///< … and these
+  std::vector<std::string> others = {};  ///< the other columns of each row as a JSON object, "" for none; where asked
 
   /// How many rows of a .csv, .tsv or .txt file held bytes that are not UTF-8, to be reported to
   /// the user; each bad sequence became U+FFFD, as by Python's errors="replace". (In JSON they are
   /// an error.)
   int64_t rows_with_invalid_utf8 = 0;
+
+  /// "file:line" of a row.
+  std::string place(size_t row) const;
+  /// What an error in a row begins with: "file:line: row N: ", N from 1 in its file.
+  std::string where(size_t row) const;
 };
 
 /// The columns of a .csv or .tsv, or keys of a JSON row, that are read.
@@ -48,6 +68,7 @@ struct ColumnNames {
   std::string text = "text";
   std::string text_pair = "";  ///< which all rows must have then; empty: "text_pair", if they have it
   std::string label = "label";
+  bool unquoted = false;  ///< a quote in a .csv or .tsv is a character as others are, not the beginning of a field
 
   /// @param has_labels  whether the labels' matters, too.
   /// @throws c10::ValueError  naming the flag of the program, where one is empty or two are the same.
@@ -64,6 +85,8 @@ struct LoadRowsOptions {
   /// is split where white space, punctuation and Chinese characters are, as BERT splits it.
   TORCH_ARG(bool, words) = false;
   TORCH_ARG(ColumnNames, columns) = {};
+  /// Whether LabeledRows::others is wanted. With LabelKind::kNone a label is one of them.
+  TORCH_ARG(bool, other_columns) = false;
 };
 
 /// Reads a data file, of the kind that its name says:
@@ -84,6 +107,8 @@ struct LoadRowsOptions {
 /// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them. Of words, text and
 /// label are arrays of strings, as long as each other; their texts have a space between two words.
 ///
+/// Any of them may be compressed, and is named so then: `.csv.gz`, `.jsonl.zst`.
+///
 /// UTF-8, with or without a byte order mark; lines may end with CR LF. A text may be empty. Integer
 /// labels go from 0 to 999,999, and one file holds either integers or names, either pairs or single
 /// texts. JSON is read row by row and checked strictly: RFC 8259, none of the keys above twice,
@@ -91,6 +116,12 @@ struct LoadRowsOptions {
 /// @throws c10::ValueError  for a file that cannot be read, has no rows, or breaks a rule; the
 ///     message gives file, line and row
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options = {});
+
+/// The rows of several files, which are of one kind, one after the other.
+LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRowsOptions& options = {});
+
+/// What to call them in a message: "a.csv and 2 more files".
+std::string name_of_files(std::span<const std::filesystem::path> paths);
 
 /// The names of a classifier's labels: id to name and back.
 class LabelMap {
@@ -124,9 +155,9 @@ class LabelMap {
 /// Texts, and what a task makes of their labels.
 struct Dataset {
   std::vector<std::string> texts;
-  std::vector<std::string> text_pairs = {};  ///< the second text of each row; empty where rows are single texts
-  at::Tensor targets;                        ///< row i is text i's; undefined where there are none
-  std::vector<int64_t> lines = {};           ///< where each row begins in its file, from 1; empty where there is none
+  std::vector<std::string> text_pairs = {};          ///< the second text of each row; empty where rows are single texts
+  at::Tensor targets;                                ///< row i is text i's; undefined where there are none
+  RowPlaces places = {};                             ///< without lines where they are not known
   std::vector<std::vector<std::string>> words = {};  ///< of each row; empty where they are not known
 
   int64_t size() const { return static_cast<int64_t>(texts.size()); }
@@ -163,5 +194,13 @@ std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_
 /// of
 ///   one.
 std::pair<Dataset, Dataset> split_by_class(Dataset dataset, double fraction, uint64_t seed);
+
+/// Splits off one of `folds` parts, which together hold each row once, as the second part (for `--folds`). By class,
+/// each fold has as many rows of each as scikit-learn's StratifiedKFold gives it; else sizes differ by a row at most.
+/// Which rows these are depends on `seed`.
+/// @param fold  from 0.
+/// @param by_class  with targets [N] int64, from 0.
+/// @throws c10::ValueError  for less than two folds, or more than there are rows.
+std::pair<Dataset, Dataset> split_fold(Dataset dataset, int64_t folds, int64_t fold, bool by_class, uint64_t seed);
 
 }  // namespace mezzo::text

@@ -25,12 +25,14 @@ struct TokenizedTexts {
   /// Row i is text i's; undefined where there are none. Where words are known, [N, longest] int32: of the first token
   /// of a word the word's, of others kNoTarget.
   at::Tensor targets = {};
-  int64_t truncated = 0;  ///< texts that lost their end
+  int64_t truncated = 0;    ///< texts that lost their end
+  int64_t lost_tokens = 0;  ///< of them all
 
   static constexpr int32_t kNoTarget = -100;  ///< as PyTorch's losses ignore it
   /// Tokens of the longest sequence that a text makes.
   int64_t longest(int64_t text) const;
   int64_t num_windows(int64_t text) const;
+  int64_t count_tokens() const;
   /// How many targets those texts have, which the loss of a step is the mean of.
   int64_t count_targets(std::span<const int64_t> indices) const;
 };
@@ -53,6 +55,10 @@ TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
                                 std::span<const std::string> texts,
                                 int64_t max_length,
                                 int64_t stride);
+
+/// What the cut of texts costs, for a note: "cut to 128 tokens: 2.5 % of all tokens are not read".
+/// @param read, lost  tokens of all texts, special ones included.
+std::string describe_cut(int64_t max_length, int64_t read, int64_t lost);
 
 /// Sets the targets.
 /// @param targets  as a Task makes them; where words are known, [N, most words] int32, kNoTarget behind a text's last.

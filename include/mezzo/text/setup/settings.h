@@ -24,7 +24,7 @@ class Setting {
       : group_(group), name_(name), help_(help) {}
 
   /// What a change of it does to a run that goes on.
-  enum class Effect { kNumbers, kNumbersOfMetricSchedules, kNone };
+  enum class Effect { kNumbers, kNumbersOfMetricSchedules, kNumbersOfPlannedSchedules, kNone };
   using Check = std::function<void(const std::string& value)>;
 
   /// What a number may be.
@@ -86,7 +86,9 @@ void visit_settings(Config& config, Visit&& visit) {
                 "it, that of a trained head, or else single labels")
             .check(check_task),
         config.task);
-  visit(Setting(kData, "train", "training texts: .json, .jsonl, .csv, .tsv or .conll").changes_no_numbers(),
+  visit(Setting(kData, "train",
+                "training texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst")
+            .changes_no_numbers(),
         config.train);
   visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);
   visit(Setting(kData, "test", "texts for the final report; dev without it").changes_no_numbers(), config.test);
@@ -95,12 +97,21 @@ void visit_settings(Config& config, Visit&& visit) {
             .changes_no_numbers(),
         config.pair_column);
   visit(Setting(kData, "label-column", "of the labels").changes_no_numbers(), config.label_column);
+  visit(Setting(kData, "unquoted", "quotes in a .csv or .tsv are characters as others are").changes_no_numbers(),
+        config.unquoted);
   visit(Setting(kData, "dev-ratio", "share of the training texts to use as dev, without --dev").between(0, 0.999),
         config.dev_ratio);
   visit(Setting(kData, "dev-fraction", "likewise, with the same share of each class; in place of --dev-ratio")
             .between(1e-6, 0.999)
             .none("none"),
         config.dev_fraction);
+  visit(Setting(kData, "folds",
+                "cross-validation: split the training texts into so many parts, train a model for each, of which it is "
+                "dev, and say what all come to")
+            .between(0, 1000),
+        config.folds);
+  visit(Setting(kData, "fold", "with --folds: train the model of this part alone, from 1").between(0, 1000),
+        config.fold);
   visit(Setting(kData, "allow-empty-classes", "train classes that no training text is of").changes_no_numbers(),
         config.allow_empty_classes);
   visit(Setting(kData, "limit", "read only the first N training texts; 0: all").least(0), config.limit);
@@ -124,8 +135,14 @@ void visit_settings(Config& config, Visit&& visit) {
           .check(one_of("--window", {"none", "mean", "max"})),
       config.window);
   visit(Setting(kRecipe, "stride", "tokens that a window has of the one before").between(0, kMillion), config.stride);
-  visit(Setting(kRecipe, "epochs", "passes over the training texts").between(1e-6, 1e6), config.epochs);
-  visit(Setting(kRecipe, "max-steps", "steps to take; wins over --epochs").between(1, kMostSteps), config.max_steps);
+  visit(Setting(kRecipe, "epochs", "passes over the training texts")
+            .between(1e-6, 1e6)
+            .effect(Setting::Effect::kNumbersOfPlannedSchedules),
+        config.epochs);
+  visit(Setting(kRecipe, "max-steps", "steps to take; wins over --epochs")
+            .between(1, kMostSteps)
+            .effect(Setting::Effect::kNumbersOfPlannedSchedules),
+        config.max_steps);
   visit(Setting(kRecipe, "batching", "packed, grouped, dynamic or padded").check(check_batching), config.batching);
   visit(Setting(kRecipe, "dropout", "replaces the model's dropout probabilities")
             .between(0, 1)
@@ -181,6 +198,12 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "lr-patience", "reduce_lr_on_plateau and greedy: evaluations before a change")
             .between(0, kMostSteps),
         config.lr_patience);
+  visit(Setting(
+            kRecipe, "ema-decay",
+            "evaluate and keep an exponential moving average of the weights, which so much of stays at a step; 0: off")
+            .between(0, 1)
+            .below_most(true),
+        config.ema_decay);
   visit(Setting(kRecipe, "seed", "of shuffling, dropout and fresh weights"), config.seed);
 
   constexpr std::string_view kPrecision = "Precision";

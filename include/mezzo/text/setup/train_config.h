@@ -18,19 +18,22 @@ constexpr int64_t kMostThreads = 1024;
 /// Settings of a training run, named as the flags of `mezzo train`. The defaults are the recipe of
 /// the field: AdamW, 3e-5, batches of 32, 128 tokens.
 struct TrainConfig {
-  std::filesystem::path model;         ///< Hugging Face folder to start from, or …
-  std::filesystem::path model_config;  ///< … config.json of a model with fresh weights, with `vocab`
-  std::filesystem::path vocab;         ///< vocab.txt; only with `model_config`
-  bool new_head = false;               ///< with `model`: its head is drawn afresh, for the labels of `train`
-  std::string task;                    ///< a problem_type; empty: that of a trained head, else single labels
-  std::filesystem::path train;         ///< data file
-  std::filesystem::path dev;           ///< data file; empty: `dev_ratio` of the training rows
-  std::filesystem::path test;          ///< data file; empty: the final report is on dev
-  std::string text_column = "text";    ///< of the data files; in JSON, the key
-  std::string pair_column;             ///< of the second text; empty: "text_pair", if a file has it
+  std::filesystem::path model;               ///< Hugging Face folder to start from, or …
+  std::filesystem::path model_config;        ///< … config.json of a model with fresh weights, with `vocab`
+  std::filesystem::path vocab;               ///< vocab.txt; only with `model_config`
+  bool new_head = false;                     ///< with `model`: its head is drawn afresh, for the labels of `train`
+  std::string task;                          ///< a problem_type; empty: that of a trained head, else single labels
+  std::vector<std::filesystem::path> train;  ///< data files
+  std::vector<std::filesystem::path> dev;    ///< data files; none: `dev_ratio` of the training rows
+  std::vector<std::filesystem::path> test;   ///< data files; none: the final report is on dev
+  std::string text_column = "text";          ///< of the data files; in JSON, the key
+  std::string pair_column;                   ///< of the second text; empty: "text_pair", if a file has it
   std::string label_column = "label";
+  bool unquoted = false;               ///< a quote in a .csv or .tsv is a character as others are
   double dev_ratio = 0.08;             ///< 0 trains on all rows; not used where `dev` is given
   std::optional<double> dev_fraction;  ///< in place of `dev_ratio`: with the same share of each class
+  int64_t folds = 0;                   ///< in place of `dev_ratio`: the training rows are split into so many; 0: off
+  int64_t fold = 0;                    ///< with `folds`: the one that is dev, from 1; 0: each in its turn
   bool allow_empty_classes = false;    ///< integer labels may leave classes below the largest without a text
   std::filesystem::path output;        ///< folder for the results
   bool overwrite = false;              ///< replace a run that `output` holds
@@ -59,6 +62,7 @@ struct TrainConfig {
   double learning_rate = 3e-5;
   double weight_decay = 0.01;         ///< of all but biases and layer norms
   double max_grad_norm = 0;           ///< total gradient norm is clipped to it; 0: off
+  double ema_decay = 0;               ///< of the moving average of the weights that is evaluated and kept; 0: off
   double layer_lr_decay = 1;          ///< of a layer's learning rate against the one above it; 1: off
   std::string schedule = "constant";  ///< a SchedulerType of transformers: constant, linear, cosine, …
   double warmup_ratio = 0;            ///< share of the steps over which the learning rate rises from 0

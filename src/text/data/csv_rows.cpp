@@ -1,0 +1,121 @@
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "text/data/raw_label.h"
+#include "text/data/row_formats.h"
+#include "text/io/csv_reader.h"
+#include "text/io/json_object_text.h"
+#include "text/io/utf8.h"
+
+namespace mezzo::text {
+namespace {
+
+struct CsvColumns {
+  size_t count = 0;
+  size_t text = 0;
+  std::optional<size_t> text_pair, label;
+  std::vector<size_t> others;  // that are not read
+};
+
+CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, const Columns& columns) {
+  const auto find = [&](const Column& column) -> std::optional<size_t> {
+    const auto found = std::ranges::find(header, column.name);
+    TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among '",
+                      replace_invalid_utf8(fmt::format("{}", fmt::join(header, "', '"))),
+                      "'. The first line must name the columns: ", columns.text.name, " and ", columns.label.name, ".",
+                      columns.advice(column, header));
+    if (found == header.end()) return std::nullopt;
+    TORCH_CHECK_VALUE(std::find(found + 1, header.end(), column.name) == header.end(), where, "two columns '",
+                      column.name, "'. Rename one.");
+    return found - header.begin();
+  };
+  CsvColumns found{header.size(),
+                   *find(columns.text),
+                   find(columns.text_pair),
+                   columns.label.is_required ? find(columns.label) : std::nullopt,
+                   {}};
+  for (size_t i = 0; i < header.size(); ++i) {
+    if (i != found.text && i != found.text_pair && i != found.label) found.others.push_back(i);
+  }
+  return found;
+}
+
+/// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
+bool is_integer(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
+}
+
+/// The labels of a cell, with `|` between them.
+RawLabel names_of_cell(std::string_view cell, const std::string& where) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; !cell.empty() && begin <= cell.size();) {
+    const size_t end = std::min(cell.find('|', begin), cell.size());
+    names.emplace_back(cell.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return label_set(std::move(names), where);
+}
+
+/// The cells of other columns as a JSON object.
+std::string others_of(const std::vector<std::string>& header,
+                      std::vector<std::string>& fields,
+                      const std::vector<size_t>& others) {
+  JsonObjectText values;
+  for (const size_t i : others) values.add(header[i], JsonObjectText::quoted(fields[i]));
+  return values.take();
+}
+
+}  // namespace
+
+void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
+  const LoadRowsOptions& options = rows.options();
+  const bool unquoted = options.columns().unquoted;
+  const auto fail = [&](int64_t line, const std::string& found) {
+    TORCH_CHECK_VALUE(false, rows.between(line), found, ".");
+  };
+  CsvReader csv(input, delimiter, fail, unquoted);
+  TORCH_CHECK_VALUE(rows.label_kind() != LabelKind::kWords, rows.between(1),
+                    "a cell holds no labels of words. Use .conll, .json or .jsonl.");
+  std::vector<std::string> fields;
+  if (!csv.next(fields)) return;
+  const std::vector<std::string> header = fields;
+  const CsvColumns columns = csv_columns(header, rows.between(csv.line()), rows.columns());
+
+  std::vector<std::pair<Row, int64_t>> read;  // with their lines; whether labels are integers shows only at the end
+  const auto limit = static_cast<size_t>(options.limit());
+  while ((limit == 0 || read.size() < limit) && csv.next(fields)) {
+    TORCH_CHECK_VALUE(fields.size() == columns.count, rows.between(csv.line()), "row ", read.size() + 1, ": ",
+                      fields.size(), fields.size() == 1 ? " field" : " fields", " where the header names ",
+                      columns.count, unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
+                      delimiter == '\t' ? "tab." : "comma.");
+    std::string others = options.other_columns() ? others_of(header, fields, columns.others) : "";
+    Row row{.text = std::move(fields[columns.text]),
+            .text_pair = {},
+            .label = columns.label ? std::move(fields[*columns.label]) : std::string(),
+            .others = std::move(others)};
+    if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
+    read.emplace_back(std::move(row), csv.line());
+  }
+  const bool integers = std::ranges::all_of(read, [](const auto& row) {
+    const auto& label = std::get<std::string>(row.first.label);
+    return label.empty() || is_integer(label);
+  });
+  for (auto& [row, line] : read) {
+    const std::string cell = std::get<std::string>(row.label);
+    const LabelKind kind = rows.label_kind();
+    if (kind == LabelKind::kSeveral && columns.label) row.label = names_of_cell(cell, rows.where(line));
+    if (kind == LabelKind::kNumber && !cell.empty()) row.label = number_label(cell, rows.where(line));
+    if (kind == LabelKind::kClass && integers && !cell.empty()) row.label = integer_label(cell, rows.where(line));
+    rows.add_bytes(std::move(row), line);
+  }
+}
+
+}  // namespace mezzo::text

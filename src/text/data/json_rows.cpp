@@ -1,0 +1,227 @@
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mezzo/text/words/nearest_name.h"
+#include "text/data/for_each_line.h"
+#include "text/data/raw_label.h"
+#include "text/data/row_formats.h"
+#include "text/io/json_object_text.h"
+#include "text/io/json_reader.h"
+
+namespace mezzo::text {
+namespace {
+
+/// @param what  "text" or "text_pair"
+std::string json_text(JsonReader& json, const std::string& what) {
+  if (json.peek() != JsonReader::Type::kString) {
+    json.fail("the " + what + " is " + to_string(json.peek()) + ", not a string");
+  }
+  return json.string();
+}
+
+/// What labels of a kind are, for a message.
+std::string_view expectation(LabelKind kind) {
+  switch (kind) {
+    case LabelKind::kNone: return "";
+    case LabelKind::kClass: return "a string or an integer";
+    case LabelKind::kSeveral: return "an array of strings";
+    case LabelKind::kNumber: return "a number";
+    case LabelKind::kWords: return "an array of strings, one for each word";
+  }
+  return "";
+}
+
+/// @param what  "labels" or "words"
+std::vector<std::string> json_strings(JsonReader& json, const std::string& what) {
+  std::vector<std::string> strings;
+  json.begin_array();
+  while (json.next_element()) {
+    if (json.peek() != JsonReader::Type::kString) {
+      json.fail("one of the " + what + " is " + to_string(json.peek()) + ", not a string");
+    }
+    strings.push_back(json.string());
+  }
+  return strings;
+}
+
+/// The names of words, as they stand there.
+RawLabel word_labels(std::vector<std::string> names, const std::string& where) {
+  TORCH_CHECK_VALUE(std::ranges::find(names, "") == names.end(), where,
+                    "one of the labels is an empty string. Name it; words of no entity are labelled O.");
+  return names;
+}
+
+RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) {
+  using Type = JsonReader::Type;
+  const Type type = json.peek();
+  if (type == Type::kNull || kind == LabelKind::kNone) {
+    json.skip();
+    return std::monostate();
+  }
+  if (kind == LabelKind::kSeveral && type == Type::kArray) return label_set(json_strings(json, "labels"), where);
+  if (kind == LabelKind::kWords && type == Type::kArray) return word_labels(json_strings(json, "labels"), where);
+  if (kind == LabelKind::kNumber && type == Type::kNumber) return number_label(json.number(), where);
+  if (kind == LabelKind::kClass && type == Type::kString) return json.string();
+  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), where);
+  const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
+  json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
+                        are_several ? "; several labels a text need --task multi_label_classification, labels of words "
+                                      "--task token_classification"
+                                    : ""));
+}
+
+class JsonRows {
+ public:
+  JsonRows(TextInput& json, RowCollector& rows, int64_t first_line)
+      : json_(json, [this] { return where(); }, first_line), rows_(rows) {}
+
+  void read_array() {
+    TORCH_CHECK_VALUE(json_.peek() == JsonReader::Type::kArray, rows_.where(json_.line()), "the file is ",
+                      to_string(json_.peek()), ", not an array of rows. For one object a line, name it .jsonl.");
+    json_.begin_array();
+    while (json_.next_element()) {
+      read_row();
+      if (rows_.full()) return;
+    }
+    json_.expect_end();
+  }
+
+  void read_line() {
+    read_row();
+    json_.expect_end();
+  }
+
+ private:
+  std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
+
+  void read_row() {
+    is_in_row_ = true;
+    const JsonReader::Type type = json_.peek();
+    const int64_t line = json_.line();
+    row_ = {};
+    if (type == JsonReader::Type::kArray) {
+      read_pair();
+    } else if (type == JsonReader::Type::kObject) {
+      read_object();
+    } else if (type == JsonReader::Type::kString && !rows_.has_labels()) {
+      read_text("text");
+    } else {
+      json_.fail("the row is " + to_string(type) + R"(, not [text, label] or {"text": …, "label": …})");
+    }
+    rows_.add(std::move(row_), line);
+    is_in_row_ = false;
+  }
+
+  /// @param what  its key
+  void read_text(const std::string& what) {
+    const bool is_array = json_.peek() == JsonReader::Type::kArray;
+    if (rows_.has_words() && is_array) {
+      row_.words = json_strings(json_, "words");
+    } else if (rows_.label_kind() == LabelKind::kWords) {
+      json_.fail("the " + what + " is " + to_string(json_.peek()) +
+                 ", not an array of words, which --task token_classification labels");
+    } else {
+      if (is_array) {
+        json_.fail("the " + what + " is an array, not a string; words are for models of --task token_classification");
+      }
+      row_.text = json_text(json_, what);
+    }
+  }
+
+  /// Keeps the value where others are wanted.
+  void other_value(const std::string& key, JsonObjectText& values) {
+    if (rows_.options().other_columns()) {
+      values.add(key, json_.copy());
+    } else {
+      json_.skip();
+    }
+  }
+
+  /// Where nobody asks for labels, one is what any other column is.
+  void read_label(const std::string& key, JsonObjectText& values) {
+    if (rows_.has_labels()) {
+      row_.label = json_label(json_, rows_.label_kind(), where());
+    } else {
+      other_value(key, values);
+    }
+  }
+
+  void read_pair() {
+    const Column& pair = rows_.columns().text_pair;
+    if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
+    json_.begin_array();
+    if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
+    if (rows_.has_words() && json_.peek() == JsonReader::Type::kString) {
+      json_.fail(R"(the row is an array that begins with a string; words are written [[…], […]] or {"text": […]})");
+    }
+    read_text("text");
+    if (!json_.next_element()) return;
+    JsonObjectText values;
+    read_label(rows_.columns().label.name, values);
+    row_.others = values.take();
+    if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
+  }
+
+  void read_object() {
+    const Columns& columns = rows_.columns();
+    bool has_text = false, has_pair = false, has_label = false;
+    const auto take = [&](bool& seen, const std::string& key) {
+      if (std::exchange(seen, true)) json_.fail("the row has two keys \"" + key + "\"");
+    };
+    std::vector<std::string> others;
+    JsonObjectText values;
+    json_.begin_object();
+    for (std::string key; json_.next_key(key);) {
+      if (key == columns.text.name) {
+        take(has_text, key);
+        read_text(key);
+      } else if (key == columns.text_pair.name) {
+        take(has_pair, key);
+        if (json_.peek() == JsonReader::Type::kNull && !columns.text_pair.is_required) {
+          json_.skip();
+        } else {
+          row_.text_pair = json_text(json_, key);
+        }
+      } else if (key == columns.label.name) {
+        take(has_label, key);
+        read_label(key, values);
+      } else {
+        other_value(key, values);
+        others.push_back(std::move(key));
+      }
+    }
+    row_.others = values.take();
+    if (!has_text) fail_without(columns.text, others);
+    if (!has_pair && columns.text_pair.is_required) fail_without(columns.text_pair, others);
+    const bool misses_label = !has_label && rows_.has_labels();
+    if (misses_label && nearest_name(columns.label.name, others)) fail_without(columns.label, others);
+  }
+
+  [[noreturn]] void fail_without(const Column& column, const std::vector<std::string>& others) const {
+    std::string advice = rows_.columns().advice(column, others);
+    if (!advice.empty()) advice = "." + advice.substr(0, advice.size() - 1);  // fail() ends the sentence
+    json_.fail(fmt::format("the row has no key \"{}\"{}", column.name, advice));
+  }
+
+  JsonReader json_;
+  RowCollector& rows_;
+  bool is_in_row_ = false;
+  Row row_;  // that is being read
+};
+
+}  // namespace
+
+void read_json(TextInput& input, RowCollector& rows) { JsonRows(input, rows, 1).read_array(); }
+
+void read_jsonl(TextInput& input, RowCollector& rows) {
+  for_each_line(input, [&](const std::string& line, int64_t number) {
+    TextInput json(line);
+    if (line.find_first_not_of(" \t\r") != line.npos) JsonRows(json, rows, number).read_line();
+    return !rows.full();
+  });
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,59 @@
+#include "text/train/weight_average.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <utility>
+
+namespace mezzo::text {
+
+WeightAverage::WeightAverage(std::vector<NamedParameter> parameters, double decay) : decay_(decay) {
+  for (NamedParameter& parameter : parameters) {
+    if (parameter.tensor.requires_grad()) {
+      averages_.push_back(parameter.tensor.detach().clone());
+      parameters_.push_back(std::move(parameter));
+    }
+  }
+}
+
+void WeightAverage::update(const at::Tensor& found_inf) {
+  const at::NoGradGuard no_grad;
+  const auto weight = (found_inf == 0).to(at::kFloat) * (1 - decay_);
+  for (size_t i = 0; i < averages_.size(); ++i) {
+    averages_[i].lerp_(parameters_[i].tensor.detach(), weight);
+  }
+}
+
+void WeightAverage::swap() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < averages_.size(); ++i) {
+    const at::Tensor kept = parameters_[i].tensor.detach().clone();
+    parameters_[i].tensor.copy_(averages_[i]);
+    averages_[i].copy_(kept);
+    if (parameters_[i].shadow.defined()) {
+      parameters_[i].shadow.detach().copy_(parameters_[i].tensor);
+    }
+  }
+  is_in_model_ = !is_in_model_;
+}
+
+std::map<std::string, at::Tensor> WeightAverage::named(bool of_model) const {
+  std::map<std::string, at::Tensor> tensors;
+  for (size_t i = 0; i < averages_.size(); ++i) {
+    tensors.emplace(parameters_[i].name, of_model ? parameters_[i].tensor.detach() : averages_[i]);
+  }
+  return tensors;
+}
+
+void WeightAverage::load(const std::map<std::string, at::Tensor>& averages) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < averages_.size(); ++i) {
+    const auto found = averages.find(parameters_[i].name);
+    TORCH_CHECK_VALUE(found != averages.end() && found->second.sizes() == averages_[i].sizes(),
+                      "--resume: the checkpoint has no average of ", parameters_[i].name, " of shape ",
+                      averages_[i].sizes(), "; it is of another model");
+    averages_[i].copy_(found->second);
+  }
+}
+
+}  // namespace mezzo::text

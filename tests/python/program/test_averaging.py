@@ -1,0 +1,96 @@
+"""`--ema-decay`: what is evaluated and kept is the moving average that torch.optim.swa_utils makes of the weights."""
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import mezzo, records
+from test_training import largest_difference, reference_losses, small, texts, train  # noqa: F401: fixtures
+from tiny_runs import run
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+DECAY = 0.9
+
+
+def averaging_adamw(averages):
+    """AdamW that keeps the averages of all its parameters in `averages`, by their ids."""
+    def make(groups, lr):
+        parameters = [p for group in groups for p in group["params"]]
+        averages.update({id(p): p.detach().clone() for p in parameters})
+        optimizer = torch.optim.AdamW(groups, lr=lr, fused=True)
+        update = get_ema_multi_avg_fn(DECAY)
+        optimizer.register_step_post_hook(
+            lambda *_: update([averages[id(p)] for p in parameters], [p.detach() for p in parameters], None))
+        return optimizer
+
+    return make
+
+
+@pytest.mark.parametrize("flags, dtype", [
+    (["--precision", "fp32"], None),
+    # The first steps overflow, in PyTorch's run as in this one: a skipped step is no part of the average. fp16 rounds
+    # elsewhere here than there, and steps of 1e-2 are large.
+    (["--precision", "fp16", "--init-scale", 2.0**40], torch.float16),
+])  # fmt: skip
+def test_keeps_pytorchs_average(flags, dtype, small, texts, tmp_path):  # noqa: F811
+    flags = [*flags, "--learning-rate", 1e-2, "--max-grad-norm", 1]
+    losses, steps = train(small, texts, tmp_path / "out", *flags, "--ema-decay", DECAY)
+    plain, _ = train(small, texts, tmp_path / "plain", *flags)
+    assert losses == plain, "what is trained is not the average"
+    averages = {}
+    scale = dict(init_scale=2.0**40) if dtype else {}
+    expected, _, model = reference_losses(small, texts[1], dtype=dtype, lr=1e-2, max_norm=1.0,
+                                          make_optimizer=averaging_adamw(averages), **scale)  # fmt: skip
+    skipped = sum(record["skipped"] for record in steps)
+    assert largest_difference(losses, expected) < (2e-3 if dtype is None else 0.05) and (skipped > 5) == (dtype is not None)
+    kept = load_file(tmp_path / "out/model.safetensors")
+    distance = sum((kept[name] - averages[id(p)]).norm() ** 2 for name, p in model.named_parameters()) ** 0.5
+    from_last = sum((p.detach() - averages[id(p)]).norm() ** 2 for p in model.parameters()) ** 0.5
+    assert distance < (0.01 if dtype is None else 0.2) * from_last, "the average, and not the last weights"
+
+
+WAYS = [
+    ["--precision", "fp32"],
+    ["--precision", "bf16", "--grad-accumulation", "2"],
+    ["--precision", "fp16", "--master-weights", "--init-scale", "1e9"],
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_evaluates_what_it_keeps_and_resumes_to_the_bit(way, small, texts, tmp_path):  # noqa: F811
+    dev = tmp_path / "dev.json"
+    dev.write_text(json.dumps(texts[1][:40]))
+    flags = [*way, "--ema-decay", DECAY, "--dev", dev, "--eval-every", 3, "--save-every", 5, "--keep", 9, "--max-steps", 14,
+             "--learning-rate", 1e-2]  # fmt: skip
+    train(small, texts, tmp_path / "out", *flags)
+    evals = records(tmp_path / "out", "eval")
+    best = max((e for e in evals if not e.get("final")), key=lambda e: e["accuracy"])
+    assert [e["loss"] for e in evals if e.get("final")] == [best["loss"]]
+    precision = way[1]
+    alone = json.loads(mezzo("eval", "--model", tmp_path / "out", "--data", dev, "--precision", precision, "--json").stdout)
+    assert abs(alone["loss"] - best["loss"]) < (1e-5 if precision == "fp32" else 0.02)
+    for step in 5, 10:
+        train(small, texts, tmp_path / "again", *flags, "--resume", tmp_path / f"out/checkpoints/step-{step}")
+        for name in "model.safetensors", "checkpoints/step-14/weights.safetensors", "checkpoints/step-14/optimizer.safetensors":
+            assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("more", [[], ["--zero-stage", 1]], ids=["whole", "sharded"])
+def test_two_ranks_keep_the_same_average(more, small, texts, tmp_path):  # noqa: F811
+    flags = ["train", "--model", small, "--train", texts[0], "--dev-ratio", 0, "--dropout", 0, "--seed", 7, "--max-length", 24,
+             "--eval-every", 0, "--precision", "fp32", "--learning-rate", 1e-2, "--ema-decay", DECAY, "--max-steps", 10]  # fmt: skip
+    mezzo(*flags, "--batch-size", 8, "--output", tmp_path / "one")
+    mezzo("launch", "--nproc", 2, "--", *flags, "--batch-size", 4, "--output", tmp_path / "two", *more)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    # Adam divides by sqrt(v): where a gradient is rounding noise, a weight may go either way.
+    assert sum((one[name] - two[name]).norm() ** 2 for name in one) < 1e-4 * sum(one[name].norm() ** 2 for name in one)
+
+
+def test_refuses_what_has_no_average(small, texts, tmp_path):  # noqa: F811
+    flags = ["train", "--model", small, "--train", texts[0], "--output", tmp_path / "out"]
+    for more, message in [
+        (["--ema-decay", 1], "--ema-decay is 1, expected a number from 0 to below 1"),
+        (["--ema-decay", 0.9, "--zero-stage", 1, "--master-weights", "--precision", "bf16"], "leave one of the three out"),
+    ]:
+        done = run([*flags, *more])
+        assert done.returncode == 2 and message in done.stderr and not (tmp_path / "out").exists()

@@ -1,0 +1,93 @@
+"""`--folds`: a model for each part of the training texts, and what all of them come to."""
+import json
+import shutil
+
+import numpy
+import pytest
+from support import mezzo, records
+from tiny_runs import flags, model_of, run, trained, write_data, write_rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = write_data(tmp_path_factory.mktemp("data"))
+    write_rows(folder / "train.jsonl", 40, 3)
+    return folder
+
+
+def fold_flags(data, output, *more):
+    given = flags(data, output, "--seed", 7, *more)
+    at = given.index("--dev")
+    return given[:at] + given[at + 2:]
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    output = tmp_path_factory.mktemp("whole") / "out"
+    done = trained(fold_flags(data, output, "--folds", 3))
+    return output, done
+
+
+def test_trains_each_fold_and_sums_up(whole):
+    output, done = whole
+    finals = [next(e for e in records(output / f"fold-{i}", "eval") if e.get("final")) for i in (1, 2, 3)]
+    summary = json.loads((output / "folds.json").read_text())
+    names = [name for name in finals[0] if name not in ("event", "step", "split", "final", "seconds")]
+    assert [list(fold) for fold in summary["folds"]] == [names] * 3 and "accuracy" in names
+    for name in names:
+        values = [final[name] for final in finals]
+        assert [fold[name] for fold in summary["folds"]] == values
+        assert summary["mean"][name] == pytest.approx(numpy.mean(values), rel=1e-12)
+        assert summary["std"][name] == pytest.approx(numpy.std(values, ddof=1), rel=1e-9, abs=1e-15)
+    rows = [line.split() for line in done.stdout.strip().splitlines()[-6:]]
+    assert rows[0] == ["fold", *names] and [row[0] for row in rows[1:]] == ["1", "2", "3", "mean", "std"]
+    assert [float(cell) for cell in rows[4][1:]] == [round(summary["mean"][name], 4) for name in names]
+    texts = [json.loads((output / f"fold-{i}/run.json").read_text())["texts"] for i in (1, 2, 3)]
+    assert sum(t["dev"] for t in texts) == 40 and all(t["train"] + t["dev"] == 40 for t in texts)
+
+
+def test_one_fold_alone_is_the_same_run(data, whole, tmp_path):
+    trained(fold_flags(data, tmp_path / "out", "--folds", 3, "--fold", 2))
+    assert model_of(tmp_path / "out") == model_of(whole[0] / "fold-2")
+    assert model_of(whole[0] / "fold-1") != model_of(whole[0] / "fold-2")
+
+
+def test_two_ranks_share_each_fold(data, tmp_path):
+    more = ["--folds", 3, "--dropout", 0, "--batch-size"]
+    trained(fold_flags(data, tmp_path / "one", *more, 4))
+    mezzo("launch", "--nproc", 2, "--", *fold_flags(data, tmp_path / "two", *more, 2))
+    one, two = (json.loads((tmp_path / name / "folds.json").read_text())["mean"] for name in ("one", "two"))
+    assert two["loss"] == pytest.approx(one["loss"], abs=1e-4) and len(one) == len(two)
+
+
+def test_goes_on_with_the_folds_that_have_not_finished(data, whole, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(whole[0], output)
+    shutil.rmtree(output / "fold-3")
+    before = (output / "fold-1/run.json").stat().st_mtime_ns
+    (output / "folds.json").unlink()
+    assert "holds a finished run already" in run(fold_flags(data, output, "--folds", 3)).stderr
+    done = trained(fold_flags(data, output, "--folds", 3, "--resume", "auto"))
+    assert "fold 3 of 3" in done.stderr and "fold 2 of 3" not in done.stderr
+    assert (output / "fold-1/run.json").stat().st_mtime_ns == before
+    assert (output / "folds.json").read_text() == (whole[0] / "folds.json").read_text()
+    refused = run(fold_flags(data, output, "--folds", 3, "--resume", "auto", "--learning-rate", 0.01))
+    assert refused.returncode == 1 and "has finished with learning-rate '0.05', which is now '0.01'" in refused.stderr
+
+
+@pytest.mark.parametrize("more, message", [
+    (["--folds", 1], "--folds is 1, expected at least 2"),
+    (["--fold", 2], "--fold is one of --folds"),
+    (["--folds", 3, "--fold", 4], "--fold is 4, of --folds 3"),
+    (["--folds", 3, "--dev-fraction", 0.1], "leave --dev and --dev-fraction out"),
+    (["--folds", 3, "--resume", "x"], "pass auto, or --fold, too"),
+    (["--folds", 3, "--dry-run"], "--dry-run plans one run"),
+])  # fmt: skip
+def test_refuses_what_cannot_be_meant(more, message, data, tmp_path):
+    done = run(fold_flags(data, tmp_path / "out", *more))
+    assert done.returncode == 2 and message in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_refuses_more_folds_than_texts(data, tmp_path):
+    done = run(fold_flags(data, tmp_path / "out", "--folds", 41))
+    assert done.returncode == 1 and "has 40 texts, too few for --folds 41" in done.stderr
