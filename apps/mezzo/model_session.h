@@ -49,6 +49,8 @@ class ModelSession {
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;
   const text::Task& task() const { return *task_; }
+  const text::ModelForTask& model() const { return *model_; }
+  text::Precision precision() const { return precision_; }
   int64_t max_length() const { return max_length_; }
 
  private:

@@ -1,6 +1,5 @@
 // DeBERTa-v2, -v3 and mDeBERTa (He et al. 2021): transformers' DebertaV2ForSequenceClassification and
 // DebertaV2ForTokenClassification.
-#include "encoder/reference/parts.h"
 #include "text/models/activation_names.h"
 #include "text/models/deberta_v2_config.h"
 #include "text/models/model_families.h"
@@ -63,9 +62,7 @@ std::shared_ptr<ModelForTask> make_deberta_v2(const ModelConfig& config, const H
   ClassifierOptions classifier{.dropout = deberta->hidden_dropout_prob};
   if (head.rows == RowsPer::kText) {
     classifier.dense = "pooler.dense";
-    classifier.activation = [kind = parse_activation(deberta->pooler_hidden_act)](const at::Tensor& x) {
-      return encoder::reference::activate(x, kind);
-    };
+    classifier.activation = parse_activation(deberta->pooler_hidden_act);
     classifier.input_dropout = deberta->pooler_dropout;
     classifier.dropout = deberta->cls_dropout < 0 ? deberta->hidden_dropout_prob : deberta->cls_dropout;
   }

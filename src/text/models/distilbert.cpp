@@ -1,6 +1,5 @@
 // DistilBERT (Sanh et al. 2019): transformers' DistilBertForSequenceClassification and
 // DistilBertForTokenClassification.
-#include <ATen/ops/relu.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -167,7 +166,7 @@ std::shared_ptr<ModelForTask> make_distilbert(const ModelConfig& config, const H
   ClassifierOptions classifier{.dropout = distilbert->dropout};
   if (head.rows == RowsPer::kText) {
     classifier.dense = "pre_classifier";
-    classifier.activation = at::relu;
+    classifier.activation = encoder::Activation::kRelu;
     classifier.dropout = distilbert->seq_classif_dropout;
   }
   return std::make_shared<DistilBertModel>(distilbert, distilbert_encoder(*distilbert), classifier, head);

@@ -1,6 +1,5 @@
 // ELECTRA (Clark et al. 2020): transformers' ElectraForSequenceClassification and
 // ElectraForTokenClassification.
-#include <ATen/ops/gelu.h>
 #include <fmt/format.h>
 
 #include "mezzo/text/models/bert_config.h"
@@ -49,7 +48,7 @@ std::shared_ptr<ModelForTask> make_electra(const ModelConfig& config, const Head
   if (head.rows == RowsPer::kText) {
     classifier.outputs = "classifier.out_proj";
     classifier.dense = "classifier.dense";
-    classifier.activation = [](const at::Tensor& x) { return at::gelu(x); };
+    classifier.activation = encoder::Activation::kGelu;
     classifier.input_dropout = classifier.dropout;
   }
   return std::make_shared<PostNormModel>(electra, encoder, classifier, head);

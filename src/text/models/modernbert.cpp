@@ -42,6 +42,11 @@ class ModernBertEmbeddings : public torch::nn::Module {
     return kernels::dropout(rows, dropout_site(is_training() ? dropout_ : 0, random, kEmbeddingSite));
   }
 
+  onnx::Value add_to(const GraphTexts& texts) const {  // [B, S, H]
+    return graph_layer_norm(texts.graph, *norm_,
+                            texts.graph.gather(texts.graph.constant(table_->weight), texts.input_ids, 0));
+  }
+
  private:
   std::shared_ptr<Embedding> table_;
   std::shared_ptr<LayerNorm> norm_;
@@ -67,6 +72,38 @@ class ModernBertMLP : public torch::nn::Module {
             "Wo", std::make_shared<Dense>(config.intermediate_size, config.hidden_size, config.mlp_bias))) {}
   std::shared_ptr<Dense> intermediate, output;
 };
+
+/// Cosines and sines of the places of a graph's tokens, [S, head size / 2] each.
+struct RotaryGraph {
+  onnx::Value cosines, sines;
+  int64_t half = 0;  ///< columns
+
+  RotaryGraph(const GraphTexts& texts, const at::Tensor& table) : half(table.size(1) / 2) {
+    const auto rows = [&](const at::Tensor& part) {
+      return texts.graph.gather(texts.graph.constant(part), texts.positions, 0);
+    };
+    cosines = rows(table.narrow(1, 0, half));
+    sines = rows(table.narrow(1, half, half));
+  }
+
+  /// @param x  [B, heads, S, head size]
+  onnx::Value turn(onnx::Graph& graph, const onnx::Value& x) const {
+    const auto columns = [&](int64_t begin, int64_t end) {
+      return graph.node("Slice", {x, graph.constant(std::vector{begin}), graph.constant(std::vector{end}),
+                                  graph.constant(std::vector{int64_t{3}})});
+    };
+    const onnx::Value left = columns(0, half), right = columns(half, 2 * half);
+    const onnx::Value turned_left = graph.sub(graph.mul(left, cosines), graph.mul(right, sines));
+    const onnx::Value turned_right = graph.add(graph.mul(right, cosines), graph.mul(left, sines));
+    return graph.node("Concat", {turned_left, turned_right}, {{"axis", int64_t{3}}});
+  }
+};
+
+/// Of a layer's outputs those from part * size on.
+onnx::Value graph_rows_of(onnx::Graph& graph, const Dense& dense, int64_t part, int64_t size, const onnx::Value& x) {
+  const onnx::Value product = graph.matmul(x, graph.constant(dense.weight.narrow(0, part * size, size).t()));
+  return dense.bias.defined() ? graph.add(product, graph.constant(dense.bias.narrow(0, part * size, size))) : product;
+}
 
 class ModernBertLayer : public torch::nn::Module {
  public:
@@ -110,6 +147,30 @@ class ModernBertLayer : public torch::nn::Module {
                                                  .activation = activation_,
                                                  .dropout = site(mlp_dropout_, LayerSite::kOutput)},
                                                 only_first_rows ? layout->first_rows() : at::Tensor());
+  }
+
+  /// @param mask, rotary  of this layer's kind of attention.
+  onnx::Value add_to(const GraphTexts& texts,
+                     const onnx::Value& x,
+                     const onnx::Value& mask,
+                     const RotaryGraph& rotary) const {
+    onnx::Graph& graph = texts.graph;
+    const Dense& all = *attention_->query_key_value;
+    const int64_t hidden = all.weight.size(1), head_size = hidden / num_heads_;
+    const onnx::Value normed = attention_norm_ ? graph_layer_norm(graph, *attention_norm_, x) : x;
+    const auto heads = [&](int64_t part) {
+      return graph_split_heads(graph, graph_rows_of(graph, all, part, hidden, normed), num_heads_, head_size);
+    };
+    const onnx::Value query =
+        graph.mul(rotary.turn(graph, heads(0)), graph.constant(1 / std::sqrt(static_cast<double>(head_size))));
+    const onnx::Value scores = graph.matmul(query, graph.transpose(rotary.turn(graph, heads(1)), {0, 1, 3, 2}));
+    const onnx::Value context = graph_attend(graph, scores, mask, heads(2), hidden);
+    const onnx::Value attended = graph.add(x, graph_linear(graph, *attention_->output, context));
+    const onnx::Value inner = graph_layer_norm(graph, *mlp_norm_, attended);
+    const int64_t width = mlp_->output->weight.size(1);
+    const auto half = [&](int64_t part) { return graph_rows_of(graph, *mlp_->intermediate, part, width, inner); };
+    const onnx::Value gated = graph.mul(graph_activation(graph, activation_, half(0)), half(1));
+    return graph.add(attended, graph_linear(graph, *mlp_->output, gated));
   }
 
  private:
@@ -156,6 +217,19 @@ class ModernBertModel : public Encoder {
       x = checkpointing_ && is_training() ? checkpointed(run, {x}, layers_[i]->parameters()) : run({x});
     }
     return final_norm_->forward(x);
+  }
+
+  std::string add_to(const GraphTexts& texts, RowsPer rows) const override {
+    const RotaryGraph global(texts, global_rotary_), local(texts, local_rotary_);
+    const onnx::Value global_mask = graph_attention_mask(texts, std::nullopt),
+                      local_mask = graph_attention_mask(texts, config_.local_attention / 2);
+    onnx::Value x = embeddings_->add_to(texts);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      x = config_.is_local[i] ? layers_[i]->add_to(texts, x, local_mask, local)
+                              : layers_[i]->add_to(texts, x, global_mask, global);
+    }
+    x = graph_layer_norm(texts.graph, *final_norm_, x);
+    return rows == RowsPer::kText ? texts.graph.gather(x, texts.graph.integer(0), 1) : x;
   }
 
   /// Not where means are taken over the tokens of texts, or lengths are rounded up beyond the rotary tables.
@@ -213,6 +287,10 @@ class ModernBertPredictionHead : public torch::nn::Module {
     return norm_->forward(encoder::reference::activate(dense_->forward(rows), activation_));
   }
 
+  onnx::Value add_to(onnx::Graph& graph, const onnx::Value& rows) const {
+    return graph_layer_norm(graph, *norm_, graph_activation(graph, activation_, graph_linear(graph, *dense_, rows)));
+  }
+
  private:
   std::shared_ptr<Dense> dense_;
   std::shared_ptr<LayerNorm> norm_;
@@ -239,6 +317,13 @@ class ModernBertForTask : public ModelForTask {
     const ModuleScope scope("classifier");
     const double p = is_training() ? config_.classifier_dropout : 0;
     return classifier_->forward(kernels::dropout(rows, dropout_site(p, random, kClassifierSite)));
+  }
+
+  std::string add_to(const GraphTexts& texts) const override {
+    const bool takes_mean = head().rows == RowsPer::kText && config_.classifier_pooling == "mean";
+    onnx::Value rows = model_->add_to(texts, takes_mean ? RowsPer::kToken : head().rows);
+    if (takes_mean) rows = graph_mean(texts, rows);
+    return graph_linear(texts.graph, *classifier_, head_->add_to(texts.graph, rows));
   }
 
   const ModelConfig& config() const override { return config_; }

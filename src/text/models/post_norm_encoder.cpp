@@ -1,6 +1,7 @@
 #include "text/models/post_norm_encoder.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "mezzo/amp/module_scope.h"
 
@@ -41,6 +42,22 @@ at::Tensor PostNormEncoder::forward(const PackedBatch& batch, const DropoutSeed&
   }
   const ModuleScope pooler("pooler");
   return pooler_->forward(x).tanh();
+}
+
+std::string PostNormEncoder::add_to(const GraphTexts& texts, RowsPer rows) const {
+  onnx::Graph& graph = texts.graph;
+  onnx::Value x = embeddings_->add_to(texts);
+  if (embeddings_project_) x = graph_linear(graph, *embeddings_project_, x);
+  LayerGraph shared{.mask = graph_attention_mask(texts, std::nullopt)};
+  if (relative_) {
+    const at::NoGradGuard no_grad;
+    shared.relative = relative_->table();
+    shared.distances = relative_->add_to(texts);
+  }
+  x = layers_->add_to(texts, x, shared);
+  if (rows == RowsPer::kToken) return x;
+  x = graph.gather(x, graph.integer(0), 1);
+  return pooler_ ? graph.node("Tanh", {graph_linear(graph, *pooler_, x)}) : x;
 }
 
 bool PostNormEncoder::takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const {

@@ -31,6 +31,7 @@ class PostNormEncoder : public Encoder {
   explicit PostNormEncoder(const PostNormEncoderOptions& options);
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random, RowsPer rows) override;
+  std::string add_to(const GraphTexts& texts, RowsPer rows) const override;
   bool takes_unknown_lengths(const at::Device& device, at::ScalarType dtype, int64_t max_seqlen) const override;
   void set_gradient_checkpointing(bool on) override { layers_->set_gradient_checkpointing(on); }
   int64_t layer_of(std::string_view parameter) const override;

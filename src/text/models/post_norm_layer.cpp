@@ -1,5 +1,7 @@
 #include "text/models/post_norm_layer.h"
 
+#include <cmath>
+
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "text/models/checkpointed.h"
@@ -74,6 +76,44 @@ encoder::RelativePositions PostNormLayer::positions_of(const RelativeRows& relat
   return {of(position_key_), of(position_query_), relative.rows};
 }
 
+onnx::Value PostNormLayer::add_to(const GraphTexts& texts, const onnx::Value& x, const LayerGraph& shared) const {
+  onnx::Graph& graph = texts.graph;
+  const int64_t hidden = options_.hidden_size, head_size = hidden / options_.num_heads;
+  const onnx::Value value = graph_split_heads(graph, graph_linear(graph, *value_, x), options_.num_heads, head_size);
+  const onnx::Value context = graph_attend(graph, scores_in(graph, x, shared), shared.mask, value, hidden);
+  const onnx::Value attended =
+      graph_layer_norm(graph, *attention_norm_, graph.add(x, graph_linear(graph, *attention_output_, context)));
+  const onnx::Value inner = graph_activation(graph, options_.activation, graph_linear(graph, *intermediate_, attended));
+  return graph_layer_norm(graph, *output_norm_, graph.add(attended, graph_linear(graph, *output_, inner)));
+}
+
+/// Of queries and keys, and of what is learnt of their distances: [B, heads, S, S].
+onnx::Value PostNormLayer::scores_in(onnx::Graph& graph, const onnx::Value& x, const LayerGraph& shared) const {
+  const int64_t heads = options_.num_heads, head_size = options_.hidden_size / heads;
+  const int terms = 1 + (position_key_ ? 1 : 0) + (position_query_ ? 1 : 0);
+  const onnx::Value scale = graph.constant(1 / std::sqrt(static_cast<double>(head_size * terms)));
+  const onnx::Value query =
+      graph.mul(graph_split_heads(graph, graph_linear(graph, *query_, x), heads, head_size), scale);
+  const onnx::Value key = graph_split_heads(graph, graph_linear(graph, *key_, x), heads, head_size);
+  onnx::Value scores = graph.matmul(query, graph.transpose(key, {0, 1, 3, 2}));
+  // What the layer makes of the table is always the same: [heads, head size, R].
+  const auto positions = [&](const Dense& projection) {
+    const at::NoGradGuard no_grad;
+    return graph.constant(projection.forward(shared.relative).view({-1, heads, head_size}).permute({1, 2, 0}));
+  };
+  const auto pick = [&](const onnx::Value& of_rows, const onnx::Value& distances) {
+    const onnx::Value shape = graph.node("Shape", {scores});
+    return graph.node("GatherElements", {of_rows, graph.node("Expand", {distances, shape})}, {{"axis", int64_t{3}}});
+  };
+  if (position_key_) scores = graph.add(scores, pick(graph.matmul(query, positions(*position_key_)), shared.distances));
+  if (position_query_) {
+    const onnx::Value of_keys = graph.matmul(graph.mul(key, scale), positions(*position_query_));
+    const onnx::Value picked = pick(of_keys, graph.transpose(shared.distances, {1, 0}));
+    scores = graph.add(scores, graph.transpose(picked, {0, 1, 3, 2}));
+  }
+  return scores;
+}
+
 std::vector<at::Tensor> PostNormLayer::weights_of_one_input() const {
   return {query_->weight, key_->weight, value_->weight};
 }
@@ -114,6 +154,11 @@ at::Tensor PostNormLayers::forward(at::Tensor x,
     inputs.insert(inputs.end(), shared.begin(), shared.end());
     x = checkpointing_ && is_training() ? checkpointed(run, inputs, layers_[i]->parameters()) : run(inputs);
   }
+  return x;
+}
+
+onnx::Value PostNormLayers::add_to(const GraphTexts& texts, onnx::Value x, const LayerGraph& shared) const {
+  for (const auto& layer : layers_) x = layer->add_to(texts, x, shared);
   return x;
 }
 

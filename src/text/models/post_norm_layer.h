@@ -11,6 +11,7 @@
 #include "encoder/blocks.h"
 #include "mezzo/text/data/packed_batch.h"
 #include "mezzo/text/models/encoder.h"
+#include "text/models/graph_parts.h"
 #include "text/models/modules.h"
 #include "text/models/relative_embeddings.h"
 
@@ -47,6 +48,13 @@ struct PostNormLayerOptions {
   RelativeTermsOptions relative = {};
 };
 
+/// What all layers of a graph share.
+struct LayerGraph {
+  onnx::Value mask;            ///< graph_attention_mask()
+  at::Tensor relative = {};    ///< as of RelativeEmbeddings::table(); undefined where there are none, …
+  onnx::Value distances = {};  ///< … and of its add_to()
+};
+
 /// A layer of a transformer whose halves each end with a layer norm (Vaswani et al. 2017; BERT):
 /// layer_norm(x + attention(x)), then layer_norm(x + feed_forward(x)).
 class PostNormLayer : public torch::nn::Module, public SharesInput {
@@ -63,11 +71,14 @@ class PostNormLayer : public torch::nn::Module, public SharesInput {
                      int64_t layer,
                      bool only_first_rows,
                      const RelativeRows& relative) const;
+  /// The same in a graph, of all rows.
+  onnx::Value add_to(const GraphTexts& texts, const onnx::Value& x, const LayerGraph& shared) const;
 
   std::vector<at::Tensor> weights_of_one_input() const override;
 
  private:
   encoder::RelativePositions positions_of(const RelativeRows& relative) const;
+  onnx::Value scores_in(onnx::Graph& graph, const onnx::Value& x, const LayerGraph& shared) const;
 
   PostNormLayerOptions options_;
   std::shared_ptr<Dense> query_, key_, value_, attention_output_, intermediate_, output_;
@@ -88,6 +99,7 @@ class PostNormLayers : public torch::nn::Module {
                      RowsPer rows,
                      std::string_view path,
                      const RelativeRows& relative = {}) const;
+  onnx::Value add_to(const GraphTexts& texts, onnx::Value x, const LayerGraph& shared) const;
 
   void set_gradient_checkpointing(bool on) { checkpointing_ = on; }
 

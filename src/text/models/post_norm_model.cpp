@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "encoder/reference/parts.h"
 #include "kernels/dropout.h"
 #include "mezzo/amp/module_scope.h"
 #include "text/models/dropout_sites.h"
@@ -19,6 +20,7 @@ PostNormModel::PostNormModel(std::shared_ptr<const ModelConfig> config,
       name_(encoder.name),
       classifier_(classifier),
       has_padding_position_(encoder.embeddings.positions_skip_padding),
+      reads_token_types_(encoder.embeddings.num_token_types > 1),
       encoder_(register_module(std::string(encoder.name), std::make_shared<PostNormEncoder>(encoder))) {
   const int64_t hidden = encoder.layer.hidden_size;
   if (!classifier.dense.empty()) {
@@ -35,10 +37,21 @@ at::Tensor PostNormModel::forward(const PackedBatch& batch, const DropoutSeed& r
   if (dense_) {
     const ModuleScope scope(classifier_.dense);
     x = dropped(x, classifier_.input_dropout, site_behind_layers(config_->num_hidden_layers));
-    x = classifier_.activation(dense_->forward(x));
+    x = dense_->forward(x);
+    x = classifier_.activation ? encoder::reference::activate(x, *classifier_.activation) : x.tanh();
   }
   const ModuleScope scope(classifier_.outputs);
   return outputs_->forward(dropped(x, classifier_.dropout, kClassifierSite));  // [B, C] or [T, C]
+}
+
+std::string PostNormModel::add_to(const GraphTexts& texts) const {
+  onnx::Graph& graph = texts.graph;
+  onnx::Value x = encoder_->add_to(texts, head().rows);
+  if (dense_) {
+    x = graph_linear(graph, *dense_, x);
+    x = classifier_.activation ? graph_activation(graph, *classifier_.activation, x) : graph.node("Tanh", {x});
+  }
+  return graph_linear(graph, *outputs_, x);
 }
 
 void PostNormModel::init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) {

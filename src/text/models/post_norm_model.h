@@ -2,8 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 
 #include "mezzo/text/models/model_for_task.h"
@@ -14,10 +15,10 @@ namespace mezzo::text {
 /// What makes outputs of an encoder's rows: outputs(dropout(rows)), or with a dense layer before,
 /// outputs(dropout(activation(dense(dropout(rows))))).
 struct ClassifierOptions {
-  std::string_view outputs = "classifier";                       ///< name of the last linear layer
-  std::string_view dense = {};                                   ///< of the one before it; empty: there is none
-  std::function<at::Tensor(const at::Tensor&)> activation = {};  ///< of `dense`
-  double input_dropout = 0;                                      ///< of what `dense` reads
+  std::string_view outputs = "classifier";             ///< name of the last linear layer
+  std::string_view dense = {};                         ///< of the one before it; empty: there is none
+  std::optional<encoder::Activation> activation = {};  ///< of `dense`; nullopt: tanh
+  double input_dropout = 0;                            ///< of what `dense` reads
   double dropout = 0;
 };
 
@@ -30,6 +31,8 @@ class PostNormModel : public ModelForTask {
                 const Head& head);
 
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) override;
+  std::string add_to(const GraphTexts& texts) const override;
+  bool reads_token_types() const override { return reads_token_types_; }
 
   const ModelConfig& config() const override { return *config_; }
   std::string_view base_model_prefix() const override { return name_; }
@@ -44,7 +47,7 @@ class PostNormModel : public ModelForTask {
   std::shared_ptr<const ModelConfig> config_;
   std::string_view name_;
   ClassifierOptions classifier_;
-  bool has_padding_position_;
+  bool has_padding_position_, reads_token_types_;
   std::shared_ptr<PostNormEncoder> encoder_;
   std::shared_ptr<Dense> dense_, outputs_;
 };

@@ -49,4 +49,11 @@ RelativeRows RelativeEmbeddings::forward(int64_t longest) const {
   return {norm_ ? norm_->forward(embeddings) : embeddings, rows_on_device_.narrow(0, begin, 2 * longest - 1) - first};
 }
 
+onnx::Value RelativeEmbeddings::add_to(const GraphTexts& texts) const {
+  onnx::Graph& graph = texts.graph;
+  const auto farthest = static_cast<int64_t>(rows_.size()) / 2;
+  const onnx::Value distance = graph.sub(graph.unsqueeze(texts.positions, {1}), graph.unsqueeze(texts.positions, {0}));
+  return graph.gather(graph.constant(rows_on_device_), graph.add(distance, graph.integer(farthest)), 0);
+}
+
 }  // namespace mezzo::text

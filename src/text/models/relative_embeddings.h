@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/models/graph_parts.h"
 #include "text/models/modules.h"
 
 namespace mezzo::text {
@@ -44,6 +45,10 @@ class RelativeEmbeddings {
 
   /// @param longest  tokens of the longest text
   RelativeRows forward(int64_t longest) const;
+  /// All rows, [2 * span, H].
+  at::Tensor table() const { return norm_ ? norm_->forward(table_->weight) : table_->weight; }
+  /// In a graph: the row of each pair of tokens, [S, S].
+  onnx::Value add_to(const GraphTexts& texts) const;
 
  private:
   std::vector<int64_t> rows_;

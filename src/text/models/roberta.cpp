@@ -1,6 +1,5 @@
 // RoBERTa (Liu et al. 2019), and XLM-RoBERTa and CamemBERT, which differ in vocabulary alone:
 // transformers' RobertaForSequenceClassification and RobertaForTokenClassification, and theirs.
-#include <ATen/ops/tanh.h>
 #include <c10/util/Exception.h>
 
 #include "mezzo/text/models/bert_config.h"
@@ -48,7 +47,6 @@ std::shared_ptr<ModelForTask> make_roberta(const ModelConfig& config, const Head
   if (head.rows == RowsPer::kText) {
     classifier.outputs = "classifier.out_proj";
     classifier.dense = "classifier.dense";
-    classifier.activation = at::tanh;
     classifier.input_dropout = classifier.dropout;
   }
   return std::make_shared<PostNormModel>(roberta, encoder, classifier, head);

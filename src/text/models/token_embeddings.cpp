@@ -73,4 +73,29 @@ at::Tensor TokenEmbeddings::positions_of(const PackedBatch& batch) const {
   return (counted - before_text) * counts + options_.pad_token_id;
 }
 
+onnx::Value TokenEmbeddings::add_to(const GraphTexts& texts) const {
+  onnx::Graph& graph = texts.graph;
+  const auto rows_of = [&](const Embedding& table, const onnx::Value& ids) {
+    return graph.gather(graph.constant(table.weight), ids, 0);
+  };
+  onnx::Value x = rows_of(*word_, texts.input_ids);
+  if (position_) x = graph.add(x, rows_of(*position_, positions_in(texts)));
+  if (token_type_) {
+    const bool are_read = options_.num_token_types > 1;
+    x = graph.add(x, rows_of(*token_type_, are_read ? texts.token_type_ids : graph.integer(0)));
+  }
+  if (projection_) x = graph_linear(graph, *projection_, x);
+  return graph_layer_norm(graph, *norm_, x);
+}
+
+/// As positions_of().
+onnx::Value TokenEmbeddings::positions_in(const GraphTexts& texts) const {
+  onnx::Graph& graph = texts.graph;
+  if (!options_.positions_skip_padding) return texts.positions;
+  const onnx::Value pad = graph.integer(options_.pad_token_id);
+  const onnx::Value counts = graph.cast(graph.node("Not", {graph.node("Equal", {texts.input_ids, pad})}), at::kLong);
+  const onnx::Value counted = graph.node("CumSum", {counts, graph.integer(1)});
+  return graph.add(graph.mul(counted, counts), pad);
+}
+
 }  // namespace mezzo::text

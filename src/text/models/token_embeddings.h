@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "mezzo/text/data/packed_batch.h"
+#include "text/models/graph_parts.h"
 #include "text/models/modules.h"
 
 namespace mezzo::text {
@@ -29,9 +30,11 @@ class TokenEmbeddings : public torch::nn::Module {
  public:
   explicit TokenEmbeddings(const TokenEmbeddingsOptions& options);
   at::Tensor forward(const PackedBatch& batch, const DropoutSeed& random) const;  ///< [T, size or projected_size]
+  onnx::Value add_to(const GraphTexts& texts) const;                              ///< [B, S, size or projected_size]
 
  private:
   at::Tensor positions_of(const PackedBatch& batch) const;
+  onnx::Value positions_in(const GraphTexts& texts) const;
   at::Tensor types_of(const PackedBatch& batch) const;
   at::Tensor sum(const PackedBatch& batch) const;
 

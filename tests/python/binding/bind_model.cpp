@@ -2,6 +2,7 @@
 #include "kernels/dropout.h"
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/inference/inference.h"
+#include "mezzo/text/models/export_onnx.h"
 #include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/models/pretrained.h"
 
@@ -49,6 +50,10 @@ class Model {
     save_pretrained(model_->config(), {weights.begin(), weights.end()}, folder);
   }
 
+  std::vector<std::string> export_onnx(const std::string& path, const std::string& precision) const {
+    return text::export_onnx(*model_, path, parse_precision(precision, at::kCPU), {{"note", "of the tests"}}).inputs;
+  }
+
   void train(bool on) { model_->train(on); }
   void set_gradient_checkpointing(bool on) { model_->set_gradient_checkpointing(on); }
   const LoadedWeights& loaded() const { return loaded_; }
@@ -85,6 +90,7 @@ void bind_model(py::module_& m) {
            py::arg("seed") = 0, py::arg("step") = 0, py::arg("token_types") = std::vector<std::vector<int32_t>>())
       .def("predict", &Model::predict, py::arg("ids"))
       .def("make_shadows", &Model::make_shadows, py::arg("precision"))
+      .def("export_onnx", &Model::export_onnx, py::arg("path"), py::arg("precision") = "fp32")
       .def("layer_of", &Model::layer_of, py::arg("parameter"))
       .def_property_readonly("max_tokens", &Model::max_tokens)
       .def("train", &Model::train)

@@ -3,12 +3,15 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "mezzo/text/data/packed_batch.h"
 #include "mezzo/text/models/precision.h"
 
 namespace mezzo::text {
+
+struct GraphTexts;
 
 /// What there is a row for.
 enum class RowsPer {
@@ -48,6 +51,10 @@ class Encoder : public torch::nn::Module {
   /// more for what comes after them, which an encoder may lack.
   /// @param parameter  its name within the encoder: "encoder.layer.0.output.dense.weight"
   virtual int64_t layer_of(std::string_view parameter) const = 0;
+
+  /// Adds what forward() computes to an ONNX graph, without dropout, for padded batches.
+  /// @return the name of a value [B, H] or [B, S, H].
+  virtual std::string add_to(const GraphTexts& texts, RowsPer rows) const = 0;
 
   /// For the estimate of a run's memory, which tests/python/program/test_memory.py compares with
   /// what is measured.

@@ -41,6 +41,12 @@ class ModelForTask : public torch::nn::Module {
   /// side in memory. Waits, whatever it is told: weights come from memory that may go.
   void to(torch::Device device, bool = false) override;
 
+  /// Adds what forward() computes to an ONNX graph, without dropout, for padded batches: see export_onnx().
+  /// @return the name of a value [B, num_outputs] or [B, S, num_outputs].
+  virtual std::string add_to(const GraphTexts& texts) const = 0;
+  /// Whether token types change what it computes.
+  virtual bool reads_token_types() const { return false; }
+
   virtual const ModelConfig& config() const = 0;
   const Head& head() const { return head_; }
 

@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "mezzo/text/models/export_onnx.h"
+#include "model_session.h"
+
+namespace mezzo::app {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct ExportFlags {
+  ModelFlags model;
+  std::filesystem::path onnx;
+};
+
+/// What an answer is made of logits by, which the graph itself does not say.
+std::map<std::string, std::string> metadata_of(const text::ModelConfig& config, int64_t max_length) {
+  std::map<std::string, std::string> metadata = {{"model_type", std::string(config.model_type())},
+                                                 {"problem_type", config.problem_type},
+                                                 {"labels", Json(config.label_names).dump()},
+                                                 {"max_length", std::to_string(max_length)}};
+  if (config.softmax_temperature != 1) {
+    metadata["softmax_temperature"] = fmt::format("{}", config.softmax_temperature);
+  }
+  if (!config.label_thresholds.empty()) {
+    metadata["label_thresholds"] = Json(config.label_thresholds).dump();
+  }
+  return metadata;
+}
+
+int run_export(const ExportFlags& flags) {
+  const ModelSession session(flags.model, nullptr);
+  const text::ModelConfig& config = session.model().config();
+  if (!config.window_pooling.empty()) {
+    std::fputs("the model reads long texts in windows; the graph is of one window, and pooling is left to its user\n",
+               stderr);
+  }
+  const auto written =
+      text::export_onnx(session.model(), flags.onnx, session.precision(), metadata_of(config, session.max_length()));
+  std::fputs(
+      fmt::format("{}: logits of {} in {}, opset {}, {:.1f} MB\n", flags.onnx.string(), fmt::join(written.inputs, ", "),
+                  to_string(session.precision()), written.opset, static_cast<double>(written.bytes) / 1e6)
+          .c_str(),
+      stderr);
+  return 0;
+}
+
+}  // namespace
+
+Run add_export(CLI::App& app) {
+  auto flags = std::make_shared<ExportFlags>();
+  flags->model.precision = "fp32";
+  flags->model.device = "cpu";
+  app.add_option("--model", flags->model.model, "folder of a trained classifier")->required();
+  app.add_option("--onnx", flags->onnx, "file to write, named .onnx")->required();
+  app.add_option("--precision", flags->model.precision, "fp32 or fp16: of weights, and of what is computed with them")
+      ->capture_default_str();
+  return [flags] {
+    flags->model.check();
+    if (flags->model.precision != "fp32" && flags->model.precision != "fp16") {
+      throw UsageError(fmt::format("--precision is '{}', expected fp32 or fp16", flags->model.precision));
+    }
+    if (flags->onnx.extension() != ".onnx") {
+      throw UsageError(fmt::format("--onnx is '{}', expected a file named .onnx", flags->onnx.string()));
+    }
+    return run_export(*flags);
+  };
+}
+
+}  // namespace mezzo::app
