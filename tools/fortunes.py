@@ -1,10 +1,11 @@
-"""Makes a topic-classification data set of Debian's fortune cookies: train, dev and test .jsonl files.
+"""Makes data sets of Debian's fortune cookies: train, dev and test .jsonl files.
 
-The split is a function of the texts alone, so it is the same on every machine with the same package.
+Their topics, by default; or what else the texts can teach: several labels a text, the words that name an author, topics of long texts. The split is a function of the texts alone, so it is the same on every machine with the same package.
 """
 import argparse
 import hashlib
 import json
+import re
 from pathlib import Path
 
 TOPICS = (
@@ -27,25 +28,63 @@ def split_of(text):
     return "test" if share < 0.1 else "dev" if share < 0.15 else "train"
 
 
+AUTHOR = re.compile(r" --\s+((?:[A-Z][\w.'-]*\s*){1,4})$")
+
+
+def topic_of(cookies):
+    for topic, text in cookies:
+        yield text, {"text": text, "label": topic}
+
+
+def labels_of(cookies):
+    """The topic, and what the text itself shows."""
+    for topic, text in cookies:
+        signs = {"attributed": " -- " in text, "question": "?" in text, "dialogue": text.count('"') > 3, "verse": text.count(",") > 6}
+        yield text, {"text": text, "label": [topic, *(name for name, there in signs.items() if there)]}
+
+
+def authors_of(cookies):
+    """Words, of which those that name the author are labelled; the dashes that give him away are left out."""
+    for _, text in cookies:
+        if found := AUTHOR.search(text):
+            words, author = text[:found.start()].split(), found[1].split()
+            names = ["B-AUTHOR" if i == 0 else "I-AUTHOR" for i in range(len(author))]
+            yield text, {"text": words + author, "label": ["O"] * len(words) + names}
+
+
+def long_texts_of(cookies, count=12):
+    """A dozen cookies of a topic as one text."""
+    by_topic = {}
+    for topic, text in cookies:
+        by_topic.setdefault((topic, split_of(text)), []).append(text)
+    for (topic, _), texts in by_topic.items():
+        for i in range(0, len(texts) - count + 1, count):
+            yield texts[i], {"text": " ".join(texts[i:i + count]), "label": topic}
+
+
+JOBS = {"topics": topic_of, "labels": labels_of, "authors": authors_of, "long": long_texts_of}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fortunes", type=Path, default=Path("/usr/share/games/fortunes"))
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--job", choices=JOBS, default="topics")
     args = parser.parse_args()
 
-    rows = {"train": [], "dev": [], "test": []}
-    seen = set()
+    cookies = {}  # a cookie that stands twice would leak from train into test
     for topic in TOPICS:
         for text in read_topic(args.fortunes, topic):
-            if text not in seen:  # a cookie that stands twice would leak from train into test
-                seen.add(text)
-                rows[split_of(text)].append({"text": text, "label": topic})
+            cookies.setdefault(text, topic)
+    rows = {"train": [], "dev": [], "test": []}
+    for text, row in JOBS[args.job]((topic, text) for text, topic in cookies.items()):
+        rows[split_of(text)].append(row)
     args.output.mkdir(parents=True, exist_ok=True)
     for name, part in rows.items():
         with open(args.output / f"{name}.jsonl", "w", encoding="utf-8") as file:
             for row in part:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    print(", ".join(f"{len(part)} {name}" for name, part in rows.items()), f"texts in {len(TOPICS)} topics")
+    print(", ".join(f"{len(part)} {name}" for name, part in rows.items()), f"texts of {len(TOPICS)} topics")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ struct LayerNormParams {
 
 /// A linear layer: `weight` [out, in], `bias` [out].
 struct LinearParams {
-  const at::Tensor& weight;
+  at::Tensor weight;
   const at::Tensor& bias;
   /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not;
   /// undefined if there is none. Of a block's layers, all have one or none has.

@@ -5,6 +5,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <cmath>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -72,8 +74,11 @@ void ModelForTask::init_weights(uint64_t seed) {
 }
 
 void ModelForTask::init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) {
-  if (name.ends_with("bias")) {
+  if (name.ends_with("bias") || name.ends_with(".lora_B")) {
     parameter.zero_();
+  } else if (name.ends_with(".lora_A")) {
+    const double bound = 1 / std::sqrt(static_cast<double>(parameter.size(1)));
+    parameter.uniform_(-bound, bound, generator);
   } else if (parameter.dim() == 1) {  // the scale of a norm
     parameter.fill_(1);
   } else {
@@ -97,7 +102,7 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
   for (const auto& item : named_modules()) {
     auto* dense = item.value()->as<Dense>();
     const int64_t layer = layer_of(item.key());
-    if (dense != nullptr && layer >= 1 && layer <= config().num_hidden_layers) {
+    if (dense != nullptr && !dense->lora_a.defined() && layer >= 1 && layer <= config().num_hidden_layers) {
       layers.emplace_back(item.key(), dense);
       weights.push_back(dense->weight);
     }

@@ -13,6 +13,8 @@
 #include "text/models/activation_names.h"
 #include "text/models/checkpointed.h"
 #include "text/models/dropout_sites.h"
+#include "text/models/graph_parts.h"
+#include "text/models/lora.h"
 #include "text/models/model_families.h"
 #include "text/models/modules.h"
 #include "text/models/pooling.h"
@@ -334,6 +336,7 @@ class ModernBertForTask : public ModelForTask {
  protected:
   /// Normal distributions, cut off, narrower for what is added to the residual rows.
   void init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator) override {
+    if (is_lora(name)) return ModelForTask::init_parameter(name, parameter, generator);
     if (name.ends_with("bias") || parameter.dim() == 1) {
       parameter.fill_(name.ends_with("bias") ? 0 : 1);
       return;

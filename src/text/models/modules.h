@@ -1,11 +1,14 @@
 // The modules that encoders are made of, with transformers' parameter names.
 #pragma once
 
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,13 +21,28 @@
 
 namespace mezzo::text {
 
-/// y = x weight^T + bias.
+/// y = x weight^T + bias; with add_lora(), the weight has scale · lora_B lora_A added to it.
 class Dense : public torch::nn::Module {
  public:
   Dense(int64_t in, int64_t out, bool has_bias = true)
       : weight(register_parameter("weight", at::empty({out, in}))),
         bias(has_bias ? register_parameter("bias", at::empty({out})) : at::Tensor()) {}
-  at::Tensor forward(const at::Tensor& x) const { return at::linear(x, weight, bias); }
+  at::Tensor forward(const at::Tensor& x) const { return at::linear(x, merged(), bias); }
+
+  /// Adds the factors of LoRA (Hu et al. 2021), not initialised.
+  void add_lora(int64_t rank, double scale) {
+    lora_a = register_parameter("lora_A", at::empty({rank, weight.size(1)}, weight.options()));
+    lora_b = register_parameter("lora_B", at::empty({weight.size(0), rank}, weight.options()));
+    lora_scale_ = scale;
+  }
+  /// What takes the place of the weight; differentiable in the factors.
+  at::Tensor merged() const {
+    if (!lora_a.defined()) return weight;
+    const c10::impl::ExcludeDispatchKeyGuard in_float32(c10::autocast_dispatch_keyset);
+    auto sum = at::addmm(weight, lora_b, lora_a, 1, lora_scale_);
+    if (release_weight) release_weight();
+    return sum;
+  }
 
   /// Keeps a copy of the weight in another dtype from now on, which an optimizer may
   /// refresh when it updates the weight.
@@ -34,6 +52,7 @@ class Dense : public torch::nn::Module {
   }
 
   encoder::LinearParams params() {
+    if (lora_a.defined()) return {merged(), bias, {}};
     if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
       shadow_.copy_(weight.detach());
       lead_ = lead();
@@ -41,7 +60,8 @@ class Dense : public torch::nn::Module {
     return {weight, bias, shadow_};
   }
 
-  at::Tensor weight, bias;
+  at::Tensor weight, bias, lora_a, lora_b;
+  std::function<void()> release_weight;  ///< of a file: gives back the memory that reading it took
 
  private:
   /// By how many changes the weight is ahead. What updates both in step leaves it as it is.
@@ -49,6 +69,7 @@ class Dense : public torch::nn::Module {
 
   at::Tensor shadow_;
   int64_t lead_ = 0;
+  double lora_scale_ = 1;
 };
 
 /// Where the texts of a batch lie, as the batch says it.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string_view>
 
 #include "mezzo/text/io/safetensors.h"
@@ -87,17 +88,15 @@ bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
 
 namespace {
 
-/// @param take  puts a tensor of the file in a parameter's place, and may call
-///   `release` when it is done with it.
+/// @param take  puts a tensor of the file in a parameter's place, and says whether it is the file's memory there.
 LoadedWeights load(ModelForTask& model,
                    const std::filesystem::path& folder,
                    uint64_t seed,
                    bool new_head,
-                   void (*take)(at::Tensor& parameter,
-                                const at::Tensor& tensor,
-                                const std::function<void()>& release)) {
+                   bool (*take)(at::Tensor& parameter, const at::Tensor& tensor)) {
   const auto path = weights_path(folder);
-  const SafetensorsReader file(path);
+  const auto reader = std::make_shared<const SafetensorsReader>(path);
+  const SafetensorsReader& file = *reader;
   auto parameters = model.named_parameters();
   std::map<std::string, std::string> stored;  // parameter -> name in the file
   for (const std::string& name : file.names()) {
@@ -126,7 +125,12 @@ LoadedWeights load(ModelForTask& model,
                       item.value().sizes(),
                       is_of_head(model.config(), model.head().rows, item.key()) ? " (one row a label of the data)"
                                                                                 : " by config.json");
-    take(item.value(), tensor, [&] { file.release(found->second); });
+    const auto release = [reader, name = found->second] { reader->release(name); };
+    if (take(item.value(), tensor)) {
+      loaded.release.emplace(item.key(), release);
+    } else {
+      release();
+    }
     stored.erase(found);
   }
   model.init_weights(seed, [&](const std::string& name) {
@@ -142,29 +146,30 @@ LoadedWeights load(ModelForTask& model,
 }  // namespace
 
 LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed, bool new_head) {
-  return load(model, folder, seed, new_head, [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
+  return load(model, folder, seed, new_head, [](at::Tensor& parameter, const at::Tensor& tensor) {
     parameter.copy_(tensor);
-    release();
+    return false;
   });
 }
 
-std::string first_not_finite(const ModelForTask& model) {
+std::string first_not_finite(const ModelForTask& model, const LoadedWeights& loaded) {
   for (const auto& item : model.named_parameters()) {
     if (!at::isfinite(item.value()).all().item<bool>()) return item.key();
+    if (const auto found = loaded.release.find(item.key()); found != loaded.release.end()) found->second();
   }
   return "";
 }
 
-LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder) {
-  return load(model, folder, /*seed=*/0, /*new_head=*/false,
-              [](at::Tensor& parameter, const at::Tensor& tensor, const auto& release) {
-                if (tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu()) {
-                  parameter.set_data(tensor);
-                } else {
-                  parameter.copy_(tensor);
-                  release();
-                }
-              });
+LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed, bool new_head) {
+  return load(model, folder, seed, new_head, [](at::Tensor& parameter, const at::Tensor& tensor) {
+    const bool fits = tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu();
+    if (fits) {
+      parameter.set_data(tensor);
+    } else {
+      parameter.copy_(tensor);
+    }
+    return fits;
+  });
 }
 
 std::string save_pretrained(const ModelConfig& config,

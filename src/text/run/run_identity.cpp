@@ -82,11 +82,13 @@ std::vector<std::string> differences(const RunIdentity::Values& was, const RunId
 }  // namespace
 
 RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
-  return {flags_of(config, setup, ranks),
-          setup.model->config().values(),
-          {{"training data as tokens", summary_of(setup.train)},
-           {"dev data as tokens", summary_of(setup.dev)},
-           {"labels", summary_of(setup.task->label_names())}}};
+  RunIdentity::Values data = {{"training data as tokens", summary_of(setup.train)},
+                              {"dev data as tokens", summary_of(setup.dev)},
+                              {"labels", summary_of(setup.task->label_names())}};
+  if (config.lora > 0) {  // no checkpoint has the others
+    data.emplace("weights of --model", hash_of_file(config.model / "model.safetensors"));
+  }
+  return {flags_of(config, setup, ranks), setup.model->config().values(), std::move(data)};
 }
 
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks) {

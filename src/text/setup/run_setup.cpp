@@ -12,6 +12,7 @@
 #include "kernels/cpu/simd/instruction_set.h"
 #include "mezzo/text/models/pretrained.h"
 #include "text/data/data_check.h"
+#include "text/models/lora.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -147,14 +148,26 @@ Datasets load_datasets(const TrainConfig& config,
   return data;
 }
 
-void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std::string>& notes) {
+void describe_trained(const ModelForTask& model, std::vector<std::string>& notes) {
+  int64_t trained = 0, parameters = 0;
+  for (const auto& parameter : model.parameters()) {
+    parameters += parameter.numel();
+    trained += parameter.requires_grad() ? parameter.numel() : 0;
+  }
+  notes.push_back(fmt::format("{} of {} parameters are trained", trained, parameters));
+}
+
+void fill_model(const TrainConfig& config, ModelForTask& model, c10::Device device, std::vector<std::string>& notes) {
   if (config.model.empty()) {
     model.init_weights(config.seed);
     notes.push_back("fresh weights");
     return;
   }
-  const LoadedWeights loaded = load_pretrained(model, config.model, config.seed, config.new_head);
-  if (const std::string damaged = first_not_finite(model); !damaged.empty()) {
+  // Weights that are not trained need no memory of their own where the device reads files.
+  const bool is_mapped = config.lora > 0 && device.is_cpu();
+  const LoadedWeights loaded = is_mapped ? map_pretrained(model, config.model, config.seed, config.new_head)
+                                         : load_pretrained(model, config.model, config.seed, config.new_head);
+  if (const std::string damaged = first_not_finite(model, loaded); !damaged.empty()) {
     notes.push_back(fmt::format("warning: {}: {} holds inf or NaN; fetch the file again",
                                 (config.model / "model.safetensors").string(), damaged));
   }
@@ -165,6 +178,10 @@ void fill_model(const TrainConfig& config, ModelForTask& model, std::vector<std:
   if (!loaded.unused.empty()) {
     notes.push_back(fmt::format("in {}, but not used: {}", config.model.string(), fmt::join(loaded.unused, ", ")));
   }
+  if (config.lora > 0) {
+    add_lora(model, {.rank = config.lora, .alpha = config.lora_alpha}, config.seed, loaded.initialised, loaded.release);
+    describe_trained(model, notes);
+  }
 }
 
 /// Frozen weights need no gradient, and what comes before the first that does keeps nothing for backward.
@@ -174,15 +191,12 @@ void freeze(const TrainConfig& config, ModelForTask& model, std::vector<std::str
   const int64_t layers = is_encoder || config.freeze == "embeddings" ? 0 : std::stoll(config.freeze);
   const int64_t all = model.config().num_hidden_layers;
   TORCH_CHECK_VALUE(layers <= all, "--freeze is ", layers, ", the model has ", all, all == 1 ? " layer" : " layers");
-  int64_t frozen = 0, parameters = 0;
   for (auto& item : model.named_parameters()) {
     const bool is_frozen =
         is_encoder ? !model.name_in_encoder(item.key()).empty() : model.layer_of(item.key()) <= layers;
     item.value().requires_grad_(!is_frozen);
-    parameters += item.value().numel();
-    frozen += is_frozen ? item.value().numel() : 0;
   }
-  notes.push_back(fmt::format("{} of {} parameters are frozen", frozen, parameters));
+  describe_trained(model, notes);
 }
 
 TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& tokenizer, const Dataset& dataset) {
@@ -266,7 +280,7 @@ RunSetup set_up_run(const TrainConfig& config) {
   model_config->window_pooling = config.window == "none" ? "" : config.window;
   model_config->window_stride = config.stride;
   setup.model = make_model(*model_config, setup.task->head());
-  fill_model(config, *setup.model, setup.notes);
+  fill_model(config, *setup.model, device, setup.notes);
   freeze(config, *setup.model, setup.notes);
   setup.model->to(device);
   return setup;

@@ -183,6 +183,10 @@ void TrainConfig::validate() const {
   TORCH_CHECK_VALUE(ema_decay == 0 || zero_stage == 0 || !master_weights,
                     "--ema-decay averages all weights on every rank, and with --zero-stage 1 and --master-weights each "
                     "has a share of them; leave one of the three out");
+  TORCH_CHECK_VALUE(lora == 0 || !model.empty(), "--lora adapts a trained model; pass it as --model");
+  TORCH_CHECK_VALUE(lora == 0 || freeze.empty(),
+                    "--lora freezes all of the encoder but its factors; leave --freeze out");
+  TORCH_CHECK_VALUE(lora == 0 || !master_weights, "--lora trains few weights, in float32; leave --master-weights out");
   check_folds(*this);
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);

@@ -19,6 +19,7 @@
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/models/pretrained.h"
+#include "text/models/lora.h"
 #include "text/run/resuming.h"
 #include "text/run/run_identity.h"
 #include "text/run/run_keeper.h"
@@ -371,6 +372,9 @@ class Trainer {
     const double value = evaluation->metrics.front();
     if (setup_.task->is_better(value, best ? std::optional(best->value) : std::nullopt)) {
       best = BestModel{counters_.step, setup_.task->metrics().front().name, value, save_model()};
+      if (model_->is_adapter()) {
+        model_->keep_adapter();
+      }
     }
     if (ranks_.any(keeper_.has_failed())) {
       return false;  // before anything counts: the resumed run evaluates here again
@@ -457,6 +461,12 @@ class Trainer {
                        .saves_failed = ranks_.any(!keeper_.failed_saves().empty()),
                        .steps = counters_.step,
                        .evaluation = std::move(evaluation)};
+    if (model_->is_adapter()) {
+      keeper_.put_out([&](RunOutput&) {
+        save_adapter(*setup_.model, model_->kept_adapter(), {.rank = config_.lora, .alpha = config_.lora_alpha},
+                     config_.model, config_.output / "adapter");
+      });
+    }
     keeper_.put_out([&](RunOutput& output) {
       output.end({.steps = counters_.step,
                   .minutes = train_seconds / 60,
@@ -505,11 +515,20 @@ class Trainer {
       if (!counters_.best || ranks_.any(keeper_.output() != nullptr && keeper_.best_model_is_wrong())) {
         save_model();
       }
+      if (model_->is_adapter()) {
+        model_->keep_adapter();
+      }
       keeper_.end_if_failed();
       return;
     }
     if (auto weights = model_->weights(); ranks_.is_main()) {
       last_weights_ = clone(weights);
+    }
+    if (model_->is_adapter()) {
+      model_->restore_kept_adapter();
+      return;
+    }
+    if (ranks_.is_main()) {
       keeper_.put_out([&](RunOutput&) {
         keeper_.mend_best_model(counters_.best, BestModelFile::Look::kThorough);
         load_pretrained(*setup_.model, config_.output, config_.seed);

@@ -1,5 +1,8 @@
 #include "text/train/training_model.h"
 
+#include <utility>
+
+#include "text/models/lora.h"
 #include "text/train/training_parts.h"
 
 namespace mezzo::text {
@@ -11,7 +14,11 @@ TrainingModel::TrainingModel(const TrainConfig& config,
     : ranks_(ranks),
       model_(setup.model),
       is_sharded_(config.zero_stage == 1 && ranks.size() > 1),
+      is_adapter_(config.lora > 0),
       parameters_(named_parameters(*model_)) {
+  if (is_adapter_) {  // what is not trained is that of --model
+    std::erase_if(parameters_, [](const NamedParameter& parameter) { return !parameter.tensor.requires_grad(); });
+  }
   if (resumed != nullptr) {
     load_weights(*resumed, parameters_);
   }
@@ -39,7 +46,7 @@ TrainingModel::TrainingModel(const TrainConfig& config,
 
 namespace {
 
-constexpr std::string_view kAverage = "average.";  // before a weight's name
+constexpr std::string_view kAverage = "average.", kKept = "kept.";  // before a weight's name
 
 }  // namespace
 
@@ -48,6 +55,8 @@ void TrainingModel::load_state(const Checkpoint& checkpoint) {
   for (const auto& [name, tensor] : checkpoint.optimizer) {
     if (name.starts_with(kAverage)) {
       averages.emplace(name.substr(kAverage.size()), tensor);
+    } else if (name.starts_with(kKept)) {
+      kept_.emplace(name.substr(kKept.size()), tensor.clone());
     } else {
       state.emplace(name, tensor);
     }
@@ -94,6 +103,9 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::weights() {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> TrainingModel::kept_weights() {
+  if (is_adapter_) {
+    return merge_lora(*model_);
+  }
   return complete(average_ ? average_->averages() : std::map<std::string, at::Tensor>());
 }
 
@@ -110,7 +122,9 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingModel::complete(std::map
   }
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   for (const auto& item : model_->named_parameters()) {
-    tensors.emplace_back(item.key(), by_name.at(item.key()));
+    if (!is_adapter_ || item.value().requires_grad()) {
+      tensors.emplace_back(item.key(), by_name.at(item.key()));
+    }
   }
   return tensors;
 }
@@ -122,7 +136,23 @@ std::map<std::string, at::Tensor> TrainingModel::optimizer_state() {
       state.emplace(std::string(kAverage) + name, tensor);
     }
   }
+  for (const auto& [name, tensor] : kept_) {
+    state.emplace(std::string(kKept) + name, tensor);
+  }
   return state;
+}
+
+void TrainingModel::keep_adapter() {
+  for (const NamedParameter& parameter : parameters_) {
+    kept_[parameter.name] = parameter.tensor.detach().clone();
+  }
+}
+
+void TrainingModel::restore_kept_adapter() {
+  const at::NoGradGuard no_grad;
+  for (NamedParameter& parameter : parameters_) {
+    parameter.tensor.copy_(kept_.at(parameter.name));
+  }
 }
 
 std::optional<CommunicationRecord> TrainingModel::communication() const {

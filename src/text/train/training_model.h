@@ -56,10 +56,18 @@ class TrainingModel {
 
   /// The float32 weights that are trained, in the model's order. Collective; complete on the main rank.
   std::vector<std::pair<std::string, at::Tensor>> weights();
-  /// Likewise those to keep: averages, where there are any.
+  /// Likewise those to keep: averages, where there are any; an adapter's merged into the others', of the model as it
+  /// is.
   std::vector<std::pair<std::string, at::Tensor>> kept_weights();
-  /// Averages included. Collective; complete on the main rank.
+  /// Averages and the kept adapter included. Collective; complete on the main rank.
   std::map<std::string, at::Tensor> optimizer_state();
+
+  /// Whether LoRA's factors and the head are all that is trained.
+  bool is_adapter() const { return is_adapter_; }
+  /// Of an adapter: remembers what the model has of it as the best, and puts that back.
+  void keep_adapter();
+  void restore_kept_adapter();
+  const std::map<std::string, at::Tensor>& kept_adapter() const { return kept_; }
 
   /// What was exchanged so far; nullopt for one rank.
   std::optional<CommunicationRecord> communication() const;
@@ -74,6 +82,8 @@ class TrainingModel {
   const Ranks& ranks_;
   std::shared_ptr<ModelForTask> model_;
   bool is_sharded_;
+  bool is_adapter_;
+  std::map<std::string, at::Tensor> kept_;
   std::vector<NamedParameter> parameters_;  // all, or the masters of those that are trained
   std::optional<distributed::ShardedMasterWeights> masters_;
   std::unique_ptr<Optimizer> whole_;  // until it is sharded

@@ -59,10 +59,11 @@ def cross_entropy_sum(logits, labels):
 
 def reference_losses(folder, rows, dtype=None, lr=3e-5, max_norm=None, init_scale=65536.0, growth_interval=2000,
                      accumulation=1, attention="sdpa", device="cpu", make_groups=no_decay_groups, loss_sum=cross_entropy_sum,
+                     adapt=lambda model: model,
                      make_optimizer=lambda groups, lr: torch.optim.AdamW(groups, lr=lr, fused=True)):
     """The recipe in Python, on rows of a text, or of two, and a label. Returns the losses, the loss scales and the
     trained model."""
-    model = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation=attention)
+    model = adapt(AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation=attention))
     model.to(device).eval()  # dropout 0
     tokenizer = AutoTokenizer.from_pretrained(folder)
     optimizer = make_optimizer(make_groups(model), lr)

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,8 @@ namespace mezzo::text {
 struct LoadedWeights {
   std::vector<std::string> initialised;  ///< parameters the file lacks, drawn afresh
   std::vector<std::string> unused;       ///< tensors of the file that the model has no place for
+  /// By parameter that is mapped: gives back the memory that reading it took; read again, it is read from the file.
+  std::map<std::string, std::function<void()>> release = {};
 };
 
 /// Whether `folder`, whose config is `config`, holds a trained head for texts or for tokens, not only an encoder, or
@@ -33,13 +37,17 @@ LoadedWeights load_pretrained(ModelForTask& model,
                               bool new_head = false);
 
 /// The name of a parameter that holds inf or NaN; empty where all are finite.
-std::string first_not_finite(const ModelForTask& model);
+/// @param loaded  gives back what reading mapped ones took.
+std::string first_not_finite(const ModelForTask& model, const LoadedWeights& loaded = {});
 
 /// As load_pretrained, for a model on CPU that is only run: its parameters are the mapped bytes of
 /// the file, where they are float32 there, so nothing is copied, and what is never used, such as
-/// the rows of rare words, is never read. Do not train it; and while it lives, replace the file by
+/// the rows of rare words, is never read. Do not change them; and while it lives, replace the file by
 /// rename, as save_pretrained does, never in place.
-LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder);
+LoadedWeights map_pretrained(ModelForTask& model,
+                             const std::filesystem::path& folder,
+                             uint64_t seed = 0,
+                             bool new_head = false);
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is made if need be;
 /// transformers' `from_pretrained` loads them. Each file is replaced atomically.

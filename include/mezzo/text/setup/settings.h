@@ -153,6 +153,15 @@ void visit_settings(Config& config, Visit&& visit) {
                 "what keeps its weights: embeddings, so many layers with them, or encoder: all but the head")
             .check(check_freeze),
         config.freeze);
+  visit(Setting(
+            kRecipe, "lora",
+            "rank of LoRA: train two thin factors beside each weight of the layers, and the head, and nothing else; 0: "
+            "off")
+            .between(0, 4096),
+        config.lora);
+  visit(Setting(kRecipe, "lora-alpha", "with --lora: what the factors' product is multiplied by, times the rank")
+            .between(1e-6, 1e6),
+        config.lora_alpha);
   visit(Setting(kRecipe, "class-weights",
                 "of the loss: balanced, or weights of labels by name, as rare=5,common=1, where others weigh 1")
             .check(check_class_weights),

@@ -52,6 +52,8 @@ struct TrainConfig {
   std::optional<int64_t> max_steps;  ///< optimizer steps; wins over `epochs`
   std::string batching = "packed";   ///< packed, grouped, dynamic, padded
   std::string freeze;                ///< "embeddings", a number of layers with them, or "encoder"; empty: nothing
+  int64_t lora = 0;                  ///< rank of LoRA's factors, which alone are trained beside the head; 0: off
+  double lora_alpha = 16;            ///< with `lora`: their product counts so much, divided by the rank
   std::string class_weights;         ///< of the loss: "balanced" or "NAME=WEIGHT,…"; empty: all labels weigh the same
   double label_smoothing = 0;        ///< of the loss: share of the target that goes to all labels alike
   double focal_gamma = 0;            ///< exponent of the focal loss; 0: off

@@ -1,0 +1,115 @@
+#include "text/models/lora.h"
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/safetensors.h"
+#include "text/models/modules.h"
+
+namespace mezzo::text {
+namespace {
+
+constexpr std::string_view kFactorA = ".lora_A", kFactorB = ".lora_B";
+
+/// The linear layers within a model's layers, by name.
+std::vector<std::pair<std::string, std::shared_ptr<Dense>>> layers_of(const ModelForTask& model) {
+  std::vector<std::pair<std::string, std::shared_ptr<Dense>>> found;
+  for (const auto& item : model.named_modules()) {
+    const auto dense = std::dynamic_pointer_cast<Dense>(item.value());
+    const int64_t layer = model.layer_of(item.key());
+    if (dense && layer >= 1 && layer <= model.config().num_hidden_layers) found.emplace_back(item.key(), dense);
+  }
+  return found;
+}
+
+/// What PEFT calls the part of a model that a parameter is of, where it is trained as a whole: "classifier".
+std::string part_to_save(const ModelForTask& model, std::string_view parameter) {
+  const auto inside = model.name_in_encoder(parameter);
+  const std::string_view name = inside.empty() ? parameter : inside;
+  return std::string(name.substr(0, name.find('.')));
+}
+
+}  // namespace
+
+bool is_lora(std::string_view parameter) { return parameter.ends_with(kFactorA) || parameter.ends_with(kFactorB); }
+
+void add_lora(ModelForTask& model,
+              const LoraOptions& options,
+              uint64_t seed,
+              const std::vector<std::string>& also,
+              const std::map<std::string, std::function<void()>>& release) {
+  const at::NoGradGuard no_grad;
+  for (auto& item : model.named_parameters()) {
+    const bool is_trained =
+        model.name_in_encoder(item.key()).empty() || std::ranges::find(also, item.key()) != also.end();
+    if (is_trained) {
+      item.value().set_data(item.value().clone());  // of its own memory, not a file's
+    }
+    item.value().requires_grad_(is_trained);
+  }
+  for (const auto& [name, dense] : layers_of(model)) {
+    dense->add_lora(options.rank, options.alpha / static_cast<double>(options.rank));
+    if (const auto found = release.find(name + ".weight"); found != release.end())
+      dense->release_weight = found->second;
+  }
+  model.init_weights(seed, is_lora);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> merge_lora(const ModelForTask& model) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, at::Tensor> merged;
+  for (const auto& [name, dense] : layers_of(model)) {
+    if (dense->lora_a.defined()) merged.emplace(name + ".weight", dense->merged());
+  }
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& item : model.named_parameters()) {
+    const auto found = merged.find(item.key());
+    if (!is_lora(item.key())) {
+      tensors.emplace_back(item.key(), found == merged.end() ? item.value().detach() : found->second);
+    }
+  }
+  return tensors;
+}
+
+void save_adapter(const ModelForTask& model,
+                  const std::map<std::string, at::Tensor>& trained,
+                  const LoraOptions& options,
+                  const std::filesystem::path& base,
+                  const std::filesystem::path& folder) {
+  using Json = nlohmann::ordered_json;
+  std::vector<std::string> targets;
+  for (const auto& [name, dense] : layers_of(model)) targets.push_back(name);
+  std::set<std::string> parts;
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& [name, tensor] : trained) {
+    if (!is_lora(name)) parts.insert(part_to_save(model, name));
+    tensors.emplace_back(fmt::format("base_model.model.{}{}", name, is_lora(name) ? ".weight" : ""),
+                         tensor.detach().to(at::kCPU, at::kFloat));
+  }
+  const bool is_of_words = model.head().rows == RowsPer::kToken;
+  const Json config = {{"peft_type", "LORA"},
+                       {"task_type", is_of_words ? "TOKEN_CLS" : "SEQ_CLS"},
+                       {"base_model_name_or_path", base.string()},
+                       {"r", options.rank},
+                       {"lora_alpha", options.alpha},
+                       {"lora_dropout", 0.0},
+                       {"bias", "none"},
+                       {"fan_in_fan_out", false},
+                       {"inference_mode", true},
+                       {"target_modules", targets},
+                       {"modules_to_save", parts}};
+  std::filesystem::create_directories(folder);
+  save_safetensors(folder / "adapter_model.safetensors", tensors, {{"format", "pt"}});
+  write_file_atomically(folder / "adapter_config.json",
+                        config.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace mezzo::text

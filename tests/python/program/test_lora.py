@@ -1,0 +1,146 @@
+"""`--lora`: the curves and the adapter that PEFT makes, in a fraction of the memory."""
+import json
+import shutil
+
+import pytest
+import torch
+from families import FAMILIES
+from peft import PeftModel
+from safetensors.torch import load_file
+from support import mezzo, records
+from test_family_training import write_tokenizer
+from test_training import largest_difference, no_decay_groups, reference_losses, small, texts, train  # noqa: F401: fixtures
+from tiny_runs import run
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+LORA = ["--lora", 4, "--lora-alpha", 12, "--learning-rate", 3e-3]
+NAMES = ["bert", "roberta, one type", "distilbert", "electra", "deberta-v3", "modernbert"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """By family: a folder with random weights, of which the head is a trained one, and a tokenizer of the texts' words."""
+    made = {}
+    for name in NAMES:
+        folder = made[name] = tmp_path_factory.mktemp("family")
+        model = FAMILIES[name].model(folder, initializer_range=0.05, num_hidden_layers=2, num_labels=3,
+                                     id2label={0: "0", 1: "1", 2: "2"}, label2id={"0": 0, "1": 1, "2": 2})
+        write_tokenizer(folder, model.config.pad_token_id)
+    return made
+
+
+def trained_groups(model):
+    return [group | dict(params=[p for p in group["params"] if p.requires_grad]) for group in no_decay_groups(model)]
+
+
+def reference(folder, rows, adapter, **more):
+    """PyTorch's run from an adapter that mezzo has just drawn."""
+    return reference_losses(folder, rows, make_groups=trained_groups, lr=3e-3,
+                            adapt=lambda model: PeftModel.from_pretrained(model, adapter, is_trainable=True), **more)
+
+
+def logits_of(model, folder, rows):
+    inputs = AutoTokenizer.from_pretrained(folder)([text for text, _ in rows], truncation=True, max_length=24, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return model.eval()(**inputs).logits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_curves_and_adapters_are_pefts(name, folders, texts, tmp_path):  # noqa: F811
+    folder = folders[name]
+    train(folder, texts, tmp_path / "drawn", *LORA[:-1], 0, "--max-steps", 1, "--precision", "fp32")
+    drawn = load_file(tmp_path / "drawn/adapter/adapter_model.safetensors")
+    assert all((tensor == 0).all() for key, tensor in drawn.items() if "lora_B" in key)
+    assert all(0.4 < tensor.std() * tensor.size(1) ** 0.5 < 0.75 for key, tensor in drawn.items() if "lora_A" in key)
+    losses, _ = train(folder, texts, tmp_path / "out", *LORA, "--precision", "fp32", "--max-grad-norm", 1)
+    expected, _, model = reference(folder, texts[1], tmp_path / "drawn/adapter", max_norm=1.0, attention=FAMILIES[name].attentions[0])
+    assert sum(expected[-5:]) < 0.95 * sum(expected[:5]), "a curve that goes somewhere"
+    assert largest_difference(losses, expected) < 1e-4
+    rows = texts[1][:20]
+    base = AutoModelForSequenceClassification.from_pretrained(folder)
+    theirs = logits_of(PeftModel.from_pretrained(base, tmp_path / "out/adapter"), folder, rows)
+    merged = logits_of(AutoModelForSequenceClassification.from_pretrained(tmp_path / "out"), folder, rows)
+    torch.testing.assert_close(merged, theirs, rtol=0, atol=2e-5)
+    assert (merged - logits_of(AutoModelForSequenceClassification.from_pretrained(folder), folder, rows)).abs().max() > 0.05
+    assert set(load_file(tmp_path / "out/model.safetensors")) == set(load_file(folder / "model.safetensors"))
+
+
+@pytest.mark.parametrize("way", [
+    ["--precision", "fp32"],
+    ["--precision", "bf16", "--gradient-checkpointing"],
+    ["--precision", "fp16", "--ema-decay", 0.8, "--grad-accumulation", 2],
+], ids=lambda way: " ".join(map(str, way)))  # fmt: skip
+def test_resumes_to_the_bit_and_keeps_the_best(way, folders, texts, tmp_path):  # noqa: F811
+    dev = tmp_path / "dev.json"
+    dev.write_text(json.dumps(texts[1][:40]))
+    more = [*LORA, *way, "--dev", dev, "--eval-every", 3, "--save-every", 5, "--keep", 9, "--max-steps", 14]
+    train(folders["bert"], texts, tmp_path / "out", *more)
+    assert (tmp_path / "out/checkpoints/step-5/weights.safetensors").stat().st_size < (tmp_path / "out/model.safetensors").stat().st_size / 2
+    for step in 5, 10:
+        train(folders["bert"], texts, tmp_path / "again", *more, "--resume", tmp_path / f"out/checkpoints/step-{step}")
+        for file in "model.safetensors", "adapter/adapter_model.safetensors", "checkpoints/step-14/weights.safetensors":
+            assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "out" / file).read_bytes(), file
+    evals = records(tmp_path / "out", "eval")
+    best = max((e for e in evals if not e.get("final")), key=lambda e: e["accuracy"])
+    assert [e["loss"] for e in evals if e.get("final")] == [best["loss"]]
+    said = json.loads(mezzo("eval", "--model", tmp_path / "out", "--data", dev, "--precision", way[1], "--json").stdout)
+    assert abs(said["loss"] - best["loss"]) < (1e-5 if way[1] == "fp32" else 0.02)
+    base = AutoModelForSequenceClassification.from_pretrained(folders["bert"])
+    adapted = logits_of(PeftModel.from_pretrained(base, tmp_path / "out/adapter"), folders["bert"], texts[1][:10])
+    merged = logits_of(AutoModelForSequenceClassification.from_pretrained(tmp_path / "out"), folders["bert"], texts[1][:10])
+    torch.testing.assert_close(adapted, merged, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("more", [[], ["--zero-stage", 1]], ids=["whole", "sharded"])
+def test_two_ranks(more, folders, texts, tmp_path):  # noqa: F811
+    given = ["train", "--model", folders["bert"], "--train", texts[0], "--dev-ratio", 0, "--max-length", 24, "--eval-every", 0, "--precision", "fp32",
+             "--dropout", 0, *LORA, "--max-steps", 5]  # fmt: skip
+    mezzo(*given, "--batch-size", 8, "--output", tmp_path / "one")
+    mezzo("launch", "--nproc", 2, "--", *given, "--batch-size", 4, "--output", tmp_path / "two", *more)
+    one, two = (load_file(tmp_path / name / "adapter/adapter_model.safetensors") for name in ("one", "two"))
+    for name, tensor in one.items():
+        # Sums of two halves are rounded otherwise, to which Adam's first steps are sensitive where gradients are small.
+        assert (tensor - two[name]).norm() < 2e-2 * tensor.norm() + 1e-2, name
+
+
+def test_a_checkpoint_belongs_to_the_weights_it_began_with(folders, texts, tmp_path):  # noqa: F811
+    more = [*LORA, "--precision", "fp32", "--save-every", 2, "--max-steps", 4]
+    train(folders["bert"], texts, tmp_path / "out", *more)
+    other = tmp_path / "other"
+    shutil.copytree(folders["bert"], other)
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (other / "model.safetensors").write_bytes(weights)
+    done = run(["train", "--model", other, "--train", texts[0], "--dev-ratio", 0, "--output", tmp_path / "again", "--dropout", 0, "--seed", 7,
+                "--batch-size", 8, "--max-length", 24, "--eval-every", 0, *more, "--resume", tmp_path / "out/checkpoints/step-2"])  # fmt: skip
+    assert done.returncode == 1 and "weights of --model was" in done.stderr
+
+
+def test_bert_base_takes_a_third_of_the_memory(tmp_path_factory):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("base")
+    torch.manual_seed(0)
+    BertForSequenceClassification(BertConfig(num_labels=3, vocab_size=1000)).save_pretrained(folder)
+    write_tokenizer(folder, 0)
+    rows = [["war moon river code " * 6, i % 3] for i in range(64)]
+    (folder / "train.json").write_text(json.dumps(rows))
+
+    def peak(*more):
+        output = tmp_path_factory.mktemp("out") / "out"
+        mezzo("train", "--model", folder, "--new-head", "--train", folder / "train.json", "--dev-ratio", 0, "--output", output, "--batch-size", 8,
+              "--max-steps", 4, "--eval-every", 0, "--gradient-checkpointing", "--precision", "fp32", *more)
+        return records(output, "end")[0]["peak_memory_bytes"]
+
+    whole, adapted = peak(), peak("--lora", 8)
+    assert adapted < whole / 3, (adapted / 1e6, whole / 1e6)
+
+
+@pytest.mark.parametrize("more, message", [
+    (["--lora", 4, "--freeze", "1"], "leave --freeze out"),
+    (["--lora", 4, "--master-weights", "--precision", "bf16"], "leave --master-weights out"),
+    (["--lora", -1], "--lora is -1"),
+])  # fmt: skip
+def test_refuses_what_cannot_be_meant(more, message, folders, texts, tmp_path):  # noqa: F811
+    done = run(["train", "--model", folders["bert"], "--train", texts[0], "--output", tmp_path / "out", *more])
+    assert done.returncode == 2 and message in done.stderr and not (tmp_path / "out").exists()
