@@ -33,8 +33,8 @@ def frozen_of(folder, what):
 
 @pytest.mark.parametrize("what", ["embeddings", "1", "2", "encoder"])
 def test_curves_and_weights(what, small, texts, tmp_path):  # noqa: F811
-    losses, _ = train(small, texts, tmp_path / "out", "--precision", "fp32", "--learning-rate", 1e-2, "--max-grad-norm", 1, "--freeze", what)
-    expected, _, _ = reference_losses(small, texts[1], lr=1e-2, max_norm=1.0, make_groups=groups_for(what))
+    losses, _ = train(small, texts, tmp_path / "out", "--precision", "fp32", "--learning-rate", 5e-3, "--max-grad-norm", 1, "--freeze", what)
+    expected, _, _ = reference_losses(small, texts[1], lr=5e-3, max_norm=1.0, make_groups=groups_for(what))
     assert what == "encoder" or sum(expected[-5:]) < 0.95 * sum(expected[:5]), "a curve that goes somewhere"
     assert largest_difference(losses, expected) < 2e-4
     before, after = frozen_of(small, what), frozen_of(tmp_path / "out", what)

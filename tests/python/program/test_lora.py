@@ -33,9 +33,9 @@ def trained_groups(model):
     return [group | dict(params=[p for p in group["params"] if p.requires_grad]) for group in no_decay_groups(model)]
 
 
-def reference(folder, rows, adapter, **more):
+def reference(folder, rows, adapter, lr, **more):
     """PyTorch's run from an adapter that mezzo has just drawn."""
-    return reference_losses(folder, rows, make_groups=trained_groups, lr=3e-3,
+    return reference_losses(folder, rows, make_groups=trained_groups, lr=lr,
                             adapt=lambda model: PeftModel.from_pretrained(model, adapter, is_trainable=True), **more)
 
 
@@ -52,8 +52,9 @@ def test_curves_and_adapters_are_pefts(name, folders, texts, tmp_path):  # noqa:
     drawn = load_file(tmp_path / "drawn/adapter/adapter_model.safetensors")
     assert all((tensor == 0).all() for key, tensor in drawn.items() if "lora_B" in key)
     assert all(0.4 < tensor.std() * tensor.size(1) ** 0.5 < 0.75 for key, tensor in drawn.items() if "lora_A" in key)
-    losses, _ = train(folder, texts, tmp_path / "out", *LORA, "--precision", "fp32", "--max-grad-norm", 1)
-    expected, _, model = reference(folder, texts[1], tmp_path / "drawn/adapter", max_norm=1.0, attention=FAMILIES[name].attentions[0])
+    lr = 1e-2 if name == "electra" else LORA[-1]  # whose embeddings are narrow here
+    losses, _ = train(folder, texts, tmp_path / "out", *LORA[:-1], lr, "--precision", "fp32", "--max-grad-norm", 1)
+    expected, _, _ = reference(folder, texts[1], tmp_path / "drawn/adapter", lr, max_norm=1.0, attention=FAMILIES[name].attentions[0])
     assert sum(expected[-5:]) < 0.95 * sum(expected[:5]), "a curve that goes somewhere"
     assert largest_difference(losses, expected) < 1e-4
     rows = texts[1][:20]
