@@ -103,8 +103,6 @@ ModelSession::Result ModelSession::run(const TextSpans& rows) {
                                         : text::tokenize(*tokenizer_, rows.words, max_length_);
   text::check_has_tokens(tokenized, [&](int64_t row) { return fmt::format("text {}", num_texts_ + row + 1); });
   num_cut_ += tokenized.truncated;
-  lost_tokens_ += tokenized.lost_tokens;
-  num_tokens_ += tokenized.count_tokens();
   num_texts_ += static_cast<int64_t>(rows.texts.size());
   text::InferenceShare share;
   if (group_ != nullptr) {
@@ -134,10 +132,7 @@ void ModelSession::check_finite(const at::Tensor& outputs) const {
 
 void ModelSession::report_cut_texts() const {
   if (num_cut_ > 0 && (group_ == nullptr || group_->rank() == 0)) {
-    std::fputs(fmt::format("{} of {} texts {}\n", num_cut_, num_texts_,
-                           text::describe_cut(max_length_, num_tokens_, lost_tokens_))
-                   .c_str(),
-               stderr);
+    std::fputs(fmt::format("{} of {} texts cut to {} tokens\n", num_cut_, num_texts_, max_length_).c_str(), stderr);
   }
 }
 

@@ -64,7 +64,6 @@ class ModelSession {
   std::shared_ptr<text::ModelForTask> model_;
   int64_t max_length_;
   int64_t num_texts_ = 0, num_cut_ = 0;
-  int64_t num_tokens_ = 0, lost_tokens_ = 0;  // of all texts so far: read, and not
 
   void check_finite(const at::Tensor& outputs) const;
 };

@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -64,13 +66,32 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
   return label_set(std::move(names), where);
 }
 
-/// The cells of other columns as a JSON object.
-std::string others_of(const std::vector<std::string>& header,
-                      std::vector<std::string>& fields,
-                      const std::vector<size_t>& others) {
+/// Names that differ: "id", "id.1", "id.2" of three columns "id", as pandas has them.
+std::vector<std::string> unique_names(const std::vector<std::string>& header) {
+  std::vector<std::string> names;
+  std::set<std::string> taken(header.begin(), header.end());
+  std::map<std::string, int64_t> seen;
+  for (const std::string& name : header) {
+    int64_t& count = seen[name];
+    std::string unique = name;
+    while (count > 0 && !taken.insert(unique = fmt::format("{}.{}", name, count)).second) ++count;
+    ++count;
+    names.push_back(std::move(unique));
+  }
+  return names;
+}
+
+/// Puts the cells of other columns into `row`.
+void keep_others(const std::vector<std::string>& names,
+                 const std::vector<std::string>& fields,
+                 const std::vector<size_t>& others,
+                 Row& row) {
   JsonObjectText values;
-  for (const size_t i : others) values.add(header[i], JsonObjectText::quoted(fields[i]));
-  return values.take();
+  for (const size_t i : others) {
+    values.add(names[i], JsonObjectText::quoted(fields[i]));
+    row.has_invalid_utf8 = row.has_invalid_utf8 || find_invalid_utf8(fields[i]) != fields[i].size();
+  }
+  row.others = values.take();
 }
 
 }  // namespace
@@ -86,8 +107,8 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
                     "a cell holds no labels of words. Use .conll, .json or .jsonl.");
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
-  const std::vector<std::string> header = fields;
-  const CsvColumns columns = csv_columns(header, rows.between(csv.line()), rows.columns());
+  const CsvColumns columns = csv_columns(fields, rows.between(csv.line()), rows.columns());
+  const std::vector<std::string> names = unique_names(fields);
 
   std::vector<std::pair<Row, int64_t>> read;  // with their lines; whether labels are integers shows only at the end
   const auto limit = static_cast<size_t>(options.limit());
@@ -96,11 +117,10 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
                       fields.size(), fields.size() == 1 ? " field" : " fields", " where the header names ",
                       columns.count, unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
                       delimiter == '\t' ? "tab." : "comma.");
-    std::string others = options.other_columns() ? others_of(header, fields, columns.others) : "";
-    Row row{.text = std::move(fields[columns.text]),
-            .text_pair = {},
-            .label = columns.label ? std::move(fields[*columns.label]) : std::string(),
-            .others = std::move(others)};
+    Row row;
+    if (options.other_columns()) keep_others(names, fields, columns.others, row);
+    row.text = std::move(fields[columns.text]);
+    row.label = columns.label ? std::move(fields[*columns.label]) : std::string();
     if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
     read.emplace_back(std::move(row), csv.line());
   }

@@ -66,7 +66,7 @@ void RowCollector::add(Row row, int64_t line) {
 }
 
 void RowCollector::add_bytes(Row row, int64_t line) {
-  bool replaced = false;
+  bool replaced = row.has_invalid_utf8;
   const auto repair = [&](std::string& bytes) {
     if (find_invalid_utf8(bytes) == bytes.size()) return;
     bytes = replace_invalid_utf8(bytes);

@@ -36,6 +36,7 @@ struct Row {
   RawLabel label = {};
   std::optional<std::vector<std::string>> words = {};  ///< in place of the text
   std::string others = {};                             ///< as of LabeledRows
+  bool has_invalid_utf8 = false;                       ///< of the others, where it became U+FFFD
 };
 
 /// Gathers the rows of one file and checks that they are of one kind.

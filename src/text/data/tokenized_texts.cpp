@@ -13,7 +13,8 @@ namespace mezzo::text {
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::string> texts,
                         std::span<const std::string> text_pairs,
-                        int64_t max_length) {
+                        int64_t max_length,
+                        bool count_lost) {
   TORCH_CHECK_VALUE(text_pairs.empty() || text_pairs.size() == texts.size(), "tokenize: ", texts.size(),
                     " texts cannot be paired with ", text_pairs.size());
   constexpr int64_t kTextsPerTask = 64;
@@ -26,10 +27,10 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
     for (int64_t i = begin; i < end; ++i) {
       Encoding encoding = text_pairs.empty() ? tokenizer.encode(texts[i], max_length)
                                              : tokenizer.encode(texts[i], text_pairs[i], max_length);
-      if (encoding.truncated) {  // a tokenizer that stops at the limit does not know what was left
+      truncated += encoding.truncated;
+      if (encoding.truncated && count_lost) {  // one that stops at the limit does not know what was left
         const Encoding whole =
             text_pairs.empty() ? tokenizer.encode(texts[i]) : tokenizer.encode(texts[i], text_pairs[i]);
-        ++truncated;
         lost += std::ssize(whole.input_ids) - std::ssize(encoding.input_ids);
       }
       tokenized.ids[i] = std::move(encoding.input_ids);
@@ -52,7 +53,8 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
 
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::vector<std::string>> words,
-                        int64_t max_length) {
+                        int64_t max_length,
+                        bool count_lost) {
   constexpr int64_t kTextsPerTask = 64;
   TokenizedTexts tokenized;
   tokenized.ids.resize(words.size());
@@ -61,8 +63,8 @@ TokenizedTexts tokenize(const Tokenizer& tokenizer,
   at::parallel_for(0, static_cast<int64_t>(words.size()), kTextsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       Encoding encoding = tokenizer.encode_words(words[i], max_length);
-      if (encoding.truncated) {
-        ++truncated;
+      truncated += encoding.truncated;
+      if (encoding.truncated && count_lost) {
         lost += std::ssize(tokenizer.encode_words(words[i]).input_ids) - std::ssize(encoding.input_ids);
       }
       tokenized.ids[i] = std::move(encoding.input_ids);

@@ -143,8 +143,7 @@ class ZstdBytes : public ByteSource {
         fail_damaged(input_.file(), std::string("is no zstd data, or damaged: ") + ZSTD_getErrorName(left));
       }
       in_frame_ = left != 0;
-      has_more_ = out.pos == out.size;  // it may hold what there was no room for
-      if (compressed.empty() && out.pos == 0) has_more_ = false;
+      has_more_ = in_frame_ && out.pos == out.size;  // it may hold what there was no room for
     }
     return out.pos;
   }

@@ -12,6 +12,7 @@ OnnxFile export_onnx(const ModelForTask& model,
                      const std::map<std::string, std::string>& metadata) {
   TORCH_CHECK_VALUE(precision != Precision::kBFloat16,
                     "export_onnx: precision must be fp32 or fp16; few programs that run ONNX know bf16");
+  TORCH_CHECK_VALUE(model.parameters().front().is_cpu(), "export_onnx: the model must be on the CPU");
   std::map<const void*, std::string> names;
   for (const auto& item : model.named_parameters()) names[item.value().const_data_ptr()] = item.key();
   onnx::Graph graph(precision == Precision::kFloat16 ? at::kHalf : at::kFloat, std::move(names));

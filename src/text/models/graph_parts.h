@@ -20,21 +20,23 @@ struct GraphTexts {
   onnx::Value positions;       ///< [S] int64: 0, 1, …
 };
 
-onnx::Value graph_linear(onnx::Graph& graph, const Dense& dense, const onnx::Value& x);
+/// @param begin, count  which of the layer's outputs; by default all
+onnx::Value graph_linear(
+    onnx::Graph& graph, const Dense& dense, const onnx::Value& x, int64_t begin = 0, int64_t count = -1);
 onnx::Value graph_layer_norm(onnx::Graph& graph, const LayerNorm& norm, const onnx::Value& x);
 onnx::Value graph_activation(onnx::Graph& graph, encoder::Activation activation, const onnx::Value& x);
 
-/// What is added to the scores of attention: 0, and the lowest number where a token must not be seen. [B, 1, 1 or S, S]
+/// Which keys each query sees: bool [B, 1, 1 or S, S].
 /// @param window  a token sees so many to either side; nullopt: all.
-onnx::Value graph_attention_mask(const GraphTexts& texts, std::optional<int64_t> window);
+onnx::Value graph_seen_keys(const GraphTexts& texts, std::optional<int64_t> window);
 
 /// [B, S, H] as [B, heads, S, head size].
 onnx::Value graph_split_heads(onnx::Graph& graph, const onnx::Value& x, int64_t num_heads, int64_t head_size);
-/// softmax(scores + mask) value, [B, S, H]
+/// softmax(scores) value, of the keys that are seen, [B, S, H]. A query that sees none gets the mean of all values.
 /// @param scores, value  [B, heads, S, S], and [B, heads, S, head size].
 onnx::Value graph_attend(onnx::Graph& graph,
                          const onnx::Value& scores,
-                         const onnx::Value& mask,
+                         const onnx::Value& is_seen,
                          const onnx::Value& value,
                          int64_t hidden_size);
 

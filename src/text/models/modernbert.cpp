@@ -101,12 +101,6 @@ struct RotaryGraph {
   }
 };
 
-/// Of a layer's outputs those from part * size on.
-onnx::Value graph_rows_of(onnx::Graph& graph, const Dense& dense, int64_t part, int64_t size, const onnx::Value& x) {
-  const onnx::Value product = graph.matmul(x, graph.constant(dense.weight.narrow(0, part * size, size).t()));
-  return dense.bias.defined() ? graph.add(product, graph.constant(dense.bias.narrow(0, part * size, size))) : product;
-}
-
 class ModernBertLayer : public torch::nn::Module {
  public:
   ModernBertLayer(const ModernBertConfig& config, int64_t number)
@@ -151,26 +145,28 @@ class ModernBertLayer : public torch::nn::Module {
                                                 only_first_rows ? layout->first_rows() : at::Tensor());
   }
 
-  /// @param mask, rotary  of this layer's kind of attention.
+  /// @param is_seen, rotary  of this layer's kind of attention.
   onnx::Value add_to(const GraphTexts& texts,
                      const onnx::Value& x,
-                     const onnx::Value& mask,
+                     const onnx::Value& is_seen,
                      const RotaryGraph& rotary) const {
     onnx::Graph& graph = texts.graph;
     const Dense& all = *attention_->query_key_value;
     const int64_t hidden = all.weight.size(1), head_size = hidden / num_heads_;
     const onnx::Value normed = attention_norm_ ? graph_layer_norm(graph, *attention_norm_, x) : x;
     const auto heads = [&](int64_t part) {
-      return graph_split_heads(graph, graph_rows_of(graph, all, part, hidden, normed), num_heads_, head_size);
+      return graph_split_heads(graph, graph_linear(graph, all, normed, part * hidden, hidden), num_heads_, head_size);
     };
     const onnx::Value query =
         graph.mul(rotary.turn(graph, heads(0)), graph.constant(1 / std::sqrt(static_cast<double>(head_size))));
     const onnx::Value scores = graph.matmul(query, graph.transpose(rotary.turn(graph, heads(1)), {0, 1, 3, 2}));
-    const onnx::Value context = graph_attend(graph, scores, mask, heads(2), hidden);
+    const onnx::Value context = graph_attend(graph, scores, is_seen, heads(2), hidden);
     const onnx::Value attended = graph.add(x, graph_linear(graph, *attention_->output, context));
     const onnx::Value inner = graph_layer_norm(graph, *mlp_norm_, attended);
     const int64_t width = mlp_->output->weight.size(1);
-    const auto half = [&](int64_t part) { return graph_rows_of(graph, *mlp_->intermediate, part, width, inner); };
+    const auto half = [&](int64_t part) {
+      return graph_linear(graph, *mlp_->intermediate, inner, part * width, width);
+    };
     const onnx::Value gated = graph.mul(graph_activation(graph, activation_, half(0)), half(1));
     return graph.add(attended, graph_linear(graph, *mlp_->output, gated));
   }
@@ -223,12 +219,12 @@ class ModernBertModel : public Encoder {
 
   std::string add_to(const GraphTexts& texts, RowsPer rows) const override {
     const RotaryGraph global(texts, global_rotary_), local(texts, local_rotary_);
-    const onnx::Value global_mask = graph_attention_mask(texts, std::nullopt),
-                      local_mask = graph_attention_mask(texts, config_.local_attention / 2);
+    const onnx::Value global_keys = graph_seen_keys(texts, std::nullopt),
+                      local_keys = graph_seen_keys(texts, config_.local_attention / 2);
     onnx::Value x = embeddings_->add_to(texts);
     for (size_t i = 0; i < layers_.size(); ++i) {
-      x = config_.is_local[i] ? layers_[i]->add_to(texts, x, local_mask, local)
-                              : layers_[i]->add_to(texts, x, global_mask, global);
+      x = config_.is_local[i] ? layers_[i]->add_to(texts, x, local_keys, local)
+                              : layers_[i]->add_to(texts, x, global_keys, global);
     }
     x = graph_layer_norm(texts.graph, *final_norm_, x);
     return rows == RowsPer::kText ? texts.graph.gather(x, texts.graph.integer(0), 1) : x;

@@ -48,7 +48,7 @@ std::string PostNormEncoder::add_to(const GraphTexts& texts, RowsPer rows) const
   onnx::Graph& graph = texts.graph;
   onnx::Value x = embeddings_->add_to(texts);
   if (embeddings_project_) x = graph_linear(graph, *embeddings_project_, x);
-  LayerGraph shared{.mask = graph_attention_mask(texts, std::nullopt)};
+  LayerGraph shared{.is_seen = graph_seen_keys(texts, std::nullopt)};
   if (relative_) {
     const at::NoGradGuard no_grad;
     shared.relative = relative_->table();

@@ -80,7 +80,7 @@ onnx::Value PostNormLayer::add_to(const GraphTexts& texts, const onnx::Value& x,
   onnx::Graph& graph = texts.graph;
   const int64_t hidden = options_.hidden_size, head_size = hidden / options_.num_heads;
   const onnx::Value value = graph_split_heads(graph, graph_linear(graph, *value_, x), options_.num_heads, head_size);
-  const onnx::Value context = graph_attend(graph, scores_in(graph, x, shared), shared.mask, value, hidden);
+  const onnx::Value context = graph_attend(graph, scores_in(graph, x, shared), shared.is_seen, value, hidden);
   const onnx::Value attended =
       graph_layer_norm(graph, *attention_norm_, graph.add(x, graph_linear(graph, *attention_output_, context)));
   const onnx::Value inner = graph_activation(graph, options_.activation, graph_linear(graph, *intermediate_, attended));

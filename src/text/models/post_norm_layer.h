@@ -50,7 +50,7 @@ struct PostNormLayerOptions {
 
 /// What all layers of a graph share.
 struct LayerGraph {
-  onnx::Value mask;            ///< graph_attention_mask()
+  onnx::Value is_seen;         ///< graph_seen_keys()
   at::Tensor relative = {};    ///< as of RelativeEmbeddings::table(); undefined where there are none, …
   onnx::Value distances = {};  ///< … and of its add_to()
 };

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 /// What a run.json says, as far as it matters here.
 struct PresentRun {
   bool finished = false;
-  int64_t steps = 0;                  // taken
+  int64_t total_steps = 0;            // planned
   std::string run;                    // its name; empty for runs of a mezzo that gave none
   std::optional<std::string> resume;  // its --resume
   std::optional<RunIdentity> identity;
@@ -39,7 +39,7 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
   try {
     const Json json = read_json_object(output / "run.json");
     json.at("environment").at("mezzo");
-    PresentRun present{json.at("finished").get<bool>(), json.value("steps", int64_t{0}), json.value("run", ""),
+    PresentRun present{json.at("finished").get<bool>(), json.value("total_steps", int64_t{0}), json.value("run", ""),
                        std::nullopt, std::nullopt};
     if (const Json::json_pointer resume("/settings/resume"); json.contains(resume)) {
       present.resume = json.at(resume).get<std::string>();
@@ -119,7 +119,9 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
                     present ? ", of another run than the checkpoint of --resume"
                             : ", and no run.json that says that a run of mezzo wrote it",
                     "; pass the run's own folder, or a new one");
-  const bool may_go_on = !present || !present->finished || total_steps > present->steps || config_.overwrite;
+  // Of a finished run no step is taken back.
+  const bool is_extended = present && total_steps > present->total_steps && left_behind_.empty();
+  const bool may_go_on = !present || !present->finished || is_extended || config_.overwrite;
   TORCH_CHECK_VALUE(may_go_on, "--resume: ", config_.output.string(),
                     " holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend "
                     "it, --overwrite to go back to step ",
@@ -163,7 +165,7 @@ std::string RunFolder::foreign_file() const {
       return name;
     }
   }
-  for (const char* name : {"run.json", "tensorboard", "checkpoints"}) {
+  for (const char* name : {"run.json", "tensorboard", "checkpoints", kAdapterFolder}) {
     if (fs::exists(fs::symlink_status(config_.output / name))) {
       return name;
     }
@@ -203,6 +205,7 @@ void RunFolder::keep_records() {
   if (begins_again_) {
     std::for_each(kRunFiles.begin(), kRunFiles.end(), keep);
     keep("tensorboard");
+    keep(kAdapterFolder);
   }
   int64_t number = 1;
   do {
@@ -218,6 +221,7 @@ void RunFolder::clear() {
       fs::remove(config_.output / name);
     }
     remove_files_named(config_.output / "tensorboard", "events.out.tfevents.");
+    remove_files_named(config_.output / kAdapterFolder, "adapter_");
     remove_checkpoints(config_.output / "checkpoints");
   }
   if (!left_behind_.empty()) {  // before the records of those steps go

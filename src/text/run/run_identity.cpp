@@ -85,7 +85,8 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const 
   RunIdentity::Values data = {{"training data as tokens", summary_of(setup.train)},
                               {"dev data as tokens", summary_of(setup.dev)},
                               {"labels", summary_of(setup.task->label_names())}};
-  if (config.lora > 0) {  // no checkpoint has the others
+  // No checkpoint of LoRA has the others, and models of folds belong together if they began alike.
+  if (config.lora > 0 || (config.folds > 0 && !config.model.empty())) {
     data.emplace("weights of --model", hash_of_file(config.model / "model.safetensors"));
   }
   return {flags_of(config, setup, ranks), setup.model->config().values(), std::move(data)};

@@ -352,6 +352,7 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"run", run_},
       {"status", status},
       {"steps", steps},
+      {"total_steps", total_steps_},
       {"best_step", best_ ? Json(best_->step) : Json()},
       {"best_" + setup_.task->metrics().front().name, best_ ? Json(best_->value) : Json()},
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},

@@ -205,8 +205,9 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& toke
                     dataset.words.empty() ? "pairs" : "words");
   TokenizedTexts texts =
       config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, config.max_length, config.stride)
-      : dataset.words.empty() ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length)
-                              : tokenize(tokenizer, dataset.words, config.max_length);
+      : dataset.words.empty()
+          ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length, /*count_lost=*/true)
+          : tokenize(tokenizer, dataset.words, config.max_length, /*count_lost=*/true);
   check_has_tokens(texts, [&](int64_t row) { return dataset.places.at(row); });
   set_targets(texts, dataset.targets);
   if (!texts.ids.empty()) check_reads_words(texts, dataset.places.file, config.max_length);

@@ -7,14 +7,16 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/records/run_records.h"
-#include "mezzo/text/setup/settings.h"
 #include "mezzo/text/train/trainer.h"
+#include "text/checkpoint/checkpoint_format.h"
 #include "text/io/json_file.h"
+#include "text/run/run_identity.h"
 #include "text/setup/ranks.h"
+#include "text/setup/run_plan.h"
+#include "text/setup/run_setup.h"
 
 namespace mezzo::text {
 namespace {
@@ -22,31 +24,27 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Whether the folder holds a run that has come to its end.
-bool is_finished(const fs::path& output) {
-  if (!fs::exists(output / "run.json")) {
+/// Whether the fold has been trained to its end, as it is to be trained now.
+/// @throws c10::ValueError  where it was trained otherwise: nothing is to be said of folds that do not belong together.
+bool has_finished(TrainConfig config, const Ranks& ranks) {
+  const fs::path file = config.output / "run.json";
+  if (!fs::exists(file)) {
     return false;
   }
-  return read_json_object(output / "run.json").value("finished", false);
-}
-
-/// What decides its numbers must be what it was.
-void check_same_settings(const TrainConfig& config) {
-  const fs::path file = config.output / "run.json";
-  const Json was = read_json_object(file).value("settings", Json::object());
-  const auto settings = config.settings();
-  const std::map<std::string, std::string> is(settings.begin(), settings.end());
-  visit_settings(config, [&](const Setting& setting, const auto&) {
-    const std::string name(setting.name());
-    const auto found = is.find(name);
-    if (setting.effect() == Setting::Effect::kNone || found == is.end()) {
-      return;
-    }
-    const std::string before = was.value(name, "");
-    TORCH_CHECK_VALUE(before == found->second, "--resume: ", config.output.string(), " has finished with ", name, " '",
-                      before, "', which is now '", found->second,
-                      "'; resume with the same settings, or start afresh in another --output");
-  });
+  const Json json = read_json_object(file);
+  if (!json.value("finished", false)) {
+    return false;
+  }
+  const RunIdentity was = checkpoint_format::identity_from_json(json.at("identity"));
+  if (const auto size = was.flags.find("batch-size"); !config.batch_size && size != was.flags.end()) {
+    config.batch_size = std::stoll(size->second);  // as many as fitted the memory then
+  }
+  const RunSetup setup = set_up_run(config);
+  const std::string difference = describe_difference(was, identity_of(config, setup, ranks));
+  TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
+                    "; resume with the same settings and data, or start afresh in another --output");
+  const auto texts = static_cast<int64_t>(setup.train.ids.size());
+  return plan_run(config, texts, ranks).total_steps <= json.value("total_steps", int64_t{0});
 }
 
 FoldScores scores_of(const fs::path& output) {
@@ -116,8 +114,7 @@ FoldsResult train_folds(const TrainConfig& config,
     of_fold.output = config.output / fmt::format("fold-{}", fold);
     bool is_done = false;
     ranks.all_or_none([&] {
-      is_done = ranks.is_main() && config.resume == "auto" && !config.overwrite && is_finished(of_fold.output);
-      if (is_done) check_same_settings(of_fold);
+      is_done = ranks.is_main() && config.resume == "auto" && !config.overwrite && has_finished(of_fold, ranks);
     });
     if (!ranks.any(is_done)) {
       if (ranks.is_main() && !config.quiet) {
@@ -129,9 +126,9 @@ FoldsResult train_folds(const TrainConfig& config,
         return result;
       }
     }
-    if (ranks.is_main()) {
-      result.folds.push_back(scores_of(of_fold.output));
-    }
+    ranks.all_or_none([&] {
+      if (ranks.is_main()) result.folds.push_back(scores_of(of_fold.output));
+    });
   }
   result.finished = true;
   ranks.all_or_none([&] {

@@ -66,15 +66,18 @@ int64_t activation_bytes(const ModelForTask& whole,
   const auto layers = static_cast<double>(trained_layers(whole));
   const double layer = rows * of_row.layer, work = rows * of_row.work, embeddings = rows * of_row.embeddings,
                tables = of_row.tables;
+  // Weights with LoRA's factors merged into them are there until backward has used them.
+  const double merged = config.lora > 0 ? kFloatBytes * static_cast<double>(layers_parameters(whole)) : 0;
   if (config.gradient_checkpointing) {  // the inputs of all layers, and one layer
-    return static_cast<int64_t>(embeddings + rows * kFloatBytes * hidden * layers + layer + tables + work);
+    return static_cast<int64_t>(embeddings + rows * kFloatBytes * hidden * layers + layer + tables + work +
+                                merged / std::max(layers, 1.0));
   }
   // Float32 weights have copies in half until backward has used them.
   const bool has_copies = precision != Precision::kFloat32 && !config.master_weights;
   const double copies = has_copies ? 2 * static_cast<double>(layers_parameters(whole)) : 0;
   // The last layer keeps little where one row a text is wanted of it.
   const double whole_layers = whole.head().rows == RowsPer::kText ? std::max(0.0, layers - 1) : layers;
-  return static_cast<int64_t>(embeddings + whole_layers * layer + layers * tables + work + copies);
+  return static_cast<int64_t>(embeddings + whole_layers * layer + layers * tables + work + copies + merged);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
-#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 #include "text/run/run_identity.h"
 #include "text/run/run_keeper.h"
 #include "text/setup/ranks.h"
+#include "text/setup/run_files.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
 #include "text/train/batch_size.h"
@@ -363,7 +363,12 @@ class Trainer {
   /// Returns false when it was stopped, or could not be written down.
   bool evaluate_dev() {
     model_->swap_average();
-    const auto swap_back = c10::make_scope_exit([this] { model_->swap_average(); });
+    const bool goes_on = evaluate_weights_to_keep();
+    model_->swap_average();
+    return goes_on;
+  }
+
+  bool evaluate_weights_to_keep() {
     const auto evaluation = evaluate({.step = counters_.step, .split = "dev"}, setup_.dev);
     if (!evaluation) {
       return false;
@@ -464,7 +469,7 @@ class Trainer {
     if (model_->is_adapter()) {
       keeper_.put_out([&](RunOutput&) {
         save_adapter(*setup_.model, model_->kept_adapter(), {.rank = config_.lora, .alpha = config_.lora_alpha},
-                     config_.model, config_.output / "adapter");
+                     config_.model, config_.output / kAdapterFolder);
       });
     }
     keeper_.put_out([&](RunOutput& output) {
@@ -524,18 +529,18 @@ class Trainer {
     if (auto weights = model_->weights(); ranks_.is_main()) {
       last_weights_ = clone(weights);
     }
+    keeper_.put_out([&](RunOutput&) {
+      keeper_.mend_best_model(counters_.best, BestModelFile::Look::kThorough);
+      if (!model_->is_adapter()) {
+        load_pretrained(*setup_.model, config_.output, config_.seed);
+      }
+    });
+    keeper_.end_if_failed();
     if (model_->is_adapter()) {
       model_->restore_kept_adapter();
-      return;
+    } else {
+      ranks_.broadcast(setup_.model->parameters());
     }
-    if (ranks_.is_main()) {
-      keeper_.put_out([&](RunOutput&) {
-        keeper_.mend_best_model(counters_.best, BestModelFile::Look::kThorough);
-        load_pretrained(*setup_.model, config_.output, config_.seed);
-      });
-    }
-    keeper_.end_if_failed();
-    ranks_.broadcast(setup_.model->parameters());
   }
 
   TrainResult stopped() {

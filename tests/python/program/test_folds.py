@@ -72,7 +72,34 @@ def test_goes_on_with_the_folds_that_have_not_finished(data, whole, tmp_path):
     assert (output / "fold-1/run.json").stat().st_mtime_ns == before
     assert (output / "folds.json").read_text() == (whole[0] / "folds.json").read_text()
     refused = run(fold_flags(data, output, "--folds", 3, "--resume", "auto", "--learning-rate", 0.01))
-    assert refused.returncode == 1 and "has finished with learning-rate '0.05', which is now '0.01'" in refused.stderr
+    assert refused.returncode == 1 and "learning-rate was '0.05', is now '0.01'" in refused.stderr
+
+
+def test_folds_of_other_data_do_not_belong_together(data, whole, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(whole[0], output)
+    shutil.rmtree(output / "fold-3")
+    lines = (data / "train.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "train.jsonl").write_text("".join(lines[:-1]))
+    given = [tmp_path / "train.jsonl" if flag == str(data / "train.jsonl") else flag for flag in fold_flags(data, output, "--folds", 3, "--resume", "auto")]
+    done = run(given)
+    assert done.returncode == 1 and "fold-1 holds another run: " in done.stderr and not (output / "fold-3").exists()
+
+
+def test_a_batch_size_that_was_chosen_stays(data, tmp_path):
+    more = ["--folds", 2, "--batch-size", "auto"]
+    trained(fold_flags(data, tmp_path / "out", *more))
+    shutil.rmtree(tmp_path / "out/fold-2")
+    trained(fold_flags(data, tmp_path / "out", *more, "--resume", "auto"))
+    assert json.loads((tmp_path / "out/folds.json").read_text())["mean"]
+
+
+def test_more_epochs_extend_every_fold(data, tmp_path):
+    more = ["--folds", 2, "--schedule", "constant", "--save-every", 3]
+    trained(fold_flags(data, tmp_path / "out", *more, "--max-steps", 6))
+    trained(fold_flags(data, tmp_path / "out", *more, "--max-steps", 9, "--resume", "auto"))
+    trained(fold_flags(data, tmp_path / "once", *more, "--max-steps", 9))
+    assert (tmp_path / "out/folds.json").read_text() == (tmp_path / "once/folds.json").read_text()
 
 
 @pytest.mark.parametrize("more, message", [

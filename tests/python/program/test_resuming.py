@@ -523,3 +523,19 @@ def test_a_finished_run_without_more_steps_or_checkpoints_says_so(data, tmp_path
     shutil.rmtree(tmp_path / "out/checkpoints")
     message = refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
     assert "holds a finished run without a checkpoint" in message
+
+
+def test_a_finished_run_is_extended_from_its_end_alone(data, tmp_path):
+    more = ["--schedule", "constant", "--save-every", 4]
+    trained(flags(data, tmp_path / "out", "--max-steps", 8, *more))
+    earlier = tmp_path / "out/checkpoints/step-4"
+    assert "--overwrite to go back to step 4" in refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", earlier), tmp_path / "out")
+    trained(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", tmp_path / "out/checkpoints/step-8"))
+    assert losses_of(tmp_path / "out")[-1][0] == 12
+
+
+def test_a_run_that_lost_patience_is_finished(data, tmp_path):
+    more = ["--schedule", "constant", "--save-every", 1, "--patience", 2, "--max-steps", 40]
+    trained(flags(data, tmp_path / "out", *more))
+    assert json.loads((tmp_path / "out/run.json").read_text())["steps"] < 40
+    assert "holds the finished run" in refused(flags(data, tmp_path / "out", *more, "--resume", "auto"), tmp_path / "out")

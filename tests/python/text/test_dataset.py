@@ -253,6 +253,15 @@ def test_reads_what_was_compressed(ending, tmp_path):
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("size", [1, 65535, 65536, 65537, 131072, 655360])
+def test_reads_compressed_files_of_every_size(ending, size, tmp_path):
+    text = "x" * (size - 1) + "\n"
+    (tmp_path / f"a.txt{ending}").write_bytes(COMPRESS[ending](text.encode()))
+    texts, _, _ = _mezzo.load_rows(str(tmp_path / f"a.txt{ending}"), has_labels=False)
+    assert texts == ["x" * (size - 1)]
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
 def test_refuses_compressed_data_that_is_cut_or_altered(ending, tmp_path):
     rows = "".join(json.dumps([f"text {i * 7919 % 1000}", i % 2]) + "\n" for i in range(60)).encode()
     whole = COMPRESS[ending](rows) if ending == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress(rows)
@@ -315,6 +324,8 @@ def test_keeps_other_columns(tmp_path):
     path.write_bytes(b'id\ttext\tno "te"\tlabel\n7\ta\t"x ""y"""\tz\n\tb\t\xff\tz\n')
     assert [json.loads(text) for text in _mezzo.load_files([str(path)])[3]] == [
         {"id": "7", 'no "te"': 'x "y"'}, {"id": "", 'no "te"': "\ufffd"}]  # fmt: skip
+    path.write_text("id\tid\tlabel\tid.1\ttext\tid\n1\t2\tx\t3\ta\t4\n")
+    assert json.loads(_mezzo.load_files([str(path)])[3][0]) == {"id": "1", "id.2": "2", "id.1": "3", "id.3": "4"}
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -47,6 +47,23 @@ def test_the_mean_of_modernbert_skips_padding(models, tmp_path):  # noqa: F811
         torch.testing.assert_close(logits_of(session_of(tmp_path / "m.onnx"), batch), model(**batch).logits, rtol=0, atol=1e-4)
 
 
+def test_means_and_far_padding_do_not_overflow_float16(models, tmp_path):  # noqa: F811
+    """Rows of hundreds, summed over a text; and queries of padding that see no key within their window."""
+    model, folder = models("modernbert", classifier_pooling="mean", max_position_embeddings=1024, local_attention=8)
+    with torch.no_grad():
+        model.model.final_norm.weight *= 300
+        model.head.dense.weight /= 300
+        for layer in model.model.layers:
+            layer.attn.Wqkv.weight *= 3
+    model.save_pretrained(folder)
+    _mezzo.Model(str(folder)).export_onnx(str(tmp_path / "half.onnx"), "fp16")
+    batch = inputs_of("modernbert", model, mixed_ids([1024, 3, 500], vocab_size=model.config.vocab_size))
+    with torch.no_grad():
+        expected = model(**batch).logits
+    actual = logits_of(session_of(tmp_path / "half.onnx"), batch)
+    assert (actual - expected).abs().max() < 0.1 * expected.abs().max()
+
+
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra", "deberta-v3", "modernbert"])
 def test_float16_is_near(name, models, tmp_path):  # noqa: F811
     model, folder = models(name)

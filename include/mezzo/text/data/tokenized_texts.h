@@ -26,7 +26,7 @@ struct TokenizedTexts {
   /// of a word the word's, of others kNoTarget.
   at::Tensor targets = {};
   int64_t truncated = 0;    ///< texts that lost their end
-  int64_t lost_tokens = 0;  ///< of them all
+  int64_t lost_tokens = 0;  ///< of them all, where they were counted
 
   static constexpr int32_t kNoTarget = -100;  ///< as PyTorch's losses ignore it
   /// Tokens of the longest sequence that a text makes.
@@ -40,15 +40,18 @@ struct TokenizedTexts {
 /// Encodes texts, or pairs of texts, in parallel. No targets.
 /// @param text_pairs  as many as `texts`; none where these stand alone
 /// @param max_length  as of Tokenizer::encode
+/// @param count_lost  what texts lose that are cut, which are encoded once more for that, whole
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::string> texts,
                         std::span<const std::string> text_pairs,
-                        int64_t max_length);
+                        int64_t max_length,
+                        bool count_lost = false);
 
 /// Encodes texts whose words are known, in parallel. No targets.
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::vector<std::string>> words,
-                        int64_t max_length);
+                        int64_t max_length,
+                        bool count_lost = false);
 
 /// Encodes texts as windows, in parallel: see Tokenizer::encode_windows(). No targets.
 TokenizedTexts tokenize_windows(const Tokenizer& tokenizer,
