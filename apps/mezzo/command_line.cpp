@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -95,30 +96,22 @@ void give_empty_values(std::vector<std::string>& arguments) {
   arguments = std::move(apart);
 }
 
-/// CLI11 would add up the values of a flag that takes several and is given twice; of all others the last counts.
-void drop_repeated(std::vector<std::string>& arguments, const CLI::App& command) {
-  std::vector<std::string> kept;
-  std::vector<std::string> seen;
-  std::vector<std::string> values;  // behind the flag, from the end
-  for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument) {
-    if (!argument->starts_with("--")) {
-      values.push_back(*argument);
-      continue;
+/// A flag that takes several values stands there once, with one at least: of any other flag the last place counts, and
+/// here that would drop files without a word. (CLI11 takes the next flag for a value.)
+void check_lists(const std::vector<std::string>& arguments, const CLI::App& command) {
+  std::set<std::string> seen;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string flag = arguments[i].substr(0, arguments[i].find('='));
+    const CLI::Option* option = flag.starts_with("--") ? command.get_option_no_throw(flag) : nullptr;
+    if (option == nullptr || option->get_expected_max() <= 1) continue;
+    if (!seen.insert(flag).second) {
+      throw UsageError(fmt::format("{} stands there twice; pass all of its files behind one", flag));
     }
-    const std::string flag = argument->substr(0, argument->find('='));
-    const CLI::Option* option = command.get_option_no_throw(flag);
-    const bool takes_several = option != nullptr && option->get_expected_max() > 1;
-    const bool is_repeated = takes_several && std::ranges::find(seen, flag) != seen.end();
-    if (!is_repeated) {
-      kept.insert(kept.end(), values.begin(), values.end());
-      kept.push_back(*argument);
+    const bool is_last = i + 1 == arguments.size();
+    if (flag == arguments[i] && (is_last || arguments[i + 1].starts_with("--"))) {
+      throw UsageError(fmt::format("{} needs a value", flag));
     }
-    seen.push_back(flag);
-    values.clear();
   }
-  kept.insert(kept.end(), values.begin(), values.end());
-  std::ranges::reverse(kept);
-  arguments = std::move(kept);
 }
 
 /// An empty value is mostly a variable of a script that was never set. Only a text may be empty.
@@ -192,7 +185,7 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
   expand_config_file(arguments, app);
   if (command != nullptr) {
     check_switches(*command, arguments);
-    drop_repeated(arguments, *command);
+    check_lists(arguments, *command);
   }
   give_empty_values(arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them

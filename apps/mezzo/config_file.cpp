@@ -81,6 +81,9 @@ std::vector<std::string> to_arguments(const std::string& key,
   }
   const bool takes_several = option->get_expected_max() > 1;
   if (const auto* array = value.as_array(); array != nullptr && takes_several) {
+    if (array->empty()) {
+      throw UsageError(fmt::format("{}: '{}' is an empty array; name a file, or leave it out", where, key));
+    }
     std::vector<std::string> arguments = {flag};
     for (const toml::node& element : *array) {
       if (!element.is_string()) {

@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,6 +8,7 @@
 
 #include "commands.h"
 #include "mezzo/text/models/export_onnx.h"
+#include "mezzo/text/models/pretrained.h"
 #include "model_session.h"
 
 namespace mezzo::app {
@@ -41,6 +43,9 @@ int run_export(const ExportFlags& flags) {
     std::fputs("the model reads long texts in windows; the graph is of one window, and pooling is left to its user\n",
                stderr);
   }
+  const std::string damaged = text::first_not_finite(session.model());
+  TORCH_CHECK(damaged.empty(), flags.model.model.string(), ": ", damaged,
+              " holds inf or NaN; its file is damaged, or its training diverged");
   const auto written =
       text::export_onnx(session.model(), flags.onnx, session.precision(), metadata_of(config, session.max_length()));
   std::fputs(

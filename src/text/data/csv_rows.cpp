@@ -14,6 +14,7 @@
 #include "text/io/csv_reader.h"
 #include "text/io/json_object_text.h"
 #include "text/io/utf8.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -29,7 +30,7 @@ CsvColumns csv_columns(const std::vector<std::string>& header, const std::string
   const auto find = [&](const Column& column) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, column.name);
     TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among '",
-                      replace_invalid_utf8(fmt::format("{}", fmt::join(header, "', '"))),
+                      printable(fmt::format("{}", fmt::join(header, "', '"))),
                       "'. The first line must name the columns: ", columns.text.name, " and ", columns.label.name, ".",
                       columns.advice(column, header));
     if (found == header.end()) return std::nullopt;

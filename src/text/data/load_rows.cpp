@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
+#include <string_view>
+#include <utility>
 
 #include "mezzo/text/data/dataset.h"
 #include "text/data/row_formats.h"
@@ -16,8 +18,17 @@ namespace {
 
 /// Moves to the file's text: what follows a byte order mark.
 void begin_text(TextInput& input, const std::string& file) {
-  const std::string_view mark = input.ahead(2);
+  const std::string mark(input.ahead(2));
   TORCH_CHECK_VALUE(mark != "\xFF\xFE" && mark != "\xFE\xFF", file, ": the file is UTF-16. Save it as UTF-8.");
+  using namespace std::string_view_literals;
+  for (const auto& [begin, program] : {std::pair("\xFD"
+                                                 "7zXZ\0"sv,
+                                                 "xz"),
+                                       {"BZh"sv, "bzip2"},
+                                       {"PK\x03\x04"sv, "zip"}}) {
+    TORCH_CHECK_VALUE(input.ahead(begin.size()) != begin, file, ": the file is compressed by ", program,
+                      ", which is not read. Decompress it, or compress it by gzip or zstd.");
+  }
   const bool is_gzip = mark == "\x1F\x8B";
   TORCH_CHECK_VALUE(!is_gzip && input.ahead(4) != "\x28\xB5\x2F\xFD", file, ": the file is compressed. Name it ", file,
                     is_gzip ? ".gz." : ".zst.");

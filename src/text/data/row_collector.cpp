@@ -10,6 +10,7 @@
 #include "mezzo/text/data/split_words.h"
 #include "mezzo/text/words/nearest_name.h"
 #include "text/io/utf8.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -39,7 +40,7 @@ std::string Columns::advice(const Column& missing, const std::vector<std::string
   std::ranges::copy_if(present, std::back_inserter(others), [&](const std::string& name) { return is_other(name); });
   const std::optional<std::string> found = others.size() == 1 ? others.front() : nearest_name(missing.name, others);
   if (!found) return "";
-  const std::string name = replace_invalid_utf8(*found);
+  const std::string name = printable(*found);
   return fmt::format(" Rename '{0}' to '{1}', or pass {2} '{0}'.", name, missing.name, missing.flag);
 }
 

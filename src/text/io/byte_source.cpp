@@ -89,6 +89,10 @@ class GzipBytes : public ByteSource {
   size_t read(std::span<char> bytes) override {
     while (true) {
       const std::string_view compressed = input_.ahead();
+      if (!in_part_ && !is_first_ && compressed.starts_with('\0')) {  // tapes and disks fill blocks so
+        input_.take(std::min(compressed.find_first_not_of('\0'), compressed.size()));
+        continue;
+      }
       if (compressed.empty()) {
         if (in_part_ || is_first_) fail_damaged(input_.file(), "the gzip data ends in the middle");
         return 0;
@@ -139,6 +143,12 @@ class ZstdBytes : public ByteSource {
       is_first_ = false;
       const size_t left = ZSTD_decompressStream(stream_.get(), &out, &in);
       input_.take(in.pos);
+      if (ZSTD_isError(left) != 0 &&
+          std::string_view(ZSTD_getErrorName(left)).find("too much memory") != std::string_view::npos) {
+        TORCH_CHECK_VALUE(false, input_.file(),
+                          ": was compressed with a window of more than 128 MiB, which takes as much memory to read. "
+                          "Compress it again without zstd's --long.");
+      }
       if (ZSTD_isError(left) != 0) {
         fail_damaged(input_.file(), std::string("is no zstd data, or damaged: ") + ZSTD_getErrorName(left));
       }

@@ -70,6 +70,23 @@ void remove_files_named(const fs::path& folder, std::string_view beginning) {
   fs::remove(folder, ignored);
 }
 
+/// Which is of the model that was the best before. A link goes, and not what it points to.
+void remove_adapter(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::is_symlink(folder, ignored)) {
+    fs::remove(folder);
+    return;
+  }
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const bool is_left =
+        is_leftover_of("adapter_model.safetensors", entry) || is_leftover_of("adapter_config.json", entry);
+    if (is_left || entry.path().filename().string().starts_with("adapter_")) {
+      fs::remove(entry.path());
+    }
+  }
+  fs::remove(folder, ignored);
+}
+
 /// Whether `checkpoint` is one of the run's own folder.
 bool lies_in_output(const TrainConfig& config, const fs::path& checkpoint) {
   std::error_code none;
@@ -96,6 +113,7 @@ RunFolder::RunFolder(const TrainConfig& config) : config_(config) {
 
 void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps) {
   replaces_ = begins_again_ = false;
+  goes_on_ = resumed.has_value();
   checkpoint_format::list(config_.output / "checkpoints");  // that it cannot be read must not show half-way
   if (!resumed) {
     run_ = make_name();
@@ -221,11 +239,13 @@ void RunFolder::clear() {
       fs::remove(config_.output / name);
     }
     remove_files_named(config_.output / "tensorboard", "events.out.tfevents.");
-    remove_files_named(config_.output / kAdapterFolder, "adapter_");
     remove_checkpoints(config_.output / "checkpoints");
   }
   if (!left_behind_.empty()) {  // before the records of those steps go
     set_checkpoints_aside(config_.output / "checkpoints", left_behind_.back() - 1);
+  }
+  if (replaces_ || goes_on_) {
+    remove_adapter(config_.output / kAdapterFolder);
   }
   for (const auto& entry : fs::directory_iterator(config_.output)) {
     if (is_leftover(entry.path())) {

@@ -53,7 +53,8 @@ class RunFolder {
   const TrainConfig& config_;
   std::optional<RunLock> lock_;
   std::string run_;
-  bool replaces_ = false;      // another run
+  bool replaces_ = false;  // another run
+  bool goes_on_ = false;
   bool begins_again_ = false;  // one that ended before its first checkpoint
   std::vector<int64_t> left_behind_;
   std::filesystem::path kept_;

@@ -7,14 +7,18 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/records/run_records.h"
+#include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/train/trainer.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/json_file.h"
 #include "text/run/run_identity.h"
 #include "text/setup/ranks.h"
+#include "text/setup/run_files.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
 
@@ -23,6 +27,53 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
+
+constexpr const char* kSummary = "folds.json";
+
+std::map<std::string, std::string> settings_of(const TrainConfig& config) {
+  const auto settings = config.settings();
+  return {settings.begin(), settings.end()};
+}
+
+TrainConfig config_of(const TrainConfig& config, int64_t fold) {
+  TrainConfig of_fold = config;
+  of_fold.fold = fold;
+  of_fold.output = config.output / fmt::format("fold-{}", fold);
+  return of_fold;
+}
+
+/// All folds may be trained before the first is.
+void check_folders(const TrainConfig& config) {
+  for (int64_t fold = 1; fold <= config.folds; ++fold) {
+    const TrainConfig of_fold = config_of(config, fold);
+    of_fold.validate();
+    TORCH_CHECK_VALUE(!fs::exists(of_fold.output) || fs::is_directory(of_fold.output), "--output ",
+                      of_fold.output.string(), ": is a file, not a folder");
+    const bool may_hold_a_run = config.overwrite || config.resume == "auto";
+    for (const char* name : kRunFiles) {
+      const bool is_there = fs::exists(of_fold.output / name), is_run = fs::exists(of_fold.output / "run.json");
+      TORCH_CHECK_VALUE(!is_there || (is_run && may_hold_a_run), "--output ", of_fold.output.string(), ": holds ",
+                        is_run
+                            ? "a run already; pass another folder, --resume auto to go on with what has not finished, "
+                              "or --overwrite"
+                            : fmt::format("{}, and no run.json that says that a run of mezzo wrote it; pass another "
+                                          "folder",
+                                          name));
+    }
+  }
+  const fs::path summary = config.output / kSummary;
+  TORCH_CHECK_VALUE(!fs::exists(summary) || fs::is_regular_file(summary), summary.string(),
+                    ": is no file, so that it cannot be replaced; pass another --output");
+}
+
+/// What an earlier cross-validation came to says nothing of the one that begins.
+void remove_summary(const TrainConfig& config) {
+  std::error_code none;
+  fs::remove(config.output / kSummary);
+  for (const auto& entry : fs::directory_iterator(config.output, none)) {
+    if (is_leftover_of(kSummary, entry.path())) fs::remove(entry.path());
+  }
+}
 
 /// Whether the fold has been trained to its end, as it is to be trained now.
 /// @throws c10::ValueError  where it was trained otherwise: nothing is to be said of folds that do not belong together.
@@ -40,17 +91,23 @@ bool has_finished(TrainConfig config, const Ranks& ranks) {
     config.batch_size = std::stoll(size->second);  // as many as fitted the memory then
   }
   const RunSetup setup = set_up_run(config);
-  const std::string difference = describe_difference(was, identity_of(config, setup, ranks));
+  std::string difference = describe_difference(was, identity_of(config, setup, ranks));
+  const std::string test = settings_of(config).at("test");
+  const std::string was_test = json.at("settings").value("test", "");
+  if (difference.empty() && was_test != test) {
+    difference = fmt::format("test was '{}', is now '{}'", was_test, test);
+  }
   TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
                     "; resume with the same settings and data, or start afresh in another --output");
   const auto texts = static_cast<int64_t>(setup.train.ids.size());
   return plan_run(config, texts, ranks).total_steps <= json.value("total_steps", int64_t{0});
 }
 
-FoldScores scores_of(const fs::path& output) {
+FoldScores scores_of(const fs::path& output, const std::string& split) {
   const auto evals = read_run_records(output / "metrics.jsonl").evals;
-  TORCH_CHECK_VALUE(!evals.empty() && evals.back().is_final, (output / "metrics.jsonl").string(),
-                    ": has no final evaluation, though the run has finished; train it anew with --overwrite");
+  TORCH_CHECK_VALUE(!evals.empty() && evals.back().is_final && evals.back().split == split,
+                    (output / "metrics.jsonl").string(), ": has no final evaluation on ", split,
+                    ", though the run has finished; evaluate all folds with the same --test");
   FoldScores scores;
   scores.values.emplace_back("loss", evals.back().loss);
   scores.values.insert(scores.values.end(), evals.back().metrics.begin(), evals.back().metrics.end());
@@ -107,27 +164,36 @@ FoldsResult train_folds(const TrainConfig& config,
                         distributed::ProcessGroup* group) {
   config.validate();
   const Ranks ranks(group);
+  ranks.all_or_none([&] {
+    if (ranks.is_main()) check_folders(config);
+  });
+  const std::string split = config.test.empty() ? "dev" : "test";
+  bool is_heard = true;  // whether anybody reads stdout
   FoldsResult result;
   for (int64_t fold = 1; fold <= config.folds; ++fold) {
-    TrainConfig of_fold = config;
-    of_fold.fold = fold;
-    of_fold.output = config.output / fmt::format("fold-{}", fold);
+    const TrainConfig of_fold = config_of(config, fold);
     bool is_done = false;
     ranks.all_or_none([&] {
       is_done = ranks.is_main() && config.resume == "auto" && !config.overwrite && has_finished(of_fold, ranks);
+      if (ranks.is_main() && !is_done) remove_summary(config);
     });
     if (!ranks.any(is_done)) {
       if (ranks.is_main() && !config.quiet) {
         std::fputs(fmt::format("fold {} of {}\n", fold, config.folds).c_str(), stderr);
       }
-      const TrainResult trained = train(of_fold, stop_requested, group);
+      TrainResult trained{.finished = true, .evaluation = std::nullopt};
+      try {
+        trained = train(of_fold, stop_requested, group);
+      } catch (const OutputClosed&) {  // once all is done
+        is_heard = false;
+      }
       result.saves_failed = result.saves_failed || trained.saves_failed;
       if (!trained.finished) {
         return result;
       }
     }
     ranks.all_or_none([&] {
-      if (ranks.is_main()) result.folds.push_back(scores_of(of_fold.output));
+      if (ranks.is_main()) result.folds.push_back(scores_of(of_fold.output, split));
     });
   }
   result.finished = true;
@@ -135,11 +201,16 @@ FoldsResult train_folds(const TrainConfig& config,
     if (ranks.is_main()) {
       Json folds = Json::array();
       for (const FoldScores& scores : result.folds) folds.push_back(to_json(scores));
-      const Json json = {
-          {"folds", folds}, {"mean", to_json(result.mean())}, {"std", to_json(result.standard_deviation())}};
-      write_file_atomically(config.output / "folds.json", json.dump(2) + "\n");
+      const Json json = {{"split", split},
+                         {"folds", folds},
+                         {"mean", to_json(result.mean())},
+                         {"std", to_json(result.standard_deviation())}};
+      write_file_atomically(config.output / kSummary, json.dump(2) + "\n");
     }
   });
+  if (!is_heard) {
+    throw OutputClosed();
+  }
   return result;
 }
 

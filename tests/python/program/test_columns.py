@@ -2,8 +2,10 @@
 import csv
 import gzip
 import json
+import subprocess
 
 import pytest
+from support import PROGRAM
 from tiny_runs import flags, losses_of, model_of, run, trained, write_data
 
 COLUMNS = ["--text-column", "question one", "--pair-column", "q2", "--label-column", "is_duplicate"]
@@ -83,6 +85,20 @@ def test_several_files_are_one(folders, tmp_path):
     (tmp_path / "run.toml").write_text('train = ["a.jsonl", 3]\n')
     done = run([*given[:at], *given[at + 2:], "--config", tmp_path / "run.toml"])
     assert done.returncode == 2 and "run.toml:1: 'train' must be a string or an array of strings" in done.stderr
+
+
+@pytest.mark.parametrize("command, more", [("train", []), ("eval", ["--data"]), ("predict", ["--data"])])
+def test_files_are_named_once(command, more, folders, tmp_path):
+    plain, _ = folders
+    flag = more[0] if more else "--train"
+    base = [PROGRAM, command, "--model", plain, *([] if more else ["--output", tmp_path / "out"])]
+    for given, message in [([flag, plain / "dev.jsonl", flag, plain / "train.jsonl"], f"{flag} stands there twice; pass all of its files behind one"),
+                           ([flag, "--threads", 1], f"{flag} needs a value"), ([flag], f"{flag} needs a value")]:
+        done = subprocess.run(list(map(str, [*base, *given])), capture_output=True, text=True)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    (tmp_path / "run.toml").write_text("train = []\n")
+    done = run(["train", "--config", tmp_path / "run.toml"])
+    assert done.returncode == 2 and "run.toml:1: 'train' is an empty array" in done.stderr
 
 
 def test_texts_may_be_in_the_column_of_labels_where_none_are_read(folders):

@@ -16,7 +16,7 @@ import torch
 from families import FAMILIES
 from ranks import environment, free_port
 from safetensors.torch import load_file
-from support import MINILM, PROGRAM, mezzo, random_bert, records
+from support import MINILM, PROGRAM, last_counts, mezzo, random_bert, records
 from transformers import AutoTokenizer
 
 TEXTS, STEPS, LIMIT = 300, 20, 120  # the last: seconds after which a hang is one
@@ -315,10 +315,10 @@ def test_ranks_that_differ_are_found_at_start(data, tmp_path):
     for other, message in [(["--seed", 8], "seed differs between ranks: '123' on rank 0, '8' on rank 1"),
                            (["--train", tmp_path / "other.json"], "training data as tokens differs between ranks"),
                            (["--learning-rate", 1e-4], "learning-rate differs between ranks: '0.001' on rank 0, '0.0001' on rank 1")]:
-        for status, last in Started([base, [*base, *other]]).ends():
+        for status, last in Started([base, last_counts([*base, *other])]).ends():
             assert status == 1 and message in last, last
     (tmp_path / "gloomy.json").write_text("[")  # no word of it makes this an error of Gloo's
-    (status, first), (_, second) = Started([base, [*base, "--train", tmp_path / "gloomy.json"]]).ends()
+    (status, first), (_, second) = Started([base, last_counts([*base, "--train", tmp_path / "gloomy.json"])]).ends()
     assert status == 1 and "rank 1 failed: " in first and "gloomy.json" in first and "gloomy.json" in second
     assert not (tmp_path / "out").exists(), "nothing written"
 

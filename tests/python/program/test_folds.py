@@ -1,10 +1,12 @@
 """`--folds`: a model for each part of the training texts, and what all of them come to."""
 import json
 import shutil
+import signal
+import subprocess
 
 import numpy
 import pytest
-from support import mezzo, records
+from support import PROGRAM, mezzo, records
 from tiny_runs import flags, model_of, run, trained, write_data, write_rows
 
 
@@ -66,7 +68,7 @@ def test_goes_on_with_the_folds_that_have_not_finished(data, whole, tmp_path):
     shutil.rmtree(output / "fold-3")
     before = (output / "fold-1/run.json").stat().st_mtime_ns
     (output / "folds.json").unlink()
-    assert "holds a finished run already" in run(fold_flags(data, output, "--folds", 3)).stderr
+    assert "fold-1: holds a run already" in run(fold_flags(data, output, "--folds", 3)).stderr
     done = trained(fold_flags(data, output, "--folds", 3, "--resume", "auto"))
     assert "fold 3 of 3" in done.stderr and "fold 2 of 3" not in done.stderr
     assert (output / "fold-1/run.json").stat().st_mtime_ns == before
@@ -84,6 +86,33 @@ def test_folds_of_other_data_do_not_belong_together(data, whole, tmp_path):
     given = [tmp_path / "train.jsonl" if flag == str(data / "train.jsonl") else flag for flag in fold_flags(data, output, "--folds", 3, "--resume", "auto")]
     done = run(given)
     assert done.returncode == 1 and "fold-1 holds another run: " in done.stderr and not (output / "fold-3").exists()
+
+
+def test_folds_are_scored_on_the_same_texts(data, whole, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(whole[0], output)
+    shutil.rmtree(output / "fold-3")
+    done = run(fold_flags(data, output, "--folds", 3, "--resume", "auto", "--test", data / "dev.jsonl"))
+    assert done.returncode == 1 and "test was '', is now '" in done.stderr and not (output / "fold-3").exists()
+    trained(fold_flags(data, tmp_path / "tested", "--folds", 2, "--test", data / "dev.jsonl"))
+    assert json.loads((tmp_path / "tested/folds.json").read_text())["split"] == "test"
+
+
+def test_all_folders_are_checked_before_the_first_fold(data, whole, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(whole[0], output)
+    shutil.rmtree(output / "fold-1")
+    for prepare in lambda: None, lambda: [shutil.rmtree(output / "fold-2"), (output / "fold-2").write_text("")]:
+        prepare()
+        done = run(fold_flags(data, output, "--folds", 3))
+        assert done.returncode == 1 and "fold-2: " in done.stderr and not (output / "fold-1").exists()
+
+
+def test_folds_end_though_nobody_reads_stdout(data, tmp_path):
+    arguments = list(map(str, [PROGRAM, *fold_flags(data, tmp_path / "out", "--folds", 3)]))
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process.stdout.close()
+    assert process.wait(timeout=300) == -signal.SIGPIPE and (tmp_path / "out/folds.json").exists()
 
 
 def test_a_batch_size_that_was_chosen_stays(data, tmp_path):

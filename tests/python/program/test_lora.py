@@ -92,6 +92,22 @@ def test_resumes_to_the_bit_and_keeps_the_best(way, folders, texts, tmp_path):  
     torch.testing.assert_close(adapted, merged, rtol=0, atol=2e-5)
 
 
+def test_an_adapter_is_of_the_model_beside_it(folders, texts, tmp_path):  # noqa: F811
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "adapter_config.json").write_text("precious")
+    more = [*LORA, "--precision", "fp32", "--save-every", 4]
+    train(folders["bert"], texts, tmp_path / "out", *more, "--max-steps", 4)
+    adapter = tmp_path / "out/adapter"
+    (adapter / ".adapter_model.safetensors.123.1.tmp").write_text("")
+    train(folders["bert"], texts, tmp_path / "out", *more, "--max-steps", 8, "--resume", "auto")
+    assert sorted(path.name for path in adapter.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    shutil.rmtree(adapter)
+    adapter.symlink_to(foreign)
+    train(folders["bert"], texts, tmp_path / "out", "--precision", "fp32", "--max-steps", 2)
+    assert not adapter.exists() and (foreign / "adapter_config.json").read_text() == "precious"
+
+
 @pytest.mark.parametrize("more", [[], ["--zero-stage", 1]], ids=["whole", "sharded"])
 def test_two_ranks(more, folders, texts, tmp_path):  # noqa: F811
     given = ["train", "--model", folders["bert"], "--train", texts[0], "--dev-ratio", 0, "--max-length", 24, "--eval-every", 0, "--precision", "fp32",

@@ -508,10 +508,10 @@ def test_a_finished_run_is_extended_as_if_it_had_been_planned_so(schedule, eval_
 def test_a_run_is_extended_only_where_its_schedule_does_not_know_its_end(data, tmp_path):
     more = ["--save-every", 4, "--schedule", "linear"]
     trained(flags(data, tmp_path / "out", "--max-steps", 8, *more))
-    assert "max-steps was '8', is now '12'" in refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
+    assert "max-steps was '8', is now '12', and the schedule's learning rates go by it" in refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
     more = ["--save-every", 4, "--schedule", "constant", "--warmup-ratio", 0.5]
     trained(flags(data, tmp_path / "warm", "--max-steps", 8, *more))
-    assert "max-steps was '8', is now '12'" in refused(flags(data, tmp_path / "warm", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "warm")
+    assert "max-steps was '8', is now '12', and the schedule's learning rates go by it" in refused(flags(data, tmp_path / "warm", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "warm")
 
 
 def test_a_finished_run_without_more_steps_or_checkpoints_says_so(data, tmp_path):

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from support import MINILM, PROGRAM, mezzo, random_bert, records
+from support import MINILM, PROGRAM, last_counts, mezzo, random_bert, records
 
 LIMIT = 120  # seconds after which a hang is one
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
@@ -73,8 +73,10 @@ def test_a_signal_ends_set_up_at_once_and_nothing_is_written(small, tmp_path, se
         os.mkfifo(path)
     arguments = train(small, tmp_path / "out")
     if ranks == 1:
-        process = start([*arguments, "--train", texts[0]])
+        process = start(last_counts([*arguments, "--train", texts[0]]))
     else:
+        at = arguments.index("--train")
+        del arguments[at:at + 2]
         script = f'exec "{PROGRAM}" "$@" --train {tmp_path}/$RANK.jsonl'
         process = subprocess.Popen([os.environ["MEZZO_LAUNCH_PROGRAM"], f"nproc={ranks}", "grace_seconds=1000", "--", "sh", "-c", script,
                                     "sh", *arguments], stderr=subprocess.PIPE, text=True)

@@ -6,7 +6,7 @@ import random
 import subprocess
 from pathlib import Path
 
-from support import PROGRAM, records
+from support import PROGRAM, last_counts, records
 
 WORDS = "goal team law vote rain storm".split()
 LABELS = ["sport", "politics", "weather"]
@@ -43,7 +43,7 @@ def flags(data, output, *more):
 
 
 def run(arguments, **variables):
-    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=300,
+    return subprocess.run([PROGRAM, *last_counts(arguments)], capture_output=True, text=True, timeout=300,
                           env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
 
 

@@ -1,8 +1,10 @@
 """mezzo's readers of data files against Python's json and csv modules, and its split against torch.randperm."""
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import random
 import re
@@ -276,6 +278,21 @@ def test_refuses_compressed_data_that_is_cut_or_altered(ending, tmp_path):
             assert load(tmp_path / f"a.jsonl{ending}", bytes(altered))[0] == expected  # as of a time stamp
         except ValueError as error:
             assert f"a.jsonl{ending}" in str(error)
+
+
+LONG_WINDOW = b"\x28\xb5\x2f\xfd" + bytes([0, (31 - 10) << 3]) + b"\x01\0\0"  # a frame whose header asks for 2 GiB
+
+
+def test_says_what_cannot_be_decompressed(tmp_path):
+    for program, compress in {"xz": lzma.compress, "bzip2": bz2.compress, "zip": lambda data: b"PK\3\4" + data}.items():
+        with pytest.raises(ValueError, match=rf"a\.csv: the file is compressed by {program}, which is not read\."):
+            load(tmp_path / "a.csv", compress(b"text,label\na,1\n"))
+    with pytest.raises(ValueError, match=r"a\.jsonl\.zst: was compressed with a window of more than 128 MiB"):
+        load(tmp_path / "a.jsonl.zst", LONG_WINDOW)
+    rows = [("a", 1)]
+    assert load(tmp_path / "a.jsonl.gz", gzip.compress(b'["a", 1]\n') + b"\0" * 70000)[0] == rows
+    with pytest.raises(ValueError, match="is no gzip data, or damaged"):
+        load(tmp_path / "a.jsonl.gz", gzip.compress(b'["a", 1]\n') + b"\0" * 10 + b"junk that is no gzip")
 
 
 def test_says_that_a_file_is_compressed(tmp_path):

@@ -30,7 +30,8 @@ struct FoldsResult {
 };
 
 /// Cross-validation: trains the model of each of `config.folds`, as train() does, into OUTPUT/fold-1, -2, …, and writes
-/// OUTPUT/folds.json. With `config.resume` "auto" folds that have finished are not trained again.
+/// OUTPUT/folds.json, of the scores on dev or, where there is one, on test. With `config.resume` "auto" folds that have
+/// finished are not trained again.
 /// @param config  with `fold` 0. Parameters, ranks and errors as of train().
 /// @throws c10::ValueError  also for a fold that has finished with other settings.
 FoldsResult train_folds(const TrainConfig& config,
