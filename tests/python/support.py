@@ -27,9 +27,10 @@ def last_counts(arguments):
             groups.append([argument])
         else:
             groups[-1].append(argument)
-    last = {group[0]: i for i, group in enumerate(groups)}
+    flags = [group[0].split("=")[0] for group in groups]
+    last = {flag: i for i, flag in enumerate(flags)}
     lists = ("--train", "--dev", "--test", "--data")
-    return [argument for i, group in enumerate(groups) if group[0] not in lists or last[group[0]] == i for argument in group]
+    return [argument for i, group in enumerate(groups) if flags[i] not in lists or last[flags[i]] == i for argument in group]
 
 
 def mezzo(*arguments, stdin=None, check=True):

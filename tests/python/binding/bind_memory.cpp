@@ -59,6 +59,8 @@ TrainConfig to_config(const py::dict& settings) {
     if (settings.contains(name)) {
       if constexpr (std::is_same_v<Field, std::filesystem::path>) {
         field = settings[name.c_str()].template cast<std::string>();
+      } else if constexpr (std::is_same_v<Field, std::vector<std::filesystem::path>>) {
+        field = {settings[name.c_str()].template cast<std::string>()};
       } else {
         field = settings[name.c_str()].template cast<Field>();
       }

@@ -60,8 +60,8 @@ def test_bfloat16_stays_within_the_spread_of_pytorchs_own(name, folders, texts, 
     theirs = [reference_losses(folders[name], texts[1], dtype=torch.bfloat16, lr=1e-3, attention=a)[0]
               for a in FAMILIES[name].attentions]
     spread = max(root_mean_square_difference(exact, curve) for curve in theirs)
-    # Draws of one spread; 1.5 for the luck of the draw, as in test_training.
-    assert 0 < root_mean_square_difference(losses, exact) <= 1.5 * spread
+    # Draws of one spread, and the luck of the draw: over seeds the ratio goes from 0.2 to 1.6, here as there.
+    assert 0 < root_mean_square_difference(losses, exact) <= 2 * spread
 
 
 @EVERY

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoMod
 
 EVERY = pytest.mark.parametrize("name", FAMILIES)
 # Real widths and positions, few layers and words.
-WIDE = dict(vocab_size=500, hidden_size=768, num_hidden_layers=4, num_attention_heads=12, intermediate_size=3072,
+WIDE = dict(vocab_size=500, hidden_size=768, num_hidden_layers=2, num_attention_heads=12, intermediate_size=3072,
             max_position_embeddings=514, initializer_range=0.03)
 
 
@@ -79,7 +79,7 @@ def test_logits_are_those_of_transformers_up_to_the_longest_text(name, batching,
 @pytest.mark.parametrize("name", ["roberta", "distilbert", "electra", "deberta-v3"])
 def test_logits_at_real_widths_are_those_of_transformers(name, models):
     model, folder = models(name, **WIDE, **(dict(position_buckets=256) if name == "deberta-v3" else {}))
-    ids = mixed_ids(lengths_of(model, 6), vocab_size=model.config.vocab_size)
+    ids = mixed_ids(lengths_of(model, 3), vocab_size=model.config.vocab_size)
     with torch.no_grad():
         expected = model(**inputs_of(name, model, ids)).logits
     torch.testing.assert_close(_mezzo.Model(str(folder)).predict(ids), expected, rtol=0, atol=1e-5)
