@@ -541,6 +541,14 @@ def rank_of(launcher):
                                              if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1] == "train"])[0])
 
 
+def steps_in(output):
+    """How many are recorded; none while the run before is being cleared away."""
+    try:
+        return (output / "metrics.jsonl").read_text().count('"event":"step"')
+    except FileNotFoundError:
+        return 0
+
+
 @pytest.mark.parametrize("how", ["flags", "file"])
 def test_training_goes_on_from_its_last_checkpoint_when_it_is_killed(small, whole, tmp_path, how):
     cut = tmp_path / "cut"
@@ -550,7 +558,7 @@ def test_training_goes_on_from_its_last_checkpoint_when_it_is_killed(small, whol
     more = ["--overwrite"] if how == "flags" else ["--config", tmp_path / "run.toml"]
     process = subprocess.Popen([PROGRAM, "launch", "--nproc", "1", "--max-restarts", "1", "--", *map(str, train(small, cut, *more))],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until("the run gets on", lambda: (cut / "metrics.jsonl").exists() and (cut / "metrics.jsonl").read_text().count('"event":"step"') > 70)
+    wait_until("the run gets on", lambda: steps_in(cut) > 70)
     rank = rank_of(process)
     os.kill(rank, signal.SIGKILL)
     _, stderr = finish(process)
@@ -582,7 +590,7 @@ def test_a_run_that_went_back_and_is_killed_goes_on_from_what_it_saved_since(sma
 def test_ctrl_c_saves_a_checkpoint_and_resume_stays_as_given(small, tmp_path):
     process = subprocess.Popen([PROGRAM, "launch", "--nproc", "1", "--max-restarts", "1", "--", *map(str, train(small, tmp_path / "out", "--max-steps", 100000))],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until("the run gets on", lambda: (tmp_path / "out/metrics.jsonl").exists() and (tmp_path / "out/metrics.jsonl").read_text().count('"event":"step"') > 5)
+    wait_until("the run gets on", lambda: steps_in(tmp_path / "out") > 5)
     process.send_signal(signal.SIGINT)
     _, stderr = finish(process)
     assert process.returncode == 130
