@@ -1,6 +1,7 @@
 #include "text/train/weight_average.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
