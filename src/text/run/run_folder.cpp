@@ -78,10 +78,8 @@ void remove_adapter(const fs::path& folder) {
     return;
   }
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const bool is_left =
-        is_leftover_of("adapter_model.safetensors", entry) || is_leftover_of("adapter_config.json", entry);
-    if (is_left || entry.path().filename().string().starts_with("adapter_")) {
-      fs::remove(entry.path());
+    for (const char* name : {"adapter_model.safetensors", "adapter_config.json"}) {
+      if (entry.path().filename() == name || is_leftover_of(name, entry)) fs::remove(entry.path());
     }
   }
   fs::remove(folder, ignored);
@@ -244,7 +242,7 @@ void RunFolder::clear() {
   if (!left_behind_.empty()) {  // before the records of those steps go
     set_checkpoints_aside(config_.output / "checkpoints", left_behind_.back() - 1);
   }
-  if (replaces_ || goes_on_) {
+  if (replaces_ || (goes_on_ && config_.lora > 0)) {
     remove_adapter(config_.output / kAdapterFolder);
   }
   for (const auto& entry : fs::directory_iterator(config_.output)) {

@@ -19,7 +19,7 @@ class RunFolder {
   explicit RunFolder(const TrainConfig& config);
 
   /// Checks that the run may begin there, or go on from `resumed`. Changes nothing.
-  /// @param total_steps  a finished run goes on where these are more than it has taken.
+  /// @param total_steps  a finished run goes on where these are more than it was planned with.
   /// @throws c10::ValueError  that says what lies there.
   void check(const std::optional<Checkpoint>& resumed, const RunIdentity& identity, int64_t total_steps);
 
@@ -53,8 +53,8 @@ class RunFolder {
   const TrainConfig& config_;
   std::optional<RunLock> lock_;
   std::string run_;
-  bool replaces_ = false;  // another run
-  bool goes_on_ = false;
+  bool replaces_ = false;      // another run
+  bool goes_on_ = false;       // from a checkpoint
   bool begins_again_ = false;  // one that ended before its first checkpoint
   std::vector<int64_t> left_behind_;
   std::filesystem::path kept_;

@@ -8,7 +8,7 @@ namespace mezzo::text {
 inline constexpr std::array kRunFiles = {"metrics.jsonl",  "model.safetensors",     "config.json", "vocab.txt",
                                          "tokenizer.json", "tokenizer_config.json", "report.html"};
 
-/// Where a run with --lora leaves its adapter, in files of names that begin with "adapter_".
+/// Where a run with --lora leaves its adapter.
 inline constexpr const char* kAdapterFolder = "adapter";
 
 }  // namespace mezzo::text

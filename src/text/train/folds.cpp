@@ -44,14 +44,17 @@ TrainConfig config_of(const TrainConfig& config, int64_t fold) {
 
 /// All folds may be trained before the first is.
 void check_folders(const TrainConfig& config) {
+  bool has_run = false;
   for (int64_t fold = 1; fold <= config.folds; ++fold) {
     const TrainConfig of_fold = config_of(config, fold);
     of_fold.validate();
     TORCH_CHECK_VALUE(!fs::exists(of_fold.output) || fs::is_directory(of_fold.output), "--output ",
                       of_fold.output.string(), ": is a file, not a folder");
     const bool may_hold_a_run = config.overwrite || config.resume == "auto";
+    const bool is_run = fs::exists(of_fold.output / "run.json");
+    has_run = has_run || is_run;
     for (const char* name : kRunFiles) {
-      const bool is_there = fs::exists(of_fold.output / name), is_run = fs::exists(of_fold.output / "run.json");
+      const bool is_there = fs::exists(of_fold.output / name);
       TORCH_CHECK_VALUE(!is_there || (is_run && may_hold_a_run), "--output ", of_fold.output.string(), ": holds ",
                         is_run
                             ? "a run already; pass another folder, --resume auto to go on with what has not finished, "
@@ -62,8 +65,8 @@ void check_folders(const TrainConfig& config) {
     }
   }
   const fs::path summary = config.output / kSummary;
-  TORCH_CHECK_VALUE(!fs::exists(summary) || fs::is_regular_file(summary), summary.string(),
-                    ": is no file, so that it cannot be replaced; pass another --output");
+  TORCH_CHECK_VALUE(!fs::exists(summary) || (fs::is_regular_file(summary) && has_run), summary.string(),
+                    ": is not of a cross-validation of mezzo's, which would lie beside it; pass another --output");
 }
 
 /// What an earlier cross-validation came to says nothing of the one that begins.

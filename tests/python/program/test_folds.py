@@ -108,6 +108,14 @@ def test_all_folders_are_checked_before_the_first_fold(data, whole, tmp_path):
         assert done.returncode == 1 and "fold-2: " in done.stderr and not (output / "fold-1").exists()
 
 
+def test_a_file_of_that_name_that_is_not_mezzos_stays(data, tmp_path):
+    (tmp_path / "folds.json").write_text("mine")
+    for more in [], ["--overwrite"], ["--resume", "auto"]:
+        done = run(fold_flags(data, tmp_path, "--folds", 3, *more))
+        assert done.returncode == 1 and "folds.json: is not of a cross-validation of mezzo's" in done.stderr
+        assert (tmp_path / "folds.json").read_text() == "mine" and not (tmp_path / "fold-1").exists()
+
+
 def test_folds_end_though_nobody_reads_stdout(data, tmp_path):
     arguments = list(map(str, [PROGRAM, *fold_flags(data, tmp_path / "out", "--folds", 3)]))
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -9,7 +9,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from support import mezzo, records
 from test_family_training import write_tokenizer
-from test_training import largest_difference, no_decay_groups, reference_losses, small, texts, train  # noqa: F401: fixtures
+from test_training import largest_difference, no_decay_groups, reference_losses, texts, train  # noqa: F401: fixtures
 from tiny_runs import run
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -1,5 +1,4 @@
 """ONNX graphs of every model family, run by onnxruntime, against transformers' models."""
-
 import _mezzo
 import onnx
 import pytest
@@ -7,7 +6,7 @@ import torch
 from families import FAMILIES
 from onnx_sessions import logits_of, session_of
 from support import mixed_ids
-from test_model_families import inputs_of, lengths_of, longest_of, models, types_of_pairs  # noqa: F401: a fixture
+from test_model_families import inputs_of, lengths_of, models, types_of_pairs  # noqa: F401: a fixture
 
 EVERY = pytest.mark.parametrize("name", FAMILIES)
 
