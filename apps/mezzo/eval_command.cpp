@@ -35,7 +35,7 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   const auto targets = task.targets(rows);
   auto [outputs, texts] = session.run({rows.texts, rows.text_pairs, rows.words});
   text::set_targets(texts, targets);
-  text::check_reads_words(texts, rows.file, session.max_length());
+  text::check_reads_words(texts, rows.places.file, session.max_length());
   session.report_cut_texts();
   const text::Evaluation evaluation = task.evaluate(outputs, texts.targets);
   if (!is_main(group)) {

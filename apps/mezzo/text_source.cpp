@@ -74,7 +74,7 @@ void LineReader::read_more() {
 
 void warn_of_invalid_utf8(const text::LabeledRows& rows) {
   if (rows.rows_with_invalid_utf8 > 0) {
-    std::fputs(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} of {} rows\n", rows.file,
+    std::fputs(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} of {} rows\n", rows.places.file,
                            rows.rows_with_invalid_utf8, rows.texts.size())
                    .c_str(),
                stderr);

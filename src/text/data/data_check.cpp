@@ -105,18 +105,18 @@ void describe_texts(const LabeledRows& rows, std::vector<std::string>& lines) {
   }
   if (empty.count > 0) {
     lines.push_back(fmt::format("{} of {} texts in {} {} empty, the first at {}", empty.count, rows.texts.size(),
-                                rows.file, empty.count == 1 ? "is" : "are", rows.place(empty.row)));
+                                rows.places.file, empty.count == 1 ? "is" : "are", rows.places.at(empty.row)));
   }
   if (again.count > 0) {
     lines.push_back(fmt::format("{} of {} texts in {} stood there before with the same label, such as {} at {}",
-                                again.count, rows.texts.size(), rows.file, rows.place(again.row),
-                                rows.place(again.earlier)));
+                                again.count, rows.texts.size(), rows.places.file, rows.places.at(again.row),
+                                rows.places.at(again.earlier)));
   }
   if (contradicting.count > 0) {
     lines.push_back(fmt::format(
         "{} of {} texts in {} stood there before with another label, such as {} ({}) at {} ({})", contradicting.count,
-        rows.texts.size(), rows.file, rows.place(contradicting.row), name_of(rows.labels[contradicting.row]),
-        rows.place(contradicting.earlier), name_of(rows.labels[contradicting.earlier])));
+        rows.texts.size(), rows.places.file, rows.places.at(contradicting.row), name_of(rows.labels[contradicting.row]),
+        rows.places.at(contradicting.earlier), name_of(rows.labels[contradicting.earlier])));
   }
 }
 
@@ -143,8 +143,8 @@ void describe_names(const LabeledRows& rows, std::vector<std::string>& lines) {
   lines.push_back(
       fmt::format("{} of {} labels in {} {} from another in white space or case alone, such as {} at {} "
                   "from {} at {}",
-                  alike, names.size(), rows.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
-                  rows.place(label.second), quoted_name(same.first), rows.place(same.second)));
+                  alike, names.size(), rows.places.file, alike == 1 ? "differs" : "differ", quoted_name(label.first),
+                  rows.places.at(label.second), quoted_name(same.first), rows.places.at(same.second)));
 }
 
 void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vector<std::string>& lines) {
@@ -158,10 +158,11 @@ void describe_integers(const LabeledRows& rows, const LabelMap& labels, std::vec
   }
   if (unnamed.count == 0) return;
   const int64_t id = std::get<int64_t>(rows.labels[unnamed.row]);
-  lines.push_back(fmt::format(
-      "{} of {} labels in {} are numbers and taken as places in the list of label names: {} "
-      "stands for {}, first at {}",
-      unnamed.count, rows.labels.size(), rows.file, id, quoted_name(labels.name(id)), rows.place(unnamed.row)));
+  lines.push_back(
+      fmt::format("{} of {} labels in {} are numbers and taken as places in the list of label names: {} "
+                  "stands for {}, first at {}",
+                  unnamed.count, rows.labels.size(), rows.places.file, id, quoted_name(labels.name(id)),
+                  rows.places.at(unnamed.row)));
 }
 
 void check_word_labels_differ(const LabeledRows& rows) {
@@ -174,8 +175,8 @@ void check_word_labels_differ(const LabeledRows& rows) {
       first = &name;
     }
   }
-  TORCH_CHECK_VALUE(first != nullptr, rows.file, ": no text has a word, so there is nothing to learn from");
-  TORCH_CHECK_VALUE(false, rows.file, ": all words have the same label, ", quoted_name(*first),
+  TORCH_CHECK_VALUE(first != nullptr, rows.places.file, ": no text has a word, so there is nothing to learn from");
+  TORCH_CHECK_VALUE(false, rows.places.file, ": all words have the same label, ", quoted_name(*first),
                     "; there must be different ones to learn from");
 }
 
@@ -183,14 +184,14 @@ void check_word_labels_differ(const LabeledRows& rows) {
 
 void check_has_text(const LabeledRows& rows) {
   const bool has_text = !std::ranges::all_of(rows.texts, is_empty) || !std::ranges::all_of(rows.text_pairs, is_empty);
-  TORCH_CHECK_VALUE(has_text, rows.file, ": all of its ", rows.texts.size(),
+  TORCH_CHECK_VALUE(has_text, rows.places.file, ": all of its ", rows.texts.size(),
                     " texts are empty, so there is nothing to learn from. Is 'text' the right column?");
 }
 
 void check_labels_differ(const LabeledRows& rows) {
   if (!rows.words.empty()) return check_word_labels_differ(rows);
   const bool one_label = std::ranges::all_of(rows.labels, [&](const RawLabel& l) { return l == rows.labels.front(); });
-  TORCH_CHECK_VALUE(!one_label, rows.file,
+  TORCH_CHECK_VALUE(!one_label, rows.places.file,
                     rows.labels.size() == 1 ? ": its only text has the label " : ": all texts have the same label, ",
                     name_of(rows.labels.front()), "; there must be different ones to learn from");
 }

@@ -39,7 +39,8 @@ void check_every_class(const LabeledRows& rows, const std::map<int64_t, size_t>&
   const auto count = static_cast<size_t>(numbers.empty() ? 0 : numbers.rbegin()->first + 1);
   if (numbers.size() == count) return;
   const auto& [largest, row] = *numbers.rbegin();
-  TORCH_CHECK_VALUE(numbers.size() + 1 < count || numbers.contains(0), rows.file, ": the labels go from 1 to ", largest,
+  TORCH_CHECK_VALUE(numbers.size() + 1 < count || numbers.contains(0), rows.places.file, ": the labels go from 1 to ",
+                    largest,
                     ", so no text has label 0, and classes are numbered from 0. Number the labels from 0, write them "
                     "as names, or pass --allow-empty-classes to train a class 0 without an example.");
   std::vector<int64_t> missing;
@@ -93,13 +94,10 @@ std::string RowPlaces::at(size_t row) const {
   return fmt::format("{}:{}", file_ids.empty() ? file : files[file_ids[row]], lines[row]);
 }
 
-std::string LabeledRows::place(size_t row) const {
-  return fmt::format("{}:{}", file_ids.empty() ? file : files[file_ids[row]], lines[row]);
-}
-
 std::string LabeledRows::where(size_t row) const {
-  const size_t first = file_ids.empty() ? 0 : std::ranges::find(file_ids, file_ids[row]) - file_ids.begin();
-  return fmt::format("{}: row {}: ", place(row), row - first + 1);
+  const auto& ids = places.file_ids;
+  const size_t first = ids.empty() ? 0 : std::ranges::find(ids, ids[row]) - ids.begin();
+  return fmt::format("{}: row {}: ", places.at(row), row - first + 1);
 }
 
 LabelMap LabelMap::from_names(std::vector<std::string> names) {
@@ -130,8 +128,8 @@ LabelMap LabelMap::from_rows(const LabeledRows& rows, bool allow_empty_classes) 
     }
   }
   if (!names.empty()) {
-    TORCH_CHECK_VALUE(names.size() <= kMaxLabels, rows.file, ": has ", names.size(), " different labels, at most ",
-                      kMaxLabels, " can be trained. Are these labels, or identifiers?");
+    TORCH_CHECK_VALUE(names.size() <= kMaxLabels, rows.places.file, ": has ", names.size(),
+                      " different labels, at most ", kMaxLabels, " can be trained. Are these labels, or identifiers?");
     return from_names({names.begin(), names.end()});
   }
   if (!allow_empty_classes) check_every_class(rows, numbers);
@@ -189,10 +187,7 @@ at::Tensor word_label_ids(const LabeledRows& rows, const LabelMap& labels, std::
 }
 
 Dataset to_dataset(LabeledRows rows, at::Tensor targets) {
-  return {std::move(rows.texts),
-          std::move(rows.text_pairs),
-          std::move(targets),
-          {std::move(rows.file), std::move(rows.lines), std::move(rows.files), std::move(rows.file_ids)},
+  return {std::move(rows.texts), std::move(rows.text_pairs), std::move(targets), std::move(rows.places),
           std::move(rows.words)};
 }
 

@@ -53,15 +53,15 @@ void append(std::vector<T>& all, std::vector<T>&& more) {
 void check_alike(const LabeledRows& first, const LabeledRows& rows) {
   const auto holds_integers = [](const LabeledRows& r) { return std::holds_alternative<int64_t>(r.labels.front()); };
   const auto holds_names = [](const LabeledRows& r) { return std::holds_alternative<std::string>(r.labels.front()); };
-  TORCH_CHECK_VALUE(rows.text_pairs.empty() == first.text_pairs.empty(), rows.file, ": has ",
-                    rows.text_pairs.empty() ? "single texts" : "pairs of texts", " where ", first.place(0), " has ",
+  TORCH_CHECK_VALUE(rows.text_pairs.empty() == first.text_pairs.empty(), rows.places.file, ": has ",
+                    rows.text_pairs.empty() ? "single texts" : "pairs of texts", " where ", first.places.at(0), " has ",
                     first.text_pairs.empty() ? "a single text" : "a pair",
                     ". Give every row of all files a text_pair, or none.");
   const bool integers_and_names =
       (holds_integers(rows) && holds_names(first)) || (holds_names(rows) && holds_integers(first));
-  TORCH_CHECK_VALUE(!integers_and_names, rows.file, ": its labels are ", holds_names(rows) ? "strings" : "integers",
-                    " where ", first.place(0), " has ", holds_names(rows) ? "an integer" : "a string",
-                    ". Use one kind of label in all files.");
+  TORCH_CHECK_VALUE(!integers_and_names, rows.places.file, ": its labels are ",
+                    holds_names(rows) ? "strings" : "integers", " where ", first.places.at(0), " has ",
+                    holds_names(rows) ? "an integer" : "a string", ". Use one kind of label in all files.");
 }
 
 /// @param rows  with at least one row, as `more` has.
@@ -71,7 +71,7 @@ void append(LabeledRows& rows, LabeledRows more) {
   append(rows.text_pairs, std::move(more.text_pairs));
   append(rows.words, std::move(more.words));
   append(rows.labels, std::move(more.labels));
-  append(rows.lines, std::move(more.lines));
+  append(rows.places.lines, std::move(more.places.lines));
   append(rows.others, std::move(more.others));
   rows.rows_with_invalid_utf8 += more.rows_with_invalid_utf8;
 }
@@ -118,18 +118,18 @@ LabeledRows load_rows(std::span<const std::filesystem::path> paths, const LoadRo
   TORCH_CHECK_VALUE(!paths.empty(), "load_rows: at least one file expected, got none.");
   LabeledRows rows = load_rows(paths.front(), options);
   if (paths.size() == 1) return rows;
-  rows.files.push_back(rows.file);
-  rows.file_ids.assign(rows.texts.size(), 0);
+  rows.places.files.push_back(rows.places.file);
+  rows.places.file_ids.assign(rows.texts.size(), 0);
   for (const auto& path : paths.subspan(1)) {
     LoadRowsOptions of_file = options;
     const auto count = static_cast<int64_t>(rows.texts.size());
     if (options.limit() > 0 && count >= options.limit()) break;
     if (options.limit() > 0) of_file.limit(options.limit() - count);
     append(rows, load_rows(path, of_file));
-    rows.file_ids.resize(rows.texts.size(), static_cast<int32_t>(rows.files.size()));
-    rows.files.push_back(path.string());
+    rows.places.file_ids.resize(rows.texts.size(), static_cast<int32_t>(rows.places.files.size()));
+    rows.places.files.push_back(path.string());
   }
-  rows.file = name_of_files(paths);
+  rows.places.file = name_of_files(paths);
   return rows;
 }
 

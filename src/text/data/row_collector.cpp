@@ -46,14 +46,14 @@ std::string Columns::advice(const Column& missing, const std::vector<std::string
 
 RowCollector::RowCollector(std::string file, const LoadRowsOptions& options)
     : options_(options), columns_(options), has_words_(options.words() || options.label_kind() == LabelKind::kWords) {
-  rows_.file = std::move(file);
+  rows_.places.file = std::move(file);
 }
 
 std::string RowCollector::where(int64_t line) const {
-  return fmt::format("{}:{}: row {}: ", rows_.file, line, size() + 1);
+  return fmt::format("{}:{}: row {}: ", rows_.places.file, line, size() + 1);
 }
 
-std::string RowCollector::between(int64_t line) const { return fmt::format("{}:{}: ", rows_.file, line); }
+std::string RowCollector::between(int64_t line) const { return fmt::format("{}:{}: ", rows_.places.file, line); }
 
 void RowCollector::add(Row row, int64_t line) {
   check_label(row.label, line);
@@ -62,7 +62,7 @@ void RowCollector::add(Row row, int64_t line) {
   rows_.texts.push_back(std::move(row.text));
   if (row.text_pair) rows_.text_pairs.push_back(std::move(*row.text_pair));
   rows_.labels.push_back(std::move(row.label));
-  rows_.lines.push_back(line);
+  rows_.places.lines.push_back(line);
   if (options_.other_columns()) rows_.others.push_back(std::move(row.others));
 }
 
@@ -83,7 +83,7 @@ void RowCollector::add_bytes(Row row, int64_t line) {
 }
 
 LabeledRows RowCollector::finish() {
-  TORCH_CHECK_VALUE(!rows_.texts.empty(), rows_.file, ": the file has no rows.");
+  TORCH_CHECK_VALUE(!rows_.texts.empty(), rows_.places.file, ": the file has no rows.");
   return std::move(rows_);
 }
 
@@ -120,7 +120,7 @@ void RowCollector::check_pair(bool is_pair, int64_t line) const {
   if (rows_.texts.empty()) return;
   const bool first_is_pair = !rows_.text_pairs.empty();
   TORCH_CHECK_VALUE(is_pair == first_is_pair, where(line), is_pair ? "the row has a" : "the row has no",
-                    " text_pair where line ", rows_.lines.front(), first_is_pair ? " has one" : " has none",
+                    " text_pair where line ", rows_.places.lines.front(), first_is_pair ? " has one" : " has none",
                     ". Give every row of a file one, or none.");
 }
 

@@ -55,7 +55,7 @@ TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
 /// Notes for what is odd about one file.
 void look_at(const LabeledRows& rows, const Task& task, std::vector<std::string>& notes) {
   if (rows.rows_with_invalid_utf8 > 0) {
-    notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {}", rows.file,
+    notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {}", rows.places.file,
                                 counted(rows.rows_with_invalid_utf8, "row")));
   }
   for (const std::string& line : task.odd_rows(rows)) {
@@ -110,9 +110,9 @@ void look_for_shared_texts(const TrainConfig& config, const Datasets& data, std:
 
 /// What a model learns of pairs says nothing about single texts, and the other way round.
 void check_same_kind(const LabeledRows& rows, bool pairs, const std::string& train) {
-  TORCH_CHECK_VALUE(rows.text_pairs.empty() != pairs, rows.file, pairs ? ": has single texts" : ": has pairs of texts",
-                    ", where the training file, ", train, ", has ", pairs ? "pairs" : "single texts",
-                    "; give both files a text_pair, or neither");
+  TORCH_CHECK_VALUE(rows.text_pairs.empty() != pairs, rows.places.file,
+                    pairs ? ": has single texts" : ": has pairs of texts", ", where the training file, ", train,
+                    ", has ", pairs ? "pairs" : "single texts", "; give both files a text_pair, or neither");
 }
 
 Datasets load_datasets(const TrainConfig& config,
@@ -124,7 +124,7 @@ Datasets load_datasets(const TrainConfig& config,
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
   Datasets data{make_task(rows, task), {}, {}, {}};
-  const auto take = [&, pairs = !rows.text_pairs.empty(), train = rows.file](LabeledRows rows_of_file) {
+  const auto take = [&, pairs = !rows.text_pairs.empty(), train = rows.places.file](LabeledRows rows_of_file) {
     check_same_kind(rows_of_file, pairs, train);
     look_at(rows_of_file, *data.task, notes);
     auto targets = data.task->targets(rows_of_file);

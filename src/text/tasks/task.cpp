@@ -74,7 +74,7 @@ LabelKind label_kind(std::string_view problem_type) {
 }
 
 std::shared_ptr<const Task> make_task(const LabeledRows& rows, const TaskOptions& options) {
-  TORCH_CHECK_VALUE(!rows.labels.empty(), rows.file, ": has no rows, so there is nothing to learn from");
+  TORCH_CHECK_VALUE(!rows.labels.empty(), rows.places.file, ": has no rows, so there is nothing to learn from");
   check_labels_differ(rows);
   const auto labels = [&] {
     return options.label_names.empty() ? LabelMap::from_rows(rows, options.allow_empty_classes)

@@ -49,7 +49,7 @@ void bind_files(py::module_& m) {
       [](const std::string& path, int64_t limit, bool has_labels) {
         const LabelKind kind = has_labels ? LabelKind::kClass : LabelKind::kNone;
         auto rows = load_rows(path, LoadRowsOptions().limit(limit).label_kind(kind));
-        return std::tuple(rows.texts, rows.labels, rows.lines);
+        return std::tuple(rows.texts, rows.labels, rows.places.lines);
       },
       py::arg("path"), py::arg("limit") = 0, py::arg("has_labels") = true);
   m.def(
@@ -59,7 +59,7 @@ void bind_files(py::module_& m) {
         const LabelKind kind = has_labels ? LabelKind::kClass : LabelKind::kNone;
         const auto rows = load_rows(files, LoadRowsOptions().limit(limit).label_kind(kind).other_columns(true));
         std::vector<std::string> places;
-        for (size_t i = 0; i < rows.texts.size(); ++i) places.push_back(rows.place(i));
+        for (size_t i = 0; i < rows.texts.size(); ++i) places.push_back(rows.places.at(i));
         return std::tuple(rows.texts, rows.labels, places, rows.others);
       },
       py::arg("paths"), py::arg("limit") = 0, py::arg("has_labels") = true);

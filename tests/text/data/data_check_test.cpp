@@ -16,11 +16,11 @@ using testing::IsEmpty;
 /// Rows of a file f, from line 2 on.
 LabeledRows rows(std::vector<std::pair<std::string, RawLabel>> pairs) {
   LabeledRows result;
-  result.file = "f";
+  result.places.file = "f";
   for (auto& [text, label] : pairs) {
     result.texts.push_back(std::move(text));
     result.labels.push_back(std::move(label));
-    result.lines.push_back(static_cast<int64_t>(result.texts.size()) + 1);
+    result.places.lines.push_back(static_cast<int64_t>(result.texts.size()) + 1);
   }
   return result;
 }

@@ -41,14 +41,14 @@ TEST_F(LoadRowsTest, ReadsJsonPairsAndObjects) {
       load("a.json", "[[\"good\\n\", 1],\n {\"id\": [1], \"label\": 0, \"text\": \"\"},\n\n[\"\\u4e2d 文\", 2]\n]\n");
   EXPECT_EQ(rows.texts, (Strings{"good\n", "", "中 文"}));
   EXPECT_EQ(rows.labels, (Labels{id(1), id(0), id(2)}));
-  EXPECT_THAT(rows.lines, ElementsAre(1, 2, 4));
+  EXPECT_THAT(rows.places.lines, ElementsAre(1, 2, 4));
 }
 
 TEST_F(LoadRowsTest, TakesQuotesForCharactersWhereToldTo) {
   const auto unquoted = LoadRowsOptions().columns({.unquoted = true});
   const auto rows = load("a.tsv", "label\ttext\n1\t\"hi\n0\tfoo\n\n1\t\"\n0\t\"a\"\"b\" c\n", unquoted);
   EXPECT_EQ(rows.texts, (Strings{"\"hi", "foo", "\"", "\"a\"\"b\" c"}));
-  EXPECT_THAT(rows.lines, ElementsAre(2, 3, 5, 6));
+  EXPECT_THAT(rows.places.lines, ElementsAre(2, 3, 5, 6));
   EXPECT_EQ(error("a.csv", "text,label\n\"a, b\",1\n", unquoted),
             "a.csv:2: row 1: 3 fields where the header names 2. A text cannot hold a comma.");
 }
@@ -84,7 +84,7 @@ TEST_F(LoadRowsTest, ReadsJsonLines) {
   const auto rows = load("a.JSONL", "\xEF\xBB\xBF[\"a\", \"joy\"]\r\n\r\n  \n{\"text\": \"b\", \"label\": \"anger\"}");
   EXPECT_EQ(rows.texts, (Strings{"a", "b"}));
   EXPECT_EQ(rows.labels, (Labels{name("joy"), name("anger")}));
-  EXPECT_THAT(rows.lines, ElementsAre(1, 4));
+  EXPECT_THAT(rows.places.lines, ElementsAre(1, 4));
 }
 
 TEST_F(LoadRowsTest, ReadsCsvWithQuotesLineBreaksAndOtherColumns) {
@@ -92,7 +92,7 @@ TEST_F(LoadRowsTest, ReadsCsvWithQuotesLineBreaksAndOtherColumns) {
       load("a.csv", "\xEF\xBB\xBFid,label,text\r\n1,0,\"a, \"\"b\"\"\r\nc\"\r\n\r\n2,1,5\" wide\r\n3,1,\r\n");
   EXPECT_EQ(rows.texts, (Strings{"a, \"b\"\r\nc", "5\" wide", ""}));
   EXPECT_EQ(rows.labels, (Labels{id(0), id(1), id(1)}));
-  EXPECT_THAT(rows.lines, ElementsAre(2, 5, 6));
+  EXPECT_THAT(rows.places.lines, ElementsAre(2, 5, 6));
 }
 
 TEST_F(LoadRowsTest, ReadsTsv) {
@@ -220,7 +220,7 @@ TEST_F(LoadRowsTest, ReadsTheSameAcrossTheEndsOfBlocks) {
               (Strings{text, "b"}));
     const auto rows = load("a.csv", "text,label\r\n\"" + std::string(length, 'x') + "é\n\"\"\",1\r\n\"b\"\"\",0\r\n");
     EXPECT_EQ(rows.texts, (Strings{text, "b\""}));
-    EXPECT_THAT(rows.lines, ElementsAre(2, 4));
+    EXPECT_THAT(rows.places.lines, ElementsAre(2, 4));
   }
 }
 
@@ -446,10 +446,10 @@ TEST_F(LoadRowsTest, NeverCrashesOnACutOffFile) {
 
 TEST(LabelMapTest, NamesIntegersAndSortsNames) {
   const auto numbers =
-      LabelMap::from_rows({.file = "", .texts = {"", "", ""}, .labels = {id(2), id(0), id(1)}, .lines = {1, 2, 3}});
+      LabelMap::from_rows({.places = {"", {1, 2, 3}}, .texts = {"", "", ""}, .labels = {id(2), id(0), id(1)}});
   EXPECT_EQ(numbers.names(), (Strings{"0", "1", "2"}));
   const auto names = LabelMap::from_rows(
-      {.file = "", .texts = {"", "", ""}, .labels = {name("é"), name("b"), name("B")}, .lines = {1, 2, 3}});
+      {.places = {"", {1, 2, 3}}, .texts = {"", "", ""}, .labels = {name("é"), name("b"), name("B")}});
   EXPECT_EQ(names.names(), (Strings{"B", "b", "é"}));
   EXPECT_EQ(names.id("b"), 1);
   EXPECT_EQ(names.id("c"), std::nullopt);
@@ -459,11 +459,11 @@ TEST(LabelMapTest, NamesIntegersAndSortsNames) {
 
 LabeledRows labelled(const Labels& labels) {
   LabeledRows rows;
-  rows.file = "f";
+  rows.places.file = "f";
   for (const RawLabel& label : labels) {
     rows.texts.push_back("text " + std::to_string(rows.texts.size()));
     rows.labels.push_back(label);
-    rows.lines.push_back(static_cast<int64_t>(rows.texts.size()) + 1);
+    rows.places.lines.push_back(static_cast<int64_t>(rows.texts.size()) + 1);
   }
   return rows;
 }
@@ -503,9 +503,8 @@ TEST(LabelMapTest, RefusesBadNames) {
             "LabelMap: at least one label name expected, got none.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", ""}); }, none), "LabelMap: a label name is empty.");
   EXPECT_EQ(value_error([] { LabelMap::from_names({"a", "a"}); }, none), "LabelMap: two labels are named 'a'.");
-  EXPECT_EQ(
-      value_error([] { LabelMap::from_rows({.file = "f", .texts = {""}, .labels = {kNone}, .lines = {7}}); }, none),
-      "f:7: row 1: the row has no label. Give it one, or remove the row.");
+  EXPECT_EQ(value_error([] { LabelMap::from_rows({.places = {"f", {7}}, .texts = {""}, .labels = {kNone}}); }, none),
+            "f:7: row 1: the row has no label. Give it one, or remove the row.");
 }
 
 std::vector<int64_t> to_vector(const at::Tensor& ids) {
@@ -515,18 +514,16 @@ std::vector<int64_t> to_vector(const at::Tensor& ids) {
 TEST(LabelIdsTest, GivesEachRowItsId) {
   const LabelMap labels = LabelMap::from_names({"sad", "1", "0"});
   const auto ids = label_ids(
-      {.file = "f", .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}, .lines = {1, 2, 3}},
-      labels);
+      {.places = {"f", {1, 2, 3}}, .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}}, labels);
   EXPECT_THAT(to_vector(ids), ElementsAre(2, 0, 1));
-  EXPECT_THAT(to_vector(label_ids({.file = "f", .texts = {"a"}, .labels = {id(1)}, .lines = {1}}, labels)),
-              ElementsAre(1));
+  EXPECT_THAT(to_vector(label_ids({.places = {"f", {1}}, .texts = {"a"}, .labels = {id(1)}}, labels)), ElementsAre(1));
 }
 
 TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   const ScratchFolder none;
   const auto error = [&](const RawLabel& label, const LabelMap& labels) {
     return value_error(
-        [&] { label_ids({.file = "f", .texts = {"", ""}, .labels = {id(0), label}, .lines = {3, 9}}, labels); }, none);
+        [&] { label_ids({.places = {"f", {3, 9}}, .texts = {"", ""}, .labels = {id(0), label}}, labels); }, none);
   };
   const LabelMap labels = LabelMap::from_names({"joy", "anger"});
   EXPECT_EQ(error(name("fear"), labels), "f:9: row 2: unknown label 'fear'. The labels are: joy, anger.");
@@ -536,9 +533,9 @@ TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
       "f:9: row 2: the label is of another kind than the task's. Read the file for this task.";
   EXPECT_EQ(error(1.5, labels), other_kind);
   EXPECT_EQ(error(Strings{"joy"}, labels), other_kind);
-  const LabeledRows mixed{.file = "f", .texts = {"", ""}, .labels = {Strings{"joy"}, name("joy")}, .lines = {3, 9}};
+  const LabeledRows mixed{.places = {"f", {3, 9}}, .texts = {"", ""}, .labels = {Strings{"joy"}, name("joy")}};
   EXPECT_EQ(value_error([&] { label_flags(mixed, labels); }, none), other_kind);
-  const LabeledRows numbers{.file = "f", .texts = {"", ""}, .labels = {name("joy"), 1.5}, .lines = {3, 9}};
+  const LabeledRows numbers{.places = {"f", {3, 9}}, .texts = {"", ""}, .labels = {name("joy"), 1.5}};
   EXPECT_EQ(value_error([&] { LabelMap::from_rows(numbers); }, none), other_kind);
   Strings many;
   for (int i = 0; i < 25; ++i) many.push_back(std::to_string(i));

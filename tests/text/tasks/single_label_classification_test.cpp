@@ -19,10 +19,10 @@ using testing::IsNan;
 
 LabeledRows rows(std::vector<RawLabel> labels) {
   LabeledRows result;
-  result.file = "f";
+  result.places.file = "f";
   for (RawLabel& label : labels) {
-    result.lines.push_back(static_cast<int64_t>(result.lines.size()) + 1);
-    result.texts.push_back("text " + std::to_string(result.lines.back()));
+    result.places.lines.push_back(static_cast<int64_t>(result.places.lines.size()) + 1);
+    result.texts.push_back("text " + std::to_string(result.places.lines.back()));
     result.labels.push_back(std::move(label));
   }
   return result;

@@ -42,14 +42,11 @@ struct RowPlaces {
 
 /// The rows of a data file, or of several. All text is valid UTF-8.
 struct LabeledRows {
-  std::string file;  ///< as of RowPlaces
+  RowPlaces places;
   std::vector<std::string> texts;
   std::vector<std::string> text_pairs = {};          ///< the second text of each row; empty where rows are single texts
   std::vector<std::vector<std::string>> words = {};  ///< of each row; empty where nobody asked for them
   std::vector<RawLabel> labels;
-  std::vector<int64_t> lines;            ///< as of RowPlaces, …
-  std::vector<std::string> files = {};   ///< … so are these …
-  std::vector<int32_t> file_ids = {};    ///< … and these
   std::vector<std::string> others = {};  ///< the other columns of each row as a JSON object, "" for none; where asked
 
   /// How many rows of a .csv, .tsv or .txt file held bytes that are not UTF-8, to be reported to
@@ -57,8 +54,6 @@ struct LabeledRows {
   /// an error.)
   int64_t rows_with_invalid_utf8 = 0;
 
-  /// "file:line" of a row.
-  std::string place(size_t row) const;
   /// What an error in a row begins with: "file:line: row N: ", N from 1 in its file.
   std::string where(size_t row) const;
 };
