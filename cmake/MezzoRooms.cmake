@@ -31,7 +31,7 @@ endfunction()
 # chosen when the program runs.
 set(MEZZO_OPTIONS_FOR_avx2 -march=x86-64-v3)
 set(MEZZO_OPTIONS_FOR_avx512 -march=x86-64-v4)
-set(MEZZO_OPTIONS_FOR_avx512_bf16 -march=x86-64-v4 -mavx512bf16)
+set(MEZZO_OPTIONS_FOR_avx512_bf16 -march=x86-64-v4 -mavx512bf16 -mavx512vnni)
 function(mezzo_add_simd_sources library folder)
   cmake_parse_arguments(PARSE_ARGV 2 simd "" "" "INSTRUCTION_SETS;SOURCES;OPTIONS")
   list(TRANSFORM simd_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/src/${folder}/")

@@ -38,6 +38,7 @@ Run add_eval(CLI::App& app);
 Run add_predict(CLI::App& app);
 Run add_tokenize(CLI::App& app);
 Run add_export(CLI::App& app);
+Run add_quantize(CLI::App& app);
 Run add_ops(CLI::App& app);
 Run add_launch(CLI::App& app);
 

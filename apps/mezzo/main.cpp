@@ -67,6 +67,7 @@ int run(int argc, char** argv) {
       command("predict", "Label texts", mezzo::app::add_predict),
       command("tokenize", "Show the token ids of texts", mezzo::app::add_tokenize),
       command("export", "Write a model as ONNX, for other programs", mezzo::app::add_export),
+      command("quantize", "Compare a model in int8 with fp32, for predict --precision int8", mezzo::app::add_quantize),
       command("launch", "Start a command in several processes that train together", mezzo::app::add_launch),
       command("ops", "Show which op runs in which precision under autocast", mezzo::app::add_ops),
   };

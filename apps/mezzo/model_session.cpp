@@ -53,10 +53,12 @@ int64_t default_max_length(const text::Tokenizer& tokenizer, const text::ModelCo
 
 }  // namespace
 
-void ModelFlags::add_to(CLI::App& app) {
+void ModelFlags::add_to(CLI::App& app, bool chooses_precision) {
   app.add_option("--model", model, "folder of a trained classifier")->required();
-  app.add_option("--precision", precision, "fp32, bf16, fp16 or auto")->capture_default_str();
-  app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str();
+  if (chooses_precision) {
+    app.add_option("--precision", precision, "fp32, bf16, fp16, auto, or int8 on a CPU")->capture_default_str();
+    app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str();
+  }
   app.add_option("--max-length", max_length,
                  "tokens a text is cut to; without it, as many as the model was trained with");
   app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")->capture_default_str();
@@ -64,8 +66,11 @@ void ModelFlags::add_to(CLI::App& app) {
 
 void ModelFlags::check() const {
   as_usage([&] {
-    text::check_precision(precision);
+    text::check_precision(precision, /*may_be_int8=*/true);
     text::check_device(device);
+    TORCH_CHECK_VALUE(!is_int8() || device == "auto" || device == "cpu",
+                      "--precision int8 is for CPUs, and --device is ", device,
+                      "; pass --device cpu or another precision");
     TORCH_CHECK_VALUE(max_length.value_or(2) >= 2, "--max-length is ", *max_length, ", expected at least 2");
     TORCH_CHECK_VALUE(threads >= 0, "--threads is ", threads, ", expected at least 0");
     TORCH_CHECK_VALUE(threads <= text::kMostThreads, "--threads is ", threads, ", expected at most ",
@@ -75,8 +80,9 @@ void ModelFlags::check() const {
 
 ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group)
     : group_(group),
-      device_(text::parse_device(flags.device)),
-      precision_(text::parse_precision(flags.precision, device_)),
+      device_(text::parse_device(flags.is_int8() ? "cpu" : flags.device)),
+      precision_(text::parse_precision(flags.is_int8() ? "auto" : flags.precision, device_)),
+      is_int8_(flags.is_int8()),
       tokenizer_(text::Tokenizer::from_pretrained(flags.model)),
       config_(read_config(flags.model)),
       task_(text::make_task(*config_)),
@@ -91,6 +97,9 @@ ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* g
                     tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size, "; the last is ",
                     tokenizer_->token(static_cast<int32_t>(tokenizer_->vocab_size() - 1)), ". Is it another model's?");
   model_->to(device_);
+  if (is_int8_) {
+    model_->quantize();
+  }
 }
 
 ModelSession::Result ModelSession::run(const TextSpans& rows) {
@@ -125,9 +134,10 @@ void ModelSession::check_finite(const at::Tensor& outputs) const {
   TORCH_CHECK(damaged.empty(), "the model's ", damaged,
               " holds inf or NaN; its file is damaged, or its training diverged");
   const int64_t before = num_texts_ - outputs.size(0);
-  TORCH_CHECK(false, "the model gives inf or NaN for text ",
-              before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1, " in ", to_string(precision_),
-              precision_ == text::Precision::kFloat32 ? "; its training diverged" : "; try --precision fp32");
+  TORCH_CHECK(
+      false, "the model gives inf or NaN for text ", before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1,
+      " in ", is_int8_ ? "int8" : to_string(precision_),
+      !is_int8_ && precision_ == text::Precision::kFloat32 ? "; its training diverged" : "; try --precision fp32");
 }
 
 void ModelSession::report_cut_texts() const {

@@ -25,7 +25,8 @@ struct ModelFlags {
   std::optional<int64_t> max_length;  ///< nullopt: what the model was trained with
   int64_t threads = 0;
 
-  void add_to(CLI::App& app);
+  bool is_int8() const { return precision == "int8"; }
+  void add_to(CLI::App& app, bool chooses_precision = true);
   /// @throws UsageError
   void check() const;
 };
@@ -50,6 +51,7 @@ class ModelSession {
   void report_cut_texts() const;
   const text::Task& task() const { return *task_; }
   const text::ModelForTask& model() const { return *model_; }
+  /// Of what is not in int8.
   text::Precision precision() const { return precision_; }
   int64_t max_length() const { return max_length_; }
 
@@ -58,6 +60,7 @@ class ModelSession {
   CpuHalfCompute fast_half_compute_;
   c10::Device device_;
   text::Precision precision_;
+  bool is_int8_;
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::unique_ptr<text::ModelConfig> config_;
   std::shared_ptr<const text::Task> task_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
@@ -116,6 +117,9 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
     throw UsageError(
         fmt::format("--output {} is a file in the folder of --model: predictions would replace it; pass another",
                     flags.output.string()));
+  }
+  if (flags.model.is_int8()) {
+    text::require_int8_check(flags.model.model);
   }
   ModelSession session(flags.model, group);
   std::error_code none;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "encoder/blocks.h"
+#include "encoder/int8_weights.h"
 
 /// The arguments of the blocks as their operators take them: checked, and turned into structs.
 namespace mezzo::encoder {
@@ -42,6 +43,12 @@ inline Activation parse_activation(const char* op, std::string_view name) {
 
 inline std::string_view to_string(Activation activation) {
   return activation == Activation::kGelu ? "gelu" : activation == Activation::kRelu ? "relu" : "gelu_tanh";
+}
+
+/// Whether one can stand for the other: in another dtype, or in int8.
+inline bool is_shadow(const at::Tensor& shadow, const at::Tensor& weight) {
+  const int64_t behind = is_int8_weight(shadow) ? kInt8ScaleBytes : 0;
+  return shadow.dim() == 2 && shadow.size(0) == weight.size(0) && shadow.size(1) == weight.size(1) + behind;
 }
 
 /// The linear layers of a block, as its operator takes them: shadows, and biases, of all or of none.
@@ -83,7 +90,7 @@ struct LinearLayers {
       const at::Tensor& bias = biases.empty() ? none : biases[i];
       TORCH_CHECK_VALUE(weights[i].dim() == 2 &&
                             (!bias.defined() || (bias.dim() == 1 && bias.size(0) == weights[i].size(0))) &&
-                            (shadows.empty() || shadows[i].sizes() == weights[i].sizes()),
+                            (shadows.empty() || is_shadow(shadows[i], weights[i])),
                         "mezzo::", op, ": weight ", i, " has sizes ", weights[i].sizes(), ", which its bias, ",
                         bias.defined() ? bias.sizes() : at::IntArrayRef(), ", or its shadow does not fit");
     }

@@ -24,8 +24,9 @@ struct LayerNormParams {
 struct LinearParams {
   at::Tensor weight;
   const at::Tensor& bias;
-  /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not;
-  /// undefined if there is none. Of a block's layers, all have one or none has.
+  /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not; or
+  /// int8_weight(weight), which fused blocks compute with where gradients are off. Undefined if there
+  /// is none. Of a block's layers, all have one or none has.
   at::Tensor shadow = {};
 };
 

@@ -15,7 +15,7 @@ namespace mezzo::encoder {
 class Products {
  public:
   /// The product a b, to be read after `compute`. [M, K] times [K, N]; of three dimensions, here and
-  /// below, a product for each entry of the first.
+  /// below, a product for each entry of the first. On a CPU, b may be an int8 weight transposed (int8_weights.h).
   /// @param dtype  of the product: that of a and b, or float32; nullopt: that of a and b
   at::Tensor add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype = {});
 

@@ -6,6 +6,8 @@
 
 #include <random>
 
+#include "encoder/cpu/packed_products.h"
+
 namespace mezzo::encoder::cpu {
 namespace {
 

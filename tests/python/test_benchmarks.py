@@ -45,6 +45,10 @@ def test_predictions_are_those_of_mezzo(model, tmp_path):
     assert len(set(expected)) > 1
     for recipe in ("p1", "p2"):
         assert peer("predict_texts.py", "--recipe", recipe, "--model", model, "--data", data)["labels"] == expected
+    run(PROGRAM, "export", "--model", model, "--onnx", tmp_path / "m.onnx")
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("".join(json.dumps(dict(text=text)) + "\n" for text, _ in json.loads(data.read_text())))
+    assert peer("predict_onnx.py", "--model", model, "--data", lines, "--onnx", tmp_path / "m.onnx")["labels"] == expected
 
 
 def test_recipes_train_on_the_batches_they_say(model):

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "encoder/cpu/row_blocks.h"
 #include "encoder/cpu/simd/kernels.h"
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
@@ -12,15 +13,12 @@
 namespace mezzo::encoder::cpu {
 
 using kernels::cpu::read_span;
-using kernels::cpu::share_begin;
 using kernels::cpu::share_out;
 using kernels::cpu::write_span;
 namespace {
 
-constexpr int64_t kFewestRows = 64;        // fewer do not pay for packing what they are multiplied by
-constexpr int64_t kPanelsOfATask = 4;      // packed by one task
-constexpr int64_t kSmallestRowBlock = 24;  // smaller ones read panels from afar more often than they work on them
-constexpr double kTasksOfWhatIsLeft = 2.0;
+constexpr int64_t kFewestRows = 64;    // fewer do not pay for packing what they are multiplied by
+constexpr int64_t kPanelsOfATask = 4;  // packed by one task
 
 /// MKL and oneDNN multiply best on the processors of their maker what those have instructions for.
 bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
@@ -93,58 +91,7 @@ class PackedMatrices {
   at::Tensor memory_;
 };
 
-struct Rows {
-  size_t sum;
-  int64_t begin, end;
-};
-
-struct RowTasks {
-  std::vector<Rows> rows;
-  std::vector<int64_t> ends;  ///< of each thread's
-};
-
-/// Every thread owns a part of each sum's rows. Its large tasks come first, and ever smaller ones
-/// towards the end, where threads should be done together.
-RowTasks row_tasks(std::span<const ProductSum> sums, int64_t tile_rows) {
-  RowTasks tasks;
-  for (int64_t thread = 0, threads = at::get_num_threads(); thread < threads; ++thread) {
-    struct Part {
-      Rows rows;
-      double of_a_row;  // operations
-    };
-    std::vector<Part> parts;
-    double left = 0;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const int64_t rows = sums[i].output.size(0), tiles = (rows + tile_rows - 1) / tile_rows;
-      const int64_t begin = share_begin(tiles, thread, threads) * tile_rows,
-                    end = std::min(rows, share_begin(tiles, thread + 1, threads) * tile_rows);
-      const double of_a_row = std::max(sums[i].operations() / static_cast<double>(rows), 1.0);
-      parts.push_back({{i, begin, end}, of_a_row});
-      left += of_a_row * static_cast<double>(end - begin);
-    }
-    for (auto& [rows, of_a_row] : parts) {
-      while (rows.begin < rows.end) {
-        const int64_t wanted = static_cast<int64_t>(left / kTasksOfWhatIsLeft / of_a_row) / tile_rows * tile_rows;
-        const int64_t end = std::min(rows.end, rows.begin + std::clamp(wanted, kSmallestRowBlock, kLargestRowBlock));
-        tasks.rows.push_back({rows.sum, rows.begin, end});
-        left -= of_a_row * static_cast<double>(end - rows.begin);
-        rows.begin = end;
-      }
-    }
-    tasks.ends.push_back(static_cast<int64_t>(tasks.rows.size()));
-  }
-  return tasks;
-}
-
 }  // namespace
-
-double ProductSum::operations() const {
-  double depth = 0;
-  for (const auto& term : terms) {
-    depth += static_cast<double>(term.first.size(1));
-  }
-  return depth * static_cast<double>(output.numel());
-}
 
 bool can_be_packed(const ProductSum& sum) {
   const auto dtype = sum.terms.front().first.scalar_type();
@@ -180,11 +127,11 @@ void compute_packed(std::span<const ProductSum> sums) {
         {of_sum.data(), static_cast<int64_t>(of_sum.size()), output.size(1), write_span(output), sums[i].adds});
     scratch_size = std::max(scratch_size, kernels.scratch(output.size(1)));
   }
-  const auto tasks = row_tasks(sums, kernels.tile_rows);
+  const auto tasks = row_blocks(sums, kernels.tile_rows);
   share_out(tasks.ends, [&](const auto& next) {
     const auto scratch = at::empty({scratch_size}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {
-      const auto& [sum, begin, end] = tasks.rows[i];
+      const auto& [sum, begin, end] = tasks.blocks[i];
       kernels.rows(outputs[sum], begin, end, scratch.mutable_data_ptr<float>());
     }
   });

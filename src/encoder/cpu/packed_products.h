@@ -1,20 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <span>
-#include <utility>
-#include <vector>
+
+#include "encoder/cpu/product_sum.h"
 
 namespace mezzo::encoder::cpu {
-
-/// output = [output +] the sum of the products of its terms.
-struct ProductSum {
-  at::Tensor output;                                     ///< [M, N]; of the terms' dtype, or float32
-  std::vector<std::pair<at::Tensor, at::Tensor>> terms;  ///< [M, K] and [K, N]; one or more, of one dtype
-  bool adds;
-  double operations() const;
-};
 
 /// Whether `compute_packed` takes it and LibTorch's products are the slower ones.
 bool can_be_packed(const ProductSum& sum);

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "encoder/cpu/int8_products.h"
+#include "encoder/cpu/packed_products.h"
 #include "kernels/cpu/share_out.h"
 
 namespace mezzo::encoder::cpu {
@@ -104,9 +106,13 @@ void Products::compute() {
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   std::stable_sort(sums_.begin(), sums_.end(),
                    [](const ProductSum& a, const ProductSum& b) { return a.operations() > b.operations(); });
-  const auto others = std::stable_partition(sums_.begin(), sums_.end(), can_be_packed);
-  if (others != sums_.begin()) {
-    compute_packed({sums_.begin(), others});
+  const auto floats = std::stable_partition(sums_.begin(), sums_.end(), is_int8);
+  const auto others = std::stable_partition(floats, sums_.end(), can_be_packed);
+  if (floats != sums_.begin()) {
+    compute_int8({sums_.begin(), floats});
+  }
+  if (others != floats) {
+    compute_packed({floats, others});
   }
   if (others != sums_.end()) {
     compute_with_libtorch({others, sums_.end()});

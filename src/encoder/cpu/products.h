@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "encoder/cpu/packed_products.h"
+#include "encoder/cpu/product_sum.h"
 
 namespace mezzo::encoder::cpu {
 
@@ -17,7 +17,8 @@ namespace mezzo::encoder::cpu {
 /// them.
 class Products {
  public:
-  /// The product a b, to be read after `compute`. [M, K] times [K, N].
+  /// The product a b, to be read after `compute`. [M, K] times [K, N], or times an int8 weight transposed
+  /// (int8_weights.h), [K + kInt8ScaleBytes, N].
   /// @param dtype  of the product: that of a and b, or float32; nullopt: that of a and b
   at::Tensor add(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype = {});
 

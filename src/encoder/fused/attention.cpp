@@ -12,19 +12,22 @@ constexpr std::array kOfRows{kQueryWeight, kKeyWeight, kValueWeight};  // by whi
 std::array<at::Tensor, 3> add_products(Products& products,
                                        const at::Tensor& x,
                                        const std::array<at::Tensor, 3>& weights,
+                                       at::ScalarType dtype,
                                        bool takes_columns) {
   std::array<at::Tensor, 3> results;
   const auto whole = takes_columns ? side_by_side(weights) : at::Tensor();
-  const auto all = whole.defined() ? products.add(x, whole.t()) : at::Tensor();
+  const auto all = whole.defined() ? products.add(x, whole.t(), dtype) : at::Tensor();
   for (size_t i = 0; i < 3; ++i) {
     const int64_t hidden = weights[i].size(0);
-    results[i] =
-        all.defined() ? all.narrow(1, static_cast<int64_t>(i) * hidden, hidden) : products.add(x, weights[i].t());
+    results[i] = all.defined() ? all.narrow(1, static_cast<int64_t>(i) * hidden, hidden)
+                               : products.add(x, weights[i].t(), dtype);
   }
   return results;
 }
 
 struct Attention : torch::autograd::Function<Attention> {
+  static constexpr bool kTakesInt8 = true;
+
   static at::Tensor forward(AutogradContext* ctx,
                             const at::Tensor& x,
                             const at::Tensor& /*query_weight*/,
@@ -44,11 +47,11 @@ struct Attention : torch::autograd::Function<Attention> {
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const BlockOps& ops = ops_of(x);
-    const auto dtype = query_weight.scalar_type();
-    const auto input = x.to(dtype);
+    const auto dtype = settings.dtype;
+    const auto input = input_of_products(x, query_weight, dtype);
     Products products;
     const auto [query, key, value] =
-        add_products(products, input, {query_weight, key_weight, value_weight}, ops.takes_columns);
+        add_products(products, input, {query_weight, key_weight, value_weight}, dtype, ops.takes_columns);
     const PackedAttention attention{query,
                                     key,
                                     value,
@@ -60,7 +63,7 @@ struct Attention : torch::autograd::Function<Attention> {
     AttentionState state;
     const auto context = attend(attention, settings.is_differentiable ? &state : nullptr);
     Normalised normalised;
-    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t()), output_bias, x,
+    auto output = ops.residual_layer_norm(matrix_product(context, output_weight.t(), dtype), output_bias, x,
                                           {norm_weight, norm_bias, settings.eps}, settings.output_dropout,
                                           /*row_numbers=*/{}, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {

@@ -15,8 +15,8 @@ struct AttentionSettings {
   SequenceLayoutPtr layout;
   at::Tensor first_rows;  ///< [B] int64; undefined where all rows are computed
   bool is_differentiable;
-  at::ScalarType x_dtype, weight_dtype;
-  at::Tensor relative_rows;  ///< RelativePositions::rows
+  at::ScalarType x_dtype, weight_dtype, dtype;  ///< the last one of products
+  at::Tensor relative_rows;                     ///< RelativePositions::rows
   AttentionState state = {};
 };
 
@@ -81,13 +81,14 @@ at::Tensor apply_attention(const at::Tensor& x,
                            const at::Tensor& first_rows,
                            const Further&... further) {
   const auto dtype = compute_dtype(x);
-  const Weight query(params.query, dtype), key(params.key, dtype), value(params.value, dtype),
-      output(params.output, dtype);
+  constexpr bool kInt8 = Node::kTakesInt8;
+  const Weight query(params.query, dtype, kInt8), key(params.key, dtype, kInt8), value(params.value, dtype, kInt8),
+      output(params.output, dtype, kInt8);
   return Node::apply(x, query.leaf, params.query.bias, key.leaf, params.key.bias, value.leaf, params.value.bias,
                      output.leaf, params.output.bias, params.norm.weight, params.norm.bias, further...,
                      AttentionSettings{params.num_heads, params.norm.eps, params.weights_dropout, params.output_dropout,
                                        layout, first_rows, at::GradMode::is_enabled(), x.scalar_type(),
-                                       query.leaf.scalar_type(), params.relative.rows},
+                                       query.leaf.scalar_type(), dtype, params.relative.rows},
                      query.value, key.value, value.value, output.value);
 }
 

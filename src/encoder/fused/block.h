@@ -1,9 +1,11 @@
 #pragma once
 
 #include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "amp/tensor_caster.h"
 #include "encoder/block_ops.h"
 #include "encoder/fused_blocks.h"
+#include "encoder/int8_weights.h"
 #include "encoder/products.h"
 #include "memory/side_by_side.h"
 
@@ -35,11 +38,13 @@ inline at::ScalarType compute_dtype(const at::Tensor& x) {
 }
 
 /// A weight to compute with, and the tensor that its gradient goes to: a float32 weight gets
-/// it in float32, cast or not.
+/// it in float32, cast or not. Without gradients it may be in int8, where its shadow is.
 struct Weight {
-  Weight(const LinearParams& params, at::ScalarType dtype) : leaf(params.weight) {
+  Weight(const LinearParams& params, at::ScalarType dtype, bool may_be_int8 = true) : leaf(params.weight) {
     const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype;
-    if (leaf.scalar_type() == dtype) {
+    if (may_be_int8 && params.shadow.defined() && is_int8_weight(params.shadow) && !at::GradMode::is_enabled()) {
+      value = params.shadow;
+    } else if (leaf.scalar_type() == dtype) {
       value = leaf.detach();
     } else if (has_shadow && leaf.scalar_type() == at::kFloat) {
       value = params.shadow;
@@ -55,10 +60,15 @@ struct Weight {
   at::Tensor leaf, value;
 };
 
-/// a b, where nothing else can be computed meanwhile.
-inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b) {
+/// x as products of `dtype` with a weight take it: those with int8 make integers of what there is.
+inline at::Tensor input_of_products(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
+  return is_int8_weight(weight) ? x : x.to(dtype);
+}
+
+/// a b, of `dtype`, where nothing else can be computed meanwhile.
+inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b, std::optional<at::ScalarType> dtype = {}) {
   Products products;
-  const auto result = products.add(a, b);
+  const auto result = products.add(a, b, dtype);
   products.compute();
   return result;
 }

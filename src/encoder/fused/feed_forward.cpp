@@ -9,7 +9,7 @@ struct Settings {
   DropoutSite dropout;
   at::Tensor row_numbers;
   bool is_differentiable;
-  at::ScalarType x_dtype, weight_dtype;
+  at::ScalarType x_dtype, weight_dtype, dtype;  ///< the last one of products
 };
 
 struct FeedForward : torch::autograd::Function<FeedForward> {
@@ -38,11 +38,11 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const BlockOps& ops = ops_of(x);
-    const auto dtype = intermediate_weight.scalar_type();
-    const auto input = x.to(dtype);
-    const auto inner = matrix_product(input, intermediate_weight.t());  // [T, F]
+    const auto dtype = settings.dtype;
+    const auto input = input_of_products(x, intermediate_weight, dtype);
+    const auto inner = matrix_product(input, intermediate_weight.t(), dtype);  // [T, F]
     const auto product =
-        matrix_product(ops.bias_activation(inner, intermediate_bias, settings.activation), output_weight.t());
+        matrix_product(ops.bias_activation(inner, intermediate_bias, settings.activation), output_weight.t(), dtype);
     Normalised normalised;
     auto output =
         ops.residual_layer_norm(product, output_bias, x, {norm_weight, norm_bias, settings.eps}, settings.dropout,
@@ -63,8 +63,8 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
                &output_weight = saved[3], &output_bias = saved[4], &norm_weight = saved[5], &norm_bias = saved[6],
                &inner = saved[7];
     const auto settings = kept<Settings>(ctx);
-    const auto& [activation, eps, dropout, row_numbers, is_differentiable, x_dtype, weight_dtype] = settings->settings;
-    const auto dtype = input.scalar_type();
+    const auto& [activation, eps, dropout, row_numbers, is_differentiable, x_dtype, weight_dtype, dtype] =
+        settings->settings;
     const BlockOps& ops = ops_of(input);
 
     auto outer = ops.residual_layer_norm_backward(grads[0].contiguous(), {saved[8], saved[9]}, norm_weight, dropout,
@@ -91,11 +91,12 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
 at::Tensor feed_forward(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
   const auto dtype = compute_dtype(x);
   const Weight intermediate(params.intermediate, dtype), output(params.output, dtype);
-  return FeedForward::apply(x, intermediate.leaf, params.intermediate.bias, output.leaf, params.output.bias,
-                            params.norm.weight, params.norm.bias,
-                            Settings{params.activation, params.norm.eps, params.dropout, row_numbers,
-                                     at::GradMode::is_enabled(), x.scalar_type(), intermediate.leaf.scalar_type()},
-                            intermediate.value, output.value);
+  return FeedForward::apply(
+      x, intermediate.leaf, params.intermediate.bias, output.leaf, params.output.bias, params.norm.weight,
+      params.norm.bias,
+      Settings{params.activation, params.norm.eps, params.dropout, row_numbers, at::GradMode::is_enabled(),
+               x.scalar_type(), intermediate.leaf.scalar_type(), dtype},
+      intermediate.value, output.value);
 }
 
 }  // namespace mezzo::encoder::fused

@@ -33,6 +33,8 @@ class Heads {
 
 /// Attention of which only the sequences' first rows are wanted: see encoder::FirstTokenAttention.
 struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
+  static constexpr bool kTakesInt8 = false;  // weights are taken apart by heads, and rows are few
+
   static at::Tensor forward(AutogradContext* ctx,
                             const at::Tensor& x,
                             const at::Tensor& /*query_weight*/,
@@ -52,7 +54,7 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const BlockOps& ops = ops_of(x);
-    const auto dtype = query_weight.scalar_type();
+    const auto dtype = settings.dtype;
     const auto input = x.to(dtype), first = input.index_select(0, settings.first_rows);
     const Heads heads(settings.num_heads, x.size(1));
     const auto in_float = [&](const at::Tensor& bias) { return bias.to(dtype).to(at::kFloat); };

@@ -18,7 +18,7 @@ struct PreNormAttentionSettings {
   SequenceLayoutPtr layout;
   at::Tensor first_rows;  ///< [B] int64; undefined where all rows are computed
   bool is_differentiable;
-  at::ScalarType weight_dtype;
+  at::ScalarType weight_dtype, dtype;  ///< the last one of products
   AttentionState state = {};
 };
 
@@ -83,7 +83,7 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const PreNormOps& ops = pre_norm_ops_of(x);
-    const auto dtype = weight.scalar_type();
+    const auto dtype = settings.dtype;
     const auto scale = norm_weight.value_or(at::Tensor()), shift = norm_bias.value_or(at::Tensor()),
                inner_bias = bias.value_or(at::Tensor()), outer_bias = output_bias.value_or(at::Tensor());
     const auto input = input_of(x, scale, shift, settings.eps, dtype, nullptr);
@@ -92,12 +92,12 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
     Products products;
     if (first.defined()) {
       const Thirds weights(weight, 0);
-      const auto rows = products.add(input, weights.key_value.t());
-      query = products.add(input.index_select(0, first), weights.query.t());
+      const auto rows = products.add(input, weights.key_value.t(), dtype);
+      query = products.add(input.index_select(0, first), weights.query.t(), dtype);
       key = rows.narrow(1, 0, x.size(1));
       value = rows.narrow(1, x.size(1), x.size(1));
     } else {
-      const Thirds rows(products.add(input, weight.t()), 1);
+      const Thirds rows(products.add(input, weight.t(), dtype), 1);
       std::tie(query, key, value) = std::tie(rows.query, rows.key, rows.value);
     }
     products.compute();
@@ -111,7 +111,7 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
       of_backward.state = std::move(state);
       keep(ctx, std::move(of_backward));
     }
-    return ops.residual_dropout(matrix_product(context, output_weight.t()), outer_bias,
+    return ops.residual_dropout(matrix_product(context, output_weight.t(), dtype), outer_bias,
                                 first.defined() ? x.index_select(0, first) : x, settings.output_dropout, first);
   }
 
@@ -217,7 +217,7 @@ at::Tensor pre_norm_attention(const at::Tensor& x,
                                  PreNormAttentionSettings{params.num_heads, params.norm.eps, params.positions,
                                                           params.weights_dropout, params.output_dropout, layout,
                                                           params.only_first_rows ? layout->first_rows() : at::Tensor(),
-                                                          at::GradMode::is_enabled(), weight.leaf.scalar_type()},
+                                                          at::GradMode::is_enabled(), weight.leaf.scalar_type(), dtype},
                                  weight.value, output.value);
 }
 

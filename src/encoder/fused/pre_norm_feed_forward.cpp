@@ -9,7 +9,7 @@ struct PreNormFeedForwardSettings {
   DropoutSite dropout;
   at::Tensor row_numbers;
   bool is_differentiable;
-  at::ScalarType weight_dtype;
+  at::ScalarType weight_dtype, dtype;  ///< the last one of products
 };
 
 struct PreNormFeedForward : torch::autograd::Function<PreNormFeedForward> {
@@ -38,14 +38,14 @@ struct PreNormFeedForward : torch::autograd::Function<PreNormFeedForward> {
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const PreNormOps& ops = pre_norm_ops_of(x);
-    const auto dtype = intermediate_weight.scalar_type();
+    const auto dtype = settings.dtype;
     const auto shift = norm_bias.value_or(at::Tensor()), inner_bias = intermediate_bias.value_or(at::Tensor()),
                outer_bias = output_bias.value_or(at::Tensor());
     const auto inner = matrix_product(ops.layer_norm(x, {norm_weight, shift, settings.eps}, dtype, nullptr),
-                                      intermediate_weight.t());  // [T, 2 F]
+                                      intermediate_weight.t(), dtype);  // [T, 2 F]
     const auto product = matrix_product(
         ops.gated_activation(inner, inner_bias, settings.activation, settings.dropout, settings.row_numbers),
-        output_weight.t());
+        output_weight.t(), dtype);
     if (settings.is_differentiable) {
       ctx->save_for_backward(
           {x, norm_weight, shift, intermediate_weight, inner_bias, output_weight, outer_bias, inner});
@@ -101,7 +101,7 @@ at::Tensor pre_norm_feed_forward(const at::Tensor& x,
       x, params.norm.weight, if_defined(params.norm.bias), intermediate.leaf, if_defined(params.intermediate.bias),
       output.leaf, if_defined(params.output.bias),
       PreNormFeedForwardSettings{params.activation, params.norm.eps, params.dropout, row_numbers,
-                                 at::GradMode::is_enabled(), intermediate.leaf.scalar_type()},
+                                 at::GradMode::is_enabled(), intermediate.leaf.scalar_type(), dtype},
       intermediate.value, output.value);
 }
 

@@ -14,6 +14,8 @@ using MaybeTable = std::optional<at::Tensor>;
 
 /// Attention with scores for relative positions, of all rows or of the sequences' first.
 struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
+  static constexpr bool kTakesInt8 = true;
+
   enum Input { kPositionKey = kInputs, kPositionQuery, kAll = kPositionQuery + 6 };
   enum Saved { kQuery = kPositionQuery + 1, kKey, kValue, kLogSumExp, kContext, kNormalised, kRstd };
 
@@ -56,14 +58,14 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
                             const at::Tensor& output_weight) {
     const NoAutocast no_autocast;
     const BlockOps& ops = ops_of(x);
-    const auto dtype = query_weight.scalar_type();
-    const auto input = x.to(dtype);
+    const auto dtype = settings.dtype;
+    const auto input = input_of_products(x, query_weight, dtype);
     const auto& first = settings.first_rows;
     const auto table_of = [&](const MaybeTable& table) { return table ? table->to(dtype).contiguous() : at::Tensor(); };
     const RelativePositions relative{table_of(position_key), table_of(position_query), settings.relative_rows};
     Products products;
-    const auto query = products.add(first.defined() ? input.index_select(0, first) : input, query_weight.t());
-    const auto key = products.add(input, key_weight.t()), value = products.add(input, value_weight.t());
+    const auto query = products.add(first.defined() ? input.index_select(0, first) : input, query_weight.t(), dtype);
+    const auto key = products.add(input, key_weight.t(), dtype), value = products.add(input, value_weight.t(), dtype);
     products.compute();
     at::Tensor log_sum_exp;
     const AttentionBiases biases{query_bias, key_bias, value_bias};
@@ -71,7 +73,7 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
                                               settings.is_differentiable ? &log_sum_exp : nullptr);
     Normalised normalised;
     auto output =
-        ops.residual_layer_norm(matrix_product(context, output_weight.t()), output_bias,
+        ops.residual_layer_norm(matrix_product(context, output_weight.t(), dtype), output_bias,
                                 first.defined() ? x.index_select(0, first) : x, {norm_weight, norm_bias, settings.eps},
                                 settings.output_dropout, first, settings.is_differentiable ? &normalised : nullptr);
     if (settings.is_differentiable) {

@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "encoder/block_ops.h"
+#include "encoder/int8_weights.h"
 #include "kernels/dtypes.h"
 #include "memory/side_by_side.h"
 #include "text/models/modules.h"
@@ -91,21 +92,28 @@ void ModelForTask::init_parameter(const std::string& name, at::Tensor& parameter
   }
 }
 
+std::vector<std::pair<std::string, Dense*>> ModelForTask::layers_weights() {
+  std::vector<std::pair<std::string, Dense*>> layers;
+  for (const auto& item : named_modules()) {
+    auto* dense = item.value()->as<Dense>();
+    const int64_t layer = layer_of(item.key());
+    if (dense != nullptr && !dense->lora_a.defined() && layer >= 1 && layer <= config().num_hidden_layers) {
+      layers.emplace_back(item.key(), dense);
+    }
+  }
+  return layers;
+}
+
 std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtype) {
   TORCH_CHECK_VALUE(is_half(dtype), "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
   std::map<std::string, at::Tensor> shadows;
   if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
     return shadows;  // only fused blocks read them
   }
-  std::vector<std::pair<std::string, Dense*>> layers;
+  const auto layers = layers_weights();
   std::vector<at::Tensor> weights;
-  for (const auto& item : named_modules()) {
-    auto* dense = item.value()->as<Dense>();
-    const int64_t layer = layer_of(item.key());
-    if (dense != nullptr && !dense->lora_a.defined() && layer >= 1 && layer <= config().num_hidden_layers) {
-      layers.emplace_back(item.key(), dense);
-      weights.push_back(dense->weight);
-    }
+  for (const auto& layer : layers) {
+    weights.push_back(layer.second->weight);
   }
   const auto halves = convert_together(weights, [&](const at::Tensor& weight) { return weight.to(dtype); });
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -114,6 +122,14 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
     shadows[name + ".weight"] = halves[i];
   }
   return shadows;
+}
+
+void ModelForTask::quantize() {
+  TORCH_CHECK_VALUE(encoder::has_int8_products(parameters().front().device()),
+                    "int8 needs a CPU with AVX2 or AVX-512; pass another precision");
+  for (const auto& [name, dense] : layers_weights()) {
+    dense->set_shadow(encoder::int8_weight(dense->weight));
+  }
 }
 
 std::string_view ModelForTask::name_in_encoder(std::string_view parameter) const {

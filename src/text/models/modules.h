@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "encoder/blocks.h"
+#include "encoder/int8_weights.h"
 #include "encoder/sequence_layout.h"
 #include "mezzo/text/data/packed_batch.h"
 
@@ -44,8 +45,8 @@ class Dense : public torch::nn::Module {
     return sum;
   }
 
-  /// Keeps a copy of the weight in another dtype from now on, which an optimizer may
-  /// refresh when it updates the weight.
+  /// Keeps a copy of the weight in another dtype, or its int8_weight(), from now on, which an
+  /// optimizer may refresh when it updates the weight.
   void set_shadow(at::Tensor shadow) {
     shadow_ = std::move(shadow);
     lead_ = lead();
@@ -54,7 +55,11 @@ class Dense : public torch::nn::Module {
   encoder::LinearParams params() {
     if (lora_a.defined()) return {merged(), bias, {}};
     if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
-      shadow_.copy_(weight.detach());
+      if (encoder::is_int8_weight(shadow_)) {
+        shadow_ = encoder::int8_weight(weight);
+      } else {
+        shadow_.copy_(weight.detach());
+      }
       lead_ = lead();
     }
     return {weight, bias, shadow_};

@@ -55,7 +55,10 @@ std::optional<c10::ScalarType> autocast_dtype(Precision precision) {
   TORCH_INTERNAL_ASSERT(false, "unknown precision");
 }
 
-void check_precision(std::string_view name) { check_known("--precision", name, {"fp32", "bf16", "fp16", "auto"}); }
+void check_precision(std::string_view name, bool may_be_int8) {
+  may_be_int8 ? check_known("--precision", name, {"fp32", "bf16", "fp16", "int8", "auto"})
+              : check_known("--precision", name, {"fp32", "bf16", "fp16", "auto"});
+}
 
 void check_device(std::string_view name) {
   if (!cuda_index(name) && !registered_device(name)) {

@@ -55,6 +55,7 @@ class Model {
   }
 
   void train(bool on) { model_->train(on); }
+  void quantize() { model_->quantize(); }
   void set_gradient_checkpointing(bool on) { model_->set_gradient_checkpointing(on); }
   const LoadedWeights& loaded() const { return loaded_; }
   int64_t layer_of(const std::string& parameter) const { return model_->layer_of(parameter); }
@@ -94,6 +95,7 @@ void bind_model(py::module_& m) {
       .def("layer_of", &Model::layer_of, py::arg("parameter"))
       .def_property_readonly("max_tokens", &Model::max_tokens)
       .def("train", &Model::train)
+      .def("quantize", &Model::quantize)
       .def("set_gradient_checkpointing", &Model::set_gradient_checkpointing)
       .def_property_readonly("initialised", [](const Model& self) { return self.loaded().initialised; })
       .def_property_readonly("unused", [](const Model& self) { return self.loaded().unused; });

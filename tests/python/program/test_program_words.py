@@ -35,7 +35,7 @@ TRAIN = "train --model x --train y --output z "
 @pytest.mark.parametrize("arguments, message", [
     ("trian", "mezzo: 'trian' is no command. Did you mean 'train'? See mezzo --help"),
     ("frobnicate --model x", "mezzo: 'frobnicate' is no command; see mezzo --help"),
-    ("", "mezzo: which command? train, eval, predict, tokenize, export, launch, ops; see mezzo --help"),
+    ("", "mezzo: which command? train, eval, predict, tokenize, export, quantize, launch, ops; see mezzo --help"),
     ("--verbose", "mezzo: --verbose is no option; see mezzo --help"),
     ("train --learning-rat 3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),
     ("train --learning-rat=3", "mezzo train: --learning-rat is no option. Did you mean '--learning-rate'? See mezzo train --help"),
@@ -57,7 +57,7 @@ TRAIN = "train --model x --train y --output z "
     (TRAIN + "--balance token", "mezzo train: --balance 'token' is not known: rows, tokens. Did you mean 'tokens'?"),
     (TRAIN + "--master-weights --precision fp32", "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
     ("predict --model x --text a --device gpu", "mezzo predict: --device 'gpu' is not known: cpu, cuda, cuda:N, auto. Did you mean 'cuda'?"),
-    ("eval --model x --data y --precision fp99", "mezzo eval: --precision 'fp99' is not known: fp32, bf16, fp16, auto"),
+    ("eval --model x --data y --precision fp99", "mezzo eval: --precision 'fp99' is not known: fp32, bf16, fp16, int8, auto"),
     ("eval --model x --data y --threads -1", "mezzo eval: --threads is -1, expected at least 0"),
     ("predict --model x --text a --max-length 1", "mezzo predict: --max-length is 1, expected at least 2"),
     ("tokenize --model x --max-length 1", "mezzo tokenize: --max-length is 1, expected at least 2, or 0 for no limit"),

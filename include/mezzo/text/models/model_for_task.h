@@ -8,12 +8,16 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "mezzo/text/data/packed_batch.h"
 #include "mezzo/text/models/encoder.h"
 #include "mezzo/text/models/model_config.h"
 
 namespace mezzo::text {
+
+class Dense;
 
 /// What a task asks of the end of a model.
 struct Head {
@@ -80,6 +84,12 @@ class ModelForTask : public torch::nn::Module {
   /// @throws c10::ValueError  for another dtype
   std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
 
+  /// Makes the encoder layers' linear layers int8 for prediction: weights with a scale a row, and for each product
+  /// their input with a scale a token; sums are exact. What lies between is as precise as before, and so are
+  /// embeddings, the head, and all of it where gradients are on. Parameters stay as they are.
+  /// @throws c10::ValueError  on a device, or a CPU, that has no such products
+  void quantize();
+
   /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the
   /// layers, one more for the head.
   int64_t layer_of(std::string_view parameter) const;
@@ -96,6 +106,9 @@ class ModelForTask : public torch::nn::Module {
   virtual void init_parameter(const std::string& name, at::Tensor& parameter, const at::Generator& generator);
 
  private:
+  /// Of the encoder's layers, by name, which LoRA has not been added to.
+  std::vector<std::pair<std::string, Dense*>> layers_weights();
+
   Head head_;
 };
 

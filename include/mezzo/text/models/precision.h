@@ -26,8 +26,9 @@ Precision parse_precision(std::string_view name, const c10::Device& device);
 
 /// Whether a name can be parsed at all, on whatever machine: `--precision` and
 /// `--device` of a command line.
+/// @param may_be_int8  whether "int8" is one of the names: ModelForTask::quantize().
 /// @throws c10::ValueError  that lists the names, and guesses which was meant.
-void check_precision(std::string_view name);
+void check_precision(std::string_view name, bool may_be_int8 = false);
 void check_device(std::string_view name);
 
 /// 0 on a LibTorch without CUDA. Does not make a CUDA context.

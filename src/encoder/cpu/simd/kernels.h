@@ -231,6 +231,51 @@ struct ProductKernels {
   void (*rows)(const ProductRows&, int64_t begin, int64_t end, float* scratch);
 };
 
+/// Integers of a row are as many steps apart as this, at most; with 0 among them.
+constexpr int32_t kInt8Steps = 255;
+/// A row whose numbers are less than this apart is all zeros: what 1 over it is may be no number.
+constexpr float kInt8Smallest = 0x1p-120f;
+
+/// Rows of integers as `quantize_rows` makes them: x = scale * integer.
+struct Int8Rows {
+  char* values;    ///< [M, row_bytes]: integers, or how much more than the row's least they are
+  float* scales;   ///< [M]
+  int32_t* least;  ///< [M]: 0 where values are the integers
+  int64_t depth;
+};
+
+/// output = rows times a matrix [depth, N] of int8, whose column j is as many times scales[j]. Sums
+/// are exact; each is multiplied by the product of both scales, in float32, and rounded.
+struct Int8Product {
+  Int8Rows rows;
+  const int32_t* packed;
+  const float* scales;         ///< [N], and up to a whole panel of anything
+  const int32_t* weight_sums;  ///< likewise: of each column
+  int64_t columns;             ///< N
+  Span output;                 ///< [M, N], contiguous
+};
+
+/// One instruction set's products of int8.
+struct Int8Kernels {
+  int64_t tile_rows;  ///< of which tasks should have a multiple
+  int64_t panel_columns;
+  int64_t (*row_bytes)(int64_t depth);  ///< of Int8Rows, and of a column of packed panels
+  /// Rows `begin` to `end` - 1 of x, `row_stride` elements apart. The scale is kInt8Steps to the row's width, from the
+  /// least of its numbers and 0 to the most, the integers to nearest even. A row with inf or NaN, or whose width is no
+  /// number, has the scale NaN.
+  void (*quantize_rows)(ConstSpan x, int64_t row_stride, const Int8Rows& to, int64_t begin, int64_t end);
+  /// `count` columns from `first` on, a multiple of panel_columns, which lie in `weights` as rows do,
+  /// `row_stride` bytes apart. `packed` and `sums` have room for whole panels.
+  void (*pack_panels)(const int8_t* weights,
+                      int64_t row_stride,
+                      int64_t first,
+                      int64_t count,
+                      int64_t depth,
+                      int32_t* packed,
+                      int32_t* sums);
+  void (*rows)(const Int8Product&, int64_t begin, int64_t end);
+};
+
 /// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the
 /// function beside it tells.
 struct SimdKernels {
@@ -261,6 +306,7 @@ struct SimdKernels {
   void (*attention_backward)(const AttentionTileBackward&, float* scratch);
 
   const ProductKernels* products;  ///< null for baseline, where LibTorch's are the faster ones
+  const Int8Kernels* int8;         ///< null for baseline
 };
 
 /// Those for `instruction_set()`.

@@ -19,9 +19,11 @@ const SimdKernels table = {.row_scratch = row_scratch,
                            .attention = attention,
                            .attention_backward = attention_backward,
 #ifdef MEZZO_MATRIX_PRODUCTS
-                           .products = &product_kernels
+                           .products = &product_kernels,
+                           .int8 = &int8_kernels
 #else
-                           .products = nullptr
+                           .products = nullptr,
+                           .int8 = nullptr
 #endif
 };
 

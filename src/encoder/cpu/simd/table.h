@@ -35,6 +35,7 @@ void attention_backward(const AttentionTileBackward& tile, float* scratch);
 
 #ifdef MEZZO_MATRIX_PRODUCTS
 extern const ProductKernels product_kernels;
+extern const Int8Kernels int8_kernels;
 #endif
 
 extern const SimdKernels table;

@@ -32,7 +32,8 @@ const char* name_of(InstructionSet set) { return kNames[static_cast<size_t>(set)
 InstructionSet best_instruction_set() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("x86-64-v4")) {
-    return __builtin_cpu_supports("avx512bf16") ? InstructionSet::kAvx512Bf16 : InstructionSet::kAvx512;
+    const bool has_bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    return has_bf16 ? InstructionSet::kAvx512Bf16 : InstructionSet::kAvx512;
   }
   if (__builtin_cpu_supports("x86-64-v3")) {
     return InstructionSet::kAvx2;

@@ -1,0 +1,85 @@
+"""Models in int8 against transformers' whose linear layers torch rounds likewise, and mezzo quantize."""
+import json
+
+import _mezzo
+import pytest
+import torch
+from families import FAMILIES
+from support import mixed_ids, padded
+
+STEPS = 255
+
+
+def int8_rows(x):
+    """Each row rounded to so many steps from its least number, or 0, to its most."""
+    least, most = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
+    scale = (most - least) / STEPS
+    first = (least / scale).round()
+    return (x / scale).round().clamp(first, first + STEPS) * scale
+
+
+def int8_weight(weight):
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    return (weight / scale).round() * scale
+
+
+def round_layers(model, length):
+    """Of the encoder's layers; rows of anything but `length` tokens, as those of DeBERTa's positions, stay as they are."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and ".layer" in name:
+            def forward(x, layer=layer, weight=int8_weight(layer.weight.detach())):
+                is_text = x.shape[-2] == length
+                return torch.nn.functional.linear(int8_rows(x) if is_text else x, weight if is_text else layer.weight, layer.bias)
+            layer.forward = forward
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra", "deberta-v3", "modernbert"])
+def test_outputs_are_those_of_layers_that_torch_rounds(name, tmp_path):
+    length = 29
+    model = FAMILIES[name].model(tmp_path, per_token=True)
+    ids = mixed_ids([length] * 40, vocab_size=model.config.vocab_size)
+    mine = _mezzo.Model(str(tmp_path), per_token=True)
+    mine.train(False)
+    with torch.no_grad():
+        exact = mine.forward(ids)[:length * len(ids)]  # behind them filler
+        mine.quantize()
+        rounded = mine.forward(ids)[:length * len(ids)]
+        round_layers(model, length)
+        expected = model(**padded(ids, pad_id=model.config.pad_token_id)).logits.flatten(0, 1)
+    error = (rounded - expected).square().mean().sqrt().item()
+    effect = (rounded - exact).square().mean().sqrt().item()
+    # Numbers that lie halfway between two integers go either way after the first rounding of float32 that differs.
+    assert error < effect / 3
+    assert effect < 0.1 * exact.std().item()
+
+
+def test_gradients_are_those_of_the_weights(tmp_path):
+    FAMILIES["bert"].model(tmp_path)
+    ids = mixed_ids([9, 17, 30], vocab_size=120)
+    gradients = []
+    for is_int8 in (False, True):
+        mine = _mezzo.Model(str(tmp_path))
+        mine.train(False)
+        if is_int8:
+            mine.quantize()
+        logits = mine.forward(ids)
+        logits.square().sum().backward()
+        gradients.append([logits.detach()] + [parameter.grad for parameter in mine.parameters().values()])
+    for left, right in zip(*gradients, strict=True):
+        assert torch.equal(left, right)
+
+
+def test_a_weight_that_changes_is_made_int8_anew(tmp_path):
+    FAMILIES["bert"].model(tmp_path)
+    ids = mixed_ids([9, 17, 30], vocab_size=120)
+    mine, other = _mezzo.Model(str(tmp_path)), _mezzo.Model(str(tmp_path))
+    for model in (mine, other):
+        model.train(False)
+    mine.quantize()
+    with torch.no_grad():
+        before = mine.forward(ids)
+        for model in (mine, other):
+            model.parameters()["bert.encoder.layer.0.output.dense.weight"].mul_(1.5)
+        other.quantize()
+        assert torch.equal(mine.forward(ids), other.forward(ids))
+        assert not torch.equal(mine.forward(ids), before)
