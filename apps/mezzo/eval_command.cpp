@@ -64,7 +64,8 @@ Run add_eval(CLI::App& app) {
   auto flags = std::make_shared<EvalFlags>();
   flags->model.add_to(app);
   app.add_option("--data", flags->data,
-                 "labelled texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst")
+                 "labelled texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, also "
+                 ".gz or .zst")
       ->required();
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_flag("--json", flags->json, "one JSON object instead of the report");

@@ -186,9 +186,9 @@ Run add_predict(CLI::App& app) {
   flags->model.add_to(app);
   app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
   app.add_option("--text-pair", flags->text_pair, "the second text of a pair, of which --text is the first");
-  app.add_option(
-      "--data", flags->data,
-      "texts, in one file or several: .json, .jsonl, .csv, .tsv, .conll, or .txt with one a line, also .gz or .zst");
+  app.add_option("--data", flags->data,
+                 "texts, in one file or several: .json, .jsonl, .csv, .tsv, .conll, .parquet, or .txt with one a line, "
+                 "also .gz or .zst");
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");

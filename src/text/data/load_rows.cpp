@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mezzo/text/data/dataset.h"
+#include "text/data/parquet_rows.h"
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
 #include "text/io/text_input.h"
@@ -93,13 +94,18 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
                     ".");
   options.columns().validate(options.label_kind() != LabelKind::kNone);
   const std::string format = format_of(path);
-  constexpr std::string_view kFormats[] = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".conll"};
+  constexpr std::string_view kFormats[] = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".conll", ".parquet"};
   TORCH_CHECK_VALUE(std::ranges::find(kFormats, format) != std::end(kFormats), file,
-                    ": a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll, with .gz or .zst after "
-                    "that where it is compressed.");
+                    ": a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, with .gz or .zst "
+                    "after that where it is compressed.");
+  RowCollector rows(file, options);
+  if (format == ".parquet") {
+    TORCH_CHECK_VALUE(!is_compressed(path), file, ": a .parquet file is compressed within. Decompress it.");
+    read_parquet(path, rows);
+    return rows.finish();
+  }
   TextInput input = TextInput::open(path);
   begin_text(input, file);
-  RowCollector rows(file, options);
   if (format == ".json") {
     read_json(input, rows);
   } else if (format == ".jsonl") {

@@ -238,7 +238,8 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
   std::filesystem::create_directory(folder_ / "d.csv");
   EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
   EXPECT_EQ(error("a.xml", ""),
-            "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll, with .gz or .zst after that "
+            "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, with .gz or .zst "
+            "after that "
             "where it is "
             "compressed.");
   EXPECT_EQ(

@@ -96,13 +96,14 @@ struct LoadRowsOptions {
 ///   fastText has it: before each text its labels, `__label__` and a name each, with white space between them;
 /// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
 ///   texts; columns are apart by white space, `-DOCSTART-` ends a text, and comments before
-///   one (`# sent_id = 1`) are skipped. For words alone.
+///   one (`# sent_id = 1`) are skipped. For words alone;
+/// - `.parquet`, in a build that has Arrow: rows are what their columns are as keys of JSON, and lines their numbers.
 ///
 /// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
 /// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them. Of words, text and
 /// label are arrays of strings, as long as each other; their texts have a space between two words.
 ///
-/// Any of them may be compressed, and is named so then: `.csv.gz`, `.jsonl.zst`.
+/// Any of them but Parquet may be compressed, and is named so then: `.csv.gz`, `.jsonl.zst`.
 ///
 /// UTF-8, with or without a byte order mark; lines may end with CR LF. A text may be empty. Integer
 /// labels go from 0 to 999,999, and one file holds either integers or names, either pairs or single

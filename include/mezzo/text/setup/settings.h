@@ -87,7 +87,8 @@ void visit_settings(Config& config, Visit&& visit) {
             .check(check_task),
         config.task);
   visit(Setting(kData, "train",
-                "training texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst")
+                "training texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, also .gz "
+                "or .zst")
             .changes_no_numbers(),
         config.train);
   visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);
@@ -216,7 +217,10 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "seed", "of shuffling, dropout and fresh weights"), config.seed);
 
   constexpr std::string_view kPrecision = "Precision";
-  visit(Setting(kPrecision, "precision", "fp32, bf16, fp16 or auto").check([](const std::string& name) { check_precision(name); }), config.precision);
+  visit(Setting(kPrecision, "precision", "fp32, bf16, fp16 or auto").check([](const std::string& name) {
+    check_precision(name);
+  }),
+        config.precision);
   visit(Setting(kPrecision, "device", "cpu, cuda, cuda:N or auto").check(check_device).changes_no_numbers(),
         config.device);
   visit(Setting(kPrecision, "eager", "on GPUs: launch every kernel by itself, and record no step into a CUDA graph")
