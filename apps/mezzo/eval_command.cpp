@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "mezzo/text/data/dataset.h"
-#include "mezzo/text/data/tokenized_texts.h"
+#include "labelled_texts.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
@@ -27,22 +26,14 @@ struct EvalFlags {
 int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
   ModelSession session(flags.model, group);
   const text::Task& task = session.task();
-  const auto kind = text::label_kind(task.problem_type());
-  const auto rows = text::load_rows(flags.data, text::LoadRowsOptions().label_kind(kind).columns(flags.columns));
-  if (is_main(group)) {
-    warn_of_invalid_utf8(rows);
-  }
-  const auto targets = task.targets(rows);
-  auto [outputs, texts] = session.run({rows.texts, rows.text_pairs, rows.words});
-  text::set_targets(texts, targets);
-  text::check_reads_words(texts, rows.places.file, session.max_length());
+  const auto texts = read_labelled_texts(flags.data, flags.columns, task, is_main(group));
+  const text::Evaluation evaluation = evaluate(session, texts).evaluation;
   session.report_cut_texts();
-  const text::Evaluation evaluation = task.evaluate(outputs, texts.targets);
   if (!is_main(group)) {
     return 0;
   }
   if (flags.json) {
-    nlohmann::ordered_json json = {{"texts", rows.texts.size()}, {"loss", evaluation.loss}};
+    nlohmann::ordered_json json = {{"texts", texts.rows.texts.size()}, {"loss", evaluation.loss}};
     for (size_t i = 0; i < task.metrics().size(); ++i) {
       json[task.metrics()[i].name] = evaluation.metrics[i];
     }
@@ -64,8 +55,8 @@ Run add_eval(CLI::App& app) {
   auto flags = std::make_shared<EvalFlags>();
   flags->model.add_to(app);
   app.add_option("--data", flags->data,
-                 "labelled texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, also "
-                 ".gz or .zst")
+                 "labelled texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst, "
+                 "or .parquet")
       ->required();
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_flag("--json", flags->json, "one JSON object instead of the report");

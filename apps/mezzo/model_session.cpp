@@ -64,13 +64,16 @@ void ModelFlags::add_to(CLI::App& app, bool chooses_precision) {
   app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")->capture_default_str();
 }
 
-void ModelFlags::check() const {
+void ModelFlags::check() {
   as_usage([&] {
     text::check_precision(precision, /*may_be_int8=*/true);
     text::check_device(device);
     TORCH_CHECK_VALUE(!is_int8() || device == "auto" || device == "cpu",
                       "--precision int8 is for CPUs, and --device is ", device,
                       "; pass --device cpu or another precision");
+    if (is_int8()) {
+      device = "cpu";
+    }
     TORCH_CHECK_VALUE(max_length.value_or(2) >= 2, "--max-length is ", *max_length, ", expected at least 2");
     TORCH_CHECK_VALUE(threads >= 0, "--threads is ", threads, ", expected at least 0");
     TORCH_CHECK_VALUE(threads <= text::kMostThreads, "--threads is ", threads, ", expected at most ",
@@ -80,7 +83,7 @@ void ModelFlags::check() const {
 
 ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group)
     : group_(group),
-      device_(text::parse_device(flags.is_int8() ? "cpu" : flags.device)),
+      device_(text::parse_device(flags.device)),
       precision_(text::parse_precision(flags.is_int8() ? "auto" : flags.precision, device_)),
       is_int8_(flags.is_int8()),
       tokenizer_(text::Tokenizer::from_pretrained(flags.model)),

@@ -27,8 +27,8 @@ struct ModelFlags {
 
   bool is_int8() const { return precision == "int8"; }
   void add_to(CLI::App& app, bool chooses_precision = true);
-  /// @throws UsageError
-  void check() const;
+  /// Of int8 the device is the CPU then. @throws UsageError
+  void check();
 };
 
 /// A trained classifier, loaded and ready to label texts.

@@ -118,10 +118,10 @@ int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
         fmt::format("--output {} is a file in the folder of --model: predictions would replace it; pass another",
                     flags.output.string()));
   }
+  ModelSession session(flags.model, group);
   if (flags.model.is_int8()) {
     text::require_int8_check(flags.model.model);
   }
-  ModelSession session(flags.model, group);
   std::error_code none;
   std::vector<std::filesystem::path> sources = flags.data;
   if (flags.data.empty() && !flags.text) {
@@ -187,8 +187,8 @@ Run add_predict(CLI::App& app) {
   app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
   app.add_option("--text-pair", flags->text_pair, "the second text of a pair, of which --text is the first");
   app.add_option("--data", flags->data,
-                 "texts, in one file or several: .json, .jsonl, .csv, .tsv, .conll, .parquet, or .txt with one a line, "
-                 "also .gz or .zst");
+                 "texts, in one file or several: .json, .jsonl, .csv, .tsv, .conll, or .txt with one a line, also .gz "
+                 "or .zst, or .parquet");
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--output", flags->output, "file to write to instead of stdout");
   app.add_flag("--logits", flags->logits, "add the logits");

@@ -1,15 +1,18 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "commands.h"
-#include "mezzo/text/data/dataset.h"
-#include "mezzo/text/data/tokenized_texts.h"
+#include "labelled_texts.h"
+#include "mezzo/distributed/group/process_group.h"
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/tasks/task.h"
 #include "mezzo/text/terminal/standard_output.h"
@@ -19,6 +22,8 @@
 namespace mezzo::app {
 namespace {
 
+constexpr int64_t kFewTexts = 100;  // of which one is a point, and more
+
 struct QuantizeFlags {
   ModelFlags model;
   std::vector<std::filesystem::path> data;
@@ -26,49 +31,39 @@ struct QuantizeFlags {
   double max_loss = 0.5;
 };
 
+/// The labels that a prediction gives; nullptr where it is a number.
+const text::PredictionValue* labels_of(const text::Prediction& prediction) {
+  const auto found = std::ranges::find_if(
+      prediction, [](const auto& member) { return member.first == "label" || member.first == "labels"; });
+  return found == prediction.end() ? nullptr : &found->second;
+}
+
 /// What a model says of labelled texts, and how good that is.
 struct Answers {
-  text::MetricInfo metric;
-  double value = 0;
+  double value = 0;  ///< of the task's first metric
   std::vector<text::Prediction> predictions;
 };
 
-/// @param rows  read where there are none yet.
-Answers answers_in(const std::string& precision, const QuantizeFlags& flags, std::optional<text::LabeledRows>& rows) {
-  ModelFlags model = flags.model;
-  model.precision = precision;
-  ModelSession session(model, nullptr);
+Answers answers_of(ModelSession& session, const LabelledTexts& texts) {
   const text::Task& task = session.task();
-  const bool is_first = !rows;
-  if (is_first) {
-    const auto kind = text::label_kind(task.problem_type());
-    rows = text::load_rows(flags.data, text::LoadRowsOptions().label_kind(kind).columns(flags.columns));
-    warn_of_invalid_utf8(*rows);
+  const auto [result, evaluation] = evaluate(session, texts);
+  std::span<const std::vector<int32_t>> word_ids;
+  if (task.head().rows == text::RowsPer::kToken) {
+    word_ids = result.texts.word_ids;
   }
-  const auto targets = task.targets(*rows);
-  auto [outputs, texts] = session.run({rows->texts, rows->text_pairs, rows->words});
-  text::set_targets(texts, targets);
-  text::check_reads_words(texts, rows->places.file, session.max_length());
-  if (is_first) {
-    session.report_cut_texts();
-  }
-  const bool has_words = task.head().rows == text::RowsPer::kToken;
-  const text::WordsOfTexts words{
-      rows->texts, rows->words,
-      has_words ? std::span<const std::vector<int32_t>>(texts.word_ids) : std::span<const std::vector<int32_t>>()};
-  return {task.metrics().front(), task.evaluate(outputs, texts.targets).metrics.front(),
-          task.predictions(outputs, words, {})};
+  return {evaluation.metrics.front(),
+          task.predictions(result.outputs, {texts.rows.texts, texts.rows.words, word_ids}, {})};
 }
 
 /// Share of the texts that get the same labels; nullopt where answers are numbers.
 std::optional<double> share_of_same(const Answers& left, const Answers& right) {
   int64_t same = 0;
   for (size_t i = 0; i < left.predictions.size(); ++i) {
-    const auto &a = left.predictions[i].front().second, &b = right.predictions[i].front().second;
-    if (std::holds_alternative<double>(a)) {
+    const auto *a = labels_of(left.predictions[i]), *b = labels_of(right.predictions[i]);
+    if (a == nullptr || b == nullptr) {
       return std::nullopt;
     }
-    same += a == b;
+    same += *a == *b;
   }
   return static_cast<double>(same) / static_cast<double>(left.predictions.size());
 }
@@ -80,21 +75,41 @@ double loss_of(const text::MetricInfo& metric, double in_float32, double in_int8
 }
 
 int run_quantize(const QuantizeFlags& flags) {
-  std::optional<text::LabeledRows> rows;
-  const Answers in_int8 = answers_in("int8", flags, rows), in_float32 = answers_in("fp32", flags, rows);
-  const text::Int8Check check{in_float32.metric.name, in_float32.value, in_int8.value, std::ssize(rows->texts),
+  if (distributed::RankEnvironment::detect()) {
+    throw UsageError("it is for one process; start it without mezzo launch");
+  }
+  const auto record = flags.model.model / "int8.json";
+  const auto status = std::filesystem::symlink_status(record);
+  TORCH_CHECK_VALUE(!std::filesystem::exists(status) || std::filesystem::is_regular_file(status), record.string(),
+                    " is no file, and would be replaced by one; remove it");
+  ModelFlags model = flags.model;
+  model.precision = "int8";
+  ModelSession session(model, nullptr);
+  const auto texts = read_labelled_texts(flags.data, flags.columns, session.task(), /*warns=*/true);
+  const Answers in_int8 = answers_of(session, texts);
+  session.report_cut_texts();
+  model.precision = "fp32";
+  ModelSession session_in_float32(model, nullptr);
+  const Answers in_float32 = answers_of(session_in_float32, texts);
+
+  const text::MetricInfo& metric = session.task().metrics().front();
+  const text::Int8Check check{metric.name, in_float32.value, in_int8.value, std::ssize(texts.rows.texts),
                               share_of_same(in_float32, in_int8)};
   const auto& folder = flags.model.model;
-  const text::MetricInfo& metric = in_float32.metric;
   const std::string found =
-      fmt::format("{} {:.4f} in fp32, {:.4f} in int8", metric.title, check.in_float32, check.in_int8);
+      metric.is_share ? fmt::format("{} {:.4f} in fp32, {:.4f} in int8", metric.title, check.in_float32, check.in_int8)
+                      : fmt::format("{} {:.5g} in fp32, {:.5g} in int8", metric.title, check.in_float32, check.in_int8);
   const double loss = loss_of(metric, check.in_float32, check.in_int8);
   const auto* unit = metric.greater_is_better ? " points" : "%";
   if (!(loss <= flags.max_loss)) {
-    text::remove_int8_check(folder);
-    TORCH_CHECK(false, found,
-                fmt::format(": {:.2f}{} worse, and --max-loss is {}; mezzo predict refuses {} in int8", loss, unit,
-                            flags.max_loss, folder.string()));
+    const bool is_removed = text::remove_int8_check(folder);
+    TORCH_CHECK(
+        false, found,
+        fmt::format(": {:.2f}{} worse, and --max-loss is {}, so mezzo predict refuses {} in int8{}", loss, unit,
+                    flags.max_loss, folder.string(), is_removed ? "" : ", once somebody has removed int8.json there"));
+  }
+  if (check.texts < kFewTexts) {
+    std::fputs(fmt::format("{} texts tell little; pass more\n", check.texts).c_str(), stderr);
   }
   text::save_int8_check(check, folder);
   text::write_stdout(fmt::format(
@@ -109,12 +124,14 @@ int run_quantize(const QuantizeFlags& flags) {
 Run add_quantize(CLI::App& app) {
   auto flags = std::make_shared<QuantizeFlags>();
   flags->model.add_to(app, /*chooses_precision=*/false);
-  app.add_option("--data", flags->data, "labelled texts that the model was not trained on, in one file or several")
+  flags->model.device = "cpu";
+  app.add_option("--data", flags->data,
+                 "labelled texts that the model was not trained on, in one file or several, as for eval")
       ->required();
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_option("--max-loss", flags->max_loss,
-                 "by how many points, of 100, what is measured may be worse in int8 than in fp32; of errors, by how "
-                 "many percent")
+                 "how much worse the score may be in int8 than in fp32: points, from 0 to 100, as of accuracy; "
+                 "percent, of a mean squared error")
       ->capture_default_str();
   return [flags] {
     flags->model.check();

@@ -78,10 +78,10 @@ Run add_tokenize(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
   app.add_option("--model", flags->model, "Hugging Face folder");
   app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model");
-  app.add_option(
-      "--data", flags->data,
-      "texts, in one file or several: .json, .jsonl, .csv, .tsv, .parquet, or .txt with one a line, also .gz or .zst; "
-      "stdin without it");
+  app.add_option("--data", flags->data,
+                 "texts, in one file or several: .json, .jsonl, .csv, .tsv, or .txt with one a line, also .gz or .zst, "
+                 "or .parquet; "
+                 "stdin without it");
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")->capture_default_str();
   return [flags] { return run_tokenize(*flags); };

@@ -86,6 +86,9 @@ struct LinearLayers {
                           (shadows.empty() || shadows.size() == count),
                       "mezzo::", op, ": needs ", count, " weights and biases, and as many shadows or none, got ",
                       weights.size(), ", ", biases.size(), " and ", shadows.size());
+    TORCH_CHECK_VALUE(shadows.empty() || !is_int8_weight(shadows[0]) || has_int8_products(weights[0].device()),
+                      "mezzo::", op, ": shadows are int8, and ", weights[0].device(),
+                      " has no products of those: they are for CPUs with AVX2 or AVX-512");
     for (size_t i = 0; i < count; ++i) {
       const at::Tensor& bias = biases.empty() ? none : biases[i];
       TORCH_CHECK_VALUE(weights[i].dim() == 2 &&

@@ -29,9 +29,8 @@ inline bool is_int8_weight(const at::Tensor& weight) { return weight.scalar_type
 bool has_int8_products(const c10::Device& device);
 
 namespace reference {
-/// The specification of x times such a weight, transposed, in ATen operations: integers are as many as a byte
-/// has, x to nearest; sums of their products are exact, and multiplied, in float32, by the product of both scales. A
-/// row of x with inf or NaN gives NaN.
+/// The specification of x times such a weight, transposed, in ATen operations: as of cpu::Int8Rows and cpu::Int8Product
+/// (cpu/simd/kernels.h).
 /// @param x  [T, in], float32, bfloat16 or float16
 /// @return [T, out], of `dtype`
 at::Tensor int8_product(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype);

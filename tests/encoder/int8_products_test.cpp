@@ -124,6 +124,15 @@ TEST_F(Int8ProductsTest, AreTheSameForAnyNumberOfThreadsAndTogether) {
   }
 }
 
+TEST_F(Int8ProductsTest, OfNoRowsAreNone) {
+  const auto weight = int8_weight(at::randn({20, 50})), x = at::randn({7, 50});
+  Products products;
+  const auto none = products.add(x.narrow(0, 0, 0), weight.t()), some = products.add(x, weight.t());
+  products.compute();
+  EXPECT_EQ(none.sizes(), (std::vector<int64_t>{0, 20}));
+  expect_same(some, reference::int8_product(x, weight, at::kFloat));
+}
+
 TEST(Int8WeightTest, IsToTheNearestStep) {
   const auto weight = at::randn({40, 33}) * at::logspace(-6, 6, 40).unsqueeze(1);
   const auto made = int8_weight(weight);

@@ -27,6 +27,9 @@ RowBlocks row_blocks(std::span<const ProductSum> sums, int64_t tile_rows) {
     std::vector<Part> parts;
     double left = 0;
     for (size_t i = 0; i < sums.size(); ++i) {
+      if (sums[i].output.numel() == 0) {
+        continue;
+      }
       const int64_t rows = sums[i].output.size(0), tiles = (rows + tile_rows - 1) / tile_rows;
       const int64_t begin = share_begin(tiles, thread, threads) * tile_rows,
                     end = std::min(rows, share_begin(tiles, thread + 1, threads) * tile_rows);

@@ -216,14 +216,14 @@ class JsonRows {
 
 void read_json(TextInput& input, RowCollector& rows) { JsonRows(input, rows, 1).read_array(); }
 
-void read_json_object(const std::string& text, int64_t line, RowCollector& rows) {
+void read_json_row(const std::string& text, int64_t line, RowCollector& rows) {
   TextInput json(text);
   JsonRows(json, rows, line).read_line();
 }
 
 void read_jsonl(TextInput& input, RowCollector& rows) {
   for_each_line(input, [&](const std::string& line, int64_t number) {
-    if (line.find_first_not_of(" \t\r") != line.npos) read_json_object(line, number, rows);
+    if (line.find_first_not_of(" \t\r") != line.npos) read_json_row(line, number, rows);
     return !rows.full();
   });
 }

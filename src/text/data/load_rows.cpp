@@ -96,8 +96,8 @@ LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& 
   const std::string format = format_of(path);
   constexpr std::string_view kFormats[] = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".conll", ".parquet"};
   TORCH_CHECK_VALUE(std::ranges::find(kFormats, format) != std::end(kFormats), file,
-                    ": a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, with .gz or .zst "
-                    "after that where it is compressed.");
+                    ": a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll, with .gz or .zst after "
+                    "that where it is compressed, or .parquet.");
   RowCollector rows(file, options);
   if (format == ".parquet") {
     TORCH_CHECK_VALUE(!is_compressed(path), file, ": a .parquet file is compressed within. Decompress it.");

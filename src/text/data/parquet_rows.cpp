@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "text/data/row_formats.h"
@@ -19,29 +20,37 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModule = "mezzo_parquet.so";
 
-/// Beside the program or library that this is part of, or where they are installed; empty where it is not.
+/// Beside the library that this is part of, or beside the program, or where that is installed; empty where it is not.
 fs::path find_module() {
+  std::error_code none;
+  std::vector<fs::path> places;
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&read_parquet), &info) == 0) return {};
-  const fs::path folder = fs::absolute(info.dli_fname).parent_path();
-  for (const auto& place : {folder, folder / "../bin", folder / "../lib/mezzo"}) {
-    std::error_code none;
-    if (fs::exists(place / kModule, none)) return place / kModule;
+  // Of a program that gives what it was started as, which may be anything.
+  if (::dladdr(reinterpret_cast<const void*>(&read_parquet), &info) != 0 && fs::path(info.dli_fname).is_absolute()) {
+    places.push_back(fs::canonical(info.dli_fname, none).parent_path());
+  }
+  places.push_back(fs::canonical("/proc/self/exe", none).parent_path());
+  for (const auto& place : places) {
+    for (const auto* folder : {".", "../bin", MEZZO_MODULES}) {
+      const auto path = place / folder / kModule;
+      if (place.is_absolute() && fs::exists(path, none)) return path;
+    }
   }
   return {};
 }
 
 /// Stays loaded.
-decltype(&mezzo_read_parquet) load_module(const std::string& file) {
+decltype(&MEZZO_READ_PARQUET) load_module(const std::string& file) {
   const fs::path path = find_module();
   TORCH_CHECK_VALUE(!path.empty(), file, ": this build of mezzo reads no Parquet: ", kModule,
                     " is not beside it, which is built where the Python package pyarrow is. Install that and build "
                     "again, or save the file as .jsonl.");
   // Arrow's copies of libraries that LibTorch has, too, are to use their own functions.
   void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  void* function = module == nullptr ? nullptr : ::dlsym(module, "mezzo_read_parquet");
-  TORCH_CHECK_VALUE(function != nullptr, file, ": this build of mezzo cannot read Parquet any more: ", ::dlerror());
-  return reinterpret_cast<decltype(&mezzo_read_parquet)>(function);
+  void* function = module == nullptr ? nullptr : ::dlsym(module, C10_STRINGIZE(MEZZO_READ_PARQUET));
+  TORCH_CHECK_VALUE(function != nullptr, file,
+                    ": Parquet cannot be read by the module beside this mezzo: ", ::dlerror(), ". Build mezzo again.");
+  return reinterpret_cast<decltype(&MEZZO_READ_PARQUET)>(function);
 }
 
 struct Reading {
@@ -49,10 +58,11 @@ struct Reading {
   int64_t row = 0;
   std::exception_ptr error = nullptr;
 
-  static bool take(void* context, const char* json, size_t size) {
+  static bool take(void* context, const char* json, size_t size, bool replaced) {
     auto& self = *static_cast<Reading*>(context);
     try {
-      read_json_object({json, size}, ++self.row, self.rows);
+      read_json_row({json, size}, ++self.row, self.rows);
+      if (replaced) self.rows.note_invalid_utf8();
       return !self.rows.full();
     } catch (...) {
       self.error = std::current_exception();
@@ -64,17 +74,26 @@ struct Reading {
 }  // namespace
 
 void read_parquet(const fs::path& file, RowCollector& rows) {
-  open_bytes(file);  // says so where it cannot be read
-  static const auto read = load_module(file.string());
+  const std::string name = file.string();
+  const auto source = open_bytes(file);  // says so where it cannot be opened
+  TORCH_CHECK_VALUE(fs::is_regular_file(file), name, ": is no file on a disk, which Parquet has to be read from.");
+  TORCH_CHECK_VALUE(fs::file_size(file) > 0, name, ": the file is empty.");
+  static const auto read = load_module(name);
   const Columns& columns = rows.columns();
   std::vector<const char*> wanted{columns.text.name.c_str(), columns.text_pair.name.c_str()};
   if (rows.has_labels()) wanted.push_back(columns.label.name.c_str());
-  const bool wants_all = rows.options().other_columns();
   Reading reading{rows};
   const char* message =
-      read(file.c_str(), wants_all ? nullptr : wanted.data(), wanted.size(), &Reading::take, &reading);
+      read(file.c_str(), wanted.data(), wanted.size(), rows.options().other_columns(), &Reading::take, &reading);
   if (reading.error) std::rethrow_exception(reading.error);
-  TORCH_CHECK_VALUE(message == nullptr, file.string(), ": ", message, ".");
+  if (message == nullptr) return;
+  const std::string what = message;
+  TORCH_CHECK_VALUE(
+      !what.starts_with(kOfArrow), name,
+      what.find("crypt") != what.npos
+          ? ": the file is encrypted, which is not read. Save it without."
+          : ": the file is no Parquet, or damaged: " + what.substr(std::string_view(kOfArrow).size()) + ".");
+  TORCH_CHECK_VALUE(false, name, ": ", what, ".");
 }
 
 }  // namespace mezzo::text

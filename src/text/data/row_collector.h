@@ -62,6 +62,9 @@ class RowCollector {
   /// add() for bytes that may be any.
   void add_bytes(Row row, int64_t line);
 
+  /// The row that was added last had such bytes.
+  void note_invalid_utf8() { ++rows_.rows_with_invalid_utf8; }
+
   /// @throws c10::ValueError  where there are none.
   LabeledRows finish();
 

@@ -10,7 +10,7 @@ namespace mezzo::text {
 void read_json(TextInput& input, RowCollector& rows);
 void read_jsonl(TextInput& input, RowCollector& rows);
 /// One row, which stands in line `line`.
-void read_json_object(const std::string& text, int64_t line, RowCollector& rows);
+void read_json_row(const std::string& text, int64_t line, RowCollector& rows);
 void read_csv(TextInput& input, char delimiter, RowCollector& rows);
 void read_txt(TextInput& input, RowCollector& rows);
 void read_conll(TextInput& input, RowCollector& rows);

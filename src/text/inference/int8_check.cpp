@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/content_hash.h"
@@ -14,7 +16,14 @@ namespace {
 
 constexpr const char* kFile = "int8.json";
 
-std::string hash_of_weights(const std::filesystem::path& folder) { return hash_of_file(folder / "model.safetensors"); }
+/// Of what decides on a model's outputs.
+nlohmann::ordered_json hashes_of(const std::filesystem::path& folder) {
+  nlohmann::ordered_json hashes;
+  for (const char* name : {"model.safetensors", "config.json"}) {
+    hashes[name] = hash_of_file(folder / name);
+  }
+  return hashes;
+}
 
 }  // namespace
 
@@ -24,23 +33,33 @@ void save_int8_check(const Int8Check& check, const std::filesystem::path& folder
   if (check.same_answers) {
     json["same_answers"] = *check.same_answers;
   }
-  json["weights"] = hash_of_weights(folder);
+  json["of"] = hashes_of(folder);
   AtomicFile file(folder / kFile);
   file.write(json.dump(2) + "\n");
   file.commit();
 }
 
-void remove_int8_check(const std::filesystem::path& folder) { std::filesystem::remove(folder / kFile); }
+bool remove_int8_check(const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto path = folder / kFile;
+  return !std::filesystem::is_regular_file(path, error) || std::filesystem::remove(path, error);
+}
 
 void require_int8_check(const std::filesystem::path& folder) {
   const auto path = folder / kFile;
   const std::string advice =
-      fmt::format("mezzo quantize --model {} --data FILE compares it with fp32 on labelled texts", folder.string());
-  TORCH_CHECK_VALUE(std::filesystem::exists(path), path.string(),
-                    " is not there: nobody has looked how good the model is in int8; ", advice);
-  const auto json = read_json_object(path);
-  TORCH_CHECK_VALUE(json.contains("weights") && json["weights"] == hash_of_weights(folder), path.string(),
-                    ": it is of other weights than the model has now; ", advice);
+      fmt::format("mezzo quantize --model {} --data FILE compares int8 with fp32 on labelled texts", folder.string());
+  std::error_code none;
+  TORCH_CHECK_VALUE(std::filesystem::is_regular_file(path, none), path.string(),
+                    " is not there, which says how good the model is in int8; ", advice);
+  nlohmann::json json;
+  try {
+    json = read_json_object(path);
+  } catch (const c10::ValueError&) {  // and what it lacks is said below
+  }
+  TORCH_CHECK_VALUE(json.is_object() && json.contains("of"), path.string(), " is damaged; ", advice);
+  TORCH_CHECK_VALUE(json["of"] == nlohmann::json(hashes_of(folder)), path.string(),
+                    ": it is of another model.safetensors or config.json than lie there now; ", advice);
 }
 
 }  // namespace mezzo::text

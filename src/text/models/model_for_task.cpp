@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/isfinite.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -126,8 +127,13 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
 
 void ModelForTask::quantize() {
   TORCH_CHECK_VALUE(encoder::has_int8_products(parameters().front().device()),
-                    "int8 needs a CPU with AVX2 or AVX-512; pass another precision");
-  for (const auto& [name, dense] : layers_weights()) {
+                    "int8 needs a CPU with AVX2 or AVX-512, and this device has neither");
+  const auto layers = layers_weights();
+  TORCH_CHECK_VALUE(!layers.empty(),
+                    "the model has LoRA's factors beside its weights; merge them before it is quantized");
+  for (const auto& [name, dense] : layers) {
+    TORCH_CHECK_VALUE(at::isfinite(dense->weight).all().item<bool>(), "the model's ", name,
+                      ".weight holds inf or NaN; its file is damaged, or its training diverged");
     dense->set_shadow(encoder::int8_weight(dense->weight));
   }
 }

@@ -62,7 +62,8 @@ class Dense : public torch::nn::Module {
       }
       lead_ = lead();
     }
-    return {weight, bias, shadow_};
+    const bool may_use_shadow = !(shadow_.defined() && encoder::is_int8_weight(shadow_) && is_training());
+    return {weight, bias, may_use_shadow ? shadow_ : at::Tensor()};
   }
 
   at::Tensor weight, bias, lora_a, lora_b;

@@ -1,9 +1,11 @@
 #include "text/parquet/parquet_module.h"
 
 #include <arrow/api.h>
+#include <arrow/extension_type.h>
 #include <arrow/io/file.h>
 #include <arrow/util/float16.h>
 #include <parquet/arrow/reader.h>
+#include <parquet/exception.h>
 #include <parquet/properties.h>
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -24,7 +27,7 @@ constexpr int64_t kRowsAtATime = 1024;
 
 void check(const arrow::Status& status) {
   if (!status.ok()) {
-    throw std::runtime_error(status.message());
+    throw std::runtime_error(kOfArrow + status.message());
   }
 }
 
@@ -34,7 +37,12 @@ T value_of(arrow::Result<T> result) {
   return std::move(result).ValueUnsafe();
 }
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
+/// Whole ones are written as such, as where pandas made floats of integers.
+Json number(double value) {
+  constexpr double kWhole = 1LL << 53;
+  const bool is_whole = std::trunc(value) == value && std::fabs(value) < kWhole;
+  return is_whole ? Json(static_cast<int64_t>(value)) : std::isfinite(value) ? Json(value) : Json();
+}
 
 Json to_json(const arrow::Array& array, int64_t i);
 
@@ -56,7 +64,23 @@ Json struct_to_json(const arrow::StructArray& array, int64_t i) {
   return json;
 }
 
-/// What JSON has no type for (dates, decimals …) as Arrow writes it.
+/// Whether values of a type are text, numbers or lists of such.
+bool is_plain(const arrow::DataType& type) {
+  switch (type.id()) {
+    case arrow::Type::DICTIONARY: return is_plain(*static_cast<const arrow::DictionaryType&>(type).value_type());
+    case arrow::Type::EXTENSION: return is_plain(*static_cast<const arrow::ExtensionType&>(type).storage_type());
+    case arrow::Type::LIST:
+    case arrow::Type::LARGE_LIST:
+    case arrow::Type::FIXED_SIZE_LIST: return is_plain(*type.field(0)->type());
+    case arrow::Type::NA:
+    case arrow::Type::BOOL: return true;
+    default:
+      return arrow::is_base_binary_like(type.id()) || arrow::is_binary_view_like(type.id()) ||
+             arrow::is_numeric(type.id()) || arrow::is_decimal(type.id());
+  }
+}
+
+/// What JSON has no type for (dates, maps …) as Arrow writes it.
 Json to_json(const arrow::Array& array, int64_t i) {
   if (array.IsNull(i)) {
     return {};
@@ -89,59 +113,149 @@ Json to_json(const arrow::Array& array, int64_t i) {
     case arrow::Type::LIST: return list_to_json<arrow::ListArray>(array, i);
     case arrow::Type::LARGE_LIST: return list_to_json<arrow::LargeListArray>(array, i);
     case arrow::Type::FIXED_SIZE_LIST: return list_to_json<arrow::FixedSizeListArray>(array, i);
+    case arrow::Type::EXTENSION: return to_json(*static_cast<const arrow::ExtensionArray&>(array).storage(), i);
+    case arrow::Type::DECIMAL32:
+    case arrow::Type::DECIMAL64:
+    case arrow::Type::DECIMAL128:
+    case arrow::Type::DECIMAL256: return Json::parse(value_of(array.GetScalar(i))->ToString());
     case arrow::Type::STRUCT: return struct_to_json(static_cast<const arrow::StructArray&>(array), i);
     default: return value_of(array.GetScalar(i))->ToString();
   }
 }
 
-/// In quotes, whatever bytes it is of.
-std::string printable(const std::string& name) {
-  return Json(name).dump(-1, ' ', false, Json::error_handler_t::replace);
+constexpr auto kReplace = Json::error_handler_t::replace;
+
+/// A column of the file, and where it is in what is read of it.
+struct Column {
+  std::string key;                   ///< its name in JSON
+  int index;                         ///< -1 where nobody wants it
+  bool must_be_text;                 ///< whether its strings must be UTF-8
+  std::vector<std::string> classes;  ///< names of its integers; none where they are numbers
+};
+
+struct Reading {
+  const std::vector<std::string_view>& wanted;
+  bool wants_others;
+  MezzoParquetRow on_row;
+  void* context;
+};
+
+/// What Hugging Face's datasets say of a file's columns; null where nobody does.
+Json features_of(const arrow::Schema& file) {
+  const auto metadata = file.metadata();
+  const auto text = metadata == nullptr ? arrow::Result<std::string>("") : metadata->Get("huggingface");
+  const Json said = text.ok() ? Json::parse(*text, nullptr, /*allow_exceptions=*/false) : Json();
+  const Json::json_pointer place("/info/features");
+  return said.is_object() && said.contains(place) ? said.at(place) : Json();
 }
 
-/// One row. @throws std::runtime_error  naming the column that JSON cannot hold
-std::string to_line(const std::vector<std::string>& names, const arrow::RecordBatch& batch, int64_t i, int64_t row) {
-  std::string line = "{";
-  for (const std::string& name : names) {
-    const auto column = batch.GetColumnByName(name);
-    try {
-      line += line.size() > 1 ? "," : "";
-      line += Json(name).dump() + ":" + (column == nullptr ? "null" : to_json(*column, i).dump());
-    } catch (const Json::type_error&) {  // strings are not looked at before
-      throw std::runtime_error("row " + std::to_string(row) + ": column " + printable(name) +
-                               " holds bytes that are no UTF-8");
+/// The names of a ClassLabel, or of a list of those.
+std::vector<std::string> classes_of(const Json& features, const std::string& column) {
+  const Json* feature = features.is_object() && features.contains(column) ? &features.at(column) : nullptr;
+  while (feature != nullptr && feature->is_object() && feature->contains("feature")) {
+    feature = &feature->at("feature");
+  }
+  std::vector<std::string> classes;
+  if (feature != nullptr && feature->is_object() && feature->value("_type", Json()) == "ClassLabel" &&
+      feature->contains("names") && feature->at("names").is_array()) {
+    for (const Json& name : feature->at("names")) {
+      classes.push_back(name.is_string() ? name.get<std::string>() : name.dump());
     }
   }
-  return line + "}";
+  return classes;
 }
 
-void read(const char* path, const std::vector<std::string_view>* wanted, MezzoParquetRow on_row, void* context) {
+/// Puts names in the place of numbers; a class that has none, as -1 where labels are withheld, is null.
+void name_classes(const std::vector<std::string>& classes, Json& value) {
+  if (value.is_array()) {
+    for (Json& element : value) {
+      name_classes(classes, element);
+    }
+  } else if (value.is_number_integer()) {
+    const auto number = value.get<int64_t>();
+    value = number >= 0 && number < std::ssize(classes) ? Json(classes[static_cast<size_t>(number)]) : Json();
+  }
+}
+
+/// Those of a file, of which `read` are read.
+std::vector<Column> columns_of(const arrow::Schema& file, const arrow::Schema& read, const Reading& reading) {
+  const Json features = features_of(file);
+  std::vector<Column> columns;
+  for (const auto& field : file.fields()) {
+    const std::string& name = field->name();
+    const std::string key = Json(name).dump(-1, ' ', false, kReplace);
+    const bool is_wanted = std::ranges::find(reading.wanted, name) != reading.wanted.end();
+    if (file.GetAllFieldIndices(name).size() > 1) {
+      throw std::runtime_error("two columns are named " + key + "; rename one");
+    }
+    if (is_wanted && !is_plain(*field->type())) {
+      throw std::runtime_error("column " + key + " is of type " + field->type()->ToString() +
+                               ", which is no text, number or list of them; save it as one");
+    }
+    columns.push_back({key, read.GetFieldIndex(name), is_wanted, classes_of(features, name)});
+  }
+  return columns;
+}
+
+/// Row `i` of `batch` goes to its reader; it is number `row` of the file.
+bool hand_on(const std::vector<Column>& columns,
+             const arrow::RecordBatch& batch,
+             int64_t i,
+             int64_t row,
+             const Reading& reading) {
+  std::string line = "{";
+  bool replaced = false;
+  for (const auto& [key, index, must_be_text, classes] : columns) {
+    line += (line.size() > 1 ? "," : "") + key + ":";
+    if (index < 0) {
+      line += "null";
+      continue;
+    }
+    Json value = to_json(*batch.column(index), i);
+    if (!classes.empty()) {
+      name_classes(classes, value);
+    }
+    try {
+      line += value.dump();
+    } catch (const Json::type_error&) {  // bytes that are no UTF-8
+      if (must_be_text) {
+        throw std::runtime_error("row " + std::to_string(row) + ": column " + key + " holds bytes that are no UTF-8");
+      }
+      line += value.dump(-1, ' ', false, kReplace);
+      replaced = true;
+    }
+  }
+  line += "}";
+  return reading.on_row(reading.context, line.data(), line.size(), replaced);
+}
+
+void read(const char* path, const Reading& reading) {
   const auto file = value_of(arrow::io::ReadableFile::Open(path));
   parquet::ArrowReaderProperties properties(/*use_threads=*/false);
   properties.set_batch_size(kRowsAtATime);
   parquet::arrow::FileReaderBuilder builder;
-  check(builder.Open(file));
+  parquet::ReaderProperties reading_pages;
+  reading_pages.set_page_checksum_verification(true);
+  check(builder.Open(file, reading_pages));
   builder.properties(properties);
   const auto reader = value_of(builder.Build());
   std::shared_ptr<arrow::Schema> schema;
   check(reader->GetSchema(&schema));
-  const auto& columns = *reader->parquet_reader()->metadata()->schema();
-  std::vector<int> leaves, groups(static_cast<size_t>(reader->num_row_groups()));
-  for (int i = 0; i < columns.num_columns(); ++i) {
-    const std::string name = columns.Column(i)->path()->ToDotVector().front();
-    if (wanted == nullptr || std::ranges::find(*wanted, name) != wanted->end()) {
-      leaves.push_back(i);
+  const auto& leaves = *reader->parquet_reader()->metadata()->schema();
+  std::vector<int> read_leaves, groups(static_cast<size_t>(reader->num_row_groups()));
+  for (int i = 0; i < leaves.num_columns(); ++i) {
+    const std::string name = leaves.Column(i)->path()->ToDotVector().front();
+    if (reading.wants_others || std::ranges::find(reading.wanted, name) != reading.wanted.end()) {
+      read_leaves.push_back(i);
     }
   }
-  for (size_t i = 0; i < groups.size(); ++i) {
-    groups[i] = static_cast<int>(i);
-  }
+  std::iota(groups.begin(), groups.end(), 0);
   int64_t row = 0;
-  const auto batches = value_of(reader->GetRecordBatchReader(groups, leaves));
+  const auto batches = value_of(reader->GetRecordBatchReader(groups, read_leaves));
+  const auto columns = columns_of(*schema, *batches->schema(), reading);
   for (auto batch = value_of(batches->Next()); batch != nullptr; batch = value_of(batches->Next())) {
     for (int64_t i = 0; i < batch->num_rows(); ++i) {
-      const std::string line = to_line(schema->field_names(), *batch, i, ++row);
-      if (!on_row(context, line.data(), line.size())) {
+      if (!hand_on(columns, *batch, i, ++row, reading)) {
         return;
       }
     }
@@ -150,20 +264,22 @@ void read(const char* path, const std::vector<std::string_view>* wanted, MezzoPa
 
 }  // namespace
 
-const char* mezzo_read_parquet(
-    const char* path, const char* const* wanted, std::size_t num_wanted, MezzoParquetRow on_row, void* context) {
+const char* MEZZO_READ_PARQUET(const char* path,
+                               const char* const* wanted,
+                               std::size_t num_wanted,
+                               bool wants_others,
+                               MezzoParquetRow on_row,
+                               void* context) {
   thread_local std::string message;
   try {
-    if (wanted == nullptr) {
-      read(path, nullptr, on_row, context);
-    } else {
-      const std::vector<std::string_view> names(wanted, wanted + num_wanted);
-      read(path, &names, on_row, context);
-    }
+    const std::vector<std::string_view> names(wanted, wanted + num_wanted);
+    read(path, {names, wants_others, on_row, context});
     return nullptr;
-  } catch (const std::exception& error) {  // Parquet throws its own
+  } catch (const parquet::ParquetException& error) {
+    message = std::string(kOfArrow) + error.what();
+  } catch (const std::exception& error) {
     message = error.what();
-    message.resize(message.find_last_not_of('.') + 1);
   }
+  message.resize(message.find_last_not_of(". \n") + 1);
   return message.c_str();
 }

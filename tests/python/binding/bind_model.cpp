@@ -1,4 +1,5 @@
 #include "bindings.h"
+#include "encoder/int8_weights.h"
 #include "kernels/dropout.h"
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/inference/inference.h"
@@ -82,6 +83,7 @@ class Model {
 }  // namespace
 
 void bind_model(py::module_& m) {
+  m.def("has_int8_products", [] { return encoder::has_int8_products(at::kCPU); });
   py::class_<Model>(m, "Model")
       .def(py::init<std::string, uint64_t, bool, bool>(), py::arg("folder"), py::arg("seed") = 0,
            py::arg("per_token") = false, py::arg("fresh") = false)

@@ -1,12 +1,17 @@
 """`mezzo quantize`: what it says of a model in int8, and what predictions in int8 ask for."""
 import json
+import random
 import shutil
 
+import _mezzo
 import pytest
 from safetensors.torch import load_file, save_file
 from support import MINILM, mezzo, random_bert
 from tiny_runs import LABELS, WORDS, flags, run, trained, write_data
 from transformers import AutoTokenizer
+
+
+pytestmark = pytest.mark.skipif(not _mezzo.has_int8_products(), reason="this processor has no products of int8")
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +45,8 @@ def test_it_says_what_predictions_in_both_come_to(run_of_program, model):
     data = run_of_program[0] / "dev.jsonl"
     refused = run(["predict", "--model", model, "--text", "goal", "--precision", "int8"])
     assert refused.returncode == 1 and refused.stdout == ""
-    assert refused.stderr == (f"mezzo predict: {model}/int8.json is not there: nobody has looked how good the model is in int8; "
-                              f"mezzo quantize --model {model} --data FILE compares it with fp32 on labelled texts\n")
+    assert refused.stderr == (f"mezzo predict: {model}/int8.json is not there, which says how good the model is in int8; "
+                              f"mezzo quantize --model {model} --data FILE compares int8 with fp32 on labelled texts\n")
     said = mezzo("quantize", "--model", model, "--data", data, "--max-loss", 100)
     found = json.loads((model / "int8.json").read_text())
     labels = {}
@@ -63,11 +68,11 @@ def test_a_model_that_loses_too_much_is_refused(run_of_program, model, tmp_path)
     mezzo("quantize", "--model", model, "--data", data, "--max-loss", 100)
     change_weights(model, breaks_in_int8)
     stale = run(["predict", "--model", model, "--text", "goal", "--precision", "int8"])
-    assert stale.returncode == 1 and f"{model}/int8.json: it is of other weights than the model has now; mezzo quantize" in stale.stderr
+    assert stale.returncode == 1 and f"{model}/int8.json: it is of another model.safetensors or config.json than lie there now; mezzo quantize" in stale.stderr
     mezzo("predict", "--model", model, "--data", data, "--precision", "fp32", "--output", tmp_path / "answers.jsonl")
     worse = run(["quantize", "--model", model, "--data", tmp_path / "answers.jsonl"])
     assert worse.returncode == 1 and worse.stdout == "" and worse.stderr.startswith("mezzo quantize: accuracy 1.0000 in fp32, 0.")
-    assert f" points worse, and --max-loss is 0.5; mezzo predict refuses {model} in int8\n" in worse.stderr
+    assert f" points worse, and --max-loss is 0.5, so mezzo predict refuses {model} in int8\n" in worse.stderr
     assert not (model / "int8.json").exists()
     # Whoever is told may have it all the same.
     assert " points);" in mezzo("quantize", "--model", model, "--data", tmp_path / "answers.jsonl", "--max-loss", 100).stdout
@@ -96,14 +101,22 @@ def test_every_task_is_compared_by_its_own_metric(task, tmp_path):
     (tmp_path / "model/config.json").write_text(json.dumps(config))
     if per_token:
         change_weights(tmp_path / "model", lambda weights: [weights.pop(name) for name in list(weights) if "pooler" in name])
-    texts = [f"{a} {b}" for a, b in zip(WORDS[:3], WORDS[3:])]
-    rows = [{"text": text.split() if per_token else text, "label": label} for text, label in zip(texts, labels)]
+    rng = random.Random(0)
+    change_weights(tmp_path / "model", breaks_in_int8)  # so that some labels are others
+    texts = [rng.choices(WORDS, k=2) for _ in range(150)]
+    rows = [{"text": words if per_token else " ".join(words), "label": labels[i % 3]} for i, words in enumerate(texts)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     mezzo("quantize", "--model", tmp_path / "model", "--data", tmp_path / "rows.jsonl", "--max-loss", 100)
     found = json.loads((tmp_path / "model/int8.json").read_text())
     assert found["metric"] == metric and ("same_answers" in found) == has_labels
     measured = json.loads(mezzo("eval", "--model", tmp_path / "model", "--data", tmp_path / "rows.jsonl", "--precision", "int8", "--json").stdout)
     assert found["int8"] == measured[metric]
+    if has_labels:
+        fp32, int8 = ([json.loads(line)["labels"] for line in mezzo(
+            "predict", "--model", tmp_path / "model", "--data", tmp_path / "rows.jsonl", "--precision", precision).stdout.splitlines()]
+            for precision in ("fp32", "int8"))
+        assert found["same_answers"] == sum(a == b for a, b in zip(fp32, int8, strict=True)) / len(fp32)
+        assert found["same_answers"] < 1 or not per_token
 
 
 @pytest.mark.parametrize("arguments, status, message", [
@@ -120,6 +133,33 @@ def test_what_cannot_be_is_refused(arguments, status, message, model):
     assert done.returncode == status and message in done.stderr, done.stderr
 
 
+def test_a_record_that_is_none_is_refused(run_of_program, model):
+    predict, quantize = ["predict", "--model", model, "--text", "goal", "--precision", "int8"], ["quantize", "--model", model, "--data", run_of_program[0] / "dev.jsonl"]
+    for content in ("", "hello", "[]", "{}"):
+        (model / "int8.json").write_text(content)
+        done = run(predict)
+        assert done.returncode == 1 and f"{model}/int8.json is damaged; mezzo quantize --model" in done.stderr, done.stderr
+    assert run([*quantize, "--max-loss", 100]).stderr == "30 texts tell little; pass more\n" and run(predict).returncode == 0
+    config = (model / "config.json").read_text()
+    (model / "config.json").write_text(config.replace('"gelu"', '"relu"'))
+    assert "it is of another model.safetensors or config.json" in run(predict).stderr
+    (model / "int8.json").unlink()
+    (model / "int8.json").mkdir()
+    assert f"{model}/int8.json is not there" in run(predict).stderr
+    done = run(quantize)
+    assert done.returncode == 1 and done.stderr == f"mezzo quantize: {model}/int8.json is no file, and would be replaced by one; remove it\n"
+    assert "it is for one process" in run(quantize, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1").stderr
+
+
+def test_weights_that_are_no_numbers_are_named(run_of_program, model):
+    def damage(weights):
+        weights["bert.encoder.layer.0.output.dense.weight"][1, 2] = float("nan")
+
+    change_weights(model, damage)
+    done = run(["quantize", "--model", model, "--data", run_of_program[0] / "dev.jsonl"])
+    assert done.returncode == 1 and "the model's bert.encoder.layer.0.output.dense.weight holds inf or NaN" in done.stderr, done.stderr
+
+
 def test_processors_without_the_instructions_are_told(run_of_program, model):
     done = run(["quantize", "--model", model, "--data", run_of_program[0] / "dev.jsonl"], MEZZO_CPU_CAPABILITY="baseline")
-    assert done.returncode == 1 and done.stderr == "mezzo quantize: int8 needs a CPU with AVX2 or AVX-512; pass another precision\n"
+    assert done.returncode == 1 and done.stderr == "mezzo quantize: int8 needs a CPU with AVX2 or AVX-512, and this device has neither\n"

@@ -238,10 +238,8 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
   std::filesystem::create_directory(folder_ / "d.csv");
   EXPECT_EQ(value_error([&] { load_rows(folder_ / "d.csv"); }, folder_), "d.csv: cannot be read: Is a directory.");
   EXPECT_EQ(error("a.xml", ""),
-            "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, with .gz or .zst "
-            "after that "
-            "where it is "
-            "compressed.");
+            "a.xml: a data file must be named .json, .jsonl, .csv, .tsv, .txt or .conll, with .gz or .zst after that "
+            "where it is compressed, or .parquet.");
   EXPECT_EQ(
       error("a.txt", "a"),
       "a.txt:1: row 1: a .txt file has no labels but those of fastText, which begin a line (__label__spam …). Use "

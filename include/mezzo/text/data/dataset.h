@@ -97,7 +97,9 @@ struct LoadRowsOptions {
 /// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
 ///   texts; columns are apart by white space, `-DOCSTART-` ends a text, and comments before
 ///   one (`# sent_id = 1`) are skipped. For words alone;
-/// - `.parquet`, in a build that has Arrow: rows are what their columns are as keys of JSON, and lines their numbers.
+/// - `.parquet`, in a build that has Arrow, and with mezzo_parquet.so beside the program or in lib/mezzo: rows are what
+///   their columns are as keys of JSON, and lines their numbers. Decimals are numbers, classes of Hugging Face's
+///   datasets (ClassLabel) their names, NaN is null, and of other columns dates and the like are strings.
 ///
 /// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
 /// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them. Of words, text and

@@ -86,8 +86,9 @@ class ModelForTask : public torch::nn::Module {
 
   /// Makes the encoder layers' linear layers int8 for prediction: weights with a scale a row, and for each product
   /// their input with a scale a token; sums are exact. What lies between is as precise as before, and so are
-  /// embeddings, the head, and all of it where gradients are on. Parameters stay as they are.
-  /// @throws c10::ValueError  on a device, or a CPU, that has no such products
+  /// embeddings, the head, the last layer's attention where it is of first tokens alone (BERT and its line), and all of
+  /// it in training mode, where gradients are on, under an op policy or a FiniteTracer. Parameters stay as they are.
+  /// @throws c10::ValueError  on a device, or a CPU, that has no such products; for a model with LoRA
   void quantize();
 
   /// The place of a parameter: 0 for the embeddings, 1 to num_hidden_layers for the

@@ -87,8 +87,8 @@ void visit_settings(Config& config, Visit&& visit) {
             .check(check_task),
         config.task);
   visit(Setting(kData, "train",
-                "training texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt, .conll or .parquet, also .gz "
-                "or .zst")
+                "training texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst, "
+                "or .parquet")
             .changes_no_numbers(),
         config.train);
   visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);

@@ -231,12 +231,13 @@ struct ProductKernels {
   void (*rows)(const ProductRows&, int64_t begin, int64_t end, float* scratch);
 };
 
-/// Integers of a row are as many steps apart as this, at most; with 0 among them.
+/// Rows of floats become integers q with x ~ scale * q: width = max(x, 0) - min(x, 0) of the row,
+/// scale = width / kInt8Steps, q = min(round(x / scale), round(min(x, 0) / scale) + kInt8Steps).
 constexpr int32_t kInt8Steps = 255;
-/// A row whose numbers are less than this apart is all zeros: what 1 over it is may be no number.
+/// A row of less width is all zeros: its 1 / scale may be no number.
 constexpr float kInt8Smallest = 0x1p-120f;
 
-/// Rows of integers as `quantize_rows` makes them: x = scale * integer.
+/// Such rows.
 struct Int8Rows {
   char* values;    ///< [M, row_bytes]: integers, or how much more than the row's least they are
   float* scales;   ///< [M]
@@ -244,8 +245,8 @@ struct Int8Rows {
   int64_t depth;
 };
 
-/// output = rows times a matrix [depth, N] of int8, whose column j is as many times scales[j]. Sums
-/// are exact; each is multiplied by the product of both scales, in float32, and rounded.
+/// output[i, j] = (rows.scales[i] * scales[j]) * sum over k of q[i, k] * w[k, j], w [depth, N] int8: the
+/// sum is exact, what follows is float32, and the result is rounded once more where output is less.
 struct Int8Product {
   Int8Rows rows;
   const int32_t* packed;
@@ -260,9 +261,8 @@ struct Int8Kernels {
   int64_t tile_rows;  ///< of which tasks should have a multiple
   int64_t panel_columns;
   int64_t (*row_bytes)(int64_t depth);  ///< of Int8Rows, and of a column of packed panels
-  /// Rows `begin` to `end` - 1 of x, `row_stride` elements apart. The scale is kInt8Steps to the row's width, from the
-  /// least of its numbers and 0 to the most, the integers to nearest even. A row with inf or NaN, or whose width is no
-  /// number, has the scale NaN.
+  /// Rows `begin` to `end` - 1 of x, `row_stride` elements apart; q to nearest even. A row with inf or NaN, or whose
+  /// width is no number, has the scale NaN.
   void (*quantize_rows)(ConstSpan x, int64_t row_stride, const Int8Rows& to, int64_t begin, int64_t end);
   /// `count` columns from `first` on, a multiple of panel_columns, which lie in `weights` as rows do,
   /// `row_stride` bytes apart. `packed` and `sums` have room for whole panels.

@@ -6,7 +6,7 @@
 
 namespace mezzo::kernels::cpu {
 
-/// What kernels are compiled for; a machine that has one has all before it.
+/// What kernels are compiled for; a machine that has one has all before it. The last one has VNNI, too.
 enum class InstructionSet { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
 
 /// baseline, avx2, avx512 or avx512_bf16.
