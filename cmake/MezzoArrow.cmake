@@ -23,6 +23,8 @@ elseif(_mezzo_arrow AND _mezzo_arrow_count EQUAL 2 AND EXISTS "${_mezzo_arrow}/i
   add_library(mezzo_arrow INTERFACE)
   target_include_directories(mezzo_arrow SYSTEM INTERFACE "${_mezzo_arrow}/include")
   target_link_libraries(mezzo_arrow INTERFACE ${_mezzo_arrow_libraries})
+  list(GET _mezzo_arrow_libraries 0 _mezzo_arrow)
+  get_filename_component(MEZZO_ARROW_LIBRARIES "${_mezzo_arrow}" DIRECTORY) # the folder that they lie in
 else()
   message(STATUS "mezzo: without Parquet, for which pyarrow is needed in ${MEZZO_VENV}, or MEZZO_ARROW_ROOT")
 endif()

@@ -141,6 +141,13 @@ def test_the_module_is_found_however_the_program_is_called(tmp_path):
         assert done.returncode == 0 and len(done.stdout.splitlines()) == 1, done.stderr
 
 
+def test_an_installed_program_finds_the_module(tmp_path):
+    path = write(tmp_path / "a.parquet", dict(text=["a"]))
+    subprocess.run(["cmake", "--install", Path(PROGRAM).parents[1], "--prefix", tmp_path / "prefix"], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([tmp_path / "prefix/bin/mezzo", "tokenize", "--model", str(MINILM), "--data", path], capture_output=True, text=True)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 1, done.stderr
+
+
 def test_what_is_no_parquet_is_told(tmp_path):
     path = tmp_path / "a.parquet"
     damaged = "a.parquet: the file is no Parquet, or damaged: Parquet "
