@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 
 #include "encoder/cpu/row_blocks.h"
 #include "encoder/cpu/simd/kernels.h"
