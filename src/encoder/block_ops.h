@@ -228,7 +228,9 @@ struct BlockOps {
   /// @return [T, H], dtype of `query`. Rows of padding and filler are zero.
   at::Tensor (*packed_attention)(const PackedAttention& attention, at::Tensor* log_sum_exp);
 
+  /// @param output, log_sum_exp  what forward gave
   AttentionGradients (*packed_attention_backward)(const PackedAttention& attention,
+                                                  const at::Tensor& output,
                                                   const at::Tensor& log_sum_exp,
                                                   const at::Tensor& grad);
 

@@ -27,19 +27,24 @@ namespace {
 
 using kernels::kernel;
 
-/// Flash attention needs compute capability 8.0 of the current device; this hook of LibTorch asks
-/// for that, and that its cuDNN is 8 or newer, as that of every LibTorch that mezzo builds with is.
-bool has_flash_kernels(const at::Device& device) {
-  const c10::DeviceGuard guard(device);
-  return at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
-}
-
 /// The op draws from the device's generator: keyed anew for every call, it
 /// draws the same in every run.
 void key_generator(at::Generator generator, const RandomKey& key) {
   const auto words = kernels::Philox::generate({key.step, key.site, 0, 0}, key.seed);
   const std::lock_guard lock(generator.mutex());
   generator.set_current_seed(uint64_t{words[0]} << 32 | words[1]);
+}
+
+/// The op takes for granted that it can read sixteen bytes at a time.
+at::Tensor readable_by_flash(const at::Tensor& rows) {
+  constexpr int64_t kAtOnce = 16;
+  const auto is_multiple = [](uint64_t bytes) { return bytes % kAtOnce == 0; };
+  const auto row_bytes = static_cast<uint64_t>(rows.stride(0) * rows.element_size());
+  if (rows.stride(1) == 1 && is_multiple(row_bytes) &&
+      is_multiple(reinterpret_cast<uintptr_t>(rows.const_data_ptr()))) {
+    return rows;
+  }
+  return rows.clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor flash_attention(const at::Tensor& query,
@@ -60,8 +65,12 @@ at::Tensor flash_attention(const at::Tensor& query,
     }
   }
   const int64_t tokens = cu_seqlens.back(), head_size = query.size(1) / num_heads;
+  // Parts of all rows are views, which autograd would copy.
+  const auto of_tokens = [&](const at::Tensor& rows) {
+    return tokens == rows.size(0) ? rows : rows.narrow(0, 0, tokens);
+  };
   const auto heads_of = [&](const at::Tensor& rows) {  // [T, H] -> [tokens, heads, head_size]
-    return rows.narrow(0, 0, tokens).contiguous().view({tokens, num_heads, head_size});
+    return readable_by_flash(of_tokens(rows)).view({tokens, num_heads, head_size});
   };
   const auto turned = [&](const at::Tensor& rows) {
     return places.empty() ? heads_of(rows)
@@ -81,7 +90,8 @@ at::Tensor flash_attention(const at::Tensor& query,
       turned(query), turned(key), heads_of(value), cumulated, cumulated, longest, longest, dropout.p,
       /*is_causal=*/false, /*return_debug_mask=*/false, 1 / std::sqrt(static_cast<double>(head_size)), positions.window,
       positions.window));
-  return at::constant_pad_nd(context.reshape({tokens, query.size(1)}), {0, 0, 0, query.size(0) - tokens});
+  const auto rows = context.reshape({tokens, query.size(1)});
+  return tokens == query.size(0) ? rows : at::constant_pad_nd(rows, {0, 0, 0, query.size(0) - tokens});
 }
 
 using PackedAttentionFunction = at::Tensor(const at::Tensor&,
@@ -167,10 +177,20 @@ TokenPositions TokenPositions::of(const std::optional<at::Tensor>& rotary,
   return {rotary->detach(), window};
 }
 
+/// This hook of LibTorch asks the current device for it, and that its cuDNN is 8 or newer, as that of
+/// every LibTorch that mezzo builds with is.
+bool has_tensor_cores(const at::Device& device) {
+  if (!device.is_cuda()) {
+    return true;
+  }
+  const c10::DeviceGuard guard(device);
+  return at::detail::getCUDAHooks().supportsBFloat16ConvolutionWithCuDNNv8();
+}
+
 bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size) {
   constexpr int64_t kLargestHead = 192;  // with more, consumer GPUs (8.6, 8.9, 12.0) have no backward pass
   return device.is_cuda() && is_half(dtype) && head_size <= kLargestHead && head_size % 8 == 0 &&
-         has_flash_kernels(device);
+         has_tensor_cores(device);
 }
 
 bool prefers_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest) {

@@ -56,6 +56,9 @@ at::Tensor packed_attention(const at::Tensor& query,
                             const TokenPositions& positions = {},
                             const RelativePositions& relative = {});
 
+/// Whether a device multiplies matrices of both half types, as CUDA devices of compute capability 8.0 and
+/// more do; others that run kernels of the house do as if.
+bool has_tensor_cores(const at::Device& device);
 /// Whether LibTorch's flash attention takes such heads: half types, on CUDA devices of compute capability
 /// 8.0 and more, a multiple of 8 and at most 192 columns: with more, consumer GPUs have no backward pass.
 bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size);

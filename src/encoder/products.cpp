@@ -15,17 +15,19 @@
 namespace mezzo::encoder {
 namespace {
 
-/// Whether products there can be of another dtype than their factors.
-bool has_wider_products(const at::Tensor& a) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "dtype");
+/// Whether products of `a` can be of another dtype than their factors, by an overload of an operator of LibTorch's.
+bool has_wider_products(const at::Tensor& a, const char* name, const char* overload) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
   return op.hasKernelForDispatchKey(c10::computeDispatchKey(a.scalar_type(), a.layout(), a.device()));
 }
+
+bool widens(at::ScalarType dtype, const at::Tensor& a) { return dtype == at::kFloat && is_half(a.scalar_type()); }
 
 /// Of factors in half precision cuBLAS writes as float32 what it sums up so; others of another dtype are
 /// converted first.
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
   const bool is_batch = a.dim() == 3;
-  if (dtype == at::kFloat && is_half(a.scalar_type()) && has_wider_products(a)) {
+  if (widens(dtype, a) && has_wider_products(a, "aten::mm", "dtype")) {
     return is_batch ? at::bmm(a, b, dtype) : at::mm(a, b, dtype);
   }
   const auto left = a.to(dtype), right = b.to(dtype);
@@ -78,7 +80,9 @@ void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Te
   }
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   auto sum = total;
-  if (total.scalar_type() != a.scalar_type()) {
+  if (a.dim() == 2 && widens(total.scalar_type(), a) && has_wider_products(a, "aten::addmm", "dtype_out")) {
+    at::addmm_out(sum, sum, a, b, total.scalar_type());
+  } else if (total.scalar_type() != a.scalar_type()) {
     sum.add_(product_as(total.scalar_type(), a, b));
   } else if (a.dim() == 3) {
     sum.baddbmm_(a, b);

@@ -344,12 +344,18 @@ void Block::sync(std::source_location where) const { execution_->wait(thread_, S
 void Block::sync_warp(std::source_location where) const { execution_->wait(thread_, State::kWaitsForWarp, where); }
 
 uint64_t Block::exchange(uint64_t mine, int mask, const std::source_location& where) const {
-  execution_->fiber(thread_).offered = mine;
-  execution_->wait(thread_, State::kWaitsForWarp, where);
-  const uint64_t other = execution_->fiber(thread_ ^ mask).offered;
+  offer(mine, where);
+  const uint64_t other = offered_by(thread_ % kWarpSize ^ mask);
   execution_->wait(thread_, State::kWaitsForWarp, where);  // before the next offer
   return other;
 }
+
+void Block::offer(uint64_t mine, const std::source_location& where) const {
+  execution_->fiber(thread_).offered = mine;
+  execution_->wait(thread_, State::kWaitsForWarp, where);
+}
+
+uint64_t Block::offered_by(int lane) const { return execution_->fiber(thread_ / kWarpSize * kWarpSize + lane).offered; }
 
 void execute(int64_t blocks, int threads, int shared_bytes, const std::function<void(const Block&)>& thread) {
   if (blocks < 1 || threads < kWarpSize || threads % kWarpSize != 0 || threads > 1024) {

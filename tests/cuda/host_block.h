@@ -12,6 +12,9 @@
 #include "kernels/cuda/arguments.h"
 
 #define MEZZO_DEVICE inline
+#define MEZZO_COLD inline
+#define MEZZO_UNROLLED
+#define MEZZO_ROLLED
 
 /// The thin layer of kernels/cuda/block.h on the CPU. Each thread of a block is a fiber, which
 /// runs until it has to wait for others; so barriers, shuffles and shared memory do what they
@@ -31,6 +34,7 @@ class Block {
   int thread() const { return thread_; }
   int threads() const;
   int64_t index() const;
+  int warp() const { return thread_ / 32; }
 
   void sync(std::source_location where = std::source_location::current()) const;
   void sync_warp(std::source_location where = std::source_location::current()) const;
@@ -45,6 +49,14 @@ class Block {
     return value;
   }
 
+  /// Calls `look` with what tells each lane's `mine`, where all lanes of the warp have come.
+  template <class T, class Look>
+  void show_warp(const T& mine, const Look& look, std::source_location where = std::source_location::current()) const {
+    offer(reinterpret_cast<uintptr_t>(&mine), where);
+    look([this](int lane) -> const T& { return *reinterpret_cast<const T*>(offered_by(lane)); });
+    sync_warp(where);  // before it changes
+  }
+
   template <class T>
   T* shared(int offset = 0) const {
     return reinterpret_cast<T*>(shared_memory() + offset);
@@ -56,6 +68,8 @@ class Block {
  private:
   unsigned char* shared_memory() const;
   uint64_t exchange(uint64_t mine, int mask, const std::source_location& where) const;
+  void offer(uint64_t mine, const std::source_location& where) const;
+  uint64_t offered_by(int lane) const;
 
   BlockExecution* execution_;
   int thread_;

@@ -518,7 +518,7 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
     at::Tensor log_sum_exp;
     const PackedAttention attention{query, key, value, {vector, vector, vector}, heads, rows.layout, site};
     Tensors results{cpu::packed_attention(attention, &log_sum_exp)};
-    const auto of_attention = cpu::packed_attention_backward(attention, log_sum_exp, grad);
+    const auto of_attention = cpu::packed_attention_backward(attention, results.back(), log_sum_exp, grad);
     Normalised normalised;
     results.push_back(
         cpu::residual_layer_norm(product.clone(), vector, residual, {vector, vector, 1e-5}, site, {}, &normalised));
@@ -532,13 +532,13 @@ TEST(FusedKernels, DoNotDependOnTheNumberOfThreads) {
     const auto column = [&](int64_t i) { return columns.narrow(1, i * h, h); };
     const PackedAttention local{column(0), column(1), column(2), {}, heads, rows.layout, site, {rotary, 9}, false};
     results.push_back(cpu::packed_attention(local, &log_sum_exp));
-    const auto of_local = cpu::packed_attention_backward(local, log_sum_exp, grad);
+    const auto of_local = cpu::packed_attention_backward(local, results.back(), log_sum_exp, grad);
     results.push_back(of_local.all);
     const RelativePositions relative{key.narrow(0, 0, 40), value.narrow(0, 7, 40),
                                      at::arange(-99, 100, at::kLong).clamp(-20, 19) + 20};
     const PackedAttention by_distance{query, key, value, {}, heads, rows.layout, site, {}, false, relative};
     results.push_back(cpu::packed_attention(by_distance, &log_sum_exp));
-    const auto of_distance = cpu::packed_attention_backward(by_distance, log_sum_exp, grad);
+    const auto of_distance = cpu::packed_attention_backward(by_distance, results.back(), log_sum_exp, grad);
     for (const auto& tensor : {of_distance.query, of_distance.key, of_distance.value, of_distance.relative_key,
                                of_distance.relative_query}) {
       results.push_back(tensor);

@@ -99,7 +99,47 @@ TEST_P(LeftAttentionTest, OfABlockThatEndsWithItsNorm) {
       [&](const at::Tensor& x, const Tensors& w) { return attention_block(x, params_of(w), layout()); },
       [&](const at::Tensor& x, const Tensors& w) { return reference::attention_block(x, params_of(w), layout()); },
       random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}}));
-  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(asked, 6) << "before the product, which adds biases where they are not left to a kernel, and after it";
+}
+
+/// Then one product makes queries, keys and values, and adds their biases.
+TEST_P(LeftAttentionTest, OfWeightsThatLieSideBySide) {
+  const double p = GetParam();
+  const int64_t h = kHidden;
+  ops_.takes_columns = true;
+  const auto params = random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}});
+  const auto results = [&](auto&& block, bool side_by_side) {
+    Tensors w;
+    for (const at::Tensor& param : params) {
+      w.push_back(param.clone());
+    }
+    const auto whole = at::cat({w[0], w[2], w[4]});
+    for (int64_t i = 0; i < 3 && side_by_side; ++i) {
+      w[2 * i] = whole.narrow(0, i * h, h);
+    }
+    at::manual_seed(4);
+    Tensors leaves{at::randn({kRows, h}).requires_grad_()};
+    for (const at::Tensor& param : w) {
+      leaves.push_back(param.detach().requires_grad_());
+    }
+    const AttentionParams of_leaves{.query = {leaves[1], leaves[2]},
+                                    .key = {leaves[3], leaves[4]},
+                                    .value = {leaves[5], leaves[6]},
+                                    .output = {leaves[7], leaves[8]},
+                                    .norm = {leaves[9], leaves[10], 1e-5},
+                                    .num_heads = kHeads,
+                                    .weights_dropout = {p, {11, 2, 5}},
+                                    .output_dropout = {p, {11, 2, 6}}};
+    const auto output = block(leaves[0], of_leaves, layout());
+    const auto grad = at::sin(at::arange(output.numel(), at::kFloat)).view(output.sizes());
+    auto all = torch::autograd::grad({output}, leaves, {grad});
+    all.push_back(output.detach());
+    return all;
+  };
+  const auto mine = results(attention_block, true), right = results(reference::attention_block, false);
+  for (size_t i = 0; i < right.size(); ++i) {
+    EXPECT_TRUE(at::allclose(mine[i], right[i], 1e-4, 1e-5)) << i;
+  }
 }
 
 TEST_P(LeftAttentionTest, OfABlockThatBeginsWithItsNorm) {

@@ -60,8 +60,28 @@ at::Tensor bmm(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
   return product("aten::bmm.dtype", &at::bmm, {a.size(0), a.size(1), b.size(2)}, a, b, dtype);
 }
 
+/// As blocks call it: what is added to is what is written.
+at::Tensor& addmm_out(const at::Tensor& sum,
+                      const at::Tensor& a,
+                      const at::Tensor& b,
+                      at::ScalarType dtype,
+                      const at::Scalar& beta,
+                      const at::Scalar& alpha,
+                      at::Tensor& out) {
+  TORCH_CHECK(out.is_same(sum) && out.scalar_type() == dtype && beta.toDouble() == 1 && alpha.toDouble() == 1,
+              "simulated device: addmm.dtype_out is that of sums alone");
+  const c10::DeviceGuard guard(a.device());
+  Launch launch("aten::addmm.dtype_out");
+  const auto left = launch.read(a), right = launch.read(b), to = launch.write(out);
+  launch.count_as({bytes_of(a) + bytes_of(b) + bytes_of(out), bytes_of(out),
+                   2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1))});
+  launch.run([=] { to.add_(at::mm(left.to(dtype), right.to(dtype))); });
+  return out;
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("mm.dtype", &mm);
+  m.impl("addmm.dtype_out", &addmm_out);
   m.impl("bmm.dtype", &bmm);
 }
 

@@ -68,7 +68,7 @@ const BlockOps kNoKernels = {
           return at::zeros(query.sizes(), query.options());
         },
     .packed_attention_backward =
-        [](const encoder::PackedAttention& attention, const at::Tensor&, const at::Tensor& grad) {
+        [](const encoder::PackedAttention& attention, const at::Tensor&, const at::Tensor&, const at::Tensor& grad) {
           const int64_t hidden = grad.size(1);
           const auto all = at::zeros({grad.size(0), 3 * hidden}, grad.options());
           return encoder::AttentionGradients{all.narrow(1, 0, hidden),

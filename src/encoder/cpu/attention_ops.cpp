@@ -280,6 +280,7 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
 }
 
 AttentionGradients packed_attention_backward(const PackedAttention& attention,
+                                             const at::Tensor& /*output*/,
                                              const at::Tensor& log_sum_exp,
                                              const at::Tensor& grad) {
   const Tiles tiles(attention);

@@ -8,6 +8,7 @@
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
+template <Activation kKind, bool kIsHalf, bool kWhole>
 struct Forward {
   template <class Memory>
   static void uses(Memory& memory, const ActivationArguments& a) {
@@ -22,15 +23,16 @@ struct Forward {
       return;
     }
     const int64_t begin = row * a.columns, end = begin + a.columns;
-    const Four bias = load_bias(a.bias, a.product.element, column, a.columns);
-    Four four = load_four(a.product, begin + column, end);
+    const Four bias = Fours<kWhole>::load_bias(a.bias, a.product.element, column, a.columns);
+    Four four = Fours<kWhole>::load(a.product, begin + column, end);
     for (int i = 0; i < 4; ++i) {
-      four.at[i] = activate(four.at[i] + bias.at[i], a.kind).value;
+      four.at[i] = activate<kKind, kIsHalf>(four.at[i] + bias.at[i]).value;
     }
-    store_four(a.output, begin + column, end, four);
+    Fours<kWhole>::store(a.output, begin + column, end, four);
   }
 };
 
+template <Activation kKind, bool kIsHalf, bool kWhole>
 struct Backward {
   template <class Memory>
   static void uses(Memory& memory, const ActivationArguments& a) {
@@ -46,33 +48,58 @@ struct Backward {
     if (column >= a.columns) {
       return;
     }
-    const Four bias = load_bias(a.bias, a.product.element, column, a.columns);
+    const Four bias = Fours<kWhole>::load_bias(a.bias, a.product.element, column, a.columns);
     Four sums{};
-    for (int64_t row = part * kRowsOfSum; row < a.rows && row < (part + 1) * kRowsOfSum; ++row) {
-      const int64_t begin = row * a.columns, end = begin + a.columns;
-      const Four product = load_four(a.product, begin + column, end);
-      Four grad = load_four(a.grad, begin + column, end), output;
-      for (int i = 0; i < 4; ++i) {
-        const ValueAndSlope of = activate(product.at[i] + bias.at[i], a.kind);
-        output.at[i] = of.value;
-        grad.at[i] *= of.slope;
-        sums.at[i] += grad.at[i];
-      }
-      store_four(a.output, begin + column, end, output);
-      store_four(a.grad, begin + column, end, grad);
+    constexpr int kAtOnce = 4;  // rows on their way at a time
+    static_assert(kRowsOfSum % kAtOnce == 0);
+    for (int64_t first = part * kRowsOfSum; first < a.rows && first < (part + 1) * kRowsOfSum; first += kAtOnce) {
+      Four products[kAtOnce], grads[kAtOnce];
+      const auto for_rows = [&](const auto& body) {
+        MEZZO_UNROLLED
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + i < a.rows) {
+            body(i, (first + i) * a.columns + column, (first + i + 1) * a.columns);
+          }
+        }
+      };
+      for_rows([&](int row, int64_t begin, int64_t end) {
+        products[row] = Fours<kWhole>::load(a.product, begin, end);
+        grads[row] = Fours<kWhole>::load(a.grad, begin, end);
+      });
+      for_rows([&](int row, int64_t begin, int64_t end) {
+        Four output;
+        for (int i = 0; i < 4; ++i) {
+          const ValueAndSlope of = activate<kKind, kIsHalf>(products[row].at[i] + bias.at[i]);
+          output.at[i] = of.value;
+          grads[row].at[i] *= of.slope;
+          sums.at[i] += grads[row].at[i];
+        }
+        Fours<kWhole>::store(a.output, begin, end, output);
+        Fours<kWhole>::store(a.grad, begin, end, grads[row]);
+      });
     }
-    store_four<float>(a.sums, part * a.columns + column, (part + 1) * a.columns, sums);
+    Fours<kWhole>::template store<float>(a.sums, part * a.columns + column, (part + 1) * a.columns, sums);
   }
 };
 
 }  // namespace
 
 void bias_activation(const ActivationArguments& a, Stream stream) {
-  launch<Forward>(tiles_of(a.rows, a.columns), stream, a);
+  with_activation(a.kind, a.product, [&]<class Kind, class IsHalf>(Kind, IsHalf) {
+    with_whole_fours(a.columns, {a.product.data, a.bias.data, a.output.data}, [&]<class Whole>(Whole) {
+      launch<Forward<Kind::value, IsHalf::value, Whole::value>>(tiles_of(a.rows, a.columns), stream, a);
+    });
+  });
 }
 
 void bias_activation_backward(const ActivationArguments& a, Stream stream) {
-  launch<Backward>(tiles_of(ceil_div(a.rows, kRowsOfSum), a.columns), stream, a);
+  with_activation(a.kind, a.product, [&]<class Kind, class IsHalf>(Kind, IsHalf) {
+    with_whole_fours(a.columns, {a.product.data, a.bias.data, a.output.data, a.grad.data, a.sums},
+                     [&]<class Whole>(Whole) {
+                       launch<Backward<Kind::value, IsHalf::value, Whole::value>>(
+                           tiles_of(ceil_div(a.rows, kRowsOfSum), a.columns), stream, a);
+                     });
+  });
 }
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -132,6 +132,9 @@ struct Attention {
 }  // namespace
 
 void packed_attention(const PackedAttentionArguments& arguments, Stream stream) {
+  if (suits_tensor_cores(arguments)) {
+    return tensor_core_attention(arguments, stream);
+  }
   with_kind(arguments, [&]<class Columns, class Relative>(Columns, Relative) {
     const Cut cut = largest_cut(arguments.sequences.longest, shared_bytes<Columns::value>);
     const auto parts = ceil_div(arguments.only_first_queries ? 1 : arguments.sequences.longest, cut.own());

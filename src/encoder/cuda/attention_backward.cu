@@ -205,6 +205,9 @@ void launch_backward(const PackedAttentionBackwardArguments& arguments, int part
 }  // namespace
 
 int64_t bias_parts(const PackedAttentionArguments& a) {
+  if (suits_tensor_cores(a)) {
+    return 1;
+  }
   int64_t parts = 0;
   with_kind(
       a, [&]<class Columns>(Columns, auto) { parts = ceil_div(a.sequences.longest, cut_of<Columns::value>(a).own()); });
@@ -213,6 +216,9 @@ int64_t bias_parts(const PackedAttentionArguments& a) {
 
 void packed_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream) {
   const auto& a = arguments.forward;
+  if (suits_tensor_cores(a)) {
+    return tensor_core_attention_backward(arguments, stream);
+  }
   const auto parts = static_cast<int>(bias_parts(a));
   with_kind(a, [&]<class Columns, class Relative>(Columns, Relative) {
     with_type(a.query.element,

@@ -13,6 +13,7 @@
 #include "encoder/cuda/attention_tensors.h"
 #include "encoder/cuda/block_ops.h"
 #include "encoder/cuda/relative_tensors.h"
+#include "encoder/cuda/row_tensors.h"
 
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
@@ -28,8 +29,16 @@ double scale_of(const PackedAttention& attention, int64_t head_size) {
                                       : 1 / std::sqrt(static_cast<double>(head_size));
 }
 
-/// @param rotary  as `rotary_of` has it, which the arguments point to, and to what `relative` has
+/// Their elements side by side.
+AttentionBiases dense_biases(const PackedAttention& attention) {
+  const auto dense = [](const at::Tensor& bias) { return bias.defined() ? bias.contiguous() : bias; };
+  const auto& [query, key, value] = attention.biases;
+  return {dense(query), dense(key), dense(value)};
+}
+
+/// @param biases, rotary  as the two above have them, which the arguments point to, and to what `relative` has
 PackedAttentionArguments arguments_of(const PackedAttention& attention,
+                                      const AttentionBiases& biases,
                                       const at::Tensor& rotary,
                                       const RelativeTensors& relative) {
   const int64_t longest = attention.layout->longest();
@@ -37,9 +46,9 @@ PackedAttentionArguments arguments_of(const PackedAttention& attention,
   return {.query = rows_of(attention.query),
           .key = rows_of(attention.key),
           .value = rows_of(attention.value),
-          .query_bias = span_of(attention.biases.query),
-          .key_bias = span_of(attention.biases.key),
-          .value_bias = span_of(attention.biases.value),
+          .query_bias = span_of(biases.query),
+          .key_bias = span_of(biases.key),
+          .value_bias = span_of(biases.value),
           .sequences = spans_of(*attention.layout, attention.key.size(0)),
           .num_heads = static_cast<int>(attention.num_heads),
           .head_size = static_cast<int>(head_size),
@@ -50,7 +59,8 @@ PackedAttentionArguments arguments_of(const PackedAttention& attention,
           .only_first_queries = attention.only_first_queries,
           .output = {},
           .log_sum_exp = nullptr,
-          .relative = relative.scores()};
+          .relative = relative.scores(),
+          .has_tensor_cores = has_tensor_cores(attention.query.device())};
 }
 
 /// Gradients as columns of one matrix, for one product with the weights; those of lone first queries apart.
@@ -101,9 +111,10 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
   }
   const OnDeviceOf device(attention.query);
   auto output = at::empty(attention.query.sizes(), attention.query.options());
+  const auto biases = dense_biases(attention);
   const auto rotary = rotary_of(attention);
   const RelativeTensors relative(attention, device.stream);
-  auto arguments = arguments_of(attention, rotary, relative);
+  auto arguments = arguments_of(attention, biases, rotary, relative);
   arguments.output = rows_of(output);
   arguments.log_sum_exp = floats_of(sums);
   packed_attention(arguments, device.stream);
@@ -111,6 +122,7 @@ at::Tensor packed_attention(const PackedAttention& attention, at::Tensor* log_su
 }
 
 AttentionGradients packed_attention_backward(const PackedAttention& attention,
+                                             const at::Tensor& output,
                                              const at::Tensor& log_sum_exp,
                                              const at::Tensor& grad) {
   const auto in_float = attention.query.options().dtype(at::kFloat);
@@ -129,9 +141,11 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   }
   TORCH_INTERNAL_ASSERT(grad.scalar_type() == attention.query.scalar_type());
   const OnDeviceOf device(attention.query);
+  const auto biases = dense_biases(attention);
   const auto rotary = rotary_of(attention);
   RelativeTensors relative(attention, device.stream);
-  auto arguments = arguments_of(attention, rotary, relative);
+  auto arguments = arguments_of(attention, biases, rotary, relative);
+  arguments.output = rows_of(output);
   arguments.log_sum_exp = floats_of(log_sum_exp);
   const int64_t parts = arguments.sequences.count * bias_parts(arguments);
   const auto products = at::empty_like(log_sum_exp),
@@ -148,7 +162,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   relative.make_room(backward);
   packed_attention_backward(backward, device.stream);
   if (has_biases) {
-    const auto totals = sums.sum(0);
+    const auto totals = column_sums(sums, device.stream);
     result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
   }
   relative.add_gradients(result, device.stream);

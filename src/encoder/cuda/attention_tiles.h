@@ -44,10 +44,11 @@ struct Head {
 
 /// Head `index` of all sequences'.
 MEZZO_DEVICE Head head_of(const PackedAttentionArguments& a, int64_t index) {
-  const int64_t sequence = index / a.num_heads;
+  const auto number = static_cast<uint32_t>(index), heads = static_cast<uint32_t>(a.num_heads);  // quick to divide
+  const int64_t sequence = number / heads;
   const int32_t* const own = a.sequences.table + 2 * sequence;
   return {static_cast<int>(sequence),
-          static_cast<int>(index % a.num_heads),
+          static_cast<int>(number % heads),
           a.num_heads,
           a.head_size,
           own[0],

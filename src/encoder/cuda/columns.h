@@ -44,16 +44,18 @@ MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column
 
 /// Factors of elements `first` to `first + 3`, which two Philox blocks decide where
 /// rows are no multiple of four. Ones where nothing is dropped.
+/// @tparam kWhole  whether rows are such a multiple
+template <bool kWhole = false>
 MEZZO_DEVICE Four mask_four(const Mask& mask, int64_t first) {
   if (mask.threshold == 0) {
     return {{1, 1, 1, 1}};
   }
   Four four;
-  const auto skip = static_cast<int>(first % 4);
   mask_factors(mask, first / 4, four.at);
-  if (skip != 0) {
+  if (const auto skip = static_cast<int>(first % 4); !kWhole && skip != 0) {
     float next[4];
     mask_factors(mask, first / 4 + 1, next);
+    MEZZO_ROLLED
     for (int shift = 0; shift < skip; ++shift) {
       four = {{four.at[1], four.at[2], four.at[3], next[0]}};
       next[0] = next[1];

@@ -47,10 +47,10 @@ int padded(int hidden) { return (hidden + 3) / 4 * 4; }
 
 /// A vector as float32 times `scale` in shared memory, zeros up to a multiple of four.
 /// The block has yet to meet.
-template <class T>
+template <bool kWhole, class T>
 MEZZO_DEVICE void load_vector(const Block& block, const Span& from, int64_t at, int size, float scale, float* to) {
   for (int d = 4 * block.thread(); d < size; d += 4 * block.threads()) {
-    Four x = load_four<T>(from.data, at + d, at + size);
+    Four x = Fours<kWhole>::template load<T>(from.data, at + d, at + size);
     for (int i = 0; i < 4; ++i) {
       to[d + i] = x.at[i] * scale;
     }
@@ -93,33 +93,68 @@ MEZZO_DEVICE float sum_over_keys(const Block& block, const Query& query, const T
   return warp_sum(block, sum);
 }
 
+/// Calls `body(d, four)` for every four columns of a row; a lane takes each, and some are on their way at a time.
+template <bool kWhole, class T, class Body>
+MEZZO_DEVICE void for_fours_of_row(const Block& block, const FirstTokenArguments& a, int64_t row, const Body& body) {
+  constexpr int kAtOnce = 4, kStep = 4 * kWarp;
+  MEZZO_ROLLED
+  for (int first = 4 * (block.thread() % kWarp); first < a.hidden; first += kAtOnce * kStep) {
+    Four fours[kAtOnce];
+    MEZZO_UNROLLED
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i * kStep < a.hidden) {
+        fours[i] =
+            Fours<kWhole>::template load<T>(a.rows.data, row * a.hidden + first + i * kStep, (row + 1) * a.hidden);
+      }
+    }
+    MEZZO_UNROLLED
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + i * kStep < a.hidden) {
+        body(first + i * kStep, fours[i]);
+      }
+    }
+  }
+}
+
 /// The sum of the sequence's rows, each times its weight, times `scale`.
-template <class T>
+template <bool kWhole, class T>
 MEZZO_DEVICE void write_weighted_rows(const Block& block,
                                       const FirstTokenArguments& a,
                                       const Query& query,
                                       const float* weights,
                                       float scale,
                                       const Span& to) {
+  constexpr int kAtOnce = 8;  // rows on their way at a time
   for (int d = 4 * block.thread(); d < a.hidden; d += 4 * block.threads()) {
     Four sum{};
-    int64_t row = query.first_row * a.hidden;
-    for (int j = 0; j < query.count; ++j, row += a.hidden) {
-      const Four x = load_four<T>(a.rows.data, row + d, row + a.hidden);
-      for (int i = 0; i < 4; ++i) {
-        sum.at[i] = ::fmaf(weights[j], x.at[i], sum.at[i]);
+    MEZZO_ROLLED
+    for (int first = 0; first < query.count; first += kAtOnce) {
+      Four rows[kAtOnce];
+      float factors[kAtOnce];
+      MEZZO_UNROLLED
+      for (int j = 0; j < kAtOnce; ++j) {
+        const bool is_there = first + j < query.count;
+        const int64_t row = (query.first_row + first + (is_there ? j : 0)) * a.hidden;
+        factors[j] = is_there ? weights[first + j] : 0;
+        rows[j] = Fours<kWhole>::template load<T>(a.rows.data, row + d, row + a.hidden);
+      }
+      MEZZO_UNROLLED
+      for (int j = 0; j < kAtOnce; ++j) {
+        for (int i = 0; i < 4; ++i) {
+          sum.at[i] = first + j < query.count ? ::fmaf(factors[j], rows[j].at[i], sum.at[i]) : sum.at[i];
+        }
       }
     }
     for (int i = 0; i < 4; ++i) {
       sum.at[i] *= scale;
     }
-    store_four<T>(to.data, query.at + d, query.at + a.hidden, sum);
+    Fours<kWhole>::template store<T>(to.data, query.at + d, query.at + a.hidden, sum);
   }
 }
 
 /// A block a sequence and head: reads the sequence's n rows twice, the second time
 /// near by; 4 n FLOP per column.
-template <class T>
+template <class T, bool kWhole>
 struct FirstToken {
   template <class Memory>
   static void uses(Memory& memory, const FirstTokenArguments& a) {
@@ -134,18 +169,16 @@ struct FirstToken {
     const Query query = query_of_block(block, a);
     const int lane = block.thread() % kWarp;
     float *const vector = block.shared<float>(), *const weights = a.weights + query.weights;
-    load_vector<T>(block, a.query, query.at, a.hidden, a.scale, vector);
+    load_vector<kWhole, T>(block, a.query, query.at, a.hidden, a.scale, vector);
     block.sync();
     for_rows(block, query, [&](int j) {
-      const int64_t row = (query.first_row + j) * a.hidden;
       float score = 0;
-      for (int d = 4 * lane; d < a.hidden; d += 4 * kWarp) {
-        const Four x = load_four<T>(a.rows.data, row + d, row + a.hidden);
+      for_fours_of_row<kWhole, T>(block, a, query.first_row + j, [&](int d, const Four& x) {
         const auto q = load_pack(vector + d);
         for (int i = 0; i < 4; ++i) {
           score = ::fmaf(q.at[i], x.at[i], score);
         }
-      }
+      });
       score = warp_sum(block, score);
       if (lane == 0) {
         weights[j] = score;
@@ -170,13 +203,13 @@ struct FirstToken {
         a.log_sum_exp[query.number] = most + ::logf(total);
       }
     }
-    write_weighted_rows<T>(block, a, query, weights, 1, a.weighted_rows);
+    write_weighted_rows<kWhole, T>(block, a, query, weights, 1, a.weighted_rows);
   }
 };
 
 /// A block a sequence and head: reads the sequence's n rows twice; 6 n FLOP per column. Leaves the
 /// weights as they met the rows, and the gradients of the scores.
-template <class T>
+template <class T, bool kWhole>
 struct FirstTokenQueries {
   template <class Memory>
   static void uses(Memory& memory, const FirstTokenBackwardArguments& arguments) {
@@ -196,21 +229,19 @@ struct FirstTokenQueries {
     const int lane = block.thread() % kWarp;
     float *const vector = block.shared<float>(), *const grad = vector + (a.hidden + 3) / 4 * 4;
     float *const weights = a.weights + query.weights, *const grads = arguments.grad_weights + query.weights;
-    load_vector<T>(block, a.query, query.at, a.hidden, a.scale, vector);
-    load_vector<T>(block, arguments.grad_weighted_rows, query.at, a.hidden, 1, grad);
+    load_vector<kWhole, T>(block, a.query, query.at, a.hidden, a.scale, vector);
+    load_vector<kWhole, T>(block, arguments.grad_weighted_rows, query.at, a.hidden, 1, grad);
     block.sync();
     const float log_sum_exp = a.log_sum_exp[query.number], grad_sum = arguments.grad_weight_sums[query.number];
     for_rows(block, query, [&](int j) {
-      const int64_t row = (query.first_row + j) * a.hidden;
       float score = 0, product = 0;
-      for (int d = 4 * lane; d < a.hidden; d += 4 * kWarp) {
-        const Four x = load_four<T>(a.rows.data, row + d, row + a.hidden);
+      for_fours_of_row<kWhole, T>(block, a, query.first_row + j, [&](int d, const Four& x) {
         const auto q = load_pack(vector + d), g = load_pack(grad + d);
         for (int i = 0; i < 4; ++i) {
           score = ::fmaf(q.at[i], x.at[i], score);
           product = ::fmaf(g.at[i], x.at[i], product);
         }
-      }
+      });
       score = warp_sum(block, score);
       product = warp_sum(block, product);
       if (lane == 0) {
@@ -228,7 +259,7 @@ struct FirstTokenQueries {
       weights[j] *= factor;
     });
     block.sync();
-    write_weighted_rows<T>(block, a, query, grads, a.scale, arguments.grad_query);
+    write_weighted_rows<kWhole, T>(block, a, query, grads, a.scale, arguments.grad_query);
   }
 };
 
@@ -236,7 +267,7 @@ struct FirstTokenQueries {
 constexpr int kRows = 8;
 
 /// Reads 2 vectors a head for its rows, and writes these: 4 FLOP per row, head and column.
-template <class T>
+template <class T, bool kWhole>
 struct FirstTokenRows {
   template <class Memory>
   static void uses(Memory& memory, const FirstTokenBackwardArguments& arguments) {
@@ -275,8 +306,8 @@ struct FirstTokenRows {
       Four sums[kRows] = {};
       for (int head = 0; head < a.num_heads; ++head) {
         const int64_t at = query_of(a, sequence, head).at;
-        const Four q = load_four<T>(a.query.data, at + d, at + a.hidden),
-                   g = load_four<T>(arguments.grad_weighted_rows.data, at + d, at + a.hidden);
+        const Four q = Fours<kWhole>::template load<T>(a.query.data, at + d, at + a.hidden),
+                   g = Fours<kWhole>::template load<T>(arguments.grad_weighted_rows.data, at + d, at + a.hidden);
         for (int row = 0; row < kRows; ++row) {
           const Factors factor = factors[head * kRows + row];
           for (int i = 0; i < 4; ++i) {
@@ -287,7 +318,7 @@ struct FirstTokenRows {
       for (int row = 0; row < kRows; ++row) {
         if (row < count) {
           const int64_t at = (first_row + row) * a.hidden;
-          store_four(arguments.grad_rows, at + d, at + a.hidden, sums[row]);
+          Fours<kWhole>::store(arguments.grad_rows, at + d, at + a.hidden, sums[row]);
         }
       }
     }
@@ -298,9 +329,13 @@ struct FirstTokenRows {
 
 void first_token_attention(const FirstTokenArguments& arguments, Stream stream) {
   with_type(arguments.query.element, [&]<class T>(T) {
-    launch<FirstToken<T>>(Grid{arguments.sequences.count * arguments.num_heads, kThreads,
-                               padded(arguments.hidden) * static_cast<int>(sizeof(float))},
-                          stream, arguments);
+    with_whole_fours(arguments.hidden, {arguments.query.data, arguments.rows.data, arguments.weighted_rows.data},
+                     [&]<class Whole>(Whole) {
+                       launch<FirstToken<T, Whole::value>>(
+                           Grid{arguments.sequences.count * arguments.num_heads, kThreads,
+                                padded(arguments.hidden) * static_cast<int>(sizeof(float))},
+                           stream, arguments);
+                     });
   });
 }
 
@@ -308,11 +343,17 @@ void first_token_attention_backward(const FirstTokenBackwardArguments& arguments
   const auto& a = arguments.forward;
   constexpr int kFloat = sizeof(float);
   with_type(a.query.element, [&]<class T>(T) {
-    launch<FirstTokenQueries<T>>(Grid{a.sequences.count * a.num_heads, kThreads, 2 * padded(a.hidden) * kFloat}, stream,
-                                 arguments);
-    launch<FirstTokenRows<T>>(
-        Grid{a.sequences.count * ceil_div(a.sequences.longest, kRows), kThreads, 2 * a.num_heads * kRows * kFloat},
-        stream, arguments);
+    with_whole_fours(
+        a.hidden,
+        {a.query.data, a.rows.data, arguments.grad_weighted_rows.data, arguments.grad_query.data,
+         arguments.grad_rows.data},
+        [&]<class Whole>(Whole) {
+          launch<FirstTokenQueries<T, Whole::value>>(
+              Grid{a.sequences.count * a.num_heads, kThreads, 2 * padded(a.hidden) * kFloat}, stream, arguments);
+          launch<FirstTokenRows<T, Whole::value>>(Grid{a.sequences.count * ceil_div(a.sequences.longest, kRows),
+                                                       kThreads, 2 * a.num_heads * kRows * kFloat},
+                                                  stream, arguments);
+        });
   });
 }
 

@@ -66,6 +66,7 @@ void reads_inputs(Memory& memory, const GatedActivationArguments& a) {
   memory.reads(a.mask.step_offset, 1);
 }
 
+template <Activation kKind, bool kIsHalf>
 struct GatedForward {
   template <class Memory>
   static void uses(Memory& memory, const GatedActivationArguments& a) {
@@ -83,12 +84,13 @@ struct GatedForward {
     const Four factors = of.factors(row);
     Four output;
     for (int i = 0; i < 4; ++i) {
-      output.at[i] = masked(activate(input.at[i], a.kind).value * gate.at[i], factors.at[i]);
+      output.at[i] = masked(activate<kKind, kIsHalf>(input.at[i]).value * gate.at[i], factors.at[i]);
     }
     of.store_output(row, output);
   }
 };
 
+template <Activation kKind, bool kIsHalf>
 struct GatedBackward {
   template <class Memory>
   static void uses(Memory& memory, const GatedActivationArguments& a) {
@@ -111,7 +113,7 @@ struct GatedBackward {
       Four output;
       Halves grads;
       for (int i = 0; i < 4; ++i) {
-        const ValueAndSlope activated = activate(input.at[i], a.kind);
+        const ValueAndSlope activated = activate<kKind, kIsHalf>(input.at[i]);
         const float of_output = masked(grad.at[i], factors.at[i]);
         output.at[i] = masked(activated.value * gate.at[i], factors.at[i]);
         grads.input.at[i] = of_output * gate.at[i] * activated.slope;
@@ -133,11 +135,15 @@ struct GatedBackward {
 }  // namespace
 
 void gated_activation(const GatedActivationArguments& a, Stream stream) {
-  launch<GatedForward>(tiles_of(a.rows, a.columns), stream, a);
+  with_activation(a.kind, a.product, [&]<class Kind, class IsHalf>(Kind, IsHalf) {
+    launch<GatedForward<Kind::value, IsHalf::value>>(tiles_of(a.rows, a.columns), stream, a);
+  });
 }
 
 void gated_activation_backward(const GatedActivationArguments& a, Stream stream) {
-  launch<GatedBackward>(tiles_of(ceil_div(a.rows, kRowsOfSum), a.columns), stream, a);
+  with_activation(a.kind, a.product, [&]<class Kind, class IsHalf>(Kind, IsHalf) {
+    launch<GatedBackward<Kind::value, IsHalf::value>>(tiles_of(ceil_div(a.rows, kRowsOfSum), a.columns), stream, a);
+  });
 }
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 128;  // of kernels that do not normalise
 
+template <bool kWhole>
 struct ResidualNorm {
   template <class Memory>
   static void uses(Memory& memory, const ResidualNormArguments& a) {
@@ -26,21 +27,23 @@ struct ResidualNorm {
     const int64_t mask_begin = mask_row(a.row_numbers, number) * a.columns;
     float sum = 0;
     for_columns(block, a.columns, [&](int64_t c) {
-      const Four product = load_four(a.product, begin + c, end), residual = load_four(a.residual, begin + c, end),
-                 bias = load_bias(a.bias, a.product.element, c, a.columns);
-      const Four factors = mask_four(a.mask, mask_begin + c);
+      const Four product = Fours<kWhole>::load(a.product, begin + c, end),
+                 residual = Fours<kWhole>::load(a.residual, begin + c, end),
+                 bias = Fours<kWhole>::load_bias(a.bias, a.product.element, c, a.columns);
+      const Four factors = mask_four<kWhole>(a.mask, mask_begin + c);
       for (int i = 0; i < 4; ++i) {
         if (counts(c, i, a.columns)) {
           sum += row[c + i] = masked(product.at[i] + bias.at[i], factors.at[i]) + residual.at[i];
         }
       }
     });
-    finish_norm(block, row, scratch, sum, a.norm, Mask{}, number, a.to, a.columns);
+    finish_norm<kWhole>(block, row, scratch, sum, a.norm, Mask{}, number, a.to, a.columns);
   }
 };
 
 MEZZO_DEVICE bool has_row(int64_t rows, int64_t index) { return index >= 0 && index < rows; }
 
+template <bool kWhole>
 struct EmbeddingNorm {
   template <class Memory>
   static void uses(Memory& memory, const EmbeddingNormArguments& a) {
@@ -68,23 +71,25 @@ struct EmbeddingNorm {
     const int64_t word = id * a.columns, position = place * a.columns, token_type = type * a.columns;
     float sum = 0;
     for_columns(block, a.columns, [&](int64_t c) {
-      const Four words = load_four(a.word, word + c, word + a.columns),
-                 positions = load_four(a.position, position + c, position + a.columns),
-                 types = load_four(a.token_type, token_type + c, token_type + a.columns);
+      const Four words = Fours<kWhole>::load(a.word, word + c, word + a.columns),
+                 positions = Fours<kWhole>::load(a.position, position + c, position + a.columns),
+                 types = Fours<kWhole>::load(a.token_type, token_type + c, token_type + a.columns);
       for (int i = 0; i < 4; ++i) {
         if (counts(c, i, a.columns)) {
           sum += row[c + i] = words.at[i] + types.at[i] + positions.at[i];
         }
       }
     });
-    finish_norm(block, row, scratch, sum, a.norm, a.mask, number, a.to, a.columns);
+    finish_norm<kWhole>(block, row, scratch, sum, a.norm, a.mask, number, a.to, a.columns);
   }
 };
 
-/// Some rows, one after the other: their gradients, and what they add to the sums, which are in
-/// shared memory meanwhile. Moves of each row its gradient and normalised elements, from memory
-/// once, and one or two gradients; and three sums of kRowsOfBlock rows.
+/// Gradients of rows, a warp each, and what those of a block add to the sums, which meet in shared memory. Moves of
+/// each row its gradient and normalised elements, from memory once, and one or two gradients; and three sums a block.
+template <bool kWhole>
 struct NormBackward {
+  static constexpr int kMostThreads = 8 * kWarp, kBlocksAtOnce = 3;
+
   template <class Memory>
   static void uses(Memory& memory, const NormBackwardArguments& a) {
     memory.reads(a.grad, a.rows * a.columns);
@@ -96,81 +101,95 @@ struct NormBackward {
     memory.reads(a.added, a.rows * a.columns);
     memory.writes(a.product, a.rows * a.columns);
     memory.writes(a.residual, a.rows * a.columns);
-    memory.writes(a.sums, ceil_div(a.rows, kRowsOfBlock) * 3 * a.columns);
+    memory.writes(a.sums, ceil_div(a.rows, rows_of_block(a.columns)) * 3 * a.columns);
   }
 
+  /// Four columns of a row.
+  struct Loaded {
+    Four grad, normalised, weight, added;
+  };
+
   MEZZO_DEVICE static void run(const Block& block, const NormBackwardArguments& a) {
-    auto *scratch = block.shared<float>(), *sums = block.shared<float>(2 * kNormSumsBytes);
-    const int64_t columns = a.columns, first = block.index() * kRowsOfBlock;
-    const int64_t last = first + kRowsOfBlock < a.rows ? first + kRowsOfBlock : a.rows;
-    for_columns(block, columns, [&](int64_t c) {
-      for (int i = 0; i < 4 && counts(c, i, columns); ++i) {
-        sums[c + i] = sums[columns + c + i] = sums[2 * columns + c + i] = 0;
+    const int64_t columns = a.columns;
+    const int warp = block.warp(), warps = block.threads() / kWarp;
+    const int64_t first = block.index() * warps, left = a.rows - first;
+    const int rows = warps < left ? warps : static_cast<int>(left);
+    float *const shared = block.shared<float>(), *const to_weight = shared + warp * columns,
+                 *const to_bias = to_weight + warps * columns;
+    const int64_t number = first + (warp < rows ? warp : 0), begin = number * columns, end = begin + columns;
+    const int64_t of_warp = warp < rows ? columns : 0, mask_begin = mask_row(a.row_numbers, number) * columns;
+    const auto load = [&](int64_t c) {
+      return Loaded{Fours<kWhole>::load(a.grad, begin + c, end),
+                    Fours<kWhole>::template load<float>(a.normalised, begin + c, end),
+                    Fours<kWhole>::load(a.weight, c, columns), Fours<kWhole>::load_if_any(a.added, begin + c, end)};
+    };
+    const auto mask = [&](int64_t c, Four& four) {
+      const Four factors = mask_four<kWhole>(a.mask, mask_begin + c);
+      for (int i = 0; i < 4; ++i) {
+        four.at[i] = masked(four.at[i], factors.at[i]);
+      }
+    };
+    float of_grad = 0, of_product = 0;
+    for_columns_of_warp(block, of_warp, load, [&](int64_t c, Loaded& row) {
+      if (a.mask_is_on_output) {
+        mask(c, row.grad);
+      }
+      Four product;
+      for (int i = 0; i < 4; ++i) {  // zeros behind the last column
+        product.at[i] = row.grad.at[i] * row.normalised.at[i];
+        of_grad += row.grad.at[i] * row.weight.at[i];
+        of_product += product.at[i] * row.weight.at[i];
+      }
+      Fours<kWhole>::template store<float>(to_weight, c, columns, product);
+      Fours<kWhole>::template store<float>(to_bias, c, columns, row.grad);
+    });
+    const float mean = warp_sum(block, of_grad) / static_cast<float>(columns);
+    const float slope = warp_sum(block, of_product) / static_cast<float>(columns);
+    block.sync();
+    float* const to = a.sums + block.index() * 3 * columns;
+    sum_rows(block, shared, rows, columns, to);
+    sum_rows(block, shared + warps * columns, rows, columns, to + columns);
+    block.sync();  // before they are written again
+    const float rstd = warp < rows ? a.rstd[number] : 0;
+    for_columns_of_warp(block, of_warp, load, [&](int64_t c, Loaded& row) {
+      if (a.mask_is_on_output) {
+        mask(c, row.grad);
+      }
+      Four result;
+      for (int i = 0; i < 4; ++i) {
+        result.at[i] =
+            (row.grad.at[i] * row.weight.at[i] - mean - row.normalised.at[i] * slope) * rstd + row.added.at[i];
+      }
+      Fours<kWhole>::store(a.residual, begin + c, end, result);
+      if (a.product.data != nullptr) {
+        mask(c, result);
+        Fours<kWhole>::store(a.product, begin + c, end, result);
+        Fours<kWhole>::template store<float>(to_weight, c, columns, result);
       }
     });
-    for (int64_t number = first; number < last; ++number) {
-      const int64_t begin = number * columns, end = begin + columns;
-      const int64_t mask_begin = mask_row(a.row_numbers, number) * columns;
-      const auto factors_at = [&](int64_t c) { return mask_four(a.mask, mask_begin + c); };
-      const auto grad_at = [&](int64_t c) {
-        Four grad = load_four(a.grad, begin + c, end);
-        if (a.mask_is_on_output) {
-          const Four factors = factors_at(c);
-          for (int i = 0; i < 4; ++i) {
-            grad.at[i] = masked(grad.at[i], factors.at[i]);
-          }
-        }
-        return grad;
-      };
-      float of_grad = 0, of_product = 0;
-      for_columns(block, columns, [&](int64_t c) {
-        const Four grad = grad_at(c), normalised = load_four<float>(a.normalised, begin + c, end),
-                   weight = load_four(a.weight, c, columns);
-        for (int i = 0; i < 4 && counts(c, i, columns); ++i) {
-          of_grad += grad.at[i] * weight.at[i];
-          of_product += grad.at[i] * weight.at[i] * normalised.at[i];
-          sums[c + i] += grad.at[i] * normalised.at[i];
-          sums[columns + c + i] += grad.at[i];
-        }
-      });
-      const float mean = block_sum(block, of_grad, scratch) / static_cast<float>(columns);
-      const float slope = block_sum(block, of_product, scratch + kNormThreads / kWarp) / static_cast<float>(columns);
-      const float rstd = a.rstd[number];
-      for_columns(block, columns, [&](int64_t c) {
-        const Four grad = grad_at(c), normalised = load_four<float>(a.normalised, begin + c, end),
-                   weight = load_four(a.weight, c, columns), added = load_if_any(a.added, begin + c, end);
-        Four result;
+    block.sync();
+    sum_rows(block, shared, a.product.data != nullptr ? rows : 0, columns, to + 2 * columns);
+  }
+
+ private:
+  MEZZO_DEVICE static void sum_rows(const Block& block, const float* from, int rows, int64_t columns, float* to) {
+    MEZZO_ROLLED
+    for (int64_t c = 4 * block.thread(); c < columns; c += 4 * block.threads()) {
+      Four sum{};
+      for (int row = 0; row < rows; ++row) {
+        const Four four = Fours<kWhole>::template load<float>(from, row * columns + c, (row + 1) * columns);
         for (int i = 0; i < 4; ++i) {
-          result.at[i] = (grad.at[i] * weight.at[i] - mean - normalised.at[i] * slope) * rstd + added.at[i];
-        }
-        store_four(a.residual, begin + c, end, result);
-        if (a.product.data != nullptr) {
-          const Four factors = factors_at(c);
-          for (int i = 0; i < 4; ++i) {
-            result.at[i] = masked(result.at[i], factors.at[i]);
-            if (counts(c, i, columns)) {
-              sums[2 * columns + c + i] += result.at[i];
-            }
-          }
-          store_four(a.product, begin + c, end, result);
-        }
-      });
-      block.sync();  // before the scratch is used again
-    }
-    float* to = a.sums + block.index() * 3 * columns;
-    for_columns(block, columns, [&](int64_t c) {
-      for (int i = 0; i < 4 && counts(c, i, columns); ++i) {
-        for (int sum = 0; sum < 3; ++sum) {
-          to[sum * columns + c + i] = sums[sum * columns + c + i];
+          sum.at[i] += four.at[i];
         }
       }
-    });
+      Fours<kWhole>::template store<float>(to, c, columns, sum);
+    }
   }
 };
 
 /// A warp a part of the rows, a lane a column: reads every sum once.
 struct SumColumns {
-  static constexpr int kParts = 8;
+  static constexpr int kParts = 32;
 
   template <class Memory>
   static void uses(Memory& memory, const ColumnSumArguments& a) {
@@ -198,6 +217,39 @@ struct SumColumns {
         sum += parts[other * kWarp + lane];
       }
       a.totals[column] = sum;
+    }
+  }
+};
+
+/// Counts what comes before each index, a lane an index and a warp a part of the others: for as many as short
+/// texts have sooner done than any sort that takes several passes.
+struct SortFew {
+  static constexpr int kParts = 8;
+
+  template <class Memory>
+  static void uses(Memory& memory, const SortArguments& a) {
+    memory.reads(a.indices, a.count);
+    memory.writes(a.sorted, a.count);
+    memory.writes(a.order, a.count);
+  }
+
+  MEZZO_DEVICE static void run(const Block& block, const SortArguments& a) {
+    auto* const before = block.shared<int>();
+    const int lane = block.thread() % kWarp, part = block.thread() / kWarp;
+    const int64_t i = block.index() * kWarp + lane, own = i < a.count ? a.indices[i] : 0;
+    int found = 0;
+    for (int64_t j = part; j < a.count; j += kParts) {
+      const int64_t other = a.indices[j];
+      found += other < own || (other == own && j < i) ? 1 : 0;
+    }
+    before[block.thread()] = found;
+    block.sync();
+    if (part == 0 && i < a.count) {
+      for (int p = 1; p < kParts; ++p) {
+        found += before[p * kWarp + lane];
+      }
+      a.sorted[found] = own;
+      a.order[found] = i;
     }
   }
 };
@@ -275,21 +327,39 @@ struct AddToRows {
 }  // namespace
 
 void residual_layer_norm(const ResidualNormArguments& a, Stream stream) {
-  launch<ResidualNorm>(norm_grid(a.rows, a.columns), stream, a);
+  with_whole_fours(
+      a.columns,
+      {a.product.data, a.residual.data, a.bias.data, a.norm.weight.data, a.norm.bias.data, a.to.output.data,
+       a.to.normalised},
+      [&]<class Whole>(Whole) { launch<ResidualNorm<Whole::value>>(norm_grid(a.rows, a.columns), stream, a); });
 }
 
 void embedding_layer_norm(const EmbeddingNormArguments& a, Stream stream) {
-  launch<EmbeddingNorm>(norm_grid(a.rows, a.columns), stream, a);
+  with_whole_fours(
+      a.columns,
+      {a.word.data, a.position.data, a.token_type.data, a.norm.weight.data, a.norm.bias.data, a.to.output.data,
+       a.to.normalised},
+      [&]<class Whole>(Whole) { launch<EmbeddingNorm<Whole::value>>(norm_grid(a.rows, a.columns), stream, a); });
 }
 
 void layer_norm_backward(const NormBackwardArguments& a, Stream stream) {
-  launch<NormBackward>(Grid{ceil_div(a.rows, kRowsOfBlock), kNormThreads, 2 * kNormSumsBytes + row_bytes(3, a.columns)},
-                       stream, a);
+  const auto rows = static_cast<int>(rows_of_block(a.columns));
+  with_whole_fours(a.columns,
+                   {a.grad.data, a.normalised, a.weight.data, a.product.data, a.residual.data, a.added.data, a.sums},
+                   [&]<class Whole>(Whole) {
+                     launch<NormBackward<Whole::value>>(
+                         Grid{ceil_div(a.rows, rows), rows * kWarp, row_bytes(2 * rows, a.columns)}, stream, a);
+                   });
 }
 
 void sum_columns(const ColumnSumArguments& a, Stream stream) {
   constexpr int kThreadsOfSum = SumColumns::kParts * kWarp;
   launch<SumColumns>(Grid{ceil_div(a.columns, kWarp), kThreadsOfSum, kThreadsOfSum * int{sizeof(float)}}, stream, a);
+}
+
+void sort_few(const SortArguments& a, Stream stream) {
+  constexpr int kThreadsOfSort = SortFew::kParts * kWarp;
+  launch<SortFew>(Grid{ceil_div(a.count, kWarp), kThreadsOfSort, kThreadsOfSort * int{sizeof(int)}}, stream, a);
 }
 
 void add_rows_at(const AddRowsArguments& a, Stream stream) {

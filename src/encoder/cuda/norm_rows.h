@@ -6,7 +6,7 @@
 #include "encoder/cuda/columns.h"
 #include "encoder/cuda/row_launchers.h"
 
-/// What the kernels that normalise share. A block a row, which it holds in shared memory.
+/// What the kernels that normalise share. Forward, a block a row, which it holds in shared memory; backward, a warp.
 namespace mezzo::encoder::MEZZO_CUDA {
 
 constexpr int kNormThreads = 128;
@@ -21,8 +21,32 @@ inline Grid norm_grid(int64_t rows, int64_t columns) {
   return {rows, kNormThreads, kNormSumsBytes + row_bytes(1, columns)};
 }
 
+/// Calls `use(c, load(c))` at every fourth column; each lane of a warp takes its own, of which some are on their way at
+/// a time.
+template <class Load, class Use>
+MEZZO_DEVICE void for_columns_of_warp(const Block& block, int64_t columns, const Load& load, const Use& use) {
+  constexpr int kAtOnce = 2, kStep = 4 * kWarp;
+  MEZZO_ROLLED
+  for (int64_t c = 4 * (block.thread() % kWarp); c < columns; c += kAtOnce * kStep) {
+    decltype(load(c)) loaded[kAtOnce];
+    MEZZO_UNROLLED
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (c + i * kStep < columns) {
+        loaded[i] = load(c + i * kStep);
+      }
+    }
+    MEZZO_UNROLLED
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (c + i * kStep < columns) {
+        use(c + i * kStep, loaded[i]);
+      }
+    }
+  }
+}
+
 /// From the row in shared memory, whose sum each thread knows its part of, to
 /// what a layer norm leaves.
+template <bool kWhole>
 MEZZO_DEVICE void finish_norm(const Block& block,
                               float* row,
                               float* scratch,
@@ -47,16 +71,17 @@ MEZZO_DEVICE void finish_norm(const Block& block,
   const float variance = block_sum(block, squares, scratch) / static_cast<float>(columns);
   const float rstd = 1 / ::sqrtf(variance + norm.eps);
   for_columns(block, columns, [&](int64_t c) {
-    const Four weight = load_four(norm.weight, c, columns), bias = load_if_any(norm.bias, c, columns),
-               factors = mask_four(output_mask, begin + c);
+    const Four weight = Fours<kWhole>::load(norm.weight, c, columns),
+               bias = Fours<kWhole>::load_if_any(norm.bias, c, columns),
+               factors = mask_four<kWhole>(output_mask, begin + c);
     Four normalised{}, output{};
     for (int i = 0; i < 4; ++i) {
       normalised.at[i] = counts(c, i, columns) ? (row[c + i] - mean) * rstd : 0;
       output.at[i] = masked(normalised.at[i] * weight.at[i] + bias.at[i], factors.at[i]);
     }
-    store_four(to.output, begin + c, end, output);
+    Fours<kWhole>::store(to.output, begin + c, end, output);
     if (to.normalised != nullptr) {
-      store_four<float>(to.normalised, begin + c, end, normalised);
+      Fours<kWhole>::template store<float>(to.normalised, begin + c, end, normalised);
     }
   });
   if (to.rstd != nullptr && block.thread() == 0) {

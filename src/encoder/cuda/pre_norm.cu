@@ -8,6 +8,7 @@
 namespace mezzo::encoder::MEZZO_CUDA {
 namespace {
 
+template <bool kWhole>
 struct LayerNorm {
   template <class Memory>
   static void uses(Memory& memory, const LayerNormArguments& a) {
@@ -20,12 +21,12 @@ struct LayerNorm {
     const int64_t number = block.index(), begin = number * a.columns, end = begin + a.columns;
     float sum = 0;
     for_columns(block, a.columns, [&](int64_t c) {
-      const Four x = load_four(a.x, begin + c, end);
+      const Four x = Fours<kWhole>::load(a.x, begin + c, end);
       for (int i = 0; i < 4 && counts(c, i, a.columns); ++i) {
         sum += row[c + i] = x.at[i];
       }
     });
-    finish_norm(block, row, scratch, sum, a.norm, Mask{}, number, a.to, a.columns);
+    finish_norm<kWhole>(block, row, scratch, sum, a.norm, Mask{}, number, a.to, a.columns);
   }
 };
 
@@ -93,7 +94,9 @@ struct ResidualDropoutBackward {
 }  // namespace
 
 void layer_norm(const LayerNormArguments& a, Stream stream) {
-  launch<LayerNorm>(norm_grid(a.rows, a.columns), stream, a);
+  with_whole_fours(
+      a.columns, {a.x.data, a.norm.weight.data, a.norm.bias.data, a.to.output.data, a.to.normalised},
+      [&]<class Whole>(Whole) { launch<LayerNorm<Whole::value>>(norm_grid(a.rows, a.columns), stream, a); });
 }
 
 void residual_dropout(const ResidualDropoutArguments& a, Stream stream) {

@@ -44,9 +44,12 @@ struct EmbeddingNormArguments {
 };
 void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream);
 
-/// Rows that a block takes in a backward pass, one after the other; so sums over rows are
-/// always added in one order.
-constexpr int64_t kRowsOfBlock = 4;
+/// Rows that a block takes in the backward pass of a norm, whose part of the sums it adds in order: as many as fit
+/// twice into the shared memory that all GPUs have, and eight at most.
+constexpr int64_t rows_of_block(int64_t columns) {
+  const int64_t fitting = 64 * 1024 / (2 * 4 * (columns > 0 ? columns : 1));
+  return fitting > 8 ? 8 : fitting < 1 ? 1 : fitting;
+}
 
 /// Backward of all layer norms. The mask is on what was added to the residual, or on the output.
 struct NormBackwardArguments {
@@ -59,7 +62,7 @@ struct NormBackwardArguments {
   Span product;   ///< gradient of what the mask was on, if it was not on the output; else none
   Span residual;  ///< gradient of what was normalised
   Span added;     ///< to that, or none; not where there is a product
-  float* sums;    ///< [ceil(rows / kRowsOfBlock), 3, columns]: of weight, bias of the norm, and bias of the product
+  float* sums;    ///< [ceil(rows / rows_of_block), 3, columns]: of weight, bias of the norm, and bias of the product
   int64_t rows, columns;
 };
 void layer_norm_backward(const NormBackwardArguments& arguments, Stream stream);
@@ -71,6 +74,15 @@ struct ColumnSumArguments {
   int64_t rows, columns;
 };
 void sum_columns(const ColumnSumArguments& arguments, Stream stream);
+
+/// Where each of few indices comes, equal ones in their order: sorted[i] = indices[order[i]].
+struct SortArguments {
+  const int64_t* indices;
+  int64_t *sorted, *order;
+  int64_t count;
+};
+constexpr int64_t kMostSorted = 8192;
+void sort_few(const SortArguments& arguments, Stream stream);
 
 /// Of `indices`, sorted, and where each was before: table[indices[i]] += rows[order[i]], in order.
 struct AddRowsArguments {
@@ -98,7 +110,7 @@ struct ActivationArguments {
   float* sums;  ///< backward: [ceil(rows / kRowsOfSum), columns], of the product's gradients
   int64_t rows, columns;
 };
-constexpr int64_t kRowsOfSum = 16;
+constexpr int64_t kRowsOfSum = 8;
 void bias_activation(const ActivationArguments& arguments, Stream stream);
 void bias_activation_backward(const ActivationArguments& arguments, Stream stream);
 

@@ -102,12 +102,27 @@ EmbeddingGradients embedding_layer_norm_backward(const at::Tensor& grad,
   return {sum, {sums.select(0, 0), sums.select(0, 1)}};
 }
 
+namespace {
+
+/// Indices, sorted, and where each was before.
+std::tuple<at::Tensor, at::Tensor> sorted_with_order(const at::Tensor& indices, Stream stream) {
+  if (indices.size(0) > kMostSorted) {
+    return at::sort(indices, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  }
+  const auto sorted = at::empty_like(indices), order = at::empty_like(indices);
+  sort_few({numbers(indices), sorted.mutable_data_ptr<int64_t>(), order.mutable_data_ptr<int64_t>(), indices.size(0)},
+           stream);
+  return {sorted, order};
+}
+
+}  // namespace
+
 void add_rows_at(const at::Tensor& indices, const at::Tensor& rows, at::Tensor& table) {
   if (rows.numel() == 0) {
     return;
   }
   const OnDeviceOf device(rows);
-  const auto [sorted, order] = at::sort(indices, /*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const auto [sorted, order] = sorted_with_order(indices, device.stream);
   add_rows_at(
       {numbers(sorted), numbers(order), floats(rows), table.mutable_data_ptr<float>(), rows.size(0), rows.size(1)},
       device.stream);

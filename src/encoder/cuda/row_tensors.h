@@ -40,8 +40,8 @@ inline at::Tensor column_sums(const at::Tensor& parts, Stream stream) {
 
 /// The sums [3, H] of a backward pass, whose arguments lack only room for their parts.
 inline at::Tensor run_backward(NormBackwardArguments arguments, const at::TensorOptions& options, Stream stream) {
-  const auto parts =
-      at::empty({ceil_div(arguments.rows, kRowsOfBlock), 3, arguments.columns}, options.dtype(at::kFloat));
+  const auto parts = at::empty({ceil_div(arguments.rows, rows_of_block(arguments.columns)), 3, arguments.columns},
+                               options.dtype(at::kFloat));
   if (parts.numel() > 0) {
     arguments.sums = parts.mutable_data_ptr<float>();
     layer_norm_backward(arguments, stream);

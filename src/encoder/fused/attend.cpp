@@ -39,10 +39,11 @@ at::Tensor attend(const PackedAttention& attention, AttentionState* state) {
 }
 
 AttentionGradients attend_backward(const PackedAttention& attention,
+                                   const at::Tensor& output,
                                    const AttentionState& state,
                                    const at::Tensor& grad) {
   if (!state.context.defined()) {
-    return ops_of(grad).packed_attention_backward(attention, state.log_sum_exp, grad);
+    return ops_of(grad).packed_attention_backward(attention, output, state.log_sum_exp, grad);
   }
   const auto grads =
       torch::autograd::grad({state.context}, {state.query, state.key, state.value}, {grad}, keeps_graph());

@@ -24,7 +24,9 @@ inline at::Tensor unless_kept(const at::Tensor& rows, const AttentionState& stat
 bool keeps_graph();
 
 /// @param attention  as of attend(); query, key and value are not looked at where the state has them.
+/// @param output  what that gave
 AttentionGradients attend_backward(const PackedAttention& attention,
+                                   const at::Tensor& output,
                                    const AttentionState& state,
                                    const at::Tensor& grad);
 

@@ -1,4 +1,8 @@
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
+
 #include <array>
+#include <utility>
 
 #include "encoder/fused/attention_node.h"
 
@@ -9,14 +13,22 @@ constexpr std::array kOfRows{kQueryWeight, kKeyWeight, kValueWeight};  // by whi
 
 /// x times each weight, transposed: one product where their memory and the kernels allow,
 /// whose columns the three are then.
+/// @param biases  if defined, those that the product adds, where it is one: they are undefined afterwards
 std::array<at::Tensor, 3> add_products(Products& products,
                                        const at::Tensor& x,
                                        const std::array<at::Tensor, 3>& weights,
+                                       AttentionBiases& biases,
                                        at::ScalarType dtype,
                                        bool takes_columns) {
   std::array<at::Tensor, 3> results;
   const auto whole = takes_columns ? side_by_side(weights) : at::Tensor();
-  const auto all = whole.defined() ? products.add(x, whole.t(), dtype) : at::Tensor();
+  at::Tensor all;
+  if (whole.defined() && biases.query.defined()) {
+    all = at::addmm(at::cat({biases.query, biases.key, biases.value}).to(dtype), x, whole.t());
+    biases = {};
+  } else if (whole.defined()) {
+    all = products.add(x, whole.t(), dtype);
+  }
   for (size_t i = 0; i < 3; ++i) {
     const int64_t hidden = weights[i].size(0);
     results[i] = all.defined() ? all.narrow(1, static_cast<int64_t>(i) * hidden, hidden)
@@ -50,12 +62,19 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto dtype = settings.dtype;
     const auto input = input_of_products(x, query_weight, dtype);
     Products products;
+    // Our kernels add biases as they read; who leaves them to LibTorch's has them added by the product.
+    AttentionBiases biases{query_bias, key_bias, value_bias}, of_product;
+    const PackedAttention alike{
+        input, input, input, biases, settings.num_heads, settings.layout, settings.weights_dropout};
+    if (ops.leaves_attention != nullptr && ops.leaves_attention(alike)) {
+      std::swap(biases, of_product);
+    }
     const auto [query, key, value] =
-        add_products(products, input, {query_weight, key_weight, value_weight}, dtype, ops.takes_columns);
+        add_products(products, input, {query_weight, key_weight, value_weight}, of_product, dtype, ops.takes_columns);
     const PackedAttention attention{query,
                                     key,
                                     value,
-                                    {query_bias, key_bias, value_bias},
+                                    of_product.query.defined() ? of_product : biases,
                                     settings.num_heads,
                                     settings.layout,
                                     settings.weights_dropout};
@@ -97,7 +116,7 @@ struct Attention : torch::autograd::Function<Attention> {
     variable_list result(kAllInputs);
     const auto behind = backward_behind_attention(ctx, grads[0], settings, saved, context,
                                                   {saved[kInputs + 4], saved[kInputs + 5]}, result);
-    const auto inner = attend_backward(attention, settings.state, behind.context);
+    const auto inner = attend_backward(attention, context, settings.state, behind.context);
     if (!keeps_graph()) holder->settings.state = {};
 
     Products products;

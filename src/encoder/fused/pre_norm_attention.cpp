@@ -136,7 +136,7 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
                                         settings.weight_dtype);
     of_output.compute();
     const auto inner = attend_backward(attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], saved[kBias]),
-                                       settings.state, grad_context);
+                                       saved[kContext], settings.state, grad_context);
     if (!keeps_graph()) holder->settings.state = {};
 
     Normalised normalised;

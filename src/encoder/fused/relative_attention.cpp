@@ -104,7 +104,7 @@ struct RelativeAttention : torch::autograd::Function<RelativeAttention> {
     const auto inner = ops.packed_attention_backward(
         attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], biases,
                      {saved[kPositionKey], saved[kPositionQuery], settings.relative_rows}),
-        saved[kLogSumExp], behind.context);
+        saved[kContext], saved[kLogSumExp], behind.context);
 
     Products products;
     const auto queried = first.defined() ? input.index_select(0, first) : input;

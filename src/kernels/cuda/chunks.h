@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <type_traits>
 
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/elements.h"
@@ -39,69 +41,148 @@ struct Four {
   float at[4];
 };
 
-template <class T>
-MEZZO_DEVICE Four load_four(const void* data, int64_t first, int64_t end) {
-  const T* from = static_cast<const T*>(data) + first;
+/// One by one, where memory is not aligned or ends before.
+MEZZO_COLD Four load_some(Span span, int64_t first, int64_t end) {
   Four four{};
-  if (first + 4 <= end && reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0) {
+  for (int i = 0; i < 4; ++i) {
+    four.at[i] = first + i < end ? load(span, first + i) : 0;
+  }
+  return four;
+}
+
+MEZZO_COLD void store_some(Span span, int64_t first, int64_t end, Four four) {
+  for (int i = 0; i < 4; ++i) {
+    if (first + i < end) {
+      store(span, first + i, four.at[i]);
+    }
+  }
+}
+
+/// Whether four elements from `first` on, of which `from` is the first, can be read and written at once.
+template <class T>
+MEZZO_DEVICE bool are_at_once(const T* from, int64_t first, int64_t end) {
+  return first + 4 <= end && reinterpret_cast<uintptr_t>(from) % (4 * sizeof(T)) == 0;
+}
+
+/// Of any element: where it is not float32, of a half type.
+MEZZO_DEVICE bool are_at_once(const Span& span, int64_t first, int64_t end) {
+  return is_half(span) ? are_at_once(static_cast<const uint16_t*>(span.data) + first, first, end)
+                       : are_at_once(static_cast<const float*>(span.data) + first, first, end);
+}
+
+/// How a kernel reads and writes four elements. With kWhole it was launched where all of them can be so at once;
+/// else each looks, by which several are not on their way at a time.
+template <bool kWhole>
+struct Fours {
+  template <class T>
+  MEZZO_DEVICE static Four load(const void* data, int64_t first, int64_t end) {
+    const T* from = static_cast<const T*>(data) + first;
+    if (!kWhole && !are_at_once(from, first, end)) {
+      return load_some({const_cast<void*>(data), element_of<T>()}, first, end);
+    }
     const auto pack = *reinterpret_cast<const Pack<T, 4>*>(from);
+    Four four;
     for (int i = 0; i < 4; ++i) {
       four.at[i] = to_float(pack.at[i]);
     }
-  } else {
+    return four;
+  }
+
+  template <class T>
+  MEZZO_DEVICE static void store(void* data, int64_t first, int64_t end, const Four& four) {
+    T* to = static_cast<T*>(data) + first;
+    if (!kWhole && !are_at_once(to, first, end)) {
+      return store_some({data, element_of<T>()}, first, end, four);
+    }
+    Pack<T, 4> pack;
     for (int i = 0; i < 4; ++i) {
-      four.at[i] = first + i < end ? to_float(from[i]) : 0;
+      pack.at[i] = from_float<T>(four.at[i]);
+    }
+    *reinterpret_cast<Pack<T, 4>*>(to) = pack;
+  }
+
+  MEZZO_DEVICE static Four load(const Span& span, int64_t first, int64_t end) {
+    if (!kWhole && !are_at_once(span, first, end)) {
+      return load_some(span, first, end);
+    }
+    Four four;
+    if (is_half(span)) {
+      const auto bits = *reinterpret_cast<const Pack<uint16_t, 4>*>(static_cast<const uint16_t*>(span.data) + first);
+      for (int i = 0; i < 4; ++i) {
+        four.at[i] = float_of_bits(bits.at[i], span.element);
+      }
+    } else {
+      const auto pack = *reinterpret_cast<const Pack<float, 4>*>(static_cast<const float*>(span.data) + first);
+      for (int i = 0; i < 4; ++i) {
+        four.at[i] = pack.at[i];
+      }
+    }
+    return four;
+  }
+
+  MEZZO_DEVICE static void store(const Span& span, int64_t first, int64_t end, const Four& four) {
+    if (!kWhole && !are_at_once(span, first, end)) {
+      return store_some(span, first, end, four);
+    }
+    if (is_half(span)) {
+      Pack<uint16_t, 4> bits;
+      for (int i = 0; i < 4; ++i) {
+        bits.at[i] = bits_of_float(four.at[i], span.element);
+      }
+      *reinterpret_cast<Pack<uint16_t, 4>*>(static_cast<uint16_t*>(span.data) + first) = bits;
+    } else {
+      Pack<float, 4> pack;
+      for (int i = 0; i < 4; ++i) {
+        pack.at[i] = four.at[i];
+      }
+      *reinterpret_cast<Pack<float, 4>*>(static_cast<float*>(span.data) + first) = pack;
     }
   }
-  return four;
+
+  /// Zeros where there is no memory.
+  MEZZO_DEVICE static Four load_if_any(const Span& span, int64_t first, int64_t end) {
+    return span.data != nullptr ? load(span, first, end) : Four{};
+  }
+
+  /// Four of a bias, as `element` holds them; zeros of one that there is not.
+  MEZZO_DEVICE static Four load_bias(const Span& bias, Element element, int64_t first, int64_t end) {
+    Four four = load_if_any(bias, first, end);
+    for (int i = 0; i < 4; ++i) {
+      four.at[i] = rounded(four.at[i], element);
+    }
+    return four;
+  }
+};
+
+/// Calls `body` with whether all fours of rows of so many columns, that begin in these places, can be read at once.
+template <class Body>
+void with_whole_fours(int64_t columns, std::initializer_list<const void*> memory, const Body& body) {
+  bool are_whole = columns % 4 == 0;
+  for (const void* each : memory) {
+    are_whole = are_whole && reinterpret_cast<uintptr_t>(each) % sizeof(Four) == 0;
+  }
+  are_whole ? body(std::true_type()) : body(std::false_type());
 }
 
 template <class T>
+MEZZO_DEVICE Four load_four(const void* data, int64_t first, int64_t end) {
+  return Fours<false>::load<T>(data, first, end);
+}
+template <class T>
 MEZZO_DEVICE void store_four(void* data, int64_t first, int64_t end, const Four& four) {
-  T* to = static_cast<T*>(data) + first;
-  Pack<T, 4> pack;
-  for (int i = 0; i < 4; ++i) {
-    pack.at[i] = from_float<T>(four.at[i]);
-  }
-  if (first + 4 <= end && reinterpret_cast<uintptr_t>(to) % (4 * sizeof(T)) == 0) {
-    *reinterpret_cast<Pack<T, 4>*>(to) = pack;
-  } else {
-    for (int i = 0; i < 4; ++i) {
-      if (first + i < end) {
-        to[i] = pack.at[i];
-      }
-    }
-  }
+  Fours<false>::store<T>(data, first, end, four);
 }
-
 MEZZO_DEVICE Four load_four(const Span& span, int64_t first, int64_t end) {
-  switch (span.element) {
-    case Element::kFloat: return load_four<float>(span.data, first, end);
-    case Element::kBFloat16: return load_four<BFloat16>(span.data, first, end);
-    default: return load_four<Half>(span.data, first, end);
-  }
+  return Fours<false>::load(span, first, end);
 }
-
 MEZZO_DEVICE void store_four(const Span& span, int64_t first, int64_t end, const Four& four) {
-  switch (span.element) {
-    case Element::kFloat: store_four<float>(span.data, first, end, four); return;
-    case Element::kBFloat16: store_four<BFloat16>(span.data, first, end, four); return;
-    default: store_four<Half>(span.data, first, end, four);
-  }
+  Fours<false>::store(span, first, end, four);
 }
-
-/// Zeros where there is no memory.
 MEZZO_DEVICE Four load_if_any(const Span& span, int64_t first, int64_t end) {
-  return span.data != nullptr ? load_four(span, first, end) : Four{};
+  return Fours<false>::load_if_any(span, first, end);
 }
-
-/// Four of a bias, as `element` holds them; zeros of one that there is not.
 MEZZO_DEVICE Four load_bias(const Span& bias, Element element, int64_t first, int64_t end) {
-  Four four = load_if_any(bias, first, end);
-  for (int i = 0; i < 4; ++i) {
-    four.at[i] = rounded(four.at[i], element);
-  }
-  return four;
+  return Fours<false>::load_bias(bias, element, first, end);
 }
 
 /// Calls `body(first)` for every four elements of the chunk; each thread takes its own.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/block.h"
@@ -79,6 +80,40 @@ MEZZO_DEVICE float rounded(float x, Element element) {
     default: return to_float(from_float<Half>(x));
   }
 }
+
+MEZZO_DEVICE bool is_half(const Span& span) { return span.element != Element::kFloat; }
+
+/// 1 / x of an x from 1 on, to a unit or two in the last place.
+MEZZO_DEVICE float reciprocal(float x) {
+#ifdef __CUDACC__
+  return __fdividef(1, x);
+#else
+  return 1 / x;
+#endif
+}
+
+template <class T>
+MEZZO_DEVICE constexpr Element element_of() {
+  return std::is_same_v<T, float> ? Element::kFloat : std::is_same_v<T, BFloat16> ? Element::kBFloat16 : Element::kHalf;
+}
+
+/// Of a half type: numbers from their bits, and back, rounded to nearest even.
+#ifdef __CUDACC__
+MEZZO_DEVICE float float_of_bits(uint16_t bits, Element element) {
+  return element == Element::kBFloat16 ? __uint_as_float(uint32_t{bits} << 16) : __half2float(__ushort_as_half(bits));
+}
+MEZZO_DEVICE uint16_t bits_of_float(float x, Element element) {
+  return element == Element::kBFloat16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x))
+                                       : __half_as_ushort(__float2half_rn(x));
+}
+#else
+inline float float_of_bits(uint16_t bits, Element element) {
+  return element == Element::kBFloat16 ? BFloat16(bits, BFloat16::from_bits()) : Half(bits, Half::from_bits());
+}
+inline uint16_t bits_of_float(float x, Element element) {
+  return element == Element::kBFloat16 ? BFloat16(x).x : Half(x).x;
+}
+#endif
 
 /// N elements that one thread reads or writes at once, where they are aligned to their size.
 template <class T, int N>

@@ -7,6 +7,11 @@
 #include <cstdlib>
 
 #define MEZZO_DEVICE __device__ __forceinline__
+/// What is seldom called, and would make a kernel's instructions too many to stay near a multiprocessor.
+#define MEZZO_COLD static __device__ __noinline__
+/// Before a loop that indexes what is to lie in registers, and before one whose instructions are to be there once.
+#define MEZZO_UNROLLED _Pragma("unroll")
+#define MEZZO_ROLLED _Pragma("unroll 1")
 
 /// The thin layer of block.h, for GPUs.
 namespace mezzo::kernels::MEZZO_CUDA {
@@ -16,6 +21,8 @@ class Block {
   MEZZO_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
   MEZZO_DEVICE int threads() const { return static_cast<int>(blockDim.x); }
   MEZZO_DEVICE int64_t index() const { return blockIdx.x; }  ///< of the block
+  /// Of the thread; told by one of its lanes, so that the compiler knows that all have the same.
+  MEZZO_DEVICE int warp() const { return __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x / 32), 0); }
 
   /// Waits for all threads of the block; what they wrote is seen then.
   MEZZO_DEVICE void sync() const { __syncthreads(); }

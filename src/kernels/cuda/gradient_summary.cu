@@ -5,8 +5,8 @@
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kScratchBytes = kThreads / kWarp * static_cast<int>(sizeof(double));
+constexpr int kThreads = 256, kThreadsOfSummary = 1024;
+constexpr int scratch_bytes(int threads) { return threads / kWarp * static_cast<int>(sizeof(double)); }
 
 /// Reads every gradient once. In double, which holds the square of any float32, so only
 /// inf and NaN give inf or NaN.
@@ -71,11 +71,11 @@ struct Summarize {
 }  // namespace
 
 void sum_squares(const GradientList& list, Stream stream) {
-  launch<SumSquares>(Grid{list.first_block[list.count], kThreads, kScratchBytes}, stream, list);
+  launch<SumSquares>(Grid{list.first_block[list.count], kThreads, scratch_bytes(kThreads)}, stream, list);
 }
 
 void summarize(const SummaryArguments& arguments, Stream stream) {
-  launch<Summarize>(Grid{1, kThreads, kScratchBytes}, stream, arguments);
+  launch<Summarize>(Grid{1, kThreadsOfSummary, scratch_bytes(kThreadsOfSummary)}, stream, arguments);
 }
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

@@ -8,6 +8,15 @@
 
 namespace mezzo::kernels::MEZZO_CUDA {
 
+/// The same mask, whose step needs not be read again.
+MEZZO_DEVICE Mask with_its_step(Mask mask) {
+  if (mask.step_offset != nullptr) {
+    mask.key.step += static_cast<uint32_t>(*mask.step_offset);
+    mask.step_offset = nullptr;
+  }
+  return mask;
+}
+
 /// The words of Philox block {low, high, step, site}.
 MEZZO_DEVICE auto mask_words(const Mask& mask, uint32_t low, uint32_t high) {
   const uint32_t offset = mask.step_offset != nullptr ? static_cast<uint32_t>(*mask.step_offset) : 0;

@@ -1,6 +1,7 @@
 #include "kernels/optimizer_kernels.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/strides.h>
 
 #include <cmath>
 #include <limits>
@@ -39,6 +40,14 @@ void store(const ParameterUpdate& update, const at::Tensor& values) {
   }
 }
 
+/// Its elements in order, and strides that say so: fused kernels take tensors whose strides are alike, which those of a
+/// contiguous one need not be where a size is 0 or 1.
+at::Tensor side_by_side(const at::Tensor& tensor) {
+  const auto dense = tensor.contiguous();
+  const auto strides = c10::contiguous_strides(dense.sizes());
+  return dense.strides() == strides ? dense : dense.as_strided(dense.sizes(), strides);
+}
+
 /// Updates that one fused kernel takes: of one dtype, learning rate and weight decay.
 struct Batch {
   std::vector<const ParameterUpdate*> updates;
@@ -55,10 +64,9 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
     batch.updates.push_back(&update);
     batch.lr = update.lr;
     batch.weight_decay = update.weight_decay;
-    // The parameter itself, unless half or strided: fused kernels take
-    // elements as they lie in memory.
-    batch.params.push_back(update.param.to(dtype).contiguous());
-    batch.gradients.push_back(update.gradient.to(dtype).contiguous());
+    // The parameter itself, unless half or strided.
+    batch.params.push_back(side_by_side(update.param.to(dtype)));
+    batch.gradients.push_back(side_by_side(update.gradient.to(dtype)));
     if (update.step.defined()) {
       batch.steps.push_back(update.step);
     }
