@@ -15,10 +15,22 @@ auto dtype_of(const at::Tensor& tensor) { return tensor.scalar_type(); }
 
 at::ScalarType float32_or_wider(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
-/// Whether inf or NaN is in `tensors`, which are multiplied by `factor`.
+/// Whether inf or NaN is in `tensors`, which are multiplied by `factor`. LibTorch has the operator for
+/// bfloat16 on CPUs alone.
 void check_and_multiply(const std::vector<at::Tensor>& tensors, const at::Tensor& factor, at::Tensor& found_inf) {
   for (const auto& group : grouped(tensors, dtype_of)) {
-    at::_amp_foreach_non_finite_check_and_unscale_(group, found_inf, factor);
+    if (dtype_of(group.front()) != at::kBFloat16 || group.front().is_cpu()) {
+      at::_amp_foreach_non_finite_check_and_unscale_(group, found_inf, factor);
+      continue;
+    }
+    std::vector<at::Tensor> wide;
+    for (const at::Tensor& tensor : group) {
+      wide.push_back(tensor.to(at::kFloat));
+    }
+    at::_amp_foreach_non_finite_check_and_unscale_(wide, found_inf, factor);
+    for (size_t i = 0; i < group.size(); ++i) {
+      group[i].copy_(wide[i]);
+    }
   }
 }
 
