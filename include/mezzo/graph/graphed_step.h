@@ -87,8 +87,7 @@ struct GraphedStepCounts {
 ///
 /// The step runs on a stream of its own, before which and after which the caller's current stream
 /// stands in order. A call that replays never syncs the device; one that records may. Not
-/// thread-safe; what the step uses must outlive this object. Has been tested on simulated
-/// accelerators; has not run on a GPU yet.
+/// thread-safe; what the step uses must outlive this object.
 ///
 /// @see torch.cuda.graph, torch.cuda.make_graphed_callables (Python), neither of which LibTorch
 ///     has in C++. Differs: whole steps, several shapes, warm-up steps count.

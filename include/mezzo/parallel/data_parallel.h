@@ -117,7 +117,7 @@ std::shared_ptr<Module> clone(const Module& module, c10::Device device) {
 /// thread. Replica 0 is the module itself: its buffers (running statistics) are updated from the
 /// first part of the batch, those of the others are dropped, as in PyTorch. Not thread-safe. CPU
 /// replicas draw from one generator, in no fixed order: dropout on them is not reproducible. Tested
-/// on CPUs and on simulated accelerators; never run on a GPU.
+/// on CPUs and on simulated accelerators; never run on several GPUs.
 ///
 /// @code
 /// mezzo::DataParallel model(net, mezzo::DataParallelOptions().devices({{torch::kCUDA, 0}, {torch::kCUDA, 1}}));
