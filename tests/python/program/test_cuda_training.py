@@ -7,7 +7,9 @@ import shutil
 import pytest
 import torch
 from devices import DEVICES
+from families import FAMILIES
 from support import random_bert, records
+from test_family_training import NAMES, write_tokenizer
 from test_training import BATCH, LENGTH, SEED, STEPS, WORDS, largest_difference, reference_losses, root_mean_square_difference, texts  # noqa: F401
 from tiny_runs import model_of, trained
 from transformers import BertTokenizer
@@ -94,3 +96,20 @@ def test_a_run_on_a_device_repeats_and_resumes_to_the_bit(small, texts, tmp_path
     last = train(small, (rows, None), resumed, device, precision, *flags, "--overwrite", "--resume", resumed / "checkpoints/step-5")
     assert losses_of(last[-7:]) == losses_of(steps[5:])
     assert model_of(resumed) == model_of(whole)
+
+
+# On the CPU these ways to train have tests of their own.
+WAYS = [("cpu", [])] + [pytest.param("cuda", flags, marks=DEVICES[1].marks) for flags in (
+    [], ["--batching", "padded", "--grad-accumulation", 2], ["--lora", 4], ["--gradient-checkpointing"])]
+
+
+@pytest.mark.parametrize("device, flags", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_follows_its_curve_on_the_cpu(name, device, flags, texts, tmp_path):  # noqa: F811
+    folder = tmp_path / "model"
+    model = FAMILIES[name].model(folder, initializer_range=0.05, num_hidden_layers=2)
+    write_tokenizer(folder, model.config.pad_token_id)
+    flags = [*flags, "--max-steps", 8]
+    here = losses_of(train(folder, texts, tmp_path / "cpu", "cpu", "fp32", *flags))
+    there = losses_of(train(folder, texts, tmp_path / "device", device, "fp32", *flags, capability="baseline"))
+    assert len(here) == 8 and largest_difference(there, here) < 1e-4  # of sums in another order, as above
