@@ -336,7 +336,7 @@ def flags():
     parser.add_argument("--steps", type=int, default=EPOCH // BATCH, help="measured")
     parser.add_argument("--large-steps", type=int, default=20, help="of BERT-large")
     parser.add_argument("--p1-steps", type=int, default=60)
-    parser.add_argument("--warmup", type=int, default=100, help="steps of mezzo before them")
+    parser.add_argument("--warmup", type=int, default=2 * (EPOCH // BATCH), help="steps of mezzo before them, in which it records them")
     parser.add_argument("--timeout", type=float, default=400, help="seconds of one run of a program")
     options = parser.parse_args()
     options.candidates = options.candidates or list(CANDIDATES)

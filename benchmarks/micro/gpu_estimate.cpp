@@ -25,7 +25,7 @@ using mezzo::simulated::LaunchCount;
 using mezzo::text::Precision;
 
 // NVIDIA's data sheet of the H100 SXM, dense.
-constexpr double kTensorFlops = 989e12, kFloat32Flops = 67e12, kBytesPerSecond = 3.35e12;
+constexpr double kTensorFlops = 989e12, kBytesPerSecond = 3.35e12;
 // Assumed: what a kernel of a graph takes besides its work, and what it takes a host to launch one.
 constexpr double kSecondsInGraph = 1.5e-6, kSecondsOfHost = 5e-6;
 
@@ -76,16 +76,16 @@ struct Sum {
 };
 
 /// Of packed attention over all heads, which is no product of LibTorch's: two products of a text's
-/// rows forward; backward seven, since mezzo's kernel for few tokens computes some of them twice, or
-/// five, as flash attention does.
+/// rows forward; backward seven, since mezzo's kernel for short texts computes scores and their gradients twice, or
+/// five, as flash attention does, which stands in for the kernels that are counted of long ones.
 double attention_flop(const LaunchCount& launch, const Shape& shape) {
   double squares = 0;
   for (const int64_t length : shape.lengths) {
     squares += static_cast<double>(length * length);
   }
   const double one = 2 * squares * static_cast<double>(shape.hidden);
-  if (launch.name == "Attention") return 2 * one;
-  if (launch.name == "BackwardOfFew") return shape.has_flash ? 0 : 7 * one;
+  if (launch.name == "HalfAttention" || launch.name == "Attention") return 2 * one;
+  if (launch.name == "HalfAttentionBackward") return 7 * one;
   if (launch.name == "BackwardOfQueries") return 5 * one;
   return 0;
 }
@@ -93,9 +93,8 @@ double attention_flop(const LaunchCount& launch, const Shape& shape) {
 Sum estimate(const LaunchCount& launch, const Shape& shape) {
   Sum sum{1, static_cast<double>(launch.traffic.bytes_read + launch.traffic.bytes_written), launch.traffic.flop, 0};
   const double of_attention = attention_flop(launch, shape);
-  const double at_work = sum.flop / kTensorFlops + of_attention / (shape.has_flash ? kTensorFlops : kFloat32Flops);
   sum.flop += of_attention;
-  sum.seconds = kSecondsInGraph + std::max(sum.bytes / kBytesPerSecond, at_work);
+  sum.seconds = kSecondsInGraph + std::max(sum.bytes / kBytesPerSecond, sum.flop / kTensorFlops);
   return sum;
 }
 
@@ -129,8 +128,8 @@ Step count(const Shape& shape, Precision precision, bool scales_loss) {
     ++step.launches[launch.kind];
     step.all += sum;
   }
-  TORCH_CHECK(step.kernels.contains("Attention") &&
-                  step.kernels.contains(shape.has_flash ? "BackwardOfQueries" : "BackwardOfFew"),
+  TORCH_CHECK(step.kernels.contains(shape.has_flash ? "Attention" : "HalfAttention") &&
+                  step.kernels.contains(shape.has_flash ? "BackwardOfQueries" : "HalfAttentionBackward"),
               "gpu_estimate: attention's kernels have other names than attention_flop() knows");
   return step;
 }

@@ -165,7 +165,8 @@ struct BlockOps {
   const PreNormOps* pre_norm;  ///< nullptr where a device has none
 
   /// Whether the operator mezzo::packed_attention does it faster than `packed_attention` here, as LibTorch's flash
-  /// attention, which uses tensor cores, does for long texts; nullptr: never.
+  /// attention, which uses tensor cores, does for long texts; nullptr: never. Looks at sizes, dtype, device and layout
+  /// alone, and may be asked before queries, keys and values are computed.
   bool (*leaves_attention)(const PackedAttention& attention) = nullptr;
 
   /// layer_norm(dropout(product + bias) + residual).

@@ -194,7 +194,7 @@ bool has_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size
 }
 
 bool prefers_flash(const at::Device& device, at::ScalarType dtype, int64_t head_size, int64_t longest) {
-  constexpr int64_t kShort = 128;  // by reasoning, not measured: a block of ours holds so many keys at once
+  constexpr int64_t kShort = 128;  // a block of ours holds so many rows at once
   return longest > kShort && has_flash(device, dtype, head_size);
 }
 

@@ -15,10 +15,18 @@
 namespace mezzo::encoder {
 namespace {
 
-/// Whether products of `a` can be of another dtype than their factors, by an overload of an operator of LibTorch's.
-bool has_wider_products(const at::Tensor& a, const char* name, const char* overload) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+/// Whether LibTorch has an operator for matrices as `a`: products, or sums of them, of another dtype than their
+/// factors.
+bool has_kernel(const c10::OperatorHandle& op, const at::Tensor& a) {
   return op.hasKernelForDispatchKey(c10::computeDispatchKey(a.scalar_type(), a.layout(), a.device()));
+}
+bool has_wider_products(const at::Tensor& a) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "dtype");
+  return has_kernel(op, a);
+}
+bool has_wider_sums(const at::Tensor& a) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::addmm", "dtype_out");
+  return a.dim() == 2 && has_kernel(op, a);
 }
 
 bool widens(at::ScalarType dtype, const at::Tensor& a) { return dtype == at::kFloat && is_half(a.scalar_type()); }
@@ -27,7 +35,7 @@ bool widens(at::ScalarType dtype, const at::Tensor& a) { return dtype == at::kFl
 /// converted first.
 at::Tensor product_as(at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b) {
   const bool is_batch = a.dim() == 3;
-  if (widens(dtype, a) && has_wider_products(a, "aten::mm", "dtype")) {
+  if (widens(dtype, a) && has_wider_products(a)) {
     return is_batch ? at::bmm(a, b, dtype) : at::mm(a, b, dtype);
   }
   const auto left = a.to(dtype), right = b.to(dtype);
@@ -80,7 +88,7 @@ void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Te
   }
   const at::AutoDispatchBelowADInplaceOrView without_autograd;
   auto sum = total;
-  if (a.dim() == 2 && widens(total.scalar_type(), a) && has_wider_products(a, "aten::addmm", "dtype_out")) {
+  if (widens(total.scalar_type(), a) && has_wider_sums(a)) {
     at::addmm_out(sum, sum, a, b, total.scalar_type());
   } else if (total.scalar_type() != a.scalar_type()) {
     sum.add_(product_as(total.scalar_type(), a, b));

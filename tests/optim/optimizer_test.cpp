@@ -118,6 +118,24 @@ TEST(OptimizerTest, TakesGradientsAndParametersOfAnyStrides) {
   EXPECT_FALSE(at::allclose(plain, at::ones({4, 6})));
 }
 
+/// Whose strides are not those that LibTorch gives such sizes.
+TEST(OptimizerTest, UpdatesParametersOfOneRowThatLieByColumns) {
+  at::manual_seed(5);
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    const auto values = at::randn({33}, dtype), gradient = at::randn({1, 33}, dtype);
+    auto strided = values.clone().as_strided({1, 33}, {1, 1}).requires_grad_();
+    auto dense = values.clone().view({1, 33}).requires_grad_();
+    for (at::Tensor* const param : {&strided, &dense}) {
+      param->mutable_grad() = gradient.clone();
+      AdamW adam({{"weight", *param}});
+      SGD momentum({{"weight", *param}}, SGDOptions().lr(0.1).momentum(0.9));
+      adam.step(nullptr);
+      momentum.step(nullptr);
+    }
+    EXPECT_TRUE(at::equal(strided, dense)) << dtype;
+  }
+}
+
 TEST(OptimizerTest, StepsOnTheDeviceWithoutAWriteToItsGradients) {
   if (!torch::cuda::is_available()) {
     GTEST_SKIP() << "no CUDA device in this process";

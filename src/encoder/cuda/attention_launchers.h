@@ -46,7 +46,7 @@ struct PackedAttentionArguments {
   const float* rotary;      ///< [longest, head_size], which turns queries and keys; nullptr for none
   int window;               ///< a query sees keys at most so far from it
   bool only_first_queries;  ///< `query`, and what is as it, has a row a sequence, its first: [count, ...]
-  RowsSpan output;          ///< as `query`; in backward what forward wrote, which tensor cores' alone read
+  RowsSpan output;          ///< as `query`; in backward what forward wrote, which the kernels by tensor cores read
   float* log_sum_exp;       ///< as `query`, a number a head; nullptr leaves it out
   RelativeScores relative;  ///< not with a window or a rotary table
   bool has_tensor_cores;    ///< that multiply the half types: compute capability 8.0
@@ -56,7 +56,7 @@ void packed_attention(const PackedAttentionArguments& arguments, Stream stream);
 struct PackedAttentionBackwardArguments {
   PackedAttentionArguments forward;
   RowsSpan grad;                              ///< of the output
-  float* products;                            ///< room: as log_sum_exp; tensor cores' do without
+  float* products;                            ///< room: as log_sum_exp; the kernels by tensor cores do without
   RowsSpan grad_query, grad_key, grad_value;  ///< as the inputs
   /// [count, bias_parts, 3, num_heads * head_size]: to be summed over both; nullptr where there are no biases
   float* bias_sums;
@@ -67,8 +67,8 @@ void packed_attention_backward(const PackedAttentionBackwardArguments& arguments
 /// In how many parts a sequence adds to the biases' gradients.
 int64_t bias_parts(const PackedAttentionArguments& arguments);
 
-/// Texts of at most 128 tokens in half precision, whose heads have 32 or 64 columns: as the two above, which call them
-/// for these. A sequence has one part.
+/// Texts of at most 128 tokens in half precision, whose heads have 32 or 64 columns: what packed_attention and
+/// packed_attention_backward call for these. A sequence has one part.
 bool suits_tensor_cores(const PackedAttentionArguments& arguments);
 void tensor_core_attention(const PackedAttentionArguments& arguments, Stream stream);
 void tensor_core_attention_backward(const PackedAttentionBackwardArguments& arguments, Stream stream);

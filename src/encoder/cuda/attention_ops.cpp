@@ -1,9 +1,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -148,7 +146,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   arguments.output = rows_of(output);
   arguments.log_sum_exp = floats_of(log_sum_exp);
   const int64_t parts = arguments.sequences.count * bias_parts(arguments);
-  const auto products = at::empty_like(log_sum_exp),
+  const auto products = suits_tensor_cores(arguments) ? at::Tensor() : at::empty_like(log_sum_exp),
              sums = has_biases ? at::empty({parts, 3, hidden}, in_float) : at::Tensor();
   PackedAttentionBackwardArguments backward{.forward = arguments,
                                             .grad = rows_of(grad),

@@ -88,7 +88,7 @@ struct EmbeddingNorm {
 /// each row its gradient and normalised elements, from memory once, and one or two gradients; and three sums a block.
 template <bool kWhole>
 struct NormBackward {
-  static constexpr int kMostThreads = 8 * kWarp, kBlocksAtOnce = 3;
+  static constexpr int kMostThreads = kMostRowsOfBlock * kWarp, kBlocksAtOnce = 3;
 
   template <class Memory>
   static void uses(Memory& memory, const NormBackwardArguments& a) {
@@ -189,7 +189,7 @@ struct NormBackward {
 
 /// A warp a part of the rows, a lane a column: reads every sum once.
 struct SumColumns {
-  static constexpr int kParts = 32;
+  static constexpr int kParts = 32, kMostThreads = kParts * kWarp, kBlocksAtOnce = 1;
 
   template <class Memory>
   static void uses(Memory& memory, const ColumnSumArguments& a) {

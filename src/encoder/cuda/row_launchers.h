@@ -44,11 +44,12 @@ struct EmbeddingNormArguments {
 };
 void embedding_layer_norm(const EmbeddingNormArguments& arguments, Stream stream);
 
-/// Rows that a block takes in the backward pass of a norm, whose part of the sums it adds in order: as many as fit
-/// twice into the shared memory that all GPUs have, and eight at most.
+/// Rows that a block takes in the backward pass of a norm, whose part of the sums it adds in order: as many as
+/// have two rows each of float32 in 64 KiB of shared memory, which every GPU has.
+constexpr int kMostRowsOfBlock = 8;
 constexpr int64_t rows_of_block(int64_t columns) {
   const int64_t fitting = 64 * 1024 / (2 * 4 * (columns > 0 ? columns : 1));
-  return fitting > 8 ? 8 : fitting < 1 ? 1 : fitting;
+  return fitting > kMostRowsOfBlock ? kMostRowsOfBlock : fitting < 1 ? 1 : fitting;
 }
 
 /// Backward of all layer norms. The mask is on what was added to the residual, or on the output.

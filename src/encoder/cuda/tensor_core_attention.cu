@@ -1,3 +1,5 @@
+#include <atomic>
+
 #include "encoder/cuda/attention_launchers.h"
 #include "encoder/cuda/attention_tiles.h"
 #include "kernels/cuda/block.h"
@@ -236,6 +238,11 @@ MEZZO_DEVICE unsigned weights_of_tile(
   return elements;
 }
 
+/// Whether none of sixteen rows sees one of sixteen others, by a window.
+MEZZO_DEVICE bool are_apart(int window, int first, int other) {
+  return other >= first + kTile + window || first >= other + kTile + window;
+}
+
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.69314718f;  // scores are kept as powers of two
 
 /// Of a number that the lanes of a row have, in each of them.
@@ -303,6 +310,9 @@ struct HalfAttention {
     RowSums<kColumns> sums = {};
     MEZZO_ROLLED
     for (int key = 0; key < rows; key += kTile) {
+      if (are_apart(a.window, first, key)) {
+        continue;
+      }
       SquareTile weights = product_of_rows(block, queries, first, keys, key);
       const unsigned kept = mask.threshold == 0 ? kAll : draw_kept(block, mask, head, first, key);
       const unsigned are_weights = weights_of_tile(a, head, lane, first, key);
@@ -413,6 +423,9 @@ struct HalfAttentionBackward {
       }
       MEZZO_ROLLED
       for (int other = 0; first < head.count && other < rows; other += kTile) {
+        if (are_apart(a.window, first, other)) {
+          continue;
+        }
         SquareTile weights = product_of_rows(block, own, first, others, other),
                    score_grads = product_of_rows(block, own_values, first, other_values, other);
         unsigned kept = kAll;
@@ -470,6 +483,10 @@ struct HalfAttentionBackward {
                                float* scratch) {
     const int lane = block.thread() % kWarp, warp = block.warp(), first = warp * kTile;
     store_rows<T>(head, sums, {factor, factor}, to, head.first_row + first, head.count - first, lane);
+    if (of.bias_sums == nullptr) {
+      block.sync();  // what is kept is read by keys next
+      return;
+    }
     // Of its sixteen rows a lane has two in each of its columns. Lanes of the same columns share these out among them,
     // half at a time, until each has the whole sums of some; rows behind the last one add zeros.
     constexpr int kOfLane = kColumns / 4;
@@ -493,9 +510,6 @@ struct HalfAttentionBackward {
       scratch[warp * kColumns + column_in_tile(lane, which_column / 2, which_column % 2)] = of_columns[k] * factor;
     }
     block.sync();
-    if (of.bias_sums == nullptr) {
-      return;
-    }
     float* const out = of.bias_sums + (static_cast<int64_t>(head.sequence) * 3 + which) * head.hidden() + head.column();
     MEZZO_ROLLED
     for (int column = block.thread(); column < kColumns; column += block.threads()) {
@@ -519,13 +533,37 @@ void with_half_kind(const PackedAttentionArguments& a, const Body& body) {
   a.query.element == Element::kHalf ? with_columns(Half()) : with_columns(BFloat16());
 }
 
+/// Whether what this GPU runs was compiled for one that has them: a build for older ones alone runs on newer
+/// ones, too, by instructions that know of none.
+#ifdef __CUDACC__
+bool are_compiled() {
+  constexpr int kMostDevices = 64;
+  enum : int { kUnknown, kNo, kYes };
+  static std::atomic<int> known[kMostDevices];
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= kMostDevices) {
+    return false;
+  }
+  if (known[device] == kUnknown) {
+    cudaFuncAttributes attributes{};
+    const auto error =
+        cudaFuncGetAttributes(&attributes, entry_of<HalfAttention<BFloat16, 64>, PackedAttentionArguments>());
+    known[device] = error == cudaSuccess && attributes.ptxVersion >= 80 ? kYes : kNo;
+  }
+  return known[device] == kYes;
+}
+#else
+bool are_compiled() { return true; }
+#endif
+
 int warps_of(const PackedAttentionArguments& a) { return static_cast<int>(ceil_div(a.sequences.longest, kTile)); }
 
 }  // namespace
 
 bool suits_tensor_cores(const PackedAttentionArguments& a) {
   return a.has_tensor_cores && a.query.element != Element::kFloat && (a.head_size == 64 || a.head_size == 32) &&
-         a.sequences.longest <= kMostRows && !a.only_first_queries && a.rotary == nullptr && a.relative.rows == nullptr;
+         a.sequences.longest <= kMostRows && !a.only_first_queries && a.rotary == nullptr &&
+         a.relative.rows == nullptr && are_compiled();
 }
 
 void tensor_core_attention(const PackedAttentionArguments& arguments, Stream stream) {

@@ -4,7 +4,8 @@
 
 #include "kernels/cuda/arguments.h"
 
-/// What a kernel sees of a GPU, and how one is launched: with the half types of elements.h all that
+/// What a kernel sees of a GPU, and how one is launched: with the half types of elements.h and the products of
+/// tensor_cores.h all that
 /// `.cu` files use of CUDA. nvcc compiles them for GPUs; the tests compile the same source as C++,
 /// where a block's threads are run for real on the CPU (tests/cuda/host_block.h).
 ///

@@ -70,8 +70,8 @@ MEZZO_DEVICE bool are_at_once(const Span& span, int64_t first, int64_t end) {
                        : are_at_once(static_cast<const float*>(span.data) + first, first, end);
 }
 
-/// How a kernel reads and writes four elements. With kWhole it was launched where all of them can be so at once;
-/// else each looks, by which several are not on their way at a time.
+/// How a kernel reads and writes four elements. With kWhole it was launched where all of them lie so that they can be
+/// at once; else every load looks, and the next one waits for that.
 template <bool kWhole>
 struct Fours {
   template <class T>
@@ -154,7 +154,8 @@ struct Fours {
   }
 };
 
-/// Calls `body` with whether all fours of rows of so many columns, that begin in these places, can be read at once.
+/// Calls `body` with whether all fours can be read and written at once, of contiguous rows of so many columns that
+/// begin in these places, or are not there.
 template <class Body>
 void with_whole_fours(int64_t columns, std::initializer_list<const void*> memory, const Body& body) {
   bool are_whole = columns % 4 == 0;

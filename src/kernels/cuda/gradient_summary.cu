@@ -38,6 +38,8 @@ struct SumSquares {
 
 /// One block, so that the order of the sum is always the same.
 struct Summarize {
+  static constexpr int kMostThreads = kThreadsOfSummary, kBlocksAtOnce = 1;
+
   template <class Memory>
   static void uses(Memory& memory, const SummaryArguments& a) {
     memory.reads(a.sums, a.count);

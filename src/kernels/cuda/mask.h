@@ -19,8 +19,8 @@ MEZZO_DEVICE Mask with_its_step(Mask mask) {
 
 /// The words of Philox block {low, high, step, site}.
 MEZZO_DEVICE auto mask_words(const Mask& mask, uint32_t low, uint32_t high) {
-  const uint32_t offset = mask.step_offset != nullptr ? static_cast<uint32_t>(*mask.step_offset) : 0;
-  return Philox::generate({low, high, mask.key.step + offset, mask.key.site}, mask.key.seed);
+  const RandomKey key = with_its_step(mask).key;
+  return Philox::generate({low, high, key.step, key.site}, key.seed);
 }
 
 /// Of the elements that Philox block {low, high, step, site} decides: the mask's scale, or 0.

@@ -30,7 +30,7 @@ void multiply(std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
 /// Writes `values` into the parameter, and both into the shadow. Where the step was skipped
 /// they are the same as before.
 void store(const ParameterUpdate& update, const at::Tensor& values) {
-  if (!values.is_same(update.param)) {
+  if (!values.is_alias_of(update.param)) {
     const bool stochastic = update.rounding_seed && update.param.scalar_type() == at::kBFloat16;
     update.param.copy_(stochastic ? round_stochastically(values, update.step, rounding_key_seed(update), update.index)
                                   : values);
@@ -42,7 +42,7 @@ void store(const ParameterUpdate& update, const at::Tensor& values) {
 
 /// Its elements in order, and strides that say so: fused kernels take tensors whose strides are alike, which those of a
 /// contiguous one need not be where a size is 0 or 1.
-at::Tensor side_by_side(const at::Tensor& tensor) {
+at::Tensor in_order(const at::Tensor& tensor) {
   const auto dense = tensor.contiguous();
   const auto strides = c10::contiguous_strides(dense.sizes());
   return dense.strides() == strides ? dense : dense.as_strided(dense.sizes(), strides);
@@ -65,8 +65,8 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
     batch.lr = update.lr;
     batch.weight_decay = update.weight_decay;
     // The parameter itself, unless half or strided.
-    batch.params.push_back(side_by_side(update.param.to(dtype)));
-    batch.gradients.push_back(side_by_side(update.gradient.to(dtype)));
+    batch.params.push_back(in_order(update.param.to(dtype)));
+    batch.gradients.push_back(in_order(update.gradient.to(dtype)));
     if (update.step.defined()) {
       batch.steps.push_back(update.step);
     }

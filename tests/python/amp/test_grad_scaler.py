@@ -340,9 +340,9 @@ def run(seed, reproduce_pytorch, device):
             call = (name, theirs.saved if theirs.saved is not None else {})  # either side's state fits both
         if name == "resume" and theirs.scaler.state_dict().get("scale", 1.0) <= 0:
             continue  # mezzo refuses a scale of 0, as `load` asserts
-        if device == "cuda" and name == "update" and isinstance(call[-1], torch.Tensor) and call[-1].numel() == 1 and refused(theirs, call):
-            if not call[-1].requires_grad:
-                continue  # mezzo clamps a scale that is on the device, and does not read it
+        is_one = name == "update" and isinstance(call[-1], torch.Tensor) and call[-1].numel() == 1 and not call[-1].requires_grad
+        if device == "cuda" and is_one and refused(theirs, call):
+            continue  # mezzo clamps a scale that is on the device, and does not read it
         if refused(theirs, call):
             assert outcome(ours, call)[0] == "ValueError", trace
             counts["refused"] += 1
