@@ -15,6 +15,7 @@
 #define MEZZO_COLD inline
 #define MEZZO_UNROLLED
 #define MEZZO_ROLLED
+#define MEZZO_UNROLLED_BY(count)
 
 /// The thin layer of kernels/cuda/block.h on the CPU. Each thread of a block is a fiber, which
 /// runs until it has to wait for others; so barriers, shuffles and shared memory do what they

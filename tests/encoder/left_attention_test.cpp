@@ -77,37 +77,40 @@ class LeftAttentionTest : public testing::TestWithParam<double> {
                                                kRows, at::kCPU);
   }
 
+  /// Of a block that ends with its norm: weights and biases of its four products, and the norm's.
+  static AttentionParams params_of(const Tensors& w) {
+    const double p = GetParam();
+    return {.query = {w[0], w[1]},
+            .key = {w[2], w[3]},
+            .value = {w[4], w[5]},
+            .output = {w[6], w[7]},
+            .norm = {w[8], w[9], 1e-5},
+            .num_heads = kHeads,
+            .weights_dropout = {p, {11, 2, 5}},
+            .output_dropout = {p, {11, 2, 6}}};
+  }
+  static inline const std::vector<std::vector<int64_t>> kSizes = {
+      {kHidden, kHidden}, {kHidden},          {kHidden, kHidden}, {kHidden}, {kHidden, kHidden},
+      {kHidden},          {kHidden, kHidden}, {kHidden},          {kHidden}, {kHidden}};
+
   BlockOps ops_ = cpu::kBlockOps;
   static inline int asked = 0;
 };
 
 TEST_P(LeftAttentionTest, OfABlockThatEndsWithItsNorm) {
-  const double p = GetParam();
-  const int64_t h = kHidden;
-  const auto params_of = [&](const Tensors& w) {
-    return AttentionParams{.query = {w[0], w[1]},
-                           .key = {w[2], w[3]},
-                           .value = {w[4], w[5]},
-                           .output = {w[6], w[7]},
-                           .norm = {w[8], w[9], 1e-5},
-                           .num_heads = kHeads,
-                           .weights_dropout = {p, {11, 2, 5}},
-                           .output_dropout = {p, {11, 2, 6}}};
-  };
   asked = 0;
   expect_same(
       [&](const at::Tensor& x, const Tensors& w) { return attention_block(x, params_of(w), layout()); },
       [&](const at::Tensor& x, const Tensors& w) { return reference::attention_block(x, params_of(w), layout()); },
-      random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}}));
+      random_params(kSizes));
   EXPECT_EQ(asked, 6) << "before the product, which adds biases where they are not left to a kernel, and after it";
 }
 
 /// Then one product makes queries, keys and values, and adds their biases.
 TEST_P(LeftAttentionTest, OfWeightsThatLieSideBySide) {
-  const double p = GetParam();
   const int64_t h = kHidden;
   ops_.takes_columns = true;
-  const auto params = random_params({{h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h, h}, {h}, {h}, {h}});
+  const auto params = random_params(kSizes);
   const auto results = [&](auto&& block, bool side_by_side) {
     Tensors w;
     for (const at::Tensor& param : params) {
@@ -122,15 +125,7 @@ TEST_P(LeftAttentionTest, OfWeightsThatLieSideBySide) {
     for (const at::Tensor& param : w) {
       leaves.push_back(param.detach().requires_grad_());
     }
-    const AttentionParams of_leaves{.query = {leaves[1], leaves[2]},
-                                    .key = {leaves[3], leaves[4]},
-                                    .value = {leaves[5], leaves[6]},
-                                    .output = {leaves[7], leaves[8]},
-                                    .norm = {leaves[9], leaves[10], 1e-5},
-                                    .num_heads = kHeads,
-                                    .weights_dropout = {p, {11, 2, 5}},
-                                    .output_dropout = {p, {11, 2, 6}}};
-    const auto output = block(leaves[0], of_leaves, layout());
+    const auto output = block(leaves[0], params_of({leaves.begin() + 1, leaves.end()}), layout());
     const auto grad = at::sin(at::arange(output.numel(), at::kFloat)).view(output.sizes());
     auto all = torch::autograd::grad({output}, leaves, {grad});
     all.push_back(output.detach());

@@ -39,6 +39,29 @@ MEZZO_DEVICE void for_columns(const Block& block, int64_t columns, const Body& b
   }
 }
 
+/// Calls `use(c, load(c))` at every fourth column; each lane of a warp takes its own, of which kAtOnce are on their way
+/// at a time.
+template <int kAtOnce, class Load, class Use>
+MEZZO_DEVICE void for_columns_of_warp(const Block& block, int64_t columns, const Load& load, const Use& use) {
+  constexpr int kStep = 4 * kWarp;
+  MEZZO_ROLLED
+  for (int64_t c = 4 * (block.thread() % kWarp); c < columns; c += kAtOnce * kStep) {
+    decltype(load(c)) loaded[kAtOnce];
+    MEZZO_UNROLLED
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (c + i * kStep < columns) {
+        loaded[i] = load(c + i * kStep);
+      }
+    }
+    MEZZO_UNROLLED
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (c + i * kStep < columns) {
+        use(c + i * kStep, loaded[i]);
+      }
+    }
+  }
+}
+
 /// What is behind the last column stays out of sums.
 MEZZO_DEVICE bool counts(int64_t column, int i, int64_t columns) { return column + i < columns; }
 

@@ -1,5 +1,6 @@
 #include "encoder/cuda/attention_launchers.h"
 #include "encoder/cuda/attention_tiles.h"
+#include "encoder/cuda/columns.h"
 #include "kernels/cuda/block.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/mask.h"
@@ -93,27 +94,13 @@ MEZZO_DEVICE float sum_over_keys(const Block& block, const Query& query, const T
   return warp_sum(block, sum);
 }
 
-/// Calls `body(d, four)` for every four columns of a row; a lane takes each, and some are on their way at a time.
+/// Calls `body(d, four)` for every four columns of a row; a lane takes each.
 template <bool kWhole, class T, class Body>
 MEZZO_DEVICE void for_fours_of_row(const Block& block, const FirstTokenArguments& a, int64_t row, const Body& body) {
-  constexpr int kAtOnce = 4, kStep = 4 * kWarp;
-  MEZZO_ROLLED
-  for (int first = 4 * (block.thread() % kWarp); first < a.hidden; first += kAtOnce * kStep) {
-    Four fours[kAtOnce];
-    MEZZO_UNROLLED
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i * kStep < a.hidden) {
-        fours[i] =
-            Fours<kWhole>::template load<T>(a.rows.data, row * a.hidden + first + i * kStep, (row + 1) * a.hidden);
-      }
-    }
-    MEZZO_UNROLLED
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + i * kStep < a.hidden) {
-        body(first + i * kStep, fours[i]);
-      }
-    }
-  }
+  const auto load = [&](int64_t d) {
+    return Fours<kWhole>::template load<T>(a.rows.data, row * a.hidden + d, (row + 1) * a.hidden);
+  };
+  for_columns_of_warp<4>(block, a.hidden, load, body);
 }
 
 /// The sum of the sequence's rows, each times its weight, times `scale`.
@@ -173,7 +160,7 @@ struct FirstToken {
     block.sync();
     for_rows(block, query, [&](int j) {
       float score = 0;
-      for_fours_of_row<kWhole, T>(block, a, query.first_row + j, [&](int d, const Four& x) {
+      for_fours_of_row<kWhole, T>(block, a, query.first_row + j, [&](int64_t d, const Four& x) {
         const auto q = load_pack(vector + d);
         for (int i = 0; i < 4; ++i) {
           score = ::fmaf(q.at[i], x.at[i], score);
@@ -235,7 +222,7 @@ struct FirstTokenQueries {
     const float log_sum_exp = a.log_sum_exp[query.number], grad_sum = arguments.grad_weight_sums[query.number];
     for_rows(block, query, [&](int j) {
       float score = 0, product = 0;
-      for_fours_of_row<kWhole, T>(block, a, query.first_row + j, [&](int d, const Four& x) {
+      for_fours_of_row<kWhole, T>(block, a, query.first_row + j, [&](int64_t d, const Four& x) {
         const auto q = load_pack(vector + d), g = load_pack(grad + d);
         for (int i = 0; i < 4; ++i) {
           score = ::fmaf(q.at[i], x.at[i], score);

@@ -130,7 +130,7 @@ struct NormBackward {
       }
     };
     float of_grad = 0, of_product = 0;
-    for_columns_of_warp(block, of_warp, load, [&](int64_t c, Loaded& row) {
+    for_columns_of_warp<2>(block, of_warp, load, [&](int64_t c, Loaded& row) {
       if (a.mask_is_on_output) {
         mask(c, row.grad);
       }
@@ -151,7 +151,7 @@ struct NormBackward {
     sum_rows(block, shared + warps * columns, rows, columns, to + columns);
     block.sync();  // before they are written again
     const float rstd = warp < rows ? a.rstd[number] : 0;
-    for_columns_of_warp(block, of_warp, load, [&](int64_t c, Loaded& row) {
+    for_columns_of_warp<2>(block, of_warp, load, [&](int64_t c, Loaded& row) {
       if (a.mask_is_on_output) {
         mask(c, row.grad);
       }
@@ -203,9 +203,7 @@ struct SumColumns {
     const int64_t column = block.index() * kWarp + lane;
     float sum = 0;
     if (column < a.columns) {
-#ifdef __CUDACC__
-#pragma unroll 8
-#endif
+      MEZZO_UNROLLED_BY(8)
       for (int64_t row = part; row < a.rows; row += kParts) {
         sum += a.sums[row * a.columns + column];
       }

@@ -21,29 +21,6 @@ inline Grid norm_grid(int64_t rows, int64_t columns) {
   return {rows, kNormThreads, kNormSumsBytes + row_bytes(1, columns)};
 }
 
-/// Calls `use(c, load(c))` at every fourth column; each lane of a warp takes its own, of which some are on their way at
-/// a time.
-template <class Load, class Use>
-MEZZO_DEVICE void for_columns_of_warp(const Block& block, int64_t columns, const Load& load, const Use& use) {
-  constexpr int kAtOnce = 2, kStep = 4 * kWarp;
-  MEZZO_ROLLED
-  for (int64_t c = 4 * (block.thread() % kWarp); c < columns; c += kAtOnce * kStep) {
-    decltype(load(c)) loaded[kAtOnce];
-    MEZZO_UNROLLED
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (c + i * kStep < columns) {
-        loaded[i] = load(c + i * kStep);
-      }
-    }
-    MEZZO_UNROLLED
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (c + i * kStep < columns) {
-        use(c + i * kStep, loaded[i]);
-      }
-    }
-  }
-}
-
 /// From the row in shared memory, whose sum each thread knows its part of, to
 /// what a layer norm leaves.
 template <bool kWhole>

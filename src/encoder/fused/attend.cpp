@@ -20,10 +20,14 @@ at::Tensor leaf_of(const at::Tensor& product, const at::Tensor& bias, bool is_di
 
 bool keeps_graph() { return torch::autograd::get_current_graph_task_keep_graph(); }
 
-at::Tensor attend(const PackedAttention& attention, AttentionState* state) {
+bool is_left(const PackedAttention& attention) {
   const BlockOps& ops = ops_of(attention.query);
-  if (ops.leaves_attention == nullptr || !ops.leaves_attention(attention)) {
-    return ops.packed_attention(attention, state != nullptr ? &state->log_sum_exp : nullptr);
+  return ops.leaves_attention != nullptr && ops.leaves_attention(attention);
+}
+
+at::Tensor attend(const PackedAttention& attention, AttentionState* state) {
+  if (!is_left(attention)) {
+    return ops_of(attention.query).packed_attention(attention, state != nullptr ? &state->log_sum_exp : nullptr);
   }
   const bool is_differentiable = state != nullptr;
   const auto query = leaf_of(attention.query, attention.biases.query, is_differentiable),

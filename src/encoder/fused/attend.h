@@ -15,6 +15,9 @@ struct AttentionState {
 /// @param state  nullptr if backward will not be called
 at::Tensor attend(const PackedAttention& attention, AttentionState* state);
 
+/// Whether attend() leaves it to the operator, by sizes, dtype, device and layout alone.
+bool is_left(const PackedAttention& attention);
+
 /// Undefined where the state has what `rows` became.
 inline at::Tensor unless_kept(const at::Tensor& rows, const AttentionState& state) {
   return state.context.defined() ? at::Tensor() : rows;

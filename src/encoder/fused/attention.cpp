@@ -66,7 +66,7 @@ struct Attention : torch::autograd::Function<Attention> {
     AttentionBiases biases{query_bias, key_bias, value_bias}, of_product;
     const PackedAttention alike{
         input, input, input, biases, settings.num_heads, settings.layout, settings.weights_dropout};
-    if (ops.leaves_attention != nullptr && ops.leaves_attention(alike)) {
+    if (is_left(alike)) {
       std::swap(biases, of_product);
     }
     const auto [query, key, value] =

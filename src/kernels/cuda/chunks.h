@@ -179,9 +179,6 @@ MEZZO_DEVICE Four load_four(const Span& span, int64_t first, int64_t end) {
 MEZZO_DEVICE void store_four(const Span& span, int64_t first, int64_t end, const Four& four) {
   Fours<false>::store(span, first, end, four);
 }
-MEZZO_DEVICE Four load_if_any(const Span& span, int64_t first, int64_t end) {
-  return Fours<false>::load_if_any(span, first, end);
-}
 MEZZO_DEVICE Four load_bias(const Span& bias, Element element, int64_t first, int64_t end) {
   return Fours<false>::load_bias(bias, element, first, end);
 }

@@ -12,6 +12,9 @@
 /// Before a loop that indexes what is to lie in registers, and before one whose instructions are to be there once.
 #define MEZZO_UNROLLED _Pragma("unroll")
 #define MEZZO_ROLLED _Pragma("unroll 1")
+/// Before one of which so many turns are to be on their way at a time.
+#define MEZZO_UNROLLED_BY(count) MEZZO_PRAGMA(unroll count)
+#define MEZZO_PRAGMA(words) _Pragma(#words)
 
 /// The thin layer of block.h, for GPUs.
 namespace mezzo::kernels::MEZZO_CUDA {
