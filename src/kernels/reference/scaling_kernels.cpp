@@ -34,6 +34,20 @@ void check_and_multiply(const std::vector<at::Tensor>& tensors, const at::Tensor
   }
 }
 
+/// Whether inf or NaN is in `tensors`. On a GPU LibTorch's operator looks at float64 as float32 has it, where 1e39 is
+/// infinite.
+void check(const std::vector<at::Tensor>& tensors, at::Tensor& found_inf) {
+  for (const auto& group : grouped(tensors, dtype_of)) {
+    if (dtype_of(group.front()) != at::kDouble) {
+      check_and_multiply(group, at::ones({}, found_inf.options()), found_inf);
+      continue;
+    }
+    for (const at::Tensor& tensor : group) {
+      found_inf.copy_(found_inf.logical_or(tensor.isfinite().all().logical_not()));
+    }
+  }
+}
+
 /// The largest magnitudes in `group` times `inv_scale`, as `dtype` holds them: finite iff
 /// all unscaled gradients are. Of those without elements none, since LibTorch refuses theirs.
 at::Tensor unscaled_magnitudes(std::vector<at::Tensor> group, const at::Tensor& inv_scale, at::ScalarType dtype) {
@@ -67,7 +81,11 @@ at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradi
     }
   }
   auto found_inf = at::zeros({}, scale.value.options());
-  check_and_multiply(finite_if_all_are, at::ones({}, scale.value.options()), found_inf);
+  if (scale.reproduce_pytorch) {
+    check_and_multiply(finite_if_all_are, at::ones({}, scale.value.options()), found_inf);
+  } else {
+    check(finite_if_all_are, found_inf);
+  }
   return found_inf;
 }
 
@@ -82,7 +100,7 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
   auto found_inf = at::zeros({}, scale.value.options());
   check_and_multiply(values, inverse_of(scale.value), found_inf);
   if (scale.looks_at_results()) {  // unscaling multiplies: look at what comes out
-    check_and_multiply(values, at::ones({}, scale.value.options()), found_inf);
+    check(values, found_inf);
   }
   return found_inf;
 }

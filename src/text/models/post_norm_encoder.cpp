@@ -97,8 +97,9 @@ RowBytes PostNormEncoder::row_bytes(Precision precision, int64_t longest) const 
     const auto positions = static_cast<double>(relative_->count(longest));
     const auto& relative = options_.layer.relative;
     const double terms = (relative.has_key_term ? 1 : 0) + (relative.has_query_term ? 1 : 0);
-    // What is projected, in half precision once for each term, and what comes of it.
-    bytes.tables = positions * hidden * (is_float ? 4 * (1 + terms) : 4 * terms);
+    // What is projected, in half precision once for each term and those rows alone, and what comes of it.
+    const auto table = static_cast<double>(2 * options_.relative.span);
+    bytes.tables = hidden * (is_float ? 4 * (table + positions * terms) : 4 * positions * terms);
     const at::Device device = embeddings_->parameters().front().device();
     if (!device.is_cpu() && !device.is_meta()) {
       // Attention's gradients, of its output and of the residual; of each head a score for each position, and its

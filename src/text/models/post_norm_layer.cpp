@@ -70,8 +70,9 @@ encoder::RelativePositions PostNormLayer::positions_of(const RelativeRows& relat
     return {};
   }
   const ModuleScope attention("attention"), self("self");
+  const auto needed = relative.embeddings.narrow(0, relative.first, relative.count);
   const auto of = [&](const std::shared_ptr<Dense>& projection) {
-    return projection ? projection->forward(relative.embeddings) : at::Tensor();
+    return projection ? projection->forward(needed) : at::Tensor();
   };
   return {of(position_key_), of(position_query_), relative.rows};
 }
@@ -140,13 +141,13 @@ at::Tensor PostNormLayers::forward(at::Tensor x,
     const auto number = static_cast<int64_t>(i);
     const auto site = dropout_site(is_training() ? relative_dropout_ : 0, random,
                                    relative_site(static_cast<int64_t>(layers_.size()), number));
-    const auto run = [=, layer = layers_[i], distances = relative.rows](const std::vector<at::Tensor>& inputs) {
+    const auto run = [=, layer = layers_[i], needed = relative](const std::vector<at::Tensor>& inputs) {
       const ModuleScope scope(path, number);
-      RelativeRows dropped;
+      RelativeRows dropped = needed;
       if (inputs.size() > 1) {
-        // A tensor of the layer's own, so that its gradients are summed before other layers' join them, as
-        // they are where the layer is computed again.
-        dropped = {kernels::dropout(inputs[1].alias(), site), distances};
+        // A tensor of the layer's own, so that its gradients are summed before other layers' join them, as they are
+        // where the layer is computed again. All rows: a row's mask must not follow from what other texts need.
+        dropped.embeddings = kernels::dropout(inputs[1].alias(), site);
       }
       return layer->forward(inputs[0], layout, random, number, only_first_rows, dropped);
     };

@@ -43,10 +43,8 @@ int64_t RelativeEmbeddings::count(int64_t longest) const {
 }
 
 RelativeRows RelativeEmbeddings::forward(int64_t longest) const {
-  const int64_t rows = count(longest), begin = static_cast<int64_t>(rows_.size()) / 2 + 1 - longest,
-                first = rows_[begin];
-  const auto embeddings = table_->weight.narrow(0, first, rows);
-  return {norm_ ? norm_->forward(embeddings) : embeddings, rows_on_device_.narrow(0, begin, 2 * longest - 1) - first};
+  const int64_t begin = static_cast<int64_t>(rows_.size()) / 2 + 1 - longest, first = rows_[begin];
+  return {table(), first, count(longest), rows_on_device_.narrow(0, begin, 2 * longest - 1) - first};
 }
 
 onnx::Value RelativeEmbeddings::add_to(const GraphTexts& texts) const {

@@ -26,10 +26,11 @@ struct RelativeEmbeddingsOptions {
 /// @param buckets  0 or less for none
 std::vector<int64_t> rows_of_distances(int64_t max_tokens, int64_t span, int64_t buckets, int64_t max_distance);
 
-/// As many of them as the texts of a batch can tell apart.
+/// What the texts of a batch need of them.
 struct RelativeRows {
-  at::Tensor embeddings = {};  ///< [R, H]; undefined where there are none
-  at::Tensor rows = {};        ///< int64: encoder::RelativePositions::rows
+  at::Tensor embeddings = {};    ///< all, [2 * span, H]; undefined where there are none
+  int64_t first = 0, count = 0;  ///< rows of them that the texts can tell apart
+  at::Tensor rows = {};          ///< int64, from `first` on: encoder::RelativePositions::rows
 };
 
 class RelativeEmbeddings {

@@ -201,6 +201,20 @@ def test_each_dropout_is_where_transformers_has_it(name, per_token, which, model
 
 
 @EVERY
+def test_a_text_has_its_masks_however_long_the_texts_beside_it(name, models):
+    """A device rounds the longest text's length up, where its steps are recorded."""
+    model, folder = models(name)
+    ids = mixed_ids([9, longest_of(model)], vocab_size=model.config.vocab_size)
+    mine = _mezzo.Model(str(folder))
+    mine.train(True)
+    with torch.no_grad():
+        alone, beside = (mine.forward(texts, max_length=longest_of(model), seed=4, step=2)[0] for texts in (ids[:1], ids))
+        other = mine.forward(ids, max_length=longest_of(model), seed=5, step=2)[0]
+    torch.testing.assert_close(beside, alone, rtol=1e-5, atol=1e-5)  # as logits of transformers are
+    assert (other - alone).abs().max() > 1e-2, "dropout is on"
+
+
+@EVERY
 @pytest.mark.parametrize("per_token", [False, True], ids=["texts", "tokens"])
 def test_new_weights_are_drawn_as_transformers_draws_them(name, per_token, tmp_path):
     config = FAMILIES[name].config(initializer_range=0.05)
