@@ -323,6 +323,15 @@ void BlockExecution::run(int64_t index) {
   }
   const auto waits = std::ranges::find_if(fibers_, [](const Fiber& each) { return each.state != State::kDone; });
   if (waits != fibers_.end()) {
+    // Nobody will wait for them: what they did before they came to a meeting comes before all that follows here.
+    for (char& meeting : block_meeting_) {
+      acquire(&meeting);
+    }
+    for (auto& meetings : warp_meetings_) {
+      for (char& meeting : meetings) {
+        acquire(&meeting);
+      }
+    }
     throw std::logic_error("block " + std::to_string(index) + ": thread " + std::to_string(waits - fibers_.begin()) +
                            " waits at " + waits->where.file_name() + ":" + std::to_string(waits->where.line()) +
                            " for others that are elsewhere or have left");
