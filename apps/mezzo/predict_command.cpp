@@ -197,6 +197,11 @@ Run add_predict(CLI::App& app) {
       ->capture_default_str();
   return [flags] {
     flags->model.check();
+    for (auto* text : {&flags->text, &flags->text_pair}) {
+      if (*text && text::repair_utf8(**text)) {
+        warn_of_invalid_utf8(text == &flags->text ? "--text" : "--text-pair", 1, 1);
+      }
+    }
     as_usage([&] {
       const auto [top_k, min_score] = flags->options;
       TORCH_CHECK_VALUE(top_k.value_or(1) >= 1, "--top-k is ", *top_k, ", expected at least 1");

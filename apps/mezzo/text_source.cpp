@@ -72,13 +72,16 @@ void LineReader::read_more() {
   at_end_ = count == 0;
 }
 
-void warn_of_invalid_utf8(const text::LabeledRows& rows) {
-  if (rows.rows_with_invalid_utf8 > 0) {
-    std::fputs(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} of {} rows\n", rows.places.file,
-                           rows.rows_with_invalid_utf8, rows.texts.size())
-                   .c_str(),
-               stderr);
+void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of) {
+  if (count > 0) {
+    std::fputs(
+        fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {} of {} rows\n", where, count, of).c_str(),
+        stderr);
   }
+}
+
+void warn_of_invalid_utf8(const text::LabeledRows& rows) {
+  warn_of_invalid_utf8(rows.places.file, rows.rows_with_invalid_utf8, rows.texts.size());
 }
 
 void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
@@ -121,9 +124,14 @@ void for_each_chunk(const std::vector<std::filesystem::path>& files,
     return;
   }
   LineReader lines(STDIN_FILENO);
+  int64_t num_repaired = 0;
+  size_t num_lines = 0;
   for (auto chunk = lines.next(kLines); !chunk.empty(); chunk = lines.next(kLines)) {
+    num_repaired += std::ranges::count_if(chunk, text::repair_utf8);
+    num_lines += chunk.size();
     use_lines(chunk, options.words(), use);
   }
+  warn_of_invalid_utf8("stdin", num_repaired, num_lines);
 }
 
 }  // namespace mezzo::app

@@ -51,6 +51,7 @@ class LineReader {
 void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels);
 
 /// Says on stderr how many rows had bytes that are no UTF-8, if any.
+void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of);
 void warn_of_invalid_utf8(const text::LabeledRows& rows);
 
 /// Gives `lines` to `use`, with their words where these are wanted.

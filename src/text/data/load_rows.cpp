@@ -88,6 +88,12 @@ void ColumnNames::validate(bool has_labels) const {
                     "' must be three columns, but two have one name");
 }
 
+bool repair_utf8(std::string& text) {
+  if (find_invalid_utf8(text) == text.size()) return false;
+  text = replace_invalid_utf8(text);
+  return true;
+}
+
 LabeledRows load_rows(const std::filesystem::path& path, const LoadRowsOptions& options) {
   const std::string file = path.string();
   TORCH_CHECK_VALUE(options.limit() >= 0, "load_rows: limit must be 0 (all rows) or positive, got ", options.limit(),

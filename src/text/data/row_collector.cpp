@@ -68,11 +68,7 @@ void RowCollector::add(Row row, int64_t line) {
 
 void RowCollector::add_bytes(Row row, int64_t line) {
   bool replaced = row.has_invalid_utf8;
-  const auto repair = [&](std::string& bytes) {
-    if (find_invalid_utf8(bytes) == bytes.size()) return;
-    bytes = replace_invalid_utf8(bytes);
-    replaced = true;
-  };
+  const auto repair = [&](std::string& bytes) { replaced |= repair_utf8(bytes); };
   repair(row.text);
   if (row.text_pair) repair(*row.text_pair);
   if (row.words) std::ranges::for_each(*row.words, repair);

@@ -13,16 +13,16 @@
 namespace mezzo::text {
 namespace {
 
-constexpr int64_t kMaxSize = int64_t{1} << 24;  // of any dimension; keeps products of two far from overflow
+constexpr int64_t kMaxLayers = 1024;  // some ten times those of the deepest encoders; more would take long to make
 
 }  // namespace
 
 ConfigFields::ConfigFields(const std::filesystem::path& file) : file_(file), object_(read_json_object(file)) {}
 
-void ConfigFields::read(const char* name, int64_t& value, int64_t minimum) const {
+void ConfigFields::read(const char* name, int64_t& value, int64_t minimum, int64_t maximum) const {
   if (const auto* field = json(name)) {
-    TORCH_CHECK_VALUE(field->is_number_integer() && *field >= minimum && *field <= kMaxSize, at(name), "is ",
-                      field->dump(), ", expected an integer from ", minimum, " to ", kMaxSize);
+    TORCH_CHECK_VALUE(field->is_number_integer() && *field >= minimum && *field <= maximum, at(name), "is ",
+                      field->dump(), ", expected an integer from ", minimum, " to ", maximum);
     value = field->get<int64_t>();
   }
 }
@@ -66,7 +66,7 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   read_one_of("problem_type", config.problem_type, problem_type_names(/*of_config=*/true));
   read("vocab_size", config.vocab_size, 1);
   read(names.hidden_size, config.hidden_size, 1);
-  read(names.num_hidden_layers, config.num_hidden_layers, 1);
+  read(names.num_hidden_layers, config.num_hidden_layers, 1, kMaxLayers);
   read(names.num_attention_heads, config.num_attention_heads, 1);
   read(names.intermediate_size, config.intermediate_size, 1);
   read("max_position_embeddings", config.max_position_embeddings, 2);

@@ -25,8 +25,10 @@ class ConfigFields {
   /// @throws c10::ValueError  for a file that is missing or no JSON object.
   explicit ConfigFields(const std::filesystem::path& file);
 
+  static constexpr int64_t kMaxSize = int64_t{1} << 24;  // of a dimension; keeps products of two far from overflow
+
   // Each leaves `value` as it is where the field is missing or null.
-  void read(const char* name, int64_t& value, int64_t minimum) const;
+  void read(const char* name, int64_t& value, int64_t minimum, int64_t maximum = kMaxSize) const;
   void read_number(const char* name, double& value, double below) const;
   void read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const;
   void read_flag(const char* name, bool& value) const;

@@ -554,6 +554,12 @@ def test_bytes_that_are_no_utf8_are_counted(run, tmp_path):
     for command in ["predict", "--model", run[0]], ["eval", "--model", run[0]], ["tokenize", "--model", run[0]]:
         done = mezzo(*command, "--data", tmp_path / "bad.csv")
         assert done.stderr == f"{tmp_path}/bad.csv: bytes that are no UTF-8 replaced by U+FFFD in 1 of 2 rows\n"
+        if command[0] != "eval":
+            done = subprocess.run([PROGRAM, *map(str, command)], input=b"go\xffal\nteam\n", capture_output=True, check=True)
+            assert done.stderr == b"stdin: bytes that are no UTF-8 replaced by U+FFFD in 1 of 2 rows\n"
+    done = subprocess.run([PROGRAM, "predict", "--model", run[0], "--text", b"go\xffal"], capture_output=True, check=True)
+    assert done.stderr == b"--text: bytes that are no UTF-8 replaced by U+FFFD in 1 of 1 rows\n"
+    assert json.loads(done.stdout)["text"] == "go\ufffdal"
 
 
 def test_labels_of_a_model_that_cannot_be_told_apart_are_refused_by_file(run, data, tmp_path):

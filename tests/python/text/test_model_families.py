@@ -346,6 +346,7 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("xlm-roberta", dict(add_cross_attention=True), "add_cross_attention is true, mezzo runs: false"),
     ("bert", dict(pruned_heads={"1": [0, 2]}), r'pruned_heads is {"1":\[0,2\]}, mezzo runs: {}'),
     ("electra", dict(embedding_size=0), "embedding_size is 0, expected an integer from 1"),
+    ("bert", dict(num_hidden_layers=1025), "num_hidden_layers is 1025, expected an integer from 1 to 1024"),
     ("electra", dict(hidden_act="gelu_fast"), 'hidden_act is "gelu_fast"'),
     ("electra", dict(classifier_dropout=1.5), "classifier_dropout is 1.5, expected a number from 0 to below 1"),
     ("distilbert", dict(activation="silu"), 'activation is "silu", mezzo runs: gelu'),

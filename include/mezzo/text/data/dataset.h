@@ -40,6 +40,10 @@ struct RowPlaces {
   std::string at(size_t row) const;
 };
 
+/// Puts U+FFFD in the place of each invalid sequence of `text`, as where files are read.
+/// @return whether there was one
+bool repair_utf8(std::string& text);
+
 /// The rows of a data file, or of several. All text is valid UTF-8.
 struct LabeledRows {
   RowPlaces places;
