@@ -6,7 +6,7 @@
 #include "mezzo/text/setup/train_config.h"
 #include "text/setup/ranks.h"
 #include "text/setup/run_setup.h"
-#include "text/train/machine_memory.h"
+#include "text/machine/machine_memory.h"
 #include "text/train/memory_estimate.h"
 
 namespace mezzo::text {

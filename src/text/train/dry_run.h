@@ -9,7 +9,7 @@
 #include "text/setup/ranks.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
-#include "text/train/machine_memory.h"
+#include "text/machine/machine_memory.h"
 #include "text/train/memory_estimate.h"
 
 /// `--dry-run`: what a run would do, and what that takes. A few of its steps are

@@ -31,7 +31,7 @@
 #include "text/train/deterministic_guard.h"
 #include "text/train/dry_run.h"
 #include "text/train/gradient_accumulation.h"
-#include "text/train/machine_memory.h"
+#include "text/machine/machine_memory.h"
 #include "text/train/out_of_memory.h"
 #include "text/train/recorded_steps.h"
 #include "text/train/step_diagnosis.h"

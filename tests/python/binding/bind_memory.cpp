@@ -10,7 +10,7 @@
 #include "mezzo/text/setup/settings.h"
 #include "mezzo/text/train/trainer.h"
 #include "text/models/checkpointed.h"
-#include "text/train/machine_memory.h"
+#include "text/machine/machine_memory.h"
 #include "text/train/memory_estimate.h"
 
 namespace {

@@ -31,7 +31,7 @@ def writers(model, output):
     train = ["train", "--model", model, "--train", model / "few.jsonl", "--dev", model / "few.jsonl", "--precision", "fp32", "--max-steps", 2]
     return {
         "help": ["--help"], "version": ["--version"], "train help": ["train", "--help"],
-        "ops": ["ops"], "ops json": ["ops", "--json"],
+        "ops": ["ops"], "ops json": ["ops", "--json"], "doctor": ["doctor"],
         "tokenize": ["tokenize", "--model", model, "--data", model / "rows.txt"],
         "predict": ["predict", "--model", model, "--data", model / "rows.txt"],
         "eval": ["eval", "--model", model, "--data", model / "few.jsonl"],

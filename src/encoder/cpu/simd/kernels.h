@@ -276,6 +276,15 @@ struct Int8Kernels {
   void (*rows)(const Int8Product&, int64_t begin, int64_t end);
 };
 
+/// One kind of multiplication, over and over in registers; what comes of it means nothing.
+struct PeakLoop {
+  float (*run)(int64_t rounds) = nullptr;  ///< null where there is no instruction for it
+  double operations_of_a_round = 0;
+};
+struct PeakLoops {
+  PeakLoop float32, bfloat16, int8;
+};
+
 /// One instruction set's kernels. `scratch` is for kernel and call alone, of the size that the
 /// function beside it tells.
 struct SimdKernels {
@@ -307,6 +316,7 @@ struct SimdKernels {
 
   const ProductKernels* products;  ///< null for baseline, where LibTorch's are the faster ones
   const Int8Kernels* int8;         ///< null for baseline
+  const PeakLoops* peak;
 };
 
 /// Those for `instruction_set()`.

@@ -20,11 +20,11 @@ const SimdKernels table = {.row_scratch = row_scratch,
                            .attention_backward = attention_backward,
 #ifdef MEZZO_MATRIX_PRODUCTS
                            .products = &product_kernels,
-                           .int8 = &int8_kernels
+                           .int8 = &int8_kernels,
 #else
                            .products = nullptr,
-                           .int8 = nullptr
+                           .int8 = nullptr,
 #endif
-};
+                           .peak = &peak_loops};
 
 }  // namespace mezzo::encoder::cpu::MEZZO_SIMD

@@ -38,6 +38,8 @@ extern const ProductKernels product_kernels;
 extern const Int8Kernels int8_kernels;
 #endif
 
+extern const PeakLoops peak_loops;
+
 extern const SimdKernels table;
 
 }  // namespace mezzo::encoder::cpu::MEZZO_SIMD

@@ -1,4 +1,4 @@
-#include "text/train/machine_memory.h"
+#include "text/machine/machine_memory.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/util/Exception.h>
@@ -8,6 +8,8 @@
 #include <fstream>
 #include <optional>
 #include <string_view>
+
+#include "text/machine/control_groups.h"
 
 namespace mezzo::text {
 namespace {
@@ -42,26 +44,19 @@ struct GroupFiles {
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
 constexpr GroupFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-/// Lowers `memory` to what a group, and the groups around it, allow.
-void apply_limits(MachineMemory& memory, const fs::path& top, fs::path group, const GroupFiles& files) {
-  for (;; group = group.parent_path()) {
-    const fs::path folder = top / group.relative_path();
-    const auto limit = read_number(folder / files.limit), usage = read_number(folder / files.usage);
-    if (limit && usage && *limit < memory.total) {
-      memory.total = *limit;
-    }
-    if (limit && usage) {
-      // Pages of files that nobody uses are given back before memory runs out.
-      const int64_t in_use = *usage - read_field(folder / "memory.stat", files.inactive).value_or(0);
-      const int64_t left = std::max<int64_t>(*limit - std::max<int64_t>(in_use, 0), 0);
-      if (left < memory.available) {
-        memory.available = left;
-        memory.source = "the control group";
-      }
-    }
-    if (group == group.root_path() || group.empty()) {
-      return;
-    }
+/// Lowers `memory` to what a group allows.
+void apply_limits(MachineMemory& memory, const fs::path& folder, const GroupFiles& files) {
+  const auto limit = read_number(folder / files.limit), usage = read_number(folder / files.usage);
+  if (!limit || !usage) {
+    return;
+  }
+  memory.total = std::min(memory.total, *limit);
+  // Pages of files that nobody uses are given back before memory runs out.
+  const int64_t in_use = *usage - read_field(folder / "memory.stat", files.inactive).value_or(0);
+  const int64_t left = std::max<int64_t>(*limit - std::max<int64_t>(in_use, 0), 0);
+  if (left < memory.available) {
+    memory.available = left;
+    memory.source = "the control group";
   }
 }
 
@@ -71,20 +66,9 @@ MachineMemory cpu_memory(const fs::path& root) {
   TORCH_CHECK(total && available, meminfo.string(),
               ": does not say how much memory is available; pass --batch-size a number");
   MachineMemory memory{*total * 1024, *available * 1024, "the machine"};
-  std::ifstream groups(root / "proc/self/cgroup");  // lines of number:controllers:path; 0:: is version 2
-  for (std::string line; std::getline(groups, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const fs::path group = line.substr(second + 1);
-    if (controllers == ",,") {
-      apply_limits(memory, root / "sys/fs/cgroup", group, kVersion2);
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      apply_limits(memory, root / "sys/fs/cgroup/memory", group, kVersion1);
-    }
-  }
+  for_each_control_group(root, "memory", [&](const fs::path& folder, int version) {
+    apply_limits(memory, folder, version == 2 ? kVersion2 : kVersion1);
+  });
   return memory;
 }
 

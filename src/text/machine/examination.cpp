@@ -1,0 +1,229 @@
+#include "mezzo/text/machine/examination.h"
+
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include "encoder/cpu/peak_rates.h"
+#include "encoder/cpu/products.h"
+#include "encoder/int8_weights.h"
+#include "kernels/cpu/simd/instruction_set.h"
+#include "kernels/describe_device.h"
+#include "mezzo/text/models/precision.h"
+#include "text/machine/machine_memory.h"
+#include "text/machine/processor.h"
+
+namespace mezzo::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kRows = 1024, kHidden = 768, kInner = 3072;
+constexpr int kRuns = 5;
+
+/// The median, after a run that is not measured.
+template <class Work>
+double seconds_of(const Work& work) {
+  double seconds[kRuns];
+  work();
+  for (double& each : seconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    each = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  std::ranges::nth_element(seconds, seconds + kRuns / 2);
+  return seconds[kRuns / 2];
+}
+
+double product_rate(const at::Tensor& x, const at::Tensor& weight, at::ScalarType dtype) {
+  const double seconds = seconds_of([&] {
+    encoder::cpu::Products products;
+    products.add(x, weight.t(), dtype);
+    products.compute();
+  });
+  return 2.0 * kRows * kHidden * kInner / seconds;
+}
+
+bool has(const Examination& machine, std::string_view instructions) {
+  return std::ranges::find(machine.instructions, instructions) != machine.instructions.end();
+}
+
+void measure_products(Examination& machine) {
+  const auto x = at::randn({kRows, kHidden}), weight = at::randn({kInner, kHidden});
+  const auto peak = encoder::cpu::peak_rates();
+  // LibTorch computes with AMX, which has no loop here.
+  const bool has_amx = has(machine, "amx_bf16");
+  const auto add = [&](const char* name, at::ScalarType dtype, double of_instructions) {
+    machine.products.push_back({name, product_rate(x.to(dtype), weight.to(dtype), dtype), of_instructions});
+  };
+  add("fp32", at::kFloat, peak.float32);
+  add("bf16", at::kBFloat16, has_amx ? 0 : peak.bfloat16);
+  add("fp16", at::kHalf, 0);
+  if (encoder::has_int8_products(at::kCPU)) {
+    machine.products.push_back({"int8", product_rate(x, encoder::int8_weight(weight), at::kFloat), peak.int8});
+  }
+}
+
+double copied_bytes_a_second(int64_t available) {
+  const int64_t bytes = std::clamp<int64_t>(available / 8, int64_t{1} << 20, int64_t{256} << 20);
+  const auto from = at::ones({bytes / 4}), to = at::empty_like(from);
+  return 2 * static_cast<double>(from.nbytes()) / seconds_of([&] { to.copy_(from); });
+}
+
+int64_t size_of_shared_memory() {
+  struct statvfs facts{};
+  return ::statvfs("/dev/shm", &facts) == 0 ? static_cast<int64_t>(facts.f_blocks * facts.f_frsize) : 0;
+}
+
+const ProductRate* rate_of(const Examination& machine, std::string_view precision) {
+  const auto found = std::ranges::find(machine.products, precision, &ProductRate::precision);
+  return found == machine.products.end() ? nullptr : &*found;
+}
+
+/// 0 where one is not known.
+double times(const Examination& machine, std::string_view precision, std::string_view other) {
+  const auto *one = rate_of(machine, precision), *two = rate_of(machine, other);
+  return one != nullptr && two != nullptr && two->measured > 0 ? one->measured / two->measured : 0;
+}
+
+void advise_on_training(const Examination& machine, MachineAdvice& advice) {
+  const bool has_bf16 = machine.best_kernels == "avx512_bf16";
+  advice.precision = has_bf16 ? "bf16" : "fp32";
+  advice.reason = has_bf16 ? fmt::format(
+                                 "the processor multiplies bfloat16 itself, here {:.2g} times as fast as float32; "
+                                 "its range is float32's, so that no loss need be scaled",
+                                 times(machine, "bf16", "fp32"))
+                           : "the processor has no instructions for bfloat16: half types save memory here, not time";
+}
+
+void advise_on_prediction(const Examination& machine, MachineAdvice& advice) {
+  const double gain = times(machine, "int8", advice.precision);
+  constexpr double kWorthIt = 1.3;
+  const bool is_worth_it = gain >= kWorthIt;
+  advice.prediction = is_worth_it ? "int8" : advice.precision;
+  advice.prediction_reason =
+      is_worth_it ? fmt::format("its products are {:.2g} times as fast as {}'s; mezzo quantize tells what that costs",
+                                gain, advice.precision)
+                  : fmt::format("products in int8 are {:.2g} times as fast, and round more", gain);
+  if (gain == 0) advice.prediction_reason = "there are no products in int8 for this processor";
+}
+
+}  // namespace
+
+Examination examine() {
+  const auto cpu = processor();
+  const auto memory = machine_memory(at::kCPU);
+  Examination machine{
+      .processor = cpu.name,
+      .instructions = cpu.instructions,
+      .kernels = kernels::cpu::name_of(kernels::cpu::instruction_set()),
+      .best_kernels = kernels::cpu::name_of(kernels::cpu::best_instruction_set()),
+      .num_processors = cpu.online,
+      .num_usable = cpu.usable,
+      .num_threads = at::get_num_threads(),
+      .quota = cpu.quota,
+      .memory_bytes = memory.total,
+      .available_bytes = memory.available,
+      .shared_memory_bytes = size_of_shared_memory(),
+      .memory_source = memory.source,
+      .libtorch = TORCH_VERSION,
+      .libtorch_has_cuda = at::globalContext().hasCUDA() || cuda_device_count() > 0,
+      .threads_are_set = std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("MKL_NUM_THREADS") != nullptr};
+  if (::getloadavg(&machine.load, 1) != 1) machine.load = 0;
+  std::error_code none;
+  machine.has_nvidia_driver = fs::exists("/proc/driver/nvidia/version", none);
+  for (int64_t i = 0; i < cuda_device_count(); ++i) {
+    machine.gpus.push_back(kernels::describe_device({at::kCUDA, static_cast<c10::DeviceIndex>(i)}));
+  }
+#ifndef __OPTIMIZE__
+  machine.is_optimized = false;
+#endif
+  const at::NoGradGuard no_grad;
+  machine.copied_bytes = copied_bytes_a_second(memory.available);
+  measure_products(machine);
+  return machine;
+}
+
+MachineAdvice advice_of(const Examination& machine) {
+  MachineAdvice advice;
+  advise_on_training(machine, advice);
+  advise_on_prediction(machine, advice);
+  const auto tell = [&](bool is_so, const auto& what, const auto& remedy) {
+    if (is_so) advice.problems.push_back({what(), remedy});
+  };
+  const double may_use = machine.quota > 0 ? std::min<double>(machine.quota, machine.num_usable) : machine.num_usable;
+  tell(
+      machine.kernels != machine.best_kernels,
+      [&] { return fmt::format("kernels run in {}, and the processor has {}", machine.kernels, machine.best_kernels); },
+      "unset MEZZO_CPU_CAPABILITY");
+#ifdef __x86_64__
+  tell(
+      machine.best_kernels == "baseline",
+      [] { return "the processor has no AVX2, so that all is several times slower"; },
+      "take another machine, or on a virtual one a processor type that passes AVX2 on");
+#endif
+  tell(
+      machine.num_threads > std::ceil(may_use),
+      [&] {
+        return fmt::format(
+            "{} threads, of which the container or taskset lets {:.3g} work at a time: they wait for each other",
+            machine.num_threads, may_use);
+      },
+      fmt::format("pass --threads {:.0f}, or set OMP_NUM_THREADS so", std::max(1.0, std::floor(may_use))));
+  tell(
+      machine.threads_are_set && machine.num_threads < std::floor(may_use),
+      [&] {
+        return fmt::format("OMP_NUM_THREADS or MKL_NUM_THREADS makes it {} of {:.0f} possible threads",
+                           machine.num_threads, may_use);
+      },
+      "unset it, or pass --threads");
+  tell(
+      machine.load > 0.5 * machine.num_usable,
+      [&] {
+        return fmt::format(
+            "other programs have kept {:.1f} processors busy in the last minute: the rates above are of what they "
+            "leave",
+            machine.load);
+      },
+      "end them, or look again later");
+  constexpr int64_t kGigabyte = 1'000'000'000;
+  tell(
+      machine.available_bytes < 3 * kGigabyte,
+      [&] {
+        return fmt::format("{:.1f} GB of memory are free ({}), and a BERT-base takes some 2.5 GB to train",
+                           1e-9 * static_cast<double>(machine.available_bytes), machine.memory_source);
+      },
+      "end other programs, or train with --lora, --gradient-checkpointing or smaller batches");
+  tell(
+      machine.shared_memory_bytes < kGigabyte / 2,
+      [&] {
+        return fmt::format(
+            "/dev/shm has {:.2f} GB, through which ranks of one machine exchange gradients (BERT-base: 0.4 GB)",
+            1e-9 * static_cast<double>(machine.shared_memory_bytes));
+      },
+      "start the container with --shm-size=1g, if ranks are to train here");
+  tell(
+      machine.has_nvidia_driver && !machine.libtorch_has_cuda,
+      [] { return "there is an NVIDIA driver, and LibTorch is one for the CPU alone"; },
+      "build mezzo with a torch for CUDA: MEZZO_TORCH in docs/guide.md");
+  tell(
+      machine.has_nvidia_driver && machine.libtorch_has_cuda && machine.gpus.empty(),
+      [] { return "there is an NVIDIA driver, and LibTorch finds no GPU"; },
+      "look at what nvidia-smi says, at CUDA_VISIBLE_DEVICES, and whether the container was given the GPU (--gpus "
+      "all)");
+  tell(
+      !machine.is_optimized, [] { return "this mezzo is built for looking for errors, and is slow"; },
+      "build it with --preset release");
+  return advice;
+}
+
+}  // namespace mezzo::text
