@@ -53,8 +53,10 @@ int64_t default_max_length(const text::Tokenizer& tokenizer, const text::ModelCo
 
 }  // namespace
 
-void ModelFlags::add_to(CLI::App& app, bool chooses_precision) {
-  app.add_option("--model", model, "folder of a trained classifier")->required();
+void ModelFlags::add_to(CLI::App& app, bool chooses_precision, bool names_model) {
+  if (names_model) {
+    app.add_option("--model", model, "folder of a trained classifier")->required();
+  }
   if (chooses_precision) {
     app.add_option("--precision", precision, "fp32, bf16, fp16, auto, or int8 on a CPU")->capture_default_str();
     app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str();

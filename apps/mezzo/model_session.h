@@ -26,7 +26,7 @@ struct ModelFlags {
   int64_t threads = 0;
 
   bool is_int8() const { return precision == "int8"; }
-  void add_to(CLI::App& app, bool chooses_precision = true);
+  void add_to(CLI::App& app, bool chooses_precision = true, bool names_model = true);
   /// Of int8 the device is the CPU then. @throws UsageError
   void check();
 };

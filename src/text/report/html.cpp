@@ -1,6 +1,7 @@
 #include "text/report/html.h"
 
 #include "text/io/utf8.h"
+#include "text/report/report_style.h"
 
 namespace mezzo::text {
 namespace {
@@ -30,6 +31,21 @@ std::string escape_html(std::string_view text) {
     }
   }
   return out;
+}
+
+std::string render_page(std::string_view title, std::string_view body) {
+  std::string page =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      // Nothing may run or load, whatever a label is called: the second line of defence behind the escaping.
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+      "<title>";
+  page += escape_html(title);
+  page += "</title>\n<style>";
+  page += kReportStyle;
+  page += "</style>\n</head>\n<body>\n<main>\n";
+  page += body;
+  return page + "</main>\n</body>\n</html>\n";
 }
 
 }  // namespace mezzo::text

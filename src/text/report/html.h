@@ -10,4 +10,9 @@ namespace mezzo::text {
 /// Line feeds and tabs stay.
 std::string escape_html(std::string_view text);
 
+/// A whole page in the report's style, which runs no script and loads nothing, whatever its texts are.
+/// @param title  of the window, plain text
+/// @param body  HTML
+std::string render_page(std::string_view title, std::string_view body);
+
 }  // namespace mezzo::text

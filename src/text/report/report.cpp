@@ -14,7 +14,6 @@
 #include "text/report/confusion_table.h"
 #include "text/report/diagnosis_section.h"
 #include "text/report/html.h"
-#include "text/report/report_style.h"
 #include "text/report/svg_chart.h"
 #include "text/words/words.h"
 
@@ -56,26 +55,6 @@ ChartSeries eval_series(const std::vector<EvalRecord>& evals, std::string name, 
 double value_of(const EvalRecord& eval, const MetricInfo& metric) {
   const auto found = std::ranges::find(eval.metrics, metric.name, &std::pair<std::string, double>::first);
   return found == eval.metrics.end() ? kNan : found->second;
-}
-
-/// The exponential moving average over about a thirtieth of the steps, without the pull
-/// towards zero at the start.
-ChartSeries smoothed(const ChartSeries& raw) {
-  ChartSeries series = raw;
-  series.name = "smoothed";
-  series.look = Look::kLine;
-  const double window = std::max(5.0, static_cast<double>(raw.y.size()) / 30);
-  const double keep = 1 - 2 / (window + 1);
-  double sum = 0;
-  double weight = 0;
-  for (double& y : series.y) {
-    if (std::isfinite(y)) {
-      sum = keep * sum + (1 - keep) * y;
-      weight = keep * weight + (1 - keep);
-      y = sum / weight;
-    }
-  }
-  return series;
 }
 
 /// The values of the steps as they are and, where there are enough to hide the
@@ -411,19 +390,12 @@ std::string render_report(const ReportInput& input) {
   const std::string title = escape_html(input.title);
   const std::string notice =
       input.notice.empty() ? "" : "<p class=\"card notice\">" + escape_html(input.notice) + "</p>\n";
-  return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-         // Nothing may run or load, whatever a label is called: the second line of
-         // defence behind the escaping.
-         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-         "<title>" +
-         title + (input.when.empty() ? "" : ", " + escape_html(input.when)) + "</title>\n<style>" + kReportStyle +
-         "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" +
-         notice + render_headline(input) + render_curves(input) + render_diagnoses(input.diagnoses) +
-         render_quality(input) + render_evaluations(input) + "<div class=\"columns\">\n" +
-         render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
-         "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its "
-         "values.</footer>\n</main>\n</body>\n</html>\n";
+  return render_page(input.title + (input.when.empty() ? "" : ", " + input.when),
+                     "<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" + notice +
+                         render_headline(input) + render_curves(input) + render_diagnoses(input.diagnoses) +
+                         render_quality(input) + render_evaluations(input) + "<div class=\"columns\">\n" +
+                         render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
+                         "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its values.</footer>\n");
 }
 
 }  // namespace mezzo::text

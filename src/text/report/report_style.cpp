@@ -6,12 +6,14 @@ const char* const kReportStyle = R"css(
 :root {
   color-scheme: light dark;
   --page: #f5f6f8; --card: #fff; --ink: #1b2230; --muted: #667085; --line: #e2e5ea; --grid: #eceef2;
-  --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
+  --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
+  --c7: #6b57d6; --c8: #c2405f; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #0e1218; --card: #161b23; --ink: #e6e9ef; --muted: #98a2b3; --line: #2a313c; --grid: #232a34;
-    --c1: #6ba4ff; --c2: #ffad4d; --c3: #4fcf9f; --bad: #ff7168; --hit: 47, 107, 222; --miss: 201, 92, 22;
+    --c1: #6ba4ff; --c2: #ffad4d; --c3: #4fcf9f; --c4: #e58adb; --c5: #4cc4d8; --c6: #d3b25c;
+    --c7: #a697ff; --c8: #ff8aa5; --bad: #ff7168; --hit: 47, 107, 222; --miss: 201, 92, 22;
   }
 }
 * { box-sizing: border-box; }
@@ -43,7 +45,8 @@ figcaption .unit { font-size: 13px; }
 .key.thin::before { opacity: .4; border-top-width: 2px; }
 .key.dots::before { width: 8px; height: 8px; border: 0; background: currentColor; border-radius: 50%; }
 .key.marks::before { width: 0; height: 10px; border: 0; border-left: 2px solid var(--bad); }
-.c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); }
+.c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); } .c4 { color: var(--c4); }
+.c5 { color: var(--c5); } .c6 { color: var(--c6); } .c7 { color: var(--c7); } .c8 { color: var(--c8); }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { font-size: 12px; fill: var(--muted); font-variant-numeric: tabular-nums; }
 svg .none { font-size: 15px; }

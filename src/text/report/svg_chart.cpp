@@ -262,6 +262,24 @@ std::string render_caption(const Chart& chart, const std::optional<Frame>& frame
 
 }  // namespace
 
+ChartSeries smoothed(const ChartSeries& raw) {
+  ChartSeries series = raw;
+  series.name = "smoothed";
+  series.look = Look::kLine;
+  const double window = std::max(5.0, static_cast<double>(raw.y.size()) / 30);
+  const double keep = 1 - 2 / (window + 1);
+  double sum = 0;
+  double weight = 0;
+  for (double& y : series.y) {
+    if (std::isfinite(y)) {
+      sum = keep * sum + (1 - keep) * y;
+      weight = keep * weight + (1 - keep);
+      y = sum / weight;
+    }
+  }
+  return series;
+}
+
 std::string render_chart(const Chart& chart) {
   const ValueRange x = range_of_x(chart);
   const ValueRange y = range_of_y(chart);

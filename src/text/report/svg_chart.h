@@ -13,10 +13,14 @@ struct ChartSeries {
 
   std::string name;
   Look look = Look::kLine;
-  int color = 1;  ///< 1 to 3: the page's --c1 to --c3
+  int color = 1;  ///< 1 to 8: the page's --c1 to --c8
   std::vector<double> x;
   std::vector<double> y;
 };
+
+/// The exponential moving average over about a thirtieth of the values, without the pull towards zero at the start; a
+/// line, called "smoothed".
+ChartSeries smoothed(const ChartSeries& raw);
 
 /// A chart over the steps of a run.
 struct Chart {

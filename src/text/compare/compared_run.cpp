@@ -1,0 +1,126 @@
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "mezzo/text/compare/comparison.h"
+#include "text/io/json_file.h"
+#include "text/words/words.h"
+
+namespace mezzo::text {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// Where a run is written to, and how it was started: not what makes it another run.
+constexpr const char* kNotCompared[] = {"output", "overwrite", "resume", "quiet", "threads", "keep"};
+
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.4g}", value) : "–"; }
+
+std::string with_spaces(std::string name) {
+  std::ranges::replace(name, '_', ' ');
+  return name;
+}
+
+/// "dev accuracy", and so on, of the evaluation that tells most; names in the order of the run that has most of them.
+std::map<std::string, double> metrics_of(const EvalRecord& evaluation) {
+  std::map<std::string, double> values{{evaluation.split + " loss", evaluation.loss}};
+  for (const auto& [name, value] : evaluation.metrics) values[evaluation.split + " " + with_spaces(name)] = value;
+  return values;
+}
+
+}  // namespace
+
+const EvalRecord* ComparedRun::evaluation() const {
+  const auto& evals = records.evals;
+  const auto last = [&](const auto& is_one) -> const EvalRecord* {
+    const auto found = std::find_if(evals.rbegin(), evals.rend(), is_one);
+    return found == evals.rend() ? nullptr : &*found;
+  };
+  if (const auto* final = last([](const EvalRecord& eval) { return eval.is_final; })) return final;
+  const auto* best = last([&](const EvalRecord& eval) { return eval.split == "dev" && eval.step == best_step; });
+  return best != nullptr || evals.empty() ? best : &evals.back();
+}
+
+ComparedRun read_run(const fs::path& folder) {
+  std::error_code none;
+  TORCH_CHECK_VALUE(fs::is_directory(folder, none), folder.string(), ": there is no such folder.");
+  TORCH_CHECK_VALUE(fs::exists(folder / "run.json", none), folder.string(),
+                    ": has no run.json, so it is no OUTPUT of mezzo train.");
+  const Json json = read_json_object(folder / "run.json");
+  ComparedRun run{.name = folder.string(), .status = "", .settings = {}, .best_step = {}, .records = {}};
+  const auto member = [&](const char* key) { return json.contains(key) ? json[key] : Json(); };
+  const Json settings = member("settings"), status = member("status"), best = member("best_step");
+  TORCH_CHECK_VALUE(settings.is_object() && status.is_string() && (best.is_null() || best.is_number_integer()),
+                    (folder / "run.json").string(), ": does not tell settings, status and best_step of a run.");
+  run.status = status.get<std::string>();
+  for (const auto& [name, value] : settings.items()) run.settings.emplace_back(name, text_of(value));
+  if (best.is_number_integer()) run.best_step = best.get<int64_t>();
+  run.records = read_run_records(folder / "metrics.jsonl");
+  return run;
+}
+
+std::vector<ComparedValues> differing_settings(std::span<const ComparedRun> runs) {
+  std::map<std::string, std::vector<std::string>> by_name;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    for (const auto& [name, value] : runs[i].settings) {
+      auto& values = by_name[name];
+      values.resize(runs.size());
+      values[i] = value;
+    }
+  }
+  std::vector<ComparedValues> rows;
+  for (auto& [name, values] : by_name) {
+    const bool differs = std::ranges::any_of(values, [&](const auto& value) { return value != values.front(); });
+    if (differs && std::ranges::find(kNotCompared, name) == std::end(kNotCompared)) {
+      rows.push_back({name, std::move(values)});
+    }
+  }
+  return rows;
+}
+
+std::vector<ComparedValues> outcomes(std::span<const ComparedRun> runs) {
+  std::vector<ComparedValues> rows;
+  const auto add = [&](std::string name, const auto& value) {
+    ComparedValues row{std::move(name), {}};
+    for (const ComparedRun& run : runs) row.values.push_back(value(run));
+    rows.push_back(std::move(row));
+  };
+  add("run", [](const ComparedRun& run) { return run.status; });
+  std::map<std::string, std::vector<std::string>> metrics;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const EvalRecord* evaluation = runs[i].evaluation();
+    if (evaluation == nullptr) continue;
+    for (const auto& [name, value] : metrics_of(*evaluation)) {
+      auto& values = metrics[name];
+      values.resize(runs.size(), "–");
+      values[i] = number(value);
+    }
+  }
+  for (auto& [name, values] : metrics) rows.push_back({name, std::move(values)});
+  add("of step", [](const ComparedRun& run) {
+    const EvalRecord* evaluation = run.evaluation();
+    return evaluation == nullptr ? std::string("–") : std::to_string(evaluation->step);
+  });
+  add("steps", [](const ComparedRun& run) { return std::to_string(run.records.steps.size()); });
+  add("skipped steps", [](const ComparedRun& run) {
+    return std::to_string(std::ranges::count_if(run.records.steps, [](const auto& step) { return step.skipped; }));
+  });
+  const auto add_of_end = [&](const char* name, const auto& value) {
+    add(name, [&](const ComparedRun& run) { return run.records.end ? value(*run.records.end) : std::string("–"); });
+  };
+  add_of_end("training time", [](const EndRecord& end) { return duration_in_words(60 * end.minutes); });
+  add_of_end("texts/s", [](const EndRecord& end) { return number(end.samples_per_second); });
+  add_of_end("tokens/s", [](const EndRecord& end) { return number(end.tokens_per_second); });
+  add_of_end("peak memory, GB", [](const EndRecord& end) {
+    return fmt::format("{:.2f}", 1e-9 * static_cast<double>(end.peak_memory_bytes));
+  });
+  return rows;
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,158 @@
+"""mezzo compare: two runs side by side, against scikit-learn and scipy."""
+import html.parser
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import accuracy_score
+from support import records
+from tiny_runs import LABELS, flags, run, trained, write_data, write_rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two runs, `a` and `b`, and `test.jsonl`."""
+    folder = tmp_path_factory.mktemp("compare")
+    data = write_data(folder / "data")
+    write_rows(folder / "test.jsonl", 150, 5)
+    for name, more in ("a", ["--learning-rate", 0.05]), ("b", ["--learning-rate", 0.002, "--seed", 7]):
+        trained(flags(data, folder / name, *more))
+    return folder
+
+
+def compare(*arguments):
+    return run(["compare", *arguments])
+
+
+def compared(folder, *more):
+    done = compare(folder / "a", folder / "b", "--json", *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["runs"]
+
+
+def correct(folder, name):
+    """Whether each text's label is right, by what `predict` says."""
+    said = [json.loads(line)["label"] for line in trained(["predict", "--model", folder / name, "--data", folder / "test.jsonl"]).stdout.splitlines()]
+    true = [json.loads(line)["label"] for line in (folder / "test.jsonl").read_text().splitlines()]
+    assert set(true) == set(LABELS)
+    return np.array([one == other for one, other in zip(said, true)], dtype=float), accuracy_score(true, said)
+
+
+def test_what_differs_and_what_came_of_it(folder):
+    first, second = compared(folder)
+    assert first["settings"] == {"learning-rate": "0.05", "seed": "2"} and second["settings"] == {"learning-rate": "0.002", "seed": "7"}
+    for found, name in (first, "a"), (second, "b"):
+        assert found["run"] == str(folder / name) and found["status"] == "finished" and "tested" not in found
+        final = [record for record in records(folder / name, "eval") if record.get("final")]
+        assert found["evaluation"] == final[-1] and found["end"] == records(folder / name, "end")[-1]
+
+
+def test_metrics_intervals_and_p_value_are_those_of_scipy(folder):
+    first, second = compared(folder, "--data", folder / "test.jsonl")
+    (of_first, first_accuracy), (of_second, second_accuracy) = correct(folder, "a"), correct(folder, "b")
+    assert first["tested"]["accuracy"]["value"] == pytest.approx(first_accuracy, abs=1e-12)
+    assert second["tested"]["accuracy"]["value"] == pytest.approx(second_accuracy, abs=1e-12)
+    assert 0.1 < abs(first_accuracy - second_accuracy), "models that can be told apart"
+    # Percentiles of 1,000 draws lie within four of their standard errors, 0.013 for a spread of 0.04, of other draws.
+    for found, of in (first["tested"]["accuracy"], of_first), (second["tested"]["accuracy"], of_second):
+        expected = stats.bootstrap((of,), np.mean, n_resamples=5000, method="percentile", random_state=1).confidence_interval
+        assert found["low"] == pytest.approx(expected.low, abs=0.02) and found["high"] == pytest.approx(expected.high, abs=0.02)
+        assert found["low"] < found["value"] < found["high"]
+    beyond = second["beyond_the_first"]
+    assert beyond["metric"] == "accuracy" and beyond["difference"]["value"] == pytest.approx(second_accuracy - first_accuracy, abs=1e-12)
+    paired = stats.bootstrap((of_second - of_first,), np.mean, n_resamples=5000, method="percentile", random_state=1).confidence_interval
+    assert beyond["difference"]["low"] == pytest.approx(paired.low, abs=0.025)
+    assert beyond["difference"]["high"] == pytest.approx(paired.high, abs=0.025)
+    by_chance = stats.permutation_test((of_first, of_second), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
+                                       n_resamples=5000, vectorized=True, random_state=1)
+    assert beyond["p_value"] == pytest.approx(by_chance.pvalue, abs=0.03)
+    assert "tested" in compared(folder, "--data", folder / "test.jsonl")[0] and first == compared(folder, "--data", folder / "test.jsonl")[0], "the same again"
+
+
+def test_a_model_beside_itself_is_not_better(folder):
+    shutil.copytree(folder / "a", folder / "again", dirs_exist_ok=True)
+    done = compare(folder / "a", folder / "again", "--json", "--data", folder / "test.jsonl")
+    second = json.loads(done.stdout)["runs"][1]
+    assert second["settings"] == {} and second["beyond_the_first"] == dict(metric="accuracy", difference=dict(value=0, low=0, high=0), p_value=1)
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text, self.open = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_shows_tables_and_curves_and_runs_nothing(folder):
+    strange = folder / "<b>&amp;"
+    shutil.copytree(folder / "b", strange, dirs_exist_ok=True)
+    output = folder / "page.html"
+    assert compare(folder / "a", strange, "--data", folder / "test.jsonl", "--output", output).returncode == 0
+    page = Page(output.read_text())
+    assert page.open == [] and "script" not in page.tags and "b" in page.tags  # titles of charts
+    text = " ".join(page.text)
+    assert str(strange) in text and "Settings that differ" in text and "learning-rate" in text and "150 texts of" in text
+    assert page.tags.count("svg") == 6 and page.tags.count("table") == 3
+
+
+def test_tables_for_people(folder):
+    done = compare(folder / "a", folder / "b")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["settings", "that", "differ", str(folder / "a"), str(folder / "b")]
+    assert lines[1].split() == ["learning-rate", "0.05", "0.002"]
+    assert any(line.split()[:2] == ["dev", "accuracy"] for line in lines)
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_a_run_that_was_not_finished_is_compared_too(folder, tmp_path):
+    shutil.copytree(folder / "b", tmp_path / "c")
+    kept = (tmp_path / "c/metrics.jsonl").read_text().splitlines()[:1]
+    (tmp_path / "c/metrics.jsonl").write_text(kept[0] + "\n")
+    told = json.loads((tmp_path / "c/run.json").read_text())
+    (tmp_path / "c/run.json").write_text(json.dumps(told | dict(status="stopped", best_step=None)))
+    done = compare(folder / "a", tmp_path / "c", "--output", tmp_path / "page.html")
+    assert done.returncode == 0 and any(line.split() == ["run", "finished", "stopped"] for line in done.stdout.splitlines())
+
+
+def one_line(done, status):
+    assert done.returncode == status and done.stdout == "" and done.stderr.count("\n") == 1, done
+    return done.stderr
+
+
+def test_what_cannot_be_compared_is_said_in_a_line(folder, tmp_path):
+    assert "one run to compare; pass 2 to 8 folders of runs" in one_line(compare(folder / "a"), 2)
+    assert "9 runs to compare; pass 2 to 8" in one_line(compare(*[folder / str(i) for i in range(9)]), 2)
+    assert f"{folder}/a/ is named twice" in one_line(compare(folder / "a", f"{folder}/a/"), 2)
+    assert "there is no such folder" in one_line(compare(folder / "a", tmp_path / "none"), 1)
+    assert "has no run.json, so it is no OUTPUT of mezzo train" in one_line(compare(folder / "a", tmp_path), 1)
+    shutil.copytree(folder / "b", tmp_path / "damaged")
+    for text, message in ("{", "run.json"), ("{}", "does not tell settings, status and best_step"):
+        (tmp_path / "damaged/run.json").write_text(text)
+        assert message in one_line(compare(folder / "a", tmp_path / "damaged"), 1)
+    shutil.copytree(folder / "b", tmp_path / "renamed")
+    config = json.loads((tmp_path / "renamed/config.json").read_text())
+    config["id2label"] = {str(i): name for i, name in enumerate(["x", "y", "z"])}
+    config.pop("label2id", None)
+    (tmp_path / "renamed/config.json").write_text(json.dumps(config))
+    rows = [dict(text="goal", label=random.Random(0).choice(LABELS))]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = compare(folder / "a", tmp_path / "renamed", "--data", tmp_path / "rows.jsonl")
+    assert "has another task, or other labels, than that of" in one_line(done, 2)
+    assert "no such" in one_line(compare(folder / "a", folder / "b", "--data", tmp_path / "missing.jsonl"), 1).lower()
