@@ -22,15 +22,17 @@ std::string text_of(const Json& value) { return value.is_string() ? value.get<st
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.4g}", value) : "–"; }
 
-std::string with_spaces(std::string name) {
+/// "macro F1" of "macro_f1".
+std::string title_of(std::string name) {
   std::ranges::replace(name, '_', ' ');
+  if (name.ends_with(" f1")) name.replace(name.size() - 2, 2, "F1");
   return name;
 }
 
 /// "dev accuracy", and so on, of the evaluation that tells most; names in the order of the run that has most of them.
 std::map<std::string, double> metrics_of(const EvalRecord& evaluation) {
   std::map<std::string, double> values{{evaluation.split + " loss", evaluation.loss}};
-  for (const auto& [name, value] : evaluation.metrics) values[evaluation.split + " " + with_spaces(name)] = value;
+  for (const auto& [name, value] : evaluation.metrics) values[evaluation.split + " " + title_of(name)] = value;
   return values;
 }
 
@@ -103,7 +105,7 @@ std::vector<ComparedValues> outcomes(std::span<const ComparedRun> runs) {
     }
   }
   for (auto& [name, values] : metrics) rows.push_back({name, std::move(values)});
-  add("of step", [](const ComparedRun& run) {
+  add("at step", [](const ComparedRun& run) {
     const EvalRecord* evaluation = run.evaluation();
     return evaluation == nullptr ? std::string("–") : std::to_string(evaluation->step);
   });
