@@ -254,7 +254,10 @@ void BlockExecution::resume(int thread) {
 void BlockExecution::leave(Fiber& self) {
 #if defined(__SANITIZE_THREAD__)
   // Who runs the fibers comes before all that they do in a block, and after it.
-  __tsan_switch_to_fiber(scheduler_tsan_, self.state == State::kDone ? 0 : __tsan_switch_to_fiber_no_sync);
+  void* const scheduler = scheduler_tsan_;
+  const unsigned flags = self.state == State::kDone ? 0 : __tsan_switch_to_fiber_no_sync;
+  release(&self);  // for run(), should nobody go on with it
+  __tsan_switch_to_fiber(scheduler, flags);
 #elif defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(is_over_ ? nullptr : &self.fake_stack, scheduler_stack_, scheduler_stack_size_);
 #endif
@@ -323,14 +326,9 @@ void BlockExecution::run(int64_t index) {
   }
   const auto waits = std::ranges::find_if(fibers_, [](const Fiber& each) { return each.state != State::kDone; });
   if (waits != fibers_.end()) {
-    // Nobody will wait for them: what they did before they came to a meeting comes before all that follows here.
-    for (char& meeting : block_meeting_) {
-      acquire(&meeting);
-    }
-    for (auto& meetings : warp_meetings_) {
-      for (char& meeting : meetings) {
-        acquire(&meeting);
-      }
+    // Nobody will go on with those that wait: what they did comes before all that follows here.
+    for (Fiber& each : fibers_) {
+      acquire(&each);
     }
     throw std::logic_error("block " + std::to_string(index) + ": thread " + std::to_string(waits - fibers_.begin()) +
                            " waits at " + waits->where.file_name() + ":" + std::to_string(waits->where.line()) +
