@@ -31,54 +31,87 @@ struct CompareFlags {
   bool json = false;
 };
 
-/// A model's outputs as they would be without a fitted temperature, and with 0.5 for every threshold: what is exchanged
-/// between models must mean the same.
-at::Tensor plain_outputs(at::Tensor outputs, const text::ModelConfig& config) {
-  outputs = outputs / config.softmax_temperature;
-  if (!config.label_thresholds.empty()) {
-    const auto thresholds = at::tensor(config.label_thresholds, at::kFloat);
-    outputs = outputs - at::log(thresholds / (1 - thresholds));
+/// A model's outputs as they would be with 0.5 for every threshold, to the same labels: what is exchanged between
+/// models must mean the same.
+at::Tensor plain_outputs(const at::Tensor& outputs, const text::ModelConfig& config) {
+  if (config.label_thresholds.empty()) return outputs;
+  const auto x = outputs.to(at::kDouble), thresholds = at::tensor(config.label_thresholds, at::kDouble);
+  constexpr double kLeast = 1e-12;
+  const auto inside = thresholds.clamp(kLeast, 1 - kLeast);
+  const auto beyond = x - at::log(inside / (1 - inside));
+  const auto is_given = at::sigmoid(x).ge(thresholds);
+  constexpr double kJustNot = -1e-6;
+  return at::where(is_given, beyond.clamp_min(0), beyond.clamp_max(kJustNot)).to(at::kFloat);
+}
+
+/// A run's model, and the task that it was trained for without what was fitted to the model.
+struct Candidate {
+  std::filesystem::path folder;
+  std::unique_ptr<text::ModelConfig> config;
+  std::shared_ptr<const text::Task> task;
+};
+
+Candidate candidate(const std::filesystem::path& folder) {
+  std::error_code none;
+  if (!std::filesystem::exists(folder / "model.safetensors", none)) {
+    throw std::runtime_error(fmt::format(
+        "{}: has no model.safetensors: the run has kept no model yet; leave it out, or --data", folder.string()));
   }
-  return outputs;
+  auto config = text::ModelConfig::from_file(folder / "config.json"),
+       plain = text::ModelConfig::from_file(folder / "config.json");
+  plain->softmax_temperature = 1;
+  plain->label_thresholds.clear();
+  return {folder, std::move(config), text::make_task(*plain)};
 }
 
 /// What the models say of the same labelled texts.
 TestedRuns test(const CompareFlags& flags) {
-  std::shared_ptr<const text::Task> task;
+  std::vector<Candidate> candidates;
+  for (const auto& run : flags.runs) {
+    candidates.push_back(candidate(run));
+    const text::Task &one = *candidates.front().task, &other = *candidates.back().task;
+    const bool is_same_task = one.problem_type() == other.problem_type();
+    if (!is_same_task || one.label_names() != other.label_names()) {
+      throw UsageError(
+          fmt::format("the models of {} and {} have {}: --data compares models of one task with the same labels "
+                      "in the same order",
+                      flags.runs.front().string(), run.string(), is_same_task ? "other labels" : "different tasks"));
+    }
+  }
   std::vector<at::Tensor> outputs;
   at::Tensor targets;
-  for (const auto& run : flags.runs) {
+  std::string precision;
+  for (const auto& [folder, config, task] : candidates) {
     ModelFlags model = flags.model;
-    model.model = run;
+    model.model = folder;
     ModelSession session(model, /*group=*/nullptr);
-    const auto config = text::ModelConfig::from_file(run / "config.json"),
-               plain = text::ModelConfig::from_file(run / "config.json");
-    plain->softmax_temperature = 1;
-    plain->label_thresholds.clear();
-    const auto own = text::make_task(*plain);
-    if (task && (own->problem_type() != task->problem_type() || own->label_names() != task->label_names())) {
-      throw UsageError(
-          fmt::format("the model of {} has another task, or other labels, than that of {}: --data compares models "
-                      "of the same labels in the same order",
-                      run.string(), flags.runs.front().string()));
-    }
-    const auto texts = read_labelled_texts(flags.data, flags.columns, *own, /*warns=*/!task);
+    precision = model.is_int8() ? "int8" : to_string(session.precision());
+    const auto texts = read_labelled_texts(flags.data, flags.columns, *task, /*warns=*/outputs.empty());
     auto result = evaluate(session, texts).result;
     session.report_cut_texts();
-    task = task ? task : own;
-    targets = targets.defined() ? targets : result.texts.targets;
-    outputs.push_back(plain_outputs(std::move(result.outputs), *config));
+    const auto [of_rows, of_targets] = task->head().rows == text::RowsPer::kToken
+                                           ? text::of_labelled_words(result.outputs, result.texts.targets)
+                                           : std::pair(result.outputs, result.texts.targets);
+    if (targets.defined() && !at::equal(targets, of_targets)) {
+      throw std::runtime_error(
+          fmt::format("the models of {} and {} do not read the same words: one cuts texts that the other does "
+                      "not; pass a --max-length that both have, or shorter texts",
+                      flags.runs.front().string(), folder.string()));
+    }
+    targets = of_targets;
+    outputs.push_back(plain_outputs(of_rows, *config));
   }
   constexpr uint64_t kSeed = 0;
-  std::optional<text::ProgressBar> progress;
-  auto tested = text::test_models(*task, outputs, targets, text::resamples_for(outputs.front()), kSeed,
-                                  [&](int64_t done, int64_t of) {
-                                    if (!progress)
-                                      progress.emplace(text::ProgressBar::Options{.label = "resample", .total = of});
-                                    progress->update(done);
-                                  });
+  std::optional<text::ProgressBar> bar;
+  const auto progress = [&](int64_t done, int64_t of) {
+    if (!bar) bar.emplace(text::ProgressBar::Options{.label = "resample", .total = of});
+    bar->update(done);
+  };
+  auto tested = text::test_models(*candidates.front().task, outputs, targets, text::resamples_for(outputs.front()),
+                                  kSeed, progress);
   tested.of =
       flags.data.front().string() + (flags.data.size() > 1 ? fmt::format(" and {} more", flags.data.size() - 1) : "");
+  tested.precision = precision;
   return tested;
 }
 
@@ -88,11 +121,13 @@ Json to_json(const text::Interval& interval) {
 
 std::string to_json(const std::vector<ComparedRun>& runs, const std::optional<TestedRuns>& tested) {
   auto list = Json::array();
-  const auto settings = text::differing_settings(runs);
+  const auto settings = text::differing_settings(runs), environments = text::differing_environments(runs);
   for (size_t i = 0; i < runs.size(); ++i) {
     Json differing = Json::object(), run = {{"run", runs[i].name}, {"status", runs[i].status}};
     for (const auto& [name, values] : settings) differing[name] = values[i];
     run["settings"] = std::move(differing);
+    run["environment"] = Json::object();
+    for (const auto& [name, values] : environments) run["environment"][name] = values[i];
     if (const auto* evaluation = runs[i].evaluation()) run["evaluation"] = Json::parse(text::to_json(*evaluation));
     if (runs[i].records.end) run["end"] = Json::parse(text::to_json(*runs[i].records.end));
     if (tested) {
@@ -110,57 +145,31 @@ std::string to_json(const std::vector<ComparedRun>& runs, const std::optional<Te
   return Json{{"runs", std::move(list)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// Columns as wide as what stands in them.
-std::string to_table(const std::vector<ComparedRun>& runs,
-                     const char* heading,
-                     const std::vector<ComparedValues>& rows) {
-  std::vector<size_t> widths(runs.size() + 1, std::string_view(heading).size());
-  for (size_t i = 0; i < runs.size(); ++i) widths[i + 1] = runs[i].name.size();
-  for (const auto& [name, values] : rows) {
-    widths.front() = std::max(widths.front(), name.size());
-    for (size_t i = 0; i < values.size(); ++i) widths[i + 1] = std::max(widths[i + 1], values[i].size());
-  }
-  std::string text = fmt::format("{:<{}}", heading, widths.front());
-  for (size_t i = 0; i < runs.size(); ++i) text += fmt::format("  {:>{}}", runs[i].name, widths[i + 1]);
-  text += "\n";
-  for (const auto& [name, values] : rows) {
-    text += fmt::format("{:<{}}", name, widths.front());
-    for (size_t i = 0; i < values.size(); ++i) text += fmt::format("  {:>{}}", values[i], widths[i + 1]);
-    text += "\n";
-  }
-  return rows.empty() ? text + "none\n\n" : text + "\n";
-}
-
-std::string to_text(const std::vector<ComparedRun>& runs, const std::optional<TestedRuns>& tested) {
-  std::string text = to_table(runs, "settings that differ", text::differing_settings(runs));
-  if (tested) {
-    std::vector<ComparedValues> rows;
-    for (size_t metric = 0; metric < tested->metrics.size(); ++metric) {
-      ComparedValues row{tested->metrics[metric].title, {}};
-      for (const auto& intervals : tested->intervals) row.values.push_back(to_string(intervals[metric]));
-      rows.push_back(std::move(row));
-    }
-    text += to_table(runs, fmt::format("{} texts of {}", tested->num_texts, tested->of).c_str(), rows);
-    for (size_t i = 0; i < tested->differences.size(); ++i) {
-      const auto& [difference, p_value] = tested->differences[i];
-      text += fmt::format("{} of {} beyond that of {}: {}, p = {:.3g}\n", tested->metrics.front().title,
-                          runs[i + 1].name, runs.front().name, to_string(difference), p_value);
-    }
-    text += fmt::format("(95 % of {} bootstrap samples; p by exchanging outputs at random)\n\n", tested->resamples);
-  }
-  return text + to_table(runs, "outcomes", text::outcomes(runs));
+/// Whether writing `output` would replace a file that is read.
+bool is_read(const std::filesystem::path& output, const CompareFlags& flags) {
+  std::error_code none;
+  const auto is_output = [&](const auto& file) { return std::filesystem::equivalent(file, output, none); };
+  return std::ranges::any_of(flags.data, is_output) || std::ranges::any_of(flags.runs, [&](const auto& run) {
+           return std::ranges::any_of(std::filesystem::directory_iterator(run, none), is_output);
+         });
 }
 
 int run_compare(const CompareFlags& flags) {
   std::vector<ComparedRun> runs;
   for (const auto& folder : flags.runs) runs.push_back(text::read_run(folder));
-  const auto tested = flags.data.empty() ? std::nullopt : std::optional(test(flags));
-  if (!flags.output.empty()) {
-    text::AtomicFile file(flags.output);
-    file.write(text::render_comparison(runs, tested));
-    file.commit();
+  if (!flags.output.empty() && is_read(flags.output, flags)) {
+    throw UsageError(
+        fmt::format("--output {} is a file of a run, or of --data: the page would replace it; pass another",
+                    flags.output.string()));
   }
-  text::write_stdout(flags.json ? to_json(runs, tested) : to_text(runs, tested));
+  std::optional<text::AtomicFile> file;
+  if (!flags.output.empty()) file.emplace(flags.output);
+  const auto tested = flags.data.empty() ? std::nullopt : std::optional(test(flags));
+  if (file) {
+    file->write(text::render_comparison(runs, tested));
+    file->commit();
+  }
+  text::write_stdout(flags.json ? to_json(runs, tested) : text::comparison_text(runs, tested));
   return 0;
 }
 
@@ -169,14 +178,23 @@ int run_compare(const CompareFlags& flags) {
 Run add_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
   app.add_option("runs", flags->runs, "two or more folders that mezzo train has written")->required();
-  app.add_option("--data", flags->data,
-                 "labelled texts on which the runs' models are measured, and tested against the first");
+  app.add_option(
+         "--data", flags->data,
+         "labelled texts on which the runs' models are measured, and tested against the first; once for each file")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_option("--output", flags->output, "an HTML page of the comparison, with curves");
   app.add_flag("--json", flags->json, "an object instead of tables");
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
-  return [flags] {
+  return [flags, &app] {
     flags->model.check();
+    for (const char* name : {"--precision", "--device", "--max-length", "--threads", "--text-column", "--pair-column",
+                             "--label-column", "--unquoted"}) {
+      if (flags->data.empty() && app.count(name) > 0) {
+        throw UsageError(fmt::format("{} is about the texts and models of --data, which is missing", name));
+      }
+    }
     if (flags->runs.size() < 2 || flags->runs.size() > text::kMostComparedRuns) {
       throw UsageError(fmt::format("{} to compare; pass 2 to {} folders of runs",
                                    flags->runs.size() == 1 ? "one run" : fmt::format("{} runs", flags->runs.size()),

@@ -109,7 +109,12 @@ bool is_of_model(const std::filesystem::path& output, const std::filesystem::pat
   return false;
 }
 
-int run_predict(const PredictFlags& flags, distributed::ProcessGroup* group) {
+int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
+  for (auto* text : {&flags.text, &flags.text_pair}) {
+    if (*text && text::repair_utf8(**text) && is_main(group)) {
+      warn_of_invalid_utf8(text == &flags.text ? "--text" : "--text-pair", 1, 1);
+    }
+  }
   if (group != nullptr && !flags.text && flags.data.empty()) {
     throw UsageError("several ranks cannot share the texts of stdin; pass them as --data FILE");
   }
@@ -197,11 +202,6 @@ Run add_predict(CLI::App& app) {
       ->capture_default_str();
   return [flags] {
     flags->model.check();
-    for (auto* text : {&flags->text, &flags->text_pair}) {
-      if (*text && text::repair_utf8(**text)) {
-        warn_of_invalid_utf8(text == &flags->text ? "--text" : "--text-pair", 1, 1);
-      }
-    }
     as_usage([&] {
       const auto [top_k, min_score] = flags->options;
       TORCH_CHECK_VALUE(top_k.value_or(1) >= 1, "--top-k is ", *top_k, ", expected at least 1");

@@ -127,7 +127,7 @@ void for_each_chunk(const std::vector<std::filesystem::path>& files,
   int64_t num_repaired = 0;
   size_t num_lines = 0;
   for (auto chunk = lines.next(kLines); !chunk.empty(); chunk = lines.next(kLines)) {
-    num_repaired += std::ranges::count_if(chunk, text::repair_utf8);
+    for (std::string& line : chunk) num_repaired += text::repair_utf8(line);
     num_lines += chunk.size();
     use_lines(chunk, options.words(), use);
   }

@@ -98,7 +98,7 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
     values.push_back(scale_times_inverse(scale.value));
   }
   auto found_inf = at::zeros({}, scale.value.options());
-  check_and_multiply(values, inverse_of(scale.value), found_inf);
+  check_and_multiply(values, inverse_of(scale.value), found_inf);  // as they come, by PyTorch's rules: see check()
   if (scale.looks_at_results()) {  // unscaling multiplies: look at what comes out
     check(values, found_inf);
   }

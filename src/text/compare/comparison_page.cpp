@@ -18,18 +18,20 @@ using Look = ChartSeries::Look;
 constexpr size_t kLeastStepsToSmooth = 20;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+/// @param smooths  whether it is averaged over steps, where all runs have enough of them
 template <class Value>
-Chart step_chart(std::span<const ComparedRun> runs, std::string title, std::string unit, const Value& value) {
+Chart step_chart(std::span<const ComparedRun> runs, std::string title, bool smooths, const Value& value) {
+  smooths &= std::ranges::all_of(runs, [](const auto& run) { return run.records.steps.size() >= kLeastStepsToSmooth; });
   Chart chart;
   chart.title = std::move(title);
-  chart.unit = std::move(unit);
+  chart.unit = smooths ? "smoothed" : "";
   for (size_t i = 0; i < runs.size(); ++i) {
     ChartSeries series{.name = runs[i].name, .look = Look::kLine, .color = static_cast<int>(i) + 1, .x = {}, .y = {}};
     for (const StepRecord& step : runs[i].records.steps) {
       series.x.push_back(static_cast<double>(step.step));
       series.y.push_back(value(step));
     }
-    if (series.x.size() >= kLeastStepsToSmooth) {
+    if (smooths) {
       series = smoothed(series);
       series.name = runs[i].name;
     }
@@ -68,18 +70,17 @@ std::string first_metric(std::span<const ComparedRun> runs) {
 }
 
 std::string render_curves(std::span<const ComparedRun> runs) {
-  std::vector<Chart> charts = {
-      step_chart(runs, "Training loss", "smoothed", [](const auto& step) { return step.loss; })};
+  std::vector<Chart> charts = {step_chart(runs, "Training loss", true, [](const auto& step) { return step.loss; })};
   charts.front().scale = Chart::Scale::kLogIfWide;
   const auto has_dev = [](const EvalRecord& eval) { return eval.split == "dev"; };
   if (std::ranges::any_of(runs, [&](const auto& run) { return std::ranges::any_of(run.records.evals, has_dev); })) {
     charts.push_back(dev_chart(runs, ""));
     if (const std::string metric = first_metric(runs); !metric.empty()) charts.push_back(dev_chart(runs, metric));
   }
-  charts.push_back(step_chart(runs, "Learning rate", "", [](const auto& step) { return step.lr; }));
-  charts.push_back(step_chart(runs, "Gradient norm", "smoothed", [](const auto& step) { return step.grad_norm; }));
+  charts.push_back(step_chart(runs, "Learning rate", false, [](const auto& step) { return step.lr; }));
+  charts.push_back(step_chart(runs, "Gradient norm", true, [](const auto& step) { return step.grad_norm; }));
   charts.back().scale = Chart::Scale::kLogIfWide;
-  charts.push_back(step_chart(runs, "Tokens per second", "without padding, smoothed", [](const auto& step) {
+  charts.push_back(step_chart(runs, "Tokens per second", true, [](const auto& step) {
     return step.seconds > 0 ? static_cast<double>(step.tokens) / step.seconds : kNan;
   }));
   std::string out = "<section><h2>Curves</h2><div class=\"charts\">\n";
@@ -102,12 +103,7 @@ std::string render_table(std::span<const ComparedRun> runs, const char* heading,
 }
 
 std::string render_tested(std::span<const ComparedRun> runs, const TestedRuns& tested) {
-  std::vector<ComparedValues> rows;
-  for (size_t metric = 0; metric < tested.metrics.size(); ++metric) {
-    ComparedValues row{tested.metrics[metric].title, {}};
-    for (const auto& intervals : tested.intervals) row.values.push_back(to_string(intervals[metric]));
-    rows.push_back(std::move(row));
-  }
+  auto rows = tested.rows();
   ComparedValues differences{tested.metrics.front().title + " beyond the first", {""}}, chances{"p", {""}};
   for (const PairedTest& test : tested.differences) {
     differences.values.push_back(to_string(test.difference));
@@ -115,7 +111,7 @@ std::string render_tested(std::span<const ComparedRun> runs, const TestedRuns& t
   }
   rows.push_back(std::move(differences));
   rows.push_back(std::move(chances));
-  const std::string heading = fmt::format("{} of {}", counted(tested.num_texts, "text"), escape_html(tested.of));
+  const std::string heading = escape_html(tested.heading());
   return render_table(runs, heading.c_str(), rows) +
          fmt::format(
              "<p class=\"unit\">In brackets 95 % of {}. p: two-sided, by exchanging the two models' outputs at "
@@ -135,6 +131,7 @@ std::string render_comparison(std::span<const ComparedRun> runs, const std::opti
   }
   body += "</p>\n";
   body += render_table(runs, "Settings that differ", differing_settings(runs));
+  body += render_table(runs, "Machines and programs that differ", differing_environments(runs));
   if (tested) body += render_tested(runs, *tested);
   body += render_table(runs, "Outcomes", outcomes(runs));
   body += render_curves(runs);

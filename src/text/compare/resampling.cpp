@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "mezzo/text/compare/comparison.h"
+#include "mezzo/text/data/tokenized_texts.h"
 
 namespace mezzo::text {
 namespace {
@@ -53,6 +54,17 @@ int64_t resamples_for(const at::Tensor& outputs) {
   return std::clamp<int64_t>(kNumbers / std::max<int64_t>(outputs.numel(), 1), 200, 1000);
 }
 
+std::pair<at::Tensor, at::Tensor> of_labelled_words(const at::Tensor& outputs, const at::Tensor& targets) {
+  const auto has_label = targets.ne(TokenizedTexts::kNoTarget);
+  const int64_t most = has_label.sum(1).max().item<int64_t>();
+  // Those that have one first, each in its place among them.
+  const auto places = at::argsort(has_label.logical_not(), /*stable=*/true, /*dim=*/1).narrow(1, 0, most);
+  const auto is_one = has_label.gather(1, places);
+  const auto of_words = targets.gather(1, places).masked_fill(is_one.logical_not(), TokenizedTexts::kNoTarget);
+  const auto numbers = places.unsqueeze(2).expand({-1, -1, outputs.size(2)});
+  return {outputs.gather(1, numbers).masked_fill(is_one.logical_not().unsqueeze(2), 0), of_words};
+}
+
 TestedRuns test_models(const Task& task,
                        std::span<const at::Tensor> outputs,
                        const at::Tensor& targets,
@@ -61,11 +73,14 @@ TestedRuns test_models(const Task& task,
                        const std::function<void(int64_t, int64_t)>& progress) {
   const int64_t num_texts = targets.size(0);
   const size_t num_models = outputs.size(), num_metrics = task.metrics().size();
-  TORCH_CHECK_VALUE(
-      num_models > 0 && num_texts > 0 && resamples > 0 &&
-          std::ranges::all_of(outputs, [&](const auto& of_model) { return of_model.size(0) == num_texts; }),
-      "test_models: outputs of at least one model for each of ", num_texts,
-      " texts, of which there must be one, and at least one resample, got ", resamples);
+  TORCH_CHECK_VALUE(num_models > 0 && num_texts > 0 && resamples > 0 &&
+                        std::ranges::all_of(outputs,
+                                            [&](const auto& of_model) {
+                                              return of_model.size(0) == num_texts &&
+                                                     of_model.sizes() == outputs.front().sizes();
+                                            }),
+                    "test_models: outputs of at least one model for each of ", num_texts,
+                    " texts, of which there must be one, and at least one resample, got ", resamples);
   int64_t done = 0;
   const int64_t in_all = resamples * static_cast<int64_t>(3 * num_models - 2);
   const auto metrics_of = [&](const at::Tensor& of_model, const at::Tensor& of) {

@@ -60,12 +60,12 @@ bool has(const Examination& machine, std::string_view instructions) {
 void measure_products(Examination& machine) {
   const auto x = at::randn({kRows, kHidden}), weight = at::randn({kInner, kHidden});
   const auto peak = encoder::cpu::peak_rates();
-  // LibTorch computes with AMX, which has no loop here.
-  const bool has_amx = has(machine, "amx_bf16");
+  // LibTorch computes with AMX, which has no loop here, and where mezzo has no products of its own.
+  const bool is_libtorchs = machine.kernels == "baseline", has_amx = has(machine, "amx_bf16");
   const auto add = [&](const char* name, at::ScalarType dtype, double of_instructions) {
     machine.products.push_back({name, product_rate(x.to(dtype), weight.to(dtype), dtype), of_instructions});
   };
-  add("fp32", at::kFloat, peak.float32);
+  add("fp32", at::kFloat, is_libtorchs ? 0 : peak.float32);
   add("bf16", at::kBFloat16, has_amx ? 0 : peak.bfloat16);
   add("fp16", at::kHalf, 0);
   if (encoder::has_int8_products(at::kCPU)) {
@@ -136,7 +136,7 @@ Examination examine() {
       .shared_memory_bytes = size_of_shared_memory(),
       .memory_source = memory.source,
       .libtorch = TORCH_VERSION,
-      .libtorch_has_cuda = at::globalContext().hasCUDA() || cuda_device_count() > 0,
+      .libtorch_has_cuda = at::globalContext().hasCUDART(),
       .threads_are_set = std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("MKL_NUM_THREADS") != nullptr};
   if (::getloadavg(&machine.load, 1) != 1) machine.load = 0;
   std::error_code none;
@@ -187,12 +187,12 @@ MachineAdvice advice_of(const Examination& machine) {
       },
       "unset it, or pass --threads");
   tell(
-      machine.load > 0.5 * machine.num_usable,
+      machine.load > 0.5 * machine.num_processors,
       [&] {
         return fmt::format(
-            "other programs have kept {:.1f} processors busy in the last minute: the rates above are of what they "
-            "leave",
-            machine.load);
+            "{:.1f} programs wanted one of {} processors in the last minute, on average: the rates above are of what "
+            "they leave",
+            machine.load, machine.num_processors);
       },
       "end them, or look again later");
   constexpr int64_t kGigabyte = 1'000'000'000;
@@ -214,7 +214,7 @@ MachineAdvice advice_of(const Examination& machine) {
   tell(
       machine.has_nvidia_driver && !machine.libtorch_has_cuda,
       [] { return "there is an NVIDIA driver, and LibTorch is one for the CPU alone"; },
-      "build mezzo with a torch for CUDA: MEZZO_TORCH in docs/guide.md");
+      "install a torch for CUDA into the environment that mezzo is built with, and build it again");
   tell(
       machine.has_nvidia_driver && machine.libtorch_has_cuda && machine.gpus.empty(),
       [] { return "there is an NVIDIA driver, and LibTorch finds no GPU"; },

@@ -43,8 +43,9 @@ int64_t RelativeEmbeddings::count(int64_t longest) const {
 }
 
 RelativeRows RelativeEmbeddings::forward(int64_t longest) const {
+  const int64_t rows = count(longest);  // which looks at `longest`
   const int64_t begin = static_cast<int64_t>(rows_.size()) / 2 + 1 - longest, first = rows_[begin];
-  return {table(), first, count(longest), rows_on_device_.narrow(0, begin, 2 * longest - 1) - first};
+  return {table(), first, rows, rows_on_device_.narrow(0, begin, 2 * longest - 1) - first};
 }
 
 onnx::Value RelativeEmbeddings::add_to(const GraphTexts& texts) const {

@@ -119,7 +119,8 @@ footer { margin-top: 28px; font-size: 13px; }
   :root {
     color-scheme: light;
     --page: #fff; --card: #fff; --ink: #000; --muted: #555; --line: #ccc; --grid: #e5e5e5;
-    --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
+    --c1: #2563d9; --c2: #d9730d; --c3: #18936a; --c4: #b23aa8; --c5: #0f8a9d; --c6: #8a6d1f;
+    --c7: #6b57d6; --c8: #c2405f; --bad: #d13b34; --hit: 37, 99, 217; --miss: 217, 95, 14;
   }
   body { print-color-adjust: exact; -webkit-print-color-adjust: exact; font-size: 12px; }
   main { max-width: none; padding: 0; }

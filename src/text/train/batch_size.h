@@ -4,9 +4,9 @@
 #include <string>
 
 #include "mezzo/text/setup/train_config.h"
+#include "text/machine/machine_memory.h"
 #include "text/setup/ranks.h"
 #include "text/setup/run_setup.h"
-#include "text/machine/machine_memory.h"
 #include "text/train/memory_estimate.h"
 
 namespace mezzo::text {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "mezzo/text/setup/train_config.h"
+#include "text/machine/machine_memory.h"
 #include "text/setup/ranks.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
-#include "text/machine/machine_memory.h"
 #include "text/train/memory_estimate.h"
 
 /// `--dry-run`: what a run would do, and what that takes. A few of its steps are

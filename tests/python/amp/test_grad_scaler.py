@@ -392,7 +392,7 @@ def test_random_programs_give_what_pytorch_gives(reproduce_pytorch, device):
         assert total[seen] >= 10, (seen, total[seen])
     if not reproduce_pytorch:
         for difference in ["D1_min_scale", "D2", "D3"]:
-            assert DocumentedGradScaler.differences[difference] >= PROGRAMS[device] // 400, difference
+            assert DocumentedGradScaler.differences[difference] >= {"cpu": 10, "cuda": 2}[device], difference
         assert DocumentedGradScaler.differences["D1"] == 0, "min_scale keeps every reciprocal finite"
 
 

@@ -9,8 +9,8 @@
 #include "bindings.h"
 #include "mezzo/text/setup/settings.h"
 #include "mezzo/text/train/trainer.h"
-#include "text/models/checkpointed.h"
 #include "text/machine/machine_memory.h"
+#include "text/models/checkpointed.h"
 #include "text/train/memory_estimate.h"
 
 namespace {

@@ -1,6 +1,7 @@
 """mezzo compare: two runs side by side, against scikit-learn and scipy."""
 import html.parser
 import json
+import os
 import random
 import shutil
 
@@ -33,10 +34,10 @@ def compared(folder, *more):
     return json.loads(done.stdout)["runs"]
 
 
-def correct(folder, name):
+def correct(folder, name, texts="test.jsonl"):
     """Whether each text's label is right, by what `predict` says."""
-    said = [json.loads(line)["label"] for line in trained(["predict", "--model", folder / name, "--data", folder / "test.jsonl"]).stdout.splitlines()]
-    true = [json.loads(line)["label"] for line in (folder / "test.jsonl").read_text().splitlines()]
+    said = [json.loads(line)["label"] for line in trained(["predict", "--model", folder / name, "--data", folder / texts]).stdout.splitlines()]
+    true = [json.loads(line)["label"] for line in (folder / texts).read_text().splitlines()]
     assert set(true) == set(LABELS)
     return np.array([one == other for one, other in zip(said, true)], dtype=float), accuracy_score(true, said)
 
@@ -79,6 +80,58 @@ def test_a_model_beside_itself_is_not_better(folder):
     assert second["settings"] == {} and second["beyond_the_first"] == dict(metric="accuracy", difference=dict(value=0, low=0, high=0), p_value=1)
 
 
+def trained_for(folder, task, rows, *more):
+    """Two runs of a task, and what `eval` says of each on the rows."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for seed in 3, 4:
+        trained(["train", "--model-config", folder / "data/config.json", "--vocab", folder / "data/vocab.txt", "--train", folder / "rows.jsonl",
+                 "--dev", folder / "rows.jsonl", "--output", folder / str(seed), "--task", task, "--max-length", 16, "--batch-size", 4,
+                 "--epochs", 3, "--learning-rate", 0.03, "--seed", seed, "--threads", 1, "--precision", "bf16", *more])
+    return [json.loads(trained(["eval", "--model", folder / str(seed), "--data", folder / "rows.jsonl", "--json"]).stdout) for seed in (3, 4)]
+
+
+ROWS = {
+    "multi_label_classification": lambda rng, words: dict(text=" ".join(words), label=sorted({word for word in words if word in ("goal", "law", "rain")})),
+    "regression": lambda rng, words: dict(text=" ".join(words), label=words.count("goal") - words.count("rain") + rng.random()),
+    "token_classification": lambda rng, words: dict(text=words, label=["B-X" if word in ("goal", "team") else "O" for word in words]),
+}
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_every_task_is_measured_as_eval_measures_it(task, tmp_path):
+    write_data(tmp_path / "data")
+    rng = random.Random(1)
+    rows = [ROWS[task](rng, rng.choices("goal team law vote rain storm".split(), k=rng.randint(1, 5))) for _ in range(60)]
+    expected = trained_for(tmp_path, task, rows)  # with thresholds of its own for each label, where there are several
+    found = [run for run in json.loads(compare(tmp_path / "3", tmp_path / "4", "--json", "--data", tmp_path / "rows.jsonl").stdout)["runs"]]
+    for run_, values in zip(found, expected):
+        assert run_["tested"] and all(measured["value"] == pytest.approx(values[name], abs=1e-9) for name, measured in run_["tested"].items())
+        assert all(measured["low"] <= measured["value"] <= measured["high"] for measured in run_["tested"].values())
+    first = next(iter(found[1]["tested"]))
+    assert found[1]["beyond_the_first"]["difference"]["value"] == pytest.approx(expected[1][first] - expected[0][first], abs=1e-9)
+
+
+def test_words_of_models_that_cut_others_are_not_compared(tmp_path):
+    write_data(tmp_path / "data")
+    rows = [ROWS["token_classification"](None, ["goal", "law"] * 5) for _ in range(8)]
+    trained_for(tmp_path, "token_classification", rows)
+    short = json.loads((tmp_path / "4/tokenizer_config.json").read_text()) | dict(model_max_length=6)
+    (tmp_path / "4/tokenizer_config.json").write_text(json.dumps(short))
+    done = compare(tmp_path / "3", tmp_path / "4", "--data", tmp_path / "rows.jsonl")
+    assert done.returncode == 1 and "do not read the same words" in done.stderr.splitlines()[-1]
+
+
+def test_few_texts_have_the_p_value_of_scipy(folder):
+    """Where models cannot be told apart."""
+    write_rows(folder / "few.jsonl", 30, 10)
+    (of_first, _), (of_second, _) = correct(folder, "a", "few.jsonl"), correct(folder, "b", "few.jsonl")
+    found = json.loads(compare(folder / "a", folder / "b", "--json", "--data", folder / "few.jsonl").stdout)["runs"][1]["beyond_the_first"]
+    by_chance = stats.permutation_test((of_first, of_second), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
+                                       n_resamples=5000, vectorized=True, random_state=1)
+    # 1,000 draws are off by 0.016 at most, the standard error at 1/2; three of them.
+    assert 0.02 < by_chance.pvalue < 0.98 and found["p_value"] == pytest.approx(by_chance.pvalue, abs=0.05)
+
+
 class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
@@ -109,7 +162,7 @@ def test_the_page_shows_tables_and_curves_and_runs_nothing(folder):
     assert page.open == [] and "script" not in page.tags and "b" in page.tags  # titles of charts
     text = " ".join(page.text)
     assert str(strange) in text and "Settings that differ" in text and "learning-rate" in text and "150 texts of" in text
-    assert page.tags.count("svg") == 6 and page.tags.count("table") == 3
+    assert page.tags.count("svg") == 6 and page.tags.count("table") == 3, "and no machines that differ"
 
 
 def test_tables_for_people(folder):
@@ -137,6 +190,15 @@ def one_line(done, status):
 
 
 def test_what_cannot_be_compared_is_said_in_a_line(folder, tmp_path):
+    for output in folder / "a/model.safetensors", folder / "test.jsonl":
+        before = output.read_bytes()
+        done = compare(folder / "a", folder / "b", "--data", folder / "test.jsonl", "--output", output)
+        assert "is a file of a run, or of --data: the page would replace it" in one_line(done, 2) and output.read_bytes() == before
+    assert "--device is about the texts and models of --data, which is missing" in one_line(compare(folder / "a", folder / "b", "--device", "cpu"), 2)
+    assert compare("--data", folder / "test.jsonl", folder / "a", folder / "b").returncode == 0, "a file for each --data"
+    (tmp_path / "folds").mkdir()
+    (tmp_path / "folds/folds.json").write_text("{}")
+    assert "holds the folds of a run; name those" in one_line(compare(folder / "a", tmp_path / "folds"), 1)
     assert "one run to compare; pass 2 to 8 folders of runs" in one_line(compare(folder / "a"), 2)
     assert "9 runs to compare; pass 2 to 8" in one_line(compare(*[folder / str(i) for i in range(9)]), 2)
     assert f"{folder}/a/ is named twice" in one_line(compare(folder / "a", f"{folder}/a/"), 2)
@@ -146,6 +208,15 @@ def test_what_cannot_be_compared_is_said_in_a_line(folder, tmp_path):
     for text, message in ("{", "run.json"), ("{}", "does not tell settings, status and best_step"):
         (tmp_path / "damaged/run.json").write_text(text)
         assert message in one_line(compare(folder / "a", tmp_path / "damaged"), 1)
+    shutil.copytree(folder / "b", tmp_path / "cut")
+    (tmp_path / "cut/metrics.jsonl").write_text("")
+    assert "lacks the end of a run that run.json calls finished" in one_line(compare(folder / "a", tmp_path / "cut"), 1)
+    (tmp_path / "cut/metrics.jsonl").unlink()
+    os.mkfifo(tmp_path / "cut/metrics.jsonl")
+    assert "is not a regular file" in one_line(compare(folder / "a", tmp_path / "cut"), 1)
+    shutil.copytree(folder / "b", tmp_path / "bare")
+    (tmp_path / "bare/model.safetensors").unlink()
+    assert "has kept no model yet" in one_line(compare(folder / "a", tmp_path / "bare", "--data", folder / "test.jsonl"), 1)
     shutil.copytree(folder / "b", tmp_path / "renamed")
     config = json.loads((tmp_path / "renamed/config.json").read_text())
     config["id2label"] = {str(i): name for i, name in enumerate(["x", "y", "z"])}
@@ -154,5 +225,5 @@ def test_what_cannot_be_compared_is_said_in_a_line(folder, tmp_path):
     rows = [dict(text="goal", label=random.Random(0).choice(LABELS))]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = compare(folder / "a", tmp_path / "renamed", "--data", tmp_path / "rows.jsonl")
-    assert "has another task, or other labels, than that of" in one_line(done, 2)
+    assert "have other labels: --data compares models of one task with the same labels" in one_line(done, 2)
     assert "no such" in one_line(compare(folder / "a", folder / "b", "--data", tmp_path / "missing.jsonl"), 1).lower()

@@ -51,7 +51,7 @@ def test_rates_are_measured_for_every_precision(found):
     by_name = {product["precision"]: product for product in found["products"]}
     assert list(by_name)[:3] == ["fp32", "bf16", "fp16"]
     assert all(product["operations_per_second"] > 0 for product in by_name.values())
-    assert by_name["fp32"]["peak"] > 0 and by_name["fp16"]["peak"] is None
+    assert (by_name["fp32"]["peak"] is None) == (found["kernels"] == "baseline") and by_name["fp16"]["peak"] is None
     assert ("int8" in by_name) == (found["kernels"] != "baseline")
     assert found["copied_bytes_per_second"] > 0
 

@@ -21,6 +21,7 @@ struct ComparedRun {
   std::string name;    ///< the folder, as it was given
   std::string status;  ///< as run.json has it: "finished", "stopped", "failed", "running"
   std::vector<std::pair<std::string, std::string>> settings;
+  std::vector<std::pair<std::string, std::string>> environment;  ///< versions and machine
   std::optional<int64_t> best_step;
   RunRecords records;
 
@@ -41,12 +42,15 @@ struct ComparedValues {
 /// The settings that are not the same in all runs, but for where a run is written to and what it goes on with.
 std::vector<ComparedValues> differing_settings(std::span<const ComparedRun> runs);
 
-/// A number, and where 95 of 100 samples of texts like these would have it.
+/// What is not the same of the programs and machines that the runs were made by.
+std::vector<ComparedValues> differing_environments(std::span<const ComparedRun> runs);
+
+/// A number, and its 95 % bootstrap interval.
 struct Interval {
   double value = 0, low = 0, high = 0;
 };
 
-/// Whether one model is better than another, by the metric that the task decides by.
+/// One model beside another, by the first of the task's metrics.
 struct PairedTest {
   Interval difference;  ///< of the second from the first
   double p_value = 1;   ///< two-sided
@@ -54,11 +58,16 @@ struct PairedTest {
 
 /// What models said of the same labelled texts.
 struct TestedRuns {
-  std::string of = {};  ///< the texts: a file's name
+  std::string of = {};         ///< the texts: a file's name
+  std::string precision = {};  ///< of the models
   int64_t num_texts = 0, resamples = 0;
   std::vector<MetricInfo> metrics = {};
   std::vector<std::vector<Interval>> intervals = {};  ///< of each model, by metric
   std::vector<PairedTest> differences = {};           ///< of each model but the first, from the first
+
+  /// The intervals as text, a row a metric.
+  std::vector<ComparedValues> rows() const;
+  std::string heading() const;
 };
 
 /// How good models are, and how sure that is. Intervals are percentiles of the bootstrap (Efron 1979): texts drawn anew
@@ -75,8 +84,17 @@ TestedRuns test_models(const Task& task,
                        uint64_t seed,
                        const std::function<void(int64_t done, int64_t of)>& progress = {});
 
+/// Outputs and targets of words that have labels, one after the other, in place of tokens: for models of other tokens.
+/// @param outputs  [N, T, L]
+/// @param targets  [N, T], TokenizedTexts::kNoTarget where there is none
+/// @return [N, most words, L] and [N, most words], filled up with zeros and kNoTarget
+std::pair<at::Tensor, at::Tensor> of_labelled_words(const at::Tensor& outputs, const at::Tensor& targets);
+
 /// 1,000, or fewer where there are very many outputs.
 int64_t resamples_for(const at::Tensor& outputs);
+
+/// Tables for people: what differs, what test_models() found, and what became of each run.
+std::string comparison_text(std::span<const ComparedRun> runs, const std::optional<TestedRuns>& tested);
 
 /// A page in the manner of report.html: what differs, how good and how fast each is, and their curves on top of each
 /// other.

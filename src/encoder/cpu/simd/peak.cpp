@@ -22,18 +22,17 @@ inline void forget(Vector& x) {
 
 template <class Vector, class Multiply>
 inline Vector run(int64_t rounds, Vector left, Vector right, const Multiply& multiply) {
-  Vector sums[kSums] = {};
-  for (int64_t round = 0; round < rounds; ++round) {
+  Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{}, k{}, l{};  // an array would lie in memory
+  const auto add_to = [&](Vector& sum) {
     forget(left);
-#pragma GCC unroll 12
-    for (Vector& sum : sums) {
-      sum = multiply(sum, left, right);
-    }
+    forget(sum);  // or all sums would be one, as they begin alike
+    sum = multiply(sum, left, right);
+  };
+  for (int64_t round = 0; round < rounds; ++round) {
+    add_to(a), add_to(b), add_to(c), add_to(d), add_to(e), add_to(f);
+    add_to(g), add_to(h), add_to(i), add_to(j), add_to(k), add_to(l);
   }
-  for (int i = 1; i < kSums; ++i) {
-    sums[0] += sums[i];
-  }
-  return sums[0];
+  return a + b + c + d + e + f + g + h + i + j + k + l;
 }
 
 float float32(int64_t rounds) {
