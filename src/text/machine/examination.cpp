@@ -96,13 +96,14 @@ double times(const Examination& machine, std::string_view precision, std::string
 }
 
 void advise_on_training(const Examination& machine, MachineAdvice& advice) {
-  const bool has_bf16 = machine.best_kernels == "avx512_bf16";
+  const bool has_bf16 = machine.kernels == "avx512_bf16";
   advice.precision = has_bf16 ? "bf16" : "fp32";
-  advice.reason = has_bf16 ? fmt::format(
-                                 "the processor multiplies bfloat16 itself, here {:.2g} times as fast as float32; "
-                                 "its range is float32's, so that no loss need be scaled",
-                                 times(machine, "bf16", "fp32"))
-                           : "the processor has no instructions for bfloat16: half types save memory here, not time";
+  advice.reason = has_bf16
+                      ? fmt::format(
+                            "the processor multiplies bfloat16 itself, here {:.2g} times as fast as float32; "
+                            "its range is float32's, so that no loss need be scaled",
+                            times(machine, "bf16", "fp32"))
+                      : "the kernels in use have no instructions for bfloat16: half types save memory here, not time";
 }
 
 void advise_on_prediction(const Examination& machine, MachineAdvice& advice) {
@@ -114,7 +115,7 @@ void advise_on_prediction(const Examination& machine, MachineAdvice& advice) {
       is_worth_it ? fmt::format("its products are {:.2g} times as fast as {}'s; mezzo quantize tells what that costs",
                                 gain, advice.precision)
                   : fmt::format("products in int8 are {:.2g} times as fast, and round more", gain);
-  if (gain == 0) advice.prediction_reason = "there are no products in int8 for this processor";
+  if (gain == 0) advice.prediction_reason = "the kernels in use have no products in int8";
 }
 
 }  // namespace

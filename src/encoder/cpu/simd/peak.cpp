@@ -28,6 +28,7 @@ inline Vector run(int64_t rounds, Vector left, Vector right, const Multiply& mul
     forget(sum);  // or all sums would be one, as they begin alike
     sum = multiply(sum, left, right);
   };
+  forget(right);
   for (int64_t round = 0; round < rounds; ++round) {
     add_to(a), add_to(b), add_to(c), add_to(d), add_to(e), add_to(f);
     add_to(g), add_to(h), add_to(i), add_to(j), add_to(k), add_to(l);
