@@ -25,11 +25,11 @@ give_up() {
 }
 
 packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libgloo-dev
-  libxxhash-dev zlib1g-dev libzstd-dev)
+  libxxhash-dev zlib1g-dev libzstd-dev libmicrohttpd-dev)
 case $purpose in
   build) ;;
   demo) packages+=(fortunes) ;;
-  test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin) ;;
+  test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin zsh fish groff-base pkg-config) ;;
   *)
     echo "setup: what is \"$purpose\"? Say build, demo or test" >&2
     exit 2

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "commands.h"
 #include "config_file.h"
@@ -145,11 +147,13 @@ const CLI::App* find_command(const CLI::App& app, const std::string& name) {
   return found.empty() ? nullptr : found.front();
 }
 
+std::vector<const CLI::App*> shown_commands(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
+}
+
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
-  }
+  for (const CLI::App* command : shown_commands(app)) names.push_back(command->get_name());
   return names;
 }
 
@@ -162,6 +166,21 @@ std::vector<std::string> option_names(const CLI::App& command) {
   }
   return names;
 }
+
+namespace {
+
+std::map<const CLI::Option*, std::vector<std::string>>& all_choices() {
+  static std::map<const CLI::Option*, std::vector<std::string>> all;
+  return all;
+}
+
+}  // namespace
+
+void set_choices(const CLI::Option* option, std::vector<std::string> names) {
+  all_choices()[option] = std::move(names);
+}
+
+const std::vector<std::string>& choices_of(const CLI::Option* option) { return all_choices()[option]; }
 
 std::string_view unmet_type(const CLI::Option& option, const std::string& text) {
   const std::string type = option.get_type_name();

@@ -11,9 +11,16 @@ namespace mezzo::app {
 /// The command called `name`, or null.
 const CLI::App* find_command(const CLI::App& app, const std::string& name);
 
-/// The names of all commands, and the options of one, as they are written: `--learning-rate`.
+/// The commands that `--help` shows.
+std::vector<const CLI::App*> shown_commands(const CLI::App& app);
+
+/// Their names, and the options of one, as they are written: `--learning-rate`.
 std::vector<std::string> command_names(const CLI::App& app);
 std::vector<std::string> option_names(const CLI::App& command);
+
+/// The names that an option takes, where they can be counted, so that shells complete them; none otherwise.
+void set_choices(const CLI::Option* option, std::vector<std::string> names);
+const std::vector<std::string>& choices_of(const CLI::Option* option);
 
 /// What `option` takes that `text` is not, or nothing.
 std::string_view unmet_type(const CLI::Option& option, const std::string& text);

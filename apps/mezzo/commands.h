@@ -40,8 +40,11 @@ Run add_tokenize(CLI::App& app);
 Run add_export(CLI::App& app);
 Run add_quantize(CLI::App& app);
 Run add_ops(CLI::App& app);
+Run add_completion(CLI::App& app);
+Run add_manual(CLI::App& app);
 Run add_doctor(CLI::App& app);
 Run add_compare(CLI::App& app);
+Run add_serve(CLI::App& app);
 Run add_launch(CLI::App& app);
 
 /// Takes the `--` between the options of `mezzo launch` and the command it runs out of `arguments`:

@@ -15,6 +15,7 @@
 #include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 #include "ranks.h"
+#include "text_source.h"
 
 namespace mezzo::app {
 namespace {
@@ -85,7 +86,7 @@ TestedRuns test(const CompareFlags& flags) {
     ModelFlags model = flags.model;
     model.model = folder;
     ModelSession session(model, /*group=*/nullptr);
-    precision = model.is_int8() ? "int8" : to_string(session.precision());
+    precision = session.classifier().precision_name();
     const auto texts = read_labelled_texts(flags.data, flags.columns, *task, /*warns=*/outputs.empty());
     auto result = evaluate(session, texts).result;
     session.report_cut_texts();
@@ -187,6 +188,10 @@ Run add_compare(CLI::App& app) {
   app.add_option("--output", flags->output, "an HTML page of the comparison, with curves");
   app.add_flag("--json", flags->json, "an object instead of tables");
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
+  app.footer(
+      "Examples:\n"
+      "  mezzo compare out/a out/b\n"
+      "  mezzo compare out/a out/b --data test.jsonl --output comparison.html");
   return [flags, &app] {
     flags->model.check();
     for (const char* name : {"--precision", "--device", "--max-length", "--threads", "--text-column", "--pair-column",

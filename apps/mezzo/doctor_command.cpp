@@ -85,6 +85,10 @@ std::string to_text(const Examination& machine, const MachineAdvice& advice) {
 Run add_doctor(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
   app.add_flag("--json", *json, "an object instead of lines");
+  app.footer(
+      "Examples:\n"
+      "  mezzo doctor\n"
+      "  mezzo doctor --json");
   return [json] {
     const auto machine = text::examine();
     const auto advice = text::advice_of(machine);

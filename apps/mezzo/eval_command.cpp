@@ -60,6 +60,10 @@ Run add_eval(CLI::App& app) {
       ->required();
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_flag("--json", flags->json, "one JSON object instead of the report");
+  app.footer(
+      "Examples:\n"
+      "  mezzo eval --model out --data test.jsonl\n"
+      "  mezzo eval --model out --data test.csv --text-column review --label-column stars --json");
   return [flags] {
     flags->model.check();
     return with_ranks(flags->model.device, kRanksTimeout, [&](auto* group) { return run_eval(*flags, group); });

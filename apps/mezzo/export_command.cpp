@@ -38,19 +38,20 @@ std::map<std::string, std::string> metadata_of(const text::ModelConfig& config, 
 
 int run_export(const ExportFlags& flags) {
   const ModelSession session(flags.model, nullptr);
-  const text::ModelConfig& config = session.model().config();
+  const text::Classifier& classifier = session.classifier();
+  const text::ModelConfig& config = classifier.model().config();
   if (!config.window_pooling.empty()) {
     std::fputs("the model reads long texts in windows; the graph is of one window, and pooling is left to its user\n",
                stderr);
   }
-  const std::string damaged = text::first_not_finite(session.model());
+  const std::string damaged = text::first_not_finite(classifier.model());
   TORCH_CHECK(damaged.empty(), flags.model.model.string(), ": ", damaged,
               " holds inf or NaN; its file is damaged, or its training diverged");
-  const auto written =
-      text::export_onnx(session.model(), flags.onnx, session.precision(), metadata_of(config, session.max_length()));
+  const auto written = text::export_onnx(classifier.model(), flags.onnx, classifier.precision(),
+                                         metadata_of(config, classifier.max_length()));
   std::fputs(
       fmt::format("{}: logits of {} in {}, opset {}, {:.1f} MB\n", flags.onnx.string(), fmt::join(written.inputs, ", "),
-                  to_string(session.precision()), written.opset, static_cast<double>(written.bytes) / 1e6)
+                  to_string(classifier.precision()), written.opset, static_cast<double>(written.bytes) / 1e6)
           .c_str(),
       stderr);
   return 0;
@@ -66,6 +67,10 @@ Run add_export(CLI::App& app) {
   app.add_option("--onnx", flags->onnx, "file to write, named .onnx")->required();
   app.add_option("--precision", flags->model.precision, "fp32 or fp16: of weights, and of what is computed with them")
       ->capture_default_str();
+  app.footer(
+      "Examples:\n"
+      "  mezzo export --model out --onnx out/model.onnx\n"
+      "  mezzo export --model out --onnx out/model_fp16.onnx --precision fp16");
   return [flags] {
     flags->model.check();
     if (flags->model.precision != "fp32" && flags->model.precision != "fp16") {

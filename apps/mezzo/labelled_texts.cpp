@@ -23,7 +23,7 @@ LabelledTexts read_labelled_texts(const std::vector<std::filesystem::path>& data
 Evaluated evaluate(ModelSession& session, const LabelledTexts& texts) {
   auto result = session.run({texts.rows.texts, texts.rows.text_pairs, texts.rows.words});
   text::set_targets(result.texts, texts.targets);
-  text::check_reads_words(result.texts, texts.rows.places.file, session.max_length());
+  text::check_reads_words(result.texts, texts.rows.places.file, session.classifier().max_length());
   auto evaluation = session.task().evaluate(result.outputs, result.texts.targets);
   return {std::move(result), std::move(evaluation)};
 }

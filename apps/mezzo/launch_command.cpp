@@ -173,7 +173,10 @@ Run add_launch(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();
-  app.footer("What follows is the command that each rank runs:\n  mezzo launch --nproc 2 -- train --model DIR …");
+  app.footer(
+      "What follows -- is the command that each rank runs. Examples:\n"
+      "  mezzo launch --nproc 2 -- train --model DIR --train train.jsonl --output out\n"
+      "  mezzo launch --nproc 4 --nnodes 2 --node-rank 0 --master host0:29500 -- train --config run.toml");
   app.prefix_command();  // everything from the command on is its own
   return [flags, &app] { return run_launch(*flags, app); };
 }

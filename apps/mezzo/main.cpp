@@ -68,10 +68,13 @@ int run(int argc, char** argv) {
       command("tokenize", "Show the token ids of texts", mezzo::app::add_tokenize),
       command("export", "Write a model as ONNX, for other programs", mezzo::app::add_export),
       command("quantize", "Compare a model in int8 with fp32, for predict --precision int8", mezzo::app::add_quantize),
+      command("serve", "Answer HTTP requests with what models say of texts", mezzo::app::add_serve),
       command("launch", "Start a command in several processes that train together", mezzo::app::add_launch),
       command("compare", "Show runs side by side, and test their models on the same texts", mezzo::app::add_compare),
       command("doctor", "Say what this machine can do, and which precision to use", mezzo::app::add_doctor),
       command("ops", "Show which op runs in which precision under autocast", mezzo::app::add_ops),
+      command("completion", "Print what makes a shell complete commands, flags and names", mezzo::app::add_completion),
+      command("manual", "Print the manual page", mezzo::app::add_manual),
   };
 
   const bool has_command = argc > 1 && mezzo::app::find_command(app, argv[1]) != nullptr;

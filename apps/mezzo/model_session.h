@@ -3,17 +3,13 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/distributed/group/process_group.h"
-#include "mezzo/text/inference/inference.h"
-#include "mezzo/text/models/model_for_task.h"
-#include "mezzo/text/tasks/task.h"
-#include "mezzo/text/tokenizers/tokenizer.h"
-#include "text_source.h"
+#include "mezzo/text/data/text_spans.h"
+#include "mezzo/text/inference/classifier.h"
 
 namespace mezzo::app {
 
@@ -29,6 +25,8 @@ struct ModelFlags {
   void add_to(CLI::App& app, bool chooses_precision = true, bool names_model = true);
   /// Of int8 the device is the CPU then. @throws UsageError
   void check();
+  /// What they say of a classifier, once they are checked; the number of threads is set.
+  text::ClassifierOptions options() const;
 };
 
 /// A trained classifier, loaded and ready to label texts.
@@ -46,29 +44,17 @@ class ModelSession {
   /// Runs the model on texts, pairs or words, at least one.
   /// @throws c10::Error  naming the first text of all so far whose outputs are inf or NaN:
   /// nothing can be told from them.
-  Result run(const TextSpans& rows);
+  Result run(const text::TextSpans& rows);
   /// Says on stderr how many of all texts so far were cut, if any.
   void report_cut_texts() const;
-  const text::Task& task() const { return *task_; }
-  const text::ModelForTask& model() const { return *model_; }
-  /// Of what is not in int8.
-  text::Precision precision() const { return precision_; }
-  int64_t max_length() const { return max_length_; }
+  const text::Classifier& classifier() const { return classifier_; }
+  const text::Task& task() const { return classifier_.task(); }
 
  private:
   distributed::ProcessGroup* group_;
   CpuHalfCompute fast_half_compute_;
-  c10::Device device_;
-  text::Precision precision_;
-  bool is_int8_;
-  std::shared_ptr<const text::Tokenizer> tokenizer_;
-  std::unique_ptr<text::ModelConfig> config_;
-  std::shared_ptr<const text::Task> task_;
-  std::shared_ptr<text::ModelForTask> model_;
-  int64_t max_length_;
+  text::Classifier classifier_;
   int64_t num_texts_ = 0, num_cut_ = 0;
-
-  void check_finite(const at::Tensor& outputs) const;
 };
 
 }  // namespace mezzo::app

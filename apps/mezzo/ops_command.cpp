@@ -50,6 +50,10 @@ Run add_ops(CLI::App& app) {
   app.add_option("--policy", flags->policy, "op list: cuda, cpu, cuda_2020, norms_stay_low, or a TOML file")
       ->capture_default_str();
   app.add_flag("--json", flags->json, "an array of objects instead of lines");
+  app.footer(
+      "Examples:\n"
+      "  mezzo ops\n"
+      "  mezzo ops --policy cpu --json");
   return [flags] { return run_ops(*flags); };
 }
 

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
+#include <string>
 #include <system_error>
 #include <vector>
 
 #include "commands.h"
 #include "mezzo/text/inference/int8_check.h"
+#include "mezzo/text/inference/prediction_json.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
@@ -18,8 +20,6 @@
 
 namespace mezzo::app {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct PredictFlags {
   ModelFlags model;
@@ -30,71 +30,6 @@ struct PredictFlags {
   text::PredictionOptions options;
   bool logits = false;
 };
-
-Json to_json(std::monostate) { return nullptr; }
-Json to_json(double value) { return value; }
-Json to_json(const std::string& value) { return value; }
-Json to_json(const std::vector<std::string>& values) { return values; }
-Json to_json(const std::vector<std::optional<std::string>>& values) {
-  auto json = Json::array();
-  for (const auto& value : values) {
-    json.push_back(value ? Json(*value) : Json());
-  }
-  return json;
-}
-Json to_json(const std::vector<text::EntityPrediction>& entities) {
-  auto json = Json::array();
-  for (const auto& [entity_group, score, word, start, end] : entities) {
-    json.push_back({{"entity_group", entity_group}, {"score", score}, {"word", word}, {"start", start}, {"end", end}});
-  }
-  return json;
-}
-Json to_json(const std::vector<std::pair<std::string, double>>& values) {
-  Json::object_t by_name;  // filled without a search for each of the names, which differ
-  for (const auto& [name, value] : values) {
-    by_name.emplace_back(name, value);
-  }
-  return by_name;
-}
-
-/// The outputs of a text; of words those of their first tokens, null where they have none.
-/// @param word_ids  as of TokenizedTexts; none where the outputs are the text's.
-Json logits_of(const at::Tensor& outputs, std::span<const int32_t> word_ids, size_t num_words) {
-  const auto row = [](const at::Tensor& numbers) {
-    return std::vector<float>(numbers.const_data_ptr<float>(), numbers.const_data_ptr<float>() + numbers.numel());
-  };
-  if (word_ids.empty()) {
-    return row(outputs);
-  }
-  Json::array_t words(num_words);
-  for (size_t token = word_ids.size(); token-- > 0;) {
-    if (word_ids[token] >= 0) {
-      words[static_cast<size_t>(word_ids[token])] = row(outputs[static_cast<int64_t>(token)]);
-    }
-  }
-  return words;
-}
-
-/// One line of JSON about a text, or a pair of texts, of `rows`.
-/// @param logits  the model's outputs for it; null to leave them out.
-std::string to_line(const TextSpans& rows, size_t row, const text::Prediction& prediction, Json logits) {
-  Json json = {{"text", rows.texts[row]}};
-  if (!rows.text_pairs.empty()) {
-    json["text_pair"] = rows.text_pairs[row];
-  }
-  for (const auto& [name, value] : prediction) {
-    json[name] = std::visit([](const auto& v) { return to_json(v); }, value);
-  }
-  if (!logits.is_null()) {
-    json["logits"] = std::move(logits);
-  }
-  std::string line = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (!rows.others.empty() && !rows.others[row].empty()) {
-    line.pop_back();  // the brace
-    line += ",\"columns\":" + rows.others[row] + "}";
-  }
-  return line + "\n";
-}
 
 /// Whether predictions would replace a file of the model. Earlier predictions may lie beside it.
 bool is_of_model(const std::filesystem::path& output, const std::filesystem::path& model) {
@@ -143,8 +78,8 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
   if (!flags.output.empty() && is_main(group)) {
     file.emplace(flags.output);
   }
-  const bool has_words = session.task().head().rows == text::RowsPer::kToken;
-  const auto predict = [&](const TextSpans& rows) {
+  const bool has_words = session.classifier().reads_words();
+  const auto predict = [&](const text::TextSpans& rows) {
     const auto [outputs, texts] = session.run(rows);
     if (!is_main(group)) {
       return;
@@ -152,17 +87,13 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
     constexpr int64_t kTextsAtATime = 64;  // whose scores are kept by name
     for (int64_t begin = 0; begin < outputs.size(0); begin += kTextsAtATime) {
       const auto some = outputs.narrow(0, begin, std::min(kTextsAtATime, outputs.size(0) - begin));
-      const TextSpans of_some = rows.subspan(begin, some.size(0));
-      const text::WordsOfTexts words{
-          of_some.texts, of_some.words,
-          has_words ? std::span(texts.word_ids).subspan(begin, some.size(0)) : std::span<const std::vector<int32_t>>()};
-      const auto predictions = session.task().predictions(some, words, flags.options);
-      for (int64_t i = 0; i < some.size(0); ++i) {
-        const auto word_ids = has_words ? std::span<const int32_t>(words.word_ids[i]) : std::span<const int32_t>();
-        const size_t num_words = has_words ? words.words[i].size() : 0;
-        const auto line =
-            to_line(of_some, i, predictions[i], flags.logits ? logits_of(some[i], word_ids, num_words) : Json());
-        file ? file->write(line) : text::write_stdout(line);
+      std::span<const std::vector<int32_t>> word_ids = texts.word_ids;
+      if (has_words) {
+        word_ids = word_ids.subspan(begin, some.size(0));
+      }
+      for (const auto& line : text::predictions_as_json(session.task(), rows.subspan(begin, some.size(0)), some,
+                                                        word_ids, flags.options, flags.logits)) {
+        file ? file->write(line + "\n") : text::write_stdout(line + "\n");
       }
     }
     text::flush_stdout();
@@ -200,6 +131,11 @@ Run add_predict(CLI::App& app) {
   app.add_option("--top-k", flags->options.top_k, "give the scores of so many labels, the highest first");
   app.add_option("--min-score", flags->options.min_score, "give no label where its score is lower")
       ->capture_default_str();
+  app.footer(
+      "Examples:\n"
+      "  mezzo predict --model out --text \"it rains\"\n"
+      "  mezzo predict --model out --data texts.csv --output labels.jsonl\n"
+      "  tail -f log.txt | mezzo predict --model out");
   return [flags] {
     flags->model.check();
     as_usage([&] {

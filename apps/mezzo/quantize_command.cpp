@@ -133,6 +133,9 @@ Run add_quantize(CLI::App& app) {
                  "how much worse the score may be in int8 than in fp32: points, from 0 to 100, as of accuracy; "
                  "percent, of a mean squared error")
       ->capture_default_str();
+  app.footer(
+      "Examples:\n"
+      "  mezzo quantize --model out --data dev.jsonl");
   return [flags] {
     flags->model.check();
     if (!(flags->max_loss >= 0 && flags->max_loss <= 100)) {

@@ -95,7 +95,7 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
   app.add_flag("--unquoted", columns.unquoted, "quotes in a .csv or .tsv are characters as others are");
 }
 
-void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const TextSpans&)>& use) {
+void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const text::TextSpans&)>& use) {
   std::vector<std::string> texts;
   std::vector<std::vector<std::string>> split;
   if (!words) return use({lines});
@@ -110,14 +110,14 @@ void use_lines(std::span<const std::string> lines, bool words, const std::functi
 void for_each_chunk(const std::vector<std::filesystem::path>& files,
                     const text::LoadRowsOptions& options,
                     bool warns,
-                    const std::function<void(const TextSpans&)>& use) {
+                    const std::function<void(const text::TextSpans&)>& use) {
   constexpr size_t kLines = 1024, kRows = 16384;  // the latter in enough batches for many ranks
   if (!files.empty()) {
     const auto rows = text::load_rows(files, text::LoadRowsOptions(options).label_kind(text::LabelKind::kNone));
     if (warns) {
       warn_of_invalid_utf8(rows);
     }
-    const TextSpans all{rows.texts, rows.text_pairs, rows.words, rows.others};
+    const text::TextSpans all{rows.texts, rows.text_pairs, rows.words, rows.others};
     for (size_t begin = 0; begin < all.texts.size(); begin += kRows) {
       use(all.subspan(begin, std::min(kRows, all.texts.size() - begin)));
     }

@@ -9,21 +9,9 @@
 #include <vector>
 
 #include "mezzo/text/data/dataset.h"
+#include "mezzo/text/data/text_spans.h"
 
 namespace mezzo::app {
-
-/// Rows of texts, or of pairs of texts, which live elsewhere.
-struct TextSpans {
-  std::span<const std::string> texts;
-  std::span<const std::string> text_pairs = {};          ///< as many, or none where texts stand alone
-  std::span<const std::vector<std::string>> words = {};  ///< of each text; none where they are not wanted
-  std::span<const std::string> others = {};  ///< other columns, as of LabeledRows; none where there are none
-
-  TextSpans subspan(size_t begin, size_t count) const {
-    const auto part = [&](const auto& of_all) { return of_all.empty() ? of_all : of_all.subspan(begin, count); };
-    return {part(texts), part(text_pairs), part(words), part(others)};
-  }
-};
 
 /// Lines of an open file, as they come: whoever writes one line into a pipe and
 /// waits for an answer gets it.
@@ -55,7 +43,7 @@ void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of);
 void warn_of_invalid_utf8(const text::LabeledRows& rows);
 
 /// Gives `lines` to `use`, with their words where these are wanted.
-void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const TextSpans&)>& use);
+void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const text::TextSpans&)>& use);
 
 /// Gives the rows of files, or the texts of stdin (one a line), to `use`, in chunks, so that
 /// what is made of them need not be held for all. Texts of stdin are given as soon as no
@@ -66,6 +54,6 @@ void use_lines(std::span<const std::string> lines, bool words, const std::functi
 void for_each_chunk(const std::vector<std::filesystem::path>& files,
                     const text::LoadRowsOptions& options,
                     bool warns,
-                    const std::function<void(const TextSpans&)>& use);
+                    const std::function<void(const text::TextSpans&)>& use);
 
 }  // namespace mezzo::app

@@ -54,7 +54,7 @@ int run_tokenize(const TokenizeFlags& flags) {
   const auto tokenizer =
       flags.model.empty() ? text::Tokenizer::from_vocab(flags.vocab) : text::Tokenizer::from_pretrained(flags.model);
   const auto options = text::LoadRowsOptions().columns(flags.columns);
-  for_each_chunk(flags.data, options, /*warns=*/true, [&](const TextSpans& rows) {
+  for_each_chunk(flags.data, options, /*warns=*/true, [&](const text::TextSpans& rows) {
     fmt::memory_buffer lines;
     const bool are_pairs = !rows.text_pairs.empty();
     for (size_t i = 0; i < rows.texts.size(); ++i) {
@@ -84,6 +84,10 @@ Run add_tokenize(CLI::App& app) {
                  "stdin without it");
   add_columns(app, flags->columns, /*has_labels=*/false);
   app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")->capture_default_str();
+  app.footer(
+      "Examples:\n"
+      "  mezzo tokenize --model out --data texts.csv\n"
+      "  mezzo tokenize --model out <texts.txt");
   return [flags] { return run_tokenize(*flags); };
 }
 

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <type_traits>
 
+#include "command_line.h"
 #include "commands.h"
 #include "mezzo/text/run/restarting.h"
 #include "mezzo/text/setup/settings.h"
@@ -87,6 +88,7 @@ class AddSetting {
   void add(const Setting& setting, T& field) const {
     CLI::Option* option =
         app_.add_option(flag(setting), field, std::string(setting.help()))->group(std::string(setting.group()));
+    set_choices(option, setting.choices());
     if constexpr (requires { field.empty(); }) {
       if (field.empty()) {
         return;
@@ -135,6 +137,11 @@ Run add_train(CLI::App& app) {
   app.add_option("--config", flags->config_file, "TOML file with any of these settings; flags win")->group("Run");
   app.add_flag("--restarted", flags->restarted)->group("");  // of mezzo launch
   app.footer(
+      "Examples:\n"
+      "  mezzo train --model DIR --train train.jsonl --output out\n"
+      "  mezzo train --model DIR --train train.csv --dev dev.csv --epochs 3 --precision bf16 --output out\n"
+      "  mezzo train --config run.toml --learning-rate 2e-5\n"
+      "  mezzo train --model DIR --train train.jsonl --output out --resume auto --save-every 100\n\n"
       "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could\n"
       "not be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was "
       "taken.");

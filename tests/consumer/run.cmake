@@ -11,6 +11,7 @@ foreach(command IN ITEMS
     "${WORK_DIR}/examples/example_distributed_data_parallel"
     "${WORK_DIR}/build/consumer"
     "${WORK_DIR}/build/text_consumer;${VOCAB}"
+    "bash;${SOURCE_DIR}/with_pkg_config.sh;${prefix};${SOURCE_DIR};${WORK_DIR};${VOCAB}"
     "${prefix}/bin/mezzo;--version")
   execute_process(COMMAND ${command} COMMAND_ERROR_IS_FATAL ANY)
 endforeach()

@@ -7,8 +7,51 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 
 namespace mezzo::text {
+namespace {
+
+/// Puts the rows of `more` behind those of `rows`. Where one has none at all, `row_of` makes what that means for a
+/// text.
+template <class RowOf>
+void append_rows(std::vector<std::vector<int32_t>>& rows,
+                 const std::vector<std::vector<int32_t>>& ids,
+                 std::vector<std::vector<int32_t>>& more,
+                 const std::vector<std::vector<int32_t>>& more_ids,
+                 const RowOf& row_of) {
+  if (rows.empty() && more.empty()) return;
+  if (rows.empty()) std::ranges::transform(ids, std::back_inserter(rows), row_of);
+  if (more.empty()) {
+    std::ranges::transform(more_ids, std::back_inserter(rows), row_of);
+  } else {
+    std::ranges::move(more, std::back_inserter(rows));
+  }
+}
+
+}  // namespace
+
+TokenizedTexts subspan(const TokenizedTexts& texts, int64_t begin, int64_t count) {
+  const auto part = [&](const std::vector<std::vector<int32_t>>& rows) {
+    return rows.empty() ? rows : std::vector<std::vector<int32_t>>(rows.begin() + begin, rows.begin() + begin + count);
+  };
+  return {.ids = part(texts.ids),
+          .window_lengths = part(texts.window_lengths),
+          .token_types = part(texts.token_types),
+          .word_ids = part(texts.word_ids)};
+}
+
+void append(TokenizedTexts& texts, TokenizedTexts&& more) {
+  const auto zeros = [](const auto& ids) { return std::vector<int32_t>(ids.size()); };
+  const auto one_window = [](const auto& ids) { return std::vector<int32_t>{static_cast<int32_t>(ids.size())}; };
+  append_rows(texts.token_types, texts.ids, more.token_types, more.ids, zeros);
+  append_rows(texts.window_lengths, texts.ids, more.window_lengths, more.ids, one_window);
+  std::ranges::move(more.word_ids, std::back_inserter(texts.word_ids));
+  std::ranges::move(more.ids, std::back_inserter(texts.ids));
+  texts.truncated += more.truncated;
+  texts.lost_tokens += more.lost_tokens;
+  more = {};
+}
 
 TokenizedTexts tokenize(const Tokenizer& tokenizer,
                         std::span<const std::string> texts,

@@ -287,9 +287,12 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   write_report(/*notice=*/"", evaluation, evaluated);
   write_run_json("finished", record.steps);
   summary_ = evaluation && !evaluation->report.empty() ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
-  summary_ += fmt::format("{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n",
-                          duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,
-                          static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string());
+  summary_ += fmt::format(
+      "{}, {:.1f} samples/s, {:.0f} tokens/s, {:.2f} GB at most\nmodel and report.html in {}\n"
+      "next: mezzo predict --model {} --text '…', or mezzo serve --model {}\n",
+      duration_in_words(60 * record.minutes), record.samples_per_second, record.tokens_per_second,
+      static_cast<double>(record.peak_memory_bytes) / 1e9, config_.output.string(), config_.output.string(),
+      config_.output.string());
 }
 
 void RunOutput::print_summary() const {

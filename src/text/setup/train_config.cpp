@@ -145,15 +145,18 @@ void check_output_apart(const TrainConfig& config) {
 
 }  // namespace
 
-Setting::Check one_of(std::string_view flag, std::vector<std::string> known) {
-  return [flag, known = std::move(known)](const std::string& value) { check_known(flag, value, known); };
+Setting& Setting::one_of(std::vector<std::string> names) {
+  const std::string flag = "--" + std::string(name_);
+  return choices(names).check([flag, names](const std::string& value) { check_known(flag, value, names); });
+}
+
+std::vector<std::string> task_names() {
+  const auto known = problem_type_names();
+  return {known.begin(), known.end()};
 }
 
 void check_task(const std::string& problem_type) {
-  if (!problem_type.empty()) {
-    const auto known = problem_type_names();
-    check_known("--task", problem_type, {known.begin(), known.end()});
-  }
+  if (!problem_type.empty()) check_known("--task", problem_type, task_names());
 }
 
 void check_class_weights(const std::string& text) {

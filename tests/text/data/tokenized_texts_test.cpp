@@ -98,6 +98,42 @@ TEST(TokenizedTextsTest, EncodesWindowsAndKeepsTheirLengthsWhereThereAreAny) {
   EXPECT_EQ(whole.longest(1), 5);
 }
 
+TEST(TokenizedTextsTest, PutsTextsBehindOthersWhateverEitherLacks) {
+  const auto with_types = [] { return tokenize(ByteTokenizer(), Texts{"a", "b"}, Texts{"c", ""}, /*max_length=*/0); };
+  const auto in_windows = [] {
+    return tokenize_windows(ByteTokenizer(), Texts{"abc"}, /*max_length=*/2, /*stride=*/0);
+  };
+  const auto plain = [] { return tokenize(ByteTokenizer(), Texts{"de"}, {}, /*max_length=*/0); };
+  TokenizedTexts texts;
+  append(texts, plain());
+  EXPECT_THAT(texts.token_types, IsEmpty());
+  EXPECT_THAT(texts.window_lengths, IsEmpty());
+  append(texts, with_types());
+  append(texts, plain());
+  EXPECT_THAT(texts.ids,
+              ElementsAre(ElementsAre('d', 'e'), ElementsAre('a', 'c'), ElementsAre('b'), ElementsAre('d', 'e')));
+  EXPECT_THAT(texts.token_types, ElementsAre(ElementsAre(0, 0), ElementsAre(0, 1), ElementsAre(0), ElementsAre(0, 0)));
+  TokenizedTexts windows = plain();
+  append(windows, in_windows());
+  append(windows, plain());
+  EXPECT_THAT(windows.window_lengths, ElementsAre(ElementsAre(2), ElementsAre(2, 1), ElementsAre(2)));
+
+  const auto some = subspan(texts, 1, 2);
+  EXPECT_THAT(some.ids, ElementsAre(ElementsAre('a', 'c'), ElementsAre('b')));
+  EXPECT_THAT(some.token_types, ElementsAre(ElementsAre(0, 1), ElementsAre(0)));
+  EXPECT_THAT(some.window_lengths, IsEmpty());
+  EXPECT_THAT(subspan(windows, 1, 1).window_lengths, ElementsAre(ElementsAre(2, 1)));
+}
+
+TEST(TokenizedTextsTest, KeepsTheWordsOfTokensWhereTextsArePutTogether) {
+  const std::vector<Texts> words = {{"ab", "c"}}, others = {{"d"}};
+  auto texts = tokenize(ByteTokenizer(), words, /*max_length=*/2);
+  append(texts, tokenize(ByteTokenizer(), others, /*max_length=*/2));
+  EXPECT_THAT(texts.word_ids, ElementsAre(ElementsAre(0, 0), ElementsAre(0)));
+  EXPECT_EQ(texts.truncated, 1);
+  EXPECT_THAT(subspan(texts, 1, 1).word_ids, ElementsAre(ElementsAre(0)));
+}
+
 TEST(TokenizedTextsTest, GivesTargetsOfWordsToTheirFirstTokens) {
   const std::vector<Texts> words = {{"ab", "", "c"}, {"d"}, {}, {"e", "fgh", "i"}};
   auto tokenized = tokenize(ByteTokenizer(), words, /*max_length=*/3);

@@ -37,6 +37,12 @@ struct TokenizedTexts {
   int64_t count_targets(std::span<const int64_t> indices) const;
 };
 
+/// Some of `texts`, without targets.
+TokenizedTexts subspan(const TokenizedTexts& texts, int64_t begin, int64_t count);
+
+/// Puts texts behind others that the same tokenizer made; they are left empty. No targets.
+void append(TokenizedTexts& texts, TokenizedTexts&& more);
+
 /// Encodes texts, or pairs of texts, in parallel. No targets.
 /// @param text_pairs  as many as `texts`; none where these stand alone
 /// @param max_length  as of Tokenizer::encode

@@ -21,6 +21,9 @@ struct InferenceShare {
   int of = 1;
 };
 
+/// Tokens of a batch beyond which a larger one is no faster.
+int64_t tokens_of_batch(Precision precision);
+
 /// The outputs for each text, in the order of `texts`, whatever the batches were. Runs `model` in
 /// eval mode without gradients, and puts its mode back.
 /// @param texts  must not be empty; targets are not used

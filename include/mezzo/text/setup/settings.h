@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mezzo/optim/lr_schedule.h"
 #include "mezzo/text/models/precision.h"
 #include "mezzo/text/setup/train_config.h"
 
@@ -34,6 +35,8 @@ class Setting {
   TORCH_ARG(bool, below_most) = false;
   /// Refuses a name that is none of those it may be.
   TORCH_ARG(Check, check);
+  /// Those names, where they can be counted.
+  TORCH_ARG(std::vector<std::string>, choices) = {};
   /// What to call a field without a value in records …
   TORCH_ARG(std::string_view, none);
   /// … and whether the command line takes that, too.
@@ -43,6 +46,8 @@ class Setting {
   TORCH_ARG(bool, is_recorded) = true;
 
  public:
+  /// Only these, of which the check tells.
+  Setting& one_of(std::vector<std::string> names);
   Setting& between(double low, double high) { return least(low).most(high); }
   Setting& changes_no_numbers() { return effect(Effect::kNone); }
 
@@ -54,10 +59,8 @@ class Setting {
   std::string_view group_, name_, help_;
 };
 
-/// Refuses any but `known`; for Setting::check.
-Setting::Check one_of(std::string_view flag, std::vector<std::string> known);
-
-/// As one_of; they guess what was meant.
+/// For Setting::check; they guess what was meant.
+std::vector<std::string> task_names();
 void check_task(const std::string& problem_type);  ///< or nothing
 void check_batching(const std::string& name);
 void check_class_weights(const std::string& text);  ///< or nothing
@@ -84,6 +87,7 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "task",
                 "single_label_classification, multi_label_classification, regression or token_classification; without "
                 "it, that of a trained head, or else single labels")
+            .choices(task_names())
             .check(check_task),
         config.task);
   visit(Setting(kData, "train",
@@ -133,7 +137,7 @@ void visit_settings(Config& config, Visit&& visit) {
           kRecipe, "window",
           "none: longer texts lose their end; mean or max: they are read in windows of --max-length, whose outputs are "
           "pooled so")
-          .check(one_of("--window", {"none", "mean", "max"})),
+          .one_of({"none", "mean", "max"}),
       config.window);
   visit(Setting(kRecipe, "stride", "tokens that a window has of the one before").between(0, kMillion), config.stride);
   visit(Setting(kRecipe, "epochs", "passes over the training texts")
@@ -144,7 +148,10 @@ void visit_settings(Config& config, Visit&& visit) {
             .between(1, kMostSteps)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.max_steps);
-  visit(Setting(kRecipe, "batching", "packed, grouped, dynamic or padded").check(check_batching), config.batching);
+  visit(Setting(kRecipe, "batching", "packed, grouped, dynamic or padded")
+            .choices({"packed", "grouped", "dynamic", "padded"})
+            .check(check_batching),
+        config.batching);
   visit(Setting(kRecipe, "dropout", "replaces the model's dropout probabilities")
             .between(0, 1)
             .below_most(true)
@@ -177,14 +184,14 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "gradient-checkpointing", "compute layers again in backward: the same numbers in less memory")
             .changes_no_numbers(),
         config.gradient_checkpointing);
-  visit(Setting(kRecipe, "optimizer", "adamw, adam, sgd or lamb")
-            .check(one_of("--optimizer", {"adamw", "adam", "sgd", "lamb"})),
+  visit(Setting(kRecipe, "optimizer", "adamw, adam, sgd or lamb").one_of({"adamw", "adam", "sgd", "lamb"}),
         config.optimizer);
   visit(Setting(kRecipe, "learning-rate", "peak learning rate").between(0, kHuge), config.learning_rate);
   visit(Setting(kRecipe, "weight-decay", "of all but biases and layer norms").between(0, kHuge), config.weight_decay);
   visit(Setting(kRecipe, "max-grad-norm", "clip gradients to this total norm; 0: off").between(0, kHuge),
         config.max_grad_norm);
   visit(Setting(kRecipe, "schedule", "a schedule of transformers: constant, linear, cosine, polynomial, …")
+            .choices(lr_schedule_names())
             .check(check_schedule_name),
         config.schedule);
   visit(Setting(kRecipe, "warmup-ratio", "share of the steps with a rising learning rate").between(0, 1),
@@ -217,11 +224,14 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "seed", "of shuffling, dropout and fresh weights"), config.seed);
 
   constexpr std::string_view kPrecision = "Precision";
-  visit(Setting(kPrecision, "precision", "fp32, bf16, fp16 or auto").check([](const std::string& name) {
-    check_precision(name);
-  }),
+  visit(Setting(kPrecision, "precision", "fp32, bf16, fp16 or auto")
+            .choices({"fp32", "bf16", "fp16", "auto"})
+            .check([](const std::string& name) { check_precision(name); }),
         config.precision);
-  visit(Setting(kPrecision, "device", "cpu, cuda, cuda:N or auto").check(check_device).changes_no_numbers(),
+  visit(Setting(kPrecision, "device", "cpu, cuda, cuda:N or auto")
+            .choices({"cpu", "cuda", "auto"})
+            .check(check_device)
+            .changes_no_numbers(),
         config.device);
   visit(Setting(kPrecision, "eager", "on GPUs: launch every kernel by itself, and record no step into a CUDA graph")
             .changes_no_numbers(),
@@ -243,16 +253,16 @@ void visit_settings(Config& config, Visit&& visit) {
         config.backoff_factor);
 
   constexpr std::string_view kRanks = "Several ranks";
-  visit(Setting(kRanks, "balance", "what all ranks get as much of in a batch: rows or tokens")
-            .check(one_of("--balance", {"rows", "tokens"})),
-        config.balance);
-  visit(Setting(kRanks, "gradient-compression", "of gradients sent: none, fp16 or bf16")
-            .check(one_of("--gradient-compression", {"none", "fp16", "bf16"})),
-        config.gradient_compression);
+  visit(
+      Setting(kRanks, "balance", "what all ranks get as much of in a batch: rows or tokens").one_of({"rows", "tokens"}),
+      config.balance);
+  visit(
+      Setting(kRanks, "gradient-compression", "of gradients sent: none, fp16 or bf16").one_of({"none", "fp16", "bf16"}),
+      config.gradient_compression);
   visit(
       Setting(kRanks, "all-reduce",
               "of gradients: auto, through shared memory where all ranks are on one host; or backend, by Gloo or NCCL")
-          .check(one_of("--all-reduce", {"auto", "backend"})),
+          .one_of({"auto", "backend"}),
       config.all_reduce);
   visit(
       Setting(kRanks, "zero-stage", "1: each rank keeps a share of the optimizer's state; 0: all of it").between(0, 1),

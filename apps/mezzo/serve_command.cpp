@@ -1,0 +1,151 @@
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "commands.h"
+#include "mezzo/amp/cpu_half_compute.h"
+#include "mezzo/distributed/group/rank_environment.h"
+#include "mezzo/text/serve/server.h"
+#include "model_session.h"
+#include "stop_signal.h"
+
+namespace mezzo::app {
+namespace {
+
+struct ServeFlags {
+  std::vector<std::string> models;
+  ModelFlags model;  // what they have in common
+  std::filesystem::path token_file;
+  text::ServerOptions options;
+  int64_t port = 8080, timeout = 30;
+};
+
+void say(const std::string& line) { std::fputs((line + "\n").c_str(), stderr); }
+
+/// DIR, or NAME=DIR; without a name it is the folder's.
+text::ServedModel parse_model(const std::string& given) {
+  std::error_code none;
+  const auto equals = given.find('=');
+  if (equals == std::string::npos || std::filesystem::is_directory(given, none)) {
+    const auto folder = std::filesystem::absolute(given).lexically_normal();
+    return {(folder.has_filename() ? folder : folder.parent_path()).filename().string(), given};
+  }
+  return {given.substr(0, equals), given.substr(equals + 1)};
+}
+
+std::vector<text::ServedModel> parse_models(const std::vector<std::string>& given) {
+  std::vector<text::ServedModel> models;
+  for (const std::string& one : given) {
+    auto model = parse_model(one);
+    if (model.name.empty() || model.folder.empty()) {
+      throw UsageError(fmt::format("--model {}: expected DIR or NAME=DIR", one));
+    }
+    const auto has_its_name = [&](const text::ServedModel& other) { return other.name == model.name; };
+    if (const auto other = std::ranges::find_if(models, has_its_name); other != models.end()) {
+      throw UsageError(fmt::format("--model {} and {} are both called {}; name them: --model NAME=DIR",
+                                   other->folder.string(), model.folder.string(), model.name));
+    }
+    models.push_back(std::move(model));
+  }
+  return models;
+}
+
+std::string read_token(const std::filesystem::path& path) {
+  constexpr std::streamsize kMostBytes = 4096;
+  std::string token(kMostBytes, '\0');
+  std::ifstream file(path, std::ios::binary);
+  TORCH_CHECK_VALUE(std::filesystem::is_regular_file(path) && file, path.string(),
+                    ": cannot be read; --token-file names a file with the token");
+  file.read(token.data(), kMostBytes);
+  token.resize(static_cast<size_t>(file.gcount()));
+  token.erase(token.find_last_not_of(" \t\r\n") + 1);
+  const bool is_plain = std::ranges::all_of(token, [](unsigned char c) { return c > 0x20 && c < 0x7F; });
+  TORCH_CHECK_VALUE(!token.empty() && is_plain && token.size() < kMostBytes, path.string(),
+                    ": expected one line of letters, digits and signs without spaces, the token");
+  return token;
+}
+
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+int run_serve(ServeFlags flags) {
+  if (distributed::RankEnvironment::detect()) {
+    throw UsageError("it is for one process; start it without mezzo launch");
+  }
+  const auto models = parse_models(flags.models);
+  auto& options = flags.options;
+  if (!flags.token_file.empty()) options.token = read_token(flags.token_file);
+  options.port = static_cast<uint16_t>(flags.port);
+  options.timeout = std::chrono::seconds(flags.timeout);
+  options.classifier = flags.model.options();
+  options.log = [](const std::string& line) { say("mezzo serve: " + line); };
+  catch_stop_signals();
+  const CpuHalfCompute fast_half_compute;
+  text::Server server(models, options);
+  std::vector<std::string> names;
+  for (const auto& model : models) names.push_back(model.name);
+  const bool is_ipv6 = options.host.find(':') != std::string::npos;
+  say(fmt::format("{} on {}, {} threads: http://{}:{}", fmt::join(names, ", "), options.classifier.device.str(),
+                  at::get_num_threads(), is_ipv6 ? "[" + options.host + "]" : options.host, server.port()));
+  if (options.token.empty() && !is_loopback(options.host)) {
+    say("warning: whoever reaches this address may use the models; --token-file asks for a token");
+  }
+  while (stop_signal() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  say("stopping: requests that are here are answered; the same signal once more ends it at once");
+  server.stop();
+  return 0;
+}
+
+}  // namespace
+
+Run add_serve(CLI::App& app) {
+  auto flags = std::make_shared<ServeFlags>();
+  auto& options = flags->options;
+  app.add_option("--model", flags->models,
+                 "folder of a trained classifier, or several; NAME=DIR names one for requests")
+      ->required()
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
+  app.add_option("--host", options.host, "address to listen on; 0.0.0.0: all of this machine")->capture_default_str();
+  app.add_option("--port", flags->port, "to listen on; 0: one that is free")->capture_default_str();
+  app.add_option("--token-file", flags->token_file, "file with a token that requests must bear");
+  app.add_option("--max-body-bytes", options.max_body_bytes, "of a request")->capture_default_str();
+  app.add_option("--max-texts", options.max_texts, "of a request")->capture_default_str();
+  app.add_option("--max-queue", options.max_queue, "texts that may wait; with more, requests are refused")
+      ->capture_default_str();
+  app.add_option("--timeout", flags->timeout, "seconds after which a request is given up")->capture_default_str();
+  app.footer(
+      "Examples:\n"
+      "  mezzo serve --model out\n"
+      "  mezzo serve --model topics=out/a traits=out/b --host 0.0.0.0 --port 9000 --token-file token\n"
+      "  curl -s localhost:8080/predict -H 'Content-Type: application/json' -d '{\"text\": \"it rains\"}'");
+  return [flags] {
+    flags->model.check();
+    as_usage([&] {
+      const auto check = [](const char* flag, int64_t value, int64_t least, int64_t most) {
+        TORCH_CHECK_VALUE(value >= least && value <= most, flag, " is ", value, ", expected ", least, " to ", most);
+      };
+      check("--port", flags->port, 0, 65535);
+      check("--max-body-bytes", flags->options.max_body_bytes, 1024, int64_t{1} << 30);
+      check("--max-texts", flags->options.max_texts, 1, 1'000'000);
+      check("--max-queue", flags->options.max_queue, 1, 1'000'000);
+      check("--timeout", flags->timeout, 1, 86'400);
+    });
+    return run_serve(*flags);
+  };
+}
+
+}  // namespace mezzo::app

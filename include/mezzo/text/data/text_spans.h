@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mezzo::text {
+
+/// Rows of texts, or of pairs of texts, which live elsewhere.
+struct TextSpans {
+  std::span<const std::string> texts;
+  std::span<const std::string> text_pairs = {};          ///< as many, or none where texts stand alone
+  std::span<const std::vector<std::string>> words = {};  ///< of each text; none where they are not wanted
+  std::span<const std::string> others = {};  ///< other columns, as of LabeledRows; none where there are none
+
+  TextSpans subspan(size_t begin, size_t count) const {
+    const auto part = [&](const auto& of_all) { return of_all.empty() ? of_all : of_all.subspan(begin, count); };
+    return {part(texts), part(text_pairs), part(words), part(others)};
+  }
+};
+
+}  // namespace mezzo::text

@@ -1,0 +1,96 @@
+#include "mezzo/text/inference/classifier.h"
+
+#include <ATen/ops/isfinite.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "mezzo/text/models/pretrained.h"
+
+namespace mezzo::text {
+namespace {
+
+std::unique_ptr<ModelConfig> read_config(const std::filesystem::path& folder) {
+  auto config = ModelConfig::from_file(folder / "config.json");
+  config->check_labels(folder / "config.json");
+  return config;
+}
+
+std::shared_ptr<ModelForTask> load_model(const std::filesystem::path& folder,
+                                         const ModelConfig& config,
+                                         const Task& task,
+                                         bool is_mapped,
+                                         std::vector<std::string>& unused) {
+  auto model = make_model(config, task.head());
+  auto loaded = is_mapped ? map_pretrained(*model, folder) : load_pretrained(*model, folder, /*seed=*/0);
+  if (!loaded.initialised.empty()) {
+    const std::string& name = config.first_architecture;
+    TORCH_CHECK_VALUE(
+        name.empty() || name.ends_with("ForSequenceClassification") || name.ends_with("ForTokenClassification"),
+        (folder / "config.json").string(), ": it is a ", name,
+        ", so no trained classifier of texts or words; mezzo train makes one of it");
+    TORCH_CHECK_VALUE(false, (folder / "model.safetensors").string(), ": has no ", loaded.initialised.front(),
+                      ", so it is no trained classifier; mezzo train makes one of it");
+  }
+  unused = std::move(loaded.unused);
+  return model;
+}
+
+/// As many tokens as the model was trained with, or else has positions for.
+int64_t default_max_length(const Tokenizer& tokenizer, const ModelConfig& config) {
+  const int64_t trained_with = tokenizer.model_max_length();
+  return trained_with > 0 ? std::min(trained_with, config.max_tokens()) : config.max_tokens();
+}
+
+}  // namespace
+
+Classifier::Classifier(const std::filesystem::path& folder, const ClassifierOptions& options)
+    : is_int8_(options.precision == "int8"),
+      precision_(parse_precision(is_int8_ ? "auto" : options.precision, options.device)),
+      tokenizer_(Tokenizer::from_pretrained(folder)),
+      config_(read_config(folder)),
+      task_(make_task(*config_)),
+      model_(load_model(folder, *config_, *task_, options.is_mapped, unused_)),
+      max_length_(options.max_length.value_or(default_max_length(*tokenizer_, *config_))) {
+  TORCH_CHECK_VALUE(max_length_ <= config_->max_tokens(), "--max-length is ", max_length_,
+                    ", the model has positions for ", config_->max_tokens());
+  TORCH_CHECK_VALUE(tokenizer_->vocab_size() <= config_->vocab_size, folder.string(), ": the vocabulary has ",
+                    tokenizer_->vocab_size(), " tokens, config.json allows ", config_->vocab_size, "; the last is ",
+                    tokenizer_->token(static_cast<int32_t>(tokenizer_->vocab_size() - 1)), ". Is it another model's?");
+  model_->to(options.device);
+  if (is_int8_) {
+    model_->quantize();
+  }
+}
+
+TokenizedTexts Classifier::tokenize(const TextSpans& rows, int64_t before) const {
+  const bool has_windows = !config_->window_pooling.empty();
+  TORCH_CHECK_VALUE(!has_windows || (rows.text_pairs.empty() && rows.words.empty()),
+                    "by window_pooling of its config.json the model reads single texts in windows, and these are ",
+                    rows.words.empty() ? "pairs" : "words");
+  auto tokenized = has_windows          ? tokenize_windows(*tokenizer_, rows.texts, max_length_, config_->window_stride)
+                   : rows.words.empty() ? text::tokenize(*tokenizer_, rows.texts, rows.text_pairs, max_length_)
+                                        : text::tokenize(*tokenizer_, rows.words, max_length_);
+  check_has_tokens(tokenized, [&](int64_t row) { return fmt::format("text {}", before + row + 1); });
+  return tokenized;
+}
+
+at::Tensor Classifier::outputs(const TokenizedTexts& texts, const InferenceShare& share) {
+  return predict_outputs(*model_, texts, precision_, {}, share);
+}
+
+void Classifier::check_finite(const at::Tensor& outputs, int64_t before) const {
+  const auto is_finite = at::isfinite(outputs).flatten(1).all(1);
+  if (is_finite.all().item<bool>()) {
+    return;
+  }
+  const std::string damaged = first_not_finite(*model_);
+  TORCH_CHECK(damaged.empty(), "the model's ", damaged,
+              " holds inf or NaN; its file is damaged, or its training diverged");
+  TORCH_CHECK(false, "the model gives inf or NaN for text ",
+              before + is_finite.to(at::kInt).argmin().item<int64_t>() + 1, " in ", precision_name(),
+              !is_int8_ && precision_ == Precision::kFloat32 ? "; its training diverged" : "; try --precision fp32");
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mezzo/text/tasks/task.h"
+
+namespace mezzo::text {
+
+/// What a client asks a model.
+struct PredictRequest {
+  std::string model = {};  ///< by its name; empty where the request names none
+  std::vector<std::string> texts = {};
+  std::vector<std::string> text_pairs = {};  ///< as many, or none where texts stand alone
+  bool is_many = false;                      ///< whether an array is the answer
+  PredictionOptions options = {};
+  bool logits = false;
+};
+
+/// Reads the body of a request: an object with `text`, or with `texts`, and what else docs/serving.md says.
+/// @throws c10::ValueError  that says what is wrong with it.
+PredictRequest parse_predict_request(std::string_view body);
+
+}  // namespace mezzo::text

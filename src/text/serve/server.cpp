@@ -1,0 +1,458 @@
+#include "mezzo/text/serve/server.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cctype>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "memory/out_of_memory.h"
+#include "mezzo/text/data/split_words.h"
+#include "mezzo/text/inference/int8_check.h"
+#include "mezzo/text/inference/prediction_json.h"
+#include "text/serve/batch_queue.h"
+#include "text/serve/http_server.h"
+#include "text/serve/predict_request.h"
+#include "text/serve/server_metrics.h"
+#include "text/serve/try_page.h"
+
+namespace mezzo::text {
+namespace {
+
+using AnswerJson = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+/// Tokens of one text in windows: the model reads all of them at once.
+constexpr int64_t kMostTokensOfText = 32768;
+
+const char* const kNoMemory = "there is not enough memory for it now";
+const char* const kFailedInside = "it could not be done; the server's log says why";
+const char* const kFull = "too many texts are waiting; try again later";
+
+/// A request that is answered with an error.
+struct RequestError : std::runtime_error {
+  RequestError(int code, const std::string& why) : std::runtime_error(why), status(code) {}
+  int status;
+};
+
+HttpResponse error_response(int status, const std::string& why) {
+  HttpResponse response{
+      .status = status,
+      .body = AnswerJson{{"error", why}}.dump(-1, ' ', false, AnswerJson::error_handler_t::replace) + "\n"};
+  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (status == 503) response.headers.emplace_back("Retry-After", "1");
+  return response;
+}
+
+HttpResponse json_response(const AnswerJson& json) {
+  return {.body = json.dump(-1, ' ', false, AnswerJson::error_handler_t::replace) + "\n"};
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+/// In a time that does not tell where they differ.
+bool are_equal(std::string_view given, std::string_view token) {
+  unsigned different = given.size() != token.size();
+  for (size_t i = 0; i < given.size(); ++i) {
+    different |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(token[i % token.size()]);
+  }
+  return different == 0;
+}
+
+/// Only allows what may be asked at all: 401, 403, 404 or 405, or nothing.
+std::optional<HttpResponse> check_request(const HttpRequest& request, const std::string& token) {
+  constexpr std::array<std::string_view, 2> kPosts = {"/predict", "/reload"}, kOthers = {"/models", "/metrics"};
+  constexpr std::array<std::string_view, 3> kOpen = {"/", "/page.js", "/healthz"};
+  const auto is_among = [&](const auto& paths) { return std::ranges::find(paths, request.path) != paths.end(); };
+  const bool is_post = is_among(kPosts), is_open = is_among(kOpen);
+  if (!is_post && !is_open && !is_among(kOthers)) {
+    return error_response(404, "there is nothing here; POST texts to /predict");
+  }
+  if (request.method != (is_post ? "POST" : "GET") && (is_post || request.method != "HEAD")) {
+    auto response = error_response(405, is_post ? "this takes POST alone" : "this takes GET alone");
+    response.headers.emplace_back("Allow", is_post ? "POST" : "GET, HEAD");
+    return response;
+  }
+  if (!is_open && !token.empty()) {
+    constexpr std::string_view kScheme = "bearer ";
+    const bool has_scheme = lower(request.authorization.substr(0, kScheme.size())) == kScheme;
+    if (!has_scheme || !are_equal(std::string_view(request.authorization).substr(kScheme.size()), token)) {
+      return error_response(401, "send the server's token in the header Authorization: Bearer TOKEN");
+    }
+  }
+  const auto& site = request.fetch_site;
+  if (is_post && !site.empty() && site != "same-origin" && site != "none") {
+    return error_response(403, "pages of other sites may not ask this server");
+  }
+  return std::nullopt;
+}
+
+/// What went wrong when a batch ran: none of it is the client's fault.
+[[noreturn]] void throw_as_failure(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::ValueError& wrong) {
+    throw std::runtime_error(wrong.what_without_backtrace());
+  }
+}
+
+class RunningModel : public BatchRunner {
+ public:
+  RunningModel(const std::filesystem::path& folder, const ClassifierOptions& options) : classifier_(folder, options) {
+    if (options.precision == "int8") require_int8_check(folder);
+    // What is damaged shows now, and what is made at the first use is there for the first request.
+    const std::string text = "a";
+    const std::vector<std::string> words = {text};
+    TextSpans rows{{&text, 1}};
+    if (classifier_.reads_words()) rows.words = {&words, 1};
+    classifier_.check_finite(classifier_.outputs(classifier_.tokenize(rows)));
+  }
+
+  at::Tensor run(const TokenizedTexts& texts) override { return classifier_.outputs(texts); }
+  int64_t tokens_of_batch() const override { return text::tokens_of_batch(classifier_.precision()); }
+  const Classifier& classifier() const { return classifier_; }
+
+ private:
+  Classifier classifier_;
+};
+
+/// A request for predictions, until it is answered.
+struct Asked {
+  PredictRequest request;
+  std::vector<std::vector<std::string>> words = {};  // of the texts, where the model reads words
+  std::shared_ptr<RunningModel> model = {};
+  std::string model_name = {};
+
+  TextSpans rows() const { return {.texts = request.texts, .text_pairs = request.text_pairs, .words = words}; }
+};
+
+/// On this thread alone, however many texts there are: the others are the model's.
+TokenizedTexts tokenize_here(const Classifier& classifier, const TextSpans& rows) {
+  constexpr size_t kTexts = 64;  // that LibTorch's threads do not share
+  TokenizedTexts tokenized;
+  for (size_t begin = 0; begin < rows.texts.size(); begin += kTexts) {
+    const size_t count = std::min(kTexts, rows.texts.size() - begin);
+    append(tokenized, classifier.tokenize(rows.subspan(begin, count), static_cast<int64_t>(begin)));
+  }
+  return tokenized;
+}
+
+void check_lengths(const TokenizedTexts& texts) {
+  for (size_t i = 0; i < texts.ids.size(); ++i) {
+    if (const int64_t tokens = std::ssize(texts.ids[i]); tokens > kMostTokensOfText) {
+      throw RequestError(
+          413, fmt::format("text {} has {} tokens in all its windows, and {} are read at most; send it in parts", i + 1,
+                           tokens, kMostTokensOfText));
+    }
+  }
+}
+
+}  // namespace
+
+struct Server::State {
+  struct Model {
+    ServedModel about;
+    std::shared_ptr<RunningModel> running;  // guarded by mutex
+  };
+
+  ServerOptions options;
+  std::vector<Model> models = {};
+  ServerMetrics metrics = {};
+  mutable std::mutex mutex = {};
+  std::atomic<bool> is_reloading = false, is_stopping = false;
+  std::thread reloading = {};
+  std::once_flag stop_once = {};
+  std::optional<BatchQueue> queue = {};
+  std::optional<HttpServer> http = {};  // the last member: its threads use the others
+
+  void log(const std::string& line) const {
+    if (options.log) options.log(line);
+  }
+
+  std::shared_ptr<RunningModel> running(const Model& model) const {
+    const std::lock_guard lock(mutex);
+    return model.running;
+  }
+
+  const Model& find(const std::string& name) const;
+  void handle(const HttpRequest& request, const HttpServer::Respond& respond);
+  void route(const HttpRequest& request, const HttpServer::Respond& respond);
+  void predict(const HttpRequest& request, const HttpServer::Respond& respond);
+  HttpResponse describe(const Asked& asked, const BatchQueue::Result& result);
+  HttpResponse describe_models() const;
+  void reload(const HttpServer::Respond& respond);
+  HttpResponse reload_all();
+  HttpResponse describe_failure(std::exception_ptr error, std::string_view path) const;
+};
+
+/// The answer to a request that failed. What is not the client's fault is logged; paths of this machine stay here.
+HttpResponse Server::State::describe_failure(std::exception_ptr error, std::string_view path) const {
+  const auto failed = [&](int status, const std::string& said, const std::string& why) {
+    log(fmt::format("{}: {}", path, why));
+    return error_response(status, said);
+  };
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const RequestError& wrong) {
+    return error_response(wrong.status, wrong.what());
+  } catch (const DeadlineError&) {
+    return error_response(
+        504, fmt::format("not done within {} seconds; send fewer texts, or try again later", options.timeout.count()));
+  } catch (const c10::ValueError& wrong) {
+    return error_response(400, wrong.what_without_backtrace());
+  } catch (const c10::Error& wrong) {
+    const std::string why = wrong.what_without_backtrace();
+    return is_out_of_memory(wrong) ? failed(503, kNoMemory, why) : failed(500, kFailedInside, why);
+  } catch (const std::bad_alloc&) {
+    return failed(503, kNoMemory, "no memory left");
+  } catch (const std::exception& wrong) {
+    return failed(500, kFailedInside, wrong.what());
+  }
+}
+
+const Server::State::Model& Server::State::find(const std::string& name) const {
+  if (name.empty() && models.size() == 1) return models.front();
+  std::vector<std::string> names;
+  for (const auto& model : models) names.push_back(model.about.name);
+  if (name.empty()) {
+    throw RequestError(400, fmt::format("there are several models; name one as \"model\": {}", fmt::join(names, ", ")));
+  }
+  const auto found = std::ranges::find(names, name);
+  if (found == names.end()) {
+    throw RequestError(404, fmt::format("there is no model '{}': {}", name, fmt::join(names, ", ")));
+  }
+  return models[found - names.begin()];
+}
+
+void Server::State::handle(const HttpRequest& request, const HttpServer::Respond& respond) {
+  const auto begin = Clock::now();
+  const std::string path = request.path;
+  const auto counted = [this, begin, path, respond](HttpServer::MakeResponse make) {
+    respond([this, begin, path, make = std::move(make)] {
+      HttpResponse response;
+      try {
+        response = make();
+      } catch (...) {
+        response = describe_failure(std::current_exception(), path);
+      }
+      metrics.count_request(path, response.status, std::chrono::duration<double>(Clock::now() - begin).count());
+      return response;
+    });
+  };
+  try {
+    route(request, counted);
+  } catch (...) {
+    counted([this, path, error = std::current_exception()] { return describe_failure(error, path); });
+  }
+}
+
+/// @param request  one that check_request() allows.
+/// @throws before it has responded, or not at all.
+void Server::State::route(const HttpRequest& request, const HttpServer::Respond& respond) {
+  const std::string& path = request.path;
+  if (path == "/predict") return predict(request, respond);
+  if (path == "/reload") return reload(respond);
+  respond([this, path]() -> HttpResponse {
+    if (path == "/") {
+      return {.body = try_page(!options.token.empty()),
+              .content_type = "text/html; charset=utf-8",
+              .headers = {{"Content-Security-Policy",
+                           "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; "
+                           "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}}};
+    }
+    if (path == "/page.js") return {.body = kTryScript, .content_type = "text/javascript; charset=utf-8"};
+    if (path == "/metrics") {
+      return {.body = metrics.to_text(queue->counts()), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+    }
+    if (path == "/models") return describe_models();
+    return is_stopping ? error_response(503, "the server is stopping") : json_response({{"status", "ok"}});
+  });
+}
+
+void Server::State::predict(const HttpRequest& request, const HttpServer::Respond& respond) {
+  const auto deadline = Clock::now() + options.timeout;
+  if (!lower(request.content_type).starts_with("application/json")) {
+    throw RequestError(415, fmt::format("the Content-Type is {}, expected application/json",
+                                        request.content_type.empty() ? "missing" : request.content_type));
+  }
+  auto asked = std::make_shared<Asked>(Asked{.request = parse_predict_request(request.body)});
+  const Model& model = find(asked->request.model);
+  asked->model = running(model);
+  asked->model_name = model.about.name;
+  const Classifier& classifier = asked->model->classifier();
+  auto& texts = asked->request.texts;
+  if (std::ssize(texts) > options.max_texts) {
+    throw RequestError(413, fmt::format("{} texts, and at most {} are taken at once; send them in several requests",
+                                        texts.size(), options.max_texts));
+  }
+  if (texts.empty()) {
+    respond([] { return json_response(AnswerJson::array()); });
+    return;
+  }
+  if (!queue->has_room(std::ssize(texts))) {
+    throw RequestError(503, kFull);
+  }
+  if (classifier.reads_words()) {
+    TORCH_CHECK_VALUE(asked->request.text_pairs.empty(), "the model labels words, of single texts; leave ",
+                      asked->request.is_many ? "text_pairs" : "text_pair", " out");
+    for (std::string& text : texts) {
+      auto split = split_words(std::move(text));
+      text = std::move(split.text);
+      asked->words.push_back(std::move(split.words));
+    }
+  }
+  auto tokenized = tokenize_here(classifier, asked->rows());
+  check_lengths(tokenized);
+  const bool has_room =
+      queue->submit({.runner = asked->model,
+                     .texts = std::move(tokenized),
+                     .deadline = deadline,
+                     .done = [this, asked, respond](BatchQueue::Result result) {
+                       respond([this, asked, result = std::move(result)] { return describe(*asked, result); });
+                     }});
+  if (!has_room) {
+    throw RequestError(503, kFull);
+  }
+}
+
+HttpResponse Server::State::describe(const Asked& asked, const BatchQueue::Result& result) {
+  const Classifier& classifier = asked.model->classifier();
+  if (result.error) throw_as_failure(result.error);
+  try {
+    classifier.check_finite(result.outputs);
+  } catch (const c10::Error& wrong) {
+    log(fmt::format("{}: {}", asked.model_name, wrong.what_without_backtrace()));
+    throw RequestError(500, wrong.what_without_backtrace());
+  }
+  const auto lines = predictions_as_json(classifier.task(), asked.rows(), result.outputs, result.texts.word_ids,
+                                         asked.request.options, asked.request.logits);
+  metrics.count_texts(asked.model_name, std::ssize(lines), result.texts.count_tokens(), result.texts.truncated);
+  if (!asked.request.is_many) return {.body = lines.front() + "\n"};
+  return {.body = fmt::format("[{}]\n", fmt::join(lines, ",\n"))};
+}
+
+HttpResponse Server::State::describe_models() const {
+  auto list = AnswerJson::array();
+  for (const auto& model : models) {
+    const auto entry = running(model);
+    const Classifier& classifier = entry->classifier();
+    list.push_back({{"name", model.about.name},
+                    {"task", classifier.task().problem_type()},
+                    {"labels", classifier.task().label_names()},
+                    {"precision", classifier.precision_name()},
+                    {"max_length", classifier.max_length()},
+                    {"reads_words", classifier.reads_words()},
+                    {"reads_windows", !classifier.model().config().window_pooling.empty()}});
+  }
+  return json_response({{"models", std::move(list)}});
+}
+
+void Server::State::reload(const HttpServer::Respond& respond) {
+  if (is_reloading.exchange(true)) {
+    throw RequestError(409, "the models are being loaded already");
+  }
+  try {
+    if (reloading.joinable()) reloading.join();  // its work is done
+    reloading = std::thread([this, respond] {
+      HttpServer::MakeResponse make;
+      try {
+        make = [response = reload_all()] { return response; };
+      } catch (...) {
+        make = [error = std::current_exception()]() -> HttpResponse { std::rethrow_exception(error); };
+      }
+      is_reloading = false;
+      respond(std::move(make));
+    });
+  } catch (...) {
+    is_reloading = false;
+    throw;
+  }
+}
+
+HttpResponse Server::State::reload_all() {
+  auto list = AnswerJson::array();
+  bool are_all = true;
+  for (auto& model : models) {
+    const auto& [name, folder] = model.about;
+    try {
+      auto loaded = std::make_shared<RunningModel>(folder, options.classifier);
+      const std::lock_guard lock(mutex);
+      model.running.swap(loaded);
+      list.push_back({{"name", name}, {"reloaded", true}});
+    } catch (const std::exception& error) {
+      const auto* torch = dynamic_cast<const c10::Error*>(&error);
+      log(fmt::format("{}: not loaded anew, the one before is kept: {}", name,
+                      torch == nullptr ? error.what() : torch->what_without_backtrace()));
+      list.push_back({{"name", name}, {"reloaded", false}});
+      are_all = false;
+    }
+  }
+  if (are_all) return json_response({{"models", std::move(list)}});
+  auto response =
+      json_response({{"error", "not all models could be loaded, and those before are kept; the server's log says why"},
+                     {"models", std::move(list)}});
+  response.status = 500;
+  return response;
+}
+
+Server::Server(const std::vector<ServedModel>& models, const ServerOptions& options)
+    : state_(new State{.options = options}) {
+  State& state = *state_;
+  state.options.classifier.is_mapped = false;  // a file may be changed under a server
+  for (const auto& about : models) {
+    state.models.push_back({about, std::make_shared<RunningModel>(about.folder, state.options.classifier)});
+  }
+  state.queue.emplace(options.max_queue);
+  state.http.emplace(
+      HttpServer::Options{.host = options.host,
+                          .port = options.port,
+                          .max_body_bytes = static_cast<size_t>(options.max_body_bytes),
+                          .patience = options.timeout},
+      [&state](const HttpRequest& request) {
+        auto refusal = check_request(request, state.options.token);
+        if (refusal) {
+          state.metrics.count_request(refusal->status == 404 ? "other" : request.path, refusal->status, 0);
+        }
+        return refusal;
+      },
+      [&state](const HttpRequest& request, const HttpServer::Respond& respond) { state.handle(request, respond); },
+      [&state](const std::string& path, int status) {
+        state.metrics.count_request(path, status, 0);
+        switch (status) {
+          case 413:
+            return error_response(status,
+                                  fmt::format("the body has more than {} bytes; send the texts in several requests",
+                                              state.options.max_body_bytes));
+          case 503: return error_response(status, state.is_stopping ? "the server is stopping" : kNoMemory);
+          default: return error_response(status, kFailedInside);
+        }
+      });
+}
+
+Server::~Server() { stop(); }
+
+uint16_t Server::port() const { return state_->http->port(); }
+
+void Server::stop() {
+  constexpr std::chrono::seconds kPatience(5);
+  std::call_once(state_->stop_once, [&] {
+    state_->is_stopping = true;
+    state_->http->stop(kPatience);
+    if (state_->reloading.joinable()) state_->reloading.join();
+  });
+}
+
+}  // namespace mezzo::text
