@@ -278,7 +278,7 @@ void Server::State::route(const HttpRequest& request, const HttpServer::Respond&
       return {.body = metrics.to_text(queue->counts()), .content_type = "text/plain; version=0.0.4; charset=utf-8"};
     }
     if (path == "/models") return describe_models();
-    return is_stopping ? error_response(503, "the server is stopping") : json_response({{"status", "ok"}});
+    return json_response({{"status", "ok"}});
   });
 }
 

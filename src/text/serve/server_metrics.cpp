@@ -1,13 +1,12 @@
 #include "text/serve/server_metrics.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 
 #include "mezzo/version.h"
+#include "text/machine/machine_memory.h"
 
 namespace mezzo::text {
 namespace {
@@ -24,15 +23,6 @@ std::string escaped(const std::string& value) {
     out += c;
   }
   return out;
-}
-
-int64_t resident_bytes() {
-  long pages = 0, resident = 0;
-  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
-    if (std::fscanf(file, "%ld %ld", &pages, &resident) != 2) resident = 0;
-    std::fclose(file);
-  }
-  return resident * ::sysconf(_SC_PAGESIZE);
 }
 
 /// The lines before a metric's values.
@@ -97,7 +87,7 @@ std::string ServerMetrics::to_text(const BatchQueue::Counts& queue) const {
   plain("mezzo_batch_seconds_total", "counter", "Seconds they took.", queue.seconds);
   plain("mezzo_queue_texts", "gauge", "Texts that wait or are being run.", static_cast<double>(queue.waiting_texts));
   plain("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.",
-        static_cast<double>(resident_bytes()));
+        static_cast<double>(resident_memory_bytes()));
   plain("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.",
         std::chrono::duration<double>(begin_.time_since_epoch()).count());
   fmt::format_to(out, "{}mezzo_build_info{{version=\"" MEZZO_VERSION "\"}} 1\n",
