@@ -173,7 +173,8 @@ struct AttentionTile {
   int64_t window;       ///< query i sees keys i - window to i + window
   Span output;          ///< [num_queries, D]
   int64_t output_stride;
-  float* log_sum_exp;          ///< [num_queries], `query_number_step` apart; nullptr if backward will not be called
+  float* log_sum_exp;          ///< [num_queries], `query_number_step` apart, for the backward pass of the same tile
+                               ///< alone; nullptr if it will not be called
   float* weight_sums;          ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
   RelativeTile relative = {};  ///< where every query sees all keys
 };
