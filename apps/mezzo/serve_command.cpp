@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -77,12 +78,20 @@ std::string read_token(const std::filesystem::path& path) {
   return token;
 }
 
+/// oneDNN keeps what it compiled for each shape, up to 1,024 of them: so many that a server, whose batches have any
+/// number of texts, would seem to lose memory for hours. Read when the first is compiled.
+void keep_few_compiled_products() {
+  setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64", /*overwrite=*/0);
+  setenv("LRU_CACHE_CAPACITY", "64", /*overwrite=*/0);  // LibTorch's own, in front of it
+}
+
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 int run_serve(ServeFlags flags) {
   if (distributed::RankEnvironment::detect()) {
     throw UsageError("it is for one process; start it without mezzo launch");
   }
+  keep_few_compiled_products();
   const auto models = parse_models(flags.models);
   auto& options = flags.options;
   if (!flags.token_file.empty()) options.token = read_token(flags.token_file);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "encoder/cpu/simd/kernels.h"
+#include "encoder/packed_weights.h"
 #include "kernels/cpu/simd/instruction_set.h"
 
 namespace mezzo::encoder::cpu {
@@ -141,6 +142,53 @@ TEST_F(PackedProductsTest, MatricesThatShareMemoryButNotShapeAreDifferent) {
   for (const auto& sum : sums) {
     expect_expected(sum.output, expected(sum));
   }
+}
+
+TEST_F(PackedProductsTest, OfPackedWeightsAreThoseOfTheWeights) {
+  if (!can_be_packed({at::empty({64, 8}), {{at::empty({64, 8}), at::empty({8, 8})}}, false})) {
+    GTEST_SKIP() << "LibTorch's products are the faster ones here";
+  }
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t rows : {1, 5, 64, 96, 97, 200}) {
+      const auto weight = at::randn({50, 37}), packed = packed_weight(weight, dtype), a = at::randn({rows, 37}).to(dtype);
+      ASSERT_TRUE(is_packed_weight(packed.t()));
+      EXPECT_TRUE(at::equal(packed, weight.to(dtype)));
+      // A part of it and the weight itself on the right have no panels.
+      const auto few = packed.narrow(0, 0, 20), wide = at::randn({rows, 50}).to(dtype);
+      const std::vector<ProductSum> sums{{at::empty({rows, 50}, dtype), {{a, packed.t()}}, false},
+                                         {at::empty({rows, 20}, dtype), {{a, few.t()}}, false},
+                                         {at::empty({rows, 37}, dtype), {{wide, packed}}, false}};
+      EXPECT_TRUE(can_be_packed(sums[0]));
+      EXPECT_EQ(can_be_packed(sums[1]), rows >= 64);
+      EXPECT_EQ(can_be_packed(sums[2]), rows >= 64);
+      const std::vector<ProductSum> right{{at::empty({rows, 50}, dtype), {{a, packed.clone().t()}}, false},
+                                          {at::empty({rows, 20}, dtype), {{a, few.clone().t()}}, false},
+                                          {at::empty({rows, 37}, dtype), {{wide, packed.clone()}}, false}};
+      at::set_num_threads(1);
+      compute_packed(right);
+      for (const int threads : {1, 2, 3, 4}) {
+        at::set_num_threads(threads);
+        compute_packed(sums);
+        for (size_t i = 0; i < sums.size(); ++i) {
+          EXPECT_TRUE(at::equal(sums[i].output, right[i].output)) << dtype << ", " << rows << " rows, sum " << i;
+        }
+      }
+      expect_expected(sums[0].output, expected(sums[0]));
+    }
+  }
+}
+
+TEST_F(PackedProductsTest, APackedWeightOutlivesTheTensorItIsMadeOf) {
+  const auto weight = at::randn({50, 37}), right = weight.clone();
+  auto packed = packed_weight(weight, at::kFloat);
+  EXPECT_EQ(packed.const_data_ptr(), weight.const_data_ptr());
+  const auto view = packed.t();
+  packed = at::Tensor();
+  const ProductSum sum{at::empty({70, 50}), {{at::randn({70, 37}), view}}, false},
+      other{at::empty({70, 50}), {{sum.terms[0].first, right.t()}}, false};
+  compute_packed({&sum, 1});
+  compute_packed({&other, 1});
+  EXPECT_TRUE(at::equal(sum.output, other.output));
 }
 
 TEST_F(PackedProductsTest, SomeAreLeftToLibTorch) {

@@ -3,9 +3,12 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "encoder/cpu/row_blocks.h"
 #include "encoder/cpu/simd/kernels.h"
+#include "encoder/packed_weights.h"
 #include "kernels/cpu/share_out.h"
 #include "kernels/cpu/tensor_spans.h"
 #include "kernels/dtypes.h"
@@ -13,12 +16,14 @@
 namespace mezzo::encoder::cpu {
 
 using kernels::cpu::read_span;
+using kernels::cpu::share_begin;
 using kernels::cpu::share_out;
 using kernels::cpu::write_span;
 namespace {
 
-constexpr int64_t kFewestRows = 64;    // fewer do not pay for packing what they are multiplied by
-constexpr int64_t kPanelsOfATask = 4;  // packed by one task
+constexpr int64_t kFewestRows = 64;     // fewer do not pay for packing what they are multiplied by
+constexpr int64_t kPanelsOfATask = 4;   // packed by one task
+constexpr int64_t kTasksOfAThread = 4;  // of columns, where rows are few
 
 /// MKL and oneDNN multiply best on the processors of their maker what those have instructions for.
 bool is_fast_in_libtorch([[maybe_unused]] at::ScalarType dtype) {
@@ -34,6 +39,28 @@ bool is_readable(const at::Tensor& matrix) { return matrix.stride(0) == 1 || mat
 
 MatrixView view(const at::Tensor& matrix) { return {read_span(matrix), matrix.stride(0), matrix.stride(1)}; }
 
+/// What lies behind the memory of a packed_weight().
+struct PackedWeight {
+  at::Tensor values;  ///< [out, in], in that memory
+  at::Tensor panels;  ///< of their transpose
+};
+
+void delete_packed_weight(void* weight) { delete static_cast<PackedWeight*>(weight); }
+
+const PackedWeight* packed_weight_behind(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().data_ptr().cast_context<PackedWeight>(&delete_packed_weight) : nullptr;
+}
+
+/// The panels of a matrix that is all of a packed_weight(), transposed; or nullptr.
+const float* kept_panels(const at::Tensor& matrix) {
+  const auto* weight = packed_weight_behind(matrix);
+  const bool is_all = weight != nullptr && matrix.dim() == 2 && matrix.stride(0) == 1 &&
+                      matrix.stride(1) == matrix.size(0) && matrix.numel() == weight->values.numel() &&
+                      matrix.size(0) == weight->values.size(1) &&
+                      matrix.const_data_ptr() == weight->values.const_data_ptr();
+  return is_all ? weight->panels.const_data_ptr<float>() : nullptr;
+}
+
 /// The matrices that stand on the right, each once, in the order in which kernels read them.
 class PackedMatrices {
  public:
@@ -48,11 +75,15 @@ class PackedMatrices {
     if (same != matrices_.end()) {
       return same - matrices_.begin();
     }
+    if (const float* kept = kept_panels(matrix)) {
+      matrices_.push_back({matrix, kept, 0, 0});
+      return matrices_.size() - 1;
+    }
     const int64_t columns = matrix.size(1);
     for (int64_t begin = 0; begin < columns; begin += kPanelsOfATask * width_) {
       tasks_.push_back({matrices_.size(), begin, std::min(columns, begin + kPanelsOfATask * width_)});
     }
-    matrices_.push_back({matrix, size_, kernels_.panel_rows(read_span(matrix).element, matrix.size(0))});
+    matrices_.push_back({matrix, nullptr, size_, kernels_.panel_rows(read_span(matrix).element, matrix.size(0))});
     size_ += (columns + width_ - 1) / width_ * width_ * matrices_.back().panel_rows;
     return matrices_.size() - 1;
   }
@@ -63,19 +94,26 @@ class PackedMatrices {
     share_out(static_cast<int64_t>(tasks_.size()), [&](const auto& next) {
       for (int64_t i = next(); i >= 0; i = next()) {
         const auto& [number, begin, end] = tasks_[i];
-        const auto& [tensor, place, panel_rows] = matrices_[number];
+        const auto& [tensor, kept, place, panel_rows] = matrices_[number];
         kernels_.pack_panels(view(tensor), begin, end - begin, tensor.size(0),
                              memory_.mutable_data_ptr<float>() + place + begin * panel_rows);
       }
     });
   }
 
-  const float* operator[](size_t number) const { return memory_.const_data_ptr<float>() + matrices_[number].place; }
+  const float* operator[](size_t number) const {
+    const Matrix& matrix = matrices_[number];
+    return matrix.kept != nullptr ? matrix.kept : memory_.const_data_ptr<float>() + matrix.place;
+  }
+
+  /// Of all, once they are packed.
+  const at::Tensor& memory() const { return memory_; }
 
  private:
   struct Matrix {
     at::Tensor tensor;
-    int64_t place;  // of its panels in memory_
+    const float* kept;  // its panels, if they are somewhere else
+    int64_t place;      // of its panels in memory_
     int64_t panel_rows;
   };
   struct Columns {
@@ -91,12 +129,58 @@ class PackedMatrices {
   at::Tensor memory_;
 };
 
+bool are_ours(at::ScalarType dtype) {
+  return simd_kernels().products != nullptr && has_kernel(dtype) && !is_fast_in_libtorch(dtype);
+}
+
+struct Block {
+  size_t sum;
+  int64_t begin, end;             ///< rows
+  int64_t first_column, columns;  ///< from the first of a panel on
+};
+
+struct Blocks {
+  std::vector<Block> blocks;
+  std::vector<int64_t> ends;  ///< of each thread's
+};
+
+/// How threads share the sums: by rows, as panels are read for each block of them; but columns where rows are too few.
+Blocks blocks_of(std::span<const ProductSum> sums, const ProductKernels& kernels) {
+  Blocks result;
+  if (std::ranges::any_of(sums, [](const ProductSum& sum) { return sum.output.size(0) > kLargestRowBlock; })) {
+    const auto by_rows = row_blocks(sums, kernels.tile_rows);
+    for (const auto& [sum, begin, end] : by_rows.blocks) {
+      result.blocks.push_back({sum, begin, end, 0, sums[sum].output.size(1)});
+    }
+    result.ends = by_rows.ends;
+    return result;
+  }
+  const int64_t threads = at::get_num_threads(), width = kernels.panel_columns;
+  std::vector<std::vector<Block>> of_threads(threads);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const int64_t rows = sums[i].output.size(0), columns = sums[i].output.size(1);
+    const int64_t panels = rows > 0 ? (columns + width - 1) / width : 0;
+    const int64_t count = std::min(panels, kTasksOfAThread * threads);
+    for (int64_t task = 0; task < count; ++task) {
+      const int64_t begin = share_begin(panels, task, count) * width,
+                    end = std::min(columns, share_begin(panels, task + 1, count) * width);
+      of_threads[task * threads / count].push_back({i, 0, rows, begin, end - begin});
+    }
+  }
+  for (const auto& blocks : of_threads) {
+    result.blocks.insert(result.blocks.end(), blocks.begin(), blocks.end());
+    result.ends.push_back(std::ssize(result.blocks));
+  }
+  return result;
+}
+
 }  // namespace
 
 bool can_be_packed(const ProductSum& sum) {
-  const auto dtype = sum.terms.front().first.scalar_type();
-  return simd_kernels().products != nullptr && has_kernel(dtype) && !is_fast_in_libtorch(dtype) &&
-         sum.output.size(0) >= kFewestRows && sum.output.is_contiguous() &&
+  const bool pays = sum.output.size(0) >= kFewestRows || std::ranges::all_of(sum.terms, [](const auto& term) {
+                      return kept_panels(term.second) != nullptr;
+                    });
+  return are_ours(sum.terms.front().first.scalar_type()) && pays && sum.output.is_contiguous() &&
          std::all_of(sum.terms.begin(), sum.terms.end(),
                      [](const auto& term) { return is_readable(term.first) && is_readable(term.second); });
 }
@@ -123,18 +207,42 @@ void compute_packed(std::span<const ProductSum> sums) {
       of_sum.push_back({view(left), packed[numbers[i][t]], left.size(1)});
     }
     const auto& output = sums[i].output;
-    outputs.push_back(
-        {of_sum.data(), static_cast<int64_t>(of_sum.size()), output.size(1), write_span(output), sums[i].adds});
+    outputs.push_back({of_sum.data(), static_cast<int64_t>(of_sum.size()), 0, output.size(1), output.size(1),
+                       write_span(output), sums[i].adds});
     scratch_size = std::max(scratch_size, kernels.scratch(output.size(1)));
   }
-  const auto tasks = row_blocks(sums, kernels.tile_rows);
+  const auto tasks = blocks_of(sums, kernels);
   share_out(tasks.ends, [&](const auto& next) {
     const auto scratch = at::empty({scratch_size}, at::kFloat);
     for (int64_t i = next(); i >= 0; i = next()) {
-      const auto& [sum, begin, end] = tasks.blocks[i];
-      kernels.rows(outputs[sum], begin, end, scratch.mutable_data_ptr<float>());
+      const auto& [sum, begin, end, first_column, columns] = tasks.blocks[i];
+      ProductRows rows = outputs[sum];
+      rows.first_column = first_column;
+      rows.columns = columns;
+      kernels.rows(rows, begin, end, scratch.mutable_data_ptr<float>());
     }
   });
 }
 
 }  // namespace mezzo::encoder::cpu
+
+namespace mezzo::encoder {
+
+at::Tensor packed_weight(const at::Tensor& weight, at::ScalarType dtype) {
+  const auto values = weight.detach().to(dtype).contiguous();
+  if (!values.is_cpu() || !cpu::are_ours(dtype)) {
+    return values;
+  }
+  cpu::PackedMatrices packed(*cpu::simd_kernels().products);
+  packed.add(values.t());
+  packed.pack();
+  auto behind = std::make_unique<cpu::PackedWeight>(cpu::PackedWeight{values, packed.memory()});
+  at::DataPtr memory(values.mutable_data_ptr(), behind.get(), &cpu::delete_packed_weight, values.device());
+  behind.release();  // NOLINT: the memory's now
+  const c10::Storage storage(c10::Storage::use_byte_size_t(), values.nbytes(), std::move(memory));
+  return at::empty({0}, values.options()).set_(storage, 0, values.sizes(), values.strides());
+}
+
+bool is_packed_weight(const at::Tensor& weight) { return cpu::packed_weight_behind(weight) != nullptr; }
+
+}  // namespace mezzo::encoder

@@ -44,10 +44,10 @@ struct Weight {
     const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype;
     if (may_be_int8 && params.shadow.defined() && is_int8_weight(params.shadow) && !at::GradMode::is_enabled()) {
       value = params.shadow;
-    } else if (leaf.scalar_type() == dtype) {
-      value = leaf.detach();
     } else if (has_shadow && leaf.scalar_type() == at::kFloat) {
       value = params.shadow;
+    } else if (leaf.scalar_type() == dtype) {
+      value = leaf.detach();
     } else {
       static const std::string name = "mezzo::linear";  // in logs
       const auto type = leaf.device().type();

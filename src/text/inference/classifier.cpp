@@ -61,6 +61,8 @@ Classifier::Classifier(const std::filesystem::path& folder, const ClassifierOpti
   model_->to(options.device);
   if (is_int8_) {
     model_->quantize();
+  } else {
+    model_->pack_weights(autocast_dtype(precision_).value_or(at::kFloat));
   }
 }
 

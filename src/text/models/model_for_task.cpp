@@ -13,6 +13,7 @@
 
 #include "encoder/block_ops.h"
 #include "encoder/int8_weights.h"
+#include "encoder/packed_weights.h"
 #include "kernels/dtypes.h"
 #include "memory/side_by_side.h"
 #include "text/models/modules.h"
@@ -123,6 +124,12 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
     shadows[name + ".weight"] = halves[i];
   }
   return shadows;
+}
+
+void ModelForTask::pack_weights(at::ScalarType dtype) {
+  for (const auto& [name, dense] : layers_weights()) {
+    dense->set_shadow(encoder::packed_weight(dense->weight, dtype));
+  }
 }
 
 void ModelForTask::quantize() {

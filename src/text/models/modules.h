@@ -17,6 +17,7 @@
 
 #include "encoder/blocks.h"
 #include "encoder/int8_weights.h"
+#include "encoder/packed_weights.h"
 #include "encoder/sequence_layout.h"
 #include "mezzo/text/data/packed_batch.h"
 
@@ -45,8 +46,8 @@ class Dense : public torch::nn::Module {
     return sum;
   }
 
-  /// Keeps a copy of the weight in another dtype, or its int8_weight(), from now on, which an
-  /// optimizer may refresh when it updates the weight.
+  /// Keeps a copy of the weight in another dtype, which an optimizer may refresh when it updates the weight, or its
+  /// packed_weight() or int8_weight(), from now on.
   void set_shadow(at::Tensor shadow) {
     shadow_ = std::move(shadow);
     lead_ = lead();
@@ -57,6 +58,8 @@ class Dense : public torch::nn::Module {
     if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
       if (encoder::is_int8_weight(shadow_)) {
         shadow_ = encoder::int8_weight(weight);
+      } else if (encoder::is_packed_weight(shadow_)) {
+        shadow_ = encoder::packed_weight(weight, shadow_.scalar_type());
       } else {
         shadow_.copy_(weight.detach());
       }

@@ -65,6 +65,10 @@ class Model {
     return model_->make_shadows(*autocast_dtype(parse_precision(precision, at::kCPU)));
   }
 
+  void pack_weights(const std::string& precision) {
+    model_->pack_weights(autocast_dtype(parse_precision(precision, at::kCPU)).value_or(at::kFloat));
+  }
+
   /// Row i is text i's, or the rows of its tokens.
   at::Tensor predict(std::vector<std::vector<int32_t>> ids) {
     return predict_outputs(*model_, {.ids = std::move(ids)}, Precision::kFloat32);
@@ -93,6 +97,7 @@ void bind_model(py::module_& m) {
            py::arg("seed") = 0, py::arg("step") = 0, py::arg("token_types") = std::vector<std::vector<int32_t>>())
       .def("predict", &Model::predict, py::arg("ids"))
       .def("make_shadows", &Model::make_shadows, py::arg("precision"))
+      .def("pack_weights", &Model::pack_weights, py::arg("precision"))
       .def("export_onnx", &Model::export_onnx, py::arg("path"), py::arg("precision") = "fp32")
       .def("layer_of", &Model::layer_of, py::arg("parameter"))
       .def_property_readonly("max_tokens", &Model::max_tokens)

@@ -84,6 +84,13 @@ class ModelForTask : public torch::nn::Module {
   /// @throws c10::ValueError  for another dtype
   std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
 
+  /// Keeps the encoder layers' weights in `dtype` from now on, rearranged for matrix products where those are the
+  /// library's own (CPUs that are not of Intel): else that is done for every batch, which a batch of few texts feels.
+  /// Products stay the same to the bit, but those with fewer than 64 rows, which LibTorch does otherwise. For
+  /// prediction: a weight that changes is rearranged with the next batch. LoRA's are left out.
+  /// @param dtype  what is computed in: kFloat, kHalf or kBFloat16
+  void pack_weights(at::ScalarType dtype);
+
   /// Makes the encoder layers' linear layers int8 for prediction: weights with a scale a row, and for each product
   /// their input with a scale a token; sums are exact. What lies between is as precise as before, and so are
   /// embeddings, the head, the last layer's attention where it is of first tokens alone (BERT and its line), and all of

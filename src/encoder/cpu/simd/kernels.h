@@ -209,12 +209,14 @@ struct ProductTerm {
 };
 
 /// output = [output +] the sum of the terms, [M, N], rounded once. An element's value depends on
-/// its row and column alone, not on the rows that are computed with it.
+/// its row and column alone, not on the rows and columns that are computed with it.
 struct ProductRows {
   const ProductTerm* terms;
   int64_t num_terms;
-  int64_t columns;  ///< N
-  Span output;      ///< contiguous
+  int64_t first_column;  ///< of those to compute, the first of a panel
+  int64_t columns;       ///< to compute
+  int64_t stride;        ///< N
+  Span output;           ///< contiguous
   bool adds;
 };
 

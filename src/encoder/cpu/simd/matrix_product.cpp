@@ -358,9 +358,9 @@ int64_t product_scratch(int64_t columns) {
 
 /// Rows of the output, and panels of b from `columns` columns on.
 struct Target {
-  float* sums;  ///< [count, columns]
-  Span output;  ///< the same rows: where the sums are, or what they are rounded into
-  int64_t count, columns;
+  float* sums;  ///< [count, columns], rows `stride` apart
+  Span output;  ///< the same: where the sums are, or what they are rounded into
+  int64_t count, columns, stride;
   float* edge;  ///< [kRows, kColumns]
 };
 
@@ -369,29 +369,29 @@ struct Target {
 template <class Words, Element kResult>
 void multiply(
     const Rows& rows, const float* panel, int64_t panel_size, int64_t depth, bool adds, const Target& target) {
-  const auto& [sums, output, count, columns, edge] = target;
+  const auto& [sums, output, count, columns, stride, edge] = target;
   const int64_t next_rows = rows.step == sizeof(float) ? kRows * rows.row : depth * rows.step;
   for (int64_t column = 0; column < columns; column += kColumns, panel += panel_size) {
     const float* ahead = panel + panel_size;
     const int64_t width = at_most(kColumns, columns - column);
     Rows group = rows;
     for (int64_t i = 0; i < count; i += kRows, group.data += next_rows, ahead += depth / kLineSteps * kLine) {
-      const int64_t height = at_most(kRows, count - i), first = i * columns + column;
+      const int64_t height = at_most(kRows, count - i), first = i * stride + column;
       if (width == kColumns) {
-        const Place c{sums + first, static_cast<char*>(output.data) + first * Elements<kResult>::kBytes, columns};
+        const Place c{sums + first, static_cast<char*>(output.data) + first * Elements<kResult>::kBytes, stride};
         adds ? tile_of<Words, true, kResult>(height, group, panel, depth, c, ahead)
              : tile_of<Words, false, kResult>(height, group, panel, depth, c, ahead);
         continue;
       }
       tile_of<Words, false>(height, group, panel, depth, {edge, nullptr, kColumns}, ahead);
       for (int64_t r = 0; r < height; ++r) {
-        float* c = sums + first + r * columns;
+        float* c = sums + first + r * stride;
         for (int64_t j = 0; j < width; ++j) {
           const float sum = edge[r * kColumns + j];
           c[j] = adds ? c[j] + sum : sum;
         }
         if constexpr (kResult != Element::kFloat) {
-          write(c, output, first + r * columns, width);
+          write(c, output, first + r * stride, width);
         }
       }
     }
@@ -410,14 +410,19 @@ void with_result(Element element, const Body& body) {
 }
 
 void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scratch) {
-  const int64_t count = end - begin, first = begin * op.columns, size = count * op.columns;
+  const int64_t count = end - begin, stride = op.stride, first = begin * stride + op.first_column;
   float *packed = scratch, *edge = packed + kLargestRowBlock * kDepth;
   float* sums = place(op.output, first, edge + kRows * kColumns);
   const Span output{static_cast<char*>(op.output.data) + first * size_of(op.output.element), op.output.element};
-  const Target target{sums, output, count, op.columns, edge};
+  const Target target{sums, output, count, op.columns, stride, edge};
+  const auto for_rows = [&](const auto& body) {
+    for (int64_t i = 0; i < count; ++i) {
+      body(i * stride, sums + i * stride);
+    }
+  };
   bool adds = op.adds, is_rounded = false;
   if (adds) {
-    read(output, 0, size, sums);
+    for_rows([&](int64_t row, float* to) { read(output, row, op.columns, to); });
   }
   for (int64_t t = 0; t < op.num_terms; ++t) {
     const ProductTerm& term = op.terms[t];
@@ -428,7 +433,8 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
         const Rows rows = rows_of<Words>(term.a, term.depth, begin, count, k, block_end, packed);
         const bool is_last = t + 1 == op.num_terms && block + 1 == blocks;
         with_result<Words>(is_last ? output.element : Element::kFloat, [&]<Element kResult> {
-          multiply<Words, kResult>(rows, term.packed + k * kColumns, words * kColumns, block_end - k, adds, target);
+          multiply<Words, kResult>(rows, term.packed + op.first_column * words + k * kColumns, words * kColumns,
+                                   block_end - k, adds, target);
           is_rounded = kResult != Element::kFloat;
         });
         adds = true;
@@ -436,10 +442,12 @@ void product_rows(const ProductRows& op, int64_t begin, int64_t end, float* scra
     });
   }
   if (!adds) {  // no terms, or none with depth
-    __builtin_memset(sums, 0, static_cast<std::size_t>(size) * sizeof(float));
+    for_rows([&](int64_t /*row*/, float* to) {
+      __builtin_memset(to, 0, static_cast<std::size_t>(op.columns) * sizeof(float));
+    });
   }
   if (!is_rounded) {
-    write(sums, output, 0, size);
+    for_rows([&](int64_t row, float* from) { write(from, output, row, op.columns); });
   }
 }
 
