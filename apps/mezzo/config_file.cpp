@@ -10,7 +10,7 @@
 
 #include "command_line.h"
 #include "commands.h"
-#include "mezzo/text/words/nearest_name.h"
+#include "mezzo/text/io/nearest_name.h"
 
 namespace mezzo::app {
 namespace {

@@ -37,7 +37,7 @@ std::map<std::string, std::string> metadata_of(const text::ModelConfig& config, 
 }
 
 int run_export(const ExportFlags& flags) {
-  const ModelSession session(flags.model, nullptr);
+  const ModelSession session(flags.model, nullptr, /*runs=*/false);
   const text::Classifier& classifier = session.classifier();
   const text::ModelConfig& config = classifier.model().config();
   if (!config.window_pooling.empty()) {

@@ -15,7 +15,7 @@
 #include "commands.h"
 #include "config_file.h"
 #include "mezzo/distributed/launch/launcher.h"
-#include "mezzo/text/words/nearest_name.h"
+#include "mezzo/text/io/nearest_name.h"
 
 namespace mezzo::app {
 namespace {

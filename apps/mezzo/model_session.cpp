@@ -53,8 +53,18 @@ text::ClassifierOptions ModelFlags::options() const {
   return {.precision = precision, .device = text::parse_device(device), .max_length = max_length};
 }
 
-ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group)
-    : group_(group), classifier_(flags.model, flags.options()) {
+namespace {
+
+text::ClassifierOptions options_of(const ModelFlags& flags, bool runs) {
+  auto options = flags.options();
+  options.packs_weights = runs;
+  return options;
+}
+
+}  // namespace
+
+ModelSession::ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group, bool runs)
+    : group_(group), classifier_(flags.model, options_of(flags, runs)) {
   if (!classifier_.unused().empty() && is_main(group)) {
     std::fputs(
         fmt::format("in {}, but not used: {}\n", flags.model.string(), fmt::join(classifier_.unused(), ", ")).c_str(),

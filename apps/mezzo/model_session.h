@@ -34,8 +34,9 @@ class ModelSession {
  public:
   /// @param group  the ranks that share the work, each with the same texts;
   ///   nullptr: this process alone.
+  /// @param runs  whether it is for more than to look at the model.
   /// @throws c10::ValueError  also for a folder that holds no trained classifier.
-  ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group);
+  ModelSession(const ModelFlags& flags, distributed::ProcessGroup* group, bool runs = true);
 
   struct Result {
     at::Tensor outputs;          ///< as predict_outputs() gives them

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "commands.h"
+#include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/train/op_policy_file.h"
-#include "mezzo/text/words/nearest_name.h"
 
 namespace mezzo::app {
 namespace {

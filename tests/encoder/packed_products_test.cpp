@@ -150,7 +150,8 @@ TEST_F(PackedProductsTest, OfPackedWeightsAreThoseOfTheWeights) {
   }
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t rows : {1, 5, 64, 96, 97, 200}) {
-      const auto weight = at::randn({50, 37}), packed = packed_weight(weight, dtype), a = at::randn({rows, 37}).to(dtype);
+      const auto weight = at::randn({50, 37}), packed = packed_weight(weight, dtype),
+                 a = at::randn({rows, 37}).to(dtype);
       ASSERT_TRUE(is_packed_weight(packed.t()));
       EXPECT_TRUE(at::equal(packed, weight.to(dtype)));
       // A part of it and the weight itself on the right have no panels.
@@ -179,11 +180,12 @@ TEST_F(PackedProductsTest, OfPackedWeightsAreThoseOfTheWeights) {
 }
 
 TEST_F(PackedProductsTest, APackedWeightOutlivesTheTensorItIsMadeOf) {
-  const auto weight = at::randn({50, 37}), right = weight.clone();
+  auto weight = at::randn({50, 37});
+  const auto right = weight.clone();
   auto packed = packed_weight(weight, at::kFloat);
   EXPECT_EQ(packed.const_data_ptr(), weight.const_data_ptr());
   const auto view = packed.t();
-  packed = at::Tensor();
+  packed = weight = at::Tensor();
   const ProductSum sum{at::empty({70, 50}), {{at::randn({70, 37}), view}}, false},
       other{at::empty({70, 50}), {{sum.terms[0].first, right.t()}}, false};
   compute_packed({&sum, 1});

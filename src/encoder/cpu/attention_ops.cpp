@@ -252,8 +252,12 @@ class Tiles {
  private:
   int64_t scratch_size() const {
     const int64_t tokens = longest(attention_.layout->sequences());
-    const int64_t positions =
-        attention_.relative.defined() && tokens > 0 ? std::min(attention_.relative.num_rows(), 2 * tokens - 1) : 0;
+    int64_t positions = 0;
+    if (attention_.relative.defined() && tokens > 0) {  // shorter sequences meet some of the rows of the longest
+      const auto& rows = attention_.relative.rows;
+      const int64_t* const nearest = rows.const_data_ptr<int64_t>() + rows.size(0) / 2;
+      positions = nearest[tokens - 1] - nearest[1 - tokens] + 1;
+    }
     return simd_kernels().attention_scratch(tokens, head_size_, positions);
   }
 

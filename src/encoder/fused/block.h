@@ -14,6 +14,7 @@
 #include "encoder/block_ops.h"
 #include "encoder/fused_blocks.h"
 #include "encoder/int8_weights.h"
+#include "encoder/packed_weights.h"
 #include "encoder/products.h"
 #include "memory/side_by_side.h"
 
@@ -41,7 +42,9 @@ inline at::ScalarType compute_dtype(const at::Tensor& x) {
 /// it in float32, cast or not. Without gradients it may be in int8, where its shadow is.
 struct Weight {
   Weight(const LinearParams& params, at::ScalarType dtype, bool may_be_int8 = true) : leaf(params.weight) {
-    const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype;
+    // Packed ones are for prediction: of changes between forward and backward autograd would not know.
+    const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype &&
+                            !(at::GradMode::is_enabled() && is_packed_weight(params.shadow));
     if (may_be_int8 && params.shadow.defined() && is_int8_weight(params.shadow) && !at::GradMode::is_enabled()) {
       value = params.shadow;
     } else if (has_shadow && leaf.scalar_type() == at::kFloat) {

@@ -7,6 +7,7 @@
 
 #include "mezzo/text/compare/comparison.h"
 #include "text/io/json_file.h"
+#include "text/io/read_error.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -42,7 +43,8 @@ std::map<std::string, double> metrics_of(const EvalRecord& evaluation) {
 void check_file(const fs::path& folder, const char* name, const char* what) {
   std::error_code error;
   const auto kind = fs::status(folder / name, error).type();
-  TORCH_CHECK_VALUE(kind != fs::file_type::not_found, folder.string(), ": has no ", name, ", ", what, ".");
+  TORCH_CHECK_VALUE(kind != fs::file_type::not_found, folder.string(), ": has no ", name, ", ", what, ".",
+                    did_you_mean_file(folder));
   TORCH_CHECK_VALUE(!error, (folder / name).string(), ": cannot be read: ", error.message(), ".");
   TORCH_CHECK_VALUE(kind == fs::file_type::regular, (folder / name).string(), ": is not a regular file.");
 }

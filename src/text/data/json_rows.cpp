@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "mezzo/text/words/nearest_name.h"
+#include "mezzo/text/io/nearest_name.h"
 #include "text/data/for_each_line.h"
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"

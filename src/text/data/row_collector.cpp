@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "mezzo/text/data/split_words.h"
-#include "mezzo/text/words/nearest_name.h"
+#include "mezzo/text/io/nearest_name.h"
 #include "text/io/utf8.h"
 #include "text/words/printable.h"
 

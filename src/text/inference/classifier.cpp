@@ -61,7 +61,7 @@ Classifier::Classifier(const std::filesystem::path& folder, const ClassifierOpti
   model_->to(options.device);
   if (is_int8_) {
     model_->quantize();
-  } else {
+  } else if (options.packs_weights) {
     model_->pack_weights(autocast_dtype(precision_).value_or(at::kFloat));
   }
 }

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "system/unique_fd.h"
+#include "text/io/read_error.h"
 
 #ifdef MEZZO_HAS_ZLIB
 #include <zlib.h>
@@ -27,7 +28,7 @@ class FileBytes : public ByteSource {
  public:
   explicit FileBytes(const std::filesystem::path& file)
       : file_(file.string()), fd_(::open(file.c_str(), O_RDONLY | O_CLOEXEC)) {
-    TORCH_CHECK_VALUE(fd_.get() >= 0, file_, ": cannot be read: ", std::generic_category().message(errno), ".");
+    if (fd_.get() < 0) fail_to_read(file_, errno);
     std::error_code none;
     TORCH_CHECK_VALUE(!std::filesystem::is_character_file(file, none), file_, ": is a device, not a file.");
   }
@@ -37,7 +38,7 @@ class FileBytes : public ByteSource {
     do {
       count = ::read(fd_.get(), bytes.data(), bytes.size());
     } while (count < 0 && errno == EINTR);
-    TORCH_CHECK_VALUE(count >= 0, file_, ": cannot be read: ", std::generic_category().message(errno), ".");
+    if (count < 0) fail_to_read(file_, errno);
     return static_cast<size_t>(count);
   }
 

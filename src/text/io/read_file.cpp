@@ -9,12 +9,13 @@
 #include <system_error>
 
 #include "system/unique_fd.h"
+#include "text/io/read_error.h"
 
 namespace mezzo::text {
 
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
   const auto check = [&](bool good) {
-    TORCH_CHECK_VALUE(good, path.string(), ": cannot be read: ", std::generic_category().message(errno), ".");
+    if (!good) fail_to_read(path, errno);
   };
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   check(fd.get() >= 0);

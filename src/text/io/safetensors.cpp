@@ -24,6 +24,7 @@
 
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/json_reader.h"
+#include "text/io/read_error.h"
 #include "text/io/read_file.h"
 #include "text/io/utf8.h"
 
@@ -78,9 +79,7 @@ struct TensorInfo {
 class Mapping {
  public:
   explicit Mapping(const std::filesystem::path& path) {
-    const auto fail = [&](int error) {
-      TORCH_CHECK_VALUE(false, path.string(), ": cannot be read: ", std::generic_category().message(error), ".");
-    };
+    const auto fail = [&](int error) { fail_to_read(path, error); };
     // Non-blocking, or a pipe would be waited for. It changes nothing for a regular file.
     const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) fail(errno);

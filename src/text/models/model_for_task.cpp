@@ -127,6 +127,9 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
 }
 
 void ModelForTask::pack_weights(at::ScalarType dtype) {
+  if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
+    return;  // only fused blocks read them
+  }
   for (const auto& [name, dense] : layers_weights()) {
     dense->set_shadow(encoder::packed_weight(dense->weight, dtype));
   }

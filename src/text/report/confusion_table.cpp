@@ -18,6 +18,7 @@ constexpr size_t kMostLabels = 60;
 constexpr size_t kDenseLabels = 14;  // from here on smaller type and upright column heads
 constexpr size_t kDensestLabels = 28;
 constexpr size_t kMostConfusions = 40;
+constexpr size_t kFewConfusions = 10;  // beside a matrix
 
 std::string name_of(const std::vector<std::string>& names, size_t label) {
   return escape_html(label < names.size() ? names[label] : std::to_string(label));
@@ -81,13 +82,23 @@ std::string render_matrix(const Counts& counts, const std::vector<std::string>& 
   return out + "<td></td><td></td></tr></tbody></table>";
 }
 
+/// Of one label; what is divided by 0 is 0, as scikit-learn has it.
+struct LabelQuality {
+  size_t label;
+  int64_t support, predicted, right;
+  double precision() const { return share(right, predicted); }
+  double recall() const { return share(right, support); }
+  double f1() const { return share(2 * right, support + predicted); }
+};
+
 struct Confusion {
   size_t row;
   size_t column;
   int64_t count;
 };
 
-std::string render_commonest(const Counts& counts, const std::vector<std::string>& names) {
+/// The commonest, `most` at most.
+std::vector<Confusion> commonest(const Counts& counts, size_t most) {
   std::vector<Confusion> confusions;
   for (size_t row = 0; row < counts.size(); ++row) {
     for (size_t column = 0; column < counts.size(); ++column) {
@@ -97,13 +108,16 @@ std::string render_commonest(const Counts& counts, const std::vector<std::string
     }
   }
   std::stable_sort(confusions.begin(), confusions.end(), [](auto& a, auto& b) { return a.count > b.count; });
-  confusions.resize(std::min(confusions.size(), kMostConfusions));
-  std::string out = fmt::format(
-      "<p class=\"unit\">{} labels are too many for a matrix; these are the {} commonest confusions.</p>"
-      "<table class=\"pairs\"><thead><tr><th>true</th><th>predicted</th><th>texts</th><th>of the "
-      "label</th></tr></thead>"
-      "<tbody>",
-      format_count(static_cast<long long>(counts.size())), confusions.size());
+  confusions.resize(std::min(confusions.size(), most));
+  return confusions;
+}
+
+std::string render_confusions(const std::vector<Confusion>& confusions,
+                              const Counts& counts,
+                              const std::vector<std::string>& names) {
+  std::string out =
+      "<table class=\"pairs\"><thead><tr><th scope=\"col\">true</th><th scope=\"col\">predicted</th>"
+      "<th scope=\"col\">times</th><th scope=\"col\">of the label</th></tr></thead><tbody>\n";
   for (const Confusion& confusion : confusions) {
     out += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", name_of(names, confusion.row),
                        name_of(names, confusion.column), format_count(confusion.count),
@@ -115,9 +129,55 @@ std::string render_commonest(const Counts& counts, const std::vector<std::string
 }  // namespace
 
 std::string render_confusion(const Counts& counts, const std::vector<std::string>& label_names) {
-  return "<div class=\"scroll\">" +
-         (counts.size() <= kMostLabels ? render_matrix(counts, label_names) : render_commonest(counts, label_names)) +
-         "</div>\n";
+  if (counts.size() <= kMostLabels) {
+    return "<div class=\"scroll\">" + render_matrix(counts, label_names) + "</div>\n";
+  }
+  const auto confusions = commonest(counts, kMostConfusions);
+  return fmt::format(
+             "<p class=\"unit\">{} labels are too many for a matrix; these are the {} commonest confusions.</p>",
+             format_count(static_cast<long long>(counts.size())), confusions.size()) +
+         "<div class=\"scroll\">" + render_confusions(confusions, counts, label_names) + "</div>\n";
+}
+
+std::string render_most_confused(const Counts& counts, const std::vector<std::string>& label_names) {
+  const auto confusions = commonest(counts, kFewConfusions);
+  return counts.size() > kMostLabels || confusions.empty()
+             ? ""
+             : "<div class=\"scroll\">" + render_confusions(confusions, counts, label_names) + "</div>\n";
+}
+
+std::string render_labels(const Counts& counts, const std::vector<std::string>& label_names) {
+  std::vector<LabelQuality> labels;
+  int64_t all = 0, right = 0;
+  for (size_t label = 0; label < counts.size(); ++label) {
+    labels.push_back({label, row_total(counts, label), column_total(counts, label), counts[label][label]});
+    all += labels.back().support;
+    right += labels.back().right;
+  }
+  if (all == 0) {
+    return "";
+  }
+  const auto largest = std::ranges::max_element(labels, {}, &LabelQuality::support);
+  std::string out =
+      fmt::format("<p class=\"unit\">Right: {:.1f} %. Always {}, the commonest label, would be right for {:.1f} %.</p>",
+                  100 * share(right, all), name_of(label_names, largest->label), 100 * share(largest->support, all));
+  if (labels.size() > kMostLabels) {
+    std::ranges::stable_sort(labels, {}, &LabelQuality::f1);
+    labels.resize(kMostLabels);
+    out += fmt::format("<p class=\"unit\">The {} labels of the lowest F1.</p>", kMostLabels);
+  }
+  out +=
+      "<div class=\"scroll\"><table class=\"pairs labels\"><thead><tr><th scope=\"col\">label</th>"
+      "<th scope=\"col\">support</th><th scope=\"col\">precision</th><th scope=\"col\">recall</th>"
+      "<th scope=\"col\">F1</th></tr></thead><tbody>\n";
+  const auto bar = [](double value) {
+    return fmt::format("<td class=\"bar\" style=\"--w:{:.1f}%\">{:.2f}</td>", 100 * value, value);
+  };
+  for (const LabelQuality& label : labels) {
+    out += "<tr><th scope=\"row\">" + name_of(label_names, label.label) + "</th><td>" + format_count(label.support) +
+           "</td>" + bar(label.precision()) + bar(label.recall()) + bar(label.f1()) + "</tr>\n";
+  }
+  return out + "</tbody></table></div>\n";
 }
 
 }  // namespace mezzo::text

@@ -12,4 +12,13 @@ namespace mezzo::text {
 std::string render_confusion(const std::vector<std::vector<int64_t>>& counts,
                              const std::vector<std::string>& label_names);
 
+/// The pairs of labels that are mistaken most often, as a table; empty where none are, or render_confusion() shows
+/// them.
+std::string render_most_confused(const std::vector<std::vector<int64_t>>& counts,
+                                 const std::vector<std::string>& label_names);
+
+/// Support, precision, recall and F1 of each label, with bars, and what the commonest one alone would be worth. Of more
+/// than 60 labels those of the lowest F1. Empty where nothing was counted.
+std::string render_labels(const std::vector<std::vector<int64_t>>& counts, const std::vector<std::string>& label_names);
+
 }  // namespace mezzo::text

@@ -308,15 +308,36 @@ std::string render_headline(const ReportInput& input) {
 
 // ---- Tables
 
-std::string render_pairs(const std::string& heading, const ReportInput::Pairs& pairs) {
-  if (pairs.empty()) {
-    return "";
-  }
-  std::string out = "<section><h2>" + heading + "</h2><div class=\"card\"><table class=\"pairs\"><tbody>\n";
+using Pairs = ReportInput::Pairs;
+
+std::string render_rows(const Pairs& pairs) {
+  std::string out = "<tbody>\n";
   for (const auto& [name, value] : pairs) {
     out += "<tr><th scope=\"row\">" + escape_html(name) + "</th><td>" + escape_html(value) + "</td></tr>\n";
   }
-  return out + "</tbody></table></div></section>\n";
+  return out + "</tbody>";
+}
+
+std::string render_pairs(const std::string& heading, const std::string& rows) {
+  return "<section><h2>" + heading + "</h2><div class=\"card\"><table class=\"pairs\">" + rows +
+         "</table></div></section>\n";
+}
+
+/// Those that somebody chose come first.
+std::string render_settings(const ReportInput& input) {
+  Pairs chosen, others;
+  for (const auto& setting : input.settings) {
+    const bool is_default = std::ranges::find(input.default_settings, setting) != input.default_settings.end();
+    (is_default ? others : chosen).push_back(setting);
+  }
+  if (input.settings.empty()) {
+    return "";
+  }
+  const std::string between = chosen.empty() || others.empty()
+                                  ? ""
+                                  : "<tbody><tr><th colspan=\"2\" class=\"group\">By default</th></tr></tbody>";
+  return render_pairs(
+      "Settings", (chosen.empty() ? "" : render_rows(chosen)) + between + (others.empty() ? "" : render_rows(others)));
 }
 
 std::string render_evaluations(const ReportInput& input) {
@@ -348,16 +369,41 @@ std::string render_evaluations(const ReportInput& input) {
   return out + "</tbody></table></div></section>\n";
 }
 
+/// Accuracy over confidence, beside what it would be if one told the other.
+Chart calibration_chart(const std::vector<CalibrationBin>& bins) {
+  Chart chart =
+      single_chart("Accuracy by confidence", "%",
+                   {{.name = "as sure as right", .look = Look::kThin, .color = 3, .x = {0, 100}, .y = {0, 100}},
+                    {.name = "accuracy", .look = Look::kPoints, .color = 1, .x = {}, .y = {}}});
+  chart.x_name = "confidence, %";
+  for (const CalibrationBin& bin : bins) {
+    if (bin.rows > 0) {
+      chart.series.back().x.push_back(100 * bin.confidence);
+      chart.series.back().y.push_back(100 * bin.accuracy);
+    }
+  }
+  return chart;
+}
+
 std::string render_quality(const ReportInput& input) {
   const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
   std::string out = "<div class=\"quality\">\n";  // side by side where both fit
+  const auto add = [&](const char* heading, const std::string& body) {
+    if (!body.empty()) {
+      out += std::string("<section><h2>") + heading + of + "</h2><div class=\"card\">" + body + "</div></section>\n";
+    }
+  };
   if (!input.confusion_matrix.empty()) {
-    out += "<section><h2>Confusion matrix" + of + "</h2><div class=\"card\">" +
-           render_confusion(input.confusion_matrix, input.label_names) + "</div></section>\n";
+    add("Confusion matrix", render_confusion(input.confusion_matrix, input.label_names));
+    add("Labels", render_labels(input.confusion_matrix, input.label_names));
+    add("Most confused", render_most_confused(input.confusion_matrix, input.label_names));
+  }
+  if (!input.calibration.empty()) {
+    out +=
+        "<section><h2>Calibration" + of + "</h2>" + render_chart(calibration_chart(input.calibration)) + "</section>\n";
   }
   if (!input.evaluation_report.empty()) {
-    out += "<section><h2>Classification report" + of + "</h2><div class=\"card\"><pre>" +
-           escape_html(input.evaluation_report) + "</pre></div></section>\n";
+    add("Classification report", "<pre>" + escape_html(input.evaluation_report) + "</pre>");
   }
   return out + "</div>\n";
 }
@@ -390,12 +436,14 @@ std::string render_report(const ReportInput& input) {
   const std::string title = escape_html(input.title);
   const std::string notice =
       input.notice.empty() ? "" : "<p class=\"card notice\">" + escape_html(input.notice) + "</p>\n";
-  return render_page(input.title + (input.when.empty() ? "" : ", " + input.when),
-                     "<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" + notice +
-                         render_headline(input) + render_curves(input) + render_diagnoses(input.diagnoses) +
-                         render_quality(input) + render_evaluations(input) + "<div class=\"columns\">\n" +
-                         render_pairs("Settings", input.settings) + render_pairs("Environment", input.environment) +
-                         "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its values.</footer>\n");
+  return render_page(
+      input.title + (input.when.empty() ? "" : ", " + input.when),
+      "<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" + notice + render_headline(input) +
+          render_curves(input) + render_diagnoses(input.diagnoses) + render_quality(input) + render_evaluations(input) +
+          "<div class=\"columns\">\n" + render_settings(input) +
+          (input.environment.empty() ? "" : render_pairs("Environment", render_rows(input.environment))) +
+          "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its values; a chart's are also below "
+          "it.</footer>\n");
 }
 
 }  // namespace mezzo::text

@@ -104,6 +104,15 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo
 .pairs tbody th { font-weight: 400; color: var(--muted); width: 42%; }
 .pairs thead th { color: var(--muted); font-size: 13px; }
 .pairs .best { font-weight: 650; }
+.pairs tbody .group { width: auto; padding-top: 14px; font-size: 13px; }
+.labels td { min-width: 84px; }
+.labels .bar { background: linear-gradient(90deg, rgba(var(--hit), .22) var(--w), transparent 0); }
+details { font-size: 13px; color: var(--muted); padding: 4px; }
+summary { cursor: pointer; width: max-content; }
+summary:focus-visible, .scroll:focus-visible { outline: 2px solid var(--c1); outline-offset: 2px; border-radius: 3px; }
+details .scroll { max-height: 320px; overflow: auto; margin-top: 6px; }
+details table { font-size: 12px; }
+details th, details td { padding: 2px 14px 2px 0; text-align: right; white-space: nowrap; }
 footer { margin-top: 28px; font-size: 13px; }
 @media (max-width: 560px) {
   main { padding: 20px 12px 32px; }
@@ -126,6 +135,7 @@ footer { margin-top: 28px; font-size: 13px; }
   main { max-width: none; padding: 0; }
   .charts { grid-template-columns: 1fr 1fr; }
   h2 { break-after: avoid; }
+  details { display: none; }
 }
 )css";
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "text/report/chart_axis.h"
@@ -235,6 +237,55 @@ void add_marks(std::string& svg, const Chart& chart, const Frame& frame) {
   }
 }
 
+/// What the curves show, as numbers: all rows of series that have so few, and others as far apart.
+constexpr size_t kMostRows = 100;
+
+std::string render_data(const Chart& chart) {
+  std::map<double, std::vector<double>> rows;  // by x, a value a series
+  std::set<double> wanted;
+  for (size_t i = 0; i < chart.series.size(); ++i) {
+    const ChartSeries& series = chart.series[i];
+    if (series.x.size() <= kMostRows) {
+      wanted.insert(series.x.begin(), series.x.end());
+    }
+    for (size_t k = 0; k < series.x.size(); ++k) {
+      auto& row = rows[series.x[k]];
+      row.resize(chart.series.size(), std::numeric_limits<double>::quiet_NaN());
+      row[i] = series.y[k];
+    }
+  }
+  if (rows.empty()) {
+    return "";
+  }
+  const std::string title = escape_html(chart.title), x_name = escape_html(chart.x_name);
+  std::string out = "<details><summary>Values of " + title + "</summary>";
+  const size_t count = std::min(rows.size(), kMostRows);
+  auto row = rows.begin();
+  for (size_t shown = 0, at = 0; shown < count; ++shown) {
+    const size_t next = count == 1 ? 0 : shown * (rows.size() - 1) / (count - 1);  // the first and the last among them
+    std::advance(row, next - at);
+    at = next;
+    wanted.insert(row->first);
+  }
+  if (rows.size() > wanted.size()) {
+    add(out, "<p>{} of {} {}s.</p>", wanted.size(), format_count(static_cast<long long>(rows.size())), x_name);
+  }
+  out += "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Values of " + title +
+         "\"><table><thead><tr><th scope=\"col\">" + x_name + "</th>";
+  for (const ChartSeries& series : chart.series) {
+    out += "<th scope=\"col\">" + escape_html(series.name) + "</th>";
+  }
+  out += "</tr></thead><tbody>\n";
+  for (const double x : wanted) {
+    out += "<tr><th scope=\"row\">" + format_number(x) + "</th>";
+    for (const double value : rows.at(x)) {
+      out += "<td>" + (std::isfinite(value) ? format_number(value) : "") + "</td>";
+    }
+    out += "</tr>\n";
+  }
+  return out + "</tbody></table></div></details>";
+}
+
 std::string render_caption(const Chart& chart, const std::optional<Frame>& frame) {
   std::string out = "<figcaption><b>" + escape_html(chart.title) + "</b>";
   const bool log = frame && frame->y_axis.scale() != AxisScale::kLinear;
@@ -305,7 +356,7 @@ std::string render_chart(const Chart& chart) {
   } else {
     add(out, "<text class=\"none\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">no data</text>", kWidth / 2, kHeight / 2);
   }
-  return out + "</svg></figure>\n";
+  return out + "</svg>" + render_data(chart) + "</figure>\n";
 }
 
 }  // namespace mezzo::text

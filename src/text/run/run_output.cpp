@@ -342,9 +342,11 @@ void RunOutput::write_report(const std::string& notice,
   if (evaluation && !evaluation->report.empty()) {
     input.evaluated = evaluated;
     input.confusion_matrix = evaluation->confusion_matrix;
+    input.calibration = evaluation->calibration;
     input.evaluation_report = evaluation->report;
   }
   input.settings = config_.settings();
+  input.default_settings = TrainConfig().settings();
   input.environment = environment(setup_);
   write_file_atomically(config_.output / "report.html", render_report(input));
 }

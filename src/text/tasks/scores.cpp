@@ -150,18 +150,34 @@ RankingScores ranking_scores(std::span<const bool> has_label, std::span<const do
   return {sum.roc_auc / labels, sum.average_precision / labels};
 }
 
-double expected_calibration_error(std::span<const double> confidences, std::span<const bool> is_right, int64_t bins) {
-  check_same_length(confidences, is_right, "expected_calibration_error");
-  TORCH_CHECK_VALUE(bins > 0, "expected_calibration_error: bins must be at least 1, got ", bins);
-  if (confidences.empty()) return kNan;
-  std::vector<double> excess(static_cast<size_t>(bins));  // confidence less accuracy, summed over the rows of a bin
+std::vector<CalibrationBin> calibration_bins(std::span<const double> confidences,
+                                             std::span<const bool> is_right,
+                                             int64_t bins) {
+  check_same_length(confidences, is_right, "calibration_bins");
+  TORCH_CHECK_VALUE(bins > 0, "calibration_bins: bins must be at least 1, got ", bins);
+  std::vector<CalibrationBin> result(static_cast<size_t>(bins));
   for (size_t i = 0; i < confidences.size(); ++i) {
     const auto bin = static_cast<int64_t>(std::ceil(confidences[i] * static_cast<double>(bins))) - 1;
-    excess[static_cast<size_t>(std::clamp<int64_t>(bin, 0, bins - 1))] += confidences[i] - (is_right[i] ? 1 : 0);
+    auto& [rows, confidence, accuracy] = result[static_cast<size_t>(std::clamp<int64_t>(bin, 0, bins - 1))];
+    ++rows;
+    confidence += confidences[i];
+    accuracy += is_right[i] ? 1 : 0;
   }
+  for (auto& [rows, confidence, accuracy] : result) {
+    confidence /= static_cast<double>(std::max<int64_t>(rows, 1));
+    accuracy /= static_cast<double>(std::max<int64_t>(rows, 1));
+  }
+  return result;
+}
+
+double expected_calibration_error(std::span<const CalibrationBin> bins) {
   double sum = 0;
-  for (const double value : excess) sum += std::abs(value);
-  return sum / static_cast<double>(confidences.size());
+  int64_t all = 0;
+  for (const auto& [rows, confidence, accuracy] : bins) {
+    sum += static_cast<double>(rows) * std::abs(confidence - accuracy);
+    all += rows;
+  }
+  return all > 0 ? sum / static_cast<double>(all) : kNan;
 }
 
 double pearson(std::span<const double> x, std::span<const double> y) {

@@ -38,6 +38,7 @@ std::vector<MetricInfo> single_label_metrics() {
 /// What the probabilities of labels come to.
 struct ProbabilityScores {
   double log_loss = 0, calibration_error = 0;
+  std::vector<CalibrationBin> calibration;
 };
 
 /// @param probabilities  [rows, labels], float64.
@@ -56,7 +57,8 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
     scores.log_loss -= std::log(std::max(probability[row][is[i]], std::numeric_limits<double>::epsilon()));
   }
   scores.log_loss /= static_cast<double>(rows);
-  scores.calibration_error = expected_calibration_error(confidences, {is_right.get(), rows});
+  scores.calibration = calibration_bins(confidences, {is_right.get(), rows});
+  scores.calibration_error = expected_calibration_error(scores.calibration);
   return scores;
 }
 
@@ -126,7 +128,7 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   const auto has_label = at::arange(labels().size()).unsqueeze(1).eq(targets);  // [labels, rows]
   const auto [roc_auc, average_precision] =
       ranking_scores(elements<bool>(has_label), elements<double>(by_label), is.size());
-  const auto [log_loss, calibration_error] = scores_of(probabilities, is, was_predicted);
+  auto [log_loss, calibration_error, calibration] = scores_of(probabilities, is, was_predicted);
   const double values[] = {report.accuracy,
                            report.macro_avg.f1,
                            report.weighted_avg.f1,
@@ -145,6 +147,7 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
                                      calibration_error, temperature_, before);
   }
   evaluation.confusion_matrix = std::move(report.confusion);
+  evaluation.calibration = std::move(calibration);
   return evaluation;
 }
 

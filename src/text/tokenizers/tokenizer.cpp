@@ -4,6 +4,7 @@
 
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
 #include "text/io/json_file.h"
+#include "text/io/read_error.h"
 #include "text/tokenizers/pipeline_files.h"
 #include "text/tokenizers/pipeline_tokenizer.h"
 #include "text/tokenizers/tokenizer_json.h"
@@ -12,7 +13,8 @@ namespace mezzo::text {
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_pretrained(const std::filesystem::path& folder) {
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), folder.string(),
-                    ": is no folder; name a Hugging Face folder, of a model and its tokenizer");
+                    ": is no folder; name a Hugging Face folder, of a model and its tokenizer.",
+                    did_you_mean_file(folder));
   const TokenizerConfig config(folder);
   const std::string name = config.tokenizer_class();
   const bool takes_bert =

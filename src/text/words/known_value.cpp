@@ -8,7 +8,7 @@
 #include <array>
 #include <utility>
 
-#include "mezzo/text/words/nearest_name.h"
+#include "mezzo/text/io/nearest_name.h"
 
 namespace mezzo::text {
 namespace {

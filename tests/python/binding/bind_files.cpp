@@ -107,7 +107,8 @@ void bind_files(py::module_& m) {
     return of_flags(is_positive, [&](auto flags) { return average_precision(flags, scores); });
   });
   m.def("expected_calibration_error", [=](const Column& confidences, const std::vector<int>& is_right, int64_t bins) {
-    return of_flags(is_right, [&](auto flags) { return expected_calibration_error(confidences, flags, bins); });
+    return of_flags(is_right,
+                    [&](auto flags) { return expected_calibration_error(calibration_bins(confidences, flags, bins)); });
   });
   m.def("entity_report", [](const std::vector<std::vector<std::string>>& is,
                             const std::vector<std::vector<std::string>>& predicted) {

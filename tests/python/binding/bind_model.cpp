@@ -1,5 +1,6 @@
 #include "bindings.h"
 #include "encoder/int8_weights.h"
+#include "encoder/packed_weights.h"
 #include "kernels/dropout.h"
 #include "mezzo/text/data/batching.h"
 #include "mezzo/text/inference/inference.h"
@@ -88,6 +89,8 @@ class Model {
 
 void bind_model(py::module_& m) {
   m.def("has_int8_products", [] { return encoder::has_int8_products(at::kCPU); });
+  m.def("has_packed_products",
+        [] { return encoder::is_packed_weight(encoder::packed_weight(at::ones({8, 8}), at::kFloat)); });
   py::class_<Model>(m, "Model")
       .def(py::init<std::string, uint64_t, bool, bool>(), py::arg("folder"), py::arg("seed") = 0,
            py::arg("per_token") = false, py::arg("fresh") = false)

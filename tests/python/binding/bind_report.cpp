@@ -29,10 +29,14 @@ std::string render(const std::string& metrics,
                    const std::vector<std::string>& label_names,
                    const std::string& evaluated,
                    const std::vector<std::vector<int64_t>>& confusion_matrix,
+                   const std::vector<std::tuple<int64_t, double, double>>& calibration,
                    const std::string& evaluation_report,
                    const mezzo::text::ReportInput::Pairs& settings,
+                   const mezzo::text::ReportInput::Pairs& default_settings,
                    const mezzo::text::ReportInput::Pairs& environment) {
   auto records = mezzo::text::read_run_records(metrics);
+  std::vector<mezzo::text::CalibrationBin> bins;
+  for (const auto& [rows, confidence, accuracy] : calibration) bins.push_back({rows, confidence, accuracy});
   return mezzo::text::render_report({.title = title,
                                      .when = when,
                                      .notice = notice,
@@ -45,8 +49,10 @@ std::string render(const std::string& metrics,
                                      .label_names = label_names,
                                      .evaluated = evaluated,
                                      .confusion_matrix = confusion_matrix,
+                                     .calibration = bins,
                                      .evaluation_report = evaluation_report,
                                      .settings = settings,
+                                     .default_settings = default_settings,
                                      .environment = environment});
 }
 
@@ -58,5 +64,6 @@ void bind_report(py::module_& m) {
   m.def("render_report", &render, py::arg("metrics"), py::kw_only(), py::arg("title") = "run", py::arg("when") = "",
         py::arg("notice") = "", py::arg("best_step") = py::none(), py::arg("label_names") = std::vector<std::string>{},
         py::arg("evaluated") = "", py::arg("confusion_matrix") = std::vector<std::vector<int64_t>>{},
-        py::arg("evaluation_report") = "", py::arg("settings") = Pairs{}, py::arg("environment") = Pairs{});
+        py::arg("calibration") = std::vector<std::tuple<int64_t, double, double>>{}, py::arg("evaluation_report") = "",
+        py::arg("settings") = Pairs{}, py::arg("default_settings") = Pairs{}, py::arg("environment") = Pairs{});
 }

@@ -167,3 +167,85 @@ def test_any_diagnosis_makes_a_well_formed_page(tmp_path, seed):
     page = render(tmp_path, list(steps(3)) + records)
     charts(page)
     assert "Numerical diagnosis" in page and not re.search(r"\b(nan|inf)\b", page.split("</style>")[1])
+
+
+def table_rows(html):
+    """Texts of the cells of each row."""
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", html, re.S)]
+    return [row for row in cells if row]
+
+
+def section(page, heading):
+    found = re.search(rf"<section><h2>{heading}.*?</section>", page, re.S)
+    return found and found[0]
+
+
+@pytest.mark.parametrize("size", [2, 5, 61])
+def test_quality_of_labels_is_scikit_learns(tmp_path, size):
+    from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
+    rng = random.Random(size)
+    matrix = [[rng.choice([0, 0, 1, 3, 9]) + (i == j) * 20 for j in range(size)] for i in range(size)]
+    matrix[1] = [0] * size  # none of it, and below it is never predicted
+    for row in matrix:
+        row[0] = 0
+    matrix[0][size - 1] = 7
+    true, predicted = zip(*[(t, p) for t, row in enumerate(matrix) for p, n in enumerate(row) for _ in range(n)])
+    names = [f"label {i}" for i in range(size)]
+    page = render(tmp_path, [], label_names=names, confusion_matrix=matrix)
+    charts(page)
+    *shares, support = precision_recall_fscore_support(true, predicted, labels=range(size), zero_division=0)
+    right = {names[i]: [str(int(support[i])), *(f"{share[i]:.2f}" for share in shares)] for i in range(size)}
+    shown = {row[0]: row[1:] for row in table_rows(section(page, "Labels"))[1:]}
+    if size <= 60:
+        assert list(shown) == names and shown == right
+    else:  # the worst of them
+        assert len(shown) == 60 and shown.items() <= right.items()
+        [left_out] = right.keys() - shown.keys()
+        assert float(right[left_out][3]) == max(float(row[3]) for row in right.values())
+    commonest = max(range(size), key=lambda i: sum(matrix[i]))
+    assert (f"Right: {100 * accuracy_score(true, predicted):.1f} %. Always label {commonest}, the commonest label, would be "
+            f"right for {100 * support[commonest] / sum(support):.1f} %.") in page
+
+
+def test_most_confused_labels_come_by_their_counts(tmp_path):
+    page = render(tmp_path, [], label_names=["a", "b", "c"], confusion_matrix=[[5, 2, 0], [9, 1, 0], [0, 0, 3]])
+    assert table_rows(section(page, "Most confused"))[1:] == [["b", "a", "9", "90%"], ["a", "b", "2", "29%"]]
+    assert section(render(tmp_path, [], confusion_matrix=[[5, 0], [0, 4]]), "Most confused") is None
+    assert section(render(tmp_path, [], confusion_matrix=[[0, 0], [0, 0]]), "Labels") is None
+
+
+def test_values_of_a_chart_are_in_a_table(tmp_path):
+    def values(records, title):
+        page = render(tmp_path, records, best_step=3)
+        return table_rows(re.search(rf"<details><summary>Values of {title}</summary>.*?</details>", page, re.S)[0])
+
+    records = list(steps(5))
+    rows = values([*records, *evals(5, 3)], "Loss")
+    assert rows[0] == ["step", "train", "dev"]
+    assert [row[0] for row in rows[1:]] == ["1", "2", "3", "4", "5"]
+    assert [float(row[1]) for row in rows[1:]] == pytest.approx([r["loss"] for r in records], rel=1e-3)
+    assert [row[2] for row in rows[1:]] == ["", "", "1.333", "", ""]
+    many = values(steps(5000), "Gradient norm")[1:]
+    assert len(many) == 100 and many[0][0] == "1" and many[-1][0] == "5,000"
+    dev = [row for row in values([*steps(5000), *evals(5000, 700)], "Loss")[1:] if row[3]]
+    assert [row[0] for row in dev] == [f"{step:,}" for step in range(700, 5000, 700)]
+    assert values(steps(2, loss=None), "Loss")[1:] == [["1", "", ""], ["2", "", ""]]
+
+
+def test_chosen_settings_come_before_those_by_default(tmp_path):
+    settings = [("epochs", "3"), ("seed", "7"), ("lr", "1"), ("warmup", "0")]
+    rows = lambda defaults: table_rows(section(render(tmp_path, [], settings=settings, default_settings=defaults), "Settings"))
+    defaults = [("epochs", "3"), ("seed", "0"), ("lr", "1"), ("warmup", "0.1")]
+    assert rows(defaults) == [["seed", "7"], ["warmup", "0"], ["By default"], ["epochs", "3"], ["lr", "1"]]
+    assert rows(settings) == rows([]) == [list(pair) for pair in settings]
+
+
+def test_calibration_shows_the_bins_that_have_rows(tmp_path):
+    page = render(tmp_path, [], calibration=[(0, 0, 0), (4, 0.3, 0.5), (10, 0.95, 0.8)])
+    svg = charts(page)["Accuracy by confidence"]
+    points = [(float(dot.get("data-x")), float(dot.get("data-y"))) for dot in with_class(svg, "dot")]
+    assert points == [pytest.approx((30, 50)), pytest.approx((95, 80))]
+    values = table_rows(re.search("<details><summary>Values of Accuracy by confidence.*?</details>", page, re.S)[0])
+    assert values == [["confidence, %", "as sure as right", "accuracy"], ["0", "0", ""], ["30", "", "50"], ["95", "", "80"],
+                      ["100", "100", ""]]

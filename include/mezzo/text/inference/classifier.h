@@ -25,6 +25,7 @@ struct ClassifierOptions {
   c10::Device device = at::kCPU;           ///< where the model runs
   std::optional<int64_t> max_length = {};  ///< tokens a text is cut to; nullopt: what the model was trained with
   bool is_mapped = true;  ///< as map_pretrained() reads weights: cheaper, but the file is not to be changed in place
+  bool packs_weights = true;  ///< as ModelForTask::pack_weights() does, for speed; false saves memory
 };
 
 /// A trained classifier of texts, of pairs of texts, or of words, as a Hugging Face folder holds it: its tokenizer,

@@ -86,8 +86,10 @@ class ModelForTask : public torch::nn::Module {
 
   /// Keeps the encoder layers' weights in `dtype` from now on, rearranged for matrix products where those are the
   /// library's own (CPUs that are not of Intel): else that is done for every batch, which a batch of few texts feels.
-  /// Products stay the same to the bit, but those with fewer than 64 rows, which LibTorch does otherwise. For
-  /// prediction: a weight that changes is rearranged with the next batch. LoRA's are left out.
+  /// Products stay the same to the bit, but those with fewer than 64 rows, which LibTorch does otherwise. Takes as much
+  /// memory as the layers do in `dtype`, and once more for a half type. For prediction: with gradients they are not
+  /// read, and a weight that changes is rearranged with the next batch. To be called once the model is where it runs.
+  /// LoRA's weights are left out.
   /// @param dtype  what is computed in: kFloat, kHalf or kBFloat16
   void pack_weights(at::ScalarType dtype);
 

@@ -8,6 +8,7 @@
 
 #include "mezzo/text/records/run_records.h"
 #include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/tasks/scores.h"
 
 namespace mezzo::text {
 
@@ -26,17 +27,19 @@ struct ReportInput {
   std::optional<EndRecord> end;                        ///< nullopt: the run has not come to its end
   std::optional<int64_t> best_step;                    ///< whose weights are kept, being the best on dev so far
   std::vector<std::string> label_names;                ///< by label; a label without a name is shown by its number
-  std::string evaluated;                               ///< what the two below are of: split and model
+  std::string evaluated;                               ///< what the three below are of: split and model
   std::vector<std::vector<int64_t>> confusion_matrix;  ///< counts, [true label][predicted label]
+  std::vector<CalibrationBin> calibration;             ///< how sure its predictions are, and how often right
   std::string evaluation_report;                       ///< Evaluation::report of the task
-  Pairs settings;                                      ///< in the order to show them
+  Pairs settings;                                      ///< in their order, which those that are no defaults come before
+  Pairs default_settings;                              ///< what they would be if nobody had chosen
   Pairs environment;                                   ///< versions, machine
 };
 
-/// Renders `report.html`: headline numbers, curves over the steps, what `--diagnose` found,
-/// confusion matrix, the evaluation's report, settings and environment. The page is one
-/// self-contained file: no script, nothing loaded, light and dark by the reader's preference, fit
-/// for print and narrow screens. All strings are escaped, so texts and names may come from
+/// Renders `report.html`: headline numbers, curves over the steps with their values in tables, what `--diagnose` found,
+/// confusion matrix, quality of each label, what is confused most, a reliability diagram, the evaluation's report,
+/// settings and environment. The page is one self-contained file: no script, nothing loaded, light and dark by the
+/// reader's preference, fit for print and narrow screens. All strings are escaped, so texts and names may come from
 /// anywhere. Long runs are thinned to what the pixels can show (least and greatest value of each
 /// column), which keeps the page under 1 MB. Equal input gives equal bytes.
 /// @throws c10::ValueError  if the confusion matrix is not square

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace mezzo::text {
 
@@ -41,13 +42,24 @@ struct RankingScores {
 /// @param has_label, probabilities  [labels, rows], label after label.
 RankingScores ranking_scores(std::span<const bool> has_label, std::span<const double> probabilities, size_t rows);
 
-/// How far confidence is from accuracy on average, in `bins` of equal width.
+/// Rows whose confidence is about the same.
+struct CalibrationBin {
+  int64_t rows = 0;
+  double confidence = 0;  ///< mean of theirs; 0 where there are none
+  double accuracy = 0;    ///< how many of them are right
+};
+
+/// A reliability diagram: `bins` of equal width, open below.
 /// @param confidences  from 0 to 1, of what was predicted, one per row.
 /// @param is_right  whether it was right, one per row.
-/// @see Guo et al., On Calibration of Modern Neural Networks (2017), equation 3, with bins that are open below
-double expected_calibration_error(std::span<const double> confidences,
-                                  std::span<const bool> is_right,
-                                  int64_t bins = 15);
+/// @see Guo et al., On Calibration of Modern Neural Networks (2017), figure 1
+std::vector<CalibrationBin> calibration_bins(std::span<const double> confidences,
+                                             std::span<const bool> is_right,
+                                             int64_t bins = 15);
+
+/// How far confidence is from accuracy on average over the rows of such bins; NaN for none.
+/// @see equation 3 there
+double expected_calibration_error(std::span<const CalibrationBin> bins);
 
 /// Correlation of two columns; NaN where one is constant, or there are fewer than two rows.
 /// @see scipy.stats.pearsonr (Python)

@@ -18,6 +18,7 @@
 #include "mezzo/text/data/packed_batch.h"
 #include "mezzo/text/models/model_for_task.h"
 #include "mezzo/text/tasks/metrics.h"
+#include "mezzo/text/tasks/scores.h"
 
 namespace mezzo::text {
 
@@ -29,6 +30,7 @@ struct Evaluation {
   std::vector<std::pair<std::string, double>> details;  ///< further numbers by name; none where the loss is not finite
   std::string report;                                   ///< for people, of several lines; empty where it is not finite
   std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
+  std::vector<CalibrationBin> calibration;              ///< of what was predicted; empty where nothing is that sure
 };
 
 /// What a task measures: all that it can, of which some are shown and the first of these decides

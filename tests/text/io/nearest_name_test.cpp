@@ -1,4 +1,4 @@
-#include "mezzo/text/words/nearest_name.h"
+#include "mezzo/text/io/nearest_name.h"
 
 #include <gtest/gtest.h>
 

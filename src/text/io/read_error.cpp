@@ -1,0 +1,54 @@
+#include "text/io/read_error.h"
+
+#include <c10/util/Exception.h>
+
+#include <system_error>
+#include <vector>
+
+#include "mezzo/text/io/nearest_name.h"
+
+namespace mezzo::text {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kMostNames = 10'000;  // of a folder that are looked at
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end && names.size() < kMostNames;
+       entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
+/// A link whose target is missing is there.
+bool is_there_at_all(const fs::path& path) {
+  std::error_code error;
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
+}
+
+}  // namespace
+
+std::string did_you_mean_file(const fs::path& path) {
+  fs::path before, near;
+  for (const fs::path& part : path) {
+    near = before / part;
+    if (!is_there_at_all(near)) {
+      const auto names = names_in(before.empty() ? "." : before);
+      const auto nearest = nearest_name(part.string(), names);
+      return nearest ? " Did you mean '" + (before / *nearest).string() + "'?" : "";
+    }
+    before = near;
+  }
+  return "";
+}
+
+void fail_to_read(const fs::path& path, int error) {
+  TORCH_CHECK_VALUE(false, path.string(), ": cannot be read: ", std::generic_category().message(error), ".",
+                    error == ENOENT ? did_you_mean_file(path) : "");
+}
+
+}  // namespace mezzo::text
