@@ -386,26 +386,28 @@ Chart calibration_chart(const std::vector<CalibrationBin>& bins) {
 }
 
 std::string render_quality(const ReportInput& input) {
-  const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
-  std::string out = "<div class=\"quality\">\n";  // side by side where both fit
+  std::string parts;
   const auto add = [&](const char* heading, const std::string& body) {
     if (!body.empty()) {
-      out += std::string("<section><h2>") + heading + of + "</h2><div class=\"card\">" + body + "</div></section>\n";
+      parts += std::string("<section><h3>") + heading + "</h3>" + body + "</section>\n";
     }
   };
+  const auto card = [](const std::string& body) {
+    return body.empty() ? "" : "<div class=\"card\">" + body + "</div>";
+  };
   if (!input.confusion_matrix.empty()) {
-    add("Confusion matrix", render_confusion(input.confusion_matrix, input.label_names));
-    add("Labels", render_labels(input.confusion_matrix, input.label_names));
-    add("Most confused", render_most_confused(input.confusion_matrix, input.label_names));
+    add("Confusion matrix", card(render_confusion(input.confusion_matrix, input.label_names)));
+    add("Labels", card(render_labels(input.confusion_matrix, input.label_names)));
+    add("Most confused", card(render_most_confused(input.confusion_matrix, input.label_names)));
   }
   if (!input.calibration.empty()) {
-    out +=
-        "<section><h2>Calibration" + of + "</h2>" + render_chart(calibration_chart(input.calibration)) + "</section>\n";
+    add("Calibration", render_chart(calibration_chart(input.calibration)));
   }
   if (!input.evaluation_report.empty()) {
-    add("Classification report", "<pre>" + escape_html(input.evaluation_report) + "</pre>");
+    add("Classification report", card("<pre>" + escape_html(input.evaluation_report) + "</pre>"));
   }
-  return out + "</div>\n";
+  const std::string of = input.evaluated.empty() ? "" : " of " + escape_html(input.evaluated);
+  return parts.empty() ? "" : "<h2>Quality" + of + "</h2>\n<div class=\"quality\">\n" + parts + "</div>\n";
 }
 
 std::string subtitle(const ReportInput& input) {

@@ -25,6 +25,8 @@ body {
 main { max-width: 1160px; margin: 0 auto; padding: 36px 24px 48px; }
 h1 { font-size: 28px; line-height: 1.25; letter-spacing: -.01em; margin: 0; }
 h2 { font-size: 18px; margin: 36px 0 12px; }
+h3 { font-size: 15px; margin: 18px 0 8px; }
+h2 + .quality { margin-top: -8px; }
 .sub, .unit, footer { color: var(--muted); }
 .sub { margin: 4px 0 24px; }
 .headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 14px; }
@@ -106,7 +108,7 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo
 .pairs .best { font-weight: 650; }
 .pairs tbody .group { width: auto; padding-top: 14px; font-size: 13px; }
 .labels td { min-width: 84px; }
-.labels .bar { background: linear-gradient(90deg, rgba(var(--hit), .22) var(--w), transparent 0); }
+.labels .bar { background: linear-gradient(90deg, rgba(var(--hit), .22) var(--w), transparent 0) content-box; }
 details { font-size: 13px; color: var(--muted); padding: 4px; }
 summary { cursor: pointer; width: max-content; }
 summary:focus-visible, .scroll:focus-visible { outline: 2px solid var(--c1); outline-offset: 2px; border-radius: 3px; }
@@ -134,7 +136,7 @@ footer { margin-top: 28px; font-size: 13px; }
   body { print-color-adjust: exact; -webkit-print-color-adjust: exact; font-size: 12px; }
   main { max-width: none; padding: 0; }
   .charts { grid-template-columns: 1fr 1fr; }
-  h2 { break-after: avoid; }
+  h2, h3 { break-after: avoid; }
   details { display: none; }
 }
 )css";

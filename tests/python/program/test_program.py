@@ -99,7 +99,7 @@ def test_the_final_evaluation_names_the_step_of_its_model_and_stays_out_of_the_c
     assert re.search(rf"^{of}:\n +precision +recall +f1-score +support$", done.stdout, re.M)
     assert f"model of step {best['step']}: test loss {final['loss']:.4f}, accuracy" in done.stderr
     page = (output / "report.html").read_text()
-    assert f"<h2>Confusion matrix of {of}</h2>" in page
+    assert f"<h2>Quality of {of}</h2>" in page
     assert re.search(r"<h1>small\d+ trained on data\d+/train\.jsonl</h1>", page)
     board = EventAccumulator(str(output / "tensorboard"), size_guidance={"scalars": 0})
     board.Reload()

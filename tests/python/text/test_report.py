@@ -176,7 +176,7 @@ def table_rows(html):
 
 
 def section(page, heading):
-    found = re.search(rf"<section><h2>{heading}.*?</section>", page, re.S)
+    found = re.search(rf"<section><h[23]>{heading}.*?</section>", page, re.S)
     return found and found[0]
 
 

@@ -118,8 +118,8 @@ TEST(ReportTest, SaysWhatWasTrainedWhenAndHowItEnded) {
   EXPECT_THAT(page, HasSubstr("<title>MiniLM trained on emotion/train.json, 2026-11-22 23:58 to 23:59 UTC</title>"));
   EXPECT_THAT(page, HasSubstr("<h1>MiniLM trained on emotion/train.json</h1>\n<p class=\"sub\">2026-11-22 23:58 to"));
   EXPECT_THAT(page, HasSubstr("<p class=\"card notice\">This run failed after step 4 of 9: &lt;why&gt;</p>"));
-  EXPECT_THAT(page, HasSubstr("<h2>Confusion matrix of test, model of step 2</h2>"));
-  EXPECT_THAT(page, HasSubstr("<h2>Classification report of test, model of step 2</h2>"));
+  EXPECT_THAT(page, HasSubstr("<h2>Quality of test, model of step 2</h2>"));
+  EXPECT_THAT(page, HasSubstr("<h3>Classification report</h3>"));
 }
 
 TEST(ReportTest, ChartsTheLossScaleOnlyWhereThereIsOne) {
