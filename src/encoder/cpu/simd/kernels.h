@@ -173,9 +173,9 @@ struct AttentionTile {
   int64_t window;       ///< query i sees keys i - window to i + window
   Span output;          ///< [num_queries, D]
   int64_t output_stride;
-  float* log_sum_exp;          ///< [num_queries], `query_number_step` apart, for the backward pass of the same tile
-                               ///< alone; nullptr if it will not be called
-  float* weight_sums;          ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
+  float* log_sum_exp;  ///< [num_queries], `query_number_step` apart, divided by what scores are multiplied by, for
+                       ///< a lone key's weight to be 1; nullptr if backward will not be called
+  float* weight_sums;  ///< likewise: sums of the weights after dropout; nullptr if nobody wants them
   RelativeTile relative = {};  ///< where every query sees all keys
 };
 
