@@ -11,6 +11,7 @@
 #include <c10/core/TensorOptions.h>
 
 #include "kernels/dtypes.h"
+#include "memory/side_stream.h"
 
 namespace mezzo::encoder {
 namespace {
@@ -77,9 +78,24 @@ void Products::assign(const at::Tensor& output, const at::Tensor& a, const at::T
   auto to = output;
   if (output.scalar_type() == a.scalar_type()) {
     at::matmul_out(to, a, b);
+  } else if (widens(output.scalar_type(), a) && has_wider_products(a)) {
+    a.dim() == 3 ? at::bmm_out(to, a, b, output.scalar_type()) : at::mm_out(to, a, b, output.scalar_type());
   } else {
     to.copy_(product_as(output.scalar_type(), a, b));
   }
+}
+
+at::Tensor Products::add_aside(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+  if (a.is_cpu()) {
+    return add(a, b, dtype);
+  }
+  const auto output = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
+  assign_aside(output, a, b);
+  return output;
+}
+
+void Products::assign_aside(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b) {
+  SideStream::run({output, a, b}, [&] { assign(output, a, b); });
 }
 
 void Products::add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b) {

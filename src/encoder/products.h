@@ -10,7 +10,7 @@ namespace mezzo::encoder {
 
 /// Matrix products that do not wait for each other, of tensors of one device, of any dtype, unseen
 /// by autograd. On a CPU they are computed together (cpu::Products); elsewhere each is queued on
-/// the device at once. Sums and products may be float32 where a and b are not, and are never
+/// the device at once, or beside. Sums and products may be float32 where a and b are not, and are never
 /// rounded to less on the way.
 class Products {
  public:
@@ -21,6 +21,10 @@ class Products {
 
   /// output = a b in `compute`; dtypes as above.
   void assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
+
+  /// The same two for what nothing waits for: on an accelerator they are computed in a SideStream.
+  at::Tensor add_aside(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype);
+  void assign_aside(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
 
   /// total += a b in `compute`, in the order of the calls; `total` may be float32 where a and b are
   /// not. To a batch once.

@@ -3,7 +3,6 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -20,6 +19,7 @@
 #include "amp/recording_scope.h"
 #include "graph/device_graph.h"
 #include "memory/device_copy.h"
+#include "memory/side_stream.h"
 #include "mezzo/amp/finite_tracer.h"
 
 namespace mezzo {
@@ -65,14 +65,6 @@ class OnStream {
   }
 
  private:
-  static void put_in_order(c10::Stream first, c10::Stream second) {
-    if (first != second) {
-      c10::Event event(first.device_type());
-      event.record(first);
-      event.block(second);
-    }
-  }
-
   const c10::Stream stream_, caller_;
   c10::OptionalStreamGuard guard_;
 };

@@ -132,7 +132,7 @@ const std::map<std::string, Count> kCounts = {
     {"aten::tanh", {1, 0}},
     {"aten::tanh_backward", {1, 0}},
     {"aten::zero_", {4, 0}},
-    {"copy_", {28, 2}},
+    {"copy_", {24, 2}},
     {"copy_ from the CPU", {4, 0}},
 };
 

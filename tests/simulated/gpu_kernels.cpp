@@ -36,28 +36,34 @@ void take_to_stream(void* stream, gpu::Launched launched) {
 }
 
 /// Products that are not rounded to their factors' dtype, which LibTorch has for CUDA alone.
-at::Tensor product(const char* name,
-                   at::Tensor (*multiply)(const at::Tensor&, const at::Tensor&),
-                   at::IntArrayRef sizes,
-                   const at::Tensor& a,
-                   const at::Tensor& b,
-                   at::ScalarType dtype) {
+at::Tensor& product(const char* name, const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype, at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == dtype, "simulated device: ", name,
+              " is of another dtype than what it is written to");
   const c10::DeviceGuard guard(a.device());
-  auto result = at::empty(sizes, a.options().dtype(dtype));
   Launch launch(name);
-  const auto left = launch.read(a), right = launch.read(b), to = launch.write(result);
-  launch.count_as({bytes_of(a) + bytes_of(b), bytes_of(result),
+  const auto left = launch.read(a), right = launch.read(b), to = launch.write(out);
+  launch.count_as({bytes_of(a) + bytes_of(b), bytes_of(out),
                    2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(-1))});
-  launch.run([=] { to.copy_(multiply(left.to(dtype), right.to(dtype))); });
-  return result;
+  launch.run([=] { to.copy_(at::matmul(left.to(dtype), right.to(dtype))); });
+  return out;
+}
+
+at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype, at::Tensor& out) {
+  return product("aten::mm.dtype", a, b, dtype, out);
+}
+
+at::Tensor& bmm_out(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype, at::Tensor& out) {
+  return product("aten::bmm.dtype", a, b, dtype, out);
 }
 
 at::Tensor mm(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
-  return product("aten::mm.dtype", &at::mm, {a.size(0), b.size(1)}, a, b, dtype);
+  auto out = at::empty({a.size(0), b.size(1)}, a.options().dtype(dtype));
+  return mm_out(a, b, dtype, out);
 }
 
 at::Tensor bmm(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
-  return product("aten::bmm.dtype", &at::bmm, {a.size(0), a.size(1), b.size(2)}, a, b, dtype);
+  auto out = at::empty({a.size(0), a.size(1), b.size(2)}, a.options().dtype(dtype));
+  return bmm_out(a, b, dtype, out);
 }
 
 /// As blocks call it: what is added to is what is written.
@@ -81,8 +87,10 @@ at::Tensor& addmm_out(const at::Tensor& sum,
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("mm.dtype", &mm);
+  m.impl("mm.dtype_out", &mm_out);
   m.impl("addmm.dtype_out", &addmm_out);
   m.impl("bmm.dtype", &bmm);
+  m.impl("bmm.dtype_out", &bmm_out);
 }
 
 }  // namespace

@@ -2,7 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "graph/device_graph.h"
@@ -13,6 +16,9 @@ namespace mezzo::simulated {
 namespace {
 
 std::atomic<Recording*> the_recording = nullptr;
+std::mutex queues_mutex;  // of all recordings
+
+using Kind = Recording::Step::Kind;
 
 class Graph final : public DeviceGraph {
  public:
@@ -24,24 +30,33 @@ class Graph final : public DeviceGraph {
   void begin() override {
     const auto stream = current_stream(current_device());
     TORCH_CHECK(stream != default_stream(current_device()), "simulated device: the default stream is not recorded");
-    recording_.queue = &Queue::of(stream);
+    recording_.queues = {&Queue::of(stream)};
     Recording* nobody = nullptr;
     TORCH_CHECK(the_recording.compare_exchange_strong(nobody, &recording_), "simulated device: recorded already");
   }
 
   void end() override {
     stop();
-    TORCH_CHECK(recording_.queue == &Queue::of(current_stream(current_device())),
+    TORCH_CHECK(recording_.queues.front() == &Queue::of(current_stream(current_device())),
                 "simulated device: a recording ended on another stream than it began on");
     TORCH_CHECK(recording_.fault.empty(), "simulated device: the recording is void: ", recording_.fault);
+    check_joined();
   }
 
   void replay() override {
     Queue& queue = Queue::of(current_stream(current_device()));
     poison_pool().enqueue(queue);
-    for (const Kernel& kernel : recording_.kernels) {
-      check_not_freed(kernel);
-      with_next_numbers(kernel).enqueue(queue);
+    std::vector<Event> events(recording_.events);
+    for (const Recording::Step& step : recording_.steps) {
+      Queue& on = step.queue == recording_.queues.front() ? queue : *step.queue;
+      if (step.kind == Kind::kRecord) {
+        events[step.event].record(on);
+      } else if (step.kind == Kind::kWait) {
+        events[step.event].block(on);
+      } else {
+        check_not_freed(step.kernel);
+        with_next_numbers(step.kernel).enqueue(on);
+      }
     }
   }
 
@@ -49,6 +64,30 @@ class Graph final : public DeviceGraph {
   void stop() {
     Recording* mine = &recording_;
     the_recording.compare_exchange_strong(mine, nullptr);
+  }
+
+  /// By a clock for each stream, which ticks with its steps.
+  void check_joined() const {
+    std::map<const Queue*, Clock> clocks;
+    std::vector<Clock> of_events(recording_.events);
+    for (const Recording::Step& step : recording_.steps) {
+      Clock& clock = clocks[step.queue];
+      clock.resize(std::max(clock.size(), step.queue->number() + 1));
+      if (step.kind == Kind::kRecord) {
+        of_events[step.event] = clock;
+        continue;
+      }
+      if (step.kind == Kind::kWait) {
+        join(clock, of_events[step.event]);
+      }
+      ++clock[step.queue->number()];
+    }
+    Clock at_end = clocks[recording_.queues.front()];
+    for (const auto& [queue, clock] : clocks) {
+      at_end.resize(std::max(at_end.size(), clock.size()));
+      TORCH_CHECK(at_end[queue->number()] == clock[queue->number()],
+                  "simulated device: the recording is void: nobody waits for ", queue->stream());
+    }
   }
 
   Kernel poison_pool() const {
@@ -109,7 +148,24 @@ Recording* current_recording() { return the_recording; }
 
 Recording* recording_of(const Queue& queue) {
   Recording* recording = the_recording;
-  return recording != nullptr && recording->queue == &queue ? recording : nullptr;
+  if (recording == nullptr) {
+    return nullptr;
+  }
+  const std::lock_guard lock(queues_mutex);
+  return std::ranges::find(recording->queues, &queue) != recording->queues.end() ? recording : nullptr;
+}
+
+size_t Recording::record_event(Queue& queue) {
+  steps.push_back({Step::Kind::kRecord, &queue, events});
+  return events++;
+}
+
+void Recording::wait(Queue& queue, size_t event) {
+  steps.push_back({Step::Kind::kWait, &queue, event});
+  const std::lock_guard lock(queues_mutex);
+  if (std::ranges::find(queues, &queue) == queues.end()) {
+    queues.push_back(&queue);
+  }
 }
 
 void forbid_in_recordings(const std::string& what) {

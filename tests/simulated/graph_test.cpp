@@ -19,6 +19,11 @@ using testing::IsEmpty;
 
 class GraphTest : public DeviceTest {
  protected:
+  static void order(c10::Stream first, c10::Stream second) {
+    c10::Event event(kType);
+    event.record(first);
+    event.block(second);
+  }
   /// On a stream of its own, in order with the test's.
   template <class Work>
   void on_side(const Work& work) {
@@ -120,13 +125,41 @@ TEST_F(GraphTest, IsVoidWhereTheHostWaits) {
 
 TEST_F(GraphTest, IsVoidWhereEventsLeadInOrOut) {
   const auto other = Queue::create(device);
-  const auto order = [](c10::Stream first, c10::Stream second) {
-    c10::Event event(kType);
-    event.record(first);
-    event.block(second);
-  };
-  expect_void([&] { order(side, other); }, "an event between a stream that is recorded");
+  expect_void([&] { order(side, default_stream(0)); }, "an event between a stream that is recorded");
   expect_void([&] { order(other, side); }, "an event between a stream that is recorded");
+}
+
+TEST_F(GraphTest, RecordsStreamsThatItsEventsLeadTo) {
+  const auto x = at::ones({3}, device);
+  at::Tensor twice, sum;
+  const auto beside = Queue::create(device);
+  const auto work = [&] {
+    const auto first = x + 1;
+    order(side, beside);
+    {
+      const c10::StreamGuard guard(beside);
+      twice = first * 2;
+    }
+    sum = first.sum();
+  };
+  const auto graph = recorded([&] {
+    work();
+    order(beside, side);
+    sum += twice.sum();
+  });
+  replay(*graph);
+  x.fill_(2);
+  replay(*graph);
+  EXPECT_EQ(sum.item<float>(), 27);
+  EXPECT_THAT([&] { recorded(work); },
+              testing::ThrowsMessage<c10::Error>(HasSubstr("the recording is void: nobody waits for stream")));
+  const auto racing = recorded([&] {
+    work();
+    sum += twice.sum();
+    order(beside, side);
+  });
+  replay(*racing);
+  expect_fault("no event puts the two in order");
 }
 
 TEST_F(GraphTest, IsNotRecordedOnTheDefaultStream) { EXPECT_THROW(graphs->new_graph()->begin(), c10::Error); }

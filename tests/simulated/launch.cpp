@@ -119,7 +119,7 @@ Ticket Launch::run(std::function<void()> body) {
   uses_.clear();
   if (Recording* recording = recording_of(queue_)) {
     kernel.draws = std::exchange(recording->draws, {});
-    recording->kernels.push_back(std::move(kernel));
+    recording->steps.push_back({Recording::Step::Kind::kKernel, &queue_, 0, std::move(kernel)});
     return queue_.last();
   }
   return kernel.enqueue(queue_);

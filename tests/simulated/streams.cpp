@@ -169,6 +169,9 @@ void host_sync(Queue& queue, const std::string& what) {
 
 void Event::record(Queue& on) {
   recording = recording_of(on);
+  if (recording != nullptr) {
+    number = recording->record_event(on);
+  }
   const std::lock_guard order(order_mutex());
   queue = &on;
   ticket = on.last();
@@ -178,6 +181,9 @@ void Event::record(Queue& on) {
 void Event::block(Queue& other) const {
   if (queue == nullptr || queue == &other) {
     return;
+  }
+  if (recording != nullptr && recording == current_recording() && other.stream().id() != 0) {
+    return recording->wait(other, number);
   }
   if (recording != nullptr || recording_of(other) != nullptr) {
     forbid_in_recordings("an event between a stream that is recorded and one that is not");

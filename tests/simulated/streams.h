@@ -82,7 +82,8 @@ struct Event {
   Queue* queue = nullptr;  ///< null until it is recorded
   Ticket ticket = 0;
   Clock clock;
-  const Recording* recording = nullptr;  ///< that it is part of
+  Recording* recording = nullptr;  ///< that it is part of
+  size_t number = 0;               ///< there
 
   void record(Queue& on);
   /// Makes `other` wait for what came before this event.

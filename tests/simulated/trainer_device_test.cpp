@@ -185,7 +185,7 @@ TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
       GradScaler scaler(scaler_options(config, setup.precision));
       setup.model->set_gradient_checkpointing(checkpoints);
       setup.model->train();
-      RecordedSteps recorded(config, setup, ranks, [&](const StepBatches& batches) {
+      RecordedSteps recorded(config, setup, plan, [&](const StepBatches& batches) {
         const auto loss = accumulation.run(batches, [&](const at::Tensor& share) { return scaler.scale(share); });
         scaler.is_enabled() ? void(scaler.step(model.optimizer())) : void(model.optimizer().step(nullptr));
         scaler.update();
@@ -223,7 +223,7 @@ TEST_F(TrainingStepTest, StepsAreRecordedWhereTheModelTakesUnknownLengths) {
     const auto plan = plan_run(config, 6, ranks);
     TrainingModel model(config, setup, ranks, nullptr);
     const GradientAccumulation accumulation(config, setup, plan, model);
-    const RecordedSteps recorded(config, setup, ranks, [](const StepBatches&) { return at::Tensor(); });
+    const RecordedSteps recorded(config, setup, plan, [](const StepBatches&) { return at::Tensor(); });
     return recorded.take(accumulation.collate(plan.micro_batches(setup.train, 0), 6));
   };
   const auto bert_on = [](c10::Device where) { return setup_on(where, Precision::kFloat32); };

@@ -160,7 +160,7 @@ AttentionGradients packed_attention_backward(const PackedAttention& attention,
   relative.make_room(backward);
   packed_attention_backward(backward, device.stream);
   if (has_biases) {
-    const auto totals = column_sums(sums, device.stream);
+    const auto totals = column_sums(sums);
     result.biases = {totals.select(0, 0), totals.select(0, 1), totals.select(0, 2)};
   }
   relative.add_gradients(result, device.stream);

@@ -17,7 +17,7 @@ at::Tensor room_for_sums(bool are_wanted, int64_t rows, int64_t columns, const a
 
 float* floats_or_none(const at::Tensor& sums) { return sums.defined() ? sums.mutable_data_ptr<float>() : nullptr; }
 
-at::Tensor total(const at::Tensor& sums, Stream stream) { return sums.defined() ? column_sums(sums, stream) : sums; }
+at::Tensor total(const at::Tensor& sums) { return sums.defined() ? column_sums(sums) : sums; }
 
 }  // namespace
 
@@ -88,7 +88,7 @@ ResidualDropoutGradients residual_dropout_backward(const at::Tensor& grad,
                                floats_or_none(sums), grad.size(0), grad.size(1)},
                               device.stream);
   }
-  return {product, total(sums, device.stream)};
+  return {product, total(sums)};
 }
 
 at::Tensor gated_activation(const at::Tensor& product,
@@ -139,7 +139,7 @@ ActivationGradients gated_activation_backward(const at::Tensor& grad,
                                .columns = columns},
                               device.stream);
   }
-  return {grad_product, grad, total(sums, device.stream)};
+  return {grad_product, grad, total(sums)};
 }
 
 #define MEZZO_ENTRY(name) .name = name,

@@ -162,7 +162,7 @@ ActivationGradients bias_activation_backward(const at::Tensor& grad,
                               parts.mutable_data_ptr<float>(), product.size(0), product.size(1)},
                              device.stream);
   }
-  return {grad, output, column_sums(parts, device.stream)};
+  return {grad, output, column_sums(parts)};
 }
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

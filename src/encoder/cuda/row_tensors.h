@@ -10,6 +10,7 @@
 #include "encoder/cuda/row_launchers.h"
 #include "encoder/row_tensors.h"
 #include "kernels/cuda/tensors.h"
+#include "memory/side_stream.h"
 
 /// Tensors as the row-wise kernels take them, and sums that they leave in parts.
 namespace mezzo::encoder::MEZZO_CUDA {
@@ -26,14 +27,18 @@ inline NormOutputs outputs_of(const at::Tensor& output, Normalised* normalised, 
   return {span_of(output), rows.mutable_data_ptr<float>(), normalised->rstd.mutable_data_ptr<float>()};
 }
 
-inline at::Tensor column_sums(const at::Tensor& parts, Stream stream) {
+/// In a SideStream.
+inline at::Tensor column_sums(const at::Tensor& parts) {
   const int64_t rows = parts.size(0), columns = parts.numel() / std::max<int64_t>(rows, 1);
   if (rows == 0) {
     return at::zeros(parts.sizes().slice(1), parts.options());
   }
   auto totals = at::empty(parts.sizes().slice(1), parts.options());
   if (columns > 0) {
-    sum_columns({floats(parts), totals.mutable_data_ptr<float>(), rows, columns}, stream);
+    SideStream::run({totals, parts}, [&] {
+      const OnDeviceOf device(parts);
+      sum_columns({floats(parts), totals.mutable_data_ptr<float>(), rows, columns}, device.stream);
+    });
   }
   return totals;
 }
@@ -46,7 +51,7 @@ inline at::Tensor run_backward(NormBackwardArguments arguments, const at::Tensor
     arguments.sums = parts.mutable_data_ptr<float>();
     layer_norm_backward(arguments, stream);
   }
-  return column_sums(parts, stream);
+  return column_sums(parts);
 }
 
 }  // namespace mezzo::encoder::MEZZO_CUDA

@@ -17,34 +17,43 @@ namespace mezzo::encoder::MEZZO_CUDA {
 constexpr int kTile = 16;
 constexpr int kMostRows = kMostWarps * kTile;
 
+/// Two neighbouring right tiles, of 16 columns together.
+template <class T>
+struct RightTiles {
+  Pair<T> at[4];
+  MEZZO_DEVICE RightTile<T> tile(int n) const { return {{at[2 * n], at[2 * n + 1]}}; }
+};
+
 /// Rows of a head in shared memory. Eight elements behind each row let lanes that read one column of
 /// eight rows meet in no bank.
 template <class T, int kColumns>
-struct HalfRows {
+class HalfRows {
+ public:
   static constexpr int kStride = kColumns + 8;
   static constexpr int kBytes = kStride * static_cast<int>(sizeof(T));  ///< of a row
 
   T* data;
 
-  MEZZO_DEVICE Pair<T> pair(int row, int column) const {
-    return *reinterpret_cast<const Pair<T>*>(data + row * kStride + column);
-  }
-  MEZZO_DEVICE T at(int row, int column) const { return data[row * kStride + column]; }
-
-  /// Rows `row` ... and columns `column` ...
+  /// Rows `row` ... and columns `column` ..., sixteen each, here and below.
   MEZZO_DEVICE LeftTile<T> left(int lane, int row, int column) const {
-    const int g = row + lane / 4, t = column + 2 * (lane % 4);
-    return {{pair(g, t), pair(g + 8, t), pair(g, t + 8), pair(g + 8, t + 8)}};
+    LeftTile<T> tile;
+    load_matrices<false>(lane, tile.at, [&](int i) { return at(row + i % 16, column + i / 16 * 8); });
+    return tile;
   }
-  /// Rows `row` ... as columns: what a product with these rows' transpose takes.
-  MEZZO_DEVICE RightTile<T> right_transposed(int lane, int row, int column) const {
-    const int g = row + lane / 4, t = column + 2 * (lane % 4);
-    return {{pair(g, t), pair(g, t + 8)}};
+  /// Rows as columns: what a product with these rows' transpose takes.
+  MEZZO_DEVICE RightTiles<T> right_transposed(int lane, int row, int column) const {
+    RightTiles<T> tiles;
+    load_matrices<false>(lane, tiles.at, [&](int i) { return at(row + i / 16 * 8 + i % 8, column + i / 8 % 2 * 8); });
+    return tiles;
   }
-  MEZZO_DEVICE RightTile<T> right(int lane, int row, int column) const {
-    const int g = column + lane / 4, t = row + 2 * (lane % 4);
-    return {{{{at(t, g), at(t + 1, g)}}, {{at(t + 8, g), at(t + 9, g)}}}};
+  MEZZO_DEVICE RightTiles<T> right(int lane, int row, int column) const {
+    RightTiles<T> tiles;
+    load_matrices<true>(lane, tiles.at, [&](int i) { return at(row + i % 16, column + i / 16 * 8); });
+    return tiles;
   }
+
+ private:
+  MEZZO_DEVICE const T* at(int row, int column) const { return data + row * kStride + column; }
 };
 
 template <class T, int kColumns>
@@ -148,8 +157,9 @@ MEZZO_DEVICE SquareTile product_of_rows(
   SquareTile sums = {};
   for (int k = 0; k < kColumns; k += kTile) {
     const auto factor = left.left(lane, row, k);
+    const auto factors = right.right_transposed(lane, column, k);
     for (int n = 0; n < 2; ++n) {
-      multiply_add(block, sums.at[n], factor, right.right_transposed(lane, column + 8 * n, k));
+      multiply_add(block, sums.at[n], factor, factors.tile(n));
     }
   }
   return sums;
@@ -174,8 +184,11 @@ struct RowSums {
   /// Adds `left` times sixteen rows from `row` on.
   template <class T>
   MEZZO_DEVICE void add(const Block& block, const LeftTile<T>& left, const HalfRows<T, kColumns>& right, int row) {
-    for (int n = 0; n < kColumns / 8; ++n) {
-      multiply_add(block, at[n], left, right.right(block.thread() % kWarp, row, 8 * n));
+    for (int two = 0; two < kColumns / 8; two += 2) {
+      const auto factors = right.right(block.thread() % kWarp, row, 8 * two);
+      for (int n = 0; n < 2; ++n) {
+        multiply_add(block, at[two + n], left, factors.tile(n));
+      }
     }
   }
 };
@@ -270,9 +283,15 @@ MEZZO_DEVICE void store_rows(const Head& head,
       continue;
     }
     T* const out = static_cast<T*>(to.data) + (first_row + row) * to.row_stride + head.column() + 2 * (lane % 4);
+    const bool is_aligned = reinterpret_cast<uintptr_t>(out) % sizeof(Pair<T>) == 0;
     for (int n = 0; n < kColumns / 8; ++n) {
-      for (int i = 0; i < 2; ++i) {
-        out[8 * n + i] = from_float<T>(sums.at[n].at[2 * half + i] * factors[half]);
+      const float* const two = sums.at[n].at + 2 * half;
+      const Pair<T> pair{{from_float<T>(two[0] * factors[half]), from_float<T>(two[1] * factors[half])}};
+      if (is_aligned) {
+        *reinterpret_cast<Pair<T>*>(out + 8 * n) = pair;
+      } else {
+        out[8 * n] = pair.at[0];
+        out[8 * n + 1] = pair.at[1];
       }
     }
   }

@@ -100,6 +100,7 @@ struct Attention : torch::autograd::Function<Attention> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     check_once_differentiable("attention block");
     const NoAutocast no_autocast;
+    const SideStream aside;
     const auto saved = ctx->get_saved_variables();
     const auto holder = kept<AttentionSettings>(ctx);
     const AttentionSettings& settings = holder->settings;

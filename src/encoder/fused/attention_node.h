@@ -57,8 +57,8 @@ inline GradBehindAttention backward_behind_attention(const AutogradContext* ctx,
                                                                   settings.output_dropout, settings.first_rows,
                                                                   context.scalar_type(), settings.x_dtype);
   Products products;
-  const auto grad_context = products.add(outer.product, saved[kOutputWeight]);
   result[kOutputWeight] = grad_weight(ctx, kOutputWeight, products, outer.product, context, settings.weight_dtype);
+  const auto grad_context = products.add(outer.product, saved[kOutputWeight]);
   products.compute();
   result[kOutputBias] = grad_vector(outer.bias, saved[kOutputBias]);
   result[kNormWeight] = grad_vector(outer.norm.weight, saved[kNormWeight]);

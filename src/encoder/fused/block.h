@@ -17,6 +17,7 @@
 #include "encoder/packed_weights.h"
 #include "encoder/products.h"
 #include "memory/side_by_side.h"
+#include "memory/side_stream.h"
 
 /// What the blocks share.
 namespace mezzo::encoder::fused {
@@ -76,21 +77,26 @@ inline at::Tensor matrix_product(const at::Tensor& a, const at::Tensor& b, std::
   return result;
 }
 
-/// The gradient of a linear layer's weight, of `dtype`, once `products` are
-/// computed; if it is wanted.
+/// The gradient of a linear layer's weight, of `dtype`, once `products` are computed, in a
+/// SideStream; if it is wanted.
 inline at::Tensor grad_weight(const AutogradContext* ctx,
                               size_t input,
                               Products& products,
                               const at::Tensor& grad,
                               const at::Tensor& x,
                               at::ScalarType dtype) {
-  return ctx->needs_input_grad(input) ? products.add(grad.t(), x, dtype) : at::Tensor();
+  return ctx->needs_input_grad(input) ? products.add_aside(grad.t(), x, dtype) : at::Tensor();
 }
 
 /// A vector of sums as the gradient of `param`: to autograd a tensor of its own, in the memory of
-/// `sums` where that is of its dtype.
+/// `sums` where that is of its dtype. In a SideStream, as the sums may be.
 inline at::Tensor grad_vector(const at::Tensor& sums, const at::Tensor& param) {
-  return split_rows(sums.to(param.scalar_type()), 1).front();
+  auto grad = sums;
+  if (sums.scalar_type() != param.scalar_type()) {
+    grad = at::empty(sums.sizes(), sums.options().dtype(param.scalar_type()));
+    SideStream::run({grad, sums}, [&] { grad.copy_(sums); });
+  }
+  return split_rows(grad, 1).front();
 }
 
 /// A node's settings, kept for backward beside its tensors.

@@ -58,6 +58,7 @@ struct FeedForward : torch::autograd::Function<FeedForward> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     check_once_differentiable("feed-forward block");
     const NoAutocast no_autocast;
+    const SideStream aside;
     const auto saved = ctx->get_saved_variables();
     const auto &input = saved[0], &intermediate_weight = saved[1], &intermediate_bias = saved[2],
                &output_weight = saved[3], &output_bias = saved[4], &norm_weight = saved[5], &norm_bias = saved[6],

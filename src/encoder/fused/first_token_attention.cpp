@@ -96,6 +96,7 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     check_once_differentiable("attention block");
     const NoAutocast no_autocast;
+    const SideStream aside;
     const auto saved = ctx->get_saved_variables();
     const auto holder = kept<AttentionSettings>(ctx);
     const AttentionSettings& settings = holder->settings;
@@ -120,10 +121,10 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     const auto grad_weighted = at::empty_like(weighted);
     result[kValueWeight] = room_for_weight(kValueWeight);
     const auto grad_values = heads.columns(grad_context);
-    of_values.assign(grad_weighted, grad_values, heads.rows(value_weight));
     if (result[kValueWeight].defined()) {
-      of_values.assign(heads.rows(result[kValueWeight]), grad_values.transpose(1, 2), weighted);
+      of_values.assign_aside(heads.rows(result[kValueWeight]), grad_values.transpose(1, 2), weighted);
     }
+    of_values.assign(grad_weighted, grad_values, heads.rows(value_weight));
     of_values.compute();
     const auto grad_heads = heads.apart(grad_context.to(at::kFloat));
     const auto value_bias = saved[kValueBias].to(dtype).to(at::kFloat).view({heads.count(), -1});
@@ -134,10 +135,10 @@ struct FirstTokenAttention : torch::autograd::Function<FirstTokenAttention> {
     Products of_heads;
     const auto grad_parts = at::empty({heads.count(), first.size(0), heads.size()}, first.options().dtype(at::kFloat));
     result[kKeyWeight] = room_for_weight(kKeyWeight);
-    of_heads.assign(grad_parts, inner.query, heads.rows(key_weight).transpose(1, 2));
     if (result[kKeyWeight].defined()) {
-      of_heads.assign(heads.rows(result[kKeyWeight]), heads.columns(query).transpose(1, 2), inner.query);
+      of_heads.assign_aside(heads.rows(result[kKeyWeight]), heads.columns(query).transpose(1, 2), inner.query);
     }
+    of_heads.assign(grad_parts, inner.query, heads.rows(key_weight).transpose(1, 2));
     of_heads.compute();
     const auto grad_product = Heads::side_by_side(grad_parts), grad_query = grad_product.to(dtype);
     Products of_query;

@@ -118,6 +118,7 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     check_once_differentiable("attention block");
     const NoAutocast no_autocast;
+    const SideStream aside;
     const auto saved = ctx->get_saved_variables();
     const auto holder = kept<PreNormAttentionSettings>(ctx);
     const PreNormAttentionSettings& settings = holder->settings;
@@ -131,9 +132,9 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
     const auto outer =
         ops.residual_dropout_backward(grad, saved[kOutputBias].defined(), settings.output_dropout, first, dtype);
     Products of_output;
-    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
     result[kOutputWeight] = grad_weight(ctx, edge_of(saved, kOutputWeight), of_output, outer.product, saved[kContext],
                                         settings.weight_dtype);
+    const auto grad_context = of_output.add(outer.product, saved[kOutputWeight]);
     of_output.compute();
     const auto inner = attend_backward(attention_of(settings, saved[kQuery], saved[kKey], saved[kValue], saved[kBias]),
                                        saved[kContext], settings.state, grad_context);
@@ -148,17 +149,17 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
     }
     Products products;
     const auto total = norm_weight.defined() ? at::Tensor() : residual.to(x.scalar_type(), false, /*copy=*/true);
-    const auto grad_input = add_products(products, total, inner, weight, first);
     if (ctx->needs_input_grad(edge_of(saved, kWeight))) {
       result[kWeight] = at::empty(weight.sizes(), weight.options().dtype(settings.weight_dtype));
       if (first.defined()) {
         const Thirds grads_of_weight(result[kWeight], 0);
-        products.assign(grads_of_weight.query, inner.query.t(), input.index_select(0, first));
-        products.assign(grads_of_weight.key_value, inner.all.t(), input);
+        products.assign_aside(grads_of_weight.query, inner.query.t(), input.index_select(0, first));
+        products.assign_aside(grads_of_weight.key_value, inner.all.t(), input);
       } else {
-        products.assign(result[kWeight], inner.all.t(), input);
+        products.assign_aside(result[kWeight], inner.all.t(), input);
       }
     }
+    const auto grad_input = add_products(products, total, inner, weight, first);
     products.compute();
     if (first.defined()) {
       ops_of(x).add_to_rows(grad_input.all, first, grad_input.first);
@@ -173,7 +174,10 @@ struct PreNormAttention : torch::autograd::Function<PreNormAttention> {
     }
     if (saved[kBias].defined()) {
       const auto& sums = inner.biases;
-      result[kBias] = grad_vector(at::cat({sums.query, sums.key, sums.value}), saved[kBias]);
+      auto all = at::empty({3 * sums.query.size(0)}, sums.query.options());
+      SideStream::run({all, sums.query, sums.key, sums.value},
+                      [&] { at::cat_out(all, {sums.query, sums.key, sums.value}); });
+      result[kBias] = grad_vector(all, saved[kBias]);
     }
     result[kOutputBias] = grad_if_defined(outer.bias, saved[kOutputBias]);
     return result;

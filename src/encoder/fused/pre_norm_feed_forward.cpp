@@ -57,6 +57,7 @@ struct PreNormFeedForward : torch::autograd::Function<PreNormFeedForward> {
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     check_once_differentiable("feed-forward block");
     const NoAutocast no_autocast;
+    const SideStream aside;
     const auto saved = ctx->get_saved_variables();
     const auto holder = kept<PreNormFeedForwardSettings>(ctx);
     const PreNormFeedForwardSettings& settings = holder->settings;
@@ -74,11 +75,11 @@ struct PreNormFeedForward : torch::autograd::Function<PreNormFeedForward> {
     const auto input = ops.layer_norm(x, {saved[kNormWeight], saved[kNormBias], settings.eps}, dtype, &normalised);
     variable_list result(kInputs + 3);
     Products products;
-    const auto grad_input = products.add(middle.product, saved[kIntermediateWeight]);
     result[kOutputWeight] =
         grad_weight(ctx, edge_of(saved, kOutputWeight), products, outer.product, middle.output, settings.weight_dtype);
     result[kIntermediateWeight] =
         grad_weight(ctx, edge_of(saved, kIntermediateWeight), products, middle.product, input, settings.weight_dtype);
+    const auto grad_input = products.add(middle.product, saved[kIntermediateWeight]);
     products.compute();
     const auto of_norm = ops.layer_norm_backward(grad_input, normalised, saved[kNormWeight], grad, x.scalar_type());
     result[kX] = of_norm.x;

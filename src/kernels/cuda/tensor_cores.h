@@ -31,6 +31,38 @@ struct SumTile {
   float at[4];
 };
 
+/// Four matrices of 8 x 8 in shared memory, all lanes of the warp together: of each a lane gets columns t and t + 1 of
+/// row g, or, transposed, rows t and t + 1 of column g.
+/// @param row  gives the address of row i % 8 of matrix i / 8, which is a multiple of 16 bytes. Needs compute
+/// capability 8.0.
+template <bool kTransposed, class T, class RowOf>
+MEZZO_DEVICE void load_matrices(int lane, Pair<T> (&to)[4], const RowOf& row) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  auto& d = reinterpret_cast<uint32_t(&)[4]>(to);
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row(lane)));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+                 : "r"(address)
+                 : "memory");
+  }
+#else
+  const int g = lane / 4, t = 2 * (lane % 4);
+  for (int m = 0; m < 4; ++m) {
+    const T *const first = kTransposed ? row(8 * m + t) + g : row(8 * m + g) + t, *const second =
+                                                                                      kTransposed
+                                                                                          ? row(8 * m + t + 1) + g
+                                                                                          : first + 1;
+    to[m] = {{*first, *second}};
+  }
+#endif
+}
+
 /// sums += left times right; all lanes of the warp together. Needs compute capability 8.0.
 #ifdef __CUDACC__
 template <class T>

@@ -3,24 +3,33 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 namespace mezzo::text {
 namespace {
 
-/// One text longer than the rest should not make a kind of its own.
-constexpr int64_t kShortest = 32;  // tokens, which attention takes in one launch
+constexpr int64_t kStepsToSee = 1000;  // of a run, by which kinds of steps are chosen
 
-/// To a multiple of 32, and of an eighth of the next smaller power of two: a dozen kinds from 512
-/// rows to 2,048, and 6 % of filler on average.
-int64_t rounded_rows(int64_t rows) {
-  const auto multiple = std::max<int64_t>(32, static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows)) / 8));
-  return (rows + multiple - 1) / multiple * multiple;
+/// Of the largest micro-batch, as all of a step are made: of as many kinds for each there would be a kind of step for
+/// every way to put them together.
+StepSize size_of(const StepSize& one, const StepSize& other) {
+  return {std::max(one.rows, other.rows), std::max(one.longest, other.longest)};
 }
 
-int64_t rounded_length(int64_t tokens) {
-  return std::max(kShortest, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens))));
+/// Of a run's first steps: a resumed one sees the same.
+std::vector<StepSize> sizes_of(const TokenizedTexts& texts, const RunPlan& plan, int64_t max_length) {
+  std::vector<StepSize> sizes;
+  for (int64_t step = 0; step < std::min(kStepsToSee, plan.total_steps); ++step) {
+    StepSize size{};
+    for (const MicroBatch& micro : plan.micro_batches(texts, step)) {
+      const int64_t rows = count_rows(texts, micro.indices, plan.batching, max_length);
+      for (const int64_t index : micro.indices) {
+        size = size_of(size, {rows, texts.longest(index)});
+      }
+    }
+    sizes.push_back(size);
+  }
+  return sizes;
 }
 
 at::Tensor with_filler(const at::Tensor& rows, int64_t count, int64_t filler) {
@@ -46,10 +55,12 @@ bool can_record_steps(const c10::Device& device, int ranks) {
   return !device.is_cpu() && ranks == 1 && GraphedStep::is_available(device);
 }
 
-RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks, Compute compute)
+RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, RunPlan plan, Compute compute)
     : setup_(setup),
       compute_(std::move(compute)),
-      is_possible_(can_record_steps(setup.device, ranks.size())),
+      is_possible_(can_record_steps(setup.device, plan.ranks)),
+      kinds_(is_possible_ ? sizes_of(setup.train, plan, config.max_length) : std::vector<StepSize>(),
+             setup.model->config().max_tokens()),
       step_(
           setup.device,
           [this](const std::vector<at::Tensor>& tensors) { return std::vector{compute_(unpack(tensors))}; },
@@ -59,17 +70,19 @@ RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, c
   }
 }
 
-int64_t RecordedSteps::longest_of(const PackedBatch& rows) const {
-  return std::min(rounded_length(rows.seqlens.max().item<int64_t>()), setup_.model->config().max_tokens());
+StepSize RecordedSteps::kind_of(const StepBatches& batches) const {
+  StepSize size{};
+  for (const StepBatches::Micro& micro : batches.micro) {
+    size = size_of(size, {micro.rows.input_ids.size(0), micro.rows.seqlens.max().item<int64_t>()});
+  }
+  return kinds_.round_up(size);
 }
 
 bool RecordedSteps::take(const StepBatches& batches) const {
   const auto dtype = autocast_dtype(setup_.precision).value_or(at::kFloat);
   // A step of words has as many targets as no other, one of windows as many sequences: a graph each would be too many.
   return is_possible_ && setup_.model->head().rows == RowsPer::kText && setup_.train.window_lengths.empty() &&
-         std::ranges::all_of(batches.micro, [&](const StepBatches::Micro& micro) {
-           return setup_.model->encoder().takes_unknown_lengths(setup_.device, dtype, longest_of(micro.rows));
-         });
+         setup_.model->encoder().takes_unknown_lengths(setup_.device, dtype, kind_of(batches).longest);
 }
 
 at::Tensor RecordedSteps::run(const StepBatches& batches, bool eagerly) {
@@ -86,16 +99,16 @@ std::vector<at::Tensor> RecordedSteps::pack(const StepBatches& batches) {
   const uint32_t first = batches.micro.front().number;
   step_offset_.fill_(int64_t{first});
   kind_ = {{}, batches.num_targets, step_offset_};
+  const auto [count, longest] = kind_of(batches);
   std::vector<at::Tensor> tensors;
   for (const auto& [rows, number, is_stand_in] : batches.micro) {
-    const int64_t count = rounded_rows(rows.input_ids.size(0));
     tensors.push_back(with_filler(rows.input_ids, count, setup_.model->config().pad_token_id));
     tensors.push_back(with_filler(rows.positions, count, 0));
     tensors.push_back(with_filler(rows.token_types, count, 0));
     tensors.push_back(rows.targets);
     tensors.push_back(sequence_table(rows));
     kind_.micro.push_back({{}, number - first, is_stand_in});
-    kind_.micro.back().rows.max_seqlen = longest_of(rows);
+    kind_.micro.back().rows.max_seqlen = longest;
   }
   return tensors;
 }

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "mezzo/graph/graphed_step.h"
-#include "text/setup/ranks.h"
+#include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
 #include "text/train/gradient_accumulation.h"
+#include "text/train/step_kinds.h"
 
 namespace mezzo::text {
 
@@ -25,8 +26,9 @@ class RecordedSteps {
   using Compute = std::function<at::Tensor(const StepBatches& batches)>;
 
   /// @param setup  must outlive this
+  /// @param plan  whose first steps say which kinds of batches there are
   /// @param compute  what GraphedStep can record
-  RecordedSteps(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks, Compute compute);
+  RecordedSteps(const TrainConfig& config, const RunSetup& setup, RunPlan plan, Compute compute);
 
   /// Whether the step can be recorded: not where the model needs to know the texts' lengths. Of device
   /// and batches alone, so that a resumed run decides as the first one did.
@@ -44,11 +46,12 @@ class RecordedSteps {
  private:
   std::vector<at::Tensor> pack(const StepBatches& batches);
   StepBatches unpack(const std::vector<at::Tensor>& tensors) const;
-  int64_t longest_of(const PackedBatch& rows) const;
+  StepSize kind_of(const StepBatches& batches) const;
 
   const RunSetup& setup_;
   const Compute compute_;
   bool is_possible_;
+  const StepKinds kinds_;
   at::Tensor step_offset_;  // on the device
   StepBatches kind_;        // of the call at hand: what its tensors do not hold
   GraphedStep step_;

@@ -120,7 +120,7 @@ class Trainer {
     model_.emplace(config_, setup_, ranks_, resumed_ ? &*resumed_ : nullptr);
     accumulation_.emplace(config_, setup_, plan_, *model_);
     diagnosis_.emplace(config_, setup_, ranks_, *accumulation_, *model_, keeper_);
-    recorded_.emplace(config_, setup_, ranks_, [this](const StepBatches& batches) { return compute_step(batches); });
+    recorded_.emplace(config_, setup_, plan_, [this](const StepBatches& batches) { return compute_step(batches); });
     lr_ = at::zeros({}, at::dtype(at::kDouble).device(setup_.device));
     model_->set_lr(lr_);
     if (resumed_) {

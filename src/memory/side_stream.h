@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+
+#include <optional>
+#include <vector>
+
+namespace mezzo {
+
+/// `second` goes on after what `first` was given so far; both of one device type.
+void put_in_order(c10::Stream first, c10::Stream second);
+
+/// Work of a thread on an accelerator beside its current stream, for results that nothing waits for: of small kernels,
+/// each of which leaves most of the device idle, two streams get more done. Who wants that of what it calls
+/// keeps one alive meanwhile; the results are there, for the stream that was current, when it is gone.
+class SideStream {
+ public:
+  SideStream();
+  ~SideStream();
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+
+  /// Calls `body`, where this thread keeps a SideStream, with that stream as the current one, after what the current
+  /// one was given so far; else as it is. Nobody may write to `tensors` of the body before the SideStream is gone;
+  /// those that it writes to should be allocated outside of it.
+  /// @param tensors  of one device
+  template <class Body>
+  static void run(const std::vector<at::Tensor>& tensors, const Body& body) {
+    const c10::OptionalStreamGuard guard(fork(tensors));
+    body();
+  }
+
+ private:
+  static std::optional<c10::Stream> fork(const std::vector<at::Tensor>& tensors);
+
+  SideStream* const outer_;
+  std::optional<c10::Stream> main_, side_;
+  std::vector<at::Tensor> tensors_;  // alive as long as its work
+};
+
+}  // namespace mezzo
