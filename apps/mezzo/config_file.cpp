@@ -1,7 +1,6 @@
 #include "config_file.h"
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "config_values.h"
 #include "mezzo/text/io/nearest_name.h"
 
 namespace mezzo::app {
@@ -27,7 +27,9 @@ std::optional<std::string> config_path(const std::vector<std::string>& arguments
   return path;
 }
 
-toml::table parse_file(const std::string& path) {
+}  // namespace
+
+toml::table parse_config(const std::string& path) {
   if (std::filesystem::is_directory(path)) {  // which reads as empty
     throw UsageError(fmt::format("--config {}: is a folder, not a TOML file", path));
   }
@@ -40,6 +42,8 @@ toml::table parse_file(const std::string& path) {
   }
 }
 
+namespace {
+
 std::optional<std::string> to_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* integer = node.as_integer()) return std::to_string(integer->get());
@@ -47,11 +51,15 @@ std::optional<std::string> to_text(const toml::node& node) {
   return std::nullopt;
 }
 
+}  // namespace
+
 std::string to_flag(std::string_view key) {
   std::string flag = "--" + std::string(key);
   std::replace(flag.begin(), flag.end(), '_', '-');
   return flag;
 }
+
+namespace {
 
 /// The settings of a command, for keys that are none.
 std::vector<std::string> setting_names(const CLI::App& command) {
@@ -64,7 +72,8 @@ std::vector<std::string> setting_names(const CLI::App& command) {
   return names;
 }
 
-/// The command-line arguments that say the same as one line of the file, if any are needed.
+}  // namespace
+
 std::vector<std::string> to_arguments(const std::string& key,
                                       const toml::node& value,
                                       const CLI::App& command,
@@ -104,6 +113,8 @@ std::vector<std::string> to_arguments(const std::string& key,
   return {flag + "=" + *given};
 }
 
+namespace {
+
 /// Whether a flag stands on the command line.
 bool is_given(const std::vector<std::string>& arguments, const std::string& flag) {
   return std::ranges::any_of(
@@ -119,7 +130,11 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
     return;
   }
   std::vector<std::string> from_file;
-  for (const auto& [key, value] : parse_file(*path)) {
+  const bool is_search = command->get_name() == "tune";  // which reads its tables itself
+  for (const auto& [key, value] : parse_config(*path)) {
+    if (is_search && value.is_table()) {
+      continue;
+    }
     const auto where = fmt::format("{}:{}", *path, value.source().begin.line);
     for (std::string& argument : to_arguments(std::string(key.str()), value, *command, where)) {
       if (!is_given(arguments, to_flag(key.str()))) {  // which wins
@@ -140,7 +155,7 @@ std::string place_in_config_file(const std::vector<std::string>& arguments, cons
     return "";  // it won
   }
   try {
-    for (const auto& [key, value] : parse_file(*path)) {
+    for (const auto& [key, value] : parse_config(*path)) {
       if (to_flag(key.str()) == flag) {
         return fmt::format("{}:{}: ", *path, value.source().begin.line);
       }

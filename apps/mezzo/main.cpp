@@ -69,6 +69,7 @@ int run(int argc, char** argv) {
       command("export", "Write a model as ONNX, for other programs", mezzo::app::add_export),
       command("quantize", "Compare a model in int8 with fp32, for predict --precision int8", mezzo::app::add_quantize),
       command("serve", "Answer HTTP requests with what models say of texts", mezzo::app::add_serve),
+      command("tune", "Search for the settings to train with", mezzo::app::add_tune),
       command("launch", "Start a command in several processes that train together", mezzo::app::add_launch),
       command("compare", "Show runs side by side, and test their models on the same texts", mezzo::app::add_compare),
       command("doctor", "Say what this machine can do, and which precision to use", mezzo::app::add_doctor),

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <system_error>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "command_line.h"
 #include "commands.h"
@@ -125,17 +127,32 @@ int run_train(TrainFlags& flags) {
       return status(result.finished, result.saves_failed);
     }
     const auto result = text::train(flags.config, stop_requested, group);
-    return status(result.finished, result.saves_failed);
+    return status(result.finished || result.paused, result.saves_failed);
   });
+}
+
+void add_flags(CLI::App& app, TrainFlags& flags) {
+  text::visit_settings(flags.config, AddSetting(app));
+  app.add_option("--config", flags.config_file, "TOML file with any of these settings; flags win")->group("Run");
+  app.add_flag("--restarted", flags.restarted)->group("");  // of mezzo launch
 }
 
 }  // namespace
 
+bool check_train_arguments(std::vector<std::string> arguments) {
+  CLI::App app("", "mezzo");
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  TrainFlags flags;
+  add_flags(*app.add_subcommand("train"), flags);
+  arguments.insert(arguments.begin(), "train");
+  parse_command_line(app, std::move(arguments));
+  as_usage([&] { flags.config.validate(); });
+  return flags.config.has_dev();
+}
+
 Run add_train(CLI::App& app) {
   auto flags = std::make_shared<TrainFlags>();
-  text::visit_settings(flags->config, AddSetting(app));
-  app.add_option("--config", flags->config_file, "TOML file with any of these settings; flags win")->group("Run");
-  app.add_flag("--restarted", flags->restarted)->group("");  // of mezzo launch
+  add_flags(app, *flags);
   app.footer(
       "Examples:\n"
       "  mezzo train --model DIR --train train.jsonl --output out\n"

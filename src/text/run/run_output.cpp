@@ -358,6 +358,8 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"status", status},
       {"steps", steps},
       {"total_steps", total_steps_},
+      {"metric", setup_.task->metrics().front().name},
+      {"greater_is_better", setup_.task->metrics().front().greater_is_better},
       {"best_step", best_ ? Json(best_->step) : Json()},
       {"best_" + setup_.task->metrics().front().name, best_ ? Json(best_->value) : Json()},
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},

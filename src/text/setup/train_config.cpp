@@ -95,6 +95,8 @@ void check_folds(const TrainConfig& config) {
                     "--resume names a checkpoint, which is of one of the --folds; pass auto, or --fold, too");
   TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || !config.dry_run,
                     "--dry-run plans one run; pass --fold 1, too");
+  TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || config.pause_at == 1,
+                    "--pause-at is about one run; pass --fold, too");
 }
 
 void check_schedule(const TrainConfig& config) {

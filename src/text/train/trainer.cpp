@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <utility>
 
@@ -167,7 +168,7 @@ class Trainer {
       keeper_.end_if_failed();
       keeper_.save_where_missing(counters_.step);
     }
-    while (!stop && counters_.step < plan_.total_steps && !is_out_of_patience()) {
+    while (!stop && counters_.step < last_step() && !is_out_of_patience()) {
       stop = train_step();
       if (queued_) {
         continue;
@@ -187,9 +188,21 @@ class Trainer {
         keeper_.save_in_between();
       }
     }
+    if (!stop && counters_.step < plan_.total_steps && !is_out_of_patience()) {
+      keeper_.save_where_missing(counters_.step);
+      TrainResult result = stopped();
+      result.paused = true;
+      return result;
+    }
     return stop ? stopped() : finish();
   }
 
+  /// Of this process: where it ends, or pauses.
+  int64_t last_step() const {
+    const double paused_after = std::ceil(config_.pause_at * static_cast<double>(plan_.total_steps));
+    return std::clamp<int64_t>(static_cast<int64_t>(paused_after), std::min<int64_t>(1, plan_.total_steps),
+                               plan_.total_steps);
+  }
   bool is_last_step() const { return counters_.step >= plan_.total_steps; }
   bool is_due(int64_t every) const { return every > 0 && counters_.step % every == 0; }
 
@@ -294,7 +307,7 @@ class Trainer {
   bool may_run_ahead() const {
     const auto comes_due = [&](int64_t every) { return every > 0 && queued_->record.step % every == 0; };
     return !setup_.device.is_cpu() && !config_.diagnose && !config_.dry_run && skips_in_a_row_ == 0 &&
-           queued_->record.step < plan_.total_steps && !comes_due(config_.eval_every) && !comes_due(config_.save_every);
+           queued_->record.step < last_step() && !comes_due(config_.eval_every) && !comes_due(config_.save_every);
   }
 
   /// Loss and tokens of this rank become those of all. Returns whether any was asked to stop.
@@ -350,7 +363,7 @@ class Trainer {
     if (setup_.dev.ids.empty() || counters_.step == 0 || counters_.last_eval_step == counters_.step) {
       return false;
     }
-    return is_last_step() || is_due(config_.eval_every);
+    return counters_.step == last_step() || is_due(config_.eval_every);
   }
 
   /// Whether `patience` evaluations have passed since the best model.

@@ -282,6 +282,10 @@ void visit_settings(Config& config, Visit&& visit) {
             .between(0, kMillion)
             .changes_no_numbers(),
         config.patience);
+  visit(Setting(kRun, "pause-at", "share of all steps after which to evaluate, save a checkpoint and end for now")
+            .between(1e-6, 1)
+            .changes_no_numbers(),
+        config.pause_at);
   visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are as sure as they are right")
             .changes_no_numbers(),
         config.calibrate);

@@ -91,6 +91,7 @@ struct TrainConfig {
   int64_t eval_every = 50;  ///< optimizer steps; 0: only at the end
   std::string metric;       ///< of dev, by which the best model is chosen; empty: the task's own, such as accuracy
   int64_t patience = 0;     ///< evaluations on dev without a better model after which the run ends; 0: it goes on
+  double pause_at = 1;      ///< share of all steps after which a run ends for now, evaluated, to be resumed
   bool calibrate = false;   ///< whether a temperature is fitted on dev to the model that is kept
   int64_t save_every = 0;   ///< optimizer steps between checkpoints; 0: only when stopped by a signal
   int64_t keep = 2;         ///< checkpoints kept

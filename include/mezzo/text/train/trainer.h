@@ -12,6 +12,7 @@ namespace mezzo::text {
 /// What a run came to.
 struct TrainResult {
   bool finished = false;                 ///< false: stopped on request; unless it was a dry run, a checkpoint is saved
+  bool paused = false;                   ///< not finished, since `pause_at` was reached
   bool saves_failed = false;             ///< a checkpoint in between could not be written
   int64_t steps = 0;                     ///< optimizer steps done
   std::optional<Evaluation> evaluation;  ///< on test, or on dev without one; none without both

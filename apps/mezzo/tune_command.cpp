@@ -1,0 +1,262 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "commands.h"
+#include "config_values.h"
+#include "mezzo/text/terminal/standard_output.h"
+#include "mezzo/text/tune/search.h"
+#include "stop_signal.h"
+
+namespace mezzo::app {
+namespace {
+
+using text::SearchedSetting, text::SearchOptions, text::Trial;
+using Arguments = std::vector<std::string>;
+
+struct TuneFlags {
+  std::string config;
+  SearchOptions options;
+  bool is_dry = false;
+};
+
+/// Settings of mezzo train that a search sets itself, or that are not of one run.
+constexpr const char* kOwn[] = {"output", "resume", "overwrite", "pause-at", "dry-run", "folds", "fold", "keep"};
+
+std::string name_of(std::string_view key) { return to_flag(key).substr(2); }
+
+void check_not_own(const std::string& name, const std::string& where) {
+  if (std::ranges::find(kOwn, name) != std::end(kOwn)) {
+    throw UsageError(
+        fmt::format("{}: '{}' cannot be set for a search, which sets it itself or trains single runs; "
+                    "leave it out",
+                    where, name));
+  }
+}
+
+const toml::table& table_of(const toml::table& file, const char* name, const std::string& path, const char* holds) {
+  const toml::table* table = file[name].as_table();
+  if (table == nullptr || table->empty()) {
+    throw UsageError(fmt::format("{}: has no table [{}], {}", path, name, holds));
+  }
+  return *table;
+}
+
+/// `{min = 1e-5, max = 1e-4, log = true}`.
+SearchedSetting range_of(const std::string& name, const toml::table& table, const std::string& where) {
+  const auto low = table["min"].value<double>(), high = table["max"].value<double>();
+  const bool is_log = table["log"].value_or(false);
+  for (const auto& [key, value] : table) {
+    const bool is_known = key == "min" || key == "max" ? value.is_number() : key == "log" && value.is_boolean();
+    if (!is_known) {
+      throw UsageError(
+          fmt::format("{}: '{}' of '{}' is nothing that a range has: min and max, numbers, and log, true or false",
+                      where, key.str(), name));
+    }
+  }
+  if (!low || !high || *low >= *high || (is_log && *low <= 0)) {
+    throw UsageError(fmt::format("{}: '{}' needs a min below its max{}", where, name, is_log ? ", both above 0" : ""));
+  }
+  return {.name = name,
+          .low = *low,
+          .high = *high,
+          .is_log = is_log,
+          .is_whole = table["min"].is_integer() && table["max"].is_integer()};
+}
+
+/// All that a setting may be, or its ends, is something that mezzo train takes.
+SearchedSetting searched(const std::string& key,
+                         const toml::node& value,
+                         const CLI::App& train,
+                         const std::string& where) {
+  const std::string name = name_of(key);
+  check_not_own(name, where);
+  if (const auto* table = value.as_table()) {
+    auto range = range_of(name, *table, where);
+    for (const double share : {0.0, 0x1.fffffffffffffp-1}) {
+      to_arguments(key, toml::value<std::string>(range.value_at(share)), train, where);
+    }
+    return range;
+  }
+  SearchedSetting setting{.name = name};
+  const auto* array = value.as_array();
+  if (array == nullptr || array->empty()) {
+    throw UsageError(
+        fmt::format("{}: '{}' must be an array of what to try, or a range as "
+                    "{{min = 1e-5, max = 1e-4, log = true}}",
+                    where, key));
+  }
+  for (const toml::node& element : *array) {
+    const auto arguments = to_arguments(key, element, train, where);
+    if (arguments.size() != 1 || arguments.front().find('=') == std::string::npos) {
+      throw UsageError(fmt::format("{}: '{}' cannot be searched: it is a switch, or takes several", where, key));
+    }
+    setting.values.push_back(arguments.front().substr(arguments.front().find('=') + 1));
+  }
+  return setting;
+}
+
+/// What all trials are trained with, of the table [train]; fills in what is searched.
+Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
+  const auto file = parse_config(flags.config);
+  const auto where = [&](const toml::node& node) {
+    return fmt::format("{}:{}", flags.config, node.source().begin.line);
+  };
+  for (const auto& [key, value] : file) {
+    if (value.is_table() && key != "train" && key != "search") {
+      throw UsageError(
+          fmt::format("{}: [{}] is no table of a search; there are [train] and [search]", where(value), key.str()));
+    }
+  }
+  Arguments fixed;
+  const auto& common = table_of(file, "train", flags.config, "which holds the settings of mezzo train for all trials");
+  for (const auto& [key, value] : common) {
+    check_not_own(name_of(key.str()), where(value));
+    const auto arguments = to_arguments(std::string(key.str()), value, train, where(value));
+    fixed.insert(fixed.end(), arguments.begin(), arguments.end());
+    flags.options.recipe.emplace_back(name_of(key.str()), fmt::format("{}", fmt::join(arguments, " ")));
+  }
+  const auto& space = table_of(file, "search", flags.config, "which holds the settings to try");
+  for (const auto& [key, value] : space) {
+    if (common.contains(key)) {
+      throw UsageError(fmt::format("{}: '{}' is in [train], too; leave it out of one", where(value), key.str()));
+    }
+    flags.options.settings.push_back(searched(std::string(key.str()), value, train, where(value)));
+  }
+  return fixed;
+}
+
+void show_trials(const SearchOptions& options, const std::vector<Trial>& trials) {
+  const auto rungs = text::search_rungs(options);
+  std::string out;
+  for (const Trial& trial : trials) {
+    out += fmt::format("trial {}:", trial.number);
+    for (const auto& [name, value] : trial.settings) {
+      out += fmt::format(" --{} {}", name, value);
+    }
+    out += "\n";
+  }
+  auto left = std::ssize(trials);
+  double runs = 0, before = 0;
+  for (const double share : rungs) {
+    out += fmt::format("{} trained to {:.0f} % of the steps\n", left, 100 * share);
+    runs += static_cast<double>(left) * (share - before);
+    before = share;
+    left = (left + options.halving - 1) / options.halving;
+  }
+  text::write_stdout(out + fmt::format("together the steps of {:.1f} whole runs\n", runs));
+}
+
+int run_tune(TuneFlags flags, const CLI::App& app) {
+  SearchOptions& options = flags.options;
+  const Arguments fixed = read_tables(flags, *app.get_parent()->get_subcommand("train"));
+  const bool sets_threads =
+      std::ranges::any_of(fixed, [](const std::string& argument) { return argument.starts_with("--threads="); });
+  const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  constexpr int64_t kCoresOfATrial = 4;
+  if (options.parallel == 0) {
+    options.parallel = std::max<int64_t>(1, cores / kCoresOfATrial);
+  }
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const auto arguments_of = [=, parallel = options.parallel](const Trial& trial, const std::filesystem::path& folder) {
+    Arguments arguments = fixed;
+    for (const auto& [name, value] : trial.settings) {
+      arguments.push_back(fmt::format("--{}={}", name, value));
+    }
+    if (!sets_threads) {
+      arguments.push_back(fmt::format("--threads={}", std::max<int64_t>(1, cores / parallel)));
+    }
+    arguments.insert(arguments.end(), {"--output", folder.string(), "--resume", "auto", "--keep", "1"});
+    return arguments;
+  };
+  options.command = [=](const Trial& trial, const std::filesystem::path& folder, double share) {
+    Arguments command = arguments_of(trial, folder);
+    command.insert(command.begin(), {program, "train"});
+    command.push_back(fmt::format("--pause-at={}", share));
+    return command;
+  };
+  const auto trials = text::draw_trials(options);
+  for (const Trial& trial : trials) {
+    if (!check_train_arguments(arguments_of(trial, options.output / "trials" / std::to_string(trial.number)))) {
+      throw UsageError("a search compares trials on dev: set dev, dev-ratio or dev-fraction in [train]");
+    }
+  }
+  if (flags.is_dry) {
+    show_trials(options, trials);
+    return 0;
+  }
+  catch_stop_signals();
+  options.stop_requested = [] { return stop_signal() != 0; };
+  const auto result = as_usage([&] { return text::search(options); });
+  if (!result.finished) {
+    text::write_stdout("stopped; the same command goes on with it\n");
+    return 128 + stop_signal();
+  }
+  const Trial& best = result.trials.front();
+  std::string settings;
+  for (const auto& [name, value] : best.settings) {
+    settings += fmt::format(" --{} {}", name, value);
+  }
+  text::write_stdout(fmt::format("best: trial {}, {} {:.4f}:{}\nmodel: {}\nreport: {}\nnext: mezzo eval --model {} …\n",
+                                 best.number, result.metric, best.scores.back().value, settings,
+                                 (options.output / "trials" / std::to_string(best.number)).string(),
+                                 (options.output / "report.html").string(),
+                                 (options.output / "trials" / std::to_string(best.number)).string()));
+  return 0;
+}
+
+}  // namespace
+
+Run add_tune(CLI::App& app) {
+  auto flags = std::make_shared<TuneFlags>();
+  SearchOptions& options = flags->options;
+  app.add_option("--config", flags->config,
+                 "TOML file: [train] with settings of mezzo train, [search] with what to try; flags win over the rest")
+      ->required();
+  app.add_option("--output", options.output, "folder of the search; one that is there goes on")->required();
+  app.add_option("--trials", options.trials, "sets of settings to try")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  app.add_option("--halving", options.halving,
+                 "one of so many trials goes on after each part; 1: all are trained to the end")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--least-share", options.least_share, "of its steps that each trial is given at least")
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
+  app.add_option("--parallel", options.parallel, "trials side by side; 0: one for every four cores")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "of the draw of settings")->capture_default_str();
+  app.add_option("--keep", options.keep, "of the best trials the models are kept")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  app.add_flag("--dry-run", flags->is_dry, "show the trials, and train nothing");
+  options.parallel = 0;
+  app.footer(
+      "Examples:\n"
+      "  mezzo tune --config search.toml --output out\n"
+      "  mezzo tune --config search.toml --output out --trials 30 --parallel 2\n\n"
+      "search.toml:\n"
+      "  [train]\n"
+      "  model = \"DIR\"\n"
+      "  train = \"train.jsonl\"\n"
+      "  dev = \"dev.jsonl\"\n"
+      "  [search]\n"
+      "  learning-rate = {min = 1e-5, max = 1e-4, log = true}\n"
+      "  batch-size = [16, 32]\n"
+      "  epochs = [2, 3, 4]\n\n"
+      "Exit status: 0 all trials are done; 1 failed; 2 the command line or the file is wrong; 129, 130 or 143 stopped "
+      "by\nSIGHUP, Ctrl-C or SIGTERM, to go on with the same command.");
+  return [flags, &app] { return run_tune(*flags, app); };
+}
+
+}  // namespace mezzo::app

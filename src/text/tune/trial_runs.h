@@ -1,0 +1,55 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "distributed/launch/child_process.h"
+#include "mezzo/text/tune/search.h"
+#include "system/unique_fd.h"
+
+namespace mezzo::text {
+
+/// Processes of a search that are under way, each with a trial.
+class TrialRuns {
+ public:
+  /// What a process left behind.
+  struct Outcome {
+    Trial* trial;
+    distributed::ProcessEnd end;
+    double seconds;
+  };
+
+  explicit TrialRuns(const SearchOptions& options) : options_(options) {}
+
+  /// Starts a process that trains `trial` up to `share` of its steps.
+  void start(Trial& trial, double share);
+
+  int64_t count() const { return std::ssize(runs_); }
+
+  /// The next that ends, once it does; nullopt where a stop was requested and all have ended.
+  std::optional<Outcome> wait();
+
+ private:
+  struct Run {
+    Trial* trial;
+    double started;
+    distributed::ChildProcess process;
+  };
+
+  const SearchOptions& options_;
+  std::vector<Run> runs_;
+  bool is_stopping_ = false;
+};
+
+std::filesystem::path folder_of(const SearchOptions& options, const Trial& trial);
+std::filesystem::path log_of(const SearchOptions& options, const Trial& trial);
+
+/// The last line of a trial's log: what it failed for.
+std::string last_line(const std::filesystem::path& log);
+
+/// Removes a trial's weights: model.safetensors and checkpoints/.
+void remove_weights(const std::filesystem::path& folder);
+
+}  // namespace mezzo::text

@@ -1,0 +1,207 @@
+#include "text/tune/trial_store.h"
+
+#include <c10/util/Exception.h>
+#include <sqlite3.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace mezzo::text {
+namespace {
+
+constexpr int kApplication = 0x6D7A7A6F, kVersion = 1;  // "mzzo"
+
+constexpr const char* kStates[] = {"waiting", "dropped", "finished", "failed"};
+
+constexpr const char* kTables = R"(
+  CREATE TABLE recipe (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+  CREATE TABLE trials (number INTEGER PRIMARY KEY, state TEXT NOT NULL, message TEXT NOT NULL) STRICT;
+  CREATE TABLE settings (trial INTEGER NOT NULL REFERENCES trials, place INTEGER NOT NULL, name TEXT NOT NULL,
+                         value TEXT NOT NULL, PRIMARY KEY (trial, place)) STRICT;
+  CREATE TABLE scores (trial INTEGER NOT NULL REFERENCES trials, rung INTEGER NOT NULL, share REAL NOT NULL,
+                       step INTEGER NOT NULL, value REAL, seconds REAL NOT NULL, PRIMARY KEY (trial, rung)) STRICT;
+)";
+
+}  // namespace
+
+void TrialStore::Close::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
+
+/// One SQL statement; bind, then step.
+class TrialStore::Statement {
+ public:
+  Statement(TrialStore& store, const char* sql) : store_(store) {
+    if (sqlite3_prepare_v2(store.database_.get(), sql, -1, &statement_, nullptr) != SQLITE_OK) {
+      store.fail();
+    }
+  }
+  ~Statement() { sqlite3_finalize(statement_); }
+  Statement(const Statement&) = delete;
+  Statement& operator=(const Statement&) = delete;
+
+  Statement& bind(int64_t number) { return check(sqlite3_bind_int64(statement_, ++bound_, number)); }
+  Statement& bind(double number) {  // SQLite knows no NaN
+    return check(std::isnan(number) ? sqlite3_bind_null(statement_, ++bound_)
+                                    : sqlite3_bind_double(statement_, ++bound_, number));
+  }
+  Statement& bind(const std::string& text) {
+    return check(sqlite3_bind_text64(statement_, ++bound_, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8));
+  }
+
+  /// Whether there is a row.
+  bool step() {
+    const int result = sqlite3_step(statement_);
+    if (result != SQLITE_ROW && result != SQLITE_DONE) {
+      store_.fail();
+    }
+    return result == SQLITE_ROW;
+  }
+
+  int64_t integer(int column) const { return sqlite3_column_int64(statement_, column); }
+  double number(int column) const {
+    return sqlite3_column_type(statement_, column) == SQLITE_NULL ? std::numeric_limits<double>::quiet_NaN()
+                                                                  : sqlite3_column_double(statement_, column);
+  }
+  std::string text(int column) const {
+    const auto* const begin = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
+    return begin == nullptr ? std::string() : std::string(begin, sqlite3_column_bytes(statement_, column));
+  }
+
+ private:
+  Statement& check(int result) {
+    if (result != SQLITE_OK) {
+      store_.fail();
+    }
+    return *this;
+  }
+
+  TrialStore& store_;
+  sqlite3_stmt* statement_ = nullptr;
+  int bound_ = 0;
+};
+
+TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings& recipe, std::vector<Trial>& trials)
+    : file_(file) {
+  sqlite3* database = nullptr;
+  const int result = sqlite3_open_v2(file.c_str(), &database, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  database_.reset(database);
+  if (result != SQLITE_OK) {
+    fail();
+  }
+  execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;");
+  Statement tables(*this, "SELECT count(*) FROM sqlite_schema");
+  tables.step();
+  if (tables.integer(0) == 0) {
+    begin(recipe, trials);
+    return;
+  }
+  Statement application(*this, "PRAGMA application_id"), version(*this, "PRAGMA user_version");
+  application.step();
+  version.step();
+  TORCH_CHECK_VALUE(application.integer(0) == kApplication, file.string(), ": is a database, but not of a search.");
+  TORCH_CHECK_VALUE(version.integer(0) == kVersion, file.string(), ": is a search of format ", version.integer(0),
+                    ", and this mezzo reads format ", kVersion, ".");
+  check_recipe(recipe);
+  trials = read();
+}
+
+void TrialStore::fail() const {
+  TORCH_CHECK(false, file_.string(), ": ",
+              database_ ? sqlite3_errmsg(database_.get()) : "there is no memory left for SQLite", ".");
+}
+
+void TrialStore::execute(const char* sql) {
+  if (sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr) != SQLITE_OK) {
+    fail();
+  }
+}
+
+void TrialStore::begin(const Trial::Settings& recipe, const std::vector<Trial>& trials) {
+  execute("BEGIN");
+  execute(kTables);
+  execute(("PRAGMA application_id = " + std::to_string(kApplication)).c_str());
+  execute(("PRAGMA user_version = " + std::to_string(kVersion)).c_str());
+  for (const auto& [name, value] : recipe) {
+    Statement(*this, "INSERT INTO recipe VALUES (?, ?)").bind(name).bind(value).step();
+  }
+  for (const Trial& trial : trials) {
+    Statement(*this, "INSERT INTO trials VALUES (?, ?, '')").bind(trial.number).bind(std::string(kStates[0])).step();
+    for (size_t place = 0; place < trial.settings.size(); ++place) {
+      const auto& [name, value] = trial.settings[place];
+      Statement(*this, "INSERT INTO settings VALUES (?, ?, ?, ?)")
+          .bind(trial.number)
+          .bind(static_cast<int64_t>(place))
+          .bind(name)
+          .bind(value)
+          .step();
+    }
+  }
+  execute("COMMIT");
+}
+
+void TrialStore::check_recipe(const Trial::Settings& recipe) {
+  std::map<std::string, std::string> then, now(recipe.begin(), recipe.end());
+  for (Statement rows(*this, "SELECT name, value FROM recipe"); rows.step();) {
+    then.emplace(rows.text(0), rows.text(1));
+  }
+  const auto shown = [](const std::map<std::string, std::string>& of, const std::string& name) {
+    const auto found = of.find(name);
+    return found == of.end() ? std::string("not set") : "'" + found->second + "'";
+  };
+  for (const auto& both : {then, now}) {
+    for (const auto& [name, value] : both) {
+      TORCH_CHECK_VALUE(shown(then, name) == shown(now, name), file_.string(), ": is a search with ", name, " ",
+                        shown(then, name), ", which is ", shown(now, name),
+                        " now; set it back to go on, or pass another --output.");
+    }
+  }
+}
+
+std::vector<Trial> TrialStore::read() {
+  std::vector<Trial> trials;
+  for (Statement rows(*this, "SELECT number, state, message FROM trials ORDER BY number"); rows.step();) {
+    Trial trial{.number = rows.integer(0), .settings = {}, .message = rows.text(2)};
+    const auto state = std::ranges::find(kStates, rows.text(1));
+    TORCH_CHECK_VALUE(state != std::end(kStates) && trial.number == std::ssize(trials) + 1, file_.string(), ": trial ",
+                      trial.number, " has a state or a number that no search gives.");
+    trial.state = static_cast<Trial::State>(state - std::begin(kStates));
+    trials.push_back(std::move(trial));
+  }
+  const auto trial_of = [&](int64_t number) -> Trial& {
+    TORCH_CHECK_VALUE(number >= 1 && number <= std::ssize(trials), file_.string(), ": there is no trial ", number, ".");
+    return trials[static_cast<size_t>(number) - 1];
+  };
+  for (Statement rows(*this, "SELECT trial, name, value FROM settings ORDER BY trial, place"); rows.step();) {
+    trial_of(rows.integer(0)).settings.emplace_back(rows.text(1), rows.text(2));
+  }
+  for (Statement rows(*this, "SELECT trial, share, step, value, seconds FROM scores ORDER BY trial, rung");
+       rows.step();) {
+    trial_of(rows.integer(0)).scores.push_back({rows.number(1), rows.integer(2), rows.number(3), rows.number(4)});
+  }
+  return trials;
+}
+
+void TrialStore::update(const Trial& trial) {
+  execute("BEGIN");
+  Statement(*this, "UPDATE trials SET state = ?, message = ? WHERE number = ?")
+      .bind(std::string(kStates[static_cast<size_t>(trial.state)]))
+      .bind(trial.message)
+      .bind(trial.number)
+      .step();
+  for (size_t rung = 0; rung < trial.scores.size(); ++rung) {
+    const auto& score = trial.scores[rung];
+    Statement(*this, "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)")
+        .bind(trial.number)
+        .bind(static_cast<int64_t>(rung))
+        .bind(score.share)
+        .bind(score.step)
+        .bind(score.value)
+        .bind(score.seconds)
+        .step();
+  }
+  execute("COMMIT");
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,172 @@
+"""mezzo tune: a search is what its trials are when they are trained one by one, and goes on where it was stopped."""
+import json
+import signal
+import sqlite3
+import subprocess
+import time
+
+import pytest
+from support import PROGRAM, records
+from tiny_runs import model_of, run, sha, trained, write_data
+
+# Evaluated after each step: a pause is no evaluation that the run would not have had.
+TRAIN = {"max-length": 16, "batch-size": 4, "max-steps": 8, "eval-every": 1, "precision": "fp32", "threads": 1}
+SEARCH = ("learning-rate = {min = 1e-3, max = 0.3, log = true}", "weight-decay = [0.0, 0.5]", "seed = {min = 1, max = 100}")
+FLAGS = ["--trials", 4, "--halving", 2, "--least-share", 0.25]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("tune") / "data")
+
+
+def write_search(data, file, search=SEARCH, more=(), **train):
+    settings = {"model-config": data / "config.json", "vocab": data / "vocab.txt", "train": data / "train.jsonl", "dev": data / "dev.jsonl",
+                **TRAIN, **{name.replace("_", "-"): value for name, value in train.items()}}
+    lines = [f"{name} = {json.dumps(value if isinstance(value, (int, float)) else str(value))}" for name, value in settings.items() if value is not None]
+    file.write_text("\n".join([*more, "[train]", *lines, "[search]", *search]) + "\n")
+    return file
+
+
+def tune(config, output, *more):
+    return run(list(map(str, ["tune", "--config", config, "--output", output, *FLAGS, *more])))
+
+
+@pytest.fixture(scope="module")
+def found(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("found")
+    done = tune(write_search(data, folder / "search.toml"), folder / "out")
+    assert done.returncode == 0, done.stderr
+    return folder, done, json.loads((folder / "out" / "results.json").read_text())
+
+
+def stripped(results):
+    """Without times."""
+    return {**results, "trials": [{**trial, "scores": [{name: value for name, value in score.items() if name != "seconds"}
+                                                       for score in trial["scores"]]} for trial in results["trials"]]}
+
+
+def test_trials_go_as_far_as_successive_halving_has_them(found):
+    _, done, results = found
+    assert results["finished"] and results["metric"] == "accuracy"
+    assert [len(trial["scores"]) for trial in results["trials"]] == [3, 2, 1, 1]
+    assert [trial["state"] for trial in results["trials"]] == ["finished", "dropped", "dropped", "dropped"]
+    assert [(score["share"], score["step"]) for score in results["trials"][0]["scores"]] == [(0.25, 2), (0.5, 4), (1.0, 8)]
+    after_first = {trial["trial"]: trial["scores"][0]["accuracy"] for trial in results["trials"]}
+    went_on = [trial["trial"] for trial in results["trials"] if len(trial["scores"]) > 1]
+    assert min(after_first[number] for number in went_on) >= max(value for number, value in after_first.items() if number not in went_on)
+    assert f"best: trial {results['trials'][0]['trial']}, accuracy" in done.stdout and done.stdout.count("\ntrial") + done.stdout.startswith("trial") == 7
+
+
+def test_a_trial_that_paused_is_the_run_that_did_not(found, data, tmp_path):
+    folder, _, results = found
+    best = results["trials"][0]
+    settings = [word for name, value in best["settings"].items() for word in ("--" + name, value)]
+    trained(["train", "--config", write_train(data, tmp_path / "train.toml"), *settings, "--output", tmp_path / "run"])
+    paused = folder / "out" / "trials" / str(best["trial"])
+    assert model_of(paused) == model_of(tmp_path / "run")
+    losses = [[(record["step"], record["loss"]) for record in records(run, "step")] for run in (paused, tmp_path / "run")]
+    assert losses[0] == losses[1] and len(losses[0]) == 8
+    evaluations = [record["accuracy"] for record in records(tmp_path / "run", "eval") if not record.get("final")]
+    assert best["scores"][-1]["accuracy"] == max(evaluations) and best["scores"][0]["accuracy"] == max(evaluations[:2])
+
+
+def write_train(data, file):
+    write_search(data, file)
+    file.write_text(file.read_text().split("[train]\n")[1].split("[search]")[0])
+    return file
+
+
+def test_models_of_others_are_removed_and_their_records_stay(found):
+    folder, _, results = found
+    for place, trial in enumerate(results["trials"]):
+        run_folder = folder / "out" / "trials" / str(trial["trial"])
+        assert (run_folder / "model.safetensors").exists() == (place == 0)
+        assert (run_folder / "report.html").exists() and len(records(run_folder, "step")) == trial["scores"][-1]["step"]
+    best = folder / "out" / "trials" / str(results["trials"][0]["trial"])
+    trained(["eval", "--model", best, "--data", json.loads((best / "run.json").read_text())["settings"]["dev"]])
+
+
+def test_the_database_is_one_that_others_read(found):
+    folder, _, results = found
+    database = sqlite3.connect(folder / "out" / "search.db")
+    scores = {(trial, rung): value for trial, rung, value in database.execute("SELECT trial, rung, value FROM scores")}
+    assert scores == {(trial["trial"], rung): score["accuracy"] for trial in results["trials"] for rung, score in enumerate(trial["scores"])}
+    assert dict(database.execute("SELECT number, state FROM trials")) == {trial["trial"]: trial["state"] for trial in results["trials"]}
+    assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_search_that_was_broken_off_ends_as_one_that_was_not(found, data, tmp_path, parallel, number):
+    _, _, results = found
+    config = write_search(data, tmp_path / "search.toml")
+    command = list(map(str, [PROGRAM, "tune", "--config", config, "--output", tmp_path / "out", *FLAGS, "--parallel", parallel]))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    first = process.stdout.readline()  # one trial has had its first part
+    process.send_signal(number)
+    rest = process.communicate(timeout=120)[0]
+    assert first.startswith("trial ") and process.returncode == (143 if number == signal.SIGTERM else -number)
+    assert number == signal.SIGKILL or "the same command goes on with it" in rest
+    deadline = time.monotonic() + 60
+    while True:  # the trials of one that was killed end with it
+        done = tune(config, tmp_path / "out", "--parallel", parallel)
+        if done.returncode == 0 or time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    assert done.returncode == 0, done.stderr
+    assert "goes on: " in done.stdout
+    again = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert stripped(again) == stripped(results)
+    best = str(results["trials"][0]["trial"])
+    assert model_of(tmp_path / "out" / "trials" / best) == sha(found[0] / "out" / "trials" / best / "model.safetensors")
+
+
+def test_a_dry_run_shows_the_trials_and_makes_nothing(data, tmp_path, found):
+    done = tune(write_search(data, tmp_path / "search.toml"), tmp_path / "out", "--dry-run")
+    assert done.returncode == 0 and not (tmp_path / "out").exists()
+    lines = done.stdout.splitlines()
+    shown = {f"trial {trial['trial']}:" + "".join(f" --{name} {value}" for name, value in trial["settings"].items())
+             for trial in found[2]["trials"]}
+    assert set(lines[:4]) == shown
+    assert lines[4:] == ["4 trained to 25 % of the steps", "2 trained to 50 % of the steps", "1 trained to 100 % of the steps",
+                         "together the steps of 2.0 whole runs"]
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(search=["learning-rat = [1e-3]"]), "search.toml:13: 'learning-rat' is no setting of mezzo train. Did you mean 'learning-rate'?"),
+    (dict(search=["epochs = {min = 4, max = 2}"]), "search.toml:13: 'epochs' needs a min below its max"),
+    (dict(search=["learning-rate = {min = 0.0, max = 2, log = true}"]), "search.toml:13: 'learning-rate' needs a min below its max, both above 0"),
+    (dict(search=["learning-rate = {min = 0.1, max = 2, step = 1}"]), "search.toml:13: 'step' of 'learning-rate' is nothing that a range has"),
+    (dict(search=["epochs = 3"]), "search.toml:13: 'epochs' must be an array of what to try, or a range"),
+    (dict(search=["epochs = []"]), "search.toml:13: 'epochs' must be an array of what to try, or a range"),
+    (dict(search=["epochs = ['many']"]), "search.toml:13: 'epochs' is 'many', it must be a number"),
+    (dict(search=["eager = [true, false]"]), "search.toml:13: 'eager' cannot be searched"),
+    (dict(search=["batch-size = [4, 8]"]), "search.toml:13: 'batch-size' is in [train], too"),
+    (dict(search=["output = ['a']"]), "search.toml:13: 'output' cannot be set for a search"),
+    (dict(search=["weight-decay = [-1.0, 0.1]"]), "--weight-decay"),
+    (dict(search=[]), "search.toml: has no table [search], which holds the settings to try"),
+    (dict(folds=3), "'folds' cannot be set for a search"),
+    (dict(dev=None, dev_ratio=0), "a search compares trials on dev"),
+    (dict(more=["trails = 3"]), "search.toml:1: 'trails' is no setting of mezzo tune. Did you mean 'trials'?"),
+    (dict(more=["[serch]"]), "[serch] is no table of a search; there are [train] and [search]"),
+])
+def test_wrong_searches_are_refused_before_anything_is_made(data, tmp_path, change, message):
+    done = tune(write_search(data, tmp_path / "search.toml", **change), tmp_path / "out")
+    assert done.returncode == 2 and done.stdout == "", done.stdout
+    assert message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_search_with_other_settings_is_not_gone_on_with(found, data, tmp_path):
+    folder, _, _ = found
+    done = tune(write_search(data, tmp_path / "search.toml", max_grad_norm=0.5), folder / "out")
+    assert done.returncode == 2 and "is a search with max-grad-norm not set, which is '--max-grad-norm=0.5' now" in done.stderr, done.stderr
+    done = tune(write_search(data, tmp_path / "search.toml"), data)
+    assert done.returncode == 2 and "holds no search, but other files; pass another --output" in done.stderr
+
+
+def test_where_no_trial_can_be_trained_the_search_says_why(data, tmp_path):
+    (tmp_path / "wrong.jsonl").write_text('{"text": 1}\n')
+    done = tune(write_search(data, tmp_path / "search.toml", train=tmp_path / "wrong.jsonl"), tmp_path / "out")
+    assert done.returncode == 1 and "no trial could be trained; the first: mezzo train: " in done.stderr and "wrong.jsonl:1" in done.stderr, done.stderr

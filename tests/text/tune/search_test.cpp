@@ -1,0 +1,226 @@
+#include "mezzo/text/tune/search.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "text/tune/trial_store.h"
+
+namespace mezzo::text {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+using State = Trial::State;
+
+class SearchTest : public testing::Test {
+ protected:
+  SearchTest() : folder_(fs::temp_directory_path() / fmt::format("mezzo-search-{}", ::getpid())) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~SearchTest() override { fs::remove_all(folder_); }
+
+  /// Trials that a shell trains: each scores what its setting says, plus its share.
+  SearchOptions options() const {
+    SearchOptions options;
+    options.output = folder_ / "search";
+    options.settings = {{.name = "worth", .low = 0, .high = 1'000'000, .is_whole = true}};
+    options.trials = 9;
+    options.command = [](const Trial& trial, const fs::path& folder, double share) {
+      const std::string& worth = trial.settings.front().second;
+      const bool is_done = share == 1;
+      return std::vector<std::string>{
+          "/bin/sh", "-c",
+          fmt::format("echo trained to {0}; mkdir -p {1}/checkpoints; echo weights > {1}/model.safetensors; "
+                      "echo '{{\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {2}, "
+                      "\"best_accuracy\": {3}, \"finished\": {4}}}' > {1}/run.json",
+                      share, folder.string(), std::ceil(share * 90), std::stod(worth) / 1e6, is_done)};
+    };
+    options.stop_requested = [] { return false; };
+    return options;
+  }
+
+  fs::path trial_file(const Trial& trial, const char* name) const {
+    return folder_ / "search" / "trials" / std::to_string(trial.number) / name;
+  }
+
+  const fs::path folder_;
+};
+
+int64_t worth_of(const Trial& trial) { return std::stoll(trial.settings.front().second); }
+
+TEST_F(SearchTest, DrawsDifferentTrialsWithinTheirRanges) {
+  auto of = options();
+  of.trials = 200;
+  of.settings = {{.name = "rate", .low = 1e-5, .high = 1e-3, .is_log = true},
+                 {.name = "epochs", .low = 2, .high = 4, .is_whole = true},
+                 {.name = "batch", .values = {"16", "32"}}};
+  const auto trials = draw_trials(of), again = draw_trials(of);
+  ASSERT_EQ(trials.size(), 200U);
+  std::set<Trial::Settings> settings;
+  std::set<std::string> epochs;
+  int64_t below_middle = 0;
+  for (size_t i = 0; i < trials.size(); ++i) {
+    EXPECT_EQ(trials[i].settings, again[i].settings);
+    EXPECT_EQ(trials[i].number, static_cast<int64_t>(i) + 1);
+    settings.insert(trials[i].settings);
+    const double rate = std::stod(trials[i].settings[0].second);
+    EXPECT_GE(rate, 1e-5);
+    EXPECT_LE(rate, 1e-3);
+    below_middle += rate < 1e-4 ? 1 : 0;
+    epochs.insert(trials[i].settings[1].second);
+  }
+  EXPECT_EQ(settings.size(), 200U);
+  EXPECT_THAT(epochs, ElementsAre("2", "3", "4"));
+  EXPECT_NEAR(static_cast<double>(below_middle), 100, 36) << "five standard deviations of a fair coin";
+  of.seed = 1;
+  EXPECT_NE(draw_trials(of).front().settings, trials.front().settings);
+}
+
+TEST_F(SearchTest, EndsWhereNoFurtherTrialIsThere) {
+  auto of = options();
+  of.settings = {{.name = "batch", .values = {"16", "32"}}, {.name = "epochs", .low = 1, .high = 3, .is_whole = true}};
+  of.trials = 100;
+  EXPECT_EQ(draw_trials(of).size(), 6U);
+}
+
+TEST_F(SearchTest, RungsAreSharesOfTheWholeDownToTheLeast) {
+  auto of = options();
+  EXPECT_THAT(search_rungs(of), ElementsAre(1.0 / 9, 1.0 / 3, 1));
+  of.halving = 2;
+  EXPECT_THAT(search_rungs(of), ElementsAre(0.125, 0.25, 0.5, 1));
+  of.trials = 2;
+  EXPECT_THAT(search_rungs(of), ElementsAre(0.5, 1)) << "one is left then";
+  of.halving = 1;
+  EXPECT_THAT(search_rungs(of), ElementsAre(1));
+}
+
+TEST_F(SearchTest, OnlyTheBestGoOnAndTheBestModelIsKept) {
+  for (const int64_t parallel : {1, 3}) {
+    auto of = options();
+    of.parallel = parallel;
+    const auto found = search(of);
+    EXPECT_TRUE(found.finished);
+    EXPECT_EQ(found.metric, "accuracy");
+    std::vector<int64_t> worths;
+    std::vector<size_t> parts;
+    for (const Trial& trial : found.trials) {
+      worths.push_back(worth_of(trial));
+      parts.push_back(trial.scores.size());
+      EXPECT_EQ(trial.state, trial.scores.size() == 3 ? State::kFinished : State::kDropped);
+    }
+    EXPECT_TRUE(std::ranges::is_sorted(worths, std::greater())) << "all parts tell the same of a trial";
+    EXPECT_THAT(parts, ElementsAre(3, 2, 2, 1, 1, 1, 1, 1, 1));
+    EXPECT_EQ(found.trials.front().scores.back().step, 90);
+    for (size_t place = 0; place < found.trials.size(); ++place) {
+      EXPECT_EQ(fs::exists(trial_file(found.trials[place], "model.safetensors")), place == 0);
+      EXPECT_TRUE(fs::exists(trial_file(found.trials[place], "run.json")));
+    }
+    EXPECT_GT(fs::file_size(of.output / "report.html"), 1000U);
+    fs::remove_all(of.output);
+  }
+}
+
+TEST_F(SearchTest, GoesOnWhereItWasStopped) {
+  auto of = options();
+  int looks = 0;
+  of.stop_requested = [&] { return ++looks > 8; };
+  auto found = search(of);
+  EXPECT_FALSE(found.finished);
+  const auto begun = std::ranges::count_if(found.trials, [](const Trial& trial) { return !trial.scores.empty(); });
+  EXPECT_GT(begun, 0);
+  EXPECT_LT(begun, 9);
+  of.stop_requested = [] { return false; };
+  int64_t started = 0;
+  const auto command = of.command;
+  of.command = [&](const Trial& trial, const fs::path& folder, double share) {
+    ++started;
+    return command(trial, folder, share);
+  };
+  found = search(of);
+  EXPECT_TRUE(found.finished);
+  EXPECT_EQ(started + begun, 9 + 3 + 1) << "nothing is trained twice";
+  started = 0;
+  EXPECT_EQ(search(of).trials.front().number, found.trials.front().number);
+  EXPECT_EQ(started, 0) << "there is nothing left to do";
+}
+
+TEST_F(SearchTest, ATrialThatFailsIsNamedAndTheOthersGoOn) {
+  auto of = options();
+  const auto command = of.command;
+  of.command = [&](const Trial& trial, const fs::path& folder, double share) {
+    return trial.number == 2 ? std::vector<std::string>{"/bin/sh", "-c", "echo mezzo train: broken '<' >&2; exit 1"}
+                             : command(trial, folder, share);
+  };
+  const auto found = search(of);
+  EXPECT_TRUE(found.finished);
+  EXPECT_EQ(found.trials.back().number, 2);
+  EXPECT_EQ(found.trials.back().state, State::kFailed);
+  EXPECT_EQ(found.trials.back().message, "mezzo train: broken <");
+  EXPECT_THAT(render_search(of, found), HasSubstr("broken &lt;"));
+}
+
+TEST_F(SearchTest, WhereAllTrialsFailSoDoesTheSearch) {
+  auto of = options();
+  of.command = [](const auto&...) {
+    return std::vector<std::string>{"/bin/sh", "-c", "echo there is no such model >&2; exit 1"};
+  };
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::Error>(HasSubstr("the first: there is no such model")));
+}
+
+TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
+  auto of = options();
+  of.recipe = {{"model", "a"}};
+  search(of);
+  of.recipe = {{"model", "b"}};
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("model 'a', which is 'b' now")));
+  of.recipe = {};
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("model 'a', which is not set now")));
+  of = options();
+  of.output = folder_;  // with a folder in it
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("holds no search, but other files")));
+}
+
+TEST_F(SearchTest, AStoreTellsDamageFromOthersDatabases) {
+  const auto file = folder_ / "search.db";
+  std::ofstream(file) << "this is no database, but text of some length that SQLite looks at, and then refuses to read";
+  std::vector<Trial> trials;
+  EXPECT_THAT([&] { TrialStore(file, {}, trials); }, ThrowsMessage<c10::Error>(HasSubstr("search.db: file is not")));
+}
+
+TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
+  const auto file = folder_ / "search.db";
+  std::vector<Trial> trials = draw_trials(options());
+  {
+    TrialStore store(file, {{"a", "1"}}, trials);
+    trials[1].scores = {{.share = 0.5, .step = 7, .value = std::nan(""), .seconds = 1.5}, {.share = 1, .value = 0.25}};
+    trials[1].state = State::kFailed;
+    trials[1].message = "it's \"broken\"";
+    store.update(trials[1]);
+  }
+  std::vector<Trial> again;
+  TrialStore(file, {{"a", "1"}}, again);
+  ASSERT_EQ(again.size(), 9U);
+  EXPECT_EQ(again[8].settings, trials[8].settings);
+  EXPECT_EQ(again[1].message, trials[1].message);
+  EXPECT_EQ(again[1].state, State::kFailed);
+  ASSERT_EQ(again[1].scores.size(), 2U);
+  EXPECT_TRUE(std::isnan(again[1].scores[0].value));
+  EXPECT_EQ(again[1].scores[0].step, 7);
+  EXPECT_EQ(again[1].scores[1].value, 0.25);
+}
+
+}  // namespace
+}  // namespace mezzo::text
