@@ -48,10 +48,12 @@ Run add_serve(CLI::App& app);
 Run add_launch(CLI::App& app);
 Run add_tune(CLI::App& app);
 
-/// Whether `mezzo train` would begin with these arguments.
-/// @throws UsageError  that says why not
-/// @return whether there is a dev set
-bool check_train_arguments(std::vector<std::string> arguments);
+/// What `mezzo train` would do with some arguments.
+struct PlannedRun {
+  bool has_dev, is_on_cpu;
+};
+/// @throws UsageError  that says why it would not begin
+PlannedRun check_train_arguments(std::vector<std::string> arguments);
 
 /// Takes the `--` between the options of `mezzo launch` and the command it runs out of `arguments`:
 /// CLI11 would end the options of every command there.

@@ -15,6 +15,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "mezzo/text/models/precision.h"
 #include "mezzo/text/run/restarting.h"
 #include "mezzo/text/setup/settings.h"
 #include "mezzo/text/setup/train_config.h"
@@ -139,15 +140,17 @@ void add_flags(CLI::App& app, TrainFlags& flags) {
 
 }  // namespace
 
-bool check_train_arguments(std::vector<std::string> arguments) {
+PlannedRun check_train_arguments(std::vector<std::string> arguments) {
   CLI::App app("", "mezzo");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   TrainFlags flags;
   add_flags(*app.add_subcommand("train"), flags);
   arguments.insert(arguments.begin(), "train");
   parse_command_line(app, std::move(arguments));
-  as_usage([&] { flags.config.validate(); });
-  return flags.config.has_dev();
+  return as_usage([&] {
+    flags.config.validate();
+    return PlannedRun{flags.config.has_dev(), text::parse_device(flags.config.device).is_cpu()};
+  });
 }
 
 Run add_train(CLI::App& app) {
@@ -159,7 +162,8 @@ Run add_train(CLI::App& app) {
       "  mezzo train --model DIR --train train.csv --dev dev.csv --epochs 3 --precision bf16 --output out\n"
       "  mezzo train --config run.toml --learning-rate 2e-5\n"
       "  mezzo train --model DIR --train train.jsonl --output out --resume auto --save-every 100\n\n"
-      "Exit status: 0 trained; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in between could\n"
+      "Exit status: 0 trained, or paused; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in "
+      "between could\n"
       "not be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was "
       "taken.");
   return [flags] { return run_train(*flags); };

@@ -2,16 +2,19 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "commands.h"
 #include "config_values.h"
+#include "mezzo/text/machine/examination.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/tune/search.h"
 #include "stop_signal.h"
@@ -32,6 +35,9 @@ struct TuneFlags {
 constexpr const char* kOwn[] = {"output", "resume", "overwrite", "pause-at", "dry-run", "folds", "fold", "keep"};
 
 std::string name_of(std::string_view key) { return to_flag(key).substr(2); }
+
+/// Settings that all trials must have in common to be compared, or to share the machine.
+constexpr const char* kCommon[] = {"metric", "task", "device", "threads"};
 
 void check_not_own(const std::string& name, const std::string& where) {
   if (std::ranges::find(kOwn, name) != std::end(kOwn)) {
@@ -79,6 +85,9 @@ SearchedSetting searched(const std::string& key,
                          const std::string& where) {
   const std::string name = name_of(key);
   check_not_own(name, where);
+  if (std::ranges::find(kCommon, name) != std::end(kCommon)) {
+    throw UsageError(fmt::format("{}: '{}' must be the same for all trials; put it into [train]", where, key));
+  }
   if (const auto* table = value.as_table()) {
     auto range = range_of(name, *table, where);
     for (const double share : {0.0, 0x1.fffffffffffffp-1}) {
@@ -104,6 +113,16 @@ SearchedSetting searched(const std::string& key,
   return setting;
 }
 
+/// One name, or several.
+std::vector<std::filesystem::path> files_of(const toml::node& value) {
+  std::vector<std::filesystem::path> files;
+  if (const auto* one = value.as_string()) files.emplace_back(one->get());
+  if (const auto* several = value.as_array()) {
+    for (const toml::node& file : *several) files.emplace_back(file.value_or(std::string()));
+  }
+  return files;
+}
+
 /// What all trials are trained with, of the table [train]; fills in what is searched.
 Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   const auto file = parse_config(flags.config);
@@ -117,26 +136,40 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
     }
   }
   Arguments fixed;
+  std::vector<std::string> names;
+  const auto check_new = [&](const toml::key& key, const toml::node& value) {
+    if (std::ranges::find(names, name_of(key.str())) != names.end()) {
+      throw UsageError(fmt::format("{}: '{}' is there twice; leave it out of one place", where(value), key.str()));
+    }
+    names.push_back(name_of(key.str()));
+  };
   const auto& common = table_of(file, "train", flags.config, "which holds the settings of mezzo train for all trials");
   for (const auto& [key, value] : common) {
-    check_not_own(name_of(key.str()), where(value));
+    check_new(key, value);
+    check_not_own(names.back(), where(value));
     const auto arguments = to_arguments(std::string(key.str()), value, train, where(value));
     fixed.insert(fixed.end(), arguments.begin(), arguments.end());
-    flags.options.recipe.emplace_back(name_of(key.str()), fmt::format("{}", fmt::join(arguments, " ")));
+    if (names.back() == "train" || names.back() == "dev" || names.back() == "test") {
+      const auto paths = files_of(value);
+      flags.options.files.insert(flags.options.files.end(), paths.begin(), paths.end());
+    }
+    flags.options.recipe.emplace_back(names.back(), fmt::format("{}", fmt::join(arguments, " ")));
   }
   const auto& space = table_of(file, "search", flags.config, "which holds the settings to try");
   for (const auto& [key, value] : space) {
-    if (common.contains(key)) {
-      throw UsageError(fmt::format("{}: '{}' is in [train], too; leave it out of one", where(value), key.str()));
-    }
+    check_new(key, value);
     flags.options.settings.push_back(searched(std::string(key.str()), value, train, where(value)));
   }
   return fixed;
 }
 
-void show_trials(const SearchOptions& options, const std::vector<Trial>& trials) {
-  const auto rungs = text::search_rungs(options);
+void show_trials(SearchOptions options, const std::vector<Trial>& trials) {
   std::string out;
+  if (std::ssize(trials) < options.trials) {
+    out += fmt::format("{} trials: there are no more that differ\n", trials.size());
+    options.trials = std::ssize(trials);
+  }
+  const auto rungs = text::search_rungs(options);
   for (const Trial& trial : trials) {
     out += fmt::format("trial {}:", trial.number);
     for (const auto& [name, value] : trial.settings) {
@@ -155,15 +188,47 @@ void show_trials(const SearchOptions& options, const std::vector<Trial>& trials)
   text::write_stdout(out + fmt::format("together the steps of {:.1f} whole runs\n", runs));
 }
 
+Arguments with_output(Arguments arguments, const std::filesystem::path& output) {
+  arguments.insert(arguments.end(), {"--output", output.string()});
+  return arguments;
+}
+
+/// Every value, whether it is drawn or not, is one that mezzo train takes.
+void check_values(const TuneFlags& flags, const Arguments& fixed) {
+  const auto file = parse_config(flags.config);
+  for (const auto& [key, node] : *file["search"].as_table()) {
+    const auto& settings = flags.options.settings;
+    const auto setting = std::ranges::find(settings, name_of(key.str()), &SearchedSetting::name);
+    auto values = setting->values;
+    if (values.empty()) {
+      values = {setting->value_at(0), setting->value_at(0x1.fffffffffffffp-1)};
+    }
+    for (const std::string& value : values) {
+      try {
+        auto arguments = with_output(fixed, flags.options.output / "trials");
+        arguments.push_back(fmt::format("--{}={}", setting->name, value));
+        check_train_arguments(std::move(arguments));
+      } catch (const UsageError& error) {
+        throw UsageError(fmt::format("{}:{}: {}", flags.config, node.source().begin.line, error.what()));
+      }
+    }
+  }
+}
+
 int run_tune(TuneFlags flags, const CLI::App& app) {
   SearchOptions& options = flags.options;
+  if (std::getenv("WORLD_SIZE") != nullptr) {
+    throw UsageError("a search starts its trials itself; run it without mezzo launch and torchrun (WORLD_SIZE is set)");
+  }
   const Arguments fixed = read_tables(flags, *app.get_parent()->get_subcommand("train"));
+  check_values(flags, fixed);
   const bool sets_threads =
       std::ranges::any_of(fixed, [](const std::string& argument) { return argument.starts_with("--threads="); });
-  const auto cores = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
-  constexpr int64_t kCoresOfATrial = 4;
+  const int64_t cores = text::usable_processors();
   if (options.parallel == 0) {
-    options.parallel = std::max<int64_t>(1, cores / kCoresOfATrial);
+    constexpr int64_t kCoresOfATrial = 4;
+    const bool is_on_cpu = check_train_arguments(with_output(fixed, options.output)).is_on_cpu;
+    options.parallel = is_on_cpu ? std::max<int64_t>(1, cores / kCoresOfATrial) : 1;
   }
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const auto arguments_of = [=, parallel = options.parallel](const Trial& trial, const std::filesystem::path& folder) {
@@ -185,15 +250,19 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
   };
   const auto trials = text::draw_trials(options);
   for (const Trial& trial : trials) {
-    if (!check_train_arguments(arguments_of(trial, options.output / "trials" / std::to_string(trial.number)))) {
+    if (!check_train_arguments(arguments_of(trial, options.output / "trials" / std::to_string(trial.number))).has_dev) {
       throw UsageError("a search compares trials on dev: set dev, dev-ratio or dev-fraction in [train]");
     }
+  }
+  if (!std::isfinite(options.least_share)) {
+    throw UsageError("--least-share must be a number from 0.001 to 1");
   }
   if (flags.is_dry) {
     show_trials(options, trials);
     return 0;
   }
   catch_stop_signals();
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the search says may go away
   options.stop_requested = [] { return stop_signal() != 0; };
   const auto result = as_usage([&] { return text::search(options); });
   if (!result.finished) {
@@ -218,6 +287,7 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
 Run add_tune(CLI::App& app) {
   auto flags = std::make_shared<TuneFlags>();
   SearchOptions& options = flags->options;
+  options.parallel = 0;
   app.add_option("--config", flags->config,
                  "TOML file: [train] with settings of mezzo train, [search] with what to try; flags win over the rest")
       ->required();
@@ -232,15 +302,14 @@ Run add_tune(CLI::App& app) {
   app.add_option("--least-share", options.least_share, "of its steps that each trial is given at least")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
-  app.add_option("--parallel", options.parallel, "trials side by side; 0: one for every four cores")
+  app.add_option("--parallel", options.parallel, "trials side by side; 0: one for every four cores, on a GPU one")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of the draw of settings")->capture_default_str();
-  app.add_option("--keep", options.keep, "of the best trials the models are kept")
+  app.add_option("--keep", options.keep, "of how many of those that were trained to the end the models are kept")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
   app.add_flag("--dry-run", flags->is_dry, "show the trials, and train nothing");
-  options.parallel = 0;
   app.footer(
       "Examples:\n"
       "  mezzo tune --config search.toml --output out\n"
@@ -255,7 +324,7 @@ Run add_tune(CLI::App& app) {
       "  batch-size = [16, 32]\n"
       "  epochs = [2, 3, 4]\n\n"
       "Exit status: 0 all trials are done; 1 failed; 2 the command line or the file is wrong; 129, 130 or 143 stopped "
-      "by\nSIGHUP, Ctrl-C or SIGTERM, to go on with the same command.");
+      "by\nSIGHUP, Ctrl-C or SIGTERM, to go on with the same command, which also tries those again that failed.");
   return [flags, &app] { return run_tune(*flags, app); };
 }
 

@@ -50,7 +50,9 @@ std::optional<c10::Stream> SideStream::fork(const std::vector<at::Tensor>& tenso
   }
   SideStream& self = *of_thread;
   const c10::impl::VirtualGuardImpl devices(device.type());
-  self.main_ = devices.getStream(device);
+  const auto current = devices.getStream(device);
+  TORCH_INTERNAL_ASSERT(!self.main_ || *self.main_ == current, "SideStream: work of two streams");
+  self.main_ = current;
   self.side_ = side_of(device, devices);
   put_in_order(*self.main_, *self.side_);
   self.tensors_.insert(self.tensors_.end(), tensors.begin(), tensors.end());

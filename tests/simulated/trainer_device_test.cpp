@@ -58,6 +58,24 @@ class TrainingStepTest : public simulated::DeviceTest {
     return config;
   }
 
+  /// How much work each stream was given so far, and how many were given some since.
+  static std::vector<simulated::Ticket> work_of_streams() {
+    std::vector<simulated::Ticket> work;
+    for (const simulated::Queue* queue : simulated::Queue::all()) {
+      work.push_back(queue->last());
+    }
+    return work;
+  }
+  static int64_t streams_since(std::vector<simulated::Ticket> before) {
+    const auto now = work_of_streams();
+    before.resize(now.size());
+    int64_t count = 0;
+    for (size_t i = 0; i < now.size(); ++i) {
+      count += now[i] > before[i] ? 1 : 0;
+    }
+    return count;
+  }
+
   static DebertaV2Config small_deberta() {
     auto config = small_model<DebertaV2Config>();
     config.relative_attention = true;
@@ -194,6 +212,7 @@ TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
       });
       losses.emplace_back();
       std::vector<at::Tensor> on_device;
+      const auto work_before = work_of_streams();
       const Watch watch;
       for (int64_t step = 0; step < 5; ++step) {
         const auto batches =
@@ -202,6 +221,7 @@ TEST_F(TrainingStepTest, RecordedStepsGiveTheBitsOfEagerOnes) {
         on_device.push_back(recorded.run(batches, /*eagerly=*/step == 3).clone());
       }
       EXPECT_THAT(watch.host_syncs(), IsEmpty());
+      EXPECT_GE(streams_since(work_before), 2) << "weights' gradients are computed beside the rest";
       EXPECT_EQ(recorded.counts().replayed, eager ? 0 : 3) << "of one kind, which warms up in the first";
       for (const at::Tensor& loss : on_device) {
         losses.back().push_back(loss.item<float>());

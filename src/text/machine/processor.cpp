@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "mezzo/text/machine/examination.h"
 #include "text/machine/control_groups.h"
 
 namespace mezzo::text {
@@ -44,7 +45,7 @@ double quota_of(const fs::path& folder, int version) {
   return quota_file >> quota && period_file >> period && quota > 0 && period > 0 ? quota / period : 0;
 }
 
-int usable_processors() {
+int processors_of_affinity() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
@@ -57,7 +58,7 @@ Processor processor(const fs::path& root) {
   const fs::path cpuinfo = root / "proc/cpuinfo";
   Processor found{.name = field_of(cpuinfo, {"model name"}),
                   .online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)),
-                  .usable = usable_processors()};
+                  .usable = processors_of_affinity()};
   std::istringstream flags(field_of(cpuinfo, {"flags", "Features"}));
   std::set<std::string> has;
   for (std::string flag; flags >> flag;) has.insert(std::move(flag));
@@ -69,6 +70,12 @@ Processor processor(const fs::path& root) {
     if (quota > 0 && (found.quota == 0 || quota < found.quota)) found.quota = quota;
   });
   return found;
+}
+
+int64_t usable_processors() {
+  const Processor found = processor();
+  const double most = found.quota > 0 ? std::min<double>(found.quota, found.usable) : found.usable;
+  return std::max<int64_t>(1, static_cast<int64_t>(most));
 }
 
 }  // namespace mezzo::text

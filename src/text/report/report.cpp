@@ -14,6 +14,7 @@
 #include "text/report/confusion_table.h"
 #include "text/report/diagnosis_section.h"
 #include "text/report/html.h"
+#include "text/report/run_sections.h"
 #include "text/report/svg_chart.h"
 #include "text/words/words.h"
 
@@ -400,6 +401,7 @@ std::string render_quality(const ReportInput& input) {
     add("Labels", card(render_labels(input.confusion_matrix, input.label_names)));
     add("Most confused", card(render_most_confused(input.confusion_matrix, input.label_names)));
   }
+  add("Surest mistakes", card(render_misread(input)));
   if (!input.calibration.empty()) {
     add("Calibration", render_chart(calibration_chart(input.calibration)));
   }
@@ -441,8 +443,9 @@ std::string render_report(const ReportInput& input) {
   return render_page(
       input.title + (input.when.empty() ? "" : ", " + input.when),
       "<h1>" + title + "</h1>\n<p class=\"sub\">" + subtitle(input) + "</p>\n" + notice + render_headline(input) +
-          render_curves(input) + render_diagnoses(input.diagnoses) + render_quality(input) + render_evaluations(input) +
-          "<div class=\"columns\">\n" + render_settings(input) +
+          render_curves(input) + render_skipped(input) + render_diagnoses(input.diagnoses) + render_quality(input) +
+          render_evaluations(input) + render_time(input) + render_notes(input) + "<div class=\"columns\">\n" +
+          render_settings(input) +
           (input.environment.empty() ? "" : render_pairs("Environment", render_rows(input.environment))) +
           "</div>\n<footer>Made by mezzo. Hover over a curve or a cell for its values; a chart's are also below "
           "it.</footer>\n");

@@ -109,6 +109,9 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo
 .pairs tbody .group { width: auto; padding-top: 14px; font-size: 13px; }
 .labels td { min-width: 84px; }
 .labels .bar { background: linear-gradient(90deg, rgba(var(--hit), .22) var(--w), transparent 0) content-box; }
+.text { min-width: 220px; overflow-wrap: anywhere; }
+.notes { margin: 0; padding-left: 18px; }
+.bad { color: var(--bad); }
 details { font-size: 13px; color: var(--muted); padding: 4px; }
 summary { cursor: pointer; width: max-content; }
 summary:focus-visible, .scroll:focus-visible { outline: 2px solid var(--c1); outline-offset: 2px; border-radius: 3px; }

@@ -168,7 +168,14 @@ void add_points(std::string& svg, const ChartSeries& series, const Frame& frame,
   }
 }
 
+bool has_points(const ChartSeries& series) {
+  return series.look == ChartSeries::Look::kPoints || series.look == ChartSeries::Look::kScatter;
+}
+
 void add_series(std::string& svg, const ChartSeries& series, const Frame& frame) {
+  if (series.look == ChartSeries::Look::kScatter) {
+    return;  // its points come last
+  }
   const char* look = series.look == ChartSeries::Look::kThin     ? "thin"
                      : series.look == ChartSeries::Look::kPoints ? "link"  // leads the eye from point to point
                                                                  : "line";
@@ -199,7 +206,7 @@ std::string hover_title(const Chart& chart, size_t i) {
 void add_hover_columns(std::string& svg, const Chart& chart, const Frame& frame) {
   const ChartSeries& first = chart.series.front();
   const size_t size = first.x.size();
-  if (first.look == ChartSeries::Look::kPoints || size == 0) {
+  if (has_points(first) || size == 0) {
     return;
   }
   const size_t columns = std::min(size, kHoverColumns);
@@ -297,9 +304,7 @@ std::string render_caption(const Chart& chart, const std::optional<Frame>& frame
   for (const ChartSeries& series : chart.series) {
     const bool drawn = std::any_of(series.y.begin(), series.y.end(), [](double y) { return std::isfinite(y); });
     if (drawn && chart.series.size() > 1) {
-      const char* look = series.look == ChartSeries::Look::kThin     ? "thin"
-                         : series.look == ChartSeries::Look::kPoints ? "dots"
-                                                                     : "line";
+      const char* look = series.look == ChartSeries::Look::kThin ? "thin" : has_points(series) ? "dots" : "line";
       add(out, "<span class=\"key {} c{}\">{}</span>", look, series.color, escape_html(series.name));
     }
   }
@@ -349,7 +354,7 @@ std::string render_chart(const Chart& chart) {
     add_hover_columns(out, chart, *frame);
     add_marks(out, chart, *frame);
     for (const ChartSeries& series : chart.series) {
-      if (series.look == ChartSeries::Look::kPoints) {
+      if (has_points(series)) {
         add_points(out, series, *frame, chart.x_name);
       }
     }

@@ -9,7 +9,8 @@ namespace mezzo::text {
 
 /// One curve. A y that is not finite leaves a gap.
 struct ChartSeries {
-  enum class Look { kThin, kLine, kSteps, kPoints };
+  /// kPoints are joined by a thin line, kScatter are not.
+  enum class Look { kThin, kLine, kSteps, kPoints, kScatter };
 
   std::string name;
   Look look = Look::kLine;
@@ -38,7 +39,7 @@ struct Chart {
 };
 
 /// The chart as a `<figure>`: caption with legend, and an `<svg>` that takes the width it is
-/// given. Hovering shows the values. Each point of a kPoints series and each column to hover over
+/// given. Hovering shows the values. Each point and each column to hover over
 /// carries `data-x` and `data-y`.
 std::string render_chart(const Chart& chart);
 

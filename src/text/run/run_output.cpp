@@ -345,6 +345,16 @@ void RunOutput::write_report(const std::string& notice,
     input.calibration = evaluation->calibration;
     input.evaluation_report = evaluation->report;
   }
+  if (evaluation) {
+    const auto& texts = setup_.test.ids.empty() ? setup_.dev_texts : setup_.test_texts;
+    for (const Mistake& mistake : evaluation->mistakes) {
+      if (mistake.row < std::ssize(texts)) {
+        input.misread.push_back(
+            {texts[static_cast<size_t>(mistake.row)], mistake.label, mistake.predicted, mistake.score});
+      }
+    }
+  }
+  input.notes = setup_.notes;
   input.settings = config_.settings();
   input.default_settings = TrainConfig().settings();
   input.environment = environment(setup_);

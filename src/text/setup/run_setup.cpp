@@ -214,6 +214,15 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& toke
   return texts;
 }
 
+/// Pairs as one.
+std::vector<std::string> readable_texts(const Dataset& dataset) {
+  auto texts = dataset.texts;
+  for (size_t i = 0; i < dataset.text_pairs.size(); ++i) {
+    texts[i] += " | " + dataset.text_pairs[i];
+  }
+  return texts;
+}
+
 /// How many texts are read in windows, for a note; empty where none is.
 std::string describe_windows(const RunSetup& setup) {
   int64_t texts = 0, windows = 0;
@@ -255,6 +264,8 @@ RunSetup set_up_run(const TrainConfig& config) {
   setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
   setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
   setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
+  setup.dev_texts = readable_texts(data.dev);
+  setup.test_texts = readable_texts(data.test);
   int64_t truncated = 0, lost = 0, read = 0;
   for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
     truncated += part->truncated;

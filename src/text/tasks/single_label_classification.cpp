@@ -62,6 +62,30 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
   return scores;
 }
 
+/// The surest of the wrong predictions, of equally sure ones the first.
+std::vector<Mistake> mistakes_of(const at::Tensor& probabilities,
+                                 std::span<const int64_t> is,
+                                 std::span<const int64_t> predicted,
+                                 const std::vector<std::string>& names) {
+  constexpr size_t kMost = 20;
+  const auto probability = probabilities.accessor<double, 2>();
+  std::vector<std::pair<double, int64_t>> wrong;  // the surest first, once sorted
+  for (size_t i = 0; i < is.size(); ++i) {
+    if (is[i] != predicted[i]) {
+      wrong.emplace_back(-probability[static_cast<int64_t>(i)][predicted[i]], static_cast<int64_t>(i));
+    }
+  }
+  const auto end = wrong.begin() + static_cast<ptrdiff_t>(std::min(wrong.size(), kMost));
+  std::ranges::partial_sort(wrong, end);
+  std::vector<Mistake> mistakes;
+  std::for_each(wrong.begin(), end, [&](const auto& one) {
+    const auto row = static_cast<size_t>(one.second);
+    mistakes.push_back(
+        {one.second, names[static_cast<size_t>(is[row])], names[static_cast<size_t>(predicted[row])], -one.first});
+  });
+  return mistakes;
+}
+
 /// Log loss is convex in 1 / temperature, and its slope rises through 0 at the least.
 double fit_temperature(const at::Tensor& outputs, const at::Tensor& targets) {
   constexpr double kMost = 100;
@@ -148,6 +172,7 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   }
   evaluation.confusion_matrix = std::move(report.confusion);
   evaluation.calibration = std::move(calibration);
+  evaluation.mistakes = mistakes_of(probabilities, is, was_predicted, labels().names());
   return evaluation;
 }
 

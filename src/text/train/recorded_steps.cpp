@@ -16,10 +16,10 @@ StepSize size_of(const StepSize& one, const StepSize& other) {
   return {std::max(one.rows, other.rows), std::max(one.longest, other.longest)};
 }
 
-/// Of a run's first steps: a resumed one sees the same.
+/// Of a run's first steps, were it that long: one that is resumed, or extended, sees the same.
 std::vector<StepSize> sizes_of(const TokenizedTexts& texts, const RunPlan& plan, int64_t max_length) {
   std::vector<StepSize> sizes;
-  for (int64_t step = 0; step < std::min(kStepsToSee, plan.total_steps); ++step) {
+  for (int64_t step = 0; step < kStepsToSee; ++step) {
     StepSize size{};
     for (const MicroBatch& micro : plan.micro_batches(texts, step)) {
       const int64_t rows = count_rows(texts, micro.indices, plan.batching, max_length);

@@ -189,9 +189,11 @@ class Trainer {
       }
     }
     if (!stop && counters_.step < plan_.total_steps && !is_out_of_patience()) {
+      keeper_.end_if_failed();
       keeper_.save_where_missing(counters_.step);
       TrainResult result = stopped();
       result.paused = true;
+      result.saves_failed = ranks_.any(!keeper_.failed_saves().empty());
       return result;
     }
     return stop ? stopped() : finish();
@@ -363,7 +365,7 @@ class Trainer {
     if (setup_.dev.ids.empty() || counters_.step == 0 || counters_.last_eval_step == counters_.step) {
       return false;
     }
-    return counters_.step == last_step() || is_due(config_.eval_every);
+    return counters_.step == last_step() || is_last_step() || is_due(config_.eval_every);
   }
 
   /// Whether `patience` evaluations have passed since the best model.
@@ -399,7 +401,7 @@ class Trainer {
     }
     counters_.last_eval_step = counters_.step;
     counters_.best = best;
-    if (metric_schedule_) {
+    if (metric_schedule_ && (is_last_step() || is_due(config_.eval_every))) {  // not where the run only pauses
       metric_schedule_->observe(evaluation->loss);
     }
     if (keeper_.output() != nullptr && best) {

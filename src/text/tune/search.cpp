@@ -7,13 +7,17 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/terminal/standard_output.h"
+#include "text/io/content_hash.h"
 #include "text/io/durable_files.h"
 #include "text/io/json_file.h"
 #include "text/run/run_lock.h"
@@ -28,9 +32,19 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using State = Trial::State;
 
+constexpr int kNotAllSaved = 3;  // the exit status of a run that ended well, without all of its checkpoints
+
 /// What decides which trials there are and how far each goes, beside what the caller says.
 Trial::Settings recipe_of(const SearchOptions& options) {
-  auto recipe = options.recipe;
+  Trial::Settings recipe;
+  for (const auto& [name, value] : options.recipe) {
+    recipe.emplace_back("train " + name, value);
+  }
+  for (const fs::path& file : options.files) {
+    ContentHash hash;
+    for_each_piece(file, [&](const void* data, size_t size) { hash.update(data, size); });
+    recipe.emplace_back("contents of " + file.string(), hash.hex());
+  }
   for (const SearchedSetting& setting : options.settings) {
     recipe.emplace_back("search " + setting.name,
                         setting.values.empty()
@@ -53,6 +67,15 @@ std::string settings_text(const Trial& trial) {
   return text;
 }
 
+/// Whoever reads that may go away; the trials go on.
+void say(const std::string& line) {
+  try {
+    write_stdout(line + "\n");
+    flush_stdout();
+  } catch (const std::exception&) {  // the caller's next line says so
+  }
+}
+
 class Search {
  public:
   explicit Search(const SearchOptions& options)
@@ -62,16 +85,21 @@ class Search {
         trials_(draw_trials(options)),
         store_(options.output / "search.db", recipe_of(options), trials_),
         runs_(options) {
-    for (const Trial& trial : trials_) {
-      read_metric(trial);
+    if (const auto metric = store_.metric()) {
+      metric_ = *metric;
+    }
+    for (Trial& trial : trials_) {
+      if (trial.state == State::kFailed) {
+        trial.state = State::kWaiting;  // what it failed for may be mended
+        trial.message.clear();
+      }
     }
   }
 
   SearchResult run() {
-    if (std::ssize(trials_) < options_.trials) {
-      say(fmt::format("there are {} different trials, no more", trials_.size()));
-    }
-    if (const auto parts = std::ranges::count_if(trials_, [](const auto& trial) { return !trial.scores.empty(); })) {
+    const auto parts = std::ranges::count_if(trials_, [](const auto& trial) { return !trial.scores.empty(); });
+    const bool goes_on = std::ranges::any_of(trials_, [](const auto& one) { return one.state == State::kWaiting; });
+    if (parts > 0 && goes_on) {
       say(fmt::format("goes on: {} of {} begun before", counted(parts, "trial"), trials_.size()));
     }
     for (size_t rung = 0; rung < rungs_.size(); ++rung) {
@@ -81,7 +109,12 @@ class Search {
       }
       drop(rung);
     }
-    for (size_t place = 0; const Trial& trial : ranking()) {
+    const auto ranked = ranking();
+    const auto failed = std::ranges::find(ranked, State::kFailed, &Trial::state);
+    TORCH_CHECK(ranked.front().state == State::kFinished, "no trial was trained to its end; trial ",
+                failed == ranked.end() ? 0 : failed->number, ": ", failed == ranked.end() ? "" : failed->message,
+                "; the same command tries it again");
+    for (size_t place = 0; const Trial& trial : ranked) {
       if (place++ >= static_cast<size_t>(options_.keep)) {
         remove_weights(folder_of(options_, trial));
       }
@@ -96,7 +129,9 @@ class Search {
     std::error_code none;
     TORCH_CHECK_VALUE(fs::exists(options.output / "search.db", none) || !fs::exists(options.output, none) ||
                           (fs::is_directory(options.output, none) && fs::is_empty(options.output, none)),
-                      options.output.string(), ": holds no search, but other files; pass another --output.");
+                      options.output.string(),
+                      fs::is_directory(options.output, none) ? ": holds no search, but other files" : ": is no folder",
+                      "; pass another --output.");
     make_folders(options.output / "trials");
     make_folders(options.output / "logs");
     return options.output;
@@ -113,14 +148,23 @@ class Search {
     bool is_stopped = options_.stop_requested();
     while (runs_.count() > 0 || (!is_stopped && !waiting.empty())) {
       while (!is_stopped && !waiting.empty() && runs_.count() < options_.parallel) {
-        runs_.start(*waiting.front(), rungs_[rung]);
+        Trial& trial = *waiting.front();
         waiting.pop_front();
+        if (has_finished(trial)) {  // just before an earlier search was killed
+          score(trial, rung, /*seconds=*/0);
+        } else {
+          runs_.start(trial, rungs_[rung]);
+        }
       }
       const auto outcome = runs_.wait();
       is_stopped = is_stopped || options_.stop_requested();
-      if (outcome && !(is_stopped && !outcome->end.is_success())) {
-        take(*outcome, rung);
-        write_results(false);
+      if (!outcome) {
+        continue;
+      }
+      if (outcome->end.is_success() || outcome->end.status() == kNotAllSaved) {
+        score(*outcome->trial, rung, outcome->seconds);
+      } else if (!is_stopped) {
+        fail(*outcome->trial, reason_of(*outcome->trial, outcome->end), rung);
       }
     }
     const bool all_failed = std::ranges::all_of(trials_, [](const auto& one) { return one.state == State::kFailed; });
@@ -128,37 +172,76 @@ class Search {
     return !is_stopped;
   }
 
-  void take(const TrialRuns::Outcome& outcome, size_t rung) {
-    Trial& trial = *outcome.trial;
-    const auto folder = folder_of(options_, trial);
-    constexpr int kNotAllSaved = 3;
-    if (!outcome.end.is_success() && outcome.end.status() != kNotAllSaved) {
-      trial.state = State::kFailed;
-      const auto why = last_line(log_of(options_, trial));
-      trial.message = why.empty() ? outcome.end.to_string() : why;
-      remove_weights(folder);
-    } else {
-      const auto run = read_json_object(folder / "run.json");
-      read_metric(trial);
-      const auto value = run.find("best_" + metric_);
-      trial.scores.push_back({.share = rungs_[rung],
-                              .step = run.at("steps"),
-                              .value = value == run.end() || value->is_null() ? std::nan("") : value->get<double>(),
-                              .seconds = outcome.seconds});
-      trial.state = run.at("finished").get<bool>() ? State::kFinished : State::kWaiting;
+  /// What run.json says of a trial.
+  struct Told {
+    bool finished;
+    int64_t steps, total_steps;
+    SearchMetric metric;
+    double best;
+  };
+  Told told_of(const Trial& trial) const {
+    const auto file = folder_of(options_, trial) / "run.json";
+    const auto run = read_json_object(file);
+    try {
+      Told told{run.at("finished"),
+                run.at("steps"),
+                run.at("total_steps"),
+                {run.at("metric"), run.at("greater_is_better")},
+                std::nan("")};
+      const auto& best = run.at("best_" + told.metric.name);
+      told.best = best.is_null() ? std::nan("") : best.get<double>();
+      return told;
+    } catch (const nlohmann::json::exception&) {
+      TORCH_CHECK(false, file.string(), ": does not tell steps, metric and the best of a run.");
     }
-    store_.update(trial);
-    tell(trial, rung);
   }
 
-  void read_metric(const Trial& trial) {
+  bool has_finished(const Trial& trial) const {
     std::error_code none;
-    const auto file = folder_of(options_, trial) / "run.json";
-    if (metric_.empty() && fs::exists(file, none)) {
-      const auto run = read_json_object(file);
-      metric_ = run.at("metric");
-      greater_is_better_ = run.at("greater_is_better");
+    const auto folder = folder_of(options_, trial);
+    try {
+      return fs::exists(folder / "run.json", none) && !is_at_work(folder) && told_of(trial).finished;
+    } catch (const c10::Error&) {  // mezzo train says what is wrong with it
+      return false;
     }
+  }
+
+  /// What a process that ended as it should has made of the trial.
+  void score(Trial& trial, size_t rung, double seconds) {
+    try {
+      const auto told = told_of(trial);
+      TORCH_CHECK(
+          told.finished || static_cast<double>(told.steps) >= rungs_[rung] * static_cast<double>(told.total_steps),
+          (folder_of(options_, trial) / "run.json").string(), ": was not written at the end.");
+      if (metric_.name.empty()) {
+        metric_ = told.metric;
+        store_.set_metric(metric_);
+      }
+      trial.scores.push_back({.share = rungs_[rung], .step = told.steps, .value = told.best, .seconds = seconds});
+      trial.state = told.finished ? State::kFinished : State::kWaiting;
+      note(trial, rung);
+    } catch (const c10::Error& error) {
+      fail(trial, error.what_without_backtrace(), rung);
+    }
+  }
+
+  /// Its weights stay: the same command tries it again.
+  void fail(Trial& trial, const std::string& why, size_t rung) {
+    trial.state = State::kFailed;
+    trial.message = why;
+    note(trial, rung);
+  }
+
+  /// What the process said at its end, if that is an error of its own.
+  std::string reason_of(const Trial& trial, const distributed::ProcessEnd& end) const {
+    const auto line = last_line(log_of(options_, trial));
+    return !end.by_signal && line.starts_with("mezzo") ? line : end.to_string();
+  }
+
+  void note(const Trial& trial, size_t rung) {
+    store_.update(trial);
+    write_results(false);
+    tell(trial, rung);
   }
 
   void tell(const Trial& trial, size_t rung) const {
@@ -167,26 +250,25 @@ class Search {
       say(fmt::format("trial {}: failed: {} ({})", trial.number, trial.message, settings_text(trial)));
     } else {
       say(fmt::format("trial {}: {} {:.4f} after {:.0f} % of its steps, {} ({}); best so far trial {}: {:.4f}",
-                      trial.number, metric_, trial.scores.back().value, 100 * rungs_[rung],
+                      trial.number, metric_.name, trial.scores.back().value, 100 * rungs_[rung],
                       duration_in_words(trial.scores.back().seconds), settings_text(trial), best.number,
                       best.scores.empty() ? std::nan("") : best.scores.back().value));
     }
   }
 
-  static void say(const std::string& line) {
-    write_stdout(line + "\n");
-    flush_stdout();
+  /// The less, the better; infinite where there is none.
+  double loss_of(const Trial::Score& score) const {
+    return std::isnan(score.value) ? std::numeric_limits<double>::infinity()
+                                   : (metric_.greater_is_better ? -score.value : score.value);
   }
 
   /// Those that came furthest first, the best first among them, those that failed last; of equals the earlier.
   std::vector<Trial> ranking() const {
     auto ranked = trials_;
     const auto key = [&](const Trial& trial) {
-      const double value = trial.scores.empty() ? std::nan("") : trial.scores.back().value;
-      const double worst = std::numeric_limits<double>::infinity();
       const auto parts = trial.state == State::kFinished ? std::ssize(rungs_) : std::ssize(trial.scores);
-      return std::tuple(trial.state == State::kFailed, -parts,
-                        std::isnan(value) ? worst : (greater_is_better_ ? -value : value), trial.number);
+      return std::tuple(trial.state == State::kFailed, -parts, trial.scores.empty() ? 0 : loss_of(trial.scores.back()),
+                        trial.number);
     };
     std::ranges::sort(ranked, {}, key);
     return ranked;
@@ -197,20 +279,23 @@ class Search {
     if (rung + 1 == rungs_.size()) {
       return;
     }
-    int64_t places = (std::ssize(trials_) + options_.halving - 1) / options_.halving;
-    for (size_t i = 0; i < rung; ++i) {
+    int64_t places = std::ssize(trials_);
+    for (size_t i = 0; i <= rung; ++i) {
       places = (places + options_.halving - 1) / options_.halving;
     }
-    for (const Trial& ranked : ranking()) {
-      Trial& trial = trials_[static_cast<size_t>(ranked.number) - 1];
-      if (trial.state == State::kFailed || trial.scores.size() <= rung) {
-        continue;
+    std::vector<Trial*> ranked;  // by this part alone: how far one has come since says nothing of it
+    for (Trial& trial : trials_) {
+      if (trial.state != State::kFailed && trial.scores.size() > rung) {
+        ranked.push_back(&trial);
       }
-      if (places-- > 0 || trial.state != State::kWaiting) {
-        continue;
+    }
+    std::ranges::sort(ranked, {},
+                      [&](const Trial* trial) { return std::pair(loss_of(trial->scores[rung]), trial->number); });
+    for (Trial* trial : ranked) {
+      if (places-- <= 0 && trial->state == State::kWaiting) {
+        trial->state = State::kDropped;
+        store_.update(*trial);
       }
-      trial.state = State::kDropped;
-      store_.update(trial);
     }
     for (const Trial& trial : trials_) {
       if (trial.state == State::kDropped) {
@@ -220,7 +305,10 @@ class Search {
   }
 
   SearchResult result(bool finished) const {
-    return {.finished = finished, .metric = metric_, .greater_is_better = greater_is_better_, .trials = ranking()};
+    return {.finished = finished,
+            .metric = metric_.name,
+            .greater_is_better = metric_.greater_is_better,
+            .trials = ranking()};
   }
 
   void write_results(bool finished) const {
@@ -234,12 +322,11 @@ class Search {
       for (const auto& score : trial.scores) {
         scores.push_back({{"share", score.share},
                           {"step", score.step},
-                          {metric_, std::isnan(score.value) ? Json() : Json(score.value)},
+                          {metric_.name, std::isnan(score.value) ? Json() : Json(score.value)},
                           {"seconds", score.seconds}});
       }
-      constexpr const char* kStates[] = {"waiting", "dropped", "finished", "failed"};
       Json one = {{"trial", trial.number},
-                  {"state", kStates[static_cast<size_t>(trial.state)]},
+                  {"state", state_name(trial.state)},
                   {"settings", std::move(settings)},
                   {"scores", std::move(scores)}};
       if (!trial.message.empty()) {
@@ -247,7 +334,7 @@ class Search {
       }
       trials.push_back(std::move(one));
     }
-    const Json json = {{"finished", finished}, {"metric", metric_}, {"trials", std::move(trials)}};
+    const Json json = {{"finished", finished}, {"metric", metric_.name}, {"trials", std::move(trials)}};
     write_file_atomically(options_.output / "results.json",
                           json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     write_file_atomically(options_.output / "report.html", render_search(options_, found));
@@ -259,15 +346,21 @@ class Search {
   std::vector<Trial> trials_;
   TrialStore store_;
   TrialRuns runs_;
-  std::string metric_;
-  bool greater_is_better_ = true;
+  SearchMetric metric_{"", true};
 };
 
 }  // namespace
 
 SearchResult search(const SearchOptions& options) {
   TORCH_CHECK_VALUE(!options.settings.empty(), "search: there is no setting to search");
-  return Search(options).run();
+  TORCH_CHECK_VALUE(options.trials > 0 && options.parallel > 0 && options.keep > 0,
+                    "search: trials, parallel and keep must be at least 1");
+  SearchOptions as_drawn = options;
+  as_drawn.trials = std::ssize(draw_trials(options));  // by which the parts are planned
+  if (as_drawn.trials < options.trials) {
+    say(fmt::format("{} trials: there are no more that differ", as_drawn.trials));
+  }
+  return Search(as_drawn).run();
 }
 
 }  // namespace mezzo::text

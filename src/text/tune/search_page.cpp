@@ -30,7 +30,7 @@ Chart score_chart(const SearchResult& result, const std::vector<double>& rungs) 
   std::ranges::sort(trials, {}, &Trial::number);
   for (size_t rung = 0; rung < rungs.size(); ++rung) {
     ChartSeries series{.name = "after " + percent(rungs[rung]),
-                       .look = ChartSeries::Look::kPoints,
+                       .look = ChartSeries::Look::kScatter,
                        .color = static_cast<int>(rung) % 8 + 1,
                        .x = {},
                        .y = {}};
@@ -103,7 +103,7 @@ std::string render_effects(const SearchOptions& options, const SearchResult& res
     std::string means;
     constexpr size_t kMostValues = 12;
     for (const auto& [text, sum] : by_value) {
-      if (by_value.size() > kMostValues || !options.settings[i].values.size()) break;
+      if (by_value.size() > kMostValues || options.settings[i].values.empty()) break;
       means += fmt::format("{}{}: {} ({})", means.empty() ? "" : "; ", escape_html(text),
                            score_text(sum.first / static_cast<double>(sum.second)), counted(sum.second, "trial"));
     }

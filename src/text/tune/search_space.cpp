@@ -1,10 +1,10 @@
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 #include <set>
+#include <string>
 
 #include "mezzo/text/tune/search.h"
 
@@ -16,8 +16,14 @@ std::string SearchedSetting::value_at(double share) const {
   }
   const double above = is_whole ? high + 1 : high;
   const double number = is_log ? low * std::pow(above / low, share) : low + share * (above - low);
-  return is_whole ? fmt::format("{}", static_cast<int64_t>(std::clamp(std::floor(number), low, high)))
-                  : fmt::format("{:.3g}", number);
+  if (is_whole) {
+    return fmt::format("{}", static_cast<int64_t>(std::clamp(std::floor(number), low, high)));
+  }
+  constexpr double kNarrow = 0.1;  // of its end: a range of which three digits would leave few values
+  const bool is_narrow = high - low < kNarrow * std::max(std::abs(low), std::abs(high));
+  const std::string text = is_narrow ? fmt::format("{:.6g}", number) : fmt::format("{:.3g}", number);
+  const double rounded = std::stod(text);
+  return rounded < low || rounded > high ? fmt::format("{}", std::clamp(rounded, low, high)) : text;
 }
 
 std::vector<double> search_rungs(const SearchOptions& options) {
@@ -35,7 +41,7 @@ std::vector<double> search_rungs(const SearchOptions& options) {
 }
 
 std::vector<Trial> draw_trials(const SearchOptions& options) {
-  constexpr int kAttempts = 1000;  // in a row that give nothing new, after which there is nothing left
+  constexpr int kAttempts = 20'000;  // in a row that give nothing new, after which there is nothing left
   std::mt19937_64 random(options.seed);
   const auto share = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   std::vector<Trial> trials;

@@ -15,11 +15,17 @@
 #include <thread>
 #include <utility>
 
+#include "text/checkpoint/checkpoint_store.h"
+#include "text/run/run_lock.h"
+
 namespace mezzo::text {
 namespace {
 
 namespace fs = std::filesystem;
 using distributed::ChildProcess;
+
+constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
+constexpr double kSecondsToEnd = 60;  // that a process may take which was told to
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -50,19 +56,37 @@ fs::path log_of(const SearchOptions& options, const Trial& trial) {
 void TrialRuns::start(Trial& trial, double share) {
   const auto log = open_file(log_of(options_, trial), O_WRONLY | O_CREAT | O_APPEND),
              nothing = open_file("/dev/null", O_RDONLY);
+  const double deadline = now() + kSecondsToEnd;
+  while (is_at_work(folder_of(options_, trial)) && now() < deadline && !options_.stop_requested()) {
+    std::this_thread::sleep_for(kBetweenLooks);  // one of a search that was killed ends by itself
+  }
   runs_.push_back({&trial, now(),
                    ChildProcess(options_.command(trial, folder_of(options_, trial), share), environment(),
                                 {.in = nothing.get(), .out = log.get(), .err = log.get()})});
 }
 
+void TrialRuns::stop() {
+  for (const Run& run : runs_) {
+    run.process.signal_group(SIGTERM);  // each saves a checkpoint
+  }
+  is_stopping_ = true;
+}
+
+TrialRuns::~TrialRuns() {
+  stop();
+  const double deadline = now() + kSecondsToEnd;
+  const auto has_ended = [](Run& run) {
+    return run.process.end() || run.process.next_change() == ChildProcess::Change::kEnded;
+  };
+  while (!std::ranges::all_of(runs_, has_ended) && now() < deadline) {
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
 std::optional<TrialRuns::Outcome> TrialRuns::wait() {
-  constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
   while (!runs_.empty()) {
-    if (!is_stopping_ && options_.stop_requested && options_.stop_requested()) {
-      is_stopping_ = true;
-      for (const Run& run : runs_) {
-        run.process.signal_group(SIGTERM);  // each saves a checkpoint
-      }
+    if (!is_stopping_ && options_.stop_requested()) {
+      stop();
     }
     const auto ended =
         std::ranges::find_if(runs_, [](Run& run) { return run.process.next_change() == ChildProcess::Change::kEnded; });
@@ -100,9 +124,35 @@ std::string last_line(const fs::path& log) {
 
 void remove_weights(const fs::path& folder) {
   std::error_code error;
-  fs::remove(folder / "model.safetensors", error);
-  fs::remove_all(folder / "checkpoints", error);
-  TORCH_CHECK(!error, (folder / "checkpoints").string(), ": cannot be removed: ", error.message(), ".");
+  const auto remove_model = [&](const fs::path& from) {
+    fs::remove(from / "model.safetensors", error);
+    TORCH_CHECK(!error, (from / "model.safetensors").string(), ": cannot be removed: ", error.message(), ".");
+  };
+  if (!fs::is_directory(folder, error)) {
+    return;
+  }
+  remove_model(folder);
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename().string().starts_with("before-restart-")) {
+      remove_model(entry.path());
+    }
+  }
+  if (fs::is_directory(folder / "checkpoints", error)) {
+    remove_checkpoints(folder / "checkpoints");
+  }
+}
+
+bool is_at_work(const fs::path& folder) {
+  std::error_code none;
+  if (!fs::exists(folder / ".run.lock", none)) {
+    return false;
+  }
+  try {
+    const RunLock lock(folder);
+    return false;
+  } catch (const c10::ValueError&) {
+    return true;
+  }
 }
 
 }  // namespace mezzo::text

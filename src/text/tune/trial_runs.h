@@ -22,8 +22,12 @@ class TrialRuns {
   };
 
   explicit TrialRuns(const SearchOptions& options) : options_(options) {}
+  /// Has those that are left save a checkpoint and end.
+  ~TrialRuns();
+  TrialRuns(const TrialRuns&) = delete;
+  TrialRuns& operator=(const TrialRuns&) = delete;
 
-  /// Starts a process that trains `trial` up to `share` of its steps.
+  /// Starts a process that trains `trial` up to `share` of its steps, once none of an earlier search is at it.
   void start(Trial& trial, double share);
 
   int64_t count() const { return std::ssize(runs_); }
@@ -38,6 +42,8 @@ class TrialRuns {
     distributed::ChildProcess process;
   };
 
+  void stop();
+
   const SearchOptions& options_;
   std::vector<Run> runs_;
   bool is_stopping_ = false;
@@ -49,7 +55,10 @@ std::filesystem::path log_of(const SearchOptions& options, const Trial& trial);
 /// The last line of a trial's log: what it failed for.
 std::string last_line(const std::filesystem::path& log);
 
-/// Removes a trial's weights: model.safetensors and checkpoints/.
+/// Removes a trial's model and checkpoints, and nothing else.
 void remove_weights(const std::filesystem::path& folder);
+
+/// Whether a process holds the run there.
+bool is_at_work(const std::filesystem::path& folder);
 
 }  // namespace mezzo::text

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <sqlite3.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -14,18 +16,21 @@ namespace {
 
 constexpr int kApplication = 0x6D7A7A6F, kVersion = 1;  // "mzzo"
 
-constexpr const char* kStates[] = {"waiting", "dropped", "finished", "failed"};
-
 constexpr const char* kTables = R"(
-  CREATE TABLE recipe (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-  CREATE TABLE trials (number INTEGER PRIMARY KEY, state TEXT NOT NULL, message TEXT NOT NULL) STRICT;
+  CREATE TABLE recipe (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+  CREATE TABLE metric (name TEXT NOT NULL, greater_is_better INTEGER NOT NULL);
+  CREATE TABLE trials (number INTEGER PRIMARY KEY, state TEXT NOT NULL, message TEXT NOT NULL);
   CREATE TABLE settings (trial INTEGER NOT NULL REFERENCES trials, place INTEGER NOT NULL, name TEXT NOT NULL,
-                         value TEXT NOT NULL, PRIMARY KEY (trial, place)) STRICT;
+                         value TEXT NOT NULL, PRIMARY KEY (trial, place));
   CREATE TABLE scores (trial INTEGER NOT NULL REFERENCES trials, rung INTEGER NOT NULL, share REAL NOT NULL,
-                       step INTEGER NOT NULL, value REAL, seconds REAL NOT NULL, PRIMARY KEY (trial, rung)) STRICT;
+                       step INTEGER NOT NULL, value REAL, seconds REAL NOT NULL, PRIMARY KEY (trial, rung));
 )";
 
+constexpr std::array<const char*, 4> kStates = {"waiting", "dropped", "finished", "failed"};
+
 }  // namespace
+
+std::string state_name(Trial::State state) { return kStates.at(static_cast<size_t>(state)); }
 
 void TrialStore::Close::operator()(sqlite3* database) const { sqlite3_close_v2(database); }
 
@@ -90,7 +95,9 @@ TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings&
   if (result != SQLITE_OK) {
     fail();
   }
-  execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;");
+  constexpr int kWait = 30'000;  // ms, for one who reads the file meanwhile
+  sqlite3_busy_timeout(database, kWait);
+  execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = EXTRA;");
   Statement tables(*this, "SELECT count(*) FROM sqlite_schema");
   tables.step();
   if (tables.integer(0) == 0) {
@@ -104,7 +111,14 @@ TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings&
   TORCH_CHECK_VALUE(version.integer(0) == kVersion, file.string(), ": is a search of format ", version.integer(0),
                     ", and this mezzo reads format ", kVersion, ".");
   check_recipe(recipe);
-  trials = read();
+  auto stored = read();
+  for (size_t i = 0; i < std::max(trials.size(), stored.size()); ++i) {
+    TORCH_CHECK_VALUE(i < trials.size() && i < stored.size() && trials[i].settings == stored[i].settings, file.string(),
+                      ": trial ", i + 1,
+                      " has other settings than this search draws; it was changed, or is another "
+                      "version's. Pass another --output.");
+  }
+  trials = std::move(stored);
 }
 
 void TrialStore::fail() const {
@@ -127,7 +141,7 @@ void TrialStore::begin(const Trial::Settings& recipe, const std::vector<Trial>& 
     Statement(*this, "INSERT INTO recipe VALUES (?, ?)").bind(name).bind(value).step();
   }
   for (const Trial& trial : trials) {
-    Statement(*this, "INSERT INTO trials VALUES (?, ?, '')").bind(trial.number).bind(std::string(kStates[0])).step();
+    Statement(*this, "INSERT INTO trials VALUES (?, ?, '')").bind(trial.number).bind(state_name(trial.state)).step();
     for (size_t place = 0; place < trial.settings.size(); ++place) {
       const auto& [name, value] = trial.settings[place];
       Statement(*this, "INSERT INTO settings VALUES (?, ?, ?, ?)")
@@ -164,9 +178,9 @@ std::vector<Trial> TrialStore::read() {
   for (Statement rows(*this, "SELECT number, state, message FROM trials ORDER BY number"); rows.step();) {
     Trial trial{.number = rows.integer(0), .settings = {}, .message = rows.text(2)};
     const auto state = std::ranges::find(kStates, rows.text(1));
-    TORCH_CHECK_VALUE(state != std::end(kStates) && trial.number == std::ssize(trials) + 1, file_.string(), ": trial ",
+    TORCH_CHECK_VALUE(state != kStates.end() && trial.number == std::ssize(trials) + 1, file_.string(), ": trial ",
                       trial.number, " has a state or a number that no search gives.");
-    trial.state = static_cast<Trial::State>(state - std::begin(kStates));
+    trial.state = static_cast<Trial::State>(state - kStates.begin());
     trials.push_back(std::move(trial));
   }
   const auto trial_of = [&](int64_t number) -> Trial& {
@@ -183,10 +197,22 @@ std::vector<Trial> TrialStore::read() {
   return trials;
 }
 
+std::optional<SearchMetric> TrialStore::metric() {
+  Statement row(*this, "SELECT name, greater_is_better FROM metric");
+  return row.step() ? std::optional(SearchMetric{row.text(0), row.integer(1) != 0}) : std::nullopt;
+}
+
+void TrialStore::set_metric(const SearchMetric& metric) {
+  execute("BEGIN");
+  execute("DELETE FROM metric");
+  Statement(*this, "INSERT INTO metric VALUES (?, ?)").bind(metric.name).bind(int64_t{metric.greater_is_better}).step();
+  execute("COMMIT");
+}
+
 void TrialStore::update(const Trial& trial) {
   execute("BEGIN");
   Statement(*this, "UPDATE trials SET state = ?, message = ? WHERE number = ?")
-      .bind(std::string(kStates[static_cast<size_t>(trial.state)]))
+      .bind(state_name(trial.state))
       .bind(trial.message)
       .bind(trial.number)
       .step();

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,27 @@ struct sqlite3;
 
 namespace mezzo::text {
 
+/// "waiting", "dropped", "finished" or "failed", as records have it.
+std::string state_name(Trial::State state);
+
+struct SearchMetric {
+  std::string name;  ///< as in metrics.jsonl
+  bool greater_is_better;
+};
+
 /// The trials of a search in an SQLite database: what is written is on the disk when a call returns. Tables: `recipe`
-/// (name, value), `trials` (number, state, message), `settings` (trial, place, name, value) and `scores` (trial, rung,
-/// share, step, value, seconds).
+/// (name, value), `metric` (name, greater_is_better), `trials` (number, state, message), `settings` (trial, place,
+/// name, value) and `scores` (trial, rung, share, step, value, seconds).
 class TrialStore {
  public:
-  /// Makes the file with `trials`, or opens it, and gives back what it holds.
-  /// @throws c10::ValueError  where it holds no search, one of another version, or with another recipe, which is named.
+  /// Makes the file with `trials`, as they are drawn, or opens it, and gives back what it holds of them.
+  /// @throws c10::ValueError  where it holds no search, one of another version, or with another recipe, which is named,
+  ///   or other trials.
   TrialStore(const std::filesystem::path& file, const Trial::Settings& recipe, std::vector<Trial>& trials);
+
+  /// What trials are compared by; nullopt until the first tells.
+  std::optional<SearchMetric> metric();
+  void set_metric(const SearchMetric& metric);
 
   /// State and message, and a score that is new.
   void update(const Trial& trial);

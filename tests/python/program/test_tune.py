@@ -7,7 +7,7 @@ import time
 
 import pytest
 from support import PROGRAM, records
-from tiny_runs import model_of, run, sha, trained, write_data
+from tiny_runs import flags, model_of, run, sha, trained, write_data
 
 # Evaluated after each step: a pause is no evaluation that the run would not have had.
 TRAIN = {"max-length": 16, "batch-size": 4, "max-steps": 8, "eval-every": 1, "precision": "fp32", "threads": 1}
@@ -96,6 +96,38 @@ def test_the_database_is_one_that_others_read(found):
     assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+def test_reading_the_database_meanwhile_stops_nothing(data, tmp_path):
+    config = write_search(data, tmp_path / "search.toml")
+    process = subprocess.Popen(list(map(str, [PROGRAM, "tune", "--config", config, "--output", tmp_path / "out", *FLAGS])),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("trial ")
+    reader = sqlite3.connect(tmp_path / "out" / "search.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM trials").fetchall()
+    time.sleep(1)  # longer than a part takes
+    reader.execute("COMMIT")
+    said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+
+
+def test_data_that_changed_is_another_search(found, data, tmp_path):
+    (tmp_path / "dev.jsonl").write_text((data / "dev.jsonl").read_text())
+    config = write_search(data, tmp_path / "search.toml", dev=tmp_path / "dev.jsonl")
+    assert tune(config, tmp_path / "out").returncode == 0
+    (tmp_path / "dev.jsonl").write_text("".join((data / "dev.jsonl").read_text().splitlines(keepends=True)[:20]))
+    done = tune(config, tmp_path / "out")
+    assert done.returncode == 2 and "search.db: is a search with contents of" in done.stderr and "dev.jsonl" in done.stderr
+
+
+def test_trials_that_failed_are_tried_again(data, tmp_path, found):
+    config = write_search(data, tmp_path / "search.toml")
+    done = run(list(map(str, ["tune", "--config", config, "--output", tmp_path / "out", *FLAGS])), MEZZO_CPU_CAPABILITY="nonsense")
+    assert done.returncode == 1 and "no trial could be trained; the first: mezzo train: " in done.stderr, done.stderr
+    done = tune(config, tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert stripped(json.loads((tmp_path / "out" / "results.json").read_text())) == stripped(found[2])
+
+
 @pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_search_that_was_broken_off_ends_as_one_that_was_not(found, data, tmp_path, parallel, number):
@@ -142,7 +174,9 @@ def test_a_dry_run_shows_the_trials_and_makes_nothing(data, tmp_path, found):
     (dict(search=["epochs = []"]), "search.toml:13: 'epochs' must be an array of what to try, or a range"),
     (dict(search=["epochs = ['many']"]), "search.toml:13: 'epochs' is 'many', it must be a number"),
     (dict(search=["eager = [true, false]"]), "search.toml:13: 'eager' cannot be searched"),
-    (dict(search=["batch-size = [4, 8]"]), "search.toml:13: 'batch-size' is in [train], too"),
+    (dict(search=["batch-size = [4, 8]"]), "search.toml:13: 'batch-size' is there twice; leave it out of one place"),
+    (dict(search=["batch_size = [4, 8]"]), "search.toml:13: 'batch_size' is there twice; leave it out of one place"),
+    (dict(search=["metric = ['accuracy', 'macro_f1']"]), "search.toml:13: 'metric' must be the same for all trials; put it into [train]"),
     (dict(search=["output = ['a']"]), "search.toml:13: 'output' cannot be set for a search"),
     (dict(search=["weight-decay = [-1.0, 0.1]"]), "--weight-decay"),
     (dict(search=[]), "search.toml: has no table [search], which holds the settings to try"),
@@ -158,11 +192,44 @@ def test_wrong_searches_are_refused_before_anything_is_made(data, tmp_path, chan
     assert not (tmp_path / "out").exists()
 
 
+def test_train_may_have_what_a_search_has_too(data, tmp_path):
+    search = ["learning-rate = [0.01, 0.02]"]
+    done = tune(write_search(data, tmp_path / "search.toml", search=search, seed=7), tmp_path / "out", "--trials", 2, "--halving", 1)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out" / "trials" / "1" / "run.json").read_text())["settings"]["seed"] == "7"
+
+
+def test_whoever_reads_may_go_away(data, tmp_path):
+    config = write_search(data, tmp_path / "search.toml")
+    process = subprocess.Popen(list(map(str, [PROGRAM, "tune", "--config", config, "--output", tmp_path / "out", *FLAGS])), stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=120) == -signal.SIGPIPE
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["finished"]
+
+
+@pytest.mark.parametrize("schedule", [["--schedule", "reduce_lr_on_plateau", "--lr-patience", 0, "--warmup-ratio", 0], ["--schedule", "linear", "--patience", 3]])
+def test_a_pause_between_evaluations_changes_no_number(data, tmp_path, schedule):
+    common = ["--eval-every", 3, "--max-steps", 12, "--save-every", 0, *schedule]
+    trained(flags(data, tmp_path / "whole", *common))
+    for share in 0.2, 0.4, 0.6, 1:
+        done = trained(flags(data, tmp_path / "paused", *common, "--resume", "auto", "--pause-at", share))
+        assert share == 1 or "go on with --resume auto" in done.stderr
+        status = json.loads((tmp_path / "paused" / "run.json").read_text())
+        assert status["status"] == ("finished" if share == 1 else "stopped")
+    steps = [[(record["loss"], record["lr"]) for record in records(tmp_path / run, "step")] for run in ("whole", "paused")]
+    assert steps[0] == steps[1]
+    evaluated = {record["step"] for record in records(tmp_path / "paused", "eval") if not record.get("final")}
+    assert evaluated >= {3, 5, 8}, "a pause is evaluated"
+
+
 def test_a_search_with_other_settings_is_not_gone_on_with(found, data, tmp_path):
     folder, _, _ = found
     done = tune(write_search(data, tmp_path / "search.toml", max_grad_norm=0.5), folder / "out")
-    assert done.returncode == 2 and "is a search with max-grad-norm not set, which is '--max-grad-norm=0.5' now" in done.stderr, done.stderr
-    done = tune(write_search(data, tmp_path / "search.toml"), data)
+    assert done.returncode == 2 and "is a search with train max-grad-norm not set, which is '--max-grad-norm=0.5' now" in done.stderr, done.stderr
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("")
+    done = tune(write_search(data, tmp_path / "search.toml"), tmp_path / "other")
     assert done.returncode == 2 and "holds no search, but other files; pass another --output" in done.stderr
 
 

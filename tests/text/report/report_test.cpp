@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "not_finite.h"
 #include "text/report/chart_axis.h"
@@ -21,6 +22,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 ReportInput small_run() {
   ReportInput input;
@@ -229,6 +232,78 @@ TEST(ReportTest, RefusesAConfusionMatrixThatIsNotSquare) {
     EXPECT_STREQ(error.what_without_backtrace(),
                  "render_report: the confusion matrix must be square, got a row of 1 in a matrix of 2 rows.");
   }
+}
+
+std::string cells_of_step(const std::string& page, const std::string& step) {
+  const auto begin = page.find("<tr><th scope=\"row\">" + step + "</th>", page.find("<h2>Skipped steps</h2>"));
+  return begin == std::string::npos ? "" : page.substr(begin, page.find("</tr>", begin) - begin);
+}
+
+TEST(ReportTest, SaysWhyEachStepWasSkipped) {
+  ReportInput input = small_run();
+  input.steps.clear();
+  const struct {
+    double scale, loss;
+    bool skipped;
+  } steps[] = {{65536, 1.5, true}, {32768, 1.5, true}, {16384, 1.5, false}, {32768, 1.5, true}, {16384, 1, false},
+               {16384, 1, true},   {16384, 1, false},  {16384, kNan, true}, {8192, 1, false}};
+  for (const auto& step : steps) {
+    input.steps.push_back(
+        {.step = std::ssize(input.steps) + 1, .loss = step.loss, .loss_scale = step.scale, .skipped = step.skipped});
+  }
+  const std::string page = render_report(input);
+  EXPECT_THAT(cells_of_step(page, "1"), HasSubstr("the scale that the run begins with was too high"));
+  EXPECT_THAT(cells_of_step(page, "1"), HasSubstr("<td>1.5</td><td>65,536</td><td>32,768</td>"));
+  EXPECT_THAT(cells_of_step(page, "2"), HasSubstr("the scale that the run begins with was too high"));
+  EXPECT_EQ(cells_of_step(page, "3"), "");
+  EXPECT_THAT(cells_of_step(page, "4"), HasSubstr("with a lower one they did not"));
+  EXPECT_THAT(cells_of_step(page, "6"), HasSubstr("whatever the scale"));
+  EXPECT_THAT(cells_of_step(page, "8"), HasSubstr("<td>not finite</td>"));
+  EXPECT_THAT(cells_of_step(page, "8"), HasSubstr("the loss itself was not finite"));
+  for (StepRecord& step : input.steps) {
+    step.skipped = false;
+  }
+  EXPECT_THAT(render_report(input), Not(HasSubstr("<h2>Skipped steps</h2>")));
+}
+
+TEST(ReportTest, ShowsTheFirstHundredOfManySkippedSteps) {
+  ReportInput input = small_run();
+  input.steps.assign(150, {.step = 7, .loss = 1, .loss_scale = 1, .skipped = true});
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("The first 100 of 150."));
+  size_t rows = 0;
+  for (size_t at = page.find("no later step"); at != std::string::npos; at = page.find("no later step", at + 1)) {
+    ++rows;
+  }
+  EXPECT_EQ(rows, 100U);
+}
+
+TEST(ReportTest, ShowsMistakesWithTheirTextsEscapedAndCut) {
+  ReportInput input = small_run();
+  EXPECT_THAT(render_report(input), Not(HasSubstr("Surest mistakes")));
+  input.misread = {{"<b>\n" + std::string(400, 'x'), "neg & co", "pos", 0.9876}};
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("<td class=\"text\">&lt;b&gt; " + std::string(296, 'x') +
+                              " …</td><td>neg &amp; co</td><td>pos</td><td>0.988</td>"));
+}
+
+TEST(ReportTest, NotesOfTheDataHaveTheirWarningsMarked) {
+  ReportInput input = small_run();
+  EXPECT_THAT(render_report(input), Not(HasSubstr("<h2>Data and model</h2>")));
+  input.notes = {"3 <texts>", "warning: 2 texts are twice"};
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("<li>3 &lt;texts&gt;</li>\n<li><b class=\"bad\">warning</b> 2 texts are twice</li>"));
+}
+
+TEST(ReportTest, SaysWhereTheTimeWent) {
+  ReportInput input = small_run();  // four steps of 2 s, three evaluations of 3 s
+  input.end->minutes = 0.5;
+  const std::string page = render_report(input);
+  EXPECT_THAT(page, HasSubstr("training steps</th><td>8.0 s</td><td class=\"bar\" style=\"--w:26.7%\">26.7 %</td>"));
+  EXPECT_THAT(page, HasSubstr("evaluations</th><td>9.0 s</td><td class=\"bar\" style=\"--w:30.0%\">30.0 %</td>"));
+  EXPECT_THAT(page, HasSubstr("all else</th><td>13 s</td><td class=\"bar\" style=\"--w:43.3%\">43.3 %</td>"));
+  input.end.reset();
+  EXPECT_THAT(render_report(input), Not(HasSubstr("Where the time went"))) << "it is not known yet";
 }
 
 TEST(ConfusionTableTest, ShowsCountsRecallPrecisionAndSupport) {

@@ -43,10 +43,11 @@ class SearchTest : public testing::Test {
       const bool is_done = share == 1;
       return std::vector<std::string>{
           "/bin/sh", "-c",
-          fmt::format("echo trained to {0}; mkdir -p {1}/checkpoints; echo weights > {1}/model.safetensors; "
-                      "echo '{{\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {2}, "
-                      "\"best_accuracy\": {3}, \"finished\": {4}}}' > {1}/run.json",
-                      share, folder.string(), std::ceil(share * 90), std::stod(worth) / 1e6, is_done)};
+          fmt::format(
+              "echo trained to {0}; mkdir -p {1}/checkpoints; echo weights > {1}/model.safetensors; "
+              "echo '{{\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {2}, \"total_steps\": 90, "
+              "\"best_accuracy\": {3}, \"finished\": {4}}}' > {1}/run.json",
+              share, folder.string(), std::ceil(share * 90), std::stod(worth) / 1e6, is_done)};
     };
     options.stop_requested = [] { return false; };
     return options;
@@ -133,6 +134,60 @@ TEST_F(SearchTest, OnlyTheBestGoOnAndTheBestModelIsKept) {
   }
 }
 
+TEST_F(SearchTest, ATrialThatEndsEarlyTakesAPlaceByItsScoreAlone) {
+  auto of = options();
+  const auto trials = draw_trials(of);
+  const auto worst = std::ranges::min_element(trials, {}, worth_of)->number;
+  const auto command = of.command;
+  of.command = [&](const Trial& trial, const fs::path& folder, double share) {
+    return command(trial, folder, trial.number == worst ? 1 : share);  // as one that runs out of patience
+  };
+  const auto found = search(of);
+  std::vector<size_t> parts;
+  for (const Trial& trial : found.trials) {
+    parts.push_back(trial.scores.size());
+  }
+  EXPECT_THAT(parts, ElementsAre(3, 1, 2, 2, 1, 1, 1, 1, 1)) << "it is no better than one that went further";
+  EXPECT_EQ(found.trials[1].number, worst);
+  EXPECT_EQ(found.trials[1].state, State::kFinished);
+}
+
+TEST_F(SearchTest, ATrialThatEndedUnseenIsNotTrainedAgain) {
+  auto of = options();
+  of.trials = 2;
+  of.halving = 1;
+  const auto command = of.command;
+  of.stop_requested = [] { return true; };
+  EXPECT_FALSE(search(of).finished) << "nothing is begun";
+  for (const Trial& trial : draw_trials(of)) {
+    fs::create_directories(trial_file(trial, "run.json").parent_path());
+    std::ofstream(trial_file(trial, "run.json"))
+        << R"({"metric": "accuracy", "greater_is_better": true, "steps": 90, "total_steps": 90, "best_accuracy": 0.5, "finished": true})";
+  }
+  of.stop_requested = [] { return false; };
+  of.command = [](const auto&...) { return std::vector<std::string>{"/bin/sh", "-c", "echo there already; exit 2"}; };
+  const auto found = search(of);
+  EXPECT_TRUE(found.finished);
+  for (const Trial& trial : found.trials) {
+    EXPECT_EQ(trial.state, State::kFinished);
+    EXPECT_EQ(trial.scores.back().value, 0.5);
+  }
+}
+
+TEST_F(SearchTest, WhereTheLastOneFailsItIsNoneOfThoseThatWereDropped) {
+  auto of = options();
+  const auto command = of.command;
+  of.command = [&](const Trial& trial, const fs::path& folder, double share) {
+    return share == 1 ? std::vector<std::string>{"/bin/sh", "-c", "echo mezzo train: out of memory >&2; exit 1"}
+                      : command(trial, folder, share);
+  };
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::Error>(HasSubstr("out of memory; the same command tries it")));
+  of.command = command;
+  const auto found = search(of);
+  EXPECT_EQ(found.trials.front().scores.size(), 3U);
+  EXPECT_TRUE(fs::exists(trial_file(found.trials.front(), "model.safetensors")));
+}
+
 TEST_F(SearchTest, GoesOnWhereItWasStopped) {
   auto of = options();
   int looks = 0;
@@ -169,15 +224,18 @@ TEST_F(SearchTest, ATrialThatFailsIsNamedAndTheOthersGoOn) {
   EXPECT_EQ(found.trials.back().number, 2);
   EXPECT_EQ(found.trials.back().state, State::kFailed);
   EXPECT_EQ(found.trials.back().message, "mezzo train: broken <");
+  of.command = command;
+  EXPECT_EQ(search(of).trials.back().state, State::kDropped) << "once mended, it is tried again";
   EXPECT_THAT(render_search(of, found), HasSubstr("broken &lt;"));
 }
 
 TEST_F(SearchTest, WhereAllTrialsFailSoDoesTheSearch) {
   auto of = options();
   of.command = [](const auto&...) {
-    return std::vector<std::string>{"/bin/sh", "-c", "echo there is no such model >&2; exit 1"};
+    return std::vector<std::string>{"/bin/sh", "-c", "echo mezzo train: there is no such model >&2; exit 1"};
   };
-  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::Error>(HasSubstr("the first: there is no such model")));
+  EXPECT_THAT([&] { search(of); },
+              ThrowsMessage<c10::Error>(HasSubstr("the first: mezzo train: there is no such model")));
 }
 
 TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
@@ -185,9 +243,9 @@ TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
   of.recipe = {{"model", "a"}};
   search(of);
   of.recipe = {{"model", "b"}};
-  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("model 'a', which is 'b' now")));
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', which is 'b' now")));
   of.recipe = {};
-  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("model 'a', which is not set now")));
+  EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', which is not set now")));
   of = options();
   of.output = folder_;  // with a folder in it
   EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("holds no search, but other files")));
@@ -210,8 +268,12 @@ TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
     trials[1].message = "it's \"broken\"";
     store.update(trials[1]);
   }
-  std::vector<Trial> again;
-  TrialStore(file, {{"a", "1"}}, again);
+  std::vector<Trial> again = draw_trials(options());
+  TrialStore store(file, {{"a", "1"}}, again);
+  EXPECT_FALSE(store.metric());
+  store.set_metric({"loss", false});
+  EXPECT_EQ(store.metric()->name, "loss");
+  EXPECT_FALSE(store.metric()->greater_is_better);
   ASSERT_EQ(again.size(), 9U);
   EXPECT_EQ(again[8].settings, trials[8].settings);
   EXPECT_EQ(again[1].message, trials[1].message);
@@ -220,6 +282,23 @@ TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
   EXPECT_TRUE(std::isnan(again[1].scores[0].value));
   EXPECT_EQ(again[1].scores[0].step, 7);
   EXPECT_EQ(again[1].scores[1].value, 0.25);
+  auto others = draw_trials(options());
+  others[3].settings.front().second = "0";
+  EXPECT_THAT([&] { TrialStore(file, {{"a", "1"}}, others); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("trial 4 has other settings than this search draws")));
+}
+
+TEST_F(SearchTest, SettingsStayWithinNarrowRanges) {
+  for (const auto& [low, high] : {std::pair(0.999, 0.9999), {0.00123456, 0.00123499}, {1.2345e-5, 9e-5}, {-1.0, 1.0}}) {
+    const SearchedSetting setting{.name = "beta", .low = low, .high = high};
+    std::set<std::string> values;
+    for (int i = 0; i < 100; ++i) {
+      values.insert(setting.value_at(i / 100.0));
+      EXPECT_GE(std::stod(setting.value_at(i / 100.0)), low);
+      EXPECT_LE(std::stod(setting.value_at(i / 100.0)), high);
+    }
+    EXPECT_GT(values.size(), 20U) << low;
+  }
 }
 
 }  // namespace

@@ -12,6 +12,12 @@
 
 namespace mezzo::text {
 
+/// A text whose label was not predicted.
+struct MisreadText {
+  std::string text, label, predicted;
+  double score = 0;  ///< of what was predicted
+};
+
 /// What a report is made of. Everything but the records may be left empty; its part of the page is
 /// left out then.
 struct ReportInput {
@@ -34,14 +40,17 @@ struct ReportInput {
   Pairs settings;                                      ///< in their order, which those that are no defaults come before
   Pairs default_settings;                              ///< what they would be if nobody had chosen
   Pairs environment;                                   ///< versions, machine
+  std::vector<MisreadText> misread = {};               ///< texts whose label was not predicted, in order
+  std::vector<std::string> notes = {};  ///< on data and model; those on what may be wrong begin with "warning: "
 };
 
-/// Renders `report.html`: headline numbers, curves over the steps with their values in tables, what `--diagnose` found,
-/// confusion matrix, quality of each label, what is confused most, a reliability diagram, the evaluation's report,
-/// settings and environment. The page is one self-contained file: no script, nothing loaded, light and dark by the
-/// reader's preference, fit for print and narrow screens. All strings are escaped, so texts and names may come from
-/// anywhere. Long runs are thinned to what the pixels can show (least and greatest value of each
-/// column), which keeps the page under 1 MB. Equal input gives equal bytes.
+/// Renders `report.html`: headline numbers, curves over the steps with their values in tables, where the time went,
+/// why steps were skipped, what `--diagnose` found, confusion matrix, quality of each label, what is confused most, the
+/// surest mistakes, a reliability diagram, the evaluation's report, notes on the data, settings and environment. The
+/// page is one self-contained file: no script, nothing loaded, light and dark by the reader's preference, fit for print
+/// and narrow screens. All strings are escaped, so texts and names may come from anywhere. Long runs are thinned to
+/// what the pixels can show (least and greatest value of each column), which keeps the page under 1 MB. Equal input
+/// gives equal bytes.
 /// @throws c10::ValueError  if the confusion matrix is not square
 std::string render_report(const ReportInput& input);
 

@@ -22,6 +22,13 @@
 
 namespace mezzo::text {
 
+/// A text whose label was not predicted.
+struct Mistake {
+  int64_t row = 0;  ///< of the texts, from 0
+  std::string label, predicted;
+  double score = 0;  ///< of what was predicted
+};
+
 /// What an evaluation came to.
 struct Evaluation {
   /// Mean over the texts, or words, in float32; inf or NaN where an output is.
@@ -31,6 +38,7 @@ struct Evaluation {
   std::string report;                                   ///< for people, of several lines; empty where it is not finite
   std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
   std::vector<CalibrationBin> calibration;              ///< of what was predicted; empty where nothing is that sure
+  std::vector<Mistake> mistakes;  ///< the surest, twenty at most; empty where labels are not single
 };
 
 /// What a task measures: all that it can, of which some are shown and the first of these decides

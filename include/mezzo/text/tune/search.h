@@ -20,7 +20,8 @@ struct SearchedSetting {
   bool is_log = false;    ///< drawn evenly among logarithms; `low` is above 0
   bool is_whole = false;  ///< whole numbers only
 
-  /// What `share`, from 0 to below 1, of all values stands for. Numbers have three digits.
+  /// What `share`, from 0 to below 1, of all values stands for. Numbers have three digits, and six in a narrow
+  /// range.
   std::string value_at(double share) const;
 };
 
@@ -61,10 +62,11 @@ struct SearchOptions {
   int64_t keep = 1;  ///< of the best trials the models are kept
   /// Everything else that decides results: a search goes on only where it is the same.
   std::vector<std::pair<std::string, std::string>> recipe = {};
+  std::vector<std::filesystem::path> files = {};  ///< whose contents belong to that
   /// The process that trains a trial in `folder` up to `share` of its steps, or goes on with it; run.json and
   /// metrics.jsonl tell what came of it.
   Command command;
-  std::function<bool()> stop_requested;  ///< asked ten times a second
+  std::function<bool()> stop_requested;  ///< asked ten times a second, by one thread
 };
 
 struct SearchResult {
@@ -81,11 +83,12 @@ std::vector<double> search_rungs(const SearchOptions& options);
 /// options.
 std::vector<Trial> draw_trials(const SearchOptions& options);
 
-/// Runs the trials, and leaves in `output`: search.db (SQLite; what is done stays done, and the same call goes on),
-/// trials/N, a run each, logs/N.txt, what it printed, report.html and results.json. Prints a line for each part that
-/// ends. Trials that go no further, and at the end all but the best, lose model and checkpoints.
+/// Runs the trials (those that failed before, again), and leaves in `output`: search.db (SQLite; what is done stays
+/// done, and the same call goes on), trials/N, a run each, logs/N.txt, what it printed, report.html and results.json.
+/// Prints a line for each part that ends. Trials that go no further, and at the end all but the best, lose model and
+/// checkpoints.
 /// @throws c10::ValueError  where `output` holds something else, or a search with another recipe, which is named;
-///   c10::Error  where no trial could be trained, or SQLite fails.
+///   c10::Error  where no trial was trained to its end, or SQLite fails.
 SearchResult search(const SearchOptions& options);
 
 /// A page like that of `mezzo train`.

@@ -1,0 +1,143 @@
+#include "text/report/run_sections.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/report/chart_axis.h"
+#include "text/report/html.h"
+#include "text/words/printable.h"
+#include "text/words/words.h"
+
+namespace mezzo::text {
+namespace {
+
+constexpr size_t kMostSkipped = 100;  // rows of the table
+constexpr size_t kTextColumns = 300;  // of a text, behind which it is cut
+
+std::string cut(const std::string& text) {
+  const std::string line = printable(text);
+  const auto beginning = truncate_to_width(line, kTextColumns);
+  return std::string(beginning) + (beginning.size() < line.size() ? " …" : "");
+}
+
+std::string number(double value) { return std::isfinite(value) ? format_number(value) : "not finite"; }
+
+/// What the scale was after a step, as the next one has it.
+std::string scale_after(const std::vector<StepRecord>& steps, size_t step) {
+  return step + 1 < steps.size() ? number(steps[step + 1].loss_scale) : "–";
+}
+
+std::string cause_of(const std::vector<StepRecord>& steps, size_t i) {
+  const auto begin = steps.begin(), step = begin + static_cast<ptrdiff_t>(i);
+  const auto is_taken = [](const StepRecord& one) { return !one.skipped; };
+  if (!std::isfinite(step->loss)) {
+    return "the loss itself was not finite: the forward pass overflowed, or its input was wrong";
+  }
+  const auto next = std::find_if(step, steps.end(), is_taken);
+  if (next == steps.end()) {
+    return "gradients were not finite, and no later step was taken";
+  }
+  if (next->loss_scale >= step->loss_scale) {
+    return "gradients were not finite, whatever the scale";
+  }
+  return std::none_of(begin, step, is_taken)
+             ? "the scale that the run begins with was too high for its gradients"
+             : "the scale was too high: gradients overflowed, and with a lower one they did not";
+}
+
+double total(const std::vector<double>& seconds) {
+  double sum = 0;
+  for (const double of_one : seconds) sum += of_one;
+  return sum;
+}
+
+}  // namespace
+
+std::string render_time(const ReportInput& input) {
+  std::vector<double> steps, evaluations;
+  for (const StepRecord& step : input.steps) steps.push_back(step.seconds);
+  for (const EvalRecord& eval : input.evals) evaluations.push_back(eval.seconds);
+  if (steps.empty() || !input.end) {
+    return "";
+  }
+  const double of_steps = total(steps), of_evaluations = total(evaluations);
+  const double all = std::max(60 * input.end->minutes, of_steps + of_evaluations);
+  if (!(all > 0) || !std::isfinite(all)) {
+    return "";
+  }
+  auto sorted = steps;
+  std::ranges::sort(sorted);
+  const auto row = [&](const char* name, double seconds, const std::string& detail) {
+    return fmt::format(
+        "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"bar\" style=\"--w:{:.1f}%\">{:.1f} %</td>"
+        "<td>{}</td></tr>\n",
+        name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all, detail);
+  };
+  return "<section><h2>Where the time went</h2><div class=\"card scroll\"><table class=\"pairs labels\"><tbody>\n" +
+         row("training steps", of_steps,
+             fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
+                         sorted[sorted.size() / 2], sorted.back())) +
+         row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
+         row("all else", all - of_steps - of_evaluations, "saving, loading, waiting") +
+         "</tbody></table></div></section>\n";
+}
+
+std::string render_skipped(const ReportInput& input) {
+  std::string rows;
+  size_t count = 0;
+  for (size_t i = 0; i < input.steps.size(); ++i) {
+    const StepRecord& step = input.steps[i];
+    if (!step.skipped || count++ >= kMostSkipped) continue;
+    rows += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                        format_count(step.step), number(step.loss), number(step.loss_scale),
+                        scale_after(input.steps, i), cause_of(input.steps, i));
+  }
+  if (count == 0) {
+    return "";
+  }
+  const std::string some =
+      count > kMostSkipped ? fmt::format("<p class=\"unit\">The first {} of {}.</p>", kMostSkipped, count) : "";
+  return "<section><h2>Skipped steps</h2><div class=\"card scroll\">" + some +
+         "<table class=\"pairs\"><thead><tr><th scope=\"col\">step</th><th scope=\"col\">loss</th>"
+         "<th scope=\"col\">loss scale</th><th scope=\"col\">after</th><th "
+         "scope=\"col\">cause</th></tr></thead><tbody>\n" +
+         rows +
+         "</tbody></table></div><p class=\"unit\">Skipped steps leave the weights as they were. --diagnose names the "
+         "op "
+         "and the gradients that overflow.</p></section>\n";
+}
+
+std::string render_notes(const ReportInput& input) {
+  std::string items;
+  for (const std::string& note : input.notes) {
+    constexpr std::string_view kWarning = "warning: ";
+    const bool warns = note.starts_with(kWarning);
+    items += fmt::format("<li>{}{}</li>\n", warns ? "<b class=\"bad\">warning</b> " : "",
+                         escape_html(warns ? note.substr(kWarning.size()) : note));
+  }
+  return items.empty() ? ""
+                       : "<section><h2>Data and model</h2><div class=\"card\"><ul class=\"notes\">\n" + items +
+                             "</ul></div></section>\n";
+}
+
+std::string render_misread(const ReportInput& input) {
+  if (input.misread.empty()) {
+    return "";
+  }
+  std::string rows;
+  for (const auto& [text, label, predicted, score] : input.misread) {
+    rows += fmt::format("<tr><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{:.3f}</td></tr>\n",
+                        escape_html(cut(text)), escape_html(label), escape_html(predicted), score);
+  }
+  return "<div class=\"scroll\"><table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "
+         "scope=\"col\">label</th>"
+         "<th scope=\"col\">predicted</th><th scope=\"col\">score</th></tr></thead><tbody>\n" +
+         rows + "</tbody></table></div>\n";
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,77 @@
+"""What report.html tells of a run, against what the run left and what its model says."""
+import html
+import json
+import re
+
+import pytest
+from support import records
+from tiny_runs import LABELS, flags, trained, write_data
+
+
+def table(page, heading):
+    """Texts of the cells of each row below a heading."""
+    section = re.search(rf"<section><h[23]>{heading}.*?</section>", page, re.S)
+    if section is None:
+        return []
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", section[0], re.S)]
+    return [[html.unescape(cell) for cell in row] for row in rows if row]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("report") / "data")
+
+
+def report_of(data, output, *more):
+    trained(flags(data, output, *more))
+    return (output / "report.html").read_text()
+
+
+def test_mistakes_are_those_of_the_model_the_surest_first(data, tmp_path):
+    page = report_of(data, tmp_path / "run")
+    rows = [json.loads(line) for line in (data / "dev.jsonl").read_text().splitlines()]
+    said = [json.loads(line) for line in trained(["predict", "--model", tmp_path / "run", "--data", data / "dev.jsonl", "--precision", "fp32"]).stdout.splitlines()]
+    wrong = [(-answer["score"], i) for i, (row, answer) in enumerate(zip(rows, said)) if row["label"] != answer["label"]]
+    shown = table(page, "Surest mistakes")[1:]
+    assert len(shown) == min(20, len(wrong)) > 3, "a run whose model errs"
+    assert {label for row in shown for label in row[1:3]} <= set(LABELS)
+    scores = [float(row[3]) for row in shown]
+    assert scores == sorted(scores, reverse=True)
+    for (text, label, predicted, score), (least, _) in zip(shown, sorted(wrong)):
+        assert float(score) == pytest.approx(-least, abs=6e-4)
+        assert any(rows[i]["text"] == text and rows[i]["label"] == label and said[i]["label"] == predicted for _, i in wrong)
+
+
+def test_pairs_are_shown_whole_and_a_test_set_goes_before_dev(data, tmp_path):
+    for name in "train", "dev":
+        rows = [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({**row, "text_pair": "rain " + name}) + "\n" for row in rows))
+    page = report_of(data, tmp_path / "run", "--train", tmp_path / "train.jsonl", "--dev", tmp_path / "train.jsonl", "--test", tmp_path / "dev.jsonl")
+    shown = table(page, "Surest mistakes")[1:]
+    assert shown and all(row[0].endswith(" | rain dev") for row in shown)
+
+
+def test_notes_tell_of_cut_texts_and_of_the_data(data, tmp_path):
+    page = report_of(data, tmp_path / "run", "--max-length", 4, "--dev", data / "train.jsonl")
+    notes = re.search(r"<h2>Data and model</h2>.*?</section>", page, re.S)[0]
+    assert "cut to 4 tokens" in notes and "24 training, 24 dev and 0 test texts" in notes
+    assert '<b class="bad">warning</b> the dev texts are the training file' in notes
+
+
+def test_a_skipped_step_has_its_cause(data, tmp_path):
+    page = report_of(data, tmp_path / "run", "--precision", "fp16", "--init-scale", 2.0**24, "--max-steps", 30)
+    skipped = [record["step"] for record in records(tmp_path / "run", "step") if record["skipped"]]
+    shown = table(page, "Skipped steps")[1:]
+    assert skipped and [int(row[0]) for row in shown] == skipped
+    assert all("the scale that the run begins with was too high" in row[-1] for row in shown)
+    assert table(report_of(data, tmp_path / "other"), "Skipped steps") == []
+
+
+def test_the_parts_of_the_time_are_the_whole(data, tmp_path):
+    page = report_of(data, tmp_path / "run")
+    parts = table(page, "Where the time went")
+    assert [row[0] for row in parts] == ["training steps", "evaluations", "all else"]
+    assert sum(float(row[2].removesuffix(" %")) for row in parts) == pytest.approx(100, abs=0.2)
+    seconds = sum(record["seconds"] for record in records(tmp_path / "run", "step"))
+    whole = 60 * records(tmp_path / "run", "end")[-1]["minutes"]
+    assert float(parts[0][2].removesuffix(" %")) == pytest.approx(100 * seconds / whole, abs=0.1)
