@@ -109,7 +109,7 @@ std::string objection_to(const DiagnoseRecord& gradients) {
 std::string render_groups(const DiagnoseRecord& gradients) {
   const std::string objection = objection_to(gradients);
   std::string out = fmt::format(
-      "<div class=\"card scroll\"><p class=\"unit\">Loss scale {}; recommended for float16: {}.{}</p>"
+      "<div class=\"card scroll\" tabindex=\"0\"><p class=\"unit\">Loss scale {}; recommended for float16: {}.{}</p>"
       "<table class=\"pairs\"><thead><tr><th>gradients of</th><th>largest</th><th>zero</th><th>lost unscaled</th>"
       "<th>lost at this scale</th><th>subnormal</th><th>doublings to 65504</th></tr></thead><tbody>\n",
       format_number(gradients.loss_scale), format_number(gradients.recommended_scale), objection);

@@ -346,7 +346,7 @@ std::string render_evaluations(const ReportInput& input) {
   if (evals.empty()) {
     return "";
   }
-  std::string out = "<section><h2>Evaluations</h2><div class=\"card scroll\">";
+  std::string out = "<section><h2>Evaluations</h2><div class=\"card scroll\" tabindex=\"0\">";
   const size_t first = evals.size() - std::min(evals.size(), kMostEvaluations);
   if (first > 0) {
     out += fmt::format("<p class=\"unit\">The last {} of {}.</p>", kMostEvaluations, evals.size());

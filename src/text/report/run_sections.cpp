@@ -78,7 +78,7 @@ std::string render_time(const ReportInput& input) {
         "<td>{}</td></tr>\n",
         name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all, detail);
   };
-  return "<section><h2>Where the time went</h2><div class=\"card scroll\"><table class=\"pairs labels\"><tbody>\n" +
+  return "<section><h2>Where the time went</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs labels\"><tbody>\n" +
          row("training steps", of_steps,
              fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
                          sorted[sorted.size() / 2], sorted.back())) +
@@ -93,7 +93,7 @@ std::string render_skipped(const ReportInput& input) {
   for (size_t i = 0; i < input.steps.size(); ++i) {
     const StepRecord& step = input.steps[i];
     if (!step.skipped || count++ >= kMostSkipped) continue;
-    rows += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+    rows += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td></tr>\n",
                         format_count(step.step), number(step.loss), number(step.loss_scale),
                         scale_after(input.steps, i), cause_of(input.steps, i));
   }
@@ -102,8 +102,8 @@ std::string render_skipped(const ReportInput& input) {
   }
   const std::string some =
       count > kMostSkipped ? fmt::format("<p class=\"unit\">The first {} of {}.</p>", kMostSkipped, count) : "";
-  return "<section><h2>Skipped steps</h2><div class=\"card scroll\">" + some +
-         "<table class=\"pairs\"><thead><tr><th scope=\"col\">step</th><th scope=\"col\">loss</th>"
+  return "<section><h2>Skipped steps</h2><div class=\"card scroll\" tabindex=\"0\">" + some +
+         "<table class=\"pairs wide\"><thead><tr><th scope=\"col\">step</th><th scope=\"col\">loss</th>"
          "<th scope=\"col\">loss scale</th><th scope=\"col\">after</th><th "
          "scope=\"col\">cause</th></tr></thead><tbody>\n" +
          rows +
@@ -134,7 +134,7 @@ std::string render_misread(const ReportInput& input) {
     rows += fmt::format("<tr><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{:.3f}</td></tr>\n",
                         escape_html(cut(text)), escape_html(label), escape_html(predicted), score);
   }
-  return "<div class=\"scroll\"><table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "
+  return "<div class=\"scroll\" tabindex=\"0\"><table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "
          "scope=\"col\">label</th>"
          "<th scope=\"col\">predicted</th><th scope=\"col\">score</th></tr></thead><tbody>\n" +
          rows + "</tbody></table></div>\n";
