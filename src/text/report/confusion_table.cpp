@@ -143,7 +143,8 @@ std::string render_most_confused(const Counts& counts, const std::vector<std::st
   const auto confusions = commonest(counts, kFewConfusions);
   return counts.size() > kMostLabels || confusions.empty()
              ? ""
-             : "<div class=\"scroll\" tabindex=\"0\">" + render_confusions(confusions, counts, label_names) + "</div>\n";
+             : "<div class=\"scroll\" tabindex=\"0\">" + render_confusions(confusions, counts, label_names) +
+                   "</div>\n";
 }
 
 std::string render_labels(const Counts& counts, const std::vector<std::string>& label_names) {

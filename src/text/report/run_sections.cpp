@@ -78,7 +78,8 @@ std::string render_time(const ReportInput& input) {
         "<td>{}</td></tr>\n",
         name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all, detail);
   };
-  return "<section><h2>Where the time went</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs labels\"><tbody>\n" +
+  return "<section><h2>Where the time went</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs "
+         "labels\"><tbody>\n" +
          row("training steps", of_steps,
              fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
                          sorted[sorted.size() / 2], sorted.back())) +
@@ -93,9 +94,10 @@ std::string render_skipped(const ReportInput& input) {
   for (size_t i = 0; i < input.steps.size(); ++i) {
     const StepRecord& step = input.steps[i];
     if (!step.skipped || count++ >= kMostSkipped) continue;
-    rows += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td></tr>\n",
-                        format_count(step.step), number(step.loss), number(step.loss_scale),
-                        scale_after(input.steps, i), cause_of(input.steps, i));
+    rows +=
+        fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td></tr>\n",
+                    format_count(step.step), number(step.loss), number(step.loss_scale), scale_after(input.steps, i),
+                    cause_of(input.steps, i));
   }
   if (count == 0) {
     return "";

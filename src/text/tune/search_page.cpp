@@ -111,7 +111,8 @@ std::string render_effects(const SearchOptions& options, const SearchResult& res
         fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td></tr>\n", escape_html(options.settings[i].name),
                     std::isfinite(correlation) ? fmt::format("{:+.2f}", correlation) : "–", means);
   }
-  return "<section><h2>What the settings do</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs\"><thead><tr><th></th>"
+  return "<section><h2>What the settings do</h2><div class=\"card scroll\" tabindex=\"0\"><table "
+         "class=\"pairs\"><thead><tr><th></th>"
          "<th scope=\"col\">rank correlation</th><th scope=\"col\">mean by value</th></tr></thead><tbody>\n" +
          rows +
          "</tbody></table></div><p class=\"unit\">Spearman's correlation of the setting with the score after the "
