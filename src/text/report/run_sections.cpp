@@ -79,7 +79,7 @@ std::string render_time(const ReportInput& input) {
         name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all, detail);
   };
   return "<section><h2>Where the time went</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs "
-         "labels\"><tbody>\n" +
+         "labels wide\"><tbody>\n" +
          row("training steps", of_steps,
              fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
                          sorted[sorted.size() / 2], sorted.back())) +
