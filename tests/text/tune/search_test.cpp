@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +12,7 @@
 #include <set>
 #include <string>
 
+#include "text/scratch_folder.h"
 #include "text/tune/trial_store.h"
 
 namespace mezzo::text {
@@ -26,12 +26,6 @@ using State = Trial::State;
 
 class SearchTest : public testing::Test {
  protected:
-  SearchTest() : folder_(fs::temp_directory_path() / fmt::format("mezzo-search-{}", ::getpid())) {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~SearchTest() override { fs::remove_all(folder_); }
-
   /// Trials that a shell trains: each scores what its setting says, plus its share.
   SearchOptions options() const {
     SearchOptions options;
@@ -57,7 +51,7 @@ class SearchTest : public testing::Test {
     return folder_ / "search" / "trials" / std::to_string(trial.number) / name;
   }
 
-  const fs::path folder_;
+  const ScratchFolder folder_;
 };
 
 int64_t worth_of(const Trial& trial) { return std::stoll(trial.settings.front().second); }
@@ -247,7 +241,7 @@ TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
   of.recipe = {};
   EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', which is not set now")));
   of = options();
-  of.output = folder_;  // with a folder in it
+  of.output = folder_.path();  // with a folder in it
   EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("holds no search, but other files")));
 }
 
