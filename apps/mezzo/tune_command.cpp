@@ -123,6 +123,28 @@ std::vector<std::filesystem::path> files_of(const toml::node& value) {
   return files;
 }
 
+Arguments with_output(Arguments arguments, const std::filesystem::path& output) {
+  arguments.insert(arguments.end(), {"--output", output.string()});
+  return arguments;
+}
+
+/// Every value, or both ends of a range, is one that mezzo train takes, whether it is drawn or not.
+void check_values(const SearchedSetting& setting, const Arguments& fixed, const std::string& where) {
+  auto values = setting.values;
+  if (values.empty()) {
+    values = {setting.value_at(0), setting.value_at(0x1.fffffffffffffp-1)};
+  }
+  for (const std::string& value : values) {
+    try {
+      auto arguments = fixed;
+      arguments.push_back(fmt::format("--{}={}", setting.name, value));
+      check_train_arguments(std::move(arguments));
+    } catch (const UsageError& error) {
+      throw UsageError(fmt::format("{}: {}", where, error.what()));
+    }
+  }
+}
+
 /// What all trials are trained with, of the table [train]; fills in what is searched.
 Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   const auto file = parse_config(flags.config);
@@ -159,6 +181,7 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   for (const auto& [key, value] : space) {
     check_new(key, value);
     flags.options.settings.push_back(searched(std::string(key.str()), value, train, where(value)));
+    check_values(flags.options.settings.back(), with_output(fixed, flags.options.output / "trials"), where(value));
   }
   return fixed;
 }
@@ -177,42 +200,13 @@ void show_trials(SearchOptions options, const std::vector<Trial>& trials) {
     }
     out += "\n";
   }
-  auto left = std::ssize(trials);
   double runs = 0, before = 0;
-  for (const double share : rungs) {
-    out += fmt::format("{} trained to {:.0f} % of the steps\n", left, 100 * share);
-    runs += static_cast<double>(left) * (share - before);
-    before = share;
-    left = (left + options.halving - 1) / options.halving;
+  for (size_t rung = 0; rung < rungs.size(); ++rung) {
+    const auto count = text::trials_of_rung(options, rung);
+    out += fmt::format("{} trained to {:.0f} % of the steps\n", count, 100 * rungs[rung]);
+    runs += static_cast<double>(count) * (rungs[rung] - std::exchange(before, rungs[rung]));
   }
   text::write_stdout(out + fmt::format("together the steps of {:.1f} whole runs\n", runs));
-}
-
-Arguments with_output(Arguments arguments, const std::filesystem::path& output) {
-  arguments.insert(arguments.end(), {"--output", output.string()});
-  return arguments;
-}
-
-/// Every value, whether it is drawn or not, is one that mezzo train takes.
-void check_values(const TuneFlags& flags, const Arguments& fixed) {
-  const auto file = parse_config(flags.config);
-  for (const auto& [key, node] : *file["search"].as_table()) {
-    const auto& settings = flags.options.settings;
-    const auto setting = std::ranges::find(settings, name_of(key.str()), &SearchedSetting::name);
-    auto values = setting->values;
-    if (values.empty()) {
-      values = {setting->value_at(0), setting->value_at(0x1.fffffffffffffp-1)};
-    }
-    for (const std::string& value : values) {
-      try {
-        auto arguments = with_output(fixed, flags.options.output / "trials");
-        arguments.push_back(fmt::format("--{}={}", setting->name, value));
-        check_train_arguments(std::move(arguments));
-      } catch (const UsageError& error) {
-        throw UsageError(fmt::format("{}:{}: {}", flags.config, node.source().begin.line, error.what()));
-      }
-    }
-  }
 }
 
 int run_tune(TuneFlags flags, const CLI::App& app) {
@@ -221,7 +215,6 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
     throw UsageError("a search starts its trials itself; run it without mezzo launch and torchrun (WORLD_SIZE is set)");
   }
   const Arguments fixed = read_tables(flags, *app.get_parent()->get_subcommand("train"));
-  check_values(flags, fixed);
   const bool sets_threads =
       std::ranges::any_of(fixed, [](const std::string& argument) { return argument.starts_with("--threads="); });
   const int64_t cores = text::usable_processors();

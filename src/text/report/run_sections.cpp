@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -50,12 +51,6 @@ std::string cause_of(const std::vector<StepRecord>& steps, size_t i) {
              : "the scale was too high: gradients overflowed, and with a lower one they did not";
 }
 
-double total(const std::vector<double>& seconds) {
-  double sum = 0;
-  for (const double of_one : seconds) sum += of_one;
-  return sum;
-}
-
 }  // namespace
 
 std::string render_time(const ReportInput& input) {
@@ -65,7 +60,8 @@ std::string render_time(const ReportInput& input) {
   if (steps.empty() || !input.end) {
     return "";
   }
-  const double of_steps = total(steps), of_evaluations = total(evaluations);
+  const double of_steps = std::accumulate(steps.begin(), steps.end(), 0.0),
+               of_evaluations = std::accumulate(evaluations.begin(), evaluations.end(), 0.0);
   const double all = std::max(60 * input.end->minutes, of_steps + of_evaluations);
   if (!(all > 0) || !std::isfinite(all)) {
     return "";

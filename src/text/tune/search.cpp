@@ -59,14 +59,6 @@ Trial::Settings recipe_of(const SearchOptions& options) {
   return recipe;
 }
 
-std::string settings_text(const Trial& trial) {
-  std::string text;
-  for (const auto& [name, value] : trial.settings) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
-  }
-  return text;
-}
-
 /// Whoever reads that may go away; the trials go on.
 void say(const std::string& line) {
   try {
@@ -78,11 +70,11 @@ void say(const std::string& line) {
 
 class Search {
  public:
-  explicit Search(const SearchOptions& options)
+  Search(const SearchOptions& options, std::vector<Trial> drawn)
       : options_(options),
         rungs_(search_rungs(options)),
         lock_(prepare(options)),
-        trials_(draw_trials(options)),
+        trials_(std::move(drawn)),
         store_(options.output / "search.db", recipe_of(options), trials_),
         runs_(options) {
     if (const auto metric = store_.metric()) {
@@ -247,11 +239,11 @@ class Search {
   void tell(const Trial& trial, size_t rung) const {
     const auto best = ranking().front();
     if (trial.state == State::kFailed) {
-      say(fmt::format("trial {}: failed: {} ({})", trial.number, trial.message, settings_text(trial)));
+      say(fmt::format("trial {}: failed: {} ({})", trial.number, trial.message, to_string(trial.settings)));
     } else {
       say(fmt::format("trial {}: {} {:.4f} after {:.0f} % of its steps, {} ({}); best so far trial {}: {:.4f}",
                       trial.number, metric_.name, trial.scores.back().value, 100 * rungs_[rung],
-                      duration_in_words(trial.scores.back().seconds), settings_text(trial), best.number,
+                      duration_in_words(trial.scores.back().seconds), to_string(trial.settings), best.number,
                       best.scores.empty() ? std::nan("") : best.scores.back().value));
     }
   }
@@ -279,10 +271,7 @@ class Search {
     if (rung + 1 == rungs_.size()) {
       return;
     }
-    int64_t places = std::ssize(trials_);
-    for (size_t i = 0; i <= rung; ++i) {
-      places = (places + options_.halving - 1) / options_.halving;
-    }
+    int64_t places = trials_of_rung(options_, rung + 1);
     std::vector<Trial*> ranked;  // by this part alone: how far one has come since says nothing of it
     for (Trial& trial : trials_) {
       if (trial.state != State::kFailed && trial.scores.size() > rung) {
@@ -355,12 +344,13 @@ SearchResult search(const SearchOptions& options) {
   TORCH_CHECK_VALUE(!options.settings.empty(), "search: there is no setting to search");
   TORCH_CHECK_VALUE(options.trials > 0 && options.parallel > 0 && options.keep > 0,
                     "search: trials, parallel and keep must be at least 1");
+  auto trials = draw_trials(options);
   SearchOptions as_drawn = options;
-  as_drawn.trials = std::ssize(draw_trials(options));  // by which the parts are planned
+  as_drawn.trials = std::ssize(trials);  // by which the parts are planned
   if (as_drawn.trials < options.trials) {
     say(fmt::format("{} trials: there are no more that differ", as_drawn.trials));
   }
-  return Search(as_drawn).run();
+  return Search(as_drawn, std::move(trials)).run();
 }
 
 }  // namespace mezzo::text

@@ -135,13 +135,9 @@ std::string render_search(const SearchOptions& options, const SearchResult& resu
   }
   if (begun > 0) {
     const Trial& best = result.trials.front();
-    std::string settings;
-    for (const auto& [name, value] : best.settings) {
-      settings += fmt::format("{}{} {}", settings.empty() ? "" : ", ", escape_html(name), escape_html(value));
-    }
     body += fmt::format("<p class=\"sub\">The best is trial {}: {} {} after {} of its steps, with {}.</p>\n",
                         best.number, escape_html(result.metric), score_text(best.scores.back().value),
-                        percent(best.scores.back().share), settings);
+                        percent(best.scores.back().share), escape_html(to_string(best.settings)));
     body += "<section><h2>Scores</h2><div class=\"charts\">\n" + render_chart(score_chart(result, rungs)) +
             "</div></section>\n";
     body += render_effects(options, result);

@@ -28,16 +28,30 @@ std::string SearchedSetting::value_at(double share) const {
 
 std::vector<double> search_rungs(const SearchOptions& options) {
   std::vector<double> shares = {1};
-  int64_t left = options.trials;
-  while (options.halving > 1 && left > 1) {
+  while (options.halving > 1 && trials_of_rung(options, shares.size() - 1) > 1) {
     const double share = shares.front() / static_cast<double>(options.halving);
     if (share < options.least_share) {
       break;
     }
     shares.insert(shares.begin(), share);
-    left = (left + options.halving - 1) / options.halving;
   }
   return shares;
+}
+
+int64_t trials_of_rung(const SearchOptions& options, size_t rung) {
+  int64_t trials = options.trials;
+  for (size_t i = 0; i < rung; ++i) {
+    trials = (trials + options.halving - 1) / options.halving;
+  }
+  return trials;
+}
+
+std::string to_string(const Trial::Settings& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, value);
+  }
+  return text;
 }
 
 std::vector<Trial> draw_trials(const SearchOptions& options) {

@@ -79,6 +79,12 @@ struct SearchResult {
 /// The shares of the training after which trials are compared, in order; the last is 1.
 std::vector<double> search_rungs(const SearchOptions& options);
 
+/// How many trials have part `rung` of the training, where none fails or ends early.
+int64_t trials_of_rung(const SearchOptions& options, size_t rung);
+
+/// "learning-rate 3e-05, batch-size 16".
+std::string to_string(const Trial::Settings& settings);
+
 /// The settings of the trials, all different; fewer than asked for where there are no more. A pure function of the
 /// options.
 std::vector<Trial> draw_trials(const SearchOptions& options);
