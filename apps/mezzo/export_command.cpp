@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "mezzo/text/models/export_onnx.h"
 #include "mezzo/text/models/pretrained.h"
+#include "mezzo/text/terminal/standard_output.h"
 #include "model_session.h"
 
 namespace mezzo::app {
@@ -19,6 +20,7 @@ using Json = nlohmann::ordered_json;
 struct ExportFlags {
   ModelFlags model;
   std::filesystem::path onnx;
+  bool json = false;
 };
 
 /// What an answer is made of logits by, which the graph itself does not say.
@@ -49,6 +51,15 @@ int run_export(const ExportFlags& flags) {
               " holds inf or NaN; its file is damaged, or its training diverged");
   const auto written = text::export_onnx(classifier.model(), flags.onnx, classifier.precision(),
                                          metadata_of(config, classifier.max_length()));
+  if (flags.json) {
+    const Json json = {{"file", flags.onnx.string()},
+                       {"inputs", written.inputs},
+                       {"precision", to_string(classifier.precision())},
+                       {"opset", written.opset},
+                       {"bytes", written.bytes}};
+    text::write_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    return 0;
+  }
   std::fputs(
       fmt::format("{}: logits of {} in {}, opset {}, {:.1f} MB\n", flags.onnx.string(), fmt::join(written.inputs, ", "),
                   to_string(classifier.precision()), written.opset, static_cast<double>(written.bytes) / 1e6)
@@ -67,6 +78,7 @@ Run add_export(CLI::App& app) {
   app.add_option("--onnx", flags->onnx, "file to write, named .onnx")->required();
   app.add_option("--precision", flags->model.precision, "fp32 or fp16: of weights, and of what is computed with them")
       ->capture_default_str();
+  app.add_flag("--json", flags->json, "what was written, as a JSON object on stdout");
   app.footer(
       "Examples:\n"
       "  mezzo export --model out --onnx out/model.onnx\n"

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <utility>
@@ -29,6 +30,7 @@ struct QuantizeFlags {
   std::vector<std::filesystem::path> data;
   text::ColumnNames columns;
   double max_loss = 0.5;
+  bool json = false;
 };
 
 /// The labels that a prediction gives; nullptr where it is a number.
@@ -112,6 +114,20 @@ int run_quantize(const QuantizeFlags& flags) {
     std::fputs(fmt::format("{} texts tell little; pass more\n", check.texts).c_str(), stderr);
   }
   text::save_int8_check(check, folder);
+  if (flags.json) {
+    nlohmann::ordered_json json = {{"metric", check.metric},
+                                   {"fp32", check.in_float32},
+                                   {"int8", check.in_int8},
+                                   {"worse", loss},
+                                   {"unit", metric.greater_is_better ? "points" : "percent"},
+                                   {"texts", check.texts},
+                                   {"same_answers", nullptr}};
+    if (check.same_answers) {
+      json["same_answers"] = *check.same_answers;
+    }
+    text::write_stdout(json.dump() + "\n");
+    return 0;
+  }
   text::write_stdout(fmt::format(
       "{} ({:+.2f}{}){} of {} texts\n", found, metric.greater_is_better ? 0 - loss : loss, unit,
       check.same_answers ? fmt::format("; the same labels for {:.2f}%", 100 * *check.same_answers) : "", check.texts));
@@ -133,6 +149,7 @@ Run add_quantize(CLI::App& app) {
                  "how much worse the score may be in int8 than in fp32: points, from 0 to 100, as of accuracy; "
                  "percent, of a mean squared error")
       ->capture_default_str();
+  app.add_flag("--json", flags->json, "one JSON object instead of lines");
   app.footer(
       "Examples:\n"
       "  mezzo quantize --model out --data dev.jsonl");

@@ -41,6 +41,16 @@ void visit_fields(Record& record, Visit&& visit) {
   visit("samples", record.samples);
   visit("tokens", record.tokens);
   visit("seconds", record.seconds);
+  visit("parts", record.parts);
+}
+
+template <class Parts, class Visit>
+  requires std::is_same_v<std::remove_const_t<Parts>, StepParts>
+void visit_fields(Parts& parts, Visit&& visit) {
+  visit("batch", parts.batch);
+  visit("forward", parts.forward);
+  visit("backward", parts.backward);
+  visit("update", parts.update);
 }
 
 template <class Record, class Visit>
@@ -121,6 +131,12 @@ const Value& to_json_value(const Value& value) {
 template <class Value>
 void add_member(Json& json, const char* key, const Value& value) {
   json[key] = to_json_value(value);
+}
+
+void add_member(Json& json, const char* key, const std::optional<StepParts>& parts) {
+  if (parts) {
+    visit_fields(*parts, [&](const char* part, double seconds) { json[key][part] = seconds; });
+  }
 }
 
 /// Metrics are members of the record itself: {"loss":1.2,"accuracy":0.5,…}
@@ -221,6 +237,14 @@ void read_member(const Place& place, const Json& object, const char* key, Value&
 void read_member(const Place& place, const Json& object, const char* key, std::optional<int64_t>& value) {
   if (const auto found = object.find(key); found != object.end() && !found->is_null()) {
     read_value(place, key, *found, value.emplace());
+  }
+}
+
+void read_member(const Place& place, const Json& object, const char* key, std::optional<StepParts>& parts) {
+  if (const auto found = object.find(key); found != object.end()) {
+    TORCH_CHECK_VALUE(found->is_object(), place, "\"", key, "\" must be an object, not a ", found->type_name(), ".");
+    visit_fields(parts.emplace(),
+                 [&](const char* part, double& seconds) { read_member(place, *found, part, seconds); });
   }
 }
 

@@ -110,6 +110,7 @@ pre { margin: 0; overflow-x: auto; font: 13px/1.5 ui-monospace, "SF Mono", Menlo
 .labels td { min-width: 84px; }
 .labels .bar { background: linear-gradient(90deg, rgba(var(--hit), .22) var(--w), transparent 0) content-box; }
 .pairs.wide tbody th { width: auto; }
+.pairs tbody .part th { padding-left: 18px; }
 .text { min-width: 220px; overflow-wrap: anywhere; }
 .notes { margin: 0; padding-left: 18px; }
 .bad { color: var(--bad); }

@@ -66,19 +66,37 @@ std::string render_time(const ReportInput& input) {
   if (!(all > 0) || !std::isfinite(all)) {
     return "";
   }
+  StepParts parts;
+  for (const StepRecord& step : input.steps) {
+    if (step.parts) {
+      parts.batch += step.parts->batch;
+      parts.forward += step.parts->forward;
+      parts.backward += step.parts->backward;
+      parts.update += step.parts->update;
+    }
+  }
+  const double of_parts = parts.batch + parts.forward + parts.backward + parts.update;
   auto sorted = steps;
   std::ranges::sort(sorted);
-  const auto row = [&](const char* name, double seconds, const std::string& detail) {
+  const auto row = [&](const char* name, double seconds, const std::string& detail, bool is_part = false) {
     return fmt::format(
-        "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"bar\" style=\"--w:{:.1f}%\">{:.1f} %</td>"
+        "<tr{}><th scope=\"row\">{}</th><td>{}</td><td class=\"bar\" style=\"--w:{:.1f}%\">{:.1f} %</td>"
         "<td>{}</td></tr>\n",
-        name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all, detail);
+        is_part ? " class=\"part\"" : "", name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all,
+        detail);
   };
   return "<section><h2>Where the time went</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs "
          "labels wide\"><tbody>\n" +
          row("training steps", of_steps,
              fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
                          sorted[sorted.size() / 2], sorted.back())) +
+         (of_parts > 0
+              ? row("forward", parts.forward, "and the loss", true) + row("backward", parts.backward, "", true) +
+                    row("update of the weights", parts.update, "look at the gradients, and the optimizer", true) +
+                    row("batches", parts.batch, "texts chosen and packed", true) +
+                    row("rest of the steps", std::max(of_steps - of_parts, 0.0),
+                        "waiting for other processes, records, progress", true)
+              : "") +
          row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
          row("all else", all - of_steps - of_evaluations, "saving, loading, waiting") +
          "</tbody></table></div></section>\n";

@@ -26,9 +26,16 @@ StepBatches GradientAccumulation::collate(const std::vector<MicroBatch>& micro_b
 }
 
 at::Tensor GradientAccumulation::run(const StepBatches& batches,
-                                     const std::function<at::Tensor(const at::Tensor&)>& scale) {
+                                     const std::function<at::Tensor(const at::Tensor&)>& scale,
+                                     StepClock* clock) {
+  const auto enter = [&](double StepParts::* part) {
+    if (clock != nullptr) {
+      clock->enter(part);
+    }
+  };
   auto loss = at::zeros({}, at::TensorOptions(at::kFloat).device(setup_.device));
   for (const auto& micro : batches.micro) {
+    enter(&StepParts::forward);
     const bool is_last = &micro == &batches.micro.back();
     // Gradients that are summed in float32, outside the model, have to be exchanged before.
     const auto no_sync = !is_last && !model_.has_masters() ? model_.no_sync() : nullptr;
@@ -38,6 +45,7 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
     if (micro.is_stand_in) {
       share = share * 0;
     }
+    enter(&StepParts::backward);
     scale(share).backward();
     if (model_.has_masters() && batches.micro.size() > 1) {
       model_.accumulate_in_masters();

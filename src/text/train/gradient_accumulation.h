@@ -5,6 +5,7 @@
 
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
+#include "text/train/step_clock.h"
 #include "text/train/training_model.h"
 
 namespace mezzo::text {
@@ -36,8 +37,11 @@ class GradientAccumulation {
   StepBatches collate(const std::vector<MicroBatch>& micro_batches, int64_t step) const;
 
   /// Adds the gradients of each micro-batch's share of the loss, as `scale` returns it.
+  /// @param clock  enters forward and backward; null: nobody asks
   /// @return the sum of this rank's shares; over all ranks, that is the mean loss.
-  at::Tensor run(const StepBatches& batches, const std::function<at::Tensor(const at::Tensor&)>& scale);
+  at::Tensor run(const StepBatches& batches,
+                 const std::function<at::Tensor(const at::Tensor&)>& scale,
+                 StepClock* clock = nullptr);
 
  private:
   at::Tensor summed_loss(const PackedBatch& batch, const DropoutSeed& random);

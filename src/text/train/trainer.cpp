@@ -245,6 +245,7 @@ class Trainer {
 
   /// Never waits for the device, but for `--diagnose` and at the last chance.
   QueuedStep queue_step(int64_t number) {
+    clock_.enter(&StepParts::batch);
     StepRecord record{.step = number + 1, .samples = plan_.samples(setup_.train, number)};
     auto micro_batches = plan_.micro_batches(setup_.train, number);
     choose_lr();
@@ -252,12 +253,15 @@ class Trainer {
     record.tokens = batches.tokens();
     const bool eagerly = config_.diagnose || is_last_chance();  // which look into it
     const auto values = recorded_->take(batches) ? recorded_->run(batches, eagerly) : compute_step(batches);
+    clock_.enter(nullptr);
     return {std::move(record), std::move(micro_batches), values, HostCopy(values)};
   }
 
   /// Forward, backward and update, which may be recorded into a graph. Returns a StepValue each.
   at::Tensor compute_step(const StepBatches& batches) {
-    const auto loss = accumulation_->run(batches, [&](const at::Tensor& share) { return scaler_.scale(share); });
+    const auto loss =
+        accumulation_->run(batches, [&](const at::Tensor& share) { return scaler_.scale(share); }, &clock_);
+    clock_.enter(&StepParts::update);
     const auto [grad_norm, found_inf] = update_weights();
     const auto next_scale = scaler_.is_enabled() ? scaler_.scale_tensor() : at::ones_like(loss);
     return at::stack(
@@ -342,6 +346,9 @@ class Trainer {
 
   void count_step(StepRecord& record, double seconds) {
     record.seconds = seconds;
+    if (setup_.device.is_cpu()) {
+      record.parts = clock_.take();
+    }
     counters_.step += 1;
     counters_.steps_taken += record.skipped ? 0 : 1;
     counters_.samples += record.samples;
@@ -616,6 +623,7 @@ class Trainer {
   const RunIdentity identity_;
   std::optional<TrainingModel> model_;
   std::optional<GradientAccumulation> accumulation_;
+  StepClock clock_;
   std::optional<StepDiagnosis> diagnosis_;
   std::optional<RecordedSteps> recorded_;
   std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev

@@ -36,6 +36,13 @@ def test_the_program_writes_what_it_predicts(run_of_program, tmp_path):
     numpy.testing.assert_allclose(scaled.max(-1).values, [line["score"] for line in lines], rtol=0, atol=1e-5)
 
 
+def test_programs_read_what_was_written(run_of_program, tmp_path):
+    said = mezzo("export", "--model", run_of_program[1], "--onnx", tmp_path / "m.onnx", "--precision", "fp16", "--json")
+    session = session_of(tmp_path / "m.onnx")
+    assert json.loads(said.stdout) == {"file": str(tmp_path / "m.onnx"), "inputs": [each.name for each in session.get_inputs()],
+                                       "precision": "fp16", "opset": 17, "bytes": (tmp_path / "m.onnx").stat().st_size}
+
+
 @pytest.mark.parametrize("more, status, message", [
     (["--onnx", "m.bin"], 2, "--onnx is 'm.bin', expected a file named .onnx"),
     (["--onnx", "m.onnx", "--precision", "bf16"], 2, "--precision is 'bf16', expected fp32 or fp16"),

@@ -71,7 +71,7 @@ def test_a_run_leaves_the_promised_files_and_records(run):
     steps, evals, ends = (records(output, event) for event in ("step", "eval", "end"))
     assert [record["step"] for record in steps] == list(range(1, 115))
     assert list(steps[0]) == ["event", "step", "epoch", "loss", "lr", "grad_norm", "loss_scale", "skipped", "samples",
-                              "tokens", "seconds"]
+                              "tokens", "seconds", "parts"]
     assert sum(record["samples"] for record in steps) == 6 * 300
     assert steps[-1]["epoch"] == pytest.approx(6)
     assert [record["step"] for record in evals[:-1]] == [*range(10, 115, 10), 114]
@@ -249,7 +249,7 @@ def test_a_run_that_was_stopped_resumes_to_the_bit(small, data, tmp_path, how, p
 
     assert sha(tmp_path / "cut") == sha(tmp_path / "whole")
     assert "This run was" not in (tmp_path / "cut/report.html").read_text()
-    timing = {"seconds"}
+    timing = {"seconds", "parts"}
     for event in "step", "eval":
         whole, cut = ([{k: v for k, v in record.items() if k not in timing} for record in records(tmp_path / name, event)]
                       for name in ("whole", "cut"))

@@ -61,6 +61,9 @@ def test_it_says_what_predictions_in_both_come_to(run_of_program, model):
     assert said.stdout == (f"accuracy {found['fp32']:.4f} in fp32, {found['int8']:.4f} in int8 ({points:+.2f} points); "
                            f"the same labels for {100 * same:.2f}% of 30 texts\n"
                            f"mezzo predict --model {model} --precision int8 may be used now\n")
+    told = json.loads(mezzo("quantize", "--model", model, "--data", data, "--max-loss", 100, "--json").stdout)
+    assert told.pop("worse") == pytest.approx(-points, abs=1e-12) and told.pop("unit") == "points"
+    assert told == {key: found[key] for key in ("metric", "fp32", "int8", "texts", "same_answers")}
 
 
 def test_a_model_that_loses_too_much_is_refused(run_of_program, model, tmp_path):

@@ -70,8 +70,17 @@ def test_a_skipped_step_has_its_cause(data, tmp_path):
 def test_the_parts_of_the_time_are_the_whole(data, tmp_path):
     page = report_of(data, tmp_path / "run")
     parts = table(page, "Where the time went")
-    assert [row[0] for row in parts] == ["training steps", "evaluations", "all else"]
-    assert sum(float(row[2].removesuffix(" %")) for row in parts) == pytest.approx(100, abs=0.2)
-    seconds = sum(record["seconds"] for record in records(tmp_path / "run", "step"))
+    of_step = ["forward", "backward", "update of the weights", "batches", "rest of the steps"]
+    assert [row[0] for row in parts] == ["training steps", *of_step, "evaluations", "all else"]
+    share = {row[0]: float(row[2].removesuffix(" %")) for row in parts}
+    assert share["training steps"] + share["evaluations"] + share["all else"] == pytest.approx(100, abs=0.2)
+    assert sum(share[name] for name in of_step) == pytest.approx(share["training steps"], abs=0.3), "each is rounded to 0.1"
+    steps = records(tmp_path / "run", "step")
+    seconds = sum(record["seconds"] for record in steps)
+    for record in steps:
+        assert list(record["parts"]) == ["batch", "forward", "backward", "update"]
+        assert min(record["parts"].values()) > 0 and sum(record["parts"].values()) < record["seconds"]
     whole = 60 * records(tmp_path / "run", "end")[-1]["minutes"]
-    assert float(parts[0][2].removesuffix(" %")) == pytest.approx(100 * seconds / whole, abs=0.1)
+    assert share["training steps"] == pytest.approx(100 * seconds / whole, abs=0.1)
+    forward = sum(record["parts"]["forward"] for record in steps)
+    assert share["forward"] == pytest.approx(100 * forward / whole, abs=0.1)

@@ -139,6 +139,22 @@ TEST_F(RunRecordsTest, WritesTheLinesThatAreDocumented) {
             R"("peak_memory_bytes":2400000000,"best_step":250})");
 }
 
+TEST_F(RunRecordsTest, PartsOfAStepAreWrittenWhereTheyAreKnown) {
+  StepRecord record = step_record(1);
+  record.parts = {.batch = 0.01, .forward = 0.25, .backward = 0.5, .update = 0.125};
+  const std::string line = to_json(record);
+  EXPECT_THAT(line,
+              HasSubstr(R"("seconds":0.98,"parts":{"batch":0.01,"forward":0.25,"backward":0.5,"update":0.125}})"));
+  write(line + "\n" + to_json(step_record(2)) + "\n");
+  const auto steps = read_run_records(path_).steps;
+  EXPECT_EQ(to_json(steps.at(0)), line);
+  EXPECT_FALSE(steps.at(1).parts);
+  EXPECT_THAT(error_of_reading(R"({"event":"step","step":1,"epoch":0,"loss":1,"lr":1,"grad_norm":1,"loss_scale":1,)"
+                               R"("skipped":false,"samples":1,"tokens":1,"seconds":1,"parts":[]})"
+                               "\n"),
+              HasSubstr(":1: \"parts\" must be an object, not a array"));
+}
+
 TEST_F(RunRecordsTest, ReadsWhatEarlierVersionsWrote) {
   write(R"({"event":"eval","step":50,"split":"dev","loss":1.2,"accuracy":0.51,"macro_f1":0.44,"seconds":3.1})"
         "\n"

@@ -14,6 +14,15 @@ namespace mezzo::text {
 
 /// One optimizer step, as a line of `metrics.jsonl`. All amounts are the step's own (summed over
 /// its micro-batches and ranks), not running totals.
+/// What the CPU was at in a step, wall time in seconds. What they leave of the step is waiting for other ranks, records
+/// and the progress bar.
+struct StepParts {
+  double batch = 0;    ///< choosing texts and packing them
+  double forward = 0;  ///< of all micro-batches, and the losses
+  double backward = 0;
+  double update = 0;  ///< check, unscaling and clipping of the gradients, and the optimizer
+};
+
 struct StepRecord {
   int64_t step = 0;       ///< from 1; a skipped step counts
   double epoch = 0;       ///< passes over the training data so far; 0.5 is half of the first
@@ -25,6 +34,7 @@ struct StepRecord {
   int64_t samples = 0;    ///< texts in the step
   int64_t tokens = 0;     ///< real tokens in the step, padding not counted
   double seconds = 0;     ///< wall time of the step
+  std::optional<StepParts> parts = std::nullopt;  ///< of that time; none where another device did the work
 };
 
 /// One evaluation of a split with the weights after `step` optimizer steps.
