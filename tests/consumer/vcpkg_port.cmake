@@ -2,6 +2,7 @@
 # what the port asks of it: for machines that have no vcpkg. FEATURES: of the port. WORK_DIR: for all that is made. TORCH_DIR: LibTorch's
 # CMake package. VOCAB: for the consumer.
 #   cmake -DFEATURES=text -DWORK_DIR=DIR -DTORCH_DIR=DIR -DVOCAB=FILE -P vcpkg_port.cmake
+cmake_minimum_required(VERSION 3.25)
 set(PORT mezzo)
 set(consumer "${CMAKE_CURRENT_LIST_DIR}")
 set(port_dir "${consumer}/../../packaging/vcpkg/${PORT}")
