@@ -146,9 +146,12 @@ std::string render_misread(const ReportInput& input) {
     return "";
   }
   std::string rows;
-  for (const auto& [text, label, predicted, score] : input.misread) {
-    rows += fmt::format("<tr><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{:.3f}</td></tr>\n",
-                        escape_html(cut(text)), escape_html(label), escape_html(predicted), score);
+  for (const auto& [text, label, predicted, score, before, after] : input.misread) {
+    const bool is_word = !before.empty() || !after.empty();
+    rows += fmt::format("<tr><td class=\"text\">{}{}{}{}{}</td><td>{}</td><td>{}</td><td>{:.3f}</td></tr>\n",
+                        escape_html(printable(before)), is_word ? " <b>" : "", escape_html(cut(text)),
+                        is_word ? "</b> " : "", escape_html(printable(after)), escape_html(label),
+                        escape_html(predicted), score);
   }
   return "<div class=\"scroll\" tabindex=\"0\"><table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "
          "scope=\"col\">label</th>"

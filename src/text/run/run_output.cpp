@@ -14,7 +14,9 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "kernels/describe_device.h"
 #include "mezzo/text/io/atomic_file.h"
@@ -97,6 +99,31 @@ ProgressBar::Options progress_options(const TrainConfig& config, const RunPlan& 
   ProgressBar::Options options{.label = "train", .total = plan.total_steps, .initial = resumed_step};
   options.style = config.quiet ? ProgressStyle::kQuiet : ProgressStyle::kAuto;
   return options;
+}
+
+/// Of the texts that the model was measured on at last: nullopt where they are not known.
+std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& setup) {
+  const bool is_test = !setup.test.ids.empty();
+  const auto row = static_cast<size_t>(mistake.row);
+  MisreadText misread{"", mistake.label, mistake.predicted, mistake.score};
+  if (mistake.token < 0) {
+    const auto& texts = is_test ? setup.test_texts : setup.dev_texts;
+    if (row >= texts.size()) {
+      return std::nullopt;
+    }
+    misread.text = texts[row];
+    return misread;
+  }
+  constexpr size_t kWordsAround = 8;
+  const auto& words = (is_test ? setup.test_words : setup.dev_words).at(row);
+  const auto word =
+      static_cast<size_t>((is_test ? setup.test : setup.dev).word_ids.at(row).at(static_cast<size_t>(mistake.token)));
+  misread.text = words.at(word);
+  const size_t begin = word - std::min(word, kWordsAround), end = std::min(word + 1 + kWordsAround, words.size());
+  misread.before = (begin > 0 ? "… " : "") + fmt::format("{}", fmt::join(&words[begin], &words[word], " "));
+  misread.after =
+      fmt::format("{}", fmt::join(words.data() + word + 1, words.data() + end, " ")) + (end < words.size() ? " …" : "");
+  return misread;
 }
 
 }  // namespace
@@ -346,11 +373,9 @@ void RunOutput::write_report(const std::string& notice,
     input.evaluation_report = evaluation->report;
   }
   if (evaluation) {
-    const auto& texts = setup_.test.ids.empty() ? setup_.dev_texts : setup_.test_texts;
     for (const Mistake& mistake : evaluation->mistakes) {
-      if (mistake.row < std::ssize(texts)) {
-        input.misread.push_back(
-            {texts[static_cast<size_t>(mistake.row)], mistake.label, mistake.predicted, mistake.score});
+      if (auto misread = misread_text(mistake, setup_)) {
+        input.misread.push_back(*std::move(misread));
       }
     }
   }

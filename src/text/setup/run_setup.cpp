@@ -266,6 +266,8 @@ RunSetup set_up_run(const TrainConfig& config) {
   setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
   setup.dev_texts = readable_texts(data.dev);
   setup.test_texts = readable_texts(data.test);
+  setup.dev_words = data.dev.words;
+  setup.test_words = data.test.words;
   int64_t truncated = 0, lost = 0, read = 0;
   for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
     truncated += part->truncated;

@@ -24,7 +24,8 @@ struct RunSetup {
   TokenizedTexts train, dev, test;  ///< dev and test may be empty
   std::shared_ptr<ModelForTask> model;
   std::vector<std::string> notes;  ///< for the user: sizes, what was initialised, what was cut
-  std::vector<std::string> dev_texts = {}, test_texts = {};  ///< as people read them; none where words are given
+  std::vector<std::string> dev_texts = {}, test_texts = {};               ///< as people read them
+  std::vector<std::vector<std::string>> dev_words = {}, test_words = {};  ///< in their place, where words are given
 };
 
 RunSetup set_up_run(const TrainConfig& config);

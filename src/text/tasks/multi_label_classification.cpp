@@ -17,6 +17,7 @@
 
 #include "mezzo/text/tasks/scores.h"
 #include "text/tasks/elements.h"
+#include "text/tasks/surest.h"
 
 namespace mezzo::text {
 namespace {
@@ -32,6 +33,33 @@ std::vector<MetricInfo> multi_label_metrics() {
 
 /// [rows, labels] float64
 at::Tensor probabilities_of(const at::Tensor& outputs) { return at::sigmoid(outputs.to(at::kDouble)); }
+
+/// @param is, predicted  [rows, labels] bool
+std::vector<Mistake> mistakes_of(const at::Tensor& probabilities,
+                                 const at::Tensor& is,
+                                 const at::Tensor& predicted,
+                                 const std::vector<std::string>& names) {
+  // How sure the surest wrong decision of a text is; 0: all are right.
+  const auto sure = at::where(predicted, probabilities, 1 - probabilities);
+  const auto wrong_of_text = (sure * is.ne(predicted)).amax(1);
+  std::vector<SureMistake> wrong;
+  for (int64_t row = 0; const double each : elements<double>(wrong_of_text)) {
+    if (each > 0) wrong.emplace_back(each, row);
+    ++row;
+  }
+  const auto listed = [&](const at::Tensor& flags, int64_t row) {
+    std::string list;
+    for (size_t label = 0; label < names.size(); ++label) {
+      if (flags.accessor<bool, 2>()[row][static_cast<int64_t>(label)]) list += (list.empty() ? "" : "|") + names[label];
+    }
+    return list.empty() ? "none" : list;
+  };
+  std::vector<Mistake> mistakes;
+  for (const auto& [score, row] : surest(std::move(wrong))) {
+    mistakes.push_back({row, listed(is, row), listed(predicted, row), score});
+  }
+  return mistakes;
+}
 
 }  // namespace
 
@@ -103,6 +131,7 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
                            average_precision};
   metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
+  evaluation.mistakes = mistakes_of(probabilities, is, predicted, labels().names());
   return evaluation;
 }
 

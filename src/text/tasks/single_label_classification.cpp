@@ -16,6 +16,7 @@
 #include "mezzo/text/tasks/scores.h"
 #include "text/tasks/elements.h"
 #include "text/tasks/softmax_loss.h"
+#include "text/tasks/surest.h"
 
 namespace mezzo::text {
 namespace {
@@ -62,27 +63,21 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
   return scores;
 }
 
-/// The surest of the wrong predictions, of equally sure ones the first.
 std::vector<Mistake> mistakes_of(const at::Tensor& probabilities,
                                  std::span<const int64_t> is,
                                  std::span<const int64_t> predicted,
                                  const std::vector<std::string>& names) {
-  constexpr size_t kMost = 20;
   const auto probability = probabilities.accessor<double, 2>();
-  std::vector<std::pair<double, int64_t>> wrong;  // the surest first, once sorted
+  std::vector<SureMistake> wrong;
   for (size_t i = 0; i < is.size(); ++i) {
-    if (is[i] != predicted[i]) {
-      wrong.emplace_back(-probability[static_cast<int64_t>(i)][predicted[i]], static_cast<int64_t>(i));
-    }
+    const auto row = static_cast<int64_t>(i);
+    if (is[i] != predicted[i]) wrong.emplace_back(probability[row][predicted[i]], row);
   }
-  const auto end = wrong.begin() + static_cast<ptrdiff_t>(std::min(wrong.size(), kMost));
-  std::ranges::partial_sort(wrong, end);
   std::vector<Mistake> mistakes;
-  std::for_each(wrong.begin(), end, [&](const auto& one) {
-    const auto row = static_cast<size_t>(one.second);
-    mistakes.push_back(
-        {one.second, names[static_cast<size_t>(is[row])], names[static_cast<size_t>(predicted[row])], -one.first});
-  });
+  for (const auto& [score, row] : surest(std::move(wrong))) {
+    const auto i = static_cast<size_t>(row);
+    mistakes.push_back({row, names[static_cast<size_t>(is[i])], names[static_cast<size_t>(predicted[i])], score});
+  }
   return mistakes;
 }
 

@@ -17,6 +17,7 @@
 #include "text/tasks/elements.h"
 #include "text/tasks/entities.h"
 #include "text/tasks/softmax_loss.h"
+#include "text/tasks/surest.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -71,6 +72,28 @@ std::vector<int64_t> first_tokens(std::span<const int32_t> word_ids, size_t num_
   return tokens;
 }
 
+/// @param places  of the words in `targets`, [N, L] flat
+std::vector<Mistake> mistakes_of(const at::Tensor& probabilities,
+                                 std::span<const int64_t> is,
+                                 std::span<const int64_t> predicted,
+                                 std::span<const int64_t> places,
+                                 int64_t length,
+                                 const std::vector<std::string>& names) {
+  const auto probability = probabilities.accessor<float, 2>();
+  std::vector<SureMistake> wrong;
+  for (size_t i = 0; i < is.size(); ++i) {
+    const auto word = static_cast<int64_t>(i);
+    if (is[i] != predicted[i]) wrong.emplace_back(probability[word][predicted[i]], word);
+  }
+  std::vector<Mistake> mistakes;
+  for (const auto& [score, word] : surest(std::move(wrong))) {
+    const auto i = static_cast<size_t>(word);
+    mistakes.push_back({places[i] / length, names[static_cast<size_t>(is[i])], names[static_cast<size_t>(predicted[i])],
+                        score, places[i] % length});
+  }
+  return mistakes;
+}
+
 }  // namespace
 
 TokenClassification::TokenClassification(LabelMap labels, std::string_view metric, std::string on_unknown_label)
@@ -121,7 +144,10 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
     return evaluation;
   }
   const auto predicted = rows.argmax(1);
-  const auto is = elements<int64_t>(ids), was_predicted = elements<int64_t>(predicted);
+  const int64_t length = targets.size(1);
+  const auto is = elements<int64_t>(ids), was_predicted = elements<int64_t>(predicted),
+             place = elements<int64_t>(places);
+  evaluation.mistakes = mistakes_of(at::softmax(rows, 1), is, was_predicted, place, length, label_names());
   if (!has_entities_) {
     auto report = classification_report(is, was_predicted, label_names());
     const double values[] = {report.accuracy, report.macro_avg.f1, report.weighted_avg.f1};
@@ -131,8 +157,6 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
     return evaluation;
   }
   EntityCounts counts;
-  const int64_t length = targets.size(1);
-  const auto place = elements<int64_t>(places);
   for (size_t begin = 0; begin < place.size();) {
     std::vector<std::string_view> names, predicted_names;
     const int64_t text = place[begin] / length;

@@ -5,7 +5,7 @@ import re
 
 import pytest
 from support import records
-from tiny_runs import LABELS, flags, trained, write_data
+from tiny_runs import LABELS, WORDS, flags, trained, write_data
 
 
 def table(page, heading):
@@ -49,6 +49,58 @@ def test_pairs_are_shown_whole_and_a_test_set_goes_before_dev(data, tmp_path):
     page = report_of(data, tmp_path / "run", "--train", tmp_path / "train.jsonl", "--dev", tmp_path / "train.jsonl", "--test", tmp_path / "dev.jsonl")
     shown = table(page, "Surest mistakes")[1:]
     assert shown and all(row[0].endswith(" | rain dev") for row in shown)
+
+
+def rewrite(data, folder, change):
+    """The data with each row changed."""
+    folder.mkdir()
+    for name in "train", "dev":
+        rows = [json.loads(line) for line in (data / f"{name}.jsonl").read_text().splitlines()]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(change(row)) + "\n" for row in rows))
+    return ["--train", folder / "train.jsonl", "--dev", folder / "dev.jsonl"]
+
+
+def predictions(output, dev):
+    said = trained(["predict", "--model", output, "--data", dev, "--precision", "fp32"]).stdout.splitlines()
+    return list(zip([json.loads(line) for line in dev.read_text().splitlines()], map(json.loads, said), strict=True))
+
+
+def test_of_several_labels_the_surest_wrong_decision_counts(data, tmp_path):
+    several = rewrite(data, tmp_path / "data", lambda row: {"text": row["text"], "label": [row["label"]] + ["short"] * (" " not in row["text"])})
+    page = report_of(data, tmp_path / "run", "--task", "multi_label_classification", *several)
+    wrong = []
+    for i, (row, answer) in enumerate(predictions(tmp_path / "run", tmp_path / "data/dev.jsonl")):
+        is_, said = set(row["label"]), set(answer["labels"])
+        sure = [answer["scores"][name] if name in said else 1 - answer["scores"][name] for name in is_ ^ said]
+        if sure:
+            wrong.append((-max(sure), i, row["text"], is_, said))
+    shown = table(page, "Surest mistakes")[1:]
+    assert len(shown) == min(20, len(wrong)) > 3
+    for (text, label, predicted, score), (least, *_) in zip(shown, sorted(wrong)):
+        assert float(score) == pytest.approx(-least, abs=6e-4)
+        names = lambda cell: set() if cell == "none" else set(cell.split("|"))
+        assert any((text, names(label), names(predicted)) == tuple(rest) for _, _, *rest in wrong)
+
+
+def test_a_mistaken_word_is_shown_among_its_neighbours(data, tmp_path):
+    word_labels = dict(zip(WORDS, ["S-A", "O", "S-B", "O", "S-A", "S-B"]))
+    def change(row):
+        words = row["text"].split() * 4  # longer than what is shown, and than what the model reads
+        return {"text": words, "label": [word_labels[word] if i % 3 else "O" for i, word in enumerate(words)]}
+    page = report_of(data, tmp_path / "run", "--task", "token_classification", *rewrite(data, tmp_path / "data", change))
+    wrong, count = set(), 0
+    for row, answer in predictions(tmp_path / "run", tmp_path / "data/dev.jsonl"):
+        for i, (is_, said) in enumerate(zip(row["label"], answer["labels"])):
+            if said is not None and is_ != said:
+                around = lambda part, cut: " ".join(part) if not cut else (f"… {' '.join(part)}" if cut == "before" else f"{' '.join(part)} …")
+                before = around(row["text"][max(i - 8, 0):i], "before" if i > 8 else "")
+                after = around(row["text"][i + 1:i + 9], "after" if len(row["text"]) > i + 9 else "")
+                count += 1
+                wrong.add((f"{before} <b>{row['text'][i]}</b> {after}", is_, said))
+    shown = table(page, "Surest mistakes")[1:]
+    assert len(shown) == min(20, count) > 3 and {tuple(row[:3]) for row in shown} <= wrong
+    scores = [float(row[3]) for row in shown]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_notes_tell_of_cut_texts_and_of_the_data(data, tmp_path):

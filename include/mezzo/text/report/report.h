@@ -12,10 +12,11 @@
 
 namespace mezzo::text {
 
-/// A text whose label was not predicted.
+/// A text, or a word between what comes before and after it, whose label or labels were not predicted.
 struct MisreadText {
   std::string text, label, predicted;
-  double score = 0;  ///< of what was predicted
+  double score = 0;  ///< as of Mistake
+  std::string before = "", after = "";
 };
 
 /// What a report is made of. Everything but the records may be left empty; its part of the page is
@@ -40,7 +41,7 @@ struct ReportInput {
   Pairs settings;                                      ///< in their order, which those that are no defaults come before
   Pairs default_settings;                              ///< what they would be if nobody had chosen
   Pairs environment;                                   ///< versions, machine
-  std::vector<MisreadText> misread = {};               ///< texts whose label was not predicted, in order
+  std::vector<MisreadText> misread = {};               ///< the surest mistakes, in their order
   std::vector<std::string> notes = {};  ///< on data and model; those on what may be wrong begin with "warning: "
 };
 

@@ -22,11 +22,12 @@
 
 namespace mezzo::text {
 
-/// A text whose label was not predicted.
+/// A text, or word, whose label or labels were not predicted.
 struct Mistake {
-  int64_t row = 0;  ///< of the texts, from 0
-  std::string label, predicted;
-  double score = 0;  ///< of what was predicted
+  int64_t row = 0;               ///< of the texts, from 0
+  std::string label, predicted;  ///< several with | between them
+  double score = 0;    ///< of what was predicted; of several labels, how sure the surest wrong decision on one was
+  int64_t token = -1;  ///< the word's first, with a row a token
 };
 
 /// What an evaluation came to.
@@ -38,7 +39,7 @@ struct Evaluation {
   std::string report;                                   ///< for people, of several lines; empty where it is not finite
   std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
   std::vector<CalibrationBin> calibration;              ///< of what was predicted; empty where nothing is that sure
-  std::vector<Mistake> mistakes;  ///< the surest, twenty at most; empty where labels are not single
+  std::vector<Mistake> mistakes;                        ///< the surest, twenty at most; empty where there are no labels
 };
 
 /// What a task measures: all that it can, of which some are shown and the first of these decides
