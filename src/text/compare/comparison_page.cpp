@@ -89,7 +89,7 @@ std::string render_curves(std::span<const ComparedRun> runs) {
 }
 
 std::string render_table(std::span<const ComparedRun> runs, const char* heading, std::span<const ComparedValues> rows) {
-  std::string out = fmt::format("<section><h2>{}</h2><div class=\"card scroll\" tabindex=\"0\">", heading);
+  std::string out = fmt::format("<section><h2>{}</h2>{}", heading, scroll_region(heading));
   if (rows.empty()) return out + "<p class=\"unit\">None.</p></div></section>\n";
   out += "<table class=\"pairs\"><thead><tr><th></th>";
   for (const ComparedRun& run : runs) out += "<th scope=\"col\">" + escape_html(run.name) + "</th>";

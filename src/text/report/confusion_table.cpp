@@ -130,20 +130,21 @@ std::string render_confusions(const std::vector<Confusion>& confusions,
 
 std::string render_confusion(const Counts& counts, const std::vector<std::string>& label_names) {
   if (counts.size() <= kMostLabels) {
-    return "<div class=\"scroll\" tabindex=\"0\">" + render_matrix(counts, label_names) + "</div>\n";
+    return scroll_region("Confusion matrix", "scroll") + render_matrix(counts, label_names) + "</div>\n";
   }
   const auto confusions = commonest(counts, kMostConfusions);
   return fmt::format(
              "<p class=\"unit\">{} labels are too many for a matrix; these are the {} commonest confusions.</p>",
              format_count(static_cast<long long>(counts.size())), confusions.size()) +
-         "<div class=\"scroll\" tabindex=\"0\">" + render_confusions(confusions, counts, label_names) + "</div>\n";
+         scroll_region("Commonest confusions", "scroll") + render_confusions(confusions, counts, label_names) +
+         "</div>\n";
 }
 
 std::string render_most_confused(const Counts& counts, const std::vector<std::string>& label_names) {
   const auto confusions = commonest(counts, kFewConfusions);
   return counts.size() > kMostLabels || confusions.empty()
              ? ""
-             : "<div class=\"scroll\" tabindex=\"0\">" + render_confusions(confusions, counts, label_names) +
+             : scroll_region("Most confused", "scroll") + render_confusions(confusions, counts, label_names) +
                    "</div>\n";
 }
 
@@ -167,10 +168,10 @@ std::string render_labels(const Counts& counts, const std::vector<std::string>& 
     labels.resize(kMostLabels);
     out += fmt::format("<p class=\"unit\">The {} labels of the lowest F1.</p>", kMostLabels);
   }
-  out +=
-      "<div class=\"scroll\" tabindex=\"0\"><table class=\"pairs labels\"><thead><tr><th scope=\"col\">label</th>"
-      "<th scope=\"col\">support</th><th scope=\"col\">precision</th><th scope=\"col\">recall</th>"
-      "<th scope=\"col\">F1</th></tr></thead><tbody>\n";
+  out += scroll_region("Labels", "scroll") +
+         "<table class=\"pairs labels\"><thead><tr><th scope=\"col\">label</th>"
+         "<th scope=\"col\">support</th><th scope=\"col\">precision</th><th scope=\"col\">recall</th>"
+         "<th scope=\"col\">F1</th></tr></thead><tbody>\n";
   const auto bar = [](double value) {
     return fmt::format("<td class=\"bar\" style=\"--w:{:.1f}%\">{:.2f}</td>", 100 * value, value);
   };

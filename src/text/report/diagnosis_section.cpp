@@ -109,10 +109,13 @@ std::string objection_to(const DiagnoseRecord& gradients) {
 std::string render_groups(const DiagnoseRecord& gradients) {
   const std::string objection = objection_to(gradients);
   std::string out = fmt::format(
-      "<div class=\"card scroll\" tabindex=\"0\"><p class=\"unit\">Loss scale {}; recommended for float16: {}.{}</p>"
-      "<table class=\"pairs\"><thead><tr><th>gradients of</th><th>largest</th><th>zero</th><th>lost unscaled</th>"
-      "<th>lost at this scale</th><th>subnormal</th><th>doublings to 65504</th></tr></thead><tbody>\n",
-      format_number(gradients.loss_scale), format_number(gradients.recommended_scale), objection);
+      "{}<p class=\"unit\">Loss scale {}; recommended for float16: {}.{}</p>"
+      "<table class=\"pairs\"><thead><tr><th scope=\"col\">gradients of</th><th scope=\"col\">largest</th><th "
+      "scope=\"col\">zero</th><th scope=\"col\">lost unscaled</th>"
+      "<th scope=\"col\">lost at this scale</th><th scope=\"col\">subnormal</th><th scope=\"col\">doublings to "
+      "65504</th></tr></thead><tbody>\n",
+      scroll_region("Gradients"), format_number(gradients.loss_scale), format_number(gradients.recommended_scale),
+      objection);
   for (const GradientExponents& group : gradients.groups) {
     const auto all = static_cast<double>(group.nonzero() + group.zeros + group.non_finite);
     const double scale = gradients.loss_scale > 0 ? gradients.loss_scale : 1;

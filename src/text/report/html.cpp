@@ -33,6 +33,11 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
+std::string scroll_region(std::string_view name, std::string_view classes) {
+  return "<div class=\"" + std::string(classes) + "\" tabindex=\"0\" role=\"region\" aria-label=\"" +
+         escape_html(name) + "\">";
+}
+
 std::string render_page(std::string_view title, std::string_view body) {
   std::string page =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"

@@ -346,16 +346,18 @@ std::string render_evaluations(const ReportInput& input) {
   if (evals.empty()) {
     return "";
   }
-  std::string out = "<section><h2>Evaluations</h2><div class=\"card scroll\" tabindex=\"0\">";
+  std::string out = "<section><h2>Evaluations</h2>" + scroll_region("Evaluations");
   const size_t first = evals.size() - std::min(evals.size(), kMostEvaluations);
   if (first > 0) {
     out += fmt::format("<p class=\"unit\">The last {} of {}.</p>", kMostEvaluations, evals.size());
   }
-  out += "<table class=\"pairs\"><thead><tr><th>step</th><th>split</th><th>loss</th>";
+  out +=
+      "<table class=\"pairs\"><thead><tr><th scope=\"col\">step</th><th scope=\"col\">split</th><th "
+      "scope=\"col\">loss</th>";
   for (const MetricInfo& metric : input.metrics) {
-    out += "<th>" + escape_html(metric.title) + "</th>";
+    out += "<th scope=\"col\">" + escape_html(metric.title) + "</th>";
   }
-  out += "<th>seconds</th></tr></thead><tbody>\n";
+  out += "<th scope=\"col\">seconds</th></tr></thead><tbody>\n";
   const EvalRecord* best = best_eval(input);
   for (size_t i = first; i < evals.size(); ++i) {
     const EvalRecord& eval = evals[i];

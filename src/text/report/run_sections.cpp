@@ -85,7 +85,8 @@ std::string render_time(const ReportInput& input) {
         is_part ? " class=\"part\"" : "", name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all,
         detail);
   };
-  return "<section><h2>Where the time went</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs "
+  return "<section><h2>Where the time went</h2>" + scroll_region("Where the time went") +
+         "<table class=\"pairs "
          "labels wide\"><tbody>\n" +
          row("training steps", of_steps,
              fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
@@ -118,7 +119,7 @@ std::string render_skipped(const ReportInput& input) {
   }
   const std::string some =
       count > kMostSkipped ? fmt::format("<p class=\"unit\">The first {} of {}.</p>", kMostSkipped, count) : "";
-  return "<section><h2>Skipped steps</h2><div class=\"card scroll\" tabindex=\"0\">" + some +
+  return "<section><h2>Skipped steps</h2>" + scroll_region("Skipped steps") + some +
          "<table class=\"pairs wide\"><thead><tr><th scope=\"col\">step</th><th scope=\"col\">loss</th>"
          "<th scope=\"col\">loss scale</th><th scope=\"col\">after</th><th "
          "scope=\"col\">cause</th></tr></thead><tbody>\n" +
@@ -153,7 +154,8 @@ std::string render_misread(const ReportInput& input) {
                         is_word ? "</b> " : "", escape_html(printable(after)), escape_html(label),
                         escape_html(predicted), score);
   }
-  return "<div class=\"scroll\" tabindex=\"0\"><table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "
+  return scroll_region("Surest mistakes", "scroll") +
+         "<table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "
          "scope=\"col\">label</th>"
          "<th scope=\"col\">predicted</th><th scope=\"col\">score</th></tr></thead><tbody>\n" +
          rows + "</tbody></table></div>\n";

@@ -277,8 +277,8 @@ std::string render_data(const Chart& chart) {
   if (rows.size() > wanted.size()) {
     add(out, "<p>{} of {} {}s.</p>", wanted.size(), format_count(static_cast<long long>(rows.size())), x_name);
   }
-  out += "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Values of " + title +
-         "\"><table><thead><tr><th scope=\"col\">" + x_name + "</th>";
+  out +=
+      scroll_region("Values of " + chart.title, "scroll") + "<table><thead><tr><th scope=\"col\">" + x_name + "</th>";
   for (const ChartSeries& series : chart.series) {
     out += "<th scope=\"col\">" + escape_html(series.name) + "</th>";
   }

@@ -46,9 +46,9 @@ Chart score_chart(const SearchResult& result, const std::vector<double>& rungs) 
 }
 
 std::string render_trials(const SearchOptions& options, const SearchResult& result, const std::vector<double>& rungs) {
-  std::string out =
-      "<section><h2>Trials</h2><div class=\"card scroll\" tabindex=\"0\"><table class=\"pairs wide\"><thead><tr>"
-      "<th scope=\"col\">place</th><th scope=\"col\">trial</th>";
+  std::string out = "<section><h2>Trials</h2>" + scroll_region("Trials") +
+                    "<table class=\"pairs wide\"><thead><tr>"
+                    "<th scope=\"col\">place</th><th scope=\"col\">trial</th>";
   for (const SearchedSetting& setting : options.settings) {
     out += "<th scope=\"col\">" + escape_html(setting.name) + "</th>";
   }
@@ -111,7 +111,8 @@ std::string render_effects(const SearchOptions& options, const SearchResult& res
         fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td></tr>\n", escape_html(options.settings[i].name),
                     std::isfinite(correlation) ? fmt::format("{:+.2f}", correlation) : "–", means);
   }
-  return "<section><h2>What the settings do</h2><div class=\"card scroll\" tabindex=\"0\"><table "
+  return "<section><h2>What the settings do</h2>" + scroll_region("What the settings do") +
+         "<table "
          "class=\"pairs\"><thead><tr><th></th>"
          "<th scope=\"col\">rank correlation</th><th scope=\"col\">mean by value</th></tr></thead><tbody>\n" +
          rows +

@@ -136,3 +136,11 @@ def test_the_parts_of_the_time_are_the_whole(data, tmp_path):
     assert share["training steps"] == pytest.approx(100 * seconds / whole, abs=0.1)
     forward = sum(record["parts"]["forward"] for record in steps)
     assert share["forward"] == pytest.approx(100 * forward / whole, abs=0.1)
+
+
+def test_what_moves_by_itself_is_named(data, tmp_path):
+    page = report_of(data, tmp_path / "run", "--precision", "fp16", "--init-scale", 2.0**24, "--max-steps", 30, "--diagnose")
+    regions = re.findall(r"<[^>]*tabindex=\"0\"[^>]*>", page)
+    names = [re.search(r' role="region" aria-label="([^"]+)">$', region)[1] for region in regions]
+    assert len(names) == len(set(names)) and {"Confusion matrix", "Skipped steps", "Gradients", "Values of Loss"} <= set(names)
+    assert not re.search(r"<th>[^<]", page), "each head of a table says what it is of"
