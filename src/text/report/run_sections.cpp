@@ -82,8 +82,8 @@ std::string render_time(const ReportInput& input) {
     return fmt::format(
         "<tr{}><th scope=\"row\">{}</th><td>{}</td><td class=\"bar\" style=\"--w:{:.1f}%\">{:.1f} %</td>"
         "<td>{}</td></tr>\n",
-        is_part ? " class=\"part\"" : "", name, duration_in_words(seconds), 100 * seconds / all, 100 * seconds / all,
-        detail);
+        is_part ? " class=\"part\"" : "", name, seconds < 0.05 ? "0.0 s" : duration_in_words(seconds),
+        100 * seconds / all, 100 * seconds / all, detail);
   };
   return "<section><h2>Where the time went</h2>" + scroll_region("Where the time went") +
          "<table class=\"pairs "
@@ -99,7 +99,7 @@ std::string render_time(const ReportInput& input) {
                         "waiting for other processes, records, progress", true)
               : "") +
          row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
-         row("all else", all - of_steps - of_evaluations, "saving, loading, waiting") +
+         row("all else", std::max(all - of_steps - of_evaluations, 0.0), "saving, loading, waiting") +
          "</tbody></table></div></section>\n";
 }
 
