@@ -28,7 +28,7 @@ PAGES = {
                      " to launch one by itself, 5 µs; a step launched so takes the longer of host and device. Left out: that no kernel"
                      " reaches those rates, small products least of all; operators that are several kernels on a GPU (sort, sums of many"
                      " rows); latencies of memory and of the host; what else a step may wait for. All of that makes a step longer than it says here,"
-                     " by how much a first run on one shows (`h100/gpu.md`: 4.1 ms of BERT-base, bf16); that caches hold much of what short texts read makes it shorter. BERT-large's attention is counted"
+                     " by how much a run on one shows (`h100/gpu.md`: 3.85 ms of BERT-base, bf16); that caches hold much of what short texts read makes it shorter. BERT-large's attention is counted"
                      " with the bytes of mezzo's kernels and the FLOP of LibTorch's flash attention, which runs there for such texts, in"
                      " steps that no graph records: their time is that of launches one by one, and a few passes more around it are not counted."
                      " `bash scripts/bundle.sh DIR`, and in DIR `bash build.sh && bash gpu.sh benchmarks`, measures instead on a GPU machine. The"

@@ -18,8 +18,19 @@ def torch_folder(options):
     """LibTorch's, or None where there is none."""
     if options.torch:
         return Path(str(options.torch))
-    found = subprocess.run(["python3", "-c", FIND_TORCH], capture_output=True, text=True)
-    return Path(found.stdout.strip()) if found.returncode == 0 else None
+    try:
+        found = subprocess.run(["python3", "-c", FIND_TORCH], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return Path(found.stdout.strip())
+
+
+def torch_version(torch):
+    """As a wheel says it, or a LibTorch."""
+    for name, said in (("version.py", r"__version__ = '(.+)'"), ("build-version", r"(\S+)")):
+        if (torch / name).is_file() and (found := re.search(said, (torch / name).read_text())):
+            return found[1]
+    return str(torch)
 
 
 class Mezzo(ConanFile):
@@ -29,7 +40,7 @@ class Mezzo(ConanFile):
     topics = ("amp", "mixed-precision", "libtorch", "pytorch", "bert")
     package_type = "static-library"
     settings = "os", "arch", "compiler", "build_type"
-    # text: mezzo::text and the program too, not the AMP library alone. torch: LibTorch's folder; where it is not named,
+    # text: mezzo::text and the program too, not the AMP library and mezzo::distributed alone. torch: LibTorch's folder; where it is not named,
     # that of the python3 on the path.
     options = {"text": [True, False], "torch": [None, "ANY"]}
     default_options = {"text": True, "torch": None}
@@ -56,16 +67,16 @@ class Mezzo(ConanFile):
             raise ConanInvalidConfiguration("mezzo is built on Linux alone")
         torch = torch_folder(self.options)
         if torch is None or not (torch / "share/cmake/Torch/TorchConfig.cmake").is_file():
-            where = f"{torch} is no LibTorch" if torch else "the python3 on the path has no torch"
+            where = f"{torch} is no LibTorch" if torch else "there is no python3 with torch on the path"
             raise ConanInvalidConfiguration(f"{where}; name the folder of one: -o 'mezzo/*:torch=DIR'")
+        if not torch.is_absolute():
+            raise ConanInvalidConfiguration(f"-o 'mezzo/*:torch={torch}' has to be an absolute path")
         check_min_cppstd(self, 20)
 
     def package_id(self):
         # Whatever folder it lies in, another version of LibTorch makes another package.
         torch = torch_folder(self.info.options)
-        version = torch / "version.py" if torch else Path("none")
-        found = re.search(r"__version__ = '(.+)'", version.read_text()) if version.is_file() else None
-        self.info.options.torch = found[1] if found else str(torch)
+        self.info.options.torch = torch_version(torch) if torch else "none"
 
     def system_requirements(self):
         packages = ["libfmt-dev", "libgloo-dev"]
@@ -97,4 +108,3 @@ class Mezzo(ConanFile):
         # find_package(mezzo) reads mezzo's own CMake package, which finds LibTorch by itself.
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = ["lib/cmake/mezzo"]
-        self.buildenv_info.prepend_path("PATH", f"{self.package_folder}/bin")

@@ -6,5 +6,8 @@ conan=$1 build=$2 torch=$3
 export CONAN_HOME=$build/conan_home
 rm -rf "$CONAN_HOME"
 "$conan" profile detect >/dev/null
-"$conan" export-pkg "$(dirname "$0")/../../packaging/conan" -o "mezzo/*:torch=$torch" -s compiler.cppstd=20 \
-  -c "user.mezzo:build_folder=$build"
+sources=$(realpath "$(dirname "$0")/../..")
+port=$sources/packaging/vcpkg/mezzo/vcpkg.json version=$(sed -n 's/.*MEZZO_VERSION "\(.*\)"/\1/p' "$sources/include/mezzo/version.h")
+grep -q "\"version\": \"$version\"" "$port" || { echo "$port is not of version $version" >&2; exit 1; }
+"$conan" export-pkg "$sources/packaging/conan" -o "mezzo/*:torch=$torch" -s compiler.cppstd=20 \
+  -c "user.mezzo:build_folder=$build" -c "user.mezzo:consumer_folder=$build/conan_consumer"

@@ -15,7 +15,8 @@ class Consumer(ConanFile):
         self.requires(self.tested_reference_str)
 
     def layout(self):
-        self.folders.build = self.folders.generators = "../../../build/conan-consumer"
+        self.folders.build = self.conf.get("user.mezzo:consumer_folder", default="../../../build/conan-consumer")
+        self.folders.generators = self.folders.build
 
     def generate(self):
         toolchain = CMakeToolchain(self)

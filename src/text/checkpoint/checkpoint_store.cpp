@@ -92,7 +92,7 @@ void CheckpointStore::tidy() const {
   }
 }
 
-void CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& best_model) {
+std::string CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& best_model) {
   if (fs::create_directory(folder_)) {  // and none above it: the run's own may have been taken away
     flush_folder(folder_.parent_path());
   }
@@ -127,9 +127,11 @@ void CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& best_mo
     prune(checkpoint.step);
   } catch (const std::exception& error) {
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-    TORCH_WARN("the checkpoint of step ", checkpoint.step, " is saved, but an earlier one could not be removed: ",
-               torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
+    return "the checkpoint of step " + std::to_string(checkpoint.step) +
+           " is saved, but an earlier one could not be removed: " +
+           (torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
   }
+  return "";
 }
 
 void CheckpointStore::put_best(const std::string& hash, const fs::path& best_model, const fs::path& target) {

@@ -28,10 +28,10 @@ class CheckpointStore {
   /// which were damaged when the run went on from an earlier one, and all but the newest `keep`.
   /// @param best_model  model.safetensors of `checkpoint.best`; copied, unless the checkpoint has
   ///     that file or an earlier one's copy can be hard-linked
+  /// @return what could not be removed once the checkpoint was complete; empty: all was.
   /// @throws std::exception  that names the file. Nothing is left of the attempt then, and earlier
-  ///     checkpoints stay. What cannot be removed once the checkpoint is complete is only warned
-  ///     of.
-  void save(const Checkpoint& checkpoint, const std::filesystem::path& best_model);
+  ///     checkpoints stay.
+  std::string save(const Checkpoint& checkpoint, const std::filesystem::path& best_model);
 
   /// Whether there is an intact checkpoint, of that step or of any.
   bool has(int64_t step);

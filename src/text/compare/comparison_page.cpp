@@ -88,8 +88,10 @@ std::string render_curves(std::span<const ComparedRun> runs) {
   return out + "</div></section>\n";
 }
 
-std::string render_table(std::span<const ComparedRun> runs, const char* heading, std::span<const ComparedValues> rows) {
-  std::string out = fmt::format("<section><h2>{}</h2>{}", heading, scroll_region(heading));
+std::string render_table(std::span<const ComparedRun> runs,
+                         const std::string& heading,
+                         std::span<const ComparedValues> rows) {
+  std::string out = fmt::format("<section><h2>{}</h2>{}", escape_html(heading), scroll_region(heading));
   if (rows.empty()) return out + "<p class=\"unit\">None.</p></div></section>\n";
   out += "<table class=\"pairs\"><thead><tr><th></th>";
   for (const ComparedRun& run : runs) out += "<th scope=\"col\">" + escape_html(run.name) + "</th>";
@@ -111,8 +113,7 @@ std::string render_tested(std::span<const ComparedRun> runs, const TestedRuns& t
   }
   rows.push_back(std::move(differences));
   rows.push_back(std::move(chances));
-  const std::string heading = escape_html(tested.heading());
-  return render_table(runs, heading.c_str(), rows) +
+  return render_table(runs, tested.heading(), rows) +
          fmt::format(
              "<p class=\"unit\">In brackets 95 % of {}. p: two-sided, by exchanging the two models' outputs at "
              "random, text by text.</p>\n",

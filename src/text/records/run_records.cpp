@@ -242,7 +242,7 @@ void read_member(const Place& place, const Json& object, const char* key, std::o
 
 void read_member(const Place& place, const Json& object, const char* key, std::optional<StepParts>& parts) {
   if (const auto found = object.find(key); found != object.end()) {
-    TORCH_CHECK_VALUE(found->is_object(), place, "\"", key, "\" must be an object, not a ", found->type_name(), ".");
+    TORCH_CHECK_VALUE(found->is_object(), place, "\"", key, "\" must be an object.");
     visit_fields(parts.emplace(),
                  [&](const char* part, double& seconds) { read_member(place, *found, part, seconds); });
   }

@@ -66,40 +66,38 @@ std::string render_time(const ReportInput& input) {
   if (!(all > 0) || !std::isfinite(all)) {
     return "";
   }
-  StepParts parts;
-  for (const StepRecord& step : input.steps) {
-    if (step.parts) {
-      parts.batch += step.parts->batch;
-      parts.forward += step.parts->forward;
-      parts.backward += step.parts->backward;
-      parts.update += step.parts->update;
-    }
-  }
-  const double of_parts = parts.batch + parts.forward + parts.backward + parts.update;
+  double of_parts = 0;
   auto sorted = steps;
   std::ranges::sort(sorted);
-  const auto row = [&](const char* name, double seconds, const std::string& detail, bool is_part = false) {
+  const auto row = [&](const char* name, double seconds, const std::string& detail, const char* attributes = "") {
     return fmt::format(
         "<tr{}><th scope=\"row\">{}</th><td>{}</td><td class=\"bar\" style=\"--w:{:.1f}%\">{:.1f} %</td>"
         "<td>{}</td></tr>\n",
-        is_part ? " class=\"part\"" : "", name, seconds < 0.05 ? "0.0 s" : duration_in_words(seconds),
-        100 * seconds / all, 100 * seconds / all, detail);
+        attributes, name, seconds < 0.05 ? "0.0 s" : duration_in_words(seconds), 100 * seconds / all,
+        100 * seconds / all, detail);
   };
+  const auto part = [&](const char* name, double StepParts::* seconds, const std::string& detail) {
+    double sum = 0;
+    for (const StepRecord& step : input.steps) sum += (*step.parts).*seconds;
+    of_parts += sum;
+    return row(name, sum, detail, " class=\"part\"");
+  };
+  std::string parts;
+  if (std::ranges::all_of(input.steps, [](const StepRecord& step) { return step.parts.has_value(); })) {
+    parts = part("forward", &StepParts::forward, "and the loss") +
+            part("backward", &StepParts::backward, "with what it does not hide of the exchange of gradients") +
+            part("update of the weights", &StepParts::update, "look at the gradients, and the optimizer") +
+            part("batches", &StepParts::batch, "texts chosen and packed");
+    parts += row("rest of the steps", std::max(of_steps - of_parts, 0.0), "agreeing with other processes",
+                 " class=\"part\"");
+  }
   return "<section><h2>Where the time went</h2>" + scroll_region("Where the time went") +
-         "<table class=\"pairs "
-         "labels wide\"><tbody>\n" +
+         "<table class=\"pairs labels wide\"><tbody>\n" +
          row("training steps", of_steps,
              fmt::format("{}, the median {:.3g} s, the longest {:.3g} s", counted(std::ssize(steps), "step"),
                          sorted[sorted.size() / 2], sorted.back())) +
-         (of_parts > 0
-              ? row("forward", parts.forward, "and the loss", true) + row("backward", parts.backward, "", true) +
-                    row("update of the weights", parts.update, "look at the gradients, and the optimizer", true) +
-                    row("batches", parts.batch, "texts chosen and packed", true) +
-                    row("rest of the steps", std::max(of_steps - of_parts, 0.0),
-                        "waiting for other processes, records, progress", true)
-              : "") +
-         row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
-         row("all else", std::max(all - of_steps - of_evaluations, 0.0), "saving, loading, waiting") +
+         parts + row("evaluations", of_evaluations, counted(std::ssize(evaluations), "evaluation")) +
+         row("all else", std::max(all - of_steps - of_evaluations, 0.0), "saving, records, progress, waiting") +
          "</tbody></table></div></section>\n";
 }
 
@@ -149,10 +147,10 @@ std::string render_misread(const ReportInput& input) {
   std::string rows;
   for (const auto& [text, label, predicted, score, before, after] : input.misread) {
     const bool is_word = !before.empty() || !after.empty();
+    const auto names = [](const std::string& list) { return list.empty() ? "–" : escape_html(list); };
     rows += fmt::format("<tr><td class=\"text\">{}{}{}{}{}</td><td>{}</td><td>{}</td><td>{:.3f}</td></tr>\n",
                         escape_html(printable(before)), is_word ? " <b>" : "", escape_html(cut(text)),
-                        is_word ? "</b> " : "", escape_html(printable(after)), escape_html(label),
-                        escape_html(predicted), score);
+                        is_word ? "</b> " : "", escape_html(printable(after)), names(label), names(predicted), score);
   }
   return scroll_region("Surest mistakes", "scroll") +
          "<table class=\"pairs\"><thead><tr><th scope=\"col\">text</th><th "

@@ -56,6 +56,7 @@ std::string RunKeeper::open(const TrainConfig& config,
 }
 
 void RunKeeper::end_if_failed() {
+  finish_saving();
   put_out([](RunOutput& output) { output.flush(); });
   if (!ranks_.any(has_failed())) {
     return;
@@ -81,6 +82,7 @@ void RunKeeper::end_if_failed() {
 
 std::string RunKeeper::save_model(const ModelConfig& config,
                                   const std::vector<std::pair<std::string, at::Tensor>>& weights) {
+  finish_saving();
   std::string hash;
   put_out([&](RunOutput& output) {
     if (error_) {
@@ -94,28 +96,58 @@ std::string RunKeeper::save_model(const ModelConfig& config,
 }
 
 void RunKeeper::mend_best_model(const std::optional<BestModel>& best, Look look) {
-  if (!best) {
+  if (!best || (look == Look::kQuick && saving_.is_under_way())) {  // which reads it, and looks thoroughly
     return;
   }
+  finish_saving();
   if (const std::string problem = best_model_->mend(look, [&] { return find_copy(*best); }); !problem.empty()) {
     output_->warn(problem + "; put back from a checkpoint");
   }
 }
 
 void RunKeeper::save() {
+  finish_saving();
   if (const Checkpoint checkpoint = state_(); ranks_.is_main()) {
-    write(checkpoint);
+    warn(write(checkpoint));
   }
 }
 
 void RunKeeper::save_in_between() {
+  finish_saving();
   put_out([](RunOutput& output) { output.flush(); });
   if (const Checkpoint checkpoint = state_(); ranks_.is_main() && !error_) {  // else the run ends next
-    save_if_possible(checkpoint);
+    try {
+      saving_.begin(checkpoint, [this](const Checkpoint& copy) { return write(copy); });
+    } catch (const std::exception&) {  // too little memory for a copy
+      save_if_possible(checkpoint);
+    }
+  }
+}
+
+void RunKeeper::look_after_saving() {
+  if (saving_.is_done()) {
+    finish_saving();
+  }
+}
+
+void RunKeeper::finish_saving() {
+  if (!saving_.is_under_way()) {
+    return;
+  }
+  const auto [step, error, warning] = saving_.finish();
+  if (!error) {
+    put_out([&, &warning = warning](RunOutput&) { warn(warning); });
+    return;
+  }
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& why) {
+    put_out([&, step = step](RunOutput&) { could_not_save(step, why); });
   }
 }
 
 void RunKeeper::save_where_missing(int64_t step) {
+  finish_saving();
   if (step > 0 && ranks_.any(ranks_.is_main() && !checkpoints_->has(step))) {
     save();
   }
@@ -123,6 +155,7 @@ void RunKeeper::save_where_missing(int64_t step) {
 
 void RunKeeper::failed(int64_t step, const std::string& error) noexcept {
   try {
+    finish_saving();
     if (output_ && folder_->is_there()) {
       output_->failed(step, error);
     } else if (output_) {
@@ -132,20 +165,30 @@ void RunKeeper::failed(int64_t step, const std::string& error) noexcept {
   }
 }
 
-void RunKeeper::write(const Checkpoint& checkpoint) {
+std::string RunKeeper::write(const Checkpoint& checkpoint) {
   check_folder();
-  checkpoints_->save(checkpoint, best_model_->path());
+  return checkpoints_->save(checkpoint, best_model_->path());
+}
+
+void RunKeeper::warn(const std::string& warning) {
+  if (!warning.empty()) {
+    output_->warn(warning);
+  }
 }
 
 void RunKeeper::save_if_possible(const Checkpoint& checkpoint) {
   try {
-    write(checkpoint);
+    warn(write(checkpoint));
   } catch (const std::exception& error) {
-    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-    failed_saves_.emplace_back(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
-    output_->warn(fmt::format("the checkpoint of step {} could not be saved{}: {}", checkpoint.step,
-                              error_ ? "" : ", training goes on", failed_saves_.back()));
+    could_not_save(checkpoint.step, error);
   }
+}
+
+void RunKeeper::could_not_save(int64_t step, const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  failed_saves_.emplace_back(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
+  output_->warn(fmt::format("the checkpoint of step {} could not be saved{}: {}", step,
+                            error_ ? "" : ", training goes on", failed_saves_.back()));
 }
 
 void RunKeeper::check_folder() const {

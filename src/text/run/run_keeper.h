@@ -12,6 +12,7 @@
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "text/checkpoint/best_model_file.h"
 #include "text/checkpoint/checkpoint_store.h"
+#include "text/run/background_save.h"
 #include "text/run/run_folder.h"
 #include "text/run/run_output.h"
 #include "text/setup/ranks.h"
@@ -80,9 +81,11 @@ class RunKeeper {
 
   /// Saves a checkpoint. Collective.
   void save();
-  /// Likewise; a run does not end because one in between could not be written: the disk
+  /// Likewise, but training goes on while it is written, and does not end because it could not be: the disk
   /// may have room again later.
   void save_in_between();
+  /// Tells what came of a checkpoint in between, once it is known. To be asked at each step.
+  void look_after_saving();
   /// Before the first step: what was resumed from may lie in another folder. Collective.
   void save_where_missing(int64_t step);
   /// What went wrong with those in between.
@@ -92,8 +95,11 @@ class RunKeeper {
   void failed(int64_t step, const std::string& error) noexcept;
 
  private:
-  void write(const Checkpoint& checkpoint);
+  std::string write(const Checkpoint& checkpoint);
   void save_if_possible(const Checkpoint& checkpoint);
+  void finish_saving();
+  void could_not_save(int64_t step, const std::exception& error);
+  void warn(const std::string& warning);
   void check_folder() const;
   std::optional<std::filesystem::path> find_copy(const BestModel& best) const;
 
@@ -106,6 +112,7 @@ class RunKeeper {
   std::optional<BestModelFile> best_model_;
   std::vector<std::string> failed_saves_;
   std::exception_ptr error_;
+  BackgroundSave saving_;  // the last, so that it ends before what it writes with
 };
 
 }  // namespace mezzo::text

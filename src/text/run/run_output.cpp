@@ -114,15 +114,21 @@ std::optional<MisreadText> misread_text(const Mistake& mistake, const RunSetup& 
     misread.text = texts[row];
     return misread;
   }
-  constexpr size_t kWordsAround = 8;
+  constexpr size_t kWordsAround = 8, kColumnsOfWord = 40;
   const auto& words = (is_test ? setup.test_words : setup.dev_words).at(row);
   const auto word =
       static_cast<size_t>((is_test ? setup.test : setup.dev).word_ids.at(row).at(static_cast<size_t>(mistake.token)));
   misread.text = words.at(word);
   const size_t begin = word - std::min(word, kWordsAround), end = std::min(word + 1 + kWordsAround, words.size());
-  misread.before = (begin > 0 ? "… " : "") + fmt::format("{}", fmt::join(&words[begin], &words[word], " "));
-  misread.after =
-      fmt::format("{}", fmt::join(words.data() + word + 1, words.data() + end, " ")) + (end < words.size() ? " …" : "");
+  const auto joined = [&](size_t first, size_t last) {
+    std::string text;
+    for (size_t i = first; i < last; ++i) {
+      text += (text.empty() ? "" : " ") + std::string(truncate_to_width(words[i], kColumnsOfWord));
+    }
+    return text;
+  };
+  misread.before = (begin > 0 ? "… " : "") + joined(begin, word);
+  misread.after = joined(word + 1, end) + (end < words.size() ? " …" : "");
   return misread;
 }
 

@@ -259,15 +259,15 @@ RunSetup set_up_run(const TrainConfig& config) {
                     printable(setup.tokenizer->token(static_cast<int32_t>(setup.tokenizer->vocab_size() - 1))),
                     ". Is it another model's?");
 
-  const Datasets data = load_datasets(config, *model_config, device, setup.notes);
+  Datasets data = load_datasets(config, *model_config, device, setup.notes);
   setup.task = data.task;
   setup.train = tokenize_dataset(config, *setup.tokenizer, data.train);
   setup.dev = tokenize_dataset(config, *setup.tokenizer, data.dev);
   setup.test = tokenize_dataset(config, *setup.tokenizer, data.test);
   setup.dev_texts = readable_texts(data.dev);
   setup.test_texts = readable_texts(data.test);
-  setup.dev_words = data.dev.words;
-  setup.test_words = data.test.words;
+  setup.dev_words = std::move(data.dev.words);
+  setup.test_words = std::move(data.test.words);
   int64_t truncated = 0, lost = 0, read = 0;
   for (const TokenizedTexts* part : {&setup.train, &setup.dev, &setup.test}) {
     truncated += part->truncated;

@@ -7,6 +7,7 @@
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,31 +35,14 @@ std::vector<MetricInfo> multi_label_metrics() {
 /// [rows, labels] float64
 at::Tensor probabilities_of(const at::Tensor& outputs) { return at::sigmoid(outputs.to(at::kDouble)); }
 
-/// @param is, predicted  [rows, labels] bool
-std::vector<Mistake> mistakes_of(const at::Tensor& probabilities,
-                                 const at::Tensor& is,
-                                 const at::Tensor& predicted,
-                                 const std::vector<std::string>& names) {
-  // How sure the surest wrong decision of a text is; 0: all are right.
-  const auto sure = at::where(predicted, probabilities, 1 - probabilities);
-  const auto wrong_of_text = (sure * is.ne(predicted)).amax(1);
-  std::vector<SureMistake> wrong;
-  for (int64_t row = 0; const double each : elements<double>(wrong_of_text)) {
-    if (each > 0) wrong.emplace_back(each, row);
-    ++row;
+/// The names of a row's labels, with | between them.
+std::string listed(const at::Tensor& has_label, int64_t row, const std::vector<std::string>& names) {
+  std::string list;
+  for (size_t label = 0; label < names.size(); ++label) {
+    if (has_label.accessor<bool, 2>()[row][static_cast<int64_t>(label)])
+      list += (list.empty() ? "" : "|") + names[label];
   }
-  const auto listed = [&](const at::Tensor& flags, int64_t row) {
-    std::string list;
-    for (size_t label = 0; label < names.size(); ++label) {
-      if (flags.accessor<bool, 2>()[row][static_cast<int64_t>(label)]) list += (list.empty() ? "" : "|") + names[label];
-    }
-    return list.empty() ? "none" : list;
-  };
-  std::vector<Mistake> mistakes;
-  for (const auto& [score, row] : surest(std::move(wrong))) {
-    mistakes.push_back({row, listed(is, row), listed(predicted, row), score});
-  }
-  return mistakes;
+  return list;
 }
 
 }  // namespace
@@ -131,8 +115,23 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
                            average_precision};
   metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
-  evaluation.mistakes = mistakes_of(probabilities, is, predicted, labels().names());
   return evaluation;
+}
+
+std::vector<Mistake> MultiLabelClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
+  const auto probabilities = probabilities_of(outputs);
+  const auto is = targets.ne(0), predicted = probabilities.ge(thresholds());
+  const auto is_wrong = is.ne(predicted), has_wrong = is_wrong.any(1);
+  const auto sure = at::where(predicted, probabilities, 1 - probabilities).mul(is_wrong).amax(1);
+  std::vector<SureMistake> wrong;
+  for (int64_t row = 0; row < outputs.size(0); ++row) {
+    if (has_wrong.accessor<bool, 1>()[row]) wrong.emplace_back(sure.accessor<double, 1>()[row], row);
+  }
+  std::vector<Mistake> mistakes;
+  for (const auto& [score, row] : surest(std::move(wrong))) {
+    mistakes.push_back({row, listed(is, row, label_names()), listed(predicted, row, label_names()), score});
+  }
+  return mistakes;
 }
 
 std::shared_ptr<const Task> MultiLabelClassification::tuned(const at::Tensor& outputs,

@@ -63,24 +63,6 @@ ProbabilityScores scores_of(const at::Tensor& probabilities,
   return scores;
 }
 
-std::vector<Mistake> mistakes_of(const at::Tensor& probabilities,
-                                 std::span<const int64_t> is,
-                                 std::span<const int64_t> predicted,
-                                 const std::vector<std::string>& names) {
-  const auto probability = probabilities.accessor<double, 2>();
-  std::vector<SureMistake> wrong;
-  for (size_t i = 0; i < is.size(); ++i) {
-    const auto row = static_cast<int64_t>(i);
-    if (is[i] != predicted[i]) wrong.emplace_back(probability[row][predicted[i]], row);
-  }
-  std::vector<Mistake> mistakes;
-  for (const auto& [score, row] : surest(std::move(wrong))) {
-    const auto i = static_cast<size_t>(row);
-    mistakes.push_back({row, names[static_cast<size_t>(is[i])], names[static_cast<size_t>(predicted[i])], score});
-  }
-  return mistakes;
-}
-
 /// Log loss is convex in 1 / temperature, and its slope rises through 0 at the least.
 double fit_temperature(const at::Tensor& outputs, const at::Tensor& targets) {
   constexpr double kMost = 100;
@@ -167,8 +149,12 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   }
   evaluation.confusion_matrix = std::move(report.confusion);
   evaluation.calibration = std::move(calibration);
-  evaluation.mistakes = mistakes_of(probabilities, is, was_predicted, labels().names());
   return evaluation;
+}
+
+std::vector<Mistake> SingleLabelClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
+  const auto predicted = outputs.argmax(1).contiguous();
+  return surest_mistakes(probabilities(outputs), ids(targets), ids(predicted), labels().names());
 }
 
 std::shared_ptr<const Task> SingleLabelClassification::tuned(const at::Tensor& outputs,

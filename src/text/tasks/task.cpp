@@ -55,6 +55,8 @@ void Task::describe(ModelConfig& config) const {
   config.softmax_temperature = 1;
 }
 
+std::vector<Mistake> Task::mistakes(const at::Tensor&, const at::Tensor&) const { return {}; }
+
 std::shared_ptr<const Task> Task::tuned(const at::Tensor&, const at::Tensor&) const { return nullptr; }
 
 static_assert(std::ranges::equal(kProblemTypes,

@@ -72,26 +72,17 @@ std::vector<int64_t> first_tokens(std::span<const int32_t> word_ids, size_t num_
   return tokens;
 }
 
-/// @param places  of the words in `targets`, [N, L] flat
-std::vector<Mistake> mistakes_of(const at::Tensor& probabilities,
-                                 std::span<const int64_t> is,
-                                 std::span<const int64_t> predicted,
-                                 std::span<const int64_t> places,
-                                 int64_t length,
-                                 const std::vector<std::string>& names) {
-  const auto probability = probabilities.accessor<float, 2>();
-  std::vector<SureMistake> wrong;
-  for (size_t i = 0; i < is.size(); ++i) {
-    const auto word = static_cast<int64_t>(i);
-    if (is[i] != predicted[i]) wrong.emplace_back(probability[word][predicted[i]], word);
-  }
-  std::vector<Mistake> mistakes;
-  for (const auto& [score, word] : surest(std::move(wrong))) {
-    const auto i = static_cast<size_t>(word);
-    mistakes.push_back({places[i] / length, names[static_cast<size_t>(is[i])], names[static_cast<size_t>(predicted[i])],
-                        score, places[i] % length});
-  }
-  return mistakes;
+/// Of the words of texts, in their order.
+struct WordRows {
+  at::Tensor places;   ///< in `targets`, flat
+  at::Tensor outputs;  ///< [words, labels]
+  at::Tensor ids;      ///< int64
+};
+
+WordRows rows_of_words(const at::Tensor& outputs, const at::Tensor& targets) {
+  const auto places = targets.flatten().ge(0).nonzero().squeeze(1);
+  return {places, outputs.flatten(0, 1).index_select(0, places),
+          targets.flatten().index_select(0, places).to(at::kLong)};
 }
 
 }  // namespace
@@ -135,19 +126,14 @@ at::Tensor TokenClassification::loss(const at::Tensor& outputs, const PackedBatc
 
 Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Tensor& targets) const {
   Evaluation evaluation;
-  const auto places = targets.flatten().ge(0).nonzero().squeeze(1);  // of the words
-  const auto rows = outputs.flatten(0, 1).index_select(0, places);
-  const auto ids = targets.flatten().index_select(0, places).to(at::kLong);
+  const auto [places, rows, ids] = rows_of_words(outputs, targets);
   evaluation.loss = at::cross_entropy_loss(rows, ids).item<double>();
   if (!std::isfinite(evaluation.loss)) {
     evaluation.metrics.assign(metrics().size(), std::numeric_limits<double>::quiet_NaN());
     return evaluation;
   }
   const auto predicted = rows.argmax(1);
-  const int64_t length = targets.size(1);
-  const auto is = elements<int64_t>(ids), was_predicted = elements<int64_t>(predicted),
-             place = elements<int64_t>(places);
-  evaluation.mistakes = mistakes_of(at::softmax(rows, 1), is, was_predicted, place, length, label_names());
+  const auto is = elements<int64_t>(ids), was_predicted = elements<int64_t>(predicted);
   if (!has_entities_) {
     auto report = classification_report(is, was_predicted, label_names());
     const double values[] = {report.accuracy, report.macro_avg.f1, report.weighted_avg.f1};
@@ -157,6 +143,8 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
     return evaluation;
   }
   EntityCounts counts;
+  const int64_t length = targets.size(1);
+  const auto place = elements<int64_t>(places);
   for (size_t begin = 0; begin < place.size();) {
     std::vector<std::string_view> names, predicted_names;
     const int64_t text = place[begin] / length;
@@ -173,6 +161,20 @@ Evaluation TokenClassification::evaluate(const at::Tensor& outputs, const at::Te
   metric_choice().fill(evaluation, values);
   evaluation.report = report.to_text();
   return evaluation;
+}
+
+std::vector<Mistake> TokenClassification::mistakes(const at::Tensor& outputs, const at::Tensor& targets) const {
+  const auto [places, rows, ids] = rows_of_words(outputs, targets);
+  const auto predicted = rows.argmax(1);
+  auto mistakes = surest_mistakes(at::softmax(rows, 1, at::kDouble), elements<int64_t>(ids),
+                                  elements<int64_t>(predicted), label_names());
+  const auto place = elements<int64_t>(places);
+  for (Mistake& mistake : mistakes) {
+    const int64_t flat = place[static_cast<size_t>(mistake.row)];
+    mistake.row = flat / targets.size(1);
+    mistake.token = flat % targets.size(1);
+  }
+  return mistakes;
 }
 
 std::vector<Prediction> TokenClassification::predictions(const at::Tensor& outputs,

@@ -60,7 +60,8 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
   const auto estimate = [&](int64_t texts) {
     const auto worst = std::span(order).first(texts);
     const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), config.max_length);
-    return estimate_memory(*setup.model, setup.precision, config, ranks.size(), {rows, longest});
+    const auto needed = estimate_memory(*setup.model, setup.precision, config, ranks.size(), {rows, longest});
+    return needed.total + (setup.device.is_cpu() ? needed.checkpoint : 0);
   };
   const int64_t share = setup.device.is_cpu() ? memory.available / ranks_of_host(ranks) : memory.available;
   const auto reserve = std::max(static_cast<int64_t>(kReserve * static_cast<double>(share)), kLeastReserve);
@@ -72,14 +73,14 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
   const int64_t all = (static_cast<int64_t>(order.size()) + ranks.size() - 1) / ranks.size();
   const int64_t most = std::min(cap, all);
   TORCH_CHECK_VALUE(
-      estimate(1).total <= room,
+      estimate(1) <= room,
       fmt::format("--batch-size auto: training on one text of {} tokens takes about {:.2f} GB, and {} has {:.2f} GB to "
                   "spare; pass --gradient-checkpointing or a shorter --max-length, or a number to try all the same",
-                  longest, gigabytes(estimate(1).total), memory.source, gigabytes(room)));
+                  longest, gigabytes(estimate(1)), memory.source, gigabytes(room)));
   int64_t texts = 1, too_many = most + 1;
   while (too_many - texts > 1) {
     const int64_t middle = texts + (too_many - texts) / 2;
-    (estimate(middle).total <= room ? texts : too_many) = middle;
+    (estimate(middle) <= room ? texts : too_many) = middle;
   }
   const char* limit = texts < most ? "what the memory holds" : most < cap ? "all there are" : "more would be no faster";
   return {texts, fmt::format("batch size auto: {}, about {:.0f} tokens{}, {}; {} has {:.2f} GB available",

@@ -155,6 +155,10 @@ void print_dry_run(const TrainConfig& config,
   } else {
     print_size("most at one time", estimate.total, "  estimated");
   }
+  if (estimate.checkpoint > 0) {
+    print_size("more while a checkpoint is written", estimate.checkpoint,
+               plan.ranks > 1 ? "  of the first rank alone" : "");
+  }
   print_size("available", memory.available,
              fmt::format("  by {}, which has {:.3f} GB", memory.source, gigabytes(memory.total)));
   if (!measured) {

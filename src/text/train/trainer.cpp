@@ -157,7 +157,7 @@ class Trainer {
   }
 
   TrainResult run_steps() {
-    started_ = Clock::now();
+    started_ = saved_ = Clock::now();
     if (ranks_.any(stop_requested_())) {
       keeper_.save_where_missing(counters_.step);
       return stopped();
@@ -173,9 +173,9 @@ class Trainer {
       if (queued_) {
         continue;
       }
-      bool save_is_due = config_.save_every > 0 && (is_due(config_.save_every) || is_last_step());
+      bool save_is_due = (config_.save_every > 0 && (is_due(config_.save_every) || is_last_step())) || save_is_asked_;
       if (!stop && save_is_due && is_last_step() && !is_due(config_.eval_every)) {
-        keeper_.save_in_between();  // of a run that is extended, this is no step that is evaluated
+        save_in_between();  // of a run that is extended, this is no step that is evaluated
         save_is_due = false;
       }
       if (!stop && eval_is_due()) {
@@ -185,7 +185,7 @@ class Trainer {
         keeper_.end_if_failed();
         keeper_.save();
       } else if (save_is_due) {
-        keeper_.save_in_between();
+        save_in_between();
       }
     }
     if (!stop && counters_.step < plan_.total_steps && !is_out_of_patience()) {
@@ -197,6 +197,12 @@ class Trainer {
       return result;
     }
     return stop ? stopped() : finish();
+  }
+
+  void save_in_between() {
+    keeper_.save_in_between();
+    save_is_asked_ = false;
+    saved_ = Clock::now();
   }
 
   /// Of this process: where it ends, or pauses.
@@ -297,6 +303,7 @@ class Trainer {
     count_step(record, seconds_since(step_begin_));
     step_begin_ = Clock::now();
     record.epoch = plan_.epochs_after(counters_.step);
+    keeper_.look_after_saving();
     keeper_.put_out([&](RunOutput& output) {
       output.step(record);
       keeper_.mend_best_model(counters_.best, BestModelFile::Look::kQuick);
@@ -313,17 +320,22 @@ class Trainer {
   bool may_run_ahead() const {
     const auto comes_due = [&](int64_t every) { return every > 0 && queued_->record.step % every == 0; };
     return !setup_.device.is_cpu() && !config_.diagnose && !config_.dry_run && skips_in_a_row_ == 0 &&
-           queued_->record.step < last_step() && !comes_due(config_.eval_every) && !comes_due(config_.save_every);
+           queued_->record.step < last_step() && !save_is_asked_ && !comes_due(config_.eval_every) &&
+           !comes_due(config_.save_every);
   }
 
-  /// Loss and tokens of this rank become those of all. Returns whether any was asked to stop.
-  bool add_up(StepRecord& record) const {
-    auto totals = at::empty({3}, at::kDouble);
+  /// Loss and tokens of this rank become those of all, and whether it is time for a checkpoint is as the main rank has
+  /// it. Returns whether any was asked to stop.
+  bool add_up(StepRecord& record) {
+    const bool save_is_due = config_.save_minutes > 0 && seconds_since(saved_) >= 60 * config_.save_minutes;
+    auto totals = at::empty({4}, at::kDouble);
     auto total = totals.accessor<double, 1>();
     total[0] = record.loss;
     total[1] = static_cast<double>(record.tokens);
     total[2] = stop_requested_() || keeper_.has_failed() ? 1 : 0;
+    total[3] = ranks_.is_main() && save_is_due ? 1 : 0;
     ranks_.sum(totals);
+    save_is_asked_ = total[3] != 0;
     record.loss = total[0];
     record.tokens = static_cast<int64_t>(total[1]);
     return total[2] != 0;
@@ -429,6 +441,9 @@ class Trainer {
     record.loss = evaluation.loss;
     for (size_t i = 0; i < evaluation.metrics.size(); ++i) {
       record.metrics.emplace_back(setup_.task->metrics()[i].name, evaluation.metrics[i]);
+    }
+    if (record.is_final && std::isfinite(evaluation.loss)) {
+      evaluation.mistakes = setup_.task->mistakes(outputs, texts.targets);
     }
     record.seconds = seconds_since(begin);
     keeper_.put_out([&](RunOutput& output) { output.eval(record); });
@@ -636,6 +651,8 @@ class Trainer {
   std::optional<QueuedStep> queued_;
   Clock::time_point step_begin_;
   Clock::time_point started_;
+  Clock::time_point saved_;     // the last checkpoint, or the start
+  bool save_is_asked_ = false;  // by the clock of the main rank
 };
 
 }  // namespace

@@ -132,8 +132,12 @@ def test_a_dry_run_shows_memory_and_plan_and_writes_nothing(data, tmp_path):
     assert f"{len(tokens)} steps of 16 texts in 1 micro-batch on 1 rank in fp32\n" in done.stdout
     assert f"tokens a step: {tokens[0]} at least, {tokens[len(tokens) // 2]} in the middle, {tokens[-1]} at most\n" in done.stdout
     sizes = dict(re.findall(r"^(\S.*?) +([\d.]+) GB", done.stdout, re.M))
-    assert list(sizes) == ["weights", "optimizer state", "gradients", "activations of the largest batch", "the whole program at most", "available"]
+    assert list(sizes) == ["weights", "optimizer state", "gradients", "activations of the largest batch", "the whole program at most",
+                           "more while a checkpoint is written", "available"]
     assert float(sizes["weights"]) == pytest.approx(4e-9 * (30522 + 512 + 2) * 32, rel=0.05)
+    parameters = float(sizes["weights"]) + float(sizes["optimizer state"])
+    assert float(sizes["more while a checkpoint is written"]) == pytest.approx(parameters, rel=0.01), "all of them in float32"
+    assert "more while" not in mezzo(*flags(data, output, "--dry-run", "--save-minutes", 0)).stdout.split("available")[0]
     rows = int(re.search(r"(\d+) rows", done.stdout)[1])
     assert rows == (tokens[-1] + 31) // 32 * 32
     (steps,) = re.findall(r"^time: about .*, nothing of it for evaluations, by (\d+) steps? of [\d.]+ s each$", done.stdout, re.M)

@@ -78,7 +78,7 @@ def test_of_several_labels_the_surest_wrong_decision_counts(data, tmp_path):
     assert len(shown) == min(20, len(wrong)) > 3
     for (text, label, predicted, score), (least, *_) in zip(shown, sorted(wrong)):
         assert float(score) == pytest.approx(-least, abs=6e-4)
-        names = lambda cell: set() if cell == "none" else set(cell.split("|"))
+        names = lambda cell: set() if cell == "–" else set(cell.split("|"))
         assert any((text, names(label), names(predicted)) == tuple(rest) for _, _, *rest in wrong)
 
 

@@ -1,13 +1,16 @@
 """What a run has saved when it is killed, or the disk fails it, at any of its writes."""
 import json
 import os
+import random
 import re
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 import tiny_runs
-from support import PROGRAM
+from support import PROGRAM, last_counts
 from tiny_runs import checkpoints_of, faults, flags, flip_a_byte, logged_calls, losses_of, model_of, run, sha, snapshot, trained
 
 # Of each kind of run. `MEZZO_KILL_POINTS=80` makes 400 of the few.
@@ -368,3 +371,43 @@ def test_the_best_weights_are_copied_into_checkpoints_once(data, tmp_path):
     copy = output / "checkpoints/step-5/best.safetensors"
     assert sha(copy) == model_of(output)
     assert not copy.samefile(output / "model.safetensors"), "what damages the model spares the copy"
+
+
+@pytest.mark.parametrize("kind", ["fp32", "fp16-masters", "two-ranks-bf16-zero"])
+def test_time_makes_checkpoints_too_and_a_run_goes_on_from_them_to_the_same_bits(data, tmp_path, kind):
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    by_time = lambda folder, *more: command(kind, data, folder, "--save-every", 0, *more)
+    trained(by_time(whole))
+    assert not (whole / "checkpoints").exists(), "no ten minutes have passed"
+    trained(by_time(output, "--save-minutes", 1e-9, "--keep", 9))
+    assert checkpoints_of(output) == [1, 2, 3, 4, 5, 6]
+    assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)
+    for step in 5, 2:
+        done = trained(by_time(output, "--resume", output / f"checkpoints/step-{step}", "--overwrite"))
+        assert f"resumed after step {step}" in done.stderr
+        assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole), step
+
+
+@pytest.mark.parametrize("kind", ["fp32", "two-ranks"])
+def test_a_run_killed_at_any_moment_while_it_saves_beside_training_goes_on_to_the_same_bits(data, tmp_path, kind):
+    whole, output = tmp_path / "whole", tmp_path / "cut"
+    often = ["--save-every", 1, "--keep", 2]
+    begin = time.monotonic()
+    trained(command(kind, data, whole, *often))
+    seconds, rng = time.monotonic() - begin, random.Random(1)
+    lives = 0
+    for life in range(KILL_POINTS + 1):
+        if is_finished(output):
+            assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)
+            shutil.rmtree(output)
+        arguments = command(kind, data, output, *often, "--resume", "auto")
+        if life == KILL_POINTS:
+            assert "passed over" not in trained(arguments).stderr
+            break
+        process = subprocess.Popen([PROGRAM, *last_counts(arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True)
+        time.sleep(seconds * rng.uniform(0.3, 1))
+        os.killpg(process.pid, signal.SIGKILL)
+        lives += process.wait(timeout=60) != 0
+    assert lives and model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)
+    assert leftovers(output) == []

@@ -152,7 +152,7 @@ TEST_F(RunRecordsTest, PartsOfAStepAreWrittenWhereTheyAreKnown) {
   EXPECT_THAT(error_of_reading(R"({"event":"step","step":1,"epoch":0,"loss":1,"lr":1,"grad_norm":1,"loss_scale":1,)"
                                R"("skipped":false,"samples":1,"tokens":1,"seconds":1,"parts":[]})"
                                "\n"),
-              HasSubstr(":1: \"parts\" must be an object, not a array"));
+              HasSubstr(":1: \"parts\" must be an object."));
 }
 
 TEST_F(RunRecordsTest, ReadsWhatEarlierVersionsWrote) {

@@ -287,6 +287,15 @@ TEST(ReportTest, ShowsMistakesWithTheirTextsEscapedAndCut) {
                               " …</td><td>neg &amp; co</td><td>pos</td><td>0.988</td>"));
 }
 
+TEST(ReportTest, AMistakenWordIsMarkedAmongItsNeighbours) {
+  ReportInput input = small_run();
+  input.misread = {{"<Anna>", "", "B-PER", 0.5, "… a &", "b"}, {"Bert", "O", "B-PER", 0.25}};
+  const std::string page = render_report(input);
+  EXPECT_THAT(
+      page, HasSubstr("<td class=\"text\">… a &amp; <b>&lt;Anna&gt;</b> b</td><td>–</td><td>B-PER</td><td>0.500</td>"));
+  EXPECT_THAT(page, HasSubstr("<td class=\"text\">Bert</td><td>O</td>"));
+}
+
 TEST(ReportTest, NotesOfTheDataHaveTheirWarningsMarked) {
   ReportInput input = small_run();
   EXPECT_THAT(render_report(input), Not(HasSubstr("<h2>Data and model</h2>")));
@@ -312,6 +321,9 @@ TEST(ReportTest, SaysWhereTheTimeWent) {
   EXPECT_THAT(split, HasSubstr("batches</th><td>0.0 s</td><td class=\"bar\" style=\"--w:0.2%\">0.2 %</td>"));
   EXPECT_THAT(split, HasSubstr("rest of the steps</th><td>0.2 s</td><td class=\"bar\" style=\"--w:0.9%\">0.9 %</td>"));
   EXPECT_THAT(split, HasSubstr("all else</th><td>0.0 s</td><td class=\"bar\" style=\"--w:0.0%\">0.0 %</td>"));
+  input.steps.front().parts.reset();
+  EXPECT_THAT(render_report(input), Not(HasSubstr("forward</th>")))
+      << "a version that did not measure them began the run";
   input.end.reset();
   EXPECT_THAT(render_report(input), Not(HasSubstr("Where the time went"))) << "it is not known yet";
 }

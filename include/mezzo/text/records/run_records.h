@@ -12,17 +12,17 @@
 
 namespace mezzo::text {
 
-/// One optimizer step, as a line of `metrics.jsonl`. All amounts are the step's own (summed over
-/// its micro-batches and ranks), not running totals.
-/// What the CPU was at in a step, wall time in seconds. What they leave of the step is waiting for other ranks, records
-/// and the progress bar.
+/// What the CPU of the main rank was at in a step, wall time in seconds. What they leave of the step is agreeing with
+/// other ranks on its outcome.
 struct StepParts {
-  double batch = 0;    ///< choosing texts and packing them
-  double forward = 0;  ///< of all micro-batches, and the losses
-  double backward = 0;
-  double update = 0;  ///< check, unscaling and clipping of the gradients, and the optimizer
+  double batch = 0;     ///< choosing texts and packing them
+  double forward = 0;   ///< of all micro-batches, and the losses
+  double backward = 0;  ///< with what of the exchange of gradients it does not hide
+  double update = 0;    ///< check, unscaling and clipping of the gradients, and the optimizer
 };
 
+/// One optimizer step, as a line of `metrics.jsonl`. All amounts but times are the step's own (summed over
+/// its micro-batches and ranks), not running totals.
 struct StepRecord {
   int64_t step = 0;       ///< from 1; a skipped step counts
   double epoch = 0;       ///< passes over the training data so far; 0.5 is half of the first

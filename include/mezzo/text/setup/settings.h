@@ -289,10 +289,14 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are as sure as they are right")
             .changes_no_numbers(),
         config.calibrate);
-  visit(Setting(kRun, "save-every", "steps between checkpoints; 0: only when stopped")
+  visit(Setting(kRun, "save-every", "steps between checkpoints, and one after the last; 0: none by steps")
             .between(0, kMostSteps)
             .changes_no_numbers(),
         config.save_every);
+  visit(Setting(kRun, "save-minutes", "minutes between checkpoints; 0: none by time")
+            .between(0, kMillion)
+            .changes_no_numbers(),
+        config.save_minutes);
   visit(Setting(kRun, "keep", "checkpoints kept").between(1, kMillion).changes_no_numbers(), config.keep);
   visit(Setting(kRun, "resume", "auto, or a checkpoint folder to go on from").changes_no_numbers(), config.resume);
   visit(

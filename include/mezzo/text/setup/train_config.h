@@ -88,13 +88,14 @@ struct TrainConfig {
   int64_t zero_stage = 0;                     ///< 1: optimizer states are sharded among the ranks
   int64_t timeout = 600;                      ///< seconds that ranks wait for each other
 
-  int64_t eval_every = 50;  ///< optimizer steps; 0: only at the end
-  std::string metric;       ///< of dev, by which the best model is chosen; empty: the task's own, such as accuracy
-  int64_t patience = 0;     ///< evaluations on dev without a better model after which the run ends; 0: it goes on
-  double pause_at = 1;      ///< share of all steps after which a run ends for now, evaluated, to be resumed
-  bool calibrate = false;   ///< whether a temperature is fitted on dev to the model that is kept
-  int64_t save_every = 0;   ///< optimizer steps between checkpoints; 0: only when stopped by a signal
-  int64_t keep = 2;         ///< checkpoints kept
+  int64_t eval_every = 50;   ///< optimizer steps; 0: only at the end
+  std::string metric;        ///< of dev, by which the best model is chosen; empty: the task's own, such as accuracy
+  int64_t patience = 0;      ///< evaluations on dev without a better model after which the run ends; 0: it goes on
+  double pause_at = 1;       ///< share of all steps after which a run ends for now, evaluated, to be resumed
+  bool calibrate = false;    ///< whether a temperature is fitted on dev to the model that is kept
+  int64_t save_every = 0;    ///< optimizer steps between checkpoints, and one after the last; 0: none by steps
+  double save_minutes = 10;  ///< minutes between checkpoints; 0: none by time
+  int64_t keep = 2;          ///< checkpoints kept
   std::string resume;  ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder
   uint64_t seed = 123;
   int64_t threads = 0;    ///< 0: as many as LibTorch chooses; up to kMostThreads

@@ -43,6 +43,7 @@ class MultiLabelClassification : public Classification {
   /// of texts of which no label is wrong), Hamming loss, and area under the ROC curve and average precision, means over
   /// the labels that have rows and leave some.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
+  std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// Each label's threshold, for the most F1.
   bool is_tunable() const override { return true; }

@@ -45,6 +45,7 @@ class SingleLabelClassification : public Classification {
   /// labels, one against the rest, that have rows and leave some), log loss, expected calibration error.
   /// The loss is that of the outputs as they are, log loss and calibration error of the probabilities.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
+  std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// The temperature of the least log loss, between 1/100 and 100; 1 where it lies beyond.
   /// @see Guo et al., On Calibration of Modern Neural Networks (2017), section 4.2

@@ -39,7 +39,7 @@ struct Evaluation {
   std::string report;                                   ///< for people, of several lines; empty where it is not finite
   std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
   std::vector<CalibrationBin> calibration;              ///< of what was predicted; empty where nothing is that sure
-  std::vector<Mistake> mistakes;                        ///< the surest, twenty at most; empty where there are no labels
+  std::vector<Mistake> mistakes;                        ///< as of Task::mistakes(); empty where nobody asked
 };
 
 /// What a task measures: all that it can, of which some are shown and the first of these decides
@@ -153,6 +153,9 @@ class Task {
   virtual const std::vector<MetricInfo>& metrics() const = 0;
   /// @param outputs  float32 on CPU; row i is text i's, as of `targets`.
   virtual Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const = 0;
+  /// The surest of the wrong predictions, twenty at most, the surest first; none where there are no labels.
+  /// @param outputs, targets  as of evaluate(), which found a finite loss.
+  virtual std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const;
   /// Whether it leaves something to be fitted to a trained model.
   virtual bool is_tunable() const { return false; }
   /// The same task with what is_tunable(), fitted.

@@ -40,6 +40,7 @@ class TokenClassification : public Classification {
   /// @param outputs  [N, L, labels]
   /// @param targets  [N, L] int32, as set_targets() makes them.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
+  std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// Words and their labels, null for those that were cut off or have no token; and the entities.
   /// @throws c10::ValueError  for options: they are of labels of texts.

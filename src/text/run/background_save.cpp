@@ -1,0 +1,64 @@
+#include "text/run/background_save.h"
+
+#include <ATen/ops/empty_like.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mezzo::text {
+namespace {
+
+using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// On the CPU.
+void make_own(Tensors& tensors) {
+  for (auto& [name, tensor] : tensors) {
+    auto own = at::empty_like(tensor, tensor.options().device(at::kCPU), at::MemoryFormat::Contiguous);
+    own.copy_(tensor);
+    tensor = std::move(own);
+  }
+}
+
+/// Of this thread alone, as Linux has it.
+void take_what_others_leave() {
+  constexpr int kLeast = 19;
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLeast);  // where it is refused, it takes its share
+}
+
+}  // namespace
+
+void BackgroundSave::begin(const Checkpoint& checkpoint, Write write) {
+  Checkpoint own = checkpoint;
+  make_own(own.weights);
+  make_own(own.optimizer);
+  step_ = own.step;
+  std::promise<void> has_begun;
+  const auto begun = has_begun.get_future();
+  written_ = std::async(std::launch::async,
+                        [own = std::move(own), write = std::move(write), has_begun = std::move(has_begun)]() mutable {
+                          take_what_others_leave();
+                          has_begun.set_value();
+                          return write(own);
+                        });
+  begun.wait();
+}
+
+bool BackgroundSave::is_done() const {
+  return is_under_way() && written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+BackgroundSave::Outcome BackgroundSave::finish() {
+  Outcome outcome{step_, nullptr, ""};
+  try {
+    outcome.warning = written_.get();
+  } catch (...) {
+    outcome.error = std::current_exception();
+  }
+  return outcome;
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <future>
+#include <string>
+
+#include "mezzo/text/checkpoint/checkpoint.h"
+
+namespace mezzo::text {
+
+/// Writes a checkpoint beside training: from a copy of its tensors, by a thread that takes what processor time training
+/// leaves. For one thread.
+class BackgroundSave {
+ public:
+  /// How a write ended.
+  struct Outcome {
+    int64_t step = 0;
+    std::exception_ptr error;  ///< null: it is on the disk
+    std::string warning;       ///< what is wrong all the same; empty: nothing
+  };
+  /// Returns a warning, or nothing. @throws std::exception
+  using Write = std::function<std::string(const Checkpoint&)>;
+
+  /// Copies what is to be written, and begins. Nothing may be under way.
+  /// @throws std::exception  where there is no memory or no thread for it; then nothing is under way
+  void begin(const Checkpoint& checkpoint, Write write);
+
+  bool is_under_way() const { return written_.valid(); }
+  bool is_done() const;
+
+  /// Waits for what is under way.
+  Outcome finish();
+
+ private:
+  int64_t step_ = 0;
+  std::future<std::string> written_;  // its destructor waits
+};
+
+}  // namespace mezzo::text
