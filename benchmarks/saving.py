@@ -3,6 +3,7 @@ of the same state takes, as a training loop in Python waits for it. Writes bench
 import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import support
@@ -16,14 +17,16 @@ def measure(folder, model, steps, options):
     found, step, saves = {0: [], options.seconds / 60: []}, [], []
     for _ in range(options.rounds):
         for minutes, seconds in found.items():
+            begin = time.perf_counter()
             done = support.train(folder / "out", *flags, "--save-minutes", minutes)
-            (end,) = [record for record in done if record["event"] == "end"]
-            seconds.append(60 * end["minutes"])
+            seconds.append(time.perf_counter() - begin)
             if minutes == 0:
                 step.append(statistics.median(record["seconds"] for record in done if record["event"] == "step"))
             else:
                 written = list((folder / "out/checkpoints").glob("step-*"))
                 saves.append(len(written))
+                if not written:
+                    sys.exit(f"saving: no checkpoint within {options.seconds} s; give more --steps")
     files = [path.stat().st_size for path in written[0].iterdir()]
     peer = support.peer("save_state.py", "--model-config", config, "--folder", folder)
     return found, statistics.median(step), statistics.mean(saves), sum(files), peer
@@ -51,10 +54,10 @@ def main():
         print(rows[-1], file=sys.stderr, flush=True)
     about = (f"`mezzo train`, emotion data set, batches of 32, {options.precision}: the same steps without checkpoints and with one every"
              f" {options.seconds:g} seconds, {options.rounds} rounds in turn, medians (least to most). A checkpoint is copied while training waits, and written, flushed and hashed"
-             " beside it by a thread of the lowest priority; the last one ends before the run does. `torch.save`: of the same weights and AdamW"
+             " beside it by a thread of low priority; the last one ends before the run does. `torch.save`: of the same weights and AdamW"
              " states, flushed, in a process that does nothing else; a loop in Python waits for all of it.")
     support.page(options, "saving", "What a checkpoint costs", about, support.table(
-        ["model", "a checkpoint", "a step", "training without, s", "with them, s", "of them", "what one costs", "`torch.save`"], rows))
+        ["model", "a checkpoint", "a step", "a run without, s", "with them, s", "of them", "what one costs", "`torch.save`"], rows))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@ namespace {
 
 using Tensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// On the CPU.
+/// Copies on the CPU, one after the other, so that what is nobody else's is not there twice.
 void make_own(Tensors& tensors) {
   for (auto& [name, tensor] : tensors) {
     auto own = at::empty_like(tensor, tensor.options().device(at::kCPU), at::MemoryFormat::Contiguous);
@@ -25,25 +26,26 @@ void make_own(Tensors& tensors) {
 
 /// Of this thread alone, as Linux has it.
 void take_what_others_leave() {
-  constexpr int kLeast = 19;
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLeast);  // where it is refused, it takes its share
+  constexpr int kNice = 10;  // a tenth of a processor that others want, lest a run that is stopped waits long for it
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);  // where it is refused, it takes its share
 }
 
 }  // namespace
 
-void BackgroundSave::begin(const Checkpoint& checkpoint, Write write) {
-  Checkpoint own = checkpoint;
-  make_own(own.weights);
-  make_own(own.optimizer);
-  step_ = own.step;
+void BackgroundSave::begin(Checkpoint& checkpoint, Write write) {
+  make_own(checkpoint.weights);
+  make_own(checkpoint.optimizer);
+  step_ = checkpoint.step;
+  const auto own = std::make_shared<Checkpoint>(checkpoint);
   std::promise<void> has_begun;
   const auto begun = has_begun.get_future();
-  written_ = std::async(std::launch::async,
-                        [own = std::move(own), write = std::move(write), has_begun = std::move(has_begun)]() mutable {
-                          take_what_others_leave();
-                          has_begun.set_value();
-                          return write(own);
-                        });
+  written_ =
+      std::async(std::launch::async, [own, write = std::move(write), has_begun = std::move(has_begun)]() mutable {
+        take_what_others_leave();
+        has_begun.set_value();
+        return write(*own);
+      });
+  checkpoint = {};
   begun.wait();
 }
 

@@ -24,8 +24,9 @@ class BackgroundSave {
   using Write = std::function<std::string(const Checkpoint&)>;
 
   /// Copies what is to be written, and begins. Nothing may be under way.
+  /// @param checkpoint  is taken; where this throws, it is as good as before
   /// @throws std::exception  where there is no memory or no thread for it; then nothing is under way
-  void begin(const Checkpoint& checkpoint, Write write);
+  void begin(Checkpoint& checkpoint, Write write);
 
   bool is_under_way() const { return written_.valid(); }
   bool is_done() const;

@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 struct PresentRun {
   bool finished = false;
   int64_t total_steps = 0;            // planned
+  int64_t steps = 0;                  // done, where it is finished
   std::string run;                    // its name; empty for runs of a mezzo that gave none
   std::optional<std::string> resume;  // its --resume
   std::optional<RunIdentity> identity;
@@ -39,8 +40,12 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
   try {
     const Json json = read_json_object(output / "run.json");
     json.at("environment").at("mezzo");
-    PresentRun present{json.at("finished").get<bool>(), json.value("total_steps", int64_t{0}), json.value("run", ""),
-                       std::nullopt, std::nullopt};
+    PresentRun present{json.at("finished").get<bool>(),
+                       json.value("total_steps", int64_t{0}),
+                       json.value("steps", int64_t{0}),
+                       json.value("run", ""),
+                       std::nullopt,
+                       std::nullopt};
     if (const Json::json_pointer resume("/settings/resume"); json.contains(resume)) {
       present.resume = json.at(resume).get<std::string>();
     }
@@ -136,8 +141,13 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
                             : ", and no run.json that says that a run of mezzo wrote it",
                     "; pass the run's own folder, or a new one");
   // Of a finished run no step is taken back.
-  const bool is_extended = present && total_steps > present->total_steps && left_behind_.empty();
-  const bool may_go_on = !present || !present->finished || is_extended || config_.overwrite;
+  const bool is_to_be_longer = present && total_steps > present->total_steps;
+  const bool is_of_the_end = present && resumed->step >= present->steps && left_behind_.empty();
+  const bool may_go_on = !present || !present->finished || (is_to_be_longer && is_of_the_end) || config_.overwrite;
+  TORCH_CHECK_VALUE(may_go_on || !is_to_be_longer, "--resume: ", config_.output.string(),
+                    " holds a run that finished after step ", present->steps,
+                    ", of which no checkpoint is kept, as --save-every does; pass --overwrite to go back to step ",
+                    resumed->step, " and replace its end, or another --output");
   TORCH_CHECK_VALUE(may_go_on, "--resume: ", config_.output.string(),
                     " holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend "
                     "it, --overwrite to go back to step ",

@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+
+#include "text/machine/machine_memory.h"
 
 namespace mezzo::text {
 namespace {
@@ -82,7 +85,7 @@ void RunKeeper::end_if_failed() {
 
 std::string RunKeeper::save_model(const ModelConfig& config,
                                   const std::vector<std::pair<std::string, at::Tensor>>& weights) {
-  finish_saving();
+  finish_saving(/*goes_on=*/true);
   std::string hash;
   put_out([&](RunOutput& output) {
     if (error_) {
@@ -96,7 +99,7 @@ std::string RunKeeper::save_model(const ModelConfig& config,
 }
 
 void RunKeeper::mend_best_model(const std::optional<BestModel>& best, Look look) {
-  if (!best || (look == Look::kQuick && saving_.is_under_way())) {  // which reads it, and looks thoroughly
+  if (!best || (look == Look::kQuick && saving_.is_under_way())) {  // which may read it now; the next look is soon
     return;
   }
   finish_saving();
@@ -113,24 +116,44 @@ void RunKeeper::save() {
 }
 
 void RunKeeper::save_in_between() {
-  finish_saving();
+  finish_saving(/*goes_on=*/true);
   put_out([](RunOutput& output) { output.flush(); });
-  if (const Checkpoint checkpoint = state_(); ranks_.is_main() && !error_) {  // else the run ends next
-    try {
-      saving_.begin(checkpoint, [this](const Checkpoint& copy) { return write(copy); });
-    } catch (const std::exception&) {  // too little memory for a copy
-      save_if_possible(checkpoint);
-    }
+  Checkpoint checkpoint = state_();
+  put_out([&](RunOutput&) { mend_best_model(checkpoint.best, Look::kQuick); });
+  if (!ranks_.is_main() || error_) {
+    return;  // a run that failed ends next
+  }
+  if (!has_room_for_a_copy(checkpoint)) {
+    save_if_possible(checkpoint);
+    return;
+  }
+  try {
+    saving_.begin(checkpoint, [this](const Checkpoint& copy) { return write(copy); });
+  } catch (const std::exception&) {  // no thread, or too little memory after all
+    save_if_possible(checkpoint);
+  }
+}
+
+/// The kernel gives memory that it does not have, and ends the program that uses it.
+bool RunKeeper::has_room_for_a_copy(const Checkpoint& checkpoint) const {
+  int64_t bytes = 0;
+  for (const auto* tensors : {&checkpoint.weights, &checkpoint.optimizer}) {
+    for (const auto& [name, tensor] : *tensors) bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  try {
+    return bytes + bytes / 4 < machine_memory(at::kCPU).available;
+  } catch (const std::exception&) {
+    return false;  // it does not tell
   }
 }
 
 void RunKeeper::look_after_saving() {
   if (saving_.is_done()) {
-    finish_saving();
+    finish_saving(/*goes_on=*/true);
   }
 }
 
-void RunKeeper::finish_saving() {
+void RunKeeper::finish_saving(bool goes_on) {
   if (!saving_.is_under_way()) {
     return;
   }
@@ -142,7 +165,7 @@ void RunKeeper::finish_saving() {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& why) {
-    put_out([&, step = step](RunOutput&) { could_not_save(step, why); });
+    put_out([&, step = step](RunOutput&) { could_not_save(step, why, goes_on); });
   }
 }
 
@@ -180,15 +203,15 @@ void RunKeeper::save_if_possible(const Checkpoint& checkpoint) {
   try {
     warn(write(checkpoint));
   } catch (const std::exception& error) {
-    could_not_save(checkpoint.step, error);
+    could_not_save(checkpoint.step, error, /*goes_on=*/!error_);
   }
 }
 
-void RunKeeper::could_not_save(int64_t step, const std::exception& error) {
+void RunKeeper::could_not_save(int64_t step, const std::exception& error, bool goes_on) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   failed_saves_.emplace_back(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
   output_->warn(fmt::format("the checkpoint of step {} could not be saved{}: {}", step,
-                            error_ ? "" : ", training goes on", failed_saves_.back()));
+                            goes_on ? ", training goes on" : "", failed_saves_.back()));
 }
 
 void RunKeeper::check_folder() const {

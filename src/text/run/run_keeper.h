@@ -97,8 +97,9 @@ class RunKeeper {
  private:
   std::string write(const Checkpoint& checkpoint);
   void save_if_possible(const Checkpoint& checkpoint);
-  void finish_saving();
-  void could_not_save(int64_t step, const std::exception& error);
+  bool has_room_for_a_copy(const Checkpoint& checkpoint) const;
+  void finish_saving(bool goes_on = false);
+  void could_not_save(int64_t step, const std::exception& error, bool goes_on);
   void warn(const std::string& warning);
   void check_folder() const;
   std::optional<std::filesystem::path> find_copy(const BestModel& best) const;

@@ -30,6 +30,7 @@ button:disabled { opacity: .55; cursor: default; }
 .scores th { font-weight: 400; padding: 2px 12px 2px 0; }
 .scores td { text-align: right; padding: 2px 0; white-space: nowrap; }
 .scores td:nth-child(2) { width: 55%; }
+@media (max-width: 480px) { .scores td:nth-child(2) { width: 40%; } }
 .scores td:last-child { padding-left: 12px; }
 .scores meter { display: block; width: 100%; height: 10px; }
 .scores meter::-webkit-meter-bar { height: 10px; border: 0; border-radius: 5px; background: var(--grid); }

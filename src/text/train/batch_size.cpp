@@ -61,7 +61,7 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
     const auto worst = std::span(order).first(texts);
     const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), config.max_length);
     const auto needed = estimate_memory(*setup.model, setup.precision, config, ranks.size(), {rows, longest});
-    return needed.total + (setup.device.is_cpu() ? needed.checkpoint : 0);
+    return needed.total + (setup.device.is_cpu() ? needed.checkpoint / ranks_of_host(ranks) : 0);
   };
   const int64_t share = setup.device.is_cpu() ? memory.available / ranks_of_host(ranks) : memory.available;
   const auto reserve = std::max(static_cast<int64_t>(kReserve * static_cast<double>(share)), kLeastReserve);
@@ -74,9 +74,11 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
   const int64_t most = std::min(cap, all);
   TORCH_CHECK_VALUE(
       estimate(1) <= room,
-      fmt::format("--batch-size auto: training on one text of {} tokens takes about {:.2f} GB, and {} has {:.2f} GB to "
-                  "spare; pass --gradient-checkpointing or a shorter --max-length, or a number to try all the same",
-                  longest, gigabytes(estimate(1)), memory.source, gigabytes(room)));
+      fmt::format(
+          "--batch-size auto: training on one text of {} tokens takes about {:.2f} GB, and {} has {:.2f} GB to "
+          "spare; pass --gradient-checkpointing or a shorter --max-length, --save-minutes 0, which needs no copies for "
+          "checkpoints, or a number to try all the same",
+          longest, gigabytes(estimate(1)), memory.source, gigabytes(room)));
   int64_t texts = 1, too_many = most + 1;
   while (too_many - texts > 1) {
     const int64_t middle = texts + (too_many - texts) / 2;

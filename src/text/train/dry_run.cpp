@@ -157,7 +157,9 @@ void print_dry_run(const TrainConfig& config,
   }
   if (estimate.checkpoint > 0) {
     print_size("more while a checkpoint is written", estimate.checkpoint,
-               plan.ranks > 1 ? "  of the first rank alone" : "");
+               plan.ranks > 1          ? "  of the first rank's host"
+               : setup.device.is_cpu() ? ""
+                                       : "  of the host's memory");
   }
   print_size("available", memory.available,
              fmt::format("  by {}, which has {:.3f} GB", memory.source, gigabytes(memory.total)));

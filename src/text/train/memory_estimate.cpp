@@ -104,7 +104,7 @@ MemoryEstimate estimate_memory(
                                                    : std::max(estimate.gradients, estimate.activations);
   const bool is_recorded = !config.eager && can_record_steps(model.parameters().front().device(), ranks);
   if (config.save_every > 0 || config.save_minutes > 0) {
-    const int64_t saved = config.lora > 0 ? trained : count_parameters(model);
+    const int64_t saved = config.lora > 0 ? 2 * trained : count_parameters(model);  // factors, and the best ones
     estimate.checkpoint = kFloatBytes * (saved + (moments + (config.ema_decay > 0 ? 1 : 0)) * trained);
   }
   estimate.total = estimate.weights + estimate.optimizer + (is_recorded ? 2 : 1) * of_step;

@@ -651,8 +651,8 @@ class Trainer {
   std::optional<QueuedStep> queued_;
   Clock::time_point step_begin_;
   Clock::time_point started_;
-  Clock::time_point saved_;     // the last checkpoint, or the start
-  bool save_is_asked_ = false;  // by the clock of the main rank
+  Clock::time_point saved_ = Clock::now();  // the last checkpoint, or the start
+  bool save_is_asked_ = false;              // by the clock of the main rank
 };
 
 }  // namespace

@@ -227,7 +227,8 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(data, tmp_path
         done = run(flags(data, output), **faults(output, fault, point))
         at = (point, calls[point - 1], done.stderr)
         assert done.returncode == 3, at
-        assert re.search(r"the checkpoint of step \d could not be saved, training goes on: .*checkpoints", done.stderr), at
+        said = re.search(r"the checkpoint of step (\d) could not be saved(, training goes on)?: .*checkpoints", done.stderr)
+        assert said and (said[2] is None) == (said[1] == "6"), at
         assert re.search(r"trained to the end, but 1 checkpoints? could not be saved", done.stderr), at
         assert model_of(output) == model_of(whole) and leftovers(output) == [], at
         shutil.rmtree(output)
@@ -391,23 +392,39 @@ def test_time_makes_checkpoints_too_and_a_run_goes_on_from_them_to_the_same_bits
 @pytest.mark.parametrize("kind", ["fp32", "two-ranks"])
 def test_a_run_killed_at_any_moment_while_it_saves_beside_training_goes_on_to_the_same_bits(data, tmp_path, kind):
     whole, output = tmp_path / "whole", tmp_path / "cut"
-    often = ["--save-every", 1, "--keep", 2]
-    begin = time.monotonic()
+    often = ["--save-every", 1, "--keep", 2, "--max-steps", 60]
     trained(command(kind, data, whole, *often))
-    seconds, rng = time.monotonic() - begin, random.Random(1)
-    lives = 0
-    for life in range(KILL_POINTS + 1):
+    rng, lives = random.Random(1), 0
+    for life in range(2 * KILL_POINTS + 1):
         if is_finished(output):
             assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)
             shutil.rmtree(output)
         arguments = command(kind, data, output, *often, "--resume", "auto")
-        if life == KILL_POINTS:
+        if life == 2 * KILL_POINTS:
             assert "passed over" not in trained(arguments).stderr
             break
-        process = subprocess.Popen([PROGRAM, *last_counts(arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        process = subprocess.Popen([PROGRAM, *last_counts(arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    env={**os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True)
-        time.sleep(seconds * rng.uniform(0.3, 1))
+        there = checkpoints_of(output)
+        while process.poll() is None and checkpoints_of(output) == there:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.2))
         os.killpg(process.pid, signal.SIGKILL)
-        lives += process.wait(timeout=60) != 0
+        stderr = process.communicate(timeout=60)[1]
+        assert process.returncode in (0, -9), stderr
+        lives += process.returncode != 0
     assert lives and model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole)
     assert leftovers(output) == []
+
+
+def test_a_finished_run_is_extended_only_from_its_end(data, tmp_path):
+    output = tmp_path / "out"
+    longer = flags(data, output, "--save-every", 0, "--max-steps", 9, "--schedule", "constant", "--warmup-ratio", 0, "--resume", "auto")
+    trained(flags(data, output, "--save-every", 0, "--schedule", "constant", "--warmup-ratio", 0, "--save-minutes", 1e-9))
+    shutil.rmtree(output / "checkpoints/step-6")
+    before = snapshot(output)
+    done = run(longer)
+    assert done.returncode == 1 and snapshot(output) == before
+    assert (f"{output} holds a run that finished after step 6, of which no checkpoint is kept, as --save-every does; pass --overwrite to go back to "
+            "step 5 and replace its end") in done.stderr
+    assert "resumed after step 5" in trained([*longer, "--overwrite"]).stderr
