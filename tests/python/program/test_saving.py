@@ -409,7 +409,8 @@ def test_a_run_killed_at_any_moment_while_it_saves_beside_training_goes_on_to_th
         while process.poll() is None and checkpoints_of(output) == there:
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.2))
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         stderr = process.communicate(timeout=60)[1]
         assert process.returncode in (0, -9), stderr
         lives += process.returncode != 0
