@@ -52,10 +52,12 @@ def main():
         rows.append([name, f"{size / 1e9:.2f} GB", f"{1e3 * step:.0f} ms", *map(support.spread, found.values()), f"{saves:.3g}",
                      f"{cost:.2f} s; {100 * cost / 600:.3f} % of ten minutes", f"{support.spread(peer['seconds'])} s"])
         print(rows[-1], file=sys.stderr, flush=True)
-    about = (f"`mezzo train`, emotion data set, batches of 32, {options.precision}: the same steps without checkpoints and with one every"
-             f" {options.seconds:g} seconds, {options.rounds} rounds in turn, medians (least to most). A checkpoint is copied while training waits, and written, flushed and hashed"
-             " beside it by a thread of low priority; the last one ends before the run does. Where training keeps all processors busy, that takes its time from training, and threads that wait for each other lose more of it. `torch.save`: of the same weights and AdamW"
-             " states, flushed, in a process that does nothing else; a loop in Python waits for all of it.")
+    about = (
+        f"`mezzo train`, emotion data set, batches of 32, {options.precision}: the same steps without checkpoints and with one every"
+        f" {options.seconds:g} seconds, {options.rounds} rounds in turn, medians (least to most). A checkpoint is copied while training waits,"
+        " and written, flushed and hashed beside it by a thread of low priority; the last one ends before the run does. Where training keeps"
+        " all processors busy, that takes its time from training, and threads that wait for each other lose more of it. `torch.save`: of the"
+        " same weights and AdamW states, flushed, in a process that does nothing else; a loop in Python waits for all of it.")
     support.page(options, "saving", "What a checkpoint costs", about, support.table(
         ["model", "a checkpoint", "a step", "a run without, s", "with them, s", "of them", "what one costs", "`torch.save`"], rows))
 
