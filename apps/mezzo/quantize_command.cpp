@@ -103,7 +103,23 @@ int run_quantize(const QuantizeFlags& flags) {
                       : fmt::format("{} {:.5g} in fp32, {:.5g} in int8", metric.title, check.in_float32, check.in_int8);
   const double loss = loss_of(metric, check.in_float32, check.in_int8);
   const auto* unit = metric.greater_is_better ? " points" : "%";
-  if (!(loss <= flags.max_loss)) {
+  const bool is_accepted = loss <= flags.max_loss;
+  if (flags.json) {
+    nlohmann::ordered_json json = {{"metric", check.metric},
+                                   {"fp32", check.in_float32},
+                                   {"int8", check.in_int8},
+                                   {"worse", loss},
+                                   {"unit", metric.greater_is_better ? "points" : "percent"},
+                                   {"accepted", is_accepted},
+                                   {"texts", check.texts},
+                                   {"same_answers", nullptr}};
+    if (check.same_answers) {
+      json["same_answers"] = *check.same_answers;
+    }
+    text::write_stdout(json.dump() + "\n");
+    text::flush_stdout();  // before an error that may follow
+  }
+  if (!is_accepted) {
     const bool is_removed = text::remove_int8_check(folder);
     TORCH_CHECK(
         false, found,
@@ -115,17 +131,6 @@ int run_quantize(const QuantizeFlags& flags) {
   }
   text::save_int8_check(check, folder);
   if (flags.json) {
-    nlohmann::ordered_json json = {{"metric", check.metric},
-                                   {"fp32", check.in_float32},
-                                   {"int8", check.in_int8},
-                                   {"worse", loss},
-                                   {"unit", metric.greater_is_better ? "points" : "percent"},
-                                   {"texts", check.texts},
-                                   {"same_answers", nullptr}};
-    if (check.same_answers) {
-      json["same_answers"] = *check.same_answers;
-    }
-    text::write_stdout(json.dump() + "\n");
     return 0;
   }
   text::write_stdout(fmt::format(

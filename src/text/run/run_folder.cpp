@@ -144,9 +144,10 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
   const bool is_to_be_longer = present && total_steps > present->total_steps;
   const bool is_of_the_end = present && resumed->step >= present->steps && left_behind_.empty();
   const bool may_go_on = !present || !present->finished || (is_to_be_longer && is_of_the_end) || config_.overwrite;
-  TORCH_CHECK_VALUE(may_go_on || !is_to_be_longer, "--resume: ", config_.output.string(),
+  TORCH_CHECK_VALUE(may_go_on || is_of_the_end, "--resume: ", config_.output.string(),
                     " holds a run that finished after step ", present->steps,
-                    ", of which no checkpoint is kept, as --save-every does; pass --overwrite to go back to step ",
+                    ", and the newest checkpoint there is of step ", resumed->step,
+                    "; --save-every would have kept one of the end. Pass --overwrite to go back to step ",
                     resumed->step, " and replace its end, or another --output");
   TORCH_CHECK_VALUE(may_go_on, "--resume: ", config_.output.string(),
                     " holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend "

@@ -62,7 +62,7 @@ def test_it_says_what_predictions_in_both_come_to(run_of_program, model):
                            f"the same labels for {100 * same:.2f}% of 30 texts\n"
                            f"mezzo predict --model {model} --precision int8 may be used now\n")
     told = json.loads(mezzo("quantize", "--model", model, "--data", data, "--max-loss", 100, "--json").stdout)
-    assert told.pop("worse") == pytest.approx(-points, abs=1e-12) and told.pop("unit") == "points"
+    assert told.pop("worse") == pytest.approx(-points, abs=1e-12) and told.pop("unit") == "points" and told.pop("accepted") is True
     assert told == {key: found[key] for key in ("metric", "fp32", "int8", "texts", "same_answers")}
 
 
@@ -77,6 +77,9 @@ def test_a_model_that_loses_too_much_is_refused(run_of_program, model, tmp_path)
     assert worse.returncode == 1 and worse.stdout == "" and worse.stderr.startswith("mezzo quantize: accuracy 1.0000 in fp32, 0.")
     assert f" points worse, and --max-loss is 0.5, so mezzo predict refuses {model} in int8\n" in worse.stderr
     assert not (model / "int8.json").exists()
+    refused = run(["quantize", "--model", model, "--data", tmp_path / "answers.jsonl", "--json"])
+    told = json.loads(refused.stdout)
+    assert refused.returncode == 1 and refused.stderr == worse.stderr and told["accepted"] is False and told["worse"] > 0.5
     # Whoever is told may have it all the same.
     assert " points);" in mezzo("quantize", "--model", model, "--data", tmp_path / "answers.jsonl", "--max-loss", 100).stdout
     assert run(["predict", "--model", model, "--text", "goal", "--precision", "int8"]).returncode == 0
