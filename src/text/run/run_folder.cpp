@@ -144,7 +144,7 @@ void RunFolder::check(const std::optional<Checkpoint>& resumed, const RunIdentit
   const bool is_to_be_longer = present && total_steps > present->total_steps;
   const bool is_of_the_end = present && resumed->step >= present->steps && left_behind_.empty();
   const bool may_go_on = !present || !present->finished || (is_to_be_longer && is_of_the_end) || config_.overwrite;
-  TORCH_CHECK_VALUE(may_go_on || is_of_the_end, "--resume: ", config_.output.string(),
+  TORCH_CHECK_VALUE(may_go_on || is_of_the_end || config_.resume != "auto", "--resume: ", config_.output.string(),
                     " holds a run that finished after step ", present->steps,
                     ", and the newest checkpoint there is of step ", resumed->step,
                     "; --save-every would have kept one of the end. Pass --overwrite to go back to step ",
