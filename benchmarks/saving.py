@@ -13,7 +13,8 @@ def measure(folder, model, steps, options):
     """Seconds of training without checkpoints and with them, of a median step, and of torch.save."""
     config = support.write_config(folder, model)
     flags = ["--model-config", config, "--vocab", options.vocab, "--train", options.train, "--batch-size", 32,
-             "--max-length", 128, "--precision", options.precision, "--max-steps", steps, "--keep", 1000]
+             "--max-length", 128, "--precision", options.precision, "--device", options.device, "--max-steps", steps,
+             "--keep", 1000]
     found, step, saves = {0: [], options.seconds / 60: []}, [], []
     for _ in range(options.rounds):
         for minutes, seconds in found.items():
@@ -38,6 +39,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=15, help="between checkpoints")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", help="where checkpoints are written; a temporary one where it is left out")
     options = parser.parse_args()
     models = {"BERT-base": (support.BASE, options.steps), "MiniLM": (support.MINILM, 7 * options.steps)}  # about as long
@@ -53,7 +55,7 @@ def main():
                      f"{cost:.2f} s; {100 * cost / 600:.3f} % of ten minutes", f"{support.spread(peer['seconds'])} s"])
         print(rows[-1], file=sys.stderr, flush=True)
     about = (
-        f"`mezzo train`, emotion data set, batches of 32, {options.precision}: the same steps without checkpoints and with one every"
+        f"`mezzo train`, emotion data set, batches of 32, {options.precision}, on {options.device}: the same steps without checkpoints and with one every"
         f" {options.seconds:g} seconds, {options.rounds} rounds in turn, medians (least to most). A checkpoint is copied while training waits,"
         " and written, flushed and hashed beside it by a thread of low priority; the last one ends before the run does. Where training keeps"
         " all processors busy, that takes its time from training, and threads that wait for each other lose more of it. `torch.save`: of the"

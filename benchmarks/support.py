@@ -116,10 +116,14 @@ def processor():
     return platform.processor()
 
 
+def usable_processors():
+    return os.sched_getaffinity(0)
+
+
 def machine():
     names = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
     widest = next((name for flag, name in names.items() if flag in cpu_flags()), platform.machine())
-    return f"{processor()} ({widest}), {len(os.sched_getaffinity(0))} cores"
+    return f"{processor()} ({widest}), {len(usable_processors())} cores"
 
 
 def commit():

@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "config_values.h"
 #include "mezzo/text/io/nearest_name.h"
+#include "mezzo/text/run/recorded_settings.h"
 
 namespace mezzo::app {
 namespace {
@@ -29,9 +30,39 @@ std::optional<std::string> config_path(const std::vector<std::string>& arguments
 
 }  // namespace
 
+namespace {
+
+bool is_run_json(const std::string& path) { return path.ends_with(".json"); }
+
+/// Strings, and arrays of them.
+toml::table settings_of_run(const std::string& path) {
+  toml::table table;
+  for (const auto& [name, values] : as_usage([&] { return text::recorded_settings(path); })) {
+    if (values.size() == 1) {
+      table.insert(name, values.front());
+    } else {
+      toml::array array;
+      for (const std::string& value : values) array.push_back(value);
+      table.insert(name, std::move(array));
+    }
+  }
+  return table;
+}
+
+/// "FILE:LINE"; TOML alone has lines here.
+std::string place_of(const std::string& path, const toml::node& value) {
+  const auto line = value.source().begin.line;
+  return line > 0 ? fmt::format("{}:{}", path, line) : path;
+}
+
+}  // namespace
+
 toml::table parse_config(const std::string& path) {
   if (std::filesystem::is_directory(path)) {  // which reads as empty
-    throw UsageError(fmt::format("--config {}: is a folder, not a TOML file", path));
+    throw UsageError(fmt::format("--config {}: is a folder, not a TOML file or a run.json", path));
+  }
+  if (is_run_json(path)) {
+    return settings_of_run(path);
   }
   try {
     return toml::parse_file(path);
@@ -43,6 +74,14 @@ toml::table parse_config(const std::string& path) {
 }
 
 namespace {
+
+/// In a run.json all is text.
+std::optional<bool> to_boolean(const toml::node& node) {
+  if (const auto* boolean = node.as_boolean()) return boolean->get();
+  const auto* text = node.as_string();
+  const bool is_one = text != nullptr && (text->get() == "true" || text->get() == "false");
+  return is_one ? std::optional(text->get() == "true") : std::nullopt;
+}
 
 std::optional<std::string> to_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
@@ -85,8 +124,8 @@ std::vector<std::string> to_arguments(const std::string& key,
                                  text::did_you_mean(key, setting_names(command))));
   }
   const bool is_switch = option->get_expected_max() == 0;
-  if (const auto* boolean = value.as_boolean(); boolean != nullptr && is_switch) {
-    return boolean->get() ? std::vector{flag} : std::vector<std::string>();
+  if (const auto boolean = to_boolean(value); boolean && is_switch) {
+    return *boolean ? std::vector{flag} : std::vector<std::string>();
   }
   const bool takes_several = option->get_expected_max() > 1;
   if (const auto* array = value.as_array(); array != nullptr && takes_several) {
@@ -135,12 +174,15 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
     if (is_search && value.is_table()) {
       continue;
     }
-    const auto where = fmt::format("{}:{}", *path, value.source().begin.line);
+    const auto where = place_of(*path, value);
     for (std::string& argument : to_arguments(std::string(key.str()), value, *command, where)) {
       if (!is_given(arguments, to_flag(key.str()))) {  // which wins
         from_file.push_back(std::move(argument));
       }
     }
+  }
+  if (is_run_json(*path) && command->get_option_no_throw("--reproduces") != nullptr) {
+    from_file.push_back("--reproduces=" + *path);
   }
   arguments.insert(arguments.begin() + 1, from_file.begin(), from_file.end());
 }
@@ -157,7 +199,7 @@ std::string place_in_config_file(const std::vector<std::string>& arguments, cons
   try {
     for (const auto& [key, value] : parse_config(*path)) {
       if (to_flag(key.str()) == flag) {
-        return fmt::format("{}:{}: ", *path, value.source().begin.line);
+        return place_of(*path, value) + ": ";
       }
     }
   } catch (const UsageError&) {  // of a command that had not come to read it

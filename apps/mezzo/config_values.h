@@ -8,7 +8,7 @@
 
 namespace mezzo::app {
 
-/// A `--config` file.
+/// A `--config` file: TOML, or the run.json of a run, whose settings are those of the table.
 /// @throws UsageError  naming file and line
 toml::table parse_config(const std::string& path);
 

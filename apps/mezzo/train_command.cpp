@@ -134,7 +134,9 @@ int run_train(TrainFlags& flags) {
 
 void add_flags(CLI::App& app, TrainFlags& flags) {
   text::visit_settings(flags.config, AddSetting(app));
-  app.add_option("--config", flags.config_file, "TOML file with any of these settings; flags win")->group("Run");
+  app.add_option("--config", flags.config_file,
+                 "TOML file with any of these settings, or the run.json of a run to train again; flags win")
+      ->group("Run");
   app.add_flag("--restarted", flags.restarted)->group("");  // of mezzo launch
 }
 
@@ -161,6 +163,7 @@ Run add_train(CLI::App& app) {
       "  mezzo train --model DIR --train train.jsonl --output out\n"
       "  mezzo train --model DIR --train train.csv --dev dev.csv --epochs 3 --precision bf16 --output out\n"
       "  mezzo train --config run.toml --learning-rate 2e-5\n"
+      "  mezzo train --config out/run.json --output again\n"
       "  mezzo train --model DIR --train train.jsonl --output out --resume auto --save-every 100\n\n"
       "Exit status: 0 trained, or paused; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in "
       "between could\n"

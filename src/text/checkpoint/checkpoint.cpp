@@ -45,10 +45,16 @@ fs::path free_name(const fs::path& folder, int64_t step, std::string_view suffix
   return path;
 }
 
-void check_hash(const fs::path& checkpoint, const Hashes& hashes, const char* name) {
-  const auto hash = hashes.find(name);
-  TORCH_CHECK_VALUE(hash != hashes.end(), (checkpoint / kManifest).string(), ": has no hash of ", name);
-  TORCH_CHECK_VALUE(hash_of_file(checkpoint / name) == hash->second, (checkpoint / name).string(),
+void check_file(const fs::path& checkpoint, const Manifest& manifest, const char* name) {
+  const fs::path file = checkpoint / name;
+  const auto noted = manifest.files.find(name);
+  TORCH_CHECK_VALUE(noted != manifest.files.end(), (checkpoint / kManifest).string(), ": tells nothing of ", name);
+  std::error_code error;
+  const auto bytes = fs::file_size(file, error);
+  TORCH_CHECK_VALUE(error || bytes == static_cast<uintmax_t>(noted->second.bytes), file.string(),
+                    ": is damaged: it has ", bytes, " bytes, and had ", noted->second.bytes,
+                    " when the checkpoint was written");
+  TORCH_CHECK_VALUE(hash_of_file(file) == noted->second.hash, file.string(),
                     ": is damaged: its hash is not the one noted when the checkpoint was written");
 }
 
@@ -57,10 +63,10 @@ bool has_hash(const fs::path& file, const std::string& hash) {
   return fs::is_regular_file(file, none) && hash_of_file(file) == hash;
 }
 
-void check_format(const fs::path& file, const Json& state) {
-  const auto format = state.find("format");
-  TORCH_CHECK_VALUE(format != state.end(), file.string(),
-                    ": has no format number: a mezzo before the first release wrote it; start anew");
+void check_format(const fs::path& file, const Json& manifest) {
+  const auto format = manifest.find("format");
+  TORCH_CHECK_VALUE(format != manifest.end(), file.string(),
+                    ": has no format number: an earlier mezzo wrote it; go on with that one, or start anew");
   TORCH_CHECK_VALUE(*format == kCheckpointFormat, file.string(), ": is of format ", format->dump(),
                     ", this mezzo reads format ", kCheckpointFormat, "; go on with the version that wrote it");
 }
@@ -175,8 +181,7 @@ RunIdentity identity_from_json(const Json& json) {
 
 std::string state_text(const Checkpoint& checkpoint) {
   const auto& best = checkpoint.best;
-  const Json json = {{"format", kCheckpointFormat},
-                     {"run", checkpoint.run},
+  const Json json = {{"run", checkpoint.run},
                      {"step", checkpoint.step},
                      {"steps_taken", checkpoint.steps_taken},
                      {"samples", checkpoint.samples},
@@ -191,44 +196,59 @@ std::string state_text(const Checkpoint& checkpoint) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
-Hashes read_manifest(const fs::path& checkpoint) {
-  const Json json = read_json_object(checkpoint / kManifest);
-  Hashes hashes;
-  for (const auto& [name, hash] : json.items()) {
-    TORCH_CHECK_VALUE(hash.is_string(), (checkpoint / kManifest).string(), ": the hash of ", name, " is no string");
-    hashes[name] = hash.get<std::string>();
+std::string manifest_text(const Manifest& manifest) {
+  Json files = Json::object();
+  for (const auto& [name, file] : manifest.files) {
+    files[name] = {{"bytes", file.bytes}, {"hash", file.hash}};
   }
-  return hashes;
+  const Json json = {{"format", kCheckpointFormat}, {"files", files}, {"environment", manifest.environment}};
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+Manifest read_manifest(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / kManifest;
+  const Json json = read_json_object(file);
+  check_format(file, json);
+  Manifest manifest;
+  try {
+    for (const auto& [name, noted] : json.at("files").items()) {
+      manifest.files[name] = {count_of(noted, "bytes", kMostCounted, file), noted.at("hash").get<std::string>()};
+    }
+    json.at("environment").get_to(manifest.environment);
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, file.string(), ": is no manifest of a checkpoint: ", error.what());
+  }
+  return manifest;
 }
 
 Checkpoint read_and_verify(const fs::path& folder) {
   TORCH_CHECK_VALUE(fs::is_directory(folder), folder.string(), ": is not a checkpoint folder");
-  const Hashes hashes = read_manifest(folder);
-  check_hash(folder, hashes, kState);
+  Manifest manifest = read_manifest(folder);
+  check_file(folder, manifest, kState);
   Checkpoint checkpoint;
   try {
-    const Json state = read_json_object(folder / kState);
-    check_format(folder / kState, state);
-    read_state(state, folder / kState, checkpoint);
+    read_state(read_json_object(folder / kState), folder / kState, checkpoint);
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, (folder / kState).string(), ": is no checkpoint state: ", error.what());
   }
-  check_hash(folder, hashes, kWeights);
-  check_hash(folder, hashes, kOptimizer);
-  const char* best = hashes.contains(kBest) ? kBest : kWeights;
+  check_file(folder, manifest, kWeights);
+  check_file(folder, manifest, kOptimizer);
+  const char* best = manifest.files.contains(kBest) ? kBest : kWeights;
+  const std::string hash_of_best = manifest.files.at(best).hash;
   if (checkpoint.best) {
-    TORCH_CHECK_VALUE(hashes.at(best) == checkpoint.best->hash, folder.string(), ": lacks ", kBest,
+    TORCH_CHECK_VALUE(hash_of_best == checkpoint.best->hash, folder.string(), ": lacks ", kBest,
                       ", the best weights, of step ", checkpoint.best->step);
     checkpoint.best_weights = folder / best;
   }
-  if (best == kBest && !has_hash(folder / kBest, hashes.at(kBest))) {
+  if (best == kBest && !has_hash(folder / kBest, hash_of_best)) {
     // The run's own file holds the same, as long as no better model was found.
     const fs::path model = folder / ".." / ".." / "model.safetensors";
     if (!checkpoint.best || !has_hash(model, checkpoint.best->hash)) {
-      check_hash(folder, hashes, kBest);
+      check_file(folder, manifest, kBest);
     }
     checkpoint.best_weights = model;
   }
+  checkpoint.environment = std::move(manifest.environment);
   return checkpoint;
 }
 

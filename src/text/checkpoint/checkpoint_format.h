@@ -19,7 +19,7 @@ constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kOptimizer = "optimizer.safetensors";
 constexpr const char* kBest = "best.safetensors";  // only where the best weights are not those of kWeights
 constexpr const char* kState = "state.json";
-constexpr const char* kManifest = "manifest.json";  // the hashes of the others, by name
+constexpr const char* kManifest = "manifest.json";
 inline constexpr std::array kFiles = {kWeights, kOptimizer, kBest, kState, kManifest};
 
 /// Checkpoints of `folder` by step, newest first. Of a step where a process was
@@ -42,8 +42,19 @@ RunIdentity identity_from_json(const nlohmann::ordered_json& json);
 /// All of state.json.
 std::string state_text(const Checkpoint& checkpoint);
 
-using Hashes = std::map<std::string, std::string>;  // by file
-Hashes read_manifest(const std::filesystem::path& checkpoint);
+/// manifest.json: what the other files have to be, and what wrote them.
+struct Manifest {
+  struct File {
+    int64_t bytes = 0;
+    std::string hash;
+  };
+  std::map<std::string, File> files;  // by name
+  RunIdentity::Values environment;
+};
+
+std::string manifest_text(const Manifest& manifest);
+/// @throws c10::ValueError  where it is missing, damaged or of another format
+Manifest read_manifest(const std::filesystem::path& checkpoint);
 
 /// Reads all files and the state. OUTPUT/model.safetensors may stand in for a damaged copy of the
 /// best weights.

@@ -97,17 +97,20 @@ std::string CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& 
     flush_folder(folder_.parent_path());
   }
   const fs::path aside = layout::path_aside(folder_, checkpoint.step);
-  layout::Hashes hashes;
+  layout::Manifest manifest{{}, checkpoint.environment};
+  const auto note = [&](const char* name, const std::string& hash) {
+    manifest.files[name] = {static_cast<int64_t>(fs::file_size(aside / name)), hash};
+  };
   try {
     fs::create_directory(aside);
-    hashes[layout::kWeights] = save_safetensors(aside / layout::kWeights, checkpoint.weights, {{"format", "pt"}});
-    hashes[layout::kOptimizer] = save_safetensors(aside / layout::kOptimizer, checkpoint.optimizer);
-    if (checkpoint.best && checkpoint.best->hash != hashes[layout::kWeights]) {
+    note(layout::kWeights, save_safetensors(aside / layout::kWeights, checkpoint.weights, {{"format", "pt"}}));
+    note(layout::kOptimizer, save_safetensors(aside / layout::kOptimizer, checkpoint.optimizer));
+    if (checkpoint.best && checkpoint.best->hash != manifest.files[layout::kWeights].hash) {
       put_best(checkpoint.best->hash, best_model, aside / layout::kBest);
-      hashes[layout::kBest] = checkpoint.best->hash;
+      note(layout::kBest, checkpoint.best->hash);
     }
-    hashes[layout::kState] = write_file_atomically(aside / layout::kState, layout::state_text(checkpoint));
-    write_file_atomically(aside / layout::kManifest, nlohmann::ordered_json(hashes).dump(2) + "\n");
+    note(layout::kState, write_file_atomically(aside / layout::kState, layout::state_text(checkpoint)));
+    write_file_atomically(aside / layout::kManifest, layout::manifest_text(manifest));
     flush_folder(aside);
     replace(aside, checkpoint.step);
   } catch (...) {
@@ -121,7 +124,7 @@ std::string CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& 
   is_intact_[saved] = true;
   if (checkpoint.best) {
     best_hash_ = checkpoint.best->hash;
-    best_weights_ = saved / (hashes.contains(layout::kBest) ? layout::kBest : layout::kWeights);
+    best_weights_ = saved / (manifest.files.contains(layout::kBest) ? layout::kBest : layout::kWeights);
   }
   try {
     prune(checkpoint.step);
@@ -199,8 +202,8 @@ bool CheckpointStore::is_intact(const fs::path& checkpoint) {
 std::optional<fs::path> CheckpointStore::find_weights(const std::string& hash) const {
   for (const auto& [step, path] : list_if_possible(folder_)) {
     try {
-      for (const auto& [name, noted] : layout::read_manifest(path)) {
-        if (noted == hash && hash_of_file(path / name) == hash) {
+      for (const auto& [name, noted] : layout::read_manifest(path).files) {
+        if (noted.hash == hash && hash_of_file(path / name) == hash) {
           return path / name;
         }
       }

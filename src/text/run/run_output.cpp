@@ -5,14 +5,11 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/utsname.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
@@ -23,8 +20,8 @@
 #include "mezzo/text/models/pretrained.h"
 #include "mezzo/text/report/report.h"
 #include "mezzo/text/terminal/standard_output.h"
-#include "mezzo/version.h"
 #include "text/checkpoint/checkpoint_format.h"
+#include "text/run/environment.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
 
@@ -34,35 +31,26 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-std::string cpu_model() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name")) {
-      return line.substr(line.find(':') + 2);
-    }
-  }
-  return "unknown";
-}
-
-ReportInput::Pairs environment(const RunSetup& setup) {
-  utsname system{};
-  uname(&system);
-  return {{"mezzo", MEZZO_VERSION},
-          {"LibTorch", TORCH_VERSION},
-          {"compiler", __VERSION__},
-          {"system", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
-          {"processor", cpu_model()},
-          {"threads", std::to_string(at::get_num_threads())},
-          {"device", kernels::describe_device(setup.device)},
-          {"precision", std::string(to_string(setup.precision))}};
-}
-
 Json to_json_object(const ReportInput::Pairs& pairs) {
   Json object = Json::object();
   for (const auto& [name, value] : pairs) {
     object[name] = value;
   }
   return object;
+}
+
+/// Of several files an array: their names may hold spaces.
+Json settings_to_json(const TrainConfig& config) {
+  Json settings = to_json_object(config.settings());
+  const std::pair<const char*, const std::vector<fs::path>*> lists[] = {
+      {"train", &config.train}, {"dev", &config.dev}, {"test", &config.test}};
+  for (const auto& [name, paths] : lists) {
+    if (paths->size() > 1) {
+      settings[name] = Json::array();
+      for (const fs::path& path : *paths) settings[name].push_back(path.string());
+    }
+  }
+  return settings;
 }
 
 /// The last part of a path, and with `parents` those before it: "train.json" alone says little.
@@ -175,6 +163,10 @@ RunOutput::RunOutput(const TrainConfig& config,
       counted(at::get_num_threads(), "thread")));
   if (resumed) {
     note(fmt::format("resumed after step {}", resumed->step));
+    const auto now = environment_of(setup);
+    if (const auto moved = describe_move(resumed->environment, {now.begin(), now.end()}); !moved.empty()) {
+      note(fmt::format("warning: not to the bits of a run that was not broken off: {}", moved));
+    }
     if (!folder.left_behind().empty()) {
       note(fmt::format("checkpoints of later steps were removed: {}", fmt::join(folder.left_behind(), ", ")));
     }
@@ -388,7 +380,7 @@ void RunOutput::write_report(const std::string& notice,
   input.notes = setup_.notes;
   input.settings = config_.settings();
   input.default_settings = TrainConfig().settings();
-  input.environment = environment(setup_);
+  input.environment = environment_of(setup_);
   write_file_atomically(config_.output / "report.html", render_report(input));
 }
 
@@ -404,9 +396,9 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"best_step", best_ ? Json(best_->step) : Json()},
       {"best_" + setup_.task->metrics().front().name, best_ ? Json(best_->value) : Json()},
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
-      {"settings", to_json_object(config_.settings())},
+      {"settings", settings_to_json(config_)},
       {"identity", checkpoint_format::to_json(identity_)},
-      {"environment", to_json_object(environment(setup_))},
+      {"environment", to_json_object(environment_of(setup_))},
       {"texts",
        {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};
   if (!error.empty()) {

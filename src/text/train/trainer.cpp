@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "memory/device_copy.h"
@@ -21,6 +22,8 @@
 #include "mezzo/text/models/pretrained.h"
 #include "text/machine/machine_memory.h"
 #include "text/models/lora.h"
+#include "text/run/environment.h"
+#include "text/run/recorded_run.h"
 #include "text/run/resuming.h"
 #include "text/run/run_identity.h"
 #include "text/run/run_keeper.h"
@@ -75,6 +78,10 @@ class Trainer {
       TORCH_CHECK_VALUE(difference.empty(), "--resume: the checkpoint is of another run: ", difference,
                         "; resume with the same settings, or start afresh in another --output");
       keeper_.check(resumed_, identity_, plan_.total_steps);
+      if (!config_.reproduces.empty()) {
+        std::ranges::move(differences_from(config_.reproduces, identity_, environment()),
+                          std::back_inserter(setup_.notes));
+      }
     });
     if (config_.dry_run) {
       return;  // steps are tried when it is known that they may fit
@@ -592,11 +599,17 @@ class Trainer {
 
   double total_seconds() const { return counters_.seconds + seconds_since(started_); }
 
+  RunIdentity::Values environment() const {
+    const auto pairs = environment_of(setup_);
+    return {pairs.begin(), pairs.end()};
+  }
+
   /// Collective; complete on the main rank.
   Checkpoint state() {
     Checkpoint checkpoint = counters_;
     checkpoint.seconds = total_seconds();
     checkpoint.identity = identity_;
+    checkpoint.environment = environment();
     for (const auto& [key, value] : scaler_.state_dict()) {
       checkpoint.scaler[key] = value.toDouble();
     }

@@ -133,8 +133,9 @@ def change_state(checkpoint, change):
     change(state)
     (checkpoint / "state.json").write_text(json.dumps(state))
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    (checkpoint / "manifest.json").write_text(
-        json.dumps({**manifest, "state.json": _mezzo.hash_of_file(str(checkpoint / "state.json"))}))
+    manifest["files"]["state.json"] = dict(bytes=(checkpoint / "state.json").stat().st_size,
+                                           hash=_mezzo.hash_of_file(str(checkpoint / "state.json")))
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("key, value, message", [

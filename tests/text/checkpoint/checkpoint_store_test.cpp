@@ -1,6 +1,7 @@
 #include "text/checkpoint/checkpoint_store.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -225,27 +226,59 @@ TEST_F(CheckpointStoreTest, NamesTheFileAndTheDamage) {
   EXPECT_EQ(error(), "checkpoints/step-5/optimizer.safetensors: cannot be opened: No such file or directory");
 }
 
-TEST_F(CheckpointStoreTest, NamesAFormatThatItDoesNotRead) {
+TEST_F(CheckpointStoreTest, NamesAFileThatWasCutOff) {
   CheckpointStore(checkpoints_, 2).save(make(5), model());
-  const auto with_state = [&](const char* format) {
-    const fs::path file = checkpoint(5) / "state.json";
-    auto state = nlohmann::json::parse(ScratchFolder::read(file));
-    state["format"] = nlohmann::json::parse(format);
-    if (state["format"].is_null()) {
-      state.erase("format");
-    }
-    auto hashes = nlohmann::json::parse(ScratchFolder::read(checkpoint(5) / "manifest.json"));
-    hashes["state.json"] = write_file_atomically(file, state.dump());
-    write_file_atomically(checkpoint(5) / "manifest.json", hashes.dump());
+  const fs::path file = checkpoint(5) / "optimizer.safetensors";
+  const auto bytes = fs::file_size(file);
+  fs::resize_file(file, bytes - 1);
+  EXPECT_EQ(value_error([&] { load_checkpoint(checkpoint(5)); }, folder_),
+            fmt::format("checkpoints/step-5/optimizer.safetensors: is damaged: it has {} bytes, and had {} when the "
+                        "checkpoint was written",
+                        bytes - 1, bytes));
+}
+
+TEST_F(CheckpointStoreTest, ManifestTellsWhatWroteIt) {
+  Checkpoint saved = make(5);
+  saved.environment = {{"LibTorch", "2.13.0"}, {"instruction set", "avx2"}};
+  CheckpointStore(checkpoints_, 2).save(saved, model());
+  EXPECT_EQ(load_checkpoint(checkpoint(5)).environment, saved.environment);
+  const auto manifest = nlohmann::json::parse(ScratchFolder::read(checkpoint(5) / "manifest.json"));
+  for (const auto& [name, file] : manifest.at("files").items()) {
+    EXPECT_EQ(file.at("bytes"), fs::file_size(checkpoint(5) / name)) << name;
+    EXPECT_EQ(file.at("hash"), hash_of_file(checkpoint(5) / name)) << name;
+  }
+  EXPECT_EQ(manifest.at("files").size(), 3);
+}
+
+TEST_F(CheckpointStoreTest, NamesAManifestThatItDoesNotRead) {
+  CheckpointStore(checkpoints_, 2).save(make(5), model());
+  const fs::path file = checkpoint(5) / "manifest.json";
+  const auto written = nlohmann::json::parse(ScratchFolder::read(file));
+  const auto error_of = [&](const auto& change) {
+    auto manifest = written;
+    change(manifest);
+    write_file_atomically(file, manifest.dump());
     return value_error([&] { load_checkpoint(checkpoint(5)); }, folder_);
   };
-  EXPECT_EQ(with_state("99"),
-            "checkpoints/step-5/state.json: is of format 99, this mezzo reads format 2; go on with the "
+  EXPECT_EQ(error_of([](auto& manifest) { manifest["format"] = 99; }),
+            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 3; go on with the "
             "version that wrote it");
-  EXPECT_EQ(with_state("null"),
-            "checkpoints/step-5/state.json: has no format number: a mezzo before the first release "
-            "wrote it; start anew");
-  EXPECT_EQ(with_state("2"), "(nothing was thrown)");
+  EXPECT_EQ(error_of([](auto& manifest) { manifest.erase("format"); }),
+            "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; go on with that one, "
+            "or start anew");
+  EXPECT_EQ(error_of([](auto& manifest) { manifest["files"].erase("weights.safetensors"); }),
+            "checkpoints/step-5/manifest.json: tells nothing of weights.safetensors");
+  EXPECT_EQ(error_of([](auto& manifest) { manifest["files"]["state.json"]["bytes"] = -1; }),
+            "checkpoints/step-5/manifest.json: \"bytes\" is -1, not a count from 0 to 9007199254740992");
+  for (const char* key : {"files", "environment"}) {
+    for (const nlohmann::json& wrong :
+         {nlohmann::json(), nlohmann::json(1), nlohmann::json({1}), nlohmann::json("a")}) {
+      EXPECT_THAT(error_of([&](auto& manifest) { manifest[key] = wrong; }),
+                  ::testing::StartsWith("checkpoints/step-5/manifest.json: "))
+          << key << wrong;
+    }
+  }
+  EXPECT_EQ(error_of([](auto&) {}), "(nothing was thrown)");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace mezzo::text {
 
 /// The format of checkpoints written by this version; others are refused.
-constexpr int64_t kCheckpointFormat = 2;
+constexpr int64_t kCheckpointFormat = 3;
 
 /// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an
 /// earlier group may be the cause of one in a later.
@@ -48,6 +48,7 @@ struct Checkpoint {
   std::map<std::string, double> scaler;    ///< GradScaler's state; empty where it is off
   std::map<std::string, double> schedule;  ///< MetricSchedule's state; empty for the other schedules
   RunIdentity identity;                    ///< must agree with the run that goes on
+  RunIdentity::Values environment;         ///< versions, processor, threads, device that it was written with
   std::vector<std::pair<std::string, at::Tensor>> weights;    ///< float32
   std::vector<std::pair<std::string, at::Tensor>> optimizer;  ///< state by name
   std::filesystem::path best_weights;                         ///< of a checkpoint that was read: the file of `best`

@@ -311,6 +311,10 @@ void visit_settings(Config& config, Visit&& visit) {
             .changes_no_numbers()
             .is_recorded(false),
         config.dry_run);
+  visit(Setting(kRun, "reproduces", "run.json of a run: say where this one is another, as with --config run.json")
+            .changes_no_numbers()
+            .is_recorded(false),
+        config.reproduces);
   visit(Setting(kRun, "quiet", "print nothing but errors").changes_no_numbers().is_recorded(false), config.quiet);
 }
 

@@ -102,7 +102,8 @@ struct TrainConfig {
   int64_t limit = 0;      ///< read only so many rows of the training file; 0: all
   bool diagnose = false;  ///< trace every skipped step again, and count the exponents of gradients
   bool quiet = false;
-  bool dry_run = false;  ///< print the plan, the memory and the time it takes; write nothing
+  std::filesystem::path reproduces;  ///< run.json of a run: where this one is another, it says so
+  bool dry_run = false;              ///< print the plan, the memory and the time it takes; write nothing
 
   /// @throws c10::ValueError  naming the flag, what it was and what it may be.
   void validate() const;

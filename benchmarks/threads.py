@@ -1,0 +1,109 @@
+"""Trains with 1, 2, 4 … threads up to this machine's processors, mezzo and the fastest Python program in turn, and writes
+benchmarks/results/threads.md: texts a second, and what of a step more threads make no shorter."""
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import support
+
+WORKLOADS = [("BERT-base", support.BASE, "fp32"), ("BERT-base", support.BASE, "bf16"), ("MiniLM", support.MINILM, "fp32"),
+             ("MiniLM", support.MINILM, "bf16")]
+PARTS = ["forward", "backward", "update", "batch"]
+
+
+@dataclass
+class Runs:
+    mezzo: list = field(default_factory=list)  # texts a second
+    step: list = field(default_factory=list)   # seconds of it, by part
+    peer: list = field(default_factory=list)
+
+
+def counts_of(most):
+    """1, 2, 4 … and `most`."""
+    return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+
+
+def train(model, precision, threads, folder, options):
+    flags = ["--model-config", support.write_config(folder, model), "--vocab", options.vocab, "--train", options.train, "--limit",
+             options.limit, "--precision", precision, "--device", "cpu", "--threads", threads]
+    steps = support.train(folder / "out", *flags, "--batch-size", options.batch, "--max-steps", options.warmup + options.steps,
+                          env={"OMP_NUM_THREADS": str(threads)})
+    timed = [record for record in steps if record["event"] == "step"][options.warmup:]
+    seconds = sum(record["seconds"] for record in timed)
+    parts = {part: sum(record["parts"][part] for record in timed) / len(timed) for part in PARTS}
+    parts["all"] = seconds / len(timed)
+    return sum(record["samples"] for record in timed) / seconds, parts
+
+
+def train_with_peer(model, precision, threads, folder, options):
+    found = support.peer("train_step.py", "--recipe", "p2", "--model-config", support.write_config(folder, model), "--vocab",
+                         options.vocab, "--train", options.train, "--limit", options.limit, "--precision", precision, "--steps",
+                         options.steps, "--warmup", 1, "--batch-size", options.batch, "--threads", threads)
+    return found["samples_per_second"]
+
+
+def measure(workload, counts, folder, options):
+    """All counts of threads in turn, round after round, so that a slow minute hits all of them."""
+    name, model, precision = workload
+    runs = {threads: Runs() for threads in counts}
+    for _ in range(options.rounds):
+        for threads in reversed(counts):
+            rate, parts = train(model, precision, threads, folder, options)
+            runs[threads].mezzo.append(rate)
+            runs[threads].step.append(parts)
+            told = f"{name}, {precision}, {threads} threads: {rate:.4g} texts/s"
+            if not options.no_peer:
+                runs[threads].peer.append(train_with_peer(model, precision, threads, folder, options))
+                told += f", Python {runs[threads].peer[-1]:.4g}"
+            print(told, file=sys.stderr, flush=True)
+    return runs
+
+
+def rows_of(runs):
+    def part(threads, name):
+        return statistics.median(parts[name] for parts in runs[threads].step)
+
+    def times(rates, of):
+        return f"{statistics.median(rates) / statistics.median(of):.2f}" if rates else ""
+
+    for threads, of in runs.items():
+        serial = (threads * part(threads, "all") - part(1, "all")) / (threads - 1) if threads > 1 else None
+        yield [threads, support.spread(of.mezzo, 1), times(of.mezzo, runs[1].mezzo),
+               *(f"{1e3 * part(threads, name):.1f}" for name in PARTS), "" if serial is None else f"{max(0, 1e3 * serial):.1f}",
+               support.spread(of.peer, 1), times(of.peer, runs[1].peer), times(of.mezzo, of.peer) if of.peer else ""]
+
+
+def main():
+    parser = support.parser(__doc__)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=4000, help="texts to read")
+    parser.add_argument("--no-peer", action="store_true", help="without the Python program")
+    parser.add_argument("--workloads", nargs="+", default=["base-fp32", "base-bf16", "minilm-fp32", "minilm-bf16"])
+    options = parser.parse_args()
+    by_name = dict(zip(parser.get_default("workloads"), WORKLOADS))
+    workloads = [by_name[name] for name in options.workloads]
+    if options.quick:
+        options.steps, options.warmup, options.rounds, workloads = 2, 1, 1, [("tiny", support.TINY, "fp32")]
+    counts = counts_of(len(support.usable_processors()))
+    tables = []
+    for workload in workloads:
+        with tempfile.TemporaryDirectory() as folder:
+            runs = measure(workload, counts, Path(folder), options)
+        tables += [f"## {workload[0]}, {workload[2]}", support.table(
+            ["threads", "mezzo, texts/s", "times one thread", *(f"{name}, ms" for name in PARTS), "not shared, ms a step",
+             "Python, texts/s", "times one thread", "mezzo to Python"], rows_of(runs))]
+    about = (
+        f"Training on the emotion data set, batches of {options.batch} texts, dropout 0.1; {options.steps} steps, {options.rounds}"
+        " rounds in turn, medians (least to most). Python: transformers, batches of similar length, fused AdamW. Not shared: what of a"
+        " step would stay however many threads there were, if the rest fell by their number, as it did from one thread to so many:"
+        " work of one thread, waiting for each other, and memory that is too slow for all of them.")
+    support.page(options, "threads", "Training with more threads", about, *tables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+#include "text/run/recorded_run.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "mezzo/text/run/recorded_settings.h"
+#include "mezzo/text/setup/train_config.h"
+#include "text/checkpoint/checkpoint_format.h"
+#include "text/io/json_file.h"
+#include "text/run/environment.h"
+#include "text/run/run_identity.h"
+
+namespace mezzo::text {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What `read` makes of a run.json.
+template <class Read>
+auto read_from(const std::filesystem::path& run_json, const Read& read) {
+  const Json json = read_json_object(run_json);
+  try {
+    json.at("environment").at("mezzo");
+    return read(json);
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, run_json.string(), ": is no run.json that mezzo train wrote: ", error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_json) {
+  return read_from(run_json, [](const Json& json) {
+    std::vector<RecordedSetting> changed;
+    const auto defaults = TrainConfig().settings();
+    for (const auto& [name, value] : json.at("settings").items()) {
+      RecordedSetting setting{name, {}};
+      if (value.is_array()) {
+        value.get_to(setting.values);
+      } else {
+        setting.values = {name == "precision" ? json.at("environment").at("precision").get<std::string>()
+                                              : value.get<std::string>()};
+      }
+      const bool is_default = setting.values.size() == 1 &&
+                              std::ranges::find(defaults, std::pair(name, setting.values[0])) != defaults.end();
+      if (!is_default && name != "resume") {
+        changed.push_back(std::move(setting));
+      }
+    }
+    return changed;
+  });
+}
+
+std::vector<std::string> differences_from(const std::filesystem::path& run_json,
+                                          const RunIdentity& identity,
+                                          const RunIdentity::Values& environment) {
+  return read_from(run_json, [&](const Json& json) {
+    std::vector<std::string> told;
+    const auto was = checkpoint_format::identity_from_json(json.at("identity"));
+    if (const auto different = describe_difference(was, identity); !different.empty()) {
+      told.push_back(fmt::format("warning: this is not the run of {} again: {}", run_json.string(), different));
+    }
+    const auto machine = json.at("environment").get<RunIdentity::Values>();
+    if (const auto different = describe_move(machine, environment); !different.empty()) {
+      told.push_back(fmt::format("warning: not to the bits of {}: {}", run_json.string(), different));
+    }
+    return told;
+  });
+}
+
+}  // namespace mezzo::text

@@ -1,0 +1,98 @@
+"""`mezzo train --config run.json`: the same run again, and what is said where it cannot be."""
+import json
+
+import pytest
+from support import records
+from tiny_runs import flags, model_of, run, trained, write_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("tiny data"))  # a space, as in people's folders
+
+
+@pytest.fixture(scope="module")
+def first(data, tmp_path_factory):
+    """Switches, numbers, no number, a list of files, and a precision that is looked for; resumed, which the other is not."""
+    out = tmp_path_factory.mktemp("runs") / "first"
+    more = data / "more.jsonl"
+    more.write_text((data / "dev.jsonl").read_text())
+    given = [*flags(data, out), "--train", data / "train.jsonl", more, "--dropout", 0.2, "--seed", 7, "--calibrate", "--precision", "auto",
+             "--schedule", "linear", "--label-smoothing", 0.1]
+    trained([*given, "--pause-at", 0.5])
+    trained([*given, "--resume", "auto"])
+    return out
+
+
+def again(run_json, *more):
+    return run(["train", "--config", run_json, *more])
+
+
+def test_the_same_bits(first, tmp_path):
+    done = again(first / "run.json", "--output", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    assert "run.json" not in done.stderr + done.stdout, "nothing to warn of"
+    assert model_of(tmp_path / "again") == model_of(first)
+    assert [record["loss"] for record in records(tmp_path / "again", "step")] == [record["loss"] for record in records(first, "step")]
+    settings = [json.loads((out / "run.json").read_text())["settings"] for out in (first, tmp_path / "again")]
+    assert {name for name, value in settings[0].items() if settings[1][name] != value} == {"output", "precision", "resume"}
+    assert len(settings[0]["train"]) == 2, "an array: names may hold spaces"
+
+
+def test_by_ranks_too(first, tmp_path):
+    done = run(["launch", "--nproc", 2, "--", "train", "--config", first / "run.json", "--output", tmp_path / "two"])
+    assert done.returncode == 0, done.stderr
+    assert f"warning: this is not the run of {first}/run.json again: ranks was '1', is now '2'" in done.stderr + done.stdout
+
+
+def test_flags_win_and_it_says_what_that_makes_of_it(first, tmp_path):
+    done = again(first / "run.json", "--output", tmp_path / "again", "--seed", 8)
+    assert f"warning: this is not the run of {first}/run.json again: seed was '7', is now '8'" in done.stderr + done.stdout
+    assert model_of(tmp_path / "again") != model_of(first)
+
+
+def test_other_data_are_told(first, data, tmp_path):
+    lines = (data / "train.jsonl").read_text().splitlines()
+    (tmp_path / "train.jsonl").write_text("\n".join(lines[1:]) + "\n")
+    done = again(first / "run.json", "--output", tmp_path / "again", "--train", tmp_path / "train.jsonl")
+    assert "again: training data as tokens was '54 texts of hash " in done.stderr + done.stdout
+
+
+def test_another_machine_is_told(first, tmp_path):
+    told = json.loads((first / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(told | dict(environment=told["environment"] | {"LibTorch": "1.0", "threads": "64"})))
+    done = again(tmp_path / "run.json", "--output", tmp_path / "again", "--dry-run")
+    assert f"warning: not to the bits of {tmp_path}/run.json: LibTorch was '1.0', is now '" in done.stderr + done.stdout
+    assert "threads was" not in done.stderr + done.stdout, "which change no numbers"
+
+
+def test_its_own_folder_is_not_replaced(first):
+    before = model_of(first)
+    done = again(first / "run.json")
+    assert done.returncode == 1 and "--overwrite" in done.stderr, done.stderr
+    assert model_of(first) == before
+
+
+@pytest.mark.parametrize("text, message", [
+    ("", "run.json"),
+    ("[]", "run.json"),
+    ("{}", "is no run.json that mezzo train wrote"),
+    ('{"environment": {"mezzo": "1"}}', "is no run.json that mezzo train wrote"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"seed": 1}}', "is no run.json that mezzo train wrote"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"train": [1]}}', "is no run.json that mezzo train wrote"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"sead": "1"}}', "run.json: 'sead' is no setting of mezzo train. Did you mean 'seed'?"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"seed": "-1"}}', "run.json: 'seed' is '-1', it must be"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"calibrate": "yes"}}', "run.json: 'calibrate' must be true or false"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"train": []}}', "run.json: 'train' is an empty array"),
+    ('{"environment": {"mezzo": "1"}, "settings": {"batch-size": "0", "model": "m", "train": "t"}}', "run.json: --batch-size is 0, "),
+])
+def test_a_file_that_is_none(text, message, tmp_path):
+    (tmp_path / "run.json").write_text(text)
+    done = again(tmp_path / "run.json", "--output", tmp_path / "out")
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_that_is_not_there(tmp_path):
+    done = again(tmp_path / "run.json")
+    assert done.returncode == 2 and "run.json: cannot be read: No such file or directory" in done.stderr
