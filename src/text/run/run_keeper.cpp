@@ -75,6 +75,7 @@ void RunKeeper::end_if_failed() {
     if (has_best || !checkpoints_->has_any()) {
       save_if_possible(checkpoint);
     }
+    put_out([](RunOutput& output) { output.flush(); });  // what the disk did not take before, it may take now
   }
   ranks_.all_or_none([&] {
     if (error_) {

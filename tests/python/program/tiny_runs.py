@@ -82,10 +82,10 @@ def flip_a_byte(path):
     path.write_bytes(contents)
 
 
-def faults(output, fault="", at=0, log=None, term_at=0):
+def faults(output, fault="", at=0, log=None, term_at=0, count=1):
     """The environment in which the program's writes to `output` fail; see write_faults.cpp."""
     return dict(LD_PRELOAD=os.environ["MEZZO_WRITE_FAULTS"], MEZZO_FAULT_FOLDER=str(output), MEZZO_FAULT=fault,
-                MEZZO_FAULT_AT=str(at), MEZZO_TERM_AT=str(term_at), **({"MEZZO_FAULT_LOG": str(log)} if log else {}))
+                MEZZO_FAULT_AT=str(at), MEZZO_FAULT_FOR=str(count), MEZZO_TERM_AT=str(term_at), **({"MEZZO_FAULT_LOG": str(log)} if log else {}))
 
 
 def logged_calls(arguments, output, log, term_at=0):

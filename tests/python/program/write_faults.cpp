@@ -1,10 +1,10 @@
 // Preloaded into the program: counts the calls that write to a folder, and makes one of them
 //   fail, or the process end.
-//   MEZZO_FAULT_FOLDER  whose calls count, an absolute path MEZZO_FAULT_LOG     a file that gets a
-//   line for each: its number, the call, the path MEZZO_TERM_AT       the number of a call before
-//   which SIGTERM comes MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the
-//   call), stop (the call waits until the
-//                       process may go on), EIO, ENOSPC;
+//   MEZZO_FAULT_FOLDER  whose calls count, an absolute path
+//   MEZZO_FAULT_LOG     a file that gets a line for each: its number, the call, the path
+//   MEZZO_TERM_AT       the number of a call before which SIGTERM comes
+//   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), stop (the call waits until the
+//                       process may go on), EIO, ENOSPC, and at the MEZZO_FAULT_FOR - 1 calls after it;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
 // A thread that has made itself the least of all writes a checkpoint beside training: the calls of
 // other threads wait for its end, so that a call has the same number in each run.
@@ -88,7 +88,8 @@ bool fails(const char* call, const std::string& path) {
     errno = EINVAL;
     return true;
   }
-  if (number != chosen) {
+  static const long count = std::max(1L, std::atol(variable("MEZZO_FAULT_FOR").c_str()));
+  if (number < chosen || number >= chosen + count) {
     return false;
   }
   if (fault() == "kill") {

@@ -1,0 +1,37 @@
+"""tools/crash_test.py: some of its trials, and that it sees what is wrong."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from support import PROGRAM
+
+TOOL = Path(__file__).resolve().parents[3] / "tools/crash_test.py"
+TRIALS = int(os.environ.get("MEZZO_CRASH_TRIALS", 24))
+
+
+def crash_test(folder, *flags, **variables):
+    return subprocess.run([sys.executable, TOOL, "--jobs", "1", "--log", folder / "log", *map(str, flags)], capture_output=True,
+                          text=True, env={**os.environ, **variables})
+
+
+def test_runs_broken_at_random_come_to_the_same_bits(tmp_path):
+    done = crash_test(tmp_path, "--trials", TRIALS, "--results", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    lives = [life for trial in told for life in trial["lives"]]
+    assert len(told) == TRIALS and sum(life["resumed"] for life in lives) >= TRIALS / 6, "faults that come in the middle of training"
+    assert len({life["fault"] for life in lives}) > 6
+    assert f"**{TRIALS} trials, {len(lives)} starts of the program, 0 inconsistencies**" in (tmp_path / "crash_test.md").read_text()
+
+
+def test_a_program_that_goes_on_otherwise_is_found_out(tmp_path):
+    liar = tmp_path / "liar"
+    # Trains other weights where it resumes, and says that all is well.
+    liar.write_text(f'#!/bin/bash\ncase "$*" in *--resume*) set -- "${{@/--resume/--overwrite}}" --seed 9; set -- "${{@/#auto/--quiet}}";; esac\n'
+                    f'exec "{PROGRAM}" "$@"\n')
+    liar.chmod(0o755)
+    done = crash_test(tmp_path, "--trials", 12, "--keep", tmp_path / "kept", MEZZO_PROGRAM=str(liar))
+    assert done.returncode == 1 and "other weights" in done.stdout, done.stdout + done.stderr
+    assert list((tmp_path / "kept").glob("trial-*/life-0.txt"))
