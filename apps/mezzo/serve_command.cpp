@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -51,7 +52,10 @@ std::vector<text::ServedModel> parse_models(const std::vector<std::string>& give
   for (const std::string& one : given) {
     auto model = parse_model(one);
     if (model.name.empty() || model.folder.empty()) {
-      throw UsageError(fmt::format("--model {}: expected DIR or NAME=DIR", one));
+      throw UsageError(fmt::format("--model {}: has no name for requests; pass NAME=DIR", one));
+    }
+    if (!std::ranges::all_of(model.name, [](unsigned char c) { return c >= 0x20 && c != 0x7F; })) {
+      throw UsageError("--model: a name has a control character, as a line break; pass NAME=DIR with another");
     }
     const auto has_its_name = [&](const text::ServedModel& other) { return other.name == model.name; };
     if (const auto other = std::ranges::find_if(models, has_its_name); other != models.end()) {
@@ -67,7 +71,7 @@ std::string read_token(const std::filesystem::path& path) {
   constexpr std::streamsize kMostBytes = 4096;
   std::string token(kMostBytes, '\0');
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK_VALUE(std::filesystem::is_regular_file(path) && file, path.string(),
+  TORCH_CHECK_VALUE(!std::filesystem::is_directory(path) && file, path.string(),
                     ": cannot be read; --token-file names a file with the token");
   file.read(token.data(), kMostBytes);
   token.resize(static_cast<size_t>(file.gcount()));
@@ -100,15 +104,23 @@ int run_serve(ServeFlags flags) {
   options.classifier = flags.model.options();
   options.log = [](const std::string& line) { say("mezzo serve: " + line); };
   catch_stop_signals();
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads what is said may go away
   const CpuHalfCompute fast_half_compute;
   text::Server server(models, options);
   std::vector<std::string> names;
   for (const auto& model : models) names.push_back(model.name);
   const bool is_ipv6 = options.host.find(':') != std::string::npos;
-  say(fmt::format("{} on {}, {} threads: http://{}:{}", fmt::join(names, ", "), options.classifier.device.str(),
-                  at::get_num_threads(), is_ipv6 ? "[" + options.host + "]" : options.host, server.port()));
+  stop_signal();  // from here on it is heeded: whoever reads the next line may send one
+  say(fmt::format("{} on {}, {} {}: http://{}:{}", fmt::join(names, ", "), options.classifier.device.str(),
+                  at::get_num_threads(), at::get_num_threads() == 1 ? "thread" : "threads",
+                  is_ipv6 ? "[" + options.host + "]" : options.host, server.port()));
   if (options.token.empty() && !is_loopback(options.host)) {
     say("warning: whoever reaches this address may use the models; --token-file asks for a token");
+  }
+  constexpr unsigned kFew = 100;
+  if (server.most_connections() < kFew) {
+    say(fmt::format("warning: {} connections at most at a time, as few files may be open; raise `ulimit -n`",
+                    server.most_connections()));
   }
   while (stop_signal() == 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

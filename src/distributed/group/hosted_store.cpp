@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <exception>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "system/unique_fd.h"
@@ -69,7 +71,13 @@ HostedStore serve(UniqueFd socket) {
   options.isServer = true;
   options.waitWorkers = false;
   options.masterListenFd = socket.release();
-  return {c10::make_intrusive<c10d::TCPStore>(kLoopback, options), options.port};
+  options.timeout = std::chrono::seconds(10);  // to come to itself, where the network may just have gone
+  try {
+    return {c10::make_intrusive<c10d::TCPStore>(kLoopback, options), options.port};
+  } catch (const std::exception&) {
+    TORCH_CHECK(false, "cannot reach itself at ", kLoopback, ":", options.port,
+                ", the loopback network of this machine; see that `ip link set lo up` holds");
+  }
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include <unordered_map>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "system/unique_fd.h"
 #include "text/io/json_reader.h"
 #include "text/io/read_error.h"
 #include "text/io/read_file.h"
@@ -75,24 +76,49 @@ struct TensorInfo {
   uint64_t begin = 0, end = 0;  // from the end of the header
 };
 
+/// A file that is open for reading, and as large as it was then.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::filesystem::path& path)
+      // Non-blocking, or a pipe would be waited for. It changes nothing for a regular file.
+      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (descriptor_.get() < 0) fail_to_read(path_, errno);
+    struct stat status{};
+    if (::fstat(descriptor_.get(), &status) != 0) fail_to_read(path_, errno);
+    if (!S_ISREG(status.st_mode)) fail_to_read(path_, S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
+    size_ = static_cast<uint64_t>(status.st_size);
+  }
+
+  const std::filesystem::path& path() const { return path_; }
+  int descriptor() const { return descriptor_.get(); }
+  uint64_t size() const { return size_; }
+
+  void read(uint64_t offset, char* bytes, uint64_t count) const {
+    while (count > 0) {
+      const ssize_t got = ::pread(descriptor_.get(), bytes, count, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail_to_read(path_, errno);
+      TORCH_CHECK_VALUE(got > 0, path_.string(), ": ends at ", offset, " bytes, and had ", size_,
+                        " when it was opened: it was changed meanwhile. Read it again once it is whole.");
+      bytes += got;
+      offset += static_cast<uint64_t>(got);
+      count -= static_cast<uint64_t>(got);
+    }
+  }
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd descriptor_;
+  uint64_t size_ = 0;
+};
+
 /// A whole file in memory: private, so that no write reaches the file.
 class Mapping {
  public:
-  explicit Mapping(const std::filesystem::path& path) {
-    const auto fail = [&](int error) { fail_to_read(path, error); };
-    // Non-blocking, or a pipe would be waited for. It changes nothing for a regular file.
-    const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0) fail(errno);
-    struct stat status{};
-    int error = fstat(descriptor, &status) == 0 ? 0 : errno;
-    if (error == 0 && !S_ISREG(status.st_mode)) error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-    if (error == 0 && status.st_size > 0) {
-      size_ = static_cast<size_t>(status.st_size);
-      data_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-      if (data_ == MAP_FAILED) error = errno;
-    }
-    close(descriptor);
-    if (error != 0) fail(error);
+  explicit Mapping(const OpenFile& file) : size_(file.size()) {
+    if (size_ == 0) return;
+    data_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
+    if (data_ == MAP_FAILED) fail_to_read(file.path(), errno);
   }
   ~Mapping() {
     if (size_ > 0) munmap(data_, size_);
@@ -100,7 +126,6 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
-  std::string_view bytes() const { return {static_cast<const char*>(data_), size_}; }
   char* at(uint64_t offset) const { return static_cast<char*>(data_) + offset; }
 
   /// Drops the whole pages between two offsets.
@@ -111,22 +136,27 @@ class Mapping {
   }
 
  private:
+  size_t size_;
   void* data_ = nullptr;
-  size_t size_ = 0;
 };
 
 /// The header's JSON as it stands, with nothing believed yet but that the file holds it.
-std::string_view header_json(std::string_view file, const std::string& name) {
-  check_no_lfs_pointer(name, file);
+std::string header_json(const OpenFile& file) {
+  constexpr uint64_t kBegin = 256;  // which tells a pointer of Git LFS
+  const std::string name = file.path().string();
+  std::string begin(std::min(kBegin, file.size()), '\0');
+  file.read(0, begin.data(), begin.size());
+  check_no_lfs_pointer(name, begin);
   TORCH_CHECK_VALUE(file.size() >= 8, name, ": ", file.size(), " bytes, too short for a safetensors file. ",
                     "It may be cut off: fetch or save it again.");
   uint64_t length = 0;
-  std::memcpy(&length, file.data(), 8);
+  std::memcpy(&length, begin.data(), 8);
   TORCH_CHECK_VALUE(length <= kMaxHeaderBytes, name, ": header length ", length, " is above the format's limit of ",
                     kMaxHeaderBytes, ". This is not a safetensors file, or a damaged one.");
   TORCH_CHECK_VALUE(length <= file.size() - 8, name, ": header length ", length, " goes past the end of the file at ",
                     file.size(), " bytes. The file is cut off: fetch or save it again.");
-  const std::string_view header = file.substr(8, length);
+  std::string header(length, '\0');
+  file.read(8, header.data(), length);
   const size_t invalid = find_invalid_utf8(header);
   TORCH_CHECK_VALUE(invalid == header.size(), name, ": byte ", 8 + invalid, " of the header is not valid UTF-8. ",
                     "This is not a safetensors file, or a damaged one.");
@@ -259,8 +289,8 @@ std::optional<std::vector<int64_t>> torch_shape(const TensorInfo& info) {
 }  // namespace
 
 struct SafetensorsReader::File {
-  explicit File(const std::filesystem::path& path) : name(path.string()), mapping(std::make_shared<Mapping>(path)) {
-    const std::string_view header = header_json(mapping->bytes(), name);
+  File(const std::filesystem::path& path, Access access) : name(path.string()), file(path) {
+    const std::string header = header_json(file);
     data_offset = 8 + header.size();
     TextInput input(header);
     std::optional<JsonReader> json;
@@ -276,7 +306,8 @@ struct SafetensorsReader::File {
       }
     }
     json->expect_end();
-    check_layout(tensors, mapping->bytes().size() - data_offset, name);
+    check_layout(tensors, file.size() - data_offset, name);
+    if (access == Access::kMapped) mapping = std::make_shared<Mapping>(file);
     for (size_t i = 0; i < tensors.size(); ++i) index.emplace(tensors[i].name, i);
   }
 
@@ -288,14 +319,16 @@ struct SafetensorsReader::File {
   }
 
   std::string name;
-  std::shared_ptr<const Mapping> mapping;
+  OpenFile file;
+  std::shared_ptr<const Mapping> mapping = nullptr;  // where the access is so
   size_t data_offset = 0;
   std::vector<TensorInfo> tensors;
   std::unordered_map<std::string_view, size_t> index;  // into `tensors`, which holds the names
   std::map<std::string, std::string> metadata;
 };
 
-SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : file_(std::make_shared<File>(path)) {}
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path, Access access)
+    : file_(std::make_shared<File>(path, access)) {}
 
 std::vector<std::string> SafetensorsReader::names() const {
   std::vector<std::string> names;
@@ -309,7 +342,7 @@ const std::map<std::string, std::string>& SafetensorsReader::metadata() const { 
 
 void SafetensorsReader::release(std::string_view name) const {
   const TensorInfo& info = file_->find(name);
-  file_->mapping->drop(file_->data_offset + info.begin, file_->data_offset + info.end);
+  if (file_->mapping) file_->mapping->drop(file_->data_offset + info.begin, file_->data_offset + info.end);
 }
 
 at::Tensor SafetensorsReader::tensor(std::string_view name) const {
@@ -320,7 +353,13 @@ at::Tensor SafetensorsReader::tensor(std::string_view name) const {
   const auto shape = torch_shape(info);
   TORCH_CHECK_VALUE(shape, file_->name, ": tensor '", name, "': torch cannot hold ", info.dtype->name, " of shape [",
                     fmt::format("{}", fmt::join(info.shape, ", ")), "].");
-  char* data = file_->mapping->at(file_->data_offset + info.begin);
+  const uint64_t begin = file_->data_offset + info.begin;
+  if (!file_->mapping) {
+    at::Tensor read = at::empty(*shape, dtype);
+    file_->file.read(begin, static_cast<char*>(read.mutable_data_ptr()), read.nbytes());
+    return read;
+  }
+  char* data = file_->mapping->at(begin);
   if (reinterpret_cast<uintptr_t>(data) % (info.dtype->bits < 8 ? 1 : info.dtype->bits / 8) != 0) {
     at::Tensor copy = at::empty(*shape, dtype);
     std::memcpy(copy.mutable_data_ptr(), data, copy.nbytes());

@@ -82,7 +82,7 @@ bool is_of_head(const ModelConfig& config, RowsPer rows, std::string_view parame
 bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
   const RowsPer rows = config.problem_type == "token_classification" ? RowsPer::kToken : RowsPer::kText;
   if (is_of_another_task(config, rows)) return false;
-  const auto names = SafetensorsReader(weights_path(folder)).names();
+  const auto names = SafetensorsReader(weights_path(folder), SafetensorsReader::Access::kRead).names();
   return std::ranges::any_of(names, [&](const std::string& name) { return is_of_head(config, rows, name); });
 }
 
@@ -93,9 +93,10 @@ LoadedWeights load(ModelForTask& model,
                    const std::filesystem::path& folder,
                    uint64_t seed,
                    bool new_head,
+                   SafetensorsReader::Access access,
                    bool (*take)(at::Tensor& parameter, const at::Tensor& tensor)) {
   const auto path = weights_path(folder);
-  const auto reader = std::make_shared<const SafetensorsReader>(path);
+  const auto reader = std::make_shared<const SafetensorsReader>(path, access);
   const SafetensorsReader& file = *reader;
   auto parameters = model.named_parameters();
   std::map<std::string, std::string> stored;  // parameter -> name in the file
@@ -146,10 +147,11 @@ LoadedWeights load(ModelForTask& model,
 }  // namespace
 
 LoadedWeights load_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed, bool new_head) {
-  return load(model, folder, seed, new_head, [](at::Tensor& parameter, const at::Tensor& tensor) {
-    parameter.copy_(tensor);
-    return false;
-  });
+  return load(model, folder, seed, new_head, SafetensorsReader::Access::kRead,
+              [](at::Tensor& parameter, const at::Tensor& tensor) {
+                parameter.copy_(tensor);
+                return false;
+              });
 }
 
 std::string first_not_finite(const ModelForTask& model, const LoadedWeights& loaded) {
@@ -161,15 +163,16 @@ std::string first_not_finite(const ModelForTask& model, const LoadedWeights& loa
 }
 
 LoadedWeights map_pretrained(ModelForTask& model, const std::filesystem::path& folder, uint64_t seed, bool new_head) {
-  return load(model, folder, seed, new_head, [](at::Tensor& parameter, const at::Tensor& tensor) {
-    const bool fits = tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu();
-    if (fits) {
-      parameter.set_data(tensor);
-    } else {
-      parameter.copy_(tensor);
-    }
-    return fits;
-  });
+  return load(model, folder, seed, new_head, SafetensorsReader::Access::kMapped,
+              [](at::Tensor& parameter, const at::Tensor& tensor) {
+                const bool fits = tensor.scalar_type() == parameter.scalar_type() && parameter.is_cpu();
+                if (fits) {
+                  parameter.set_data(tensor);
+                } else {
+                  parameter.copy_(tensor);
+                }
+                return fits;
+              });
 }
 
 std::string save_pretrained(const ModelConfig& config,

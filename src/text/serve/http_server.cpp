@@ -1,8 +1,10 @@
 #include "text/serve/http_server.h"
 
 #include <c10/util/Exception.h>
+#include <malloc.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <system_error>
 
 namespace mezzo::text {
@@ -26,6 +29,7 @@ struct Exchange {
   Clock::time_point begin = Clock::now();
   std::optional<HttpResponse> refusal = {};  // whose body is read and dropped, so that the client hears why
   size_t kept_bytes = 0;                     // of the body
+  size_t answer_bytes = 0;
   bool is_handled = false;
   HttpServer::MakeResponse make_response = {};  // once there is one
 };
@@ -33,6 +37,33 @@ struct Exchange {
 std::string header_of(MHD_Connection* connection, const char* name) {
   const char* value = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
   return value == nullptr ? "" : value;
+}
+
+/// The status that refuses what two programs on a request's way could take for two requests; 0 for none of that.
+int status_of_framing(MHD_Connection* connection) {
+  struct Seen {
+    int lengths = 0, encodings = 0;
+    bool has_odd_name = false;
+  } seen;
+  const auto look = [](void* context, MHD_ValueKind, const char* name, const char*) {
+    auto& found = *static_cast<Seen*>(context);
+    found.lengths += ::strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 ? 1 : 0;
+    found.encodings += ::strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0 ? 1 : 0;
+    found.has_odd_name = found.has_odd_name || std::strpbrk(name, " \t") != nullptr;
+    return MHD_YES;
+  };
+  MHD_get_connection_values(connection, MHD_HEADER_KIND, look, &seen);
+  if (seen.lengths + seen.encodings > 1 || seen.has_odd_name) return MHD_HTTP_BAD_REQUEST;
+  const bool is_chunked =
+      ::strcasecmp(header_of(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING).c_str(), "chunked") == 0;
+  return seen.encodings == 1 && !is_chunked ? MHD_HTTP_NOT_IMPLEMENTED : 0;
+}
+
+/// A path with %00 in it would end there, and be another.
+size_t unescape(void* /*unused*/, MHD_Connection* /*connection*/, char* text) {
+  const size_t size = MHD_http_unescape(text);
+  std::replace(text, text + size, '\0', '\1');
+  return size;
 }
 
 /// The first address of a host, with a port.
@@ -78,6 +109,11 @@ struct HttpServer::State {
   int64_t num_suspended = 0;  // requests whose answers are due
   int64_t num_open = 0;       // requests whose answers have not been taken whole
   size_t kept_bytes = 0;      // of the bodies of all requests
+  size_t answer_bytes = 0;    // of the answers that have not been taken whole
+  bool were_large = false;    // since memory was given back last
+  int64_t num_connections = 0;
+  Clock::time_point told_full = {};
+  unsigned most_connections = 0;
 
   MHD_Result begin(MHD_Connection* connection, const char* url, const char* method, void** context);
   bool keep(Exchange& exchange, const char* data, size_t size);
@@ -97,6 +133,11 @@ struct HttpServer::State {
                                size_t* size,
                                void** context);
   static void on_completed(void* self, MHD_Connection* connection, void** context, MHD_RequestTerminationCode code);
+  static void on_connection(void* self,
+                            MHD_Connection* connection,
+                            void** context,
+                            MHD_ConnectionNotificationCode code);
+  bool hold_answer(Exchange& exchange, size_t bytes);
 };
 
 /// The headers have come.
@@ -106,10 +147,13 @@ MHD_Result HttpServer::State::begin(MHD_Connection* connection, const char* url,
       Exchange{.request = {.method = method,
                            .path = url,
                            .content_type = header_of(connection, MHD_HTTP_HEADER_CONTENT_TYPE),
+                           .content_encoding = header_of(connection, MHD_HTTP_HEADER_CONTENT_ENCODING),
                            .authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
                            .fetch_site = header_of(connection, "Sec-Fetch-Site"),
                            .body = {}}});
-  exchange->refusal = check(exchange->request);
+  const int wrong_framing = status_of_framing(connection);
+  exchange->refusal =
+      wrong_framing != 0 ? describe_error(exchange->request.path, wrong_framing) : check(exchange->request);
   const std::string length = header_of(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
   const auto bytes = std::strtoull(length.c_str(), nullptr, 10);
   if (!exchange->refusal && bytes > options.max_body_bytes) {
@@ -122,7 +166,7 @@ MHD_Result HttpServer::State::begin(MHD_Connection* connection, const char* url,
   Exchange& begun = *exchange;
   *context = exchange.release();  // until on_completed()
   const bool waits_to_be_asked = !header_of(connection, MHD_HTTP_HEADER_EXPECT).empty();
-  if (begun.refusal && (waits_to_be_asked || bytes / kDroppedBytes > options.max_body_bytes)) {
+  if (begun.refusal && (wrong_framing != 0 || waits_to_be_asked || bytes / kDroppedBytes > options.max_body_bytes)) {
     return refuse(connection, *begun.refusal);
   }
   return MHD_YES;
@@ -160,9 +204,12 @@ MHD_Result HttpServer::State::handle(MHD_Connection* connection, Exchange& excha
   if (exchange.make_response) {
     HttpResponse response;
     try {
-      response = exchange.make_response();
+      response = std::exchange(exchange.make_response, {})();
     } catch (...) {
       response = describe_error(path, MHD_HTTP_INTERNAL_SERVER_ERROR);
+    }
+    if (!hold_answer(exchange, response.body.size())) {
+      response = describe_error(path, MHD_HTTP_SERVICE_UNAVAILABLE);
     }
     return answer(connection, response);
   }
@@ -191,6 +238,16 @@ MHD_Result HttpServer::State::handle(MHD_Connection* connection, Exchange& excha
     respond([this, path] { return describe_error(path, MHD_HTTP_INTERNAL_SERVER_ERROR); });
   }
   return MHD_YES;
+}
+
+/// Whether there is room for an answer until its client has taken it.
+bool HttpServer::State::hold_answer(Exchange& exchange, size_t bytes) {
+  const std::lock_guard lock(mutex);
+  if (answer_bytes > 0 && answer_bytes + bytes > options.max_answer_bytes) return false;
+  answer_bytes += bytes;
+  exchange.answer_bytes = bytes;
+  were_large = were_large || answer_bytes > options.max_answer_bytes / 8;
+  return true;
 }
 
 MHD_Result HttpServer::State::answer(MHD_Connection* connection, const HttpResponse& response) {
@@ -243,7 +300,27 @@ void HttpServer::State::on_completed(void* self,
   const std::lock_guard lock(state.mutex);
   --state.num_open;
   state.kept_bytes -= exchange->kept_bytes;
+  state.answer_bytes -= exchange->answer_bytes;
+  if (state.were_large && state.answer_bytes == 0) {
+    ::malloc_trim(0);
+    state.were_large = false;
+  }
   state.changed.notify_all();
+}
+
+void HttpServer::State::on_connection(void* self,
+                                      MHD_Connection* /*connection*/,
+                                      void** /*context*/,
+                                      MHD_ConnectionNotificationCode code) {
+  constexpr std::chrono::minutes kQuiet(1);
+  auto& state = *static_cast<State*>(self);
+  const std::lock_guard lock(state.mutex);
+  state.num_connections += code == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
+  const auto now = Clock::now();
+  if (state.num_connections == state.most_connections && now > state.told_full + kQuiet) {
+    state.told_full = now;
+    state.options.on_full(state.most_connections);
+  }
 }
 
 HttpServer::HttpServer(const Options& options, Check check, Handler handler, DescribeError describe_error)
@@ -254,14 +331,17 @@ HttpServer::HttpServer(const Options& options, Check check, Handler handler, Des
   // By poll(): with epoll, workers that wake while MHD_quiesce_daemon() runs take the listening socket out twice, over
   // which the library ends the process.
   const unsigned ipv6 = address.is_ipv6 ? static_cast<unsigned>(MHD_USE_IPv6) : 0U;
+  // The library gives each of its threads an even share.
+  state_->most_connections = connections_within_limits(options.max_connections) / kThreads * kThreads;
   errno = 0;
-  state_->daemon =
-      MHD_start_daemon(ipv6 | MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, options.port, nullptr, nullptr,
-                       &State::on_request, state_.get(), MHD_OPTION_SOCK_ADDR, &address.storage,
-                       MHD_OPTION_NOTIFY_COMPLETED, &State::on_completed, state_.get(), MHD_OPTION_CONNECTION_LIMIT,
-                       connections_within_limits(options.max_connections), MHD_OPTION_CONNECTION_TIMEOUT,
-                       static_cast<unsigned>(options.idle.count()), MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMemory,
-                       MHD_OPTION_THREAD_POOL_SIZE, kThreads, MHD_OPTION_END);
+  state_->daemon = MHD_start_daemon(ipv6 | MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME, options.port,
+                                    nullptr, nullptr, &State::on_request, state_.get(), MHD_OPTION_SOCK_ADDR,
+                                    &address.storage, MHD_OPTION_NOTIFY_COMPLETED, &State::on_completed, state_.get(),
+                                    MHD_OPTION_CONNECTION_LIMIT, state_->most_connections, MHD_OPTION_NOTIFY_CONNECTION,
+                                    &State::on_connection, state_.get(), MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                                    MHD_OPTION_UNESCAPE_CALLBACK, &unescape, nullptr, MHD_OPTION_CONNECTION_TIMEOUT,
+                                    static_cast<unsigned>(options.idle.count()), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                    kMemory, MHD_OPTION_THREAD_POOL_SIZE, kThreads, MHD_OPTION_END);
   const int error = errno;
   TORCH_CHECK(state_->daemon != nullptr, "cannot listen on ", options.host, ":", options.port, ": ",
               std::generic_category().message(error), error == EADDRINUSE ? "; pass another --port" : "");
@@ -271,6 +351,8 @@ HttpServer::HttpServer(const Options& options, Check check, Handler handler, Des
 HttpServer::~HttpServer() { stop(std::chrono::seconds(0)); }
 
 uint16_t HttpServer::port() const { return state_->port; }
+
+unsigned HttpServer::most_connections() const { return state_->most_connections; }
 
 void HttpServer::stop(std::chrono::milliseconds patience) {
   if (state_->daemon == nullptr) return;

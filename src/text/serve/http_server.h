@@ -13,12 +13,13 @@
 namespace mezzo::text {
 
 struct HttpRequest {
-  std::string method;         ///< "POST"
-  std::string path;           ///< without the query: "/predict"
-  std::string content_type;   ///< as the header has it; empty without one
-  std::string authorization;  ///< likewise
-  std::string fetch_site;     ///< of Sec-Fetch-Site: where the page is from that asks
-  std::string body;           ///< empty as long as it has not come
+  std::string method;            ///< "POST"
+  std::string path;              ///< without the query: "/predict"
+  std::string content_type;      ///< as the header has it; empty without one
+  std::string content_encoding;  ///< likewise
+  std::string authorization;     ///< likewise
+  std::string fetch_site;        ///< of Sec-Fetch-Site: where the page is from that asks
+  std::string body;              ///< empty as long as it has not come
 };
 
 struct HttpResponse {
@@ -36,8 +37,11 @@ class HttpServer {
     uint16_t port = 0;               ///< 0: one that is free
     size_t max_body_bytes = size_t{4} << 20;
     unsigned max_connections = 1000;
-    std::chrono::seconds idle{30};      ///< after which a silent connection is closed
-    std::chrono::seconds patience{30};  ///< for a body to come whole
+    size_t max_answer_bytes = size_t{256} << 20;  ///< of all answers together that clients have not taken yet
+    std::chrono::seconds idle{10};                ///< after which a silent connection is closed
+    std::chrono::seconds patience{30};            ///< for a body to come whole
+    /// Called where no more connections can be taken, once a minute at most.
+    std::function<void(unsigned connections)> on_full = [](unsigned) {};
   };
 
   /// Makes the answer, on a thread of the server.
@@ -48,7 +52,8 @@ class HttpServer {
   using Handler = std::function<void(HttpRequest, Respond)>;
   /// Asked once the headers have come, before the body is kept: an answer that refuses it, or nothing.
   using Check = std::function<std::optional<HttpResponse>(const HttpRequest& request)>;
-  /// Makes the answer to what this server itself refuses: 413, 500 and 503.
+  /// Makes the answer to what this server itself refuses: 400 and 501, for a body whose end is not told as HTTP has it,
+  /// 413, 500 and 503.
   using DescribeError = std::function<HttpResponse(const std::string& path, int status)>;
 
   /// Listens from now on.
@@ -60,6 +65,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   uint16_t port() const;
+  unsigned most_connections() const;
 
   /// Takes no more connections, waits for the answers that are due, and then at most `patience` for clients that are
   /// slow to take them. A request that comes meanwhile is refused with 503. To be called by one thread.

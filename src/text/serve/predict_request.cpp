@@ -5,8 +5,12 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "text/io/json_file.h"
+#include "text/io/json_reader.h"
+#include "text/io/text_input.h"
 #include "text/words/known_value.h"
 
 namespace mezzo::text {
@@ -51,10 +55,23 @@ PredictionOptions options_of(const Json& body) {
   return options;
 }
 
+/// Of those of an object that stands as it should.
+void check_members_once(std::string_view body) {
+  TextInput input(body);
+  JsonReader reader(input, [] { return std::string("the body: "); });
+  if (reader.peek() != JsonReader::Type::kObject) return;
+  std::set<std::string> seen;
+  reader.begin_object();
+  for (std::string name; reader.next_key(name); reader.skip()) {
+    TORCH_CHECK_VALUE(seen.insert(name).second, "the body has ", name, " twice; send it once");
+  }
+}
+
 }  // namespace
 
 PredictRequest parse_predict_request(std::string_view body) {
   const Json json = parse_json(body, "the body: ");
+  check_members_once(body);
   TORCH_CHECK_VALUE(json.is_object(), "the body is ", kind_of(json),
                     R"(, expected an object as {"text": "…"} or {"texts": ["…", "…"]})");
   for (const auto& [name, value] : json.items()) {
@@ -72,8 +89,8 @@ PredictRequest parse_predict_request(std::string_view body) {
   if (request.is_many) {
     request.texts = strings_of(json["texts"], "texts");
     if (json.contains("text_pairs")) request.text_pairs = strings_of(json["text_pairs"], "text_pairs");
-    TORCH_CHECK_VALUE(request.text_pairs.empty() || request.text_pairs.size() == request.texts.size(), "there are ",
-                      request.texts.size(), " texts and ", request.text_pairs.size(), " text_pairs; send as many");
+    TORCH_CHECK_VALUE(!json.contains("text_pairs") || request.text_pairs.size() == request.texts.size(), "texts are ",
+                      request.texts.size(), " and text_pairs are ", request.text_pairs.size(), "; send as many");
   } else {
     request.texts = {string_of(json["text"], "text")};
     if (json.contains("text_pair")) request.text_pairs = {string_of(json["text_pair"], "text_pair")};

@@ -25,6 +25,7 @@
 #include "text/serve/predict_request.h"
 #include "text/serve/server_metrics.h"
 #include "text/serve/try_page.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -34,6 +35,8 @@ using Clock = std::chrono::steady_clock;
 
 /// Tokens of one text in windows: the model reads all of them at once.
 constexpr int64_t kMostTokensOfText = 32768;
+/// Words of one text, of which all stand in the answer.
+constexpr int64_t kMostWordsOfText = 32768;
 
 const char* const kNoMemory = "there is not enough memory for it now";
 const char* const kFailedInside = "it could not be done; the server's log says why";
@@ -45,7 +48,12 @@ struct RequestError : std::runtime_error {
   int status;
 };
 
-HttpResponse error_response(int status, const std::string& why) {
+/// @param why  cut off where it repeats a long text of the client's.
+HttpResponse error_response(int status, std::string why) {
+  constexpr size_t kMostColumns = 1000;
+  if (const auto begin = truncate_to_width(why, kMostColumns); begin.size() < why.size()) {
+    why = std::string(begin) + "…";
+  }
   HttpResponse response{
       .status = status,
       .body = AnswerJson{{"error", why}}.dump(-1, ' ', false, AnswerJson::error_handler_t::replace) + "\n"};
@@ -129,6 +137,20 @@ class RunningModel : public BatchRunner {
   Classifier classifier_;
 };
 
+void check_options(const PredictionOptions& options, std::string_view problem_type) {
+  const bool has_scores = problem_type != "regression" && problem_type != "token_classification";
+  TORCH_CHECK_VALUE(has_scores || options == PredictionOptions(),
+                    "top_k and min_score are of the labels of texts, and the model is of ", problem_type,
+                    "; leave them out");
+}
+
+/// Which may never be written to: nobody could wait for the end of that.
+void check_no_pipes(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    TORCH_CHECK_VALUE(!entry.is_other(), entry.path().string(), ": is neither a file nor a folder");
+  }
+}
+
 /// A request for predictions, until it is answered.
 struct Asked {
   PredictRequest request;
@@ -148,6 +170,13 @@ TokenizedTexts tokenize_here(const Classifier& classifier, const TextSpans& rows
     append(tokenized, classifier.tokenize(rows.subspan(begin, count), static_cast<int64_t>(begin)));
   }
   return tokenized;
+}
+
+/// "application/json", also with a charset that is UTF-8.
+bool is_json(const std::string& content_type) {
+  std::string type = lower(content_type);
+  std::erase_if(type, [](char c) { return c == ' ' || c == '"' || c == '\t'; });
+  return type == "application/json" || type == "application/json;charset=utf-8";
 }
 
 void check_lengths(const TokenizedTexts& texts) {
@@ -284,9 +313,13 @@ void Server::State::route(const HttpRequest& request, const HttpServer::Respond&
 
 void Server::State::predict(const HttpRequest& request, const HttpServer::Respond& respond) {
   const auto deadline = Clock::now() + options.timeout;
-  if (!lower(request.content_type).starts_with("application/json")) {
-    throw RequestError(415, fmt::format("the Content-Type is {}, expected application/json",
+  if (!is_json(request.content_type)) {
+    throw RequestError(415, fmt::format("the Content-Type is {}, expected application/json, in UTF-8",
                                         request.content_type.empty() ? "missing" : request.content_type));
+  }
+  if (!request.content_encoding.empty() && lower(request.content_encoding) != "identity") {
+    throw RequestError(415,
+                       fmt::format("the Content-Encoding is {}; send the body as it is", request.content_encoding));
   }
   auto asked = std::make_shared<Asked>(Asked{.request = parse_predict_request(request.body)});
   const Model& model = find(asked->request.model);
@@ -298,6 +331,7 @@ void Server::State::predict(const HttpRequest& request, const HttpServer::Respon
     throw RequestError(413, fmt::format("{} texts, and at most {} are taken at once; send them in several requests",
                                         texts.size(), options.max_texts));
   }
+  check_options(asked->request.options, classifier.task().problem_type());
   if (texts.empty()) {
     respond([] { return json_response(AnswerJson::array()); });
     return;
@@ -311,6 +345,10 @@ void Server::State::predict(const HttpRequest& request, const HttpServer::Respon
     for (std::string& text : texts) {
       auto split = split_words(std::move(text));
       text = std::move(split.text);
+      if (std::ssize(split.words) > kMostWordsOfText) {
+        throw RequestError(413, fmt::format("text {} has {} words, and {} are read at most; send it in parts",
+                                            asked->words.size() + 1, split.words.size(), kMostWordsOfText));
+      }
       asked->words.push_back(std::move(split.words));
     }
   }
@@ -388,6 +426,7 @@ HttpResponse Server::State::reload_all() {
   for (auto& model : models) {
     const auto& [name, folder] = model.about;
     try {
+      check_no_pipes(folder);
       auto loaded = std::make_shared<RunningModel>(folder, options.classifier);
       const std::lock_guard lock(mutex);
       model.running.swap(loaded);
@@ -420,7 +459,12 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
       HttpServer::Options{.host = options.host,
                           .port = options.port,
                           .max_body_bytes = static_cast<size_t>(options.max_body_bytes),
-                          .patience = options.timeout},
+                          .patience = options.timeout,
+                          .on_full =
+                              [&state](unsigned connections) {
+                                state.log(fmt::format("all {} connections are taken; others wait until one is free",
+                                                      connections));
+                              }},
       [&state](const HttpRequest& request) {
         auto refusal = check_request(request, state.options.token);
         if (refusal) {
@@ -436,6 +480,10 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
             return error_response(status,
                                   fmt::format("the body has more than {} bytes; send the texts in several requests",
                                               state.options.max_body_bytes));
+          case 400:
+            return error_response(
+                status, "a header's name has a space, or there is more than one Content-Length or Transfer-Encoding");
+          case 501: return error_response(status, "of Transfer-Encoding, chunked alone is read");
           case 503: return error_response(status, state.is_stopping ? "the server is stopping" : kNoMemory);
           default: return error_response(status, kFailedInside);
         }
@@ -445,6 +493,8 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
 Server::~Server() { stop(); }
 
 uint16_t Server::port() const { return state_->http->port(); }
+
+unsigned Server::most_connections() const { return state_->http->most_connections(); }
 
 void Server::stop() {
   constexpr std::chrono::seconds kPatience(5);

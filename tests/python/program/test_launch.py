@@ -598,3 +598,12 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_stays_as_given(small, tmp_path):
     assert (tmp_path / f"out/checkpoints/step-{stopped}/manifest.json").exists()
     done = mezzo("launch", "--nproc", 1, "--max-restarts", 1, "--", *train(small, tmp_path / "new", "--resume", tmp_path / "none"), check=False)
     assert done.returncode == 1 and done.stderr.count("none: ") >= 2, "the restart would have found nothing to resume, and started afresh"
+
+
+def test_a_machine_without_its_loopback_network_is_told(tmp_path):
+    if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine allows no network of its own")
+    done = subprocess.run(["unshare", "-rn", PROGRAM, "launch", "--nproc", "2", "--", "train", "--model", tmp_path, "--train", tmp_path / "x",
+                           "--output", tmp_path / "out"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "mezzo launch: cannot reach itself at 127.0.0.1:" in done.stderr and "ip link set lo up" in done.stderr

@@ -226,7 +226,12 @@ WRONG = {
     '{"text": "a", "texts": ["b"], "model": "topics"}': (400, "both text and texts"),
     '{"text": "a", "text_pairs": ["b"], "model": "topics"}': (400, "the second text of that is text_pair"),
     '{"texts": ["a"], "text_pair": "b", "model": "topics"}': (400, "the second texts of those are text_pairs"),
-    '{"texts": ["a"], "text_pairs": ["b", "c"], "model": "topics"}': (400, "there are 1 texts and 2 text_pairs"),
+    '{"texts": ["a"], "text_pairs": ["b", "c"], "model": "topics"}': (400, "texts are 1 and text_pairs are 2; send as many"),
+    '{"texts": ["a"], "text_pairs": [], "model": "topics"}': (400, "texts are 1 and text_pairs are 0"),
+    '{"text": "a", "text": "b", "model": "topics"}': (400, "the body has text twice"),
+    '{"texts": [], "model": "stars", "min_score": 0.5}': (400, "top_k and min_score are of the labels of texts, and the model is of regression"),
+    json.dumps({"text": "a", "model": "m" * 50_000}): (404, "…"),
+    json.dumps({"text": "a " * 40_000, "model": "names"}): (413, "text 1 has 40000 words, and 32768 are read at most"),
     '{"text": "a", "modell": "topics"}': (400, "Did you mean 'model'?"),
     '{"text": "a", "model": "topics", "top_k": 0}': (400, "top_k is 0, expected a whole number of at least 1"),
     '{"text": "a", "model": "topics", "top_k": 1.5}': (400, "top_k is 1.5"),
@@ -255,8 +260,14 @@ def test_what_cannot_be_meant_is_refused(body, server, folders):
 
 def test_statuses_say_whose_fault_it_is(server):
     assert error_of(server.ask("POST", "/predict", '{"text": "a"}', **{"Content-Type": "text/plain"})) == (
-        415, "the Content-Type is text/plain, expected application/json")
+        415, "the Content-Type is text/plain, expected application/json, in UTF-8")
+    for kind in ("application/jsonp", "application/json-patch+json", "application/json; charset=utf-16", ""):
+        assert error_of(server.ask("POST", "/predict", '{"text": "a"}', **{"Content-Type": kind}))[0] == 415, kind
+    for kind in ("Application/JSON", "application/json;charset=UTF-8", 'application/json; charset="utf-8"'):
+        assert server.ask("POST", "/predict", '{"text": "a", "model": "topics"}', **{"Content-Type": kind})[0] == 200, kind
+    assert error_of(server.ask("POST", "/predict", "{}", **{"Content-Encoding": "gzip"})) == (415, "the Content-Encoding is gzip; send the body as it is")
     assert error_of(server.ask("GET", "/predict"))[0] == 405
+    assert error_of(server.ask("POST", "/reload%00x"))[0] == 404 and error_of(server.ask("GET", "/models%00"))[0] == 404
     assert server.ask("GET", "/predict")[2]["Allow"] == "POST" and server.ask("DELETE", "/models")[2]["Allow"] == "GET, HEAD"
     assert error_of(server.ask("GET", "/../../etc/passwd")) == (404, "there is nothing here; POST texts to /predict")
     assert error_of(server.ask("POST", "/predict/", "{}"))[0] == 404
@@ -476,7 +487,8 @@ def test_what_it_cannot_serve_is_refused_at_the_start(server, folders, tmp_path)
     assert "--port is 70000, expected 0 to 65535" in refused(*topics, "--port", 70000, status=2)
     assert "--timeout is 0" in refused(*topics, "--timeout", 0, status=2)
     assert "--model" in refused(status=2)
-    assert "expected DIR or NAME=DIR" in refused("--model", "=x", status=2)
+    assert "--model =x: has no name for requests; pass NAME=DIR" in refused("--model", "=x", status=2)
+    assert "--model: a name has a control character" in refused("--model", f"a\nb={folders['topics']}", status=2)
     assert "start it without mezzo launch" in refused(*topics, status=2, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "two").write_text("a b\n")

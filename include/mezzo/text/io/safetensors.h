@@ -14,7 +14,7 @@
 namespace mezzo::text {
 
 /// Reads a `.safetensors` file, the format of Hugging Face models: a JSON header and the tensors'
-/// bytes. Opening maps the file into memory and checks all of the header; tensors then cost nothing
+/// bytes. Opening checks all of the header, and maps the file into memory: tensors then cost nothing
 /// until they are read. Copies share one mapping. Thread-safe.
 ///
 /// @code
@@ -27,23 +27,29 @@ namespace mezzo::text {
 ///     tensor or in `__metadata__`), and a tensor described by an array, or a dtype by an object.
 class SafetensorsReader {
  public:
+  enum class Access {
+    kMapped,  ///< a tensor is the file's memory
+    kRead  ///< a tensor is read when it is asked for: the file may be changed or cut off meanwhile, which is an error
+           ///< then
+  };
+
   /// @throws c10::ValueError  when `path` cannot be read or breaks a rule of the format. Nothing
   ///     outside the file is ever read, whatever it says.
-  explicit SafetensorsReader(const std::filesystem::path& path);
+  explicit SafetensorsReader(const std::filesystem::path& path, Access access = Access::kMapped);
 
   /// In the order of their data in the file.
   std::vector<std::string> names() const;
   bool contains(std::string_view name) const;
 
-  /// A CPU tensor over the mapped bytes; it keeps the mapping alive, so it may outlive the reader.
-  /// Only data off the dtype's alignment, which current writers never place, is copied. F4 comes as
-  /// kFloat4_e2m1fn_x2, two values an element, as in Python.
+  /// With Access::kRead a tensor of its own. Else a CPU tensor over the mapped bytes; it keeps the mapping alive, so it
+  /// may outlive the reader. Only data off the dtype's alignment, which current writers never place, is copied. F4
+  /// comes as kFloat4_e2m1fn_x2, two values an element, as in Python.
   ///
   /// Treat it as read-only: clone() or copy_() before changing values. A write would be seen by
   /// every tensor of this reader, though never by the file. And replace the file by rename, as
   /// save_safetensors() does: truncating a mapped file in place kills the process that reads it.
   /// @throws c10::ValueError  for an unknown name, and for what torch cannot hold: the dtypes
-  ///     F6_E2M3 and F6_E3M2, a dimension above 2^63 - 1
+  ///     F6_E2M3 and F6_E3M2, a dimension above 2^63 - 1; with Access::kRead, where the file is shorter by now
   at::Tensor tensor(std::string_view name) const;
 
   /// Hands the memory that reading a tensor took back to the operating system; read again, it is

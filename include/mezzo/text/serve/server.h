@@ -48,6 +48,8 @@ class Server {
 
   /// The one it listens on.
   uint16_t port() const;
+  /// At a time: as many as files may be open.
+  unsigned most_connections() const;
 
   /// Takes no more requests, answers those that are there, and returns; thread-safe, and safe to call twice.
   void stop();
