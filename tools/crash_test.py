@@ -324,6 +324,8 @@ class Trial:
         for word in ("terminate called", "Segmentation", "Assertion", "std::bad", "what():", "Traceback"):
             if word in life.stderr:
                 raise Inconsistency(f"says '{word}'")
+        if life.status in (0, 3) and life.fault == "a vanished folder" and not (self.output / "model.safetensors").exists():
+            return False  # it had come to its end just before
         if life.status in (0, 3):
             self.check_end(whole)
             return True
@@ -400,14 +402,23 @@ class CrashTest:
                 (kept / f"life-{i}.txt").write_text(f"{life.fault}\nstatus {life.status}, {life.seconds:.1f} s\n{life.stderr}")
         shutil.rmtree(folder, ignore_errors=True)
         told = dict(trial=number, kind=trial.kind.title(), precision=trial.kind.precision.split()[0], ranks=trial.kind.ranks,
-                    lives=[dict(fault=life.fault, status=life.status, fell=life.fell, seconds=round(life.seconds, 2),
+                    commit=self.options.commit, lives=[dict(fault=life.fault, status=life.status, fell=life.fell, seconds=round(life.seconds, 2),
                                 resumed="resumed after" in life.stderr) for life in trial.lives], problem=problem)
         if problem:
             print(f"trial {number}, {told['kind']}, {[(life.fault, life.status) for life in trial.lives]}: {problem}", flush=True)
         return told
 
+    def read_log(self):
+        """What an earlier call has done already, but for trials that found something."""
+        if not self.options.log or not Path(self.options.log).exists():
+            return
+        told = {result["trial"]: result for result in map(json.loads, Path(self.options.log).read_text().splitlines())}
+        self.results = [result for result in told.values() if not result["problem"]]
+
     def run(self):
-        numbers = range(self.options.first, self.options.first + self.options.trials)
+        self.read_log()
+        done = {result["trial"] for result in self.results}
+        numbers = [number for number in range(self.options.first, self.options.first + self.options.trials) if number not in done]
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             for told in pool.map(self.trial, numbers):
                 if told is None:
@@ -450,11 +461,12 @@ def tables(benchmarks, results):
     return by_kind, by_fault
 
 
-def write_page(results, seconds, options):
+def write_page(results, options):
     benchmarks = benchmarks_support()
     found = [result for result in results if result["problem"]]
     lives = sum(len(result["lives"]) for result in results)
-    about = (f"**{len(results):,} trials, {lives:,} starts of the program, {len(found)} inconsistencies**, in {seconds / 3600:.1f} hours."
+    about = (f"**{len(results):,} trials, {lives:,} starts of the program, {len(found)} inconsistencies**, of mezzo"
+             f" {', '.join(sorted({result['commit'] for result in results}))}."
              f" A trial is a run of {STEPS} steps with a checkpoint every {SAVE_EVERY}, written beside training, broken up to three times at"
              " random moments, resumed each time, and then left to end: its weights, and those and the optimizer's states of its last"
              " checkpoint, have the sha256, and its records the losses, of a run that nobody touched. [What each is](../../tools/crash_test.py).")
@@ -470,7 +482,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="trials side by side")
     parser.add_argument("--folder", help="where runs are written; a temporary folder where it is left out")
     parser.add_argument("--keep", help="folder that gets what a trial with an inconsistency left")
-    parser.add_argument("--log", help="file that gets a line of JSON for each trial")
+    parser.add_argument("--log", help="file that gets a line of JSON for each trial; those that it has already are not run again")
     parser.add_argument("--results", type=Path, help="folder of the page; none is written where it is left out")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     options = parser.parse_args()
@@ -483,6 +495,7 @@ def main():
     options.has_namespaces = subprocess.run(["unshare", "-rmn", "true"], capture_output=True).returncode == 0
     if not options.has_namespaces:
         print("crash_test: this machine allows no namespaces: no cut link, no full /dev/shm", flush=True)
+    options.commit = benchmarks_support().commit()
     with tempfile.TemporaryDirectory() as folder:
         test = CrashTest(tiny_runs.write_data(Path(folder) / "data"), options)
         results = test.run()
@@ -490,7 +503,7 @@ def main():
     print(f"{len(results)} trials, {sum(len(result['lives']) for result in results)} starts, {found} inconsistencies,"
           f" {time.monotonic() - test.begun:.0f} s")
     if options.results:
-        write_page(results, time.monotonic() - test.begun, options)
+        write_page(results, options)
     sys.exit(found > 0)
 
 

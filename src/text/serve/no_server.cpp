@@ -12,6 +12,7 @@ Server::Server(const std::vector<ServedModel>& /*models*/, const ServerOptions& 
 }
 Server::~Server() = default;
 uint16_t Server::port() const { return 0; }
+unsigned Server::most_connections() const { return 0; }
 void Server::stop() {}
 
 }  // namespace mezzo::text

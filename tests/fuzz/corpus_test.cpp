@@ -1,0 +1,123 @@
+// The corpus, without a fuzzer: each of its files is read; cut off at every byte; and with every bit turned over. What
+// comes of that is the file read or one clear line, and no more memory than a few times the file.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <vector>
+
+#include "fuzz/targets.h"
+
+namespace {
+
+std::atomic<int64_t> allocated{0}, most_allocated{0};
+
+void* counted(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  const int64_t now = allocated += static_cast<int64_t>(malloc_usable_size(memory));
+  int64_t most = most_allocated;
+  while (now > most && !most_allocated.compare_exchange_weak(most, now)) {
+  }
+  return memory;
+}
+
+void release(void* memory) {
+  if (memory != nullptr) allocated -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new[](size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(size_t size, std::align_val_t alignment) {
+  return counted(std::aligned_alloc(static_cast<size_t>(alignment), (size + static_cast<size_t>(alignment) - 1) &
+                                                                        ~(static_cast<size_t>(alignment) - 1)));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, size_t) noexcept { release(memory); }
+void operator delete[](void* memory, size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { release(memory); }
+
+namespace mezzo::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kCorpus = MEZZO_FUZZ_CORPUS;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<fs::path> files_of(const Target& target) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(kCorpus / target.name)) files.push_back(entry.path());
+  return files;
+}
+
+class CorpusTest : public ::testing::TestWithParam<Target> {
+ protected:
+  /// What reading it says; whatever else it throws ends the test.
+  std::string read(std::string_view bytes) {
+    most_allocated = allocated.load();
+    const int64_t before = allocated;
+    std::string said = folder_.read(bytes);
+    constexpr int64_t kTimes = 4, kTables = int64_t{4} << 20;  // of tokenizers, and buffers of files that are unpacked
+    EXPECT_LE(most_allocated - before, kTimes * static_cast<int64_t>(bytes.size()) + kTables) << said;
+    return said;
+  }
+
+  Folder folder_{GetParam()};
+};
+
+TEST_P(CorpusTest, ReadsWhatIsWhole) {
+  int whole = 0;
+  for (const fs::path& file : files_of(GetParam())) {
+    const bool is_finding = file.filename().string().starts_with("finding");
+    const std::string said = read(read_file(file));
+    whole += said.empty() ? 1 : 0;
+    // The weights beside it are no safetensors, or it is of other files: all of it was read before that is said.
+    const bool is_of_others = GetParam().name == "manifest" || GetParam().name == "state" || GetParam().name == "int8";
+    EXPECT_TRUE(said.empty() || is_finding || is_of_others) << file << ": " << said;
+  }
+  const bool is_of_others = GetParam().name == "manifest" || GetParam().name == "state" || GetParam().name == "int8";
+  EXPECT_TRUE(whole > 0 || is_of_others);
+}
+
+TEST_P(CorpusTest, IsCutOffAtEveryByte) {
+  for (const fs::path& file : files_of(GetParam())) {
+    const std::string whole = read_file(file);
+    for (size_t size = 0; size < whole.size(); ++size) {
+      SCOPED_TRACE(file.string() + ", cut to " + std::to_string(size));
+      EXPECT_NO_THROW(read(std::string_view(whole).substr(0, size)));
+    }
+  }
+}
+
+TEST_P(CorpusTest, HasEveryBitTurnedOver) {
+  for (const fs::path& file : files_of(GetParam())) {
+    std::string bytes = read_file(file);
+    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+      SCOPED_TRACE(file.string() + ", bit " + std::to_string(bit));
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+      EXPECT_NO_THROW(read(bytes));
+      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         CorpusTest,
+                         ::testing::ValuesIn(targets().begin(), targets().end()),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+}  // namespace
+}  // namespace mezzo::fuzz

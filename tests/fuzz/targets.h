@@ -1,0 +1,42 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+/// What mezzo makes of files and requests that somebody else wrote, one format each.
+namespace mezzo::fuzz {
+
+struct Target {
+  std::string_view name;
+  std::string_view file;  ///< what the input is called, which tells the reader its format
+  /// Reads the input as far as mezzo would. @param folder  holds the input, and what has to lie beside it.
+  /// @throws c10::Error  for what is wrong with it
+  void (*read)(const std::filesystem::path& folder, std::string_view bytes);
+  /// Writes what has to lie beside the input. nullptr for nothing.
+  void (*prepare)(const std::filesystem::path& folder) = nullptr;
+};
+
+std::span<const Target> targets();
+/// @throws std::invalid_argument  naming those that there are
+const Target& find_target(std::string_view name);
+
+/// A folder in memory for the inputs of one target.
+class Folder {
+ public:
+  explicit Folder(const Target& target);
+  ~Folder();
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  /// Writes the input and reads it. Returns what was wrong with it, "" for nothing.
+  /// @throws std::logic_error  where that is not one line about the file; and all but a c10::Error that reading throws.
+  std::string read(std::string_view bytes) const;
+
+ private:
+  const Target& target_;
+  std::filesystem::path path_;
+};
+
+}  // namespace mezzo::fuzz
