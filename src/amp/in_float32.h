@@ -4,6 +4,10 @@
 #include <ATen/native/Resize.h>
 #include <c10/core/ScalarType.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -14,10 +18,20 @@ namespace mezzo::in_float32 {
 
 using at::Tensor;
 
+#if defined(__x86_64__)
+/// By the processor's own word: not every compiler knows to ask for it by name.
+inline bool has_avx512_fp16() {
+  constexpr unsigned kFeatures = 7, kFp16 = 23;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __builtin_cpu_supports("avx512f") && __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0 &&
+         (d >> kFp16 & 1) != 0;
+}
+#endif
+
 /// Whether this processor has no instructions for products of `dtype`.
 inline bool is_slow(at::ScalarType dtype) {
 #if defined(__x86_64__)
-  static const bool fp16_is_slow = !__builtin_cpu_supports("avx512fp16");
+  static const bool fp16_is_slow = !has_avx512_fp16();
   static const bool bf16_is_slow = !__builtin_cpu_supports("avx512bf16");
   return (dtype == at::kHalf && fp16_is_slow) || (dtype == at::kBFloat16 && bf16_is_slow);
 #else
@@ -89,7 +103,7 @@ struct InFloat32<kOp> {
 /// Its `out=` form; `kBuiltIn` is the one to fall back to.
 template <auto kOp, auto kBuiltIn>
 struct OutInFloat32;
-template <class... Args, Tensor (*kOp)(Args...), Tensor& (*kBuiltIn)(Args..., Tensor&)>
+template <class... Args, Tensor (*kOp)(Args...), auto kBuiltIn>
 struct OutInFloat32<kOp, kBuiltIn> {
   static Tensor& call(Args... args, Tensor& out) {
     if (!slow_dtype(args..., out)) {

@@ -90,7 +90,8 @@ void read_vocab(const fs::path& folder, std::string_view) {
 template <LabelKind kind, bool with_others>
 void read_rows_as(const fs::path& file, bool& is_right_for_any) {
   try {
-    text::load_rows(file, text::LoadRowsOptions().label_kind(kind).words(kind == LabelKind::kWords).other_columns(with_others));
+    text::load_rows(
+        file, text::LoadRowsOptions().label_kind(kind).words(kind == LabelKind::kWords).other_columns(with_others));
     is_right_for_any = true;
   } catch (const c10::ValueError&) {  // wrong for one kind of labels; another one may be right
   }

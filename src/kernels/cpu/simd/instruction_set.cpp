@@ -31,11 +31,18 @@ const char* name_of(InstructionSet set) { return kNames[static_cast<size_t>(set)
 
 InstructionSet best_instruction_set() {
 #ifdef __x86_64__
-  if (__builtin_cpu_supports("x86-64-v4")) {
+  // The levels x86-64-v3 and v4, by those of their features that compilers know how to ask for; the rest came with
+  // them.
+  const bool has_v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  const bool has_v4 = has_v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (has_v4) {
     const bool has_bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     return has_bf16 ? InstructionSet::kAvx512Bf16 : InstructionSet::kAvx512;
   }
-  if (__builtin_cpu_supports("x86-64-v3")) {
+  if (has_v3) {
     return InstructionSet::kAvx2;
   }
 #endif

@@ -1,0 +1,105 @@
+"""Runs every target of tests/fuzz under libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, one after the other or several side by
+side, and writes a page of what has been tried so far.
+
+    cmake --preset fuzz && cmake --build --preset fuzz
+    python tools/fuzz.py --seconds 3600 --runs 50000000 --work build/fuzz/work --log build/fuzz/log.jsonl
+
+An input that ends the program, hangs it or takes too much memory is left in --work; give it a name that begins with "finding" in
+tests/fuzz/corpus/TARGET, where the tests read it from then on.
+"""
+import argparse
+import collections
+import concurrent.futures
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CORPUS = ROOT / "tests/fuzz/corpus"
+LIMITS = ["-timeout=20", "-rss_limit_mb=3000", "-malloc_limit_mb=512", "-max_len=4096", "-detect_leaks=0", "-print_final_stats=1"]
+
+
+def benchmarks_support():
+    """benchmarks/support.py, which writes pages."""
+    spec = importlib.util.spec_from_file_location("benchmarks_support", ROOT / "benchmarks/support.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fuzz(target, options, commit):
+    """What a run of libFuzzer says at its end."""
+    work = options.work / target
+    grown = work / "corpus"
+    grown.mkdir(parents=True, exist_ok=True)
+    command = [options.program, grown, CORPUS / target, *LIMITS, f"-artifact_prefix={work}/", f"-max_total_time={options.seconds}",
+               f"-runs={options.runs}"]
+    begin = time.monotonic()
+    with open(work / "said.txt", "w") as said:
+        status = subprocess.run(list(map(str, command)), stdout=said, stderr=subprocess.STDOUT,
+                                env={**os.environ, "MEZZO_FUZZ_TARGET": target, "OMP_NUM_THREADS": "1",
+                                     "ASAN_OPTIONS": "detect_container_overflow=0:allocator_may_return_null=1",
+                                     "UBSAN_OPTIONS": "print_stacktrace=1"}).returncode
+    text = (work / "said.txt").read_text(errors="replace")
+    inputs = re.findall(r"stat::number_of_executed_units: (\d+)", text) or re.findall(r"^#(\d+)", text, re.MULTILINE)[-1:]
+    edges = re.findall(r"cov: (\d+)", text)
+    findings = sorted(path.name for path in work.iterdir() if path.name.startswith(("crash-", "timeout-", "oom-", "leak-", "slow-")))
+    print(f"{target}: {int(inputs[-1]) if inputs else 0:,} inputs, {time.monotonic() - begin:.0f} s, status {status} {' '.join(findings)}", flush=True)
+    return dict(target=target, commit=commit, inputs=int(inputs[-1]) if inputs else 0, seconds=round(time.monotonic() - begin, 1),
+                edges=int(edges[-1]) if edges else 0, corpus=len(list(grown.iterdir())), status=status)
+
+
+def write_page(log, options):
+    benchmarks = benchmarks_support()
+    runs = collections.defaultdict(list)
+    for run in map(json.loads, log.read_text().splitlines()):
+        runs[run["target"]].append(run)
+    rows = [[target, f"{sum(run['inputs'] for run in of) / 1e6:.1f}", f"{sum(run['seconds'] for run in of) / 60:.0f}",
+             max(run["edges"] for run in of), of[-1]["corpus"], sum(run["status"] != 0 for run in of)] for target, of in sorted(runs.items())]
+    every = [run for of in runs.values() for run in of]
+    about = (f"{sum(run['inputs'] for run in every) / 1e6:.0f} million inputs in {sum(run['seconds'] for run in every) / 3600:.1f} hours of one"
+             f" processor, of mezzo {', '.join(sorted({run['commit'] for run in every}))}; libFuzzer with AddressSanitizer and"
+             " UndefinedBehaviorSanitizer, inputs of at most 4,096 bytes, 20 seconds and 512 MB for one allocation. A run ends with what it finds;"
+             " what was found is mended, and lies in [tests/fuzz/corpus](../../tests/fuzz/corpus), which the tests read, cut off at every byte,"
+             " and with every bit turned over.")
+    benchmarks.page(options, "fuzzing", "Files and requests that were made up", about,
+                    benchmarks.table(["format", "million inputs", "minutes", "edges reached", "inputs kept", "runs that found something"], rows))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=Path, default=ROOT / "build/fuzz/bin/fuzz_mezzo")
+    parser.add_argument("--targets", nargs="+", choices=sorted(path.name for path in CORPUS.iterdir()), metavar="TARGET")
+    parser.add_argument("--seconds", type=int, default=3600, help="of each target, at most")
+    parser.add_argument("--runs", type=int, default=50_000_000, help="inputs of each target, at most")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets side by side")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/fuzz/work", help="folder of what each target grows and finds")
+    parser.add_argument("--log", type=Path, help="file that gets a line of JSON for each run, and has those of earlier calls")
+    parser.add_argument("--results", type=Path, help="folder of the page, which is of all of --log; none is written where it is left out")
+    options = parser.parse_args()
+    if not options.program.exists():
+        sys.exit(f"fuzz: there is no {options.program}; build it with cmake --preset fuzz && cmake --build --preset fuzz")
+    if options.results and not options.log:
+        sys.exit("fuzz: a page is of the runs in --log; name a file for it")
+    targets = options.targets or sorted(path.name for path in CORPUS.iterdir())
+    commit, lock, failed = benchmarks_support().commit(), threading.Lock(), False
+    options.work.mkdir(parents=True, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for run in pool.map(lambda target: fuzz(target, options, commit), targets):
+            failed = failed or run["status"] != 0
+            if options.log:
+                with lock, open(options.log, "a") as log:
+                    log.write(json.dumps(run) + "\n")
+    if options.results:
+        write_page(options.log, options)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
