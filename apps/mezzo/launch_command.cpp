@@ -25,7 +25,8 @@ using Arguments = std::vector<std::string>;
 
 struct LaunchFlags {
   std::optional<int64_t> nproc;
-  int64_t nnodes = 1, node_rank = 0, max_restarts = 0;
+  int64_t nnodes = 1, node_rank = 0, max_restarts = 0, min_nproc = 0;
+  bool max_restarts_given = false;
   std::string master;
   double grace_time = 30;
 };
@@ -57,7 +58,7 @@ bool is_flag(const std::string& argument, const std::string& flag) {
 /// The command that goes on with a training run: it resumes, from what the run has saved itself
 /// where it has, and replaces nothing. Settings of a `--config` file are written out, since the
 /// file itself may say `overwrite`.
-Arguments command_to_resume(Arguments command, const CLI::App& app) {
+Arguments command_to_resume(Arguments command, const CLI::App& app, int64_t ranks) {
   expand_config_file(command, app);
   Arguments result;
   bool resumes = false;
@@ -72,7 +73,7 @@ Arguments command_to_resume(Arguments command, const CLI::App& app) {
   if (!resumes) {
     result.insert(result.end(), {"--resume", "auto"});
   }
-  result.emplace_back("--restarted");
+  result.insert(result.end(), {"--restarted", std::to_string(ranks)});
   return result;
 }
 
@@ -104,6 +105,7 @@ std::string with_flag(const std::string& message) {
   constexpr std::array flags = {std::pair("nproc", "--nproc"),
                                 std::pair("nnodes", "--nnodes"),
                                 std::pair("node_rank", "--node-rank"),
+                                std::pair("min_nproc", "--min-nproc"),
                                 std::pair("max_restarts", "--max-restarts"),
                                 std::pair("grace_seconds", "--grace-time"),
                                 std::pair("master_port", "the port of --master")};
@@ -129,7 +131,7 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   LaunchOptions options(with_program(program, command));
   if (command.front() == "train") {
-    options.restart_command(with_program(program, command_to_resume(command, app)));
+    options.restart_command(with_program(program, command_to_resume(command, app, *flags.nproc * flags.nnodes)));
   }
   options.name("mezzo launch")
       .final_statuses({kWrongUsage, kNotAllSaved})
@@ -138,6 +140,13 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
       .node_rank(flags.node_rank)
       .max_restarts(flags.max_restarts)
       .grace_seconds(flags.grace_time);
+  if (flags.min_nproc != 0) {
+    if (command.front() != "train") {
+      throw UsageError("--min-nproc is for mezzo train, which deals out its batches anew; leave it out");
+    }
+    options.min_nproc(flags.min_nproc);
+    if (!flags.max_restarts_given) options.max_restarts(std::max<int64_t>(*flags.nproc - flags.min_nproc, 0));
+  }
   if (!flags.master.empty()) {
     const auto [host, port] = parse_master(flags.master);
     options.master_addr(host).master_port(port);
@@ -168,17 +177,26 @@ Run add_launch(CLI::App& app) {
   app.add_option("--node-rank", flags->node_rank, "this node, counted from 0")->capture_default_str();
   app.add_option("--master", flags->master,
                  "HOST:PORT of node 0 where ranks meet, for several nodes; a free port of this machine for one");
-  app.add_option("--max-restarts", flags->max_restarts,
-                 "how often all ranks start again after one failed; training goes on from its last checkpoint")
+  const CLI::Option* max_restarts =
+      app.add_option("--max-restarts", flags->max_restarts,
+                     "how often all ranks start again after one failed; training goes on from its last checkpoint")
+          ->capture_default_str();
+  app.add_option("--min-nproc", flags->min_nproc,
+                 "start again without the ranks that failed, down to so many, which train the same batches; 0: with as "
+                 "many as before")
       ->capture_default_str();
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();
   app.footer(
       "What follows -- is the command that each rank runs. Examples:\n"
       "  mezzo launch --nproc 2 -- train --model DIR --train train.jsonl --output out\n"
+      "  mezzo launch --nproc 8 --min-nproc 4 -- train --model DIR --train train.jsonl --output out\n"
       "  mezzo launch --nproc 4 --nnodes 2 --node-rank 0 --master host0:29500 -- train --config run.toml");
   app.prefix_command();  // everything from the command on is its own
-  return [flags, &app] { return run_launch(*flags, app); };
+  return [flags, max_restarts, &app] {
+    flags->max_restarts_given = max_restarts->count() > 0;
+    return run_launch(*flags, app);
+  };
 }
 
 }  // namespace mezzo::app

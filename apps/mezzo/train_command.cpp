@@ -34,7 +34,7 @@ using text::TrainConfig;
 struct TrainFlags {
   TrainConfig config;
   std::string config_file;
-  bool restarted = false;  // by mezzo launch
+  int64_t restarted = 0;  // by mezzo launch: the ranks of the first start
 };
 
 /// All of `text` as a number.
@@ -105,8 +105,11 @@ class AddSetting {
 
 int run_train(TrainFlags& flags) {
   const bool trains_folds = flags.config.folds > 0 && flags.config.fold == 0;
-  if (flags.restarted) {
-    flags.config.resume = trains_folds ? "auto" : text::resume_of_restarted(flags.config);
+  if (flags.restarted > 0 && trains_folds) {
+    flags.config.resume = "auto";
+    flags.config.shares = flags.config.shares > 0 ? flags.config.shares : flags.restarted;
+  } else if (flags.restarted > 0) {
+    flags.config = text::restarted(flags.config, flags.restarted);
   }
   as_usage([&] { flags.config.validate(); });
   catch_stop_signals();
@@ -137,7 +140,7 @@ void add_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--config", flags.config_file,
                  "TOML file with any of these settings, or the run.json of a run to train again; flags win")
       ->group("Run");
-  app.add_flag("--restarted", flags.restarted)->group("");  // of mezzo launch
+  app.add_option("--restarted", flags.restarted)->group("");  // of mezzo launch
 }
 
 }  // namespace

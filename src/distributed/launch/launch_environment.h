@@ -13,6 +13,7 @@ struct LaunchAttempt {
   std::string master_addr;
   int64_t master_port;
   int64_t restart_count;
+  int64_t nproc;  // ranks of this node
 };
 
 /// "NAME=value" for all of this process's environment with torchrun's variables

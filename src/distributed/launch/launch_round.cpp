@@ -61,8 +61,8 @@ RoundResult LaunchRound::run(const LaunchAttempt& attempt) {
 void LaunchRound::start(const LaunchAttempt& attempt) {
   const bool is_restart = attempt.restart_count > 0 && !options_.restart_command().empty();
   const auto& command = is_restart ? options_.restart_command() : options_.command();
-  for (int64_t local_rank = 0; local_rank < options_.nproc(); ++local_rank) {
-    const int64_t rank = options_.node_rank() * options_.nproc() + local_rank;
+  for (int64_t local_rank = 0; local_rank < attempt.nproc; ++local_rank) {
+    const int64_t rank = options_.node_rank() * attempt.nproc + local_rank;
     const auto files = output_.add_rank(rank, /*draws=*/local_rank == 0);
     const auto in = open_stdin(rank == 0);
     ranks_.push_back({rank, ChildProcess(command, rank_environment(options_, attempt, local_rank),
@@ -206,6 +206,9 @@ RoundResult LaunchRound::result() const {
   if (culprit_ != nullptr) {
     result.status = culprit_->process.end()->status();
     result.failure = describe_failure();
+    const auto struck =
+        std::ranges::count_if(failed_, [](const Rank* rank) { return is_struck_down(*rank->process.end()); });
+    result.lost = std::max<int64_t>(struck, 1);  // others fail as they lose it
   } else if (!all_succeeded) {
     result.status = 128 + signal_;
   }

@@ -20,6 +20,7 @@ struct RoundResult {
   int signal = 0;            ///< that asked to end, or 0
   bool output_lost = false;  ///< a rank ended because nobody reads its output any more
   std::string failure;       ///< which rank failed first and why; empty for none
+  int64_t lost = 0;          ///< ranks that failed by themselves
 };
 
 /// One start of all ranks of this node, until the last has ended.

@@ -33,6 +33,10 @@ void check(const LaunchOptions& options) {
                     ", expected 1 to ", kMostRanks);
   check_at_least("nnodes", options.nnodes(), 1);
   check_at_least("max_restarts", options.max_restarts(), 0);
+  TORCH_CHECK_VALUE(options.min_nproc() >= 0 && options.min_nproc() <= options.nproc(), "min_nproc is ",
+                    options.min_nproc(), ", expected 0 to ", options.nproc(), ", nproc");
+  TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.nnodes() == 1, "min_nproc is ", options.min_nproc(),
+                    ", expected 0: of several nodes, all start again with as many ranks");
   TORCH_CHECK_VALUE(options.node_rank() >= 0 && options.node_rank() < options.nnodes(), "node_rank is ",
                     options.node_rank(), ", expected 0 to ", options.nnodes() - 1, ": nnodes is ", options.nnodes());
   check_seconds("grace_seconds", options.grace_seconds());
@@ -84,8 +88,12 @@ class Launcher {
       if (restarts == options_.max_restarts() || !may_restart(result)) {
         break;
       }
-      output_.note(
-          c10::str(result.failure, "; all ranks start again, restart ", restarts + 1, " of ", options_.max_restarts()));
+      if (options_.min_nproc() > 0) {
+        nproc_ = std::max(nproc_ - result.lost, options_.min_nproc());
+      }
+      output_.note(c10::str(result.failure,
+                            nproc_ < options_.nproc() ? c10::str("; ", nproc_, " of ", options_.nproc()) : "; all",
+                            " ranks start again, restart ", restarts + 1, " of ", options_.max_restarts()));
     }
     if (!result.failure.empty()) {
       output_.note(result.failure);
@@ -97,7 +105,7 @@ class Launcher {
  private:
   RoundResult run_round(int64_t restarts) {
     store_.reset();  // no rank may find what an earlier one left there
-    LaunchAttempt attempt{options_.master_addr(), options_.master_port(), restarts};
+    LaunchAttempt attempt{options_.master_addr(), options_.master_port(), restarts, nproc_};
     if (attempt.master_addr.empty()) {
       store_ = host_local_store();
       attempt.master_addr = kLoopback;
@@ -134,6 +142,7 @@ class Launcher {
   }
 
   const LaunchOptions& options_;
+  int64_t nproc_ = options_.nproc();  // of the next start
   GroupGuard guard_;  // first, so that it is forked from a process with few threads, and outlives the rest
   SignalPipe signals_;
   Subreaper subreaper_;

@@ -57,7 +57,7 @@ std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks&
       {"dry-run", config.dry_run ? "true" : "false"}};
   for (const auto& [name, value] : config.settings()) {
     if (name == "batch-size" || name == "diagnose" || name == "eval-every" || name == "save-every" ||
-        name == "epochs" || name == "max-steps" || name == "patience" || name == "pause-at") {
+        name == "shares" || name == "epochs" || name == "max-steps" || name == "patience" || name == "pause-at") {
       start.emplace(name, value);
     }
   }

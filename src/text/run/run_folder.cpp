@@ -264,10 +264,16 @@ void RunFolder::clear() {
   CheckpointStore(config_.output / "checkpoints", config_.keep).tidy();
 }
 
-std::string resume_of_restarted(const TrainConfig& config) {
+TrainConfig restarted(TrainConfig config, int64_t first_ranks) {
   const auto present = read_present_run(config.output);
   const bool is_same_run = present && (present->resume == config.resume || present->resume == "auto");
-  return is_same_run && !checkpoint_format::list(config.output / "checkpoints").empty() ? "auto" : config.resume;
+  const bool has_checkpoint = !checkpoint_format::list(config.output / "checkpoints").empty();
+  if (is_same_run && has_checkpoint) {
+    config.resume = "auto";
+  } else if (config.shares == 0 && (config.resume.empty() || (config.resume == "auto" && !has_checkpoint))) {
+    config.shares = first_ranks;
+  }
+  return config;
 }
 
 }  // namespace mezzo::text

@@ -15,7 +15,7 @@ namespace {
 
 /// Of the settings that change numbers. The model, the vocabulary and the data may lie elsewhere
 /// than they did: what they hold has to agree.
-RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
+RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup) {
   const LrScheduleKind schedule = parse_lr_schedule(config.schedule);
   const bool evaluations_count = follows_metric(schedule);
   const bool length_counts = depends_on_total_steps(schedule, config.warmup_ratio > 0);
@@ -31,7 +31,6 @@ RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup, c
       flags.erase(std::string(setting.name()));
     }
   });
-  flags["ranks"] = std::to_string(ranks.size());
   flags["precision"] = to_string(setup.precision);
   return flags;
 }
@@ -84,7 +83,7 @@ std::vector<std::string> differences(const RunIdentity::Values& was, const RunId
 
 }  // namespace
 
-RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks) {
+RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup) {
   RunIdentity::Values data = {{"training data as tokens", summary_of(setup.train)},
                               {"dev data as tokens", summary_of(setup.dev)},
                               {"labels", summary_of(setup.task->label_names())}};
@@ -92,7 +91,7 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const 
   if (config.lora > 0 || (config.folds > 0 && !config.model.empty())) {
     data.emplace("weights of --model", hash_of_file(config.model / "model.safetensors"));
   }
-  return {flags_of(config, setup, ranks), setup.model->config().values(), std::move(data)};
+  return {flags_of(config, setup), setup.model->config().values(), std::move(data)};
 }
 
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks) {

@@ -7,7 +7,8 @@
 
 namespace mezzo::text {
 
-RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup, const Ranks& ranks);
+/// @param config  whose batch size and shares are numbers.
+RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup);
 
 /// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  where
 /// ranks disagree, naming the first difference. Collective.

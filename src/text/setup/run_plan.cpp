@@ -39,35 +39,45 @@ int64_t RunPlan::targets(const TokenizedTexts& texts, int64_t step) const {
   return std::max<int64_t>(count, 1);  // of words that have no token there may be none
 }
 
-/// By rows, every `ranks`-th text, as torch's DistributedSampler deals them.
-std::vector<int64_t> RunPlan::share_of(const std::vector<int64_t>& batch, const TokenizedTexts& texts) const {
-  std::vector<int64_t> share;
+/// By rows, every `shares`-th text, as torch's DistributedSampler deals them to ranks.
+std::vector<int64_t> RunPlan::texts_of(int64_t share,
+                                       const std::vector<int64_t>& batch,
+                                       const TokenizedTexts& texts) const {
+  std::vector<int64_t> dealt;
   if (balance == Balance::kTokens) {
     std::vector<int64_t> lengths;
     for (int64_t index : batch) {
       lengths.push_back(static_cast<int64_t>(texts.ids[index].size()));
     }
-    const auto parts = distributed::balance_by_tokens(lengths, ranks);
-    for (int64_t place : parts[rank]) {
-      share.push_back(batch[place]);
+    const auto parts = distributed::balance_by_tokens(lengths, shares);
+    for (int64_t place : parts[share]) {
+      dealt.push_back(batch[place]);
     }
   } else {
-    for (size_t place = rank; place < batch.size(); place += ranks) {
-      share.push_back(batch[place]);
+    for (int64_t place = share; place < std::ssize(batch); place += shares) {
+      dealt.push_back(batch[place]);
     }
   }
-  return share;
+  return dealt;
 }
 
 std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int64_t step) const {
   std::vector<MicroBatch> result;
   const int64_t epoch = step / steps_per_epoch;
   int64_t number = epoch * batches_per_epoch + step % steps_per_epoch * grad_accumulation;
+  // Neighbours go to one rank, the first ranks have one more: where one rank alone has several, which it adds up first,
+  // sums of gradients in the order of ranks are those of as many ranks as shares.
+  const int64_t least = shares / ranks, more = shares % ranks;
+  const int64_t first = rank * least + std::min<int64_t>(rank, more), own = least + (rank < more ? 1 : 0);
   for (const auto& batch : batches_of(texts, step)) {
-    auto share = share_of(batch, texts);
-    const bool is_empty = share.empty();
-    result.push_back({is_empty ? std::vector{batch.front()} : std::move(share), is_empty,
-                      static_cast<uint32_t>(number++ * ranks + rank)});
+    for (int64_t place = 0; place < ceil_div(shares, ranks); ++place) {
+      const int64_t share = std::min(first + place, shares - 1);
+      auto dealt = place < own ? texts_of(share, batch, texts) : std::vector<int64_t>();
+      const bool is_empty = dealt.empty();
+      result.push_back({is_empty ? std::vector{batch.front()} : std::move(dealt), is_empty,
+                        static_cast<uint32_t>(number * shares + share)});
+    }
+    ++number;
   }
   return result;
 }
@@ -75,7 +85,8 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks) {
   RunPlan plan{};
   plan.batching = parse_batching(config.batching);
-  plan.batch_size = config.batch_size.value() * ranks.size();
+  plan.shares = config.shares;
+  plan.batch_size = config.batch_size.value() * plan.shares;
   plan.grad_accumulation = config.grad_accumulation;
   plan.seed = config.seed;
   plan.rank = ranks.rank();

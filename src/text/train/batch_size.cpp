@@ -90,6 +90,35 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
                              ranks.size() > 1 ? " with all ranks" : "", limit, memory.source, gigabytes(share))};
 }
 
+namespace {
+
+/// What a checkpoint says of a setting that was chosen when its run began.
+int64_t number_of(const std::string& text, const char* name) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  TORCH_CHECK_VALUE(error == std::errc() && rest == end && number >= 1 && number <= 1'000'000,
+                    "the checkpoint to resume from has the ", name, " '", text,
+                    "', expected a number from 1; go on from another");
+  return number;
+}
+
+}  // namespace
+
+TrainConfig with_shares(TrainConfig config, RunSetup& setup, const Ranks& ranks, const std::string& resumed_shares) {
+  if (config.shares == 0) {
+    config.shares = resumed_shares.empty() ? ranks.size() : number_of(resumed_shares, "shares");
+  }
+  if (config.shares != ranks.size()) {
+    setup.notes.push_back(fmt::format(
+        "{} of each batch on {}: {}", counted(config.shares, "share"), counted(ranks.size(), "rank"),
+        config.shares < ranks.size()
+            ? "some ranks have none, and only wait for the others"
+            : "the same batches and dropout as on that many ranks, whose sums of gradients may be rounded otherwise"));
+  }
+  return config;
+}
+
 TrainConfig with_batch_size(TrainConfig config,
                             RunSetup& setup,
                             const Ranks& ranks,
@@ -98,13 +127,7 @@ TrainConfig with_batch_size(TrainConfig config,
     return config;
   }
   if (!resumed_batch_size.empty()) {
-    int64_t texts = 0;
-    const char* end = resumed_batch_size.data() + resumed_batch_size.size();
-    const auto [rest, error] = std::from_chars(resumed_batch_size.data(), end, texts);
-    TORCH_CHECK_VALUE(error == std::errc() && rest == end && texts >= 1 && texts <= 1'000'000,
-                      "the checkpoint to resume from has the batch size '", resumed_batch_size,
-                      "', expected a number from 1; go on from another");
-    config.batch_size = texts;
+    config.batch_size = number_of(resumed_batch_size, "batch size");
     setup.notes.push_back(fmt::format("batch size auto: {}, as before", counted(*config.batch_size, "text")));
     return config;
   }

@@ -33,6 +33,11 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
                                   const Ranks& ranks,
                                   const MachineMemory& memory);
 
+/// `config` with a number of shares: those of the checkpoint of a run that goes on, or one a rank. What they come to
+/// where ranks are more or fewer is added to `setup.notes`.
+/// @param resumed_shares  as the checkpoint has it; empty without one.
+TrainConfig with_shares(TrainConfig config, RunSetup& setup, const Ranks& ranks, const std::string& resumed_shares);
+
 /// `config` with a number for a batch size: that of the checkpoint of a run that goes on, or one
 /// that all ranks have the memory for. What was chosen is added to `setup.notes`. Collective.
 /// @param resumed_batch_size  as the checkpoint has it; empty without one.

@@ -93,8 +93,11 @@ bool has_finished(TrainConfig config, const Ranks& ranks) {
   if (const auto size = was.flags.find("batch-size"); !config.batch_size && size != was.flags.end()) {
     config.batch_size = std::stoll(size->second);  // as many as fitted the memory then
   }
+  if (const auto shares = was.flags.find("shares"); config.shares == 0 && shares != was.flags.end()) {
+    config.shares = std::stoll(shares->second);  // as many as there were ranks then
+  }
   const RunSetup setup = set_up_run(config);
-  std::string difference = describe_difference(was, identity_of(config, setup, ranks));
+  std::string difference = describe_difference(was, identity_of(config, setup));
   const std::string test = settings_of(config).at("test");
   const std::string was_test = json.at("settings").value("test", "");
   if (difference.empty() && was_test != test) {

@@ -33,7 +33,8 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
       clock->enter(part);
     }
   };
-  auto loss = at::zeros({}, at::TensorOptions(at::kFloat).device(setup_.device));
+  // As the ranks' are summed, so that the sum is the same whoever has the shares.
+  auto loss = at::zeros({}, at::TensorOptions(at::kDouble).device(setup_.device));
   for (const auto& micro : batches.micro) {
     enter(&StepParts::forward);
     const bool is_last = &micro == &batches.micro.back();

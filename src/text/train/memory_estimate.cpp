@@ -87,7 +87,7 @@ MemoryEstimate estimate_memory(
   MemoryEstimate estimate;
   const int64_t trained = count_trained_parameters(model);
   const int64_t weight = config.master_weights ? 2 : kFloatBytes;
-  const bool accumulates = config.grad_accumulation > 1;
+  const bool accumulates = config.grad_accumulation > 1 || config.shares > ranks;
   estimate.weights = count_parameters(model) * weight;
   // Frozen ones have masters, too, for what is saved.
   estimate.weights += config.master_weights ? (count_parameters(model) - trained) * kFloatBytes : 0;

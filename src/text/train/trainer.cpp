@@ -67,9 +67,12 @@ class Trainer {
         keeper_(config, ranks_, [this] { return state(); }),
         setup_(ranks_.together([&] { return set_up_run(config); })),
         resumed_(agree_on_start(config, ranks_)),
-        config_(with_batch_size(config, setup_, ranks_, resumed_ ? resumed_->identity.flags["batch-size"] : "")),
+        config_(with_batch_size(with_shares(config, setup_, ranks_, resumed_ ? resumed_->identity.flags["shares"] : ""),
+                                setup_,
+                                ranks_,
+                                resumed_ ? resumed_->identity.flags["batch-size"] : "")),
         plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
-        identity_(identity_of(config_, setup_, ranks_)),
+        identity_(identity_of(config_, setup_)),
         metric_schedule_(make_metric_schedule(config_)),
         scaler_(scaler_options(config_, setup_.precision)) {
     check_same_on_all(identity_, setup_, ranks_);
@@ -646,7 +649,7 @@ class Trainer {
   RunKeeper keeper_;
   RunSetup setup_;
   std::optional<Checkpoint> resumed_;  // until its tensors are taken over
-  const TrainConfig config_;           // with a number for a batch size
+  const TrainConfig config_;           // with a number for a batch size, and of shares
   const RunPlan plan_;
   const RunIdentity identity_;
   std::optional<TrainingModel> model_;

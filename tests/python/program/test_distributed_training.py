@@ -206,8 +206,6 @@ def test_a_stopped_run_resumes_to_the_bit(data, whole, tmp_path, zero_stage):
     assert re.search(r"stopped after step \d+; go on with --resume auto", stderr), stderr
     launch(2, [*arguments, "--resume", "auto"])
     assert digest(tmp_path / "cut") == whole
-    done = launch(3, [*arguments, "--resume", "auto"], check=False)
-    assert done.returncode == 1 and "of another run: ranks was '2', is now '3'" in done.stderr
 
 
 def wait_for_step(output, step):

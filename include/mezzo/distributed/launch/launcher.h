@@ -30,6 +30,9 @@ struct LaunchOptions {
   TORCH_ARG(int64_t, master_port) = 0;
   /// How often all ranks are started again after one has failed.
   TORCH_ARG(int64_t, max_restarts) = 0;
+  /// Fewer ranks do as well: they are started again without those that failed, but for at least so many. 0: never
+  /// fewer. On a single node alone.
+  TORCH_ARG(int64_t, min_nproc) = 0;
   /// Exit statuses that another try cannot mend, such as the one for wrong usage.
   TORCH_ARG(std::vector<int>, final_statuses) = { 2 };
   /// How long ranks may take to end after SIGINT or SIGTERM was passed on to them,
@@ -55,7 +58,7 @@ struct LaunchOptions {
 /// @throws c10::ValueError  for options out of range; nothing was started then
 /// @throws c10::Error  when the command cannot be run or the port is in use; what was started has
 ///     ended
-/// @see torchrun. Differs: no rendezvous of changing nodes; the number of ranks is fixed.
+/// @see torchrun. Differs: no rendezvous of changing nodes; ranks only ever become fewer.
 int launch(const LaunchOptions& options);
 
 }  // namespace mezzo::distributed

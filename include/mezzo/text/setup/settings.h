@@ -254,6 +254,12 @@ void visit_settings(Config& config, Visit&& visit) {
 
   constexpr std::string_view kRanks = "Several ranks";
   visit(
+      Setting(kRanks, "shares",
+              "parts that a batch is dealt out in, of --batch-size texts each, however many ranks work on them; 0: as "
+              "many as the checkpoint says, or one a rank")
+          .between(0, 1e6),
+      config.shares);
+  visit(
       Setting(kRanks, "balance", "what all ranks get as much of in a batch: rows or tokens").one_of({"rows", "tokens"}),
       config.balance);
   visit(

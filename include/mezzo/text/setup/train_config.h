@@ -81,10 +81,11 @@ struct TrainConfig {
   double growth_factor = 2;
   double backoff_factor = 0.5;
 
-  // With several ranks, `batch_size` is each rank's.
+  // With several ranks, `batch_size` is each share's, of which a rank has one or several.
   std::string balance = "rows";               ///< what ranks get the same number of: rows, tokens
   std::string gradient_compression = "none";  ///< of what ranks send each other: none, fp16, bf16
   std::string all_reduce = "auto";            ///< of gradients: auto (shared memory on one host), backend
+  int64_t shares = 0;                         ///< parts of a batch, of `batch_size` texts each; 0: one a rank
   int64_t zero_stage = 0;                     ///< 1: optimizer states are sharded among the ranks
   int64_t timeout = 600;                      ///< seconds that ranks wait for each other
 
