@@ -1,8 +1,12 @@
 """Trains with 1, 2, 4 … threads up to this machine's processors, mezzo and the fastest Python program in turn, and writes
-benchmarks/results/threads.md: texts a second, and what of a step more threads make no shorter."""
+benchmarks/results/threads.md: texts a second, and what of a step more threads make no shorter. And counts, of up to 64 threads, whatever the
+processors, the time that each of them computes: the busiest has what is not shared."""
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +39,47 @@ def train(model, precision, threads, folder, options):
     parts = {part: sum(record["parts"][part] for record in timed) / len(timed) for part in PARTS}
     parts["all"] = seconds / len(timed)
     return sum(record["samples"] for record in timed) / seconds, parts
+
+
+def count(model, precision, threads, folder, options):
+    """Milliseconds a step that threads compute, the busiest first, as the kernel counts them. They wait asleep, not spinning."""
+    out = folder / f"count-{threads}"
+    command = [support.PROGRAM, "train", "--model-config", support.write_config(folder, model), "--vocab", options.vocab, "--train", options.train,
+               "--limit", options.limit, "--precision", precision, "--device", "cpu", "--threads", threads, "--batch-size", options.batch,
+               "--output", out, "--quiet", "--dev-ratio", 0, "--eval-every", 0, "--save-minutes", 0, "--max-steps", 100_000]
+    process = subprocess.Popen(list(map(str, command)), env={**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive",
+                                                             "GOMP_SPINCOUNT": "0"})
+
+    def steps():
+        return len(support.records(out, "step")) if (out / "metrics.jsonl").exists() else 0
+
+    def computed():
+        found = {}
+        for task in Path(f"/proc/{process.pid}/task").iterdir():
+            found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e6
+        return found
+
+    try:
+        begin, first = {}, 0
+        for least in (options.warmup, options.warmup + options.steps):
+            while steps() < least and process.poll() is None:
+                time.sleep(0.005)
+            if not begin:
+                begin, first = computed(), steps()
+        end, last = computed(), steps()
+    finally:
+        process.kill()
+        process.wait()
+    spent = sorted(((milliseconds - begin.get(task, 0)) / (last - first) for task, milliseconds in end.items()), reverse=True)
+    return spent[:threads]
+
+
+def count_rows(model, precision, folder, options):
+    for threads in [2**i for i in range(options.counted.bit_length()) if 2**i <= options.counted]:
+        spent = count(model, precision, threads, folder, options)
+        mean, busiest = statistics.mean(spent), spent[0]
+        yield [threads, f"{sum(spent):.1f}", f"{mean:.2f}", f"{busiest:.2f}", f"{100 * mean / busiest:.0f} %"]
+        print(f"{precision}, {threads} threads: busiest {busiest:.2f} ms of {sum(spent):.1f}", file=sys.stderr, flush=True)
 
 
 def train_with_peer(model, precision, threads, folder, options):
@@ -82,26 +127,33 @@ def main():
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--limit", type=int, default=4000, help="texts to read")
+    parser.add_argument("--counted", type=int, default=64, help="most threads whose time is counted; 0: none")
     parser.add_argument("--no-peer", action="store_true", help="without the Python program")
     parser.add_argument("--workloads", nargs="+", default=["base-fp32", "base-bf16", "minilm-fp32", "minilm-bf16"])
     options = parser.parse_args()
     by_name = dict(zip(parser.get_default("workloads"), WORKLOADS))
     workloads = [by_name[name] for name in options.workloads]
     if options.quick:
-        options.steps, options.warmup, options.rounds, workloads = 2, 1, 1, [("tiny", support.TINY, "fp32")]
+        options.steps, options.warmup, options.rounds, options.counted = 2, 1, 1, 2
+        workloads = [("tiny", support.TINY, "fp32")]
     counts = counts_of(len(support.usable_processors()))
     tables = []
     for workload in workloads:
         with tempfile.TemporaryDirectory() as folder:
             runs = measure(workload, counts, Path(folder), options)
+            counted = list(count_rows(*workload[1:], Path(folder), options)) if options.counted else []
         tables += [f"## {workload[0]}, {workload[2]}", support.table(
             ["threads", "mezzo, texts/s", "times one thread", *(f"{name}, ms" for name in PARTS), "not shared, ms a step",
              "Python, texts/s", "times one thread", "mezzo to Python"], rows_of(runs))]
+        if counted:
+            tables.append(support.table(["threads", "computed by all, ms a step", "by each, on average", "by the busiest", "shared"], counted))
     about = (
         f"Training on the emotion data set, batches of {options.batch} texts, dropout 0.1; {options.steps} steps, {options.rounds}"
         " rounds in turn, medians (least to most). Python: transformers, batches of similar length, fused AdamW. Not shared: what of a"
         " step would stay however many threads there were, if the rest fell by their number, as it did from one thread to so many:"
-        " work of one thread, waiting for each other, and memory that is too slow for all of them.")
+        " work of one thread, waiting for each other, and memory that is too slow for all of them. The second tables count what each of so many"
+        " threads computes in a step, however many processors there are, as the kernel has it: the busiest is the one that also does what no"
+        " other can. Threads that take turns on few processors disturb each other, which is counted, too.")
     support.page(options, "threads", "Training with more threads", about, *tables)
 
 
