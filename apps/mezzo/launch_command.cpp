@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "config_file.h"
 #include "mezzo/distributed/launch/launcher.h"
 #include "mezzo/text/io/nearest_name.h"
+#include "mezzo/text/machine/threads.h"
 
 namespace mezzo::app {
 namespace {
@@ -151,6 +153,9 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
     const auto [host, port] = parse_master(flags.master);
     options.master_addr(host).master_port(port);
   }
+  // The launcher would divide what taskset leaves, and knows no quotas.
+  const int64_t threads = std::max<int64_t>(1, text::usable_processors() / std::max<int64_t>(1, *flags.nproc));
+  ::setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
   try {
     return distributed::launch(options);
   } catch (const c10::ValueError& error) {

@@ -1,6 +1,5 @@
 #include "model_session.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,6 +8,7 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "mezzo/text/machine/threads.h"
 #include "mezzo/text/setup/train_config.h"
 #include "ranks.h"
 
@@ -26,7 +26,8 @@ void ModelFlags::add_to(CLI::App& app, bool chooses_precision, bool names_model)
   }
   app.add_option("--max-length", max_length,
                  "tokens a text is cut to; without it, as many as the model was trained with");
-  app.add_option("--threads", threads, "processor threads; 0: LibTorch's choice")->capture_default_str();
+  app.add_option("--threads", threads, "processor threads; 0: OMP_NUM_THREADS, or as many as this process may use")
+      ->capture_default_str();
 }
 
 void ModelFlags::check() {
@@ -47,9 +48,7 @@ void ModelFlags::check() {
 }
 
 text::ClassifierOptions ModelFlags::options() const {
-  if (threads > 0) {
-    at::set_num_threads(static_cast<int>(threads));
-  }
+  text::set_threads(threads);
   return {.precision = precision, .device = text::parse_device(device), .max_length = max_length};
 }
 

@@ -14,7 +14,7 @@
 
 #include "commands.h"
 #include "config_values.h"
-#include "mezzo/text/machine/examination.h"
+#include "mezzo/text/machine/threads.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/tune/search.h"
 #include "stop_signal.h"

@@ -1,15 +1,17 @@
 #include "text/machine/processor.h"
 
+#include <ATen/Parallel.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <string_view>
 
-#include "mezzo/text/machine/examination.h"
+#include "mezzo/text/machine/threads.h"
 #include "text/machine/control_groups.h"
 
 namespace mezzo::text {
@@ -76,6 +78,15 @@ int64_t usable_processors() {
   const Processor found = processor();
   const double most = found.quota > 0 ? std::min<double>(found.quota, found.usable) : found.usable;
   return std::max<int64_t>(1, static_cast<int64_t>(most));
+}
+
+void set_threads(int64_t threads) {
+  const bool is_set = std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("MKL_NUM_THREADS") != nullptr;
+  if (threads > 0) {
+    at::set_num_threads(static_cast<int>(threads));
+  } else if (!is_set && usable_processors() < at::get_num_threads()) {
+    at::set_num_threads(static_cast<int>(usable_processors()));
+  }
 }
 
 }  // namespace mezzo::text

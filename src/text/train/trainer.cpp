@@ -19,6 +19,7 @@
 #include "mezzo/optim/metric_schedule.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/inference/inference.h"
+#include "mezzo/text/machine/threads.h"
 #include "mezzo/text/models/pretrained.h"
 #include "text/machine/machine_memory.h"
 #include "text/models/lora.h"
@@ -677,9 +678,7 @@ TrainResult train(const TrainConfig& config,
                   const std::function<bool()>& stop_requested,
                   distributed::ProcessGroup* group) {
   config.validate();
-  if (config.threads > 0) {
-    at::set_num_threads(static_cast<int>(config.threads));
-  }
+  set_threads(config.threads);
   const DeterministicGuard deterministic(parse_device(config.device));
   return Trainer(config, stop_requested, group).run();
 }

@@ -46,9 +46,6 @@ struct MachineAdvice {
   std::vector<MachineProblem> problems;
 };
 
-/// How many processors this process may keep busy, by its affinity and the quota of its container; at least 1.
-int64_t usable_processors();
-
 /// Measures this machine, for some two seconds.
 Examination examine();
 

@@ -305,9 +305,10 @@ void visit_settings(Config& config, Visit&& visit) {
         config.save_minutes);
   visit(Setting(kRun, "keep", "checkpoints kept").between(1, kMillion).changes_no_numbers(), config.keep);
   visit(Setting(kRun, "resume", "auto, or a checkpoint folder to go on from").changes_no_numbers(), config.resume);
-  visit(
-      Setting(kRun, "threads", "processor threads; 0: LibTorch's choice").between(0, kMostThreads).changes_no_numbers(),
-      config.threads);
+  visit(Setting(kRun, "threads", "processor threads; 0: OMP_NUM_THREADS, or as many as this process may use")
+            .between(0, kMostThreads)
+            .changes_no_numbers(),
+        config.threads);
   visit(Setting(kRun, "diagnose",
                 "say where inf and NaN begin, which gradients overflow, and which loss scale suits them")
             .changes_no_numbers(),

@@ -99,7 +99,7 @@ struct TrainConfig {
   int64_t keep = 2;          ///< checkpoints kept
   std::string resume;  ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder
   uint64_t seed = 123;
-  int64_t threads = 0;    ///< 0: as many as LibTorch chooses; up to kMostThreads
+  int64_t threads = 0;    ///< 0: as set_threads() chooses; up to kMostThreads
   int64_t limit = 0;      ///< read only so many rows of the training file; 0: all
   bool diagnose = false;  ///< trace every skipped step again, and count the exponents of gradients
   bool quiet = false;
