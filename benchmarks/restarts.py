@@ -89,7 +89,10 @@ def main():
     rows = []
     for name, model in models.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = [measure(model, Path(folder), options) for _ in range(options.rounds)]
+            found = []
+            for i in range(options.rounds):  # a folder each: what an earlier one left would be taken for its own
+                (Path(folder) / str(i)).mkdir()
+                found.append(measure(model, Path(folder) / str(i), options))
         rows.append([name, *(support.spread(part) for part in zip(*found)), support.spread(map(sum, found))])
         print(rows[-1], file=sys.stderr, flush=True)
     about = (

@@ -16,7 +16,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -49,7 +48,7 @@ def fuzz(target, options, commit):
     text = (work / "said.txt").read_text(errors="replace")
     inputs = re.findall(r"stat::number_of_executed_units: (\d+)", text) or re.findall(r"^#(\d+)", text, re.MULTILINE)[-1:]
     edges = re.findall(r"cov: (\d+)", text)
-    findings = sorted(path.name for path in work.iterdir() if path.name.startswith(("crash-", "timeout-", "oom-", "leak-", "slow-")))
+    findings = re.findall(r"Test unit written to \S*?((?:crash|timeout|oom|leak|slow-unit)-\w+)", text)
     print(f"{target}: {int(inputs[-1]) if inputs else 0:,} inputs, {time.monotonic() - begin:.0f} s, status {status} {' '.join(findings)}", flush=True)
     return dict(target=target, commit=commit, inputs=int(inputs[-1]) if inputs else 0, seconds=round(time.monotonic() - begin, 1),
                 edges=int(edges[-1]) if edges else 0, corpus=len(list(grown.iterdir())), status=status)
@@ -65,8 +64,8 @@ def write_page(log, options):
     every = [run for of in runs.values() for run in of]
     about = (f"{sum(run['inputs'] for run in every) / 1e6:.0f} million inputs in {sum(run['seconds'] for run in every) / 3600:.1f} hours of one"
              f" processor, of mezzo {', '.join(sorted({run['commit'] for run in every}))}; libFuzzer with AddressSanitizer and"
-             " UndefinedBehaviorSanitizer, inputs of at most 4,096 bytes, 20 seconds and 512 MB for one allocation. A run ends with what it finds;"
-             " what was found is mended, and lies in [tests/fuzz/corpus](../../tests/fuzz/corpus), which the tests read, cut off at every byte,"
+             " UndefinedBehaviorSanitizer, inputs of at most 4,096 bytes, 20 seconds and 512 MB for one allocation. A run ends with what it finds."
+             " What was found and mended lies in [tests/fuzz/corpus](../../tests/fuzz/corpus), which the tests read, cut off at every byte,"
              " and with every bit turned over.")
     benchmarks.page(options, "fuzzing", "Files and requests that were made up", about,
                     benchmarks.table(["format", "million inputs", "minutes", "edges reached", "inputs kept", "runs that found something"], rows))
@@ -88,13 +87,13 @@ def main():
     if options.results and not options.log:
         sys.exit("fuzz: a page is of the runs in --log; name a file for it")
     targets = options.targets or sorted(path.name for path in CORPUS.iterdir())
-    commit, lock, failed = benchmarks_support().commit(), threading.Lock(), False
+    commit, failed = benchmarks_support().commit(), False
     options.work.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         for run in pool.map(lambda target: fuzz(target, options, commit), targets):
             failed = failed or run["status"] != 0
             if options.log:
-                with lock, open(options.log, "a") as log:
+                with open(options.log, "a") as log:
                     log.write(json.dumps(run) + "\n")
     if options.results:
         write_page(options.log, options)

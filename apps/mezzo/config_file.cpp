@@ -28,17 +28,16 @@ std::optional<std::string> config_path(const std::vector<std::string>& arguments
   return path;
 }
 
-}  // namespace
-
-namespace {
-
 bool is_run_json(const std::string& path) { return path.ends_with(".json"); }
 
-/// Strings, and arrays of them.
+/// Strings, and arrays of them; switches as TOML has them.
 toml::table settings_of_run(const std::string& path) {
   toml::table table;
-  for (const auto& [name, values] : as_usage([&] { return text::recorded_settings(path); })) {
-    if (values.size() == 1) {
+  for (const auto& [name, values, is_switch] : as_usage([&] { return text::recorded_settings(path); })) {
+    const bool is_boolean = is_switch && values.size() == 1 && (values[0] == "true" || values[0] == "false");
+    if (is_boolean) {
+      table.insert(name, values.front() == "true");
+    } else if (values.size() == 1) {
       table.insert(name, values.front());
     } else {
       toml::array array;
@@ -74,14 +73,6 @@ toml::table parse_config(const std::string& path) {
 }
 
 namespace {
-
-/// In a run.json all is text.
-std::optional<bool> to_boolean(const toml::node& node) {
-  if (const auto* boolean = node.as_boolean()) return boolean->get();
-  const auto* text = node.as_string();
-  const bool is_one = text != nullptr && (text->get() == "true" || text->get() == "false");
-  return is_one ? std::optional(text->get() == "true") : std::nullopt;
-}
 
 std::optional<std::string> to_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
@@ -124,8 +115,8 @@ std::vector<std::string> to_arguments(const std::string& key,
                                  text::did_you_mean(key, setting_names(command))));
   }
   const bool is_switch = option->get_expected_max() == 0;
-  if (const auto boolean = to_boolean(value); boolean && is_switch) {
-    return *boolean ? std::vector{flag} : std::vector<std::string>();
+  if (const auto* boolean = value.as_boolean(); boolean != nullptr && is_switch) {
+    return boolean->get() ? std::vector{flag} : std::vector<std::string>();
   }
   const bool takes_several = option->get_expected_max() > 1;
   if (const auto* array = value.as_array(); array != nullptr && takes_several) {

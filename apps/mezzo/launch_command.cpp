@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <memory>
@@ -52,31 +51,11 @@ std::pair<std::string, int64_t> parse_master(const std::string& text) {
   return {host, port};
 }
 
-/// Whether `argument` sets `flag`.
-bool is_flag(const std::string& argument, const std::string& flag) {
-  return argument == flag || argument.starts_with(flag + "=");
-}
-
-/// The command that goes on with a training run: it resumes, from what the run has saved itself
-/// where it has, and replaces nothing. Settings of a `--config` file are written out, since the
-/// file itself may say `overwrite`.
-Arguments command_to_resume(Arguments command, const CLI::App& app, int64_t ranks) {
-  expand_config_file(command, app);
-  Arguments result;
-  bool resumes = false;
-  for (size_t i = 0; i < command.size(); ++i) {
-    if (command[i] == "--config") {
-      ++i;
-    } else if (!is_flag(command[i], "--overwrite") && !is_flag(command[i], "--config")) {
-      resumes = resumes || is_flag(command[i], "--resume");
-      result.push_back(command[i]);
-    }
-  }
-  if (!resumes) {
-    result.insert(result.end(), {"--resume", "auto"});
-  }
-  result.insert(result.end(), {"--restarted", std::to_string(ranks)});
-  return result;
+/// The command that starts a training run again: it goes on from what the earlier start has done, if that has begun.
+Arguments command_to_restart(Arguments command, const LaunchFlags& flags) {
+  const double ranks = static_cast<double>(*flags.nproc) * static_cast<double>(flags.nnodes);
+  command.insert(command.end(), {"--restarted", fmt::format("{:.0f}", ranks)});
+  return command;
 }
 
 void check_command(const Arguments& command, const CLI::App& launch_app) {
@@ -120,7 +99,6 @@ std::string with_flag(const std::string& message) {
 }
 
 int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
-  const CLI::App& app = *launch_app.get_parent();
   const Arguments command = launch_app.remaining();
   check_command(command, launch_app);
   if (!flags.nproc) {  // not left to CLI11, which would not see that a wrong option was meant
@@ -133,7 +111,9 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   LaunchOptions options(with_program(program, command));
   if (command.front() == "train") {
-    options.restart_command(with_program(program, command_to_resume(command, app, *flags.nproc * flags.nnodes)));
+    Arguments expanded = command;
+    expand_config_file(expanded, *launch_app.get_parent());  // what is wrong there is said once, and not by each rank
+    options.restart_command(with_program(program, command_to_restart(command, flags)));
   }
   options.name("mezzo launch")
       .final_statuses({kWrongUsage, kNotAllSaved})
@@ -141,7 +121,8 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
       .nnodes(flags.nnodes)
       .node_rank(flags.node_rank)
       .max_restarts(flags.max_restarts)
-      .grace_seconds(flags.grace_time);
+      .grace_seconds(flags.grace_time)
+      .processors(text::usable_processors());
   if (flags.min_nproc != 0) {
     if (command.front() != "train") {
       throw UsageError("--min-nproc is for mezzo train, which deals out its batches anew; leave it out");
@@ -153,9 +134,6 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
     const auto [host, port] = parse_master(flags.master);
     options.master_addr(host).master_port(port);
   }
-  // The launcher would divide what taskset leaves, and knows no quotas.
-  const int64_t threads = std::max<int64_t>(1, text::usable_processors() / std::max<int64_t>(1, *flags.nproc));
-  ::setenv("OMP_NUM_THREADS", std::to_string(threads).c_str(), /*overwrite=*/0);
   try {
     return distributed::launch(options);
   } catch (const c10::ValueError& error) {
@@ -186,9 +164,10 @@ Run add_launch(CLI::App& app) {
       app.add_option("--max-restarts", flags->max_restarts,
                      "how often all ranks start again after one failed; training goes on from its last checkpoint")
           ->capture_default_str();
-  app.add_option("--min-nproc", flags->min_nproc,
-                 "start again without the ranks that failed, down to so many, which train the same batches; 0: with as "
-                 "many as before")
+  app.add_option(
+         "--min-nproc", flags->min_nproc,
+         "after a failure start again with fewer ranks, by those that failed, down to so many, which train the same "
+         "batches; 0: with as many as before")
       ->capture_default_str();
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();

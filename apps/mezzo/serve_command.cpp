@@ -51,7 +51,10 @@ std::vector<text::ServedModel> parse_models(const std::vector<std::string>& give
   std::vector<text::ServedModel> models;
   for (const std::string& one : given) {
     auto model = parse_model(one);
-    if (model.name.empty() || model.folder.empty()) {
+    if (model.folder.empty()) {
+      throw UsageError(fmt::format("--model {}: names no folder; pass NAME=DIR", one));
+    }
+    if (model.name.empty()) {
       throw UsageError(fmt::format("--model {}: has no name for requests; pass NAME=DIR", one));
     }
     if (!std::ranges::all_of(model.name, [](unsigned char c) { return c >= 0x20 && c != 0x7F; })) {

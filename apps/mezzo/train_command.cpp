@@ -16,7 +16,6 @@
 #include "command_line.h"
 #include "commands.h"
 #include "mezzo/text/models/precision.h"
-#include "mezzo/text/run/restarting.h"
 #include "mezzo/text/setup/settings.h"
 #include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/terminal/standard_output.h"
@@ -34,7 +33,6 @@ using text::TrainConfig;
 struct TrainFlags {
   TrainConfig config;
   std::string config_file;
-  int64_t restarted = 0;  // by mezzo launch: the ranks of the first start
 };
 
 /// All of `text` as a number.
@@ -105,12 +103,6 @@ class AddSetting {
 
 int run_train(TrainFlags& flags) {
   const bool trains_folds = flags.config.folds > 0 && flags.config.fold == 0;
-  if (flags.restarted > 0 && trains_folds) {
-    flags.config.resume = "auto";
-    flags.config.shares = flags.config.shares > 0 ? flags.config.shares : flags.restarted;
-  } else if (flags.restarted > 0) {
-    flags.config = text::restarted(flags.config, flags.restarted);
-  }
   as_usage([&] { flags.config.validate(); });
   catch_stop_signals();
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads what the run says may go away
@@ -140,7 +132,6 @@ void add_flags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--config", flags.config_file,
                  "TOML file with any of these settings, or the run.json of a run to train again; flags win")
       ->group("Run");
-  app.add_option("--restarted", flags.restarted)->group("");  // of mezzo launch
 }
 
 }  // namespace

@@ -83,6 +83,7 @@ TEST_P(CorpusTest, ReadsWhatIsWhole) {
   for (const fs::path& file : files_of(GetParam())) {
     const bool is_finding = file.filename().string().starts_with("finding");
     const std::string said = read(read_file(file));
+    if (said.find("this mezzo was built without") != said.npos) GTEST_SKIP() << said;
     whole += said.empty() ? 1 : 0;
     // The weights beside it are no safetensors, or it is of other files: all of it was read before that is said.
     const bool is_of_others = GetParam().name == "manifest" || GetParam().name == "state" || GetParam().name == "int8";

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "system/unique_fd.h"
@@ -74,9 +75,10 @@ HostedStore serve(UniqueFd socket) {
   options.timeout = std::chrono::seconds(10);  // to come to itself, where the network may just have gone
   try {
     return {c10::make_intrusive<c10d::TCPStore>(kLoopback, options), options.port};
-  } catch (const std::exception&) {
-    TORCH_CHECK(false, "cannot reach itself at ", kLoopback, ":", options.port,
-                ", the loopback network of this machine; see that `ip link set lo up` holds");
+  } catch (const std::exception& error) {
+    const std::string why = error.what();
+    TORCH_CHECK(false, "cannot reach itself at ", kLoopback, ":", options.port, ": ", why.substr(0, why.find('\n')),
+                "; where the loopback network of this machine is down, `ip link set lo up` helps");
   }
 }
 

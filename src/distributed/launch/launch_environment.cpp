@@ -51,9 +51,12 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   set("TORCHELASTIC_RESTART_COUNT", attempt.restart_count);
   set("TORCHELASTIC_MAX_RESTARTS", options.max_restarts());
   variables["TORCHELASTIC_RUN_ID"] = "none";
+  variables["MEZZO_LAUNCH_ID"] = attempt.launch_id;  // by which a run that starts again knows its earlier start's work
   variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // the launcher hosts the store, not rank 0
   variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(processors() / attempt.nproc, 1)));
+  variables.emplace("OMP_NUM_THREADS",
+                    std::to_string(std::max<int64_t>(
+                        (options.processors() > 0 ? options.processors() : processors()) / attempt.nproc, 1)));
 
   std::vector<std::string> result;
   result.reserve(variables.size());

@@ -13,7 +13,8 @@ struct LaunchAttempt {
   std::string master_addr;
   int64_t master_port;
   int64_t restart_count;
-  int64_t nproc;  // ranks of this node
+  int64_t nproc;          // ranks of this node
+  std::string launch_id;  // of all attempts of one call
 };
 
 /// "NAME=value" for all of this process's environment with torchrun's variables

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <limits>
 #include <optional>
+#include <random>
+#include <string>
 
 #include "distributed/group/hosted_store.h"
 #include "distributed/launch/launch_round.h"
@@ -105,7 +107,7 @@ class Launcher {
  private:
   RoundResult run_round(int64_t restarts) {
     store_.reset();  // no rank may find what an earlier one left there
-    LaunchAttempt attempt{options_.master_addr(), options_.master_port(), restarts, nproc_};
+    LaunchAttempt attempt{options_.master_addr(), options_.master_port(), restarts, nproc_, id_};
     if (attempt.master_addr.empty()) {
       store_ = host_local_store();
       attempt.master_addr = kLoopback;
@@ -143,6 +145,7 @@ class Launcher {
 
   const LaunchOptions& options_;
   int64_t nproc_ = options_.nproc();  // of the next start
+  const std::string id_ = c10::str(std::random_device()(), "-", std::random_device()());
   GroupGuard guard_;  // first, so that it is forked from a process with few threads, and outlives the rest
   SignalPipe signals_;
   Subreaper subreaper_;

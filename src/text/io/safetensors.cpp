@@ -87,6 +87,7 @@ class OpenFile {
     if (::fstat(descriptor_.get(), &status) != 0) fail_to_read(path_, errno);
     if (!S_ISREG(status.st_mode)) fail_to_read(path_, S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
     size_ = static_cast<uint64_t>(status.st_size);
+    changed_ = status.st_mtim;
   }
 
   const std::filesystem::path& path() const { return path_; }
@@ -104,12 +105,17 @@ class OpenFile {
       offset += static_cast<uint64_t>(got);
       count -= static_cast<uint64_t>(got);
     }
+    struct stat status{};
+    const bool is_same = ::fstat(descriptor_.get(), &status) == 0 && status.st_mtim.tv_sec == changed_.tv_sec &&
+                         status.st_mtim.tv_nsec == changed_.tv_nsec;
+    TORCH_CHECK_VALUE(is_same, path_.string(), ": was changed while it was read. Read it again once it is whole.");
   }
 
  private:
   std::filesystem::path path_;
   UniqueFd descriptor_;
   uint64_t size_ = 0;
+  timespec changed_{};
 };
 
 /// A whole file in memory: private, so that no write reaches the file.
@@ -320,7 +326,7 @@ struct SafetensorsReader::File {
 
   std::string name;
   OpenFile file;
-  std::shared_ptr<const Mapping> mapping = nullptr;  // where the access is so
+  std::shared_ptr<const Mapping> mapping = nullptr;  // with Access::kMapped
   size_t data_offset = 0;
   std::vector<TensorInfo> tensors;
   std::unordered_map<std::string_view, size_t> index;  // into `tensors`, which holds the names

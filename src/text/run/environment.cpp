@@ -30,7 +30,7 @@ std::vector<std::pair<std::string, std::string>> environment_of(const RunSetup& 
 
 std::string describe_move(const RunIdentity::Values& was, const RunIdentity::Values& is) {
   std::vector<std::string> different;
-  for (const char* name : {"mezzo", "LibTorch", "compiler", "instruction set", "device"}) {
+  for (const char* name : {"mezzo", "LibTorch", "compiler", "processor", "instruction set", "device"}) {
     const auto before = was.find(name), now = is.find(name);
     if (before != was.end() && now != is.end() && before->second != now->second) {
       different.push_back(fmt::format("{} was '{}', is now '{}'", name, before->second, now->second));

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "mezzo/text/run/recorded_settings.h"
+#include "mezzo/text/setup/settings.h"
 #include "mezzo/text/setup/train_config.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/json_file.h"
@@ -30,6 +33,15 @@ auto read_from(const std::filesystem::path& run_json, const Read& read) {
   }
 }
 
+bool is_switch(const std::string& name) {
+  bool is_one = false;
+  const TrainConfig defaults;
+  visit_settings(defaults, [&](const Setting& setting, const auto& field) {
+    is_one = is_one || (setting.name() == name && std::is_same_v<decltype(field), const bool&>);
+  });
+  return is_one;
+}
+
 }  // namespace
 
 std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_json) {
@@ -37,12 +49,13 @@ std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_
     std::vector<RecordedSetting> changed;
     const auto defaults = TrainConfig().settings();
     for (const auto& [name, value] : json.at("settings").items()) {
-      RecordedSetting setting{name, {}};
+      RecordedSetting setting{name, {}, is_switch(name)};
       if (value.is_array()) {
         value.get_to(setting.values);
       } else {
-        setting.values = {name == "precision" ? json.at("environment").at("precision").get<std::string>()
-                                              : value.get<std::string>()};
+        setting.values = {name == "precision" && value == "auto"
+                              ? json.at("environment").at("precision").get<std::string>()
+                              : value.get<std::string>()};
       }
       const bool is_default = setting.values.size() == 1 &&
                               std::ranges::find(defaults, std::pair(name, setting.values[0])) != defaults.end();
@@ -52,6 +65,17 @@ std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_
     }
     return changed;
   });
+}
+
+RunIdentity::Values recorded_flags(const std::filesystem::path& run_json) {
+  std::error_code none;
+  if (!std::filesystem::exists(run_json, none)) return {};
+  try {
+    return read_from(run_json,
+                     [](const Json& json) { return checkpoint_format::identity_from_json(json.at("identity")).flags; });
+  } catch (const c10::ValueError&) {
+    return {};  // who goes on with it says what is wrong
+  }
 }
 
 std::vector<std::string> differences_from(const std::filesystem::path& run_json,

@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
-#include "mezzo/text/run/restarting.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/io/durable_files.h"
@@ -28,6 +28,7 @@ struct PresentRun {
   int64_t total_steps = 0;            // planned
   int64_t steps = 0;                  // done, where it is finished
   std::string run;                    // its name; empty for runs of a mezzo that gave none
+  std::string launch;                 // the launcher that started it; empty without
   std::optional<std::string> resume;  // its --resume
   std::optional<RunIdentity> identity;
 };
@@ -44,6 +45,7 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
                        json.value("total_steps", int64_t{0}),
                        json.value("steps", int64_t{0}),
                        json.value("run", ""),
+                       json.value("launch", ""),
                        std::nullopt,
                        std::nullopt};
     if (const Json::json_pointer resume("/settings/resume"); json.contains(resume)) {
@@ -264,14 +266,31 @@ void RunFolder::clear() {
   CheckpointStore(config_.output / "checkpoints", config_.keep).tidy();
 }
 
-TrainConfig restarted(TrainConfig config, int64_t first_ranks) {
-  const auto present = read_present_run(config.output);
-  const bool is_same_run = present && (present->resume == config.resume || present->resume == "auto");
-  const bool has_checkpoint = !checkpoint_format::list(config.output / "checkpoints").empty();
-  if (is_same_run && has_checkpoint) {
-    config.resume = "auto";
-  } else if (config.shares == 0 && (config.resume.empty() || (config.resume == "auto" && !has_checkpoint))) {
-    config.shares = first_ranks;
+std::string launch_id() {
+  const char* id = std::getenv("MEZZO_LAUNCH_ID");
+  return id != nullptr ? id : "";
+}
+
+TrainConfig restarted(TrainConfig config, const Ranks& ranks) {
+  if (config.restarted == 0) {
+    return config;
+  }
+  enum Found { kNothing, kRunOfOthers, kOwnRun, kOwnCheckpoint };
+  const std::string found = ranks.together([&] {
+    const auto present = read_present_run(config.output);
+    const bool is_own = present && !launch_id().empty() && present->launch == launch_id();
+    const bool has_saved = !checkpoint_format::list(config.output / "checkpoints").empty();
+    return std::to_string(is_own && has_saved ? kOwnCheckpoint : is_own ? kOwnRun : present ? kRunOfOthers : kNothing);
+  });
+  const auto of_main = static_cast<Found>(std::stoi(ranks.all_gather(found).front()));
+  if (of_main >= kOwnRun) {
+    config.overwrite = false;
+    config.resume = of_main == kOwnCheckpoint || config.resume.empty() ? "auto" : config.resume;
+    return config;
+  }
+  const bool begins = config.resume.empty() || (config.resume == "auto" && (config.overwrite || of_main == kNothing));
+  if (config.shares == 0 && begins) {
+    config.shares = config.restarted;
   }
   return config;
 }

@@ -8,8 +8,18 @@
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/setup/train_config.h"
 #include "text/run/run_lock.h"
+#include "text/setup/ranks.h"
 
 namespace mezzo::text {
+
+/// Of `mezzo launch`, whose ranks this process is one of; empty without.
+std::string launch_id();
+
+/// The settings of a run that a launcher may have started before (`config.restarted`). Where that start has begun its
+/// work in `config.output`, which run.json tells, the run goes on from it, and replaces nothing. Else it begins as that
+/// one did, its batches dealt out in as many shares, though there may be fewer ranks by now. Collective: the main rank
+/// looks.
+TrainConfig restarted(TrainConfig config, const Ranks& ranks);
 
 /// The folder of a run. Nothing in it is changed before it is certain that the run may write there,
 /// and nothing is ever removed that no run of mezzo wrote: run.json tells.

@@ -388,6 +388,7 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
   Json json = {
       {"finished", status == "finished"},
       {"run", run_},
+      {"launch", launch_id()},
       {"status", status},
       {"steps", steps},
       {"total_steps", total_steps_},

@@ -112,7 +112,7 @@ struct HttpServer::State {
   size_t answer_bytes = 0;    // of the answers that have not been taken whole
   bool were_large = false;    // since memory was given back last
   int64_t num_connections = 0;
-  Clock::time_point told_full = {};
+  std::optional<Clock::time_point> told_full = {};
   unsigned most_connections = 0;
 
   MHD_Result begin(MHD_Connection* connection, const char* url, const char* method, void** context);
@@ -242,8 +242,9 @@ MHD_Result HttpServer::State::handle(MHD_Connection* connection, Exchange& excha
 
 /// Whether there is room for an answer until its client has taken it.
 bool HttpServer::State::hold_answer(Exchange& exchange, size_t bytes) {
+  constexpr size_t kSmall = size_t{64} << 10;  // of which all connections together have few
   const std::lock_guard lock(mutex);
-  if (answer_bytes > 0 && answer_bytes + bytes > options.max_answer_bytes) return false;
+  if (bytes > kSmall && answer_bytes > 0 && answer_bytes + bytes > options.max_answer_bytes) return false;
   answer_bytes += bytes;
   exchange.answer_bytes = bytes;
   were_large = were_large || answer_bytes > options.max_answer_bytes / 8;
@@ -297,15 +298,16 @@ void HttpServer::State::on_completed(void* self,
   const std::unique_ptr<Exchange> exchange(static_cast<Exchange*>(*context));
   *context = nullptr;
   auto& state = *static_cast<State*>(self);
-  const std::lock_guard lock(state.mutex);
-  --state.num_open;
-  state.kept_bytes -= exchange->kept_bytes;
-  state.answer_bytes -= exchange->answer_bytes;
-  if (state.were_large && state.answer_bytes == 0) {
-    ::malloc_trim(0);
-    state.were_large = false;
+  bool were_large = false;
+  {
+    const std::lock_guard lock(state.mutex);
+    --state.num_open;
+    state.kept_bytes -= exchange->kept_bytes;
+    state.answer_bytes -= exchange->answer_bytes;
+    if (state.answer_bytes == 0) were_large = std::exchange(state.were_large, false);
+    state.changed.notify_all();
   }
-  state.changed.notify_all();
+  if (were_large) ::malloc_trim(0);
 }
 
 void HttpServer::State::on_connection(void* self,
@@ -314,12 +316,16 @@ void HttpServer::State::on_connection(void* self,
                                       MHD_ConnectionNotificationCode code) {
   constexpr std::chrono::minutes kQuiet(1);
   auto& state = *static_cast<State*>(self);
-  const std::lock_guard lock(state.mutex);
-  state.num_connections += code == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
-  const auto now = Clock::now();
-  if (state.num_connections == state.most_connections && now > state.told_full + kQuiet) {
+  {
+    const std::lock_guard lock(state.mutex);
+    state.num_connections += code == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
+    const auto now = Clock::now();
+    if (state.num_connections < state.most_connections || (state.told_full && now < *state.told_full + kQuiet)) return;
     state.told_full = now;
+  }
+  try {
     state.options.on_full(state.most_connections);
+  } catch (...) {  // it is only said
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <optional>
 
 #include "mezzo/text/data/batching.h"
 #include "text/words/words.h"
@@ -68,9 +69,10 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
   // The weights are there already.
   const int64_t room = share - reserve + kFloatBytes * count_parameters(*setup.model);
 
-  const double rows = mean_rows(config, setup.train, order) * ranks.size();
+  const int64_t shares = config.shares > 0 ? config.shares : ranks.size();
+  const double rows = mean_rows(config, setup.train, order) * static_cast<double>(shares);
   const auto cap = std::max(static_cast<int64_t>(static_cast<double>(kMaxAutoTokens) / rows), int64_t{1});
-  const int64_t all = (static_cast<int64_t>(order.size()) + ranks.size() - 1) / ranks.size();
+  const int64_t all = (std::ssize(order) + shares - 1) / shares;
   const int64_t most = std::min(cap, all);
   TORCH_CHECK_VALUE(
       estimate(1) <= room,
@@ -87,48 +89,54 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
   const char* limit = texts < most ? "what the memory holds" : most < cap ? "all there are" : "more would be no faster";
   return {texts, fmt::format("batch size auto: {}, about {:.0f} tokens{}, {}; {} has {:.2f} GB available",
                              counted(texts, "text"), static_cast<double>(texts) * rows,
-                             ranks.size() > 1 ? " with all ranks" : "", limit, memory.source, gigabytes(share))};
+                             shares > 1 ? " with all shares" : "", limit, memory.source, gigabytes(share))};
 }
 
 namespace {
 
-/// What a checkpoint says of a setting that was chosen when its run began.
-int64_t number_of(const std::string& text, const char* name) {
+/// What an earlier life of the run says of a setting that was chosen when it began; nullopt where it does not.
+std::optional<int64_t> number_of(const RunIdentity::Values& before, const char* name) {
+  const auto found = before.find(name);
+  if (found == before.end()) return std::nullopt;
+  const std::string& text = found->second;
   int64_t number = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
   TORCH_CHECK_VALUE(error == std::errc() && rest == end && number >= 1 && number <= 1'000'000,
-                    "the checkpoint to resume from has the ", name, " '", text,
-                    "', expected a number from 1; go on from another");
+                    "the run to resume has the ", name, " '", text, "', expected a number from 1; go on from another");
   return number;
 }
 
 }  // namespace
 
-TrainConfig with_shares(TrainConfig config, RunSetup& setup, const Ranks& ranks, const std::string& resumed_shares) {
-  if (config.shares == 0) {
-    config.shares = resumed_shares.empty() ? ranks.size() : number_of(resumed_shares, "shares");
-  }
-  if (config.shares != ranks.size()) {
-    setup.notes.push_back(fmt::format(
-        "{} of each batch on {}: {}", counted(config.shares, "share"), counted(ranks.size(), "rank"),
-        config.shares < ranks.size()
-            ? "some ranks have none, and only wait for the others"
-            : "the same batches and dropout as on that many ranks, whose sums of gradients may be rounded otherwise"));
-  }
-  return config;
+void keep_chosen(TrainConfig& config, const RunIdentity::Values& before) {
+  if (config.shares == 0) config.shares = number_of(before, "shares").value_or(0);
+  if (!config.batch_size) config.batch_size = number_of(before, "batch-size");
 }
 
 TrainConfig with_batch_size(TrainConfig config,
                             RunSetup& setup,
                             const Ranks& ranks,
-                            const std::string& resumed_batch_size) {
-  if (config.batch_size) {
-    return config;
+                            const RunIdentity::Values& before) {
+  const bool is_auto = !config.batch_size;
+  keep_chosen(config, before);
+  if (config.shares == 0) {
+    config.shares = ranks.size();
   }
-  if (!resumed_batch_size.empty()) {
-    config.batch_size = number_of(resumed_batch_size, "batch size");
+  TORCH_CHECK_VALUE(config.shares <= std::max<int64_t>(std::ssize(setup.train.ids), ranks.size()), "--shares is ",
+                    config.shares, ", of ", counted(std::ssize(setup.train.ids), "training text"),
+                    ": there would be none for some; make it less");
+  if (config.shares != ranks.size()) {
+    setup.notes.push_back(fmt::format(
+        "{} of each batch on {}: {}", counted(config.shares, "share"), counted(ranks.size(), "rank"),
+        config.shares < ranks.size()
+            ? "some ranks have none, and add nothing"
+            : "the same batches and dropout as on that many ranks, whose sums of gradients may be rounded otherwise"));
+  }
+  if (is_auto && config.batch_size) {
     setup.notes.push_back(fmt::format("batch size auto: {}, as before", counted(*config.batch_size, "text")));
+  }
+  if (config.batch_size) {
     return config;
   }
   BatchSizeChoice mine;

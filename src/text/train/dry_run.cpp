@@ -135,10 +135,11 @@ void print_dry_run(const TrainConfig& config,
     }
   }
   const auto estimate = estimate_memory(*setup.model, setup.precision, config, plan.ranks, work.largest);
-  write_stdout(fmt::format("{} of {} in {} on {} in {}\n", counted(plan.total_steps, "step"),
-                           counted(plan.batch_size * plan.grad_accumulation, "text"),
-                           counted(plan.grad_accumulation, "micro-batch", "micro-batches"), counted(plan.ranks, "rank"),
-                           to_string(setup.precision)));
+  write_stdout(fmt::format(
+      "{} of {} in {} on {} in {}\n", counted(plan.total_steps, "step"),
+      counted(plan.batch_size * plan.grad_accumulation, "text"),
+      counted(plan.grad_accumulation * ((plan.shares + plan.ranks - 1) / plan.ranks), "micro-batch", "micro-batches"),
+      counted(plan.ranks, "rank"), to_string(setup.precision)));
   const auto looked_at = static_cast<int64_t>(work.tokens.size());
   write_stdout(fmt::format("tokens a step{}: {} at least, {} in the middle, {} at most\n\n",
                            looked_at < plan.total_steps ? fmt::format(", of the first {}", looked_at) : "",

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,11 +17,14 @@
 #include "mezzo/text/train/trainer.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/json_file.h"
+#include "text/run/recorded_run.h"
+#include "text/run/run_folder.h"
 #include "text/run/run_identity.h"
 #include "text/setup/ranks.h"
 #include "text/setup/run_files.h"
 #include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
+#include "text/train/batch_size.h"
 
 namespace mezzo::text {
 namespace {
@@ -78,6 +82,13 @@ void remove_summary(const TrainConfig& config) {
   }
 }
 
+/// As the settings have several files.
+std::string joined(const Json& settings, const char* name) {
+  const Json value = settings.value(name, Json(""));
+  return value.is_array() ? fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "))
+                          : value.get<std::string>();
+}
+
 /// Whether the fold has been trained to its end, as it is to be trained now.
 /// @throws c10::ValueError  where it was trained otherwise: nothing is to be said of folds that do not belong together.
 bool has_finished(TrainConfig config, const Ranks& ranks) {
@@ -90,16 +101,10 @@ bool has_finished(TrainConfig config, const Ranks& ranks) {
     return false;
   }
   const RunIdentity was = checkpoint_format::identity_from_json(json.at("identity"));
-  if (const auto size = was.flags.find("batch-size"); !config.batch_size && size != was.flags.end()) {
-    config.batch_size = std::stoll(size->second);  // as many as fitted the memory then
-  }
-  if (const auto shares = was.flags.find("shares"); config.shares == 0 && shares != was.flags.end()) {
-    config.shares = std::stoll(shares->second);  // as many as there were ranks then
-  }
+  keep_chosen(config, was.flags);
   const RunSetup setup = set_up_run(config);
   std::string difference = describe_difference(was, identity_of(config, setup));
-  const std::string test = settings_of(config).at("test");
-  const std::string was_test = json.at("settings").value("test", "");
+  const std::string test = settings_of(config).at("test"), was_test = joined(json.at("settings"), "test");
   if (difference.empty() && was_test != test) {
     difference = fmt::format("test was '{}', is now '{}'", was_test, test);
   }
@@ -165,22 +170,28 @@ std::string FoldsResult::table() const {
   return text + "\n";
 }
 
-FoldsResult train_folds(const TrainConfig& config,
+FoldsResult train_folds(TrainConfig config,
                         const std::function<bool()>& stop_requested,
                         distributed::ProcessGroup* group) {
   config.validate();
   const Ranks ranks(group);
+  for (int64_t fold = 1; config.resume == "auto" && !config.overwrite && fold <= config.folds; ++fold) {
+    keep_chosen(config, recorded_flags(config_of(config, fold).output / "run.json"));  // of all alike
+  }
+  if (config.shares == 0) {
+    config.shares = config.restarted > 0 ? config.restarted : ranks.size();
+  }
   ranks.all_or_none([&] {
-    if (ranks.is_main()) check_folders(config);
+    if (ranks.is_main() && config.restarted == 0) check_folders(config);
   });
   const std::string split = config.test.empty() ? "dev" : "test";
   bool is_heard = true;  // whether anybody reads stdout
   FoldsResult result;
   for (int64_t fold = 1; fold <= config.folds; ++fold) {
-    const TrainConfig of_fold = config_of(config, fold);
+    const TrainConfig of_fold = restarted(config_of(config, fold), ranks);
     bool is_done = false;
     ranks.all_or_none([&] {
-      is_done = ranks.is_main() && config.resume == "auto" && !config.overwrite && has_finished(of_fold, ranks);
+      is_done = ranks.is_main() && of_fold.resume == "auto" && !of_fold.overwrite && has_finished(of_fold, ranks);
       if (ranks.is_main() && !is_done) remove_summary(config);
     });
     if (!ranks.any(is_done)) {

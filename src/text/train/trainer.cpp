@@ -26,6 +26,7 @@
 #include "text/run/environment.h"
 #include "text/run/recorded_run.h"
 #include "text/run/resuming.h"
+#include "text/run/run_folder.h"
 #include "text/run/run_identity.h"
 #include "text/run/run_keeper.h"
 #include "text/setup/ranks.h"
@@ -68,10 +69,7 @@ class Trainer {
         keeper_(config, ranks_, [this] { return state(); }),
         setup_(ranks_.together([&] { return set_up_run(config); })),
         resumed_(agree_on_start(config, ranks_)),
-        config_(with_batch_size(with_shares(config, setup_, ranks_, resumed_ ? resumed_->identity.flags["shares"] : ""),
-                                setup_,
-                                ranks_,
-                                resumed_ ? resumed_->identity.flags["batch-size"] : "")),
+        config_(with_batch_size(config, setup_, ranks_, flags_before(config))),
         plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
         identity_(identity_of(config_, setup_)),
         metric_schedule_(make_metric_schedule(config_)),
@@ -118,6 +116,12 @@ class Trainer {
   }
 
  private:
+  /// Of the run that goes on, if one does: of its checkpoint, or of its beginning, where it has none yet.
+  RunIdentity::Values flags_before(const TrainConfig& config) const {
+    if (resumed_) return resumed_->identity.flags;
+    return config.resume == "auto" ? recorded_flags(config.output / "run.json") : RunIdentity::Values();
+  }
+
   /// A step that the device may still be at.
   struct QueuedStep {
     StepRecord record;
@@ -225,7 +229,7 @@ class Trainer {
   bool is_last_step() const { return counters_.step >= plan_.total_steps; }
   bool is_due(int64_t every) const { return every > 0 && counters_.step % every == 0; }
 
-  /// One optimizer step over `grad_accumulation` micro-batches. Returns whether to stop,
+  /// One optimizer step over this rank's micro-batches. Returns whether to stop,
   /// which any rank may ask for.
   bool train_step() {
     try {
@@ -674,10 +678,11 @@ class Trainer {
 
 }  // namespace
 
-TrainResult train(const TrainConfig& config,
+TrainResult train(const TrainConfig& given,
                   const std::function<bool()>& stop_requested,
                   distributed::ProcessGroup* group) {
-  config.validate();
+  given.validate();
+  const TrainConfig config = restarted(given, Ranks(group));
   set_threads(config.threads);
   const DeterministicGuard deterministic(parse_device(config.device));
   return Trainer(config, stop_requested, group).run();

@@ -93,11 +93,11 @@ def test_ranks_get_the_environment_that_torchrun_gives(tmp_path):
         assert done.returncode == 0, done.stderr
         found[name] = environments(tmp_path / name)
     # Of a machine or a run; and files and signals of Python's own agent, which ranks do not need.
-    other = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS", "FOLDER"}
+    other = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "OMP_NUM_THREADS", "FOLDER", "MEZZO_LAUNCH_ID"}
     python_only = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
     for rank in range(2):
         theirs, mine = found["torchrun"][rank], found["mezzo"][rank]
-        assert set(theirs) - python_only == set(mine)
+        assert set(theirs) - python_only == set(mine) - {"MEZZO_LAUNCH_ID"} and len(mine["MEZZO_LAUNCH_ID"]) > 8
         assert {k: v for k, v in mine.items() if k not in other} == {k: theirs[k] for k in mine if k not in other}
         assert mine["MASTER_ADDR"] == "127.0.0.1" and 0 < int(mine["MASTER_PORT"]) < 65536
         assert int(mine["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) // 2)

@@ -117,6 +117,21 @@ def test_a_lost_rank_is_done_without(saves, data, tmp_path):
     assert curve(out) == curve(whole) and model_of(out) == model_of(whole), "three shares, whoever has them"
 
 
+@pytest.mark.parametrize("of_old", [["--pause-at", 0.5], [], ["--seed", 9]], ids=["paused", "finished", "another"])
+def test_a_rank_lost_before_an_old_run_is_replaced(of_old, data, of_three, tmp_path):
+    """The start after it replaces that run, and does not go on with it."""
+    out = tmp_path / "out"
+    trained(command(2, data, out, *of_old))
+    arguments = command(3, data, out, "--overwrite")
+    arguments[arguments.index("--"):arguments.index("--")] = ["--min-nproc", 2]
+    process = subprocess.Popen([PROGRAM, *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    wait_for(lambda: 2 in ranks_of(process.pid))
+    os.kill(ranks_of(process.pid)[2], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0 and "2 of 3 ranks start again" in stderr, stderr
+    assert curve(out) == curve(of_three["fp32"]) and model_of(out) == model_of(of_three["fp32"])
+
+
 @pytest.mark.parametrize("given, message", [
     (["--nproc", 2, "--min-nproc", 3, "--", "train"], "--min-nproc is 3, expected 0 to 2, nproc"),
     (["--nproc", 2, "--min-nproc=-1", "--", "train"], "--min-nproc is -1, expected 0 to 2"),

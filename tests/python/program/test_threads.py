@@ -52,5 +52,3 @@ def test_a_quota_is_heeded_unless_somebody_says_otherwise(quota, data, tmp_path)
     assert "cpu, 2 threads\n" in threads_of(quota(train("env")), OMP_NUM_THREADS="2")
     assert "cpu, 2 threads\n" in threads_of(quota([*train("flag"), "--threads", 2]))
     assert "each on cpu, 1 thread\n" in threads_of(quota([PROGRAM, "launch", "--nproc", 2, "--", *train("ranks")[1:]]))
-    whole = threads_of(train("whole"))
-    assert f"cpu, {len(os.sched_getaffinity(0))} threads\n" in whole or "cpu, 1 thread\n" not in whole

@@ -30,11 +30,14 @@ struct LaunchOptions {
   TORCH_ARG(int64_t, master_port) = 0;
   /// How often all ranks are started again after one has failed.
   TORCH_ARG(int64_t, max_restarts) = 0;
-  /// Fewer ranks do as well: they are started again without those that failed, but for at least so many. 0: never
-  /// fewer. On a single node alone.
+  /// With `max_restarts`: ranks are started again fewer by those that failed, but for at least so many, numbered from
+  /// 0. 0: never fewer. On a single node alone.
   TORCH_ARG(int64_t, min_nproc) = 0;
   /// Exit statuses that another try cannot mend, such as the one for wrong usage.
   TORCH_ARG(std::vector<int>, final_statuses) = { 2 };
+  /// That the ranks of this node divide among each other (`OMP_NUM_THREADS`, unless it is set); 0: those that this
+  /// process may run on.
+  TORCH_ARG(int64_t, processors) = 0;
   /// How long ranks may take to end after SIGINT or SIGTERM was passed on to them,
   /// before SIGKILL ends them.
   TORCH_ARG(double, grace_seconds) = 30;

@@ -322,6 +322,7 @@ void visit_settings(Config& config, Visit&& visit) {
             .changes_no_numbers()
             .is_recorded(false),
         config.reproduces);
+  visit(Setting("", "restarted", "").least(0).changes_no_numbers().is_recorded(false), config.restarted);
   visit(Setting(kRun, "quiet", "print nothing but errors").changes_no_numbers().is_recorded(false), config.quiet);
 }
 

@@ -104,6 +104,7 @@ struct TrainConfig {
   bool diagnose = false;  ///< trace every skipped step again, and count the exponents of gradients
   bool quiet = false;
   std::filesystem::path reproduces;  ///< run.json of a run: where this one is another, it says so
+  int64_t restarted = 0;             ///< by a launcher: the ranks of its first start; 0: this is the first
   bool dry_run = false;              ///< print the plan, the memory and the time it takes; write nothing
 
   /// @throws c10::ValueError  naming the flag, what it was and what it may be.

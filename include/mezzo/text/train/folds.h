@@ -34,7 +34,7 @@ struct FoldsResult {
 /// finished are not trained again.
 /// @param config  with `fold` 0. Parameters, ranks and errors as of train().
 /// @throws c10::ValueError  also for a fold that has finished with other settings.
-FoldsResult train_folds(const TrainConfig& config,
+FoldsResult train_folds(TrainConfig config,
                         const std::function<bool()>& stop_requested,
                         distributed::ProcessGroup* group = nullptr);
 
