@@ -2,7 +2,7 @@
 side, and writes a page of what has been tried so far.
 
     cmake --preset fuzz && cmake --build --preset fuzz
-    python tools/fuzz.py --seconds 3600 --runs 50000000 --work build/fuzz/work --log build/fuzz/log.jsonl
+    python tools/fuzz.py --seconds 3600 --runs 50000000 --log tests/fuzz/runs.jsonl --results benchmarks/results
 
 An input that ends the program, hangs it or takes too much memory is left in --work; give it a name that begins with "finding" in
 tests/fuzz/corpus/TARGET, where the tests read it from then on.

@@ -67,8 +67,9 @@ toml::table parse_config(const std::string& path) {
     return toml::parse_file(path);
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
-    throw UsageError(line > 0 ? fmt::format("{}:{}: {}", path, line, error.description())
-                              : fmt::format("{}: {}", path, error.description()));
+    std::string why(error.description());
+    std::ranges::replace(why, '\n', ' ');  // of the file, where it quotes one
+    throw UsageError(line > 0 ? fmt::format("{}:{}: {}", path, line, why) : fmt::format("{}: {}", path, why));
   }
 }
 

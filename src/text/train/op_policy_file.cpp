@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "text/io/read_file.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -41,7 +42,7 @@ class PolicyReader {
     try {
       return toml::parse(contents, path_);
     } catch (const toml::parse_error& error) {
-      TORCH_CHECK_VALUE(false, path_, ":", error.source().begin.line, ": ", std::string(error.description()));
+      TORCH_CHECK_VALUE(false, path_, ":", error.source().begin.line, ": ", printable(error.description()));
     }
   }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mezzo/text/io/nearest_name.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -36,7 +37,7 @@ void check_known(std::string_view what, std::string_view value, const std::vecto
                                  [&](const auto& pair) { return pair.first == value && is_known(pair.second); });
   const std::string meant =
       word != kOtherWords.end() ? fmt::format(" Did you mean '{}'?", word->second) : did_you_mean(value, known);
-  TORCH_CHECK_VALUE(false, fmt::format("{} '{}' is not known: {}{}{}", what, value, fmt::join(known, ", "),
+  TORCH_CHECK_VALUE(false, fmt::format("{} {} is not known: {}{}{}", what, quoted_name(value), fmt::join(known, ", "),
                                        meant.empty() ? "" : ".", meant));
 }
 

@@ -161,7 +161,7 @@ def test_a_batch_size_that_no_run_has_written_is_not_believed(data, cut, value):
     checkpoint = cut / "checkpoints/step-4"
     change_state(checkpoint, lambda state: state["identity"]["flags"].update({"batch-size": value}))
     said = refused(flags(data, cut, "--batch-size", "auto", "--resume", checkpoint), cut)
-    assert f"the checkpoint to resume from has the batch size '{value}', expected a number from 1" in said
+    assert f"the run to resume has the batch-size '{value}', expected a number from 1" in said
 
 
 def test_a_best_model_by_another_metric_is_none_to_go_on_with(data, cut):
