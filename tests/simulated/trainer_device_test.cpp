@@ -39,6 +39,7 @@ class TrainingStepTest : public simulated::DeviceTest {
     config.precision = precision;
     config.master_weights = master_weights;
     config.batch_size = 3;
+    config.shares = 1;
     config.grad_accumulation = 2;
     config.max_grad_norm = 1;
     config.learning_rate = 1e-3;
