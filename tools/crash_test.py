@@ -49,16 +49,19 @@ class Kind:
     ranks: int
     way: tuple
     extra: str
+    fewer: bool  # whether it goes on with those ranks that are left, or any number that gives the same bits
 
-    def command(self, data, output, *more):
-        launch = ["launch", "--nproc", self.ranks, "--"] if self.ranks > 1 else []
+    def command(self, data, output, *more, ranks=None):
+        ranks = ranks or self.ranks
+        launch = ["launch", "--nproc", ranks, *(["--min-nproc", 1] if self.fewer else []), "--"] if ranks > 1 else []
         given = tiny_runs.flags(data, output, *PRECISIONS[self.precision], *self.way, *EXTRAS[self.extra], "--max-steps", STEPS,
-                                "--eval-every", EVAL_EVERY, "--timeout", TIMEOUT, *more)
+                                "--eval-every", EVAL_EVERY, "--timeout", TIMEOUT, *(["--shares", self.ranks] if self.fewer else []), *more)
         given[given.index("--save-every") + 1] = str(SAVE_EVERY)
         return list(map(str, [*launch, *given]))
 
     def title(self):
-        return " ".join(map(str, [self.precision, f"{self.ranks} ranks" if self.ranks > 1 else "1 rank", *self.way, self.extra]))
+        ranks = f"{self.ranks} ranks" if self.ranks > 1 else "1 rank"
+        return " ".join(map(str, [self.precision, ranks, *(["or fewer"] if self.fewer else []), *self.way, self.extra]))
 
 
 @dataclass
@@ -92,7 +95,8 @@ def random_kind(chance):
     way, extra = chance.choice(RANKS[ranks]), chance.choice(list(EXTRAS))
     if extra == "average" and "--zero-stage" in way and "masters" in precision:  # which mezzo refuses
         extra = "plain"
-    return Kind(precision, ranks, tuple(way), extra)
+    fewer = ranks > 1 and not way and "masters" not in precision and chance.random() < 0.7
+    return Kind(precision, ranks, tuple(way), extra, fewer)
 
 
 def descendants(pid):
@@ -278,9 +282,10 @@ class Trial:
             wrap = ["unshare", "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh"]
         moment = MOMENTS.get("SIGKILL" if fault == "short writes and SIGKILL" else fault)
         more = ["--resume", "auto"] if self.output.exists() else []
+        ranks = self.chance.choice([1, self.kind.ranks - 1, self.kind.ranks]) if more and self.kind.fewer else None
         begin, fell = time.monotonic(), fault not in ["", *MOMENTS]
         with tempfile.TemporaryFile("w+") as said:
-            process = subprocess.Popen([*wrap, os.environ["MEZZO_PROGRAM"], *self.kind.command(self.data, self.output, *more)],
+            process = subprocess.Popen([*wrap, os.environ["MEZZO_PROGRAM"], *self.kind.command(self.data, self.output, *more, ranks=ranks)],
                                        stdout=subprocess.DEVNULL, stderr=said, env={**os.environ, **variables}, start_new_session=True)
             try:
                 if moment:
@@ -408,6 +413,7 @@ class CrashTest:
                 (kept / f"life-{i}.txt").write_text(f"{life.fault}\nstatus {life.status}, {life.seconds:.1f} s\n{life.stderr}")
         shutil.rmtree(folder, ignore_errors=True)
         told = dict(trial=number, kind=trial.kind.title(), precision=trial.kind.precision.split()[0], ranks=trial.kind.ranks,
+                    fewer=trial.kind.fewer,
                     commit=self.options.commit, lives=[dict(fault=life.fault, status=life.status, fell=life.fell, seconds=round(life.seconds, 2),
                                 resumed="resumed after" in life.stderr) for life in trial.lives], problem=problem)
         if problem:
@@ -476,6 +482,9 @@ def write_page(results, options):
              f" A trial is a run of {STEPS} steps with a checkpoint every {SAVE_EVERY}, written beside training, broken up to three times at"
              " random moments, resumed each time, and then left to end: its weights, and those and the optimizer's states of its last"
              " checkpoint, have the sha256, and its records the losses, of a run that nobody touched. [What each is](../../tools/crash_test.py).")
+    fewer = sum(result["fewer"] for result in results)
+    about += (f" {fewer:,} trials were of several ranks that went on with fewer, as `mezzo launch --min-nproc` does, or were resumed with"
+              " another number: they gave the same bits.") if fewer else ""
     problems = [f"- trial {result['trial']}, {result['kind']}: {result['problem']}" for result in found]
     benchmarks.page(options, "crash_test", "Runs that were broken off", about, *tables(benchmarks, results), *(["\n".join(problems)] if problems else []))
 

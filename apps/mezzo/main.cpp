@@ -19,6 +19,7 @@
 #include "commands.h"
 #include "config_file.h"
 #include "mezzo/memory/cpu_memory_pool.h"
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/version.h"
 
@@ -95,12 +96,10 @@ int run(int argc, char** argv) {
   } catch (const UsageError& error) {
     say(who, mezzo::app::place_in_config_file({argv + 1, argv + argc}, error.what()) + error.what());
     return kWrongUsage;
-  } catch (const c10::Error& error) {
-    say(who, error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     say(who, "this machine has no memory left, or the limit that was set for this process is reached");
   } catch (const std::exception& error) {
-    say(who, error.what());
+    say(who, mezzo::text::message_of(error));
   }
   return kFailed;
 }

@@ -32,6 +32,6 @@ extern "C" int LLVMFuzzerInitialize(int* /*count*/, char*** arguments) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  folder->read({reinterpret_cast<const char*>(data), size});
+  folder->read_once({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -8,12 +9,14 @@
 /// What mezzo makes of files and requests that somebody else wrote, one format each.
 namespace mezzo::fuzz {
 
+/// Reads the input as far as mezzo would. @param folder  holds the input, and what has to lie beside it.
+/// @throws c10::Error  for what is wrong with it
+using Read = void (*)(const std::filesystem::path& folder, std::string_view bytes);
+
 struct Target {
   std::string_view name;
-  std::string_view file;  ///< what the input is called, which tells the reader its format
-  /// Reads the input as far as mezzo would. @param folder  holds the input, and what has to lie beside it.
-  /// @throws c10::Error  for what is wrong with it
-  void (*read)(const std::filesystem::path& folder, std::string_view bytes);
+  std::string_view file;      ///< what the input is called, which tells the reader its format
+  std::array<Read, 5> reads;  ///< in one way, or as each of several tasks does; then nullptr
   /// Writes what has to lie beside the input. nullptr for nothing.
   void (*prepare)(const std::filesystem::path& folder) = nullptr;
 };
@@ -30,11 +33,17 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
 
-  /// Writes the input and reads it. Returns what was wrong with it, "" for nothing.
+  /// Writes the input and reads it in every way. Returns what was wrong with it for the first, "" where it is right for
+  /// one.
   /// @throws std::logic_error  where that is not one line about the file; and all but a c10::Error that reading throws.
   std::string read(std::string_view bytes) const;
+  /// In one way, which hangs on its length.
+  std::string read_once(std::string_view bytes) const;
 
  private:
+  std::string read_as(Read way, std::string_view bytes) const;
+  std::span<const Read> ways() const;
+
   const Target& target_;
   std::filesystem::path path_;
 };

@@ -39,6 +39,9 @@ void check(const LaunchOptions& options) {
                     options.min_nproc(), ", expected 0 to ", options.nproc(), ", nproc");
   TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.nnodes() == 1, "min_nproc is ", options.min_nproc(),
                     ", expected 0: of several nodes, all start again with as many ranks");
+  TORCH_CHECK_VALUE(options.min_nproc() == 0 || options.min_nproc() == options.nproc() || options.max_restarts() > 0,
+                    "max_restarts is 0, expected 1 at least: fewer than ", options.nproc(),
+                    " ranks are for starting again");
   TORCH_CHECK_VALUE(options.node_rank() >= 0 && options.node_rank() < options.nnodes(), "node_rank is ",
                     options.node_rank(), ", expected 0 to ", options.nnodes() - 1, ": nnodes is ", options.nnodes());
   check_seconds("grace_seconds", options.grace_seconds());

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <system_error>
 
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/io/safetensors.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
@@ -34,6 +35,12 @@ int64_t step_of(std::string_view name, std::string_view prefix, std::string_view
   const bool is_number =
       !digits.empty() && digits.size() < 18 && digits.find_first_not_of("0123456789") == std::string::npos;
   return is_number ? std::stoll(digits) : -1;
+}
+
+/// The step that a checkpoint's folder is named for; -1 for a folder of another name.
+int64_t named_step(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  return std::max(step_of(name, kPrefix, ""), step_of(name, fmt::format(".{}", kPrefix), kReplaced));
 }
 
 /// `.step-N SUFFIX`, or a further name where that folder holds files of somebody else.
@@ -143,8 +150,7 @@ std::vector<std::pair<int64_t, fs::path>> list(const fs::path& folder) {
   std::error_code error;
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    const int64_t step = std::max(step_of(name, kPrefix, ""), step_of(name, fmt::format(".{}", kPrefix), kReplaced));
+    const int64_t step = named_step(entry->path());
     if (step >= 0 && !is_of_others(entry->path())) {
       found.emplace_back(step, entry->path());
     }
@@ -231,6 +237,9 @@ Checkpoint read_and_verify(const fs::path& folder) {
   } catch (const Json::exception& error) {
     TORCH_CHECK_VALUE(false, (folder / kState).string(), ": is no checkpoint state: ", error.what());
   }
+  const int64_t named = named_step(folder);
+  TORCH_CHECK_VALUE(named < 0 || named == checkpoint.step, folder.string(), ": is named for step ", named,
+                    " and holds step ", checkpoint.step, "; give it back its name");
   check_file(folder, manifest, kWeights);
   check_file(folder, manifest, kOptimizer);
   const char* best = manifest.files.contains(kBest) ? kBest : kWeights;
@@ -267,9 +276,9 @@ std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& fo
     try {
       return load_checkpoint(path);
     } catch (const c10::Error& error) {
-      problems.emplace_back(error.what_without_backtrace());
-    } catch (const std::exception& error) {  // of the file system
-      problems.emplace_back(fmt::format("{}: {}", path.string(), error.what()));
+      problems.push_back(message_of(error));
+    } catch (const std::exception& error) {
+      problems.push_back(fmt::format("{}: {}", path.string(), message_of(error)));
     }
   }
   return std::nullopt;

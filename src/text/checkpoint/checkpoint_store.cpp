@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/io/safetensors.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
@@ -129,10 +130,8 @@ std::string CheckpointStore::save(const Checkpoint& checkpoint, const fs::path& 
   try {
     prune(checkpoint.step);
   } catch (const std::exception& error) {
-    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
     return "the checkpoint of step " + std::to_string(checkpoint.step) +
-           " is saved, but an earlier one could not be removed: " +
-           (torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
+           " is saved, but an earlier one could not be removed: " + message_of(error);
   }
   return "";
 }

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 #include <system_error>
-#include <vector>
 
 #include "system/unique_fd.h"
 
@@ -53,10 +53,11 @@ bool is_name_of(const std::filesystem::path& path, int descriptor) {
 void for_each_piece(const std::filesystem::path& path, const std::function<void(const void*, size_t)>& take) {
   const UniqueFd descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   TORCH_CHECK_VALUE(descriptor.get() >= 0, path.string(), ": cannot be opened: ", reason(errno));
-  std::vector<char> buffer(1 << 20);
+  constexpr size_t kPieceBytes = 1 << 16;  // of the nearest cache
+  const auto piece = std::make_unique_for_overwrite<char[]>(kPieceBytes);
   ssize_t count = 0;
-  while ((count = ::read(descriptor.get(), buffer.data(), buffer.size())) > 0 || (count < 0 && errno == EINTR)) {
-    if (count > 0) take(buffer.data(), static_cast<size_t>(count));
+  while ((count = ::read(descriptor.get(), piece.get(), kPieceBytes)) > 0 || (count < 0 && errno == EINTR)) {
+    if (count > 0) take(piece.get(), static_cast<size_t>(count));
   }
   TORCH_CHECK_VALUE(count == 0, path.string(), ": cannot be read: ", reason(errno));
 }

@@ -11,6 +11,7 @@
 
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
+#include "text/run/recorded_run.h"
 
 namespace mezzo::text {
 namespace {
@@ -55,6 +56,11 @@ std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks&
   std::map<std::string, std::string> start = {
       {"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)},
       {"dry-run", config.dry_run ? "true" : "false"}};
+  const RunIdentity::Values before = flags_before(config, checkpoint);
+  for (const char* chosen : {"shares", "batch-size"}) {
+    start.emplace(fmt::format("the {} of the run that goes on, which all hosts must see,", chosen),
+                  before.contains(chosen) ? before.at(chosen) : "none");
+  }
   for (const auto& [name, value] : config.settings()) {
     if (name == "batch-size" || name == "diagnose" || name == "eval-every" || name == "save-every" ||
         name == "shares" || name == "epochs" || name == "max-steps" || name == "patience" || name == "pause-at") {
@@ -63,6 +69,12 @@ std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks&
   }
   ranks.check_same(start);
   return checkpoint;
+}
+
+RunIdentity::Values flags_before(const TrainConfig& config, const std::optional<Checkpoint>& checkpoint) {
+  if (checkpoint) return checkpoint->identity.flags;
+  const bool goes_on = config.resume == "auto" && !config.overwrite;
+  return goes_on ? recorded_flags(config.output / "run.json") : RunIdentity::Values();
 }
 
 }  // namespace mezzo::text

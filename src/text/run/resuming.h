@@ -14,4 +14,7 @@ namespace mezzo::text {
 ///     each; or where ranks see different ones.
 std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks);
 
+/// The settings of the run that goes on, if one does: of its checkpoint, or of its beginning, where it has none yet.
+RunIdentity::Values flags_before(const TrainConfig& config, const std::optional<Checkpoint>& checkpoint);
+
 }  // namespace mezzo::text

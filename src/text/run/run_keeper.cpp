@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "mezzo/text/io/error_message.h"
 #include "text/machine/machine_memory.h"
 
 namespace mezzo::text {
@@ -209,8 +210,7 @@ void RunKeeper::save_if_possible(const Checkpoint& checkpoint) {
 }
 
 void RunKeeper::could_not_save(int64_t step, const std::exception& error, bool goes_on) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  failed_saves_.emplace_back(torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
+  failed_saves_.push_back(message_of(error));
   output_->warn(fmt::format("the checkpoint of step {} could not be saved{}: {}", step,
                             goes_on ? ", training goes on" : "", failed_saves_.back()));
 }

@@ -167,6 +167,9 @@ RunOutput::RunOutput(const TrainConfig& config,
     if (const auto moved = describe_move(resumed->environment, {now.begin(), now.end()}); !moved.empty()) {
       note(fmt::format("warning: not to the bits of a run that was not broken off: {}", moved));
     }
+    if (!has_records && config.resume == "auto") {
+      note(fmt::format("warning: {} is gone: curves and report begin after step {}", metrics.string(), resumed->step));
+    }
     if (!folder.left_behind().empty()) {
       note(fmt::format("checkpoints of later steps were removed: {}", fmt::join(folder.left_behind(), ", ")));
     }

@@ -20,6 +20,7 @@
 #include "mezzo/text/data/split_words.h"
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/inference/prediction_json.h"
+#include "mezzo/text/io/error_message.h"
 #include "text/serve/batch_queue.h"
 #include "text/serve/http_server.h"
 #include "text/serve/predict_request.h"
@@ -432,9 +433,7 @@ HttpResponse Server::State::reload_all() {
       model.running.swap(loaded);
       list.push_back({{"name", name}, {"reloaded", true}});
     } catch (const std::exception& error) {
-      const auto* torch = dynamic_cast<const c10::Error*>(&error);
-      log(fmt::format("{}: not loaded anew, the one before is kept: {}", name,
-                      torch == nullptr ? error.what() : torch->what_without_backtrace()));
+      log(fmt::format("{}: not loaded anew, the one before is kept: {}", name, message_of(error)));
       list.push_back({{"name", name}, {"reloaded", false}});
       are_all = false;
     }

@@ -1,5 +1,7 @@
 #include "text/setup/run_plan.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -85,6 +87,7 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
 RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& ranks) {
   RunPlan plan{};
   plan.batching = parse_batching(config.batching);
+  TORCH_INTERNAL_ASSERT(config.shares > 0, "shares were not chosen");
   plan.shares = config.shares;
   plan.batch_size = config.batch_size.value() * plan.shares;
   plan.grad_accumulation = config.grad_accumulation;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
@@ -89,29 +90,46 @@ std::string joined(const Json& settings, const char* name) {
                           : value.get<std::string>();
 }
 
+/// What the run.json of a fold that has come to its end tells of it.
+struct FinishedFold {
+  RunIdentity identity;
+  std::string test;
+  int64_t total_steps;
+};
+
+/// nullopt where the fold has not come to its end.
+std::optional<FinishedFold> read_finished(const fs::path& run_json) {
+  if (!fs::exists(run_json)) {
+    return std::nullopt;
+  }
+  const Json json = read_json_object(run_json);
+  try {
+    if (!json.at("finished").get<bool>()) return std::nullopt;
+    return FinishedFold{checkpoint_format::identity_from_json(json.at("identity")), joined(json.at("settings"), "test"),
+                        json.at("total_steps").get<int64_t>()};
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(false, run_json.string(), ": is no run.json that mezzo train wrote: ", error.what());
+  }
+}
+
 /// Whether the fold has been trained to its end, as it is to be trained now.
 /// @throws c10::ValueError  where it was trained otherwise: nothing is to be said of folds that do not belong together.
 bool has_finished(TrainConfig config, const Ranks& ranks) {
-  const fs::path file = config.output / "run.json";
-  if (!fs::exists(file)) {
+  const auto finished = read_finished(config.output / "run.json");
+  if (!finished) {
     return false;
   }
-  const Json json = read_json_object(file);
-  if (!json.value("finished", false)) {
-    return false;
-  }
-  const RunIdentity was = checkpoint_format::identity_from_json(json.at("identity"));
-  keep_chosen(config, was.flags);
+  keep_chosen(config, finished->identity.flags);
   const RunSetup setup = set_up_run(config);
-  std::string difference = describe_difference(was, identity_of(config, setup));
-  const std::string test = settings_of(config).at("test"), was_test = joined(json.at("settings"), "test");
-  if (difference.empty() && was_test != test) {
-    difference = fmt::format("test was '{}', is now '{}'", was_test, test);
+  std::string difference = describe_difference(finished->identity, identity_of(config, setup));
+  const std::string test = settings_of(config).at("test");
+  if (difference.empty() && test != finished->test) {
+    difference = fmt::format("test was '{}', is now '{}'", finished->test, test);
   }
   TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
                     "; resume with the same settings and data, or start afresh in another --output");
   const auto texts = static_cast<int64_t>(setup.train.ids.size());
-  return plan_run(config, texts, ranks).total_steps <= json.value("total_steps", int64_t{0});
+  return plan_run(config, texts, ranks).total_steps <= finished->total_steps;
 }
 
 FoldScores scores_of(const fs::path& output, const std::string& split) {
@@ -176,7 +194,9 @@ FoldsResult train_folds(TrainConfig config,
   config.validate();
   const Ranks ranks(group);
   for (int64_t fold = 1; config.resume == "auto" && !config.overwrite && fold <= config.folds; ++fold) {
-    keep_chosen(config, recorded_flags(config_of(config, fold).output / "run.json"));  // of all alike
+    TrainConfig of_fold = config_of(config, fold);
+    keep_chosen(of_fold, recorded_flags(of_fold.output / "run.json"));
+    config.shares = of_fold.shares;  // of all alike; each has a batch size of its own, where it was to choose one
   }
   if (config.shares == 0) {
     config.shares = config.restarted > 0 ? config.restarted : ranks.size();

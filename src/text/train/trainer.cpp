@@ -19,6 +19,7 @@
 #include "mezzo/optim/metric_schedule.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/inference/inference.h"
+#include "mezzo/text/io/error_message.h"
 #include "mezzo/text/machine/threads.h"
 #include "mezzo/text/models/pretrained.h"
 #include "text/machine/machine_memory.h"
@@ -69,7 +70,7 @@ class Trainer {
         keeper_(config, ranks_, [this] { return state(); }),
         setup_(ranks_.together([&] { return set_up_run(config); })),
         resumed_(agree_on_start(config, ranks_)),
-        config_(with_batch_size(config, setup_, ranks_, flags_before(config))),
+        config_(with_batch_size(config, setup_, ranks_, flags_before(config, resumed_))),
         plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
         identity_(identity_of(config_, setup_)),
         metric_schedule_(make_metric_schedule(config_)),
@@ -102,11 +103,8 @@ class Trainer {
     TrainResult result;
     try {
       ranks_.guard([&] { result = config_.dry_run ? dry_run() : run_steps(); });
-    } catch (const c10::Error& error) {
-      keeper_.failed(counters_.step, error.what_without_backtrace());
-      throw;
     } catch (const std::exception& error) {
-      keeper_.failed(counters_.step, error.what());
+      keeper_.failed(counters_.step, message_of(error));
       throw;
     }
     if (keeper_.output() != nullptr && result.finished) {
@@ -116,12 +114,6 @@ class Trainer {
   }
 
  private:
-  /// Of the run that goes on, if one does: of its checkpoint, or of its beginning, where it has none yet.
-  RunIdentity::Values flags_before(const TrainConfig& config) const {
-    if (resumed_) return resumed_->identity.flags;
-    return config.resume == "auto" ? recorded_flags(config.output / "run.json") : RunIdentity::Values();
-  }
-
   /// A step that the device may still be at.
   struct QueuedStep {
     StepRecord record;
@@ -195,6 +187,7 @@ class Trainer {
       }
       if (!stop && eval_is_due()) {
         stop = !evaluate_dev();
+        save_is_due = save_is_due || (config_.save_every > 0 && is_out_of_patience());
       }
       if (stop) {
         keeper_.end_if_failed();

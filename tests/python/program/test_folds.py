@@ -98,6 +98,15 @@ def test_folds_are_scored_on_the_same_texts(data, whole, tmp_path):
     assert json.loads((tmp_path / "tested/folds.json").read_text())["split"] == "test"
 
 
+def test_a_fold_of_which_nothing_can_be_read_is_named(data, whole, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(whole[0], output)
+    file = output / "fold-1/run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "identity": {"flags": 3}}))
+    done = run(fold_flags(data, output, "--folds", 3, "--resume", "auto"))
+    assert done.returncode == 1 and f"mezzo train: {file}: is no run.json that mezzo train wrote: " in done.stderr
+
+
 def test_all_folders_are_checked_before_the_first_fold(data, whole, tmp_path):
     output = tmp_path / "out"
     shutil.copytree(whole[0], output)

@@ -236,10 +236,17 @@ def test_a_restart_goes_on_from_what_the_run_saved_itself(data, cut, tmp_path):
 
 
 def test_one_rank_warns_of_a_damaged_checkpoint(data, cut):
-    shutil.copytree(cut / "checkpoints/step-4", cut / "checkpoints/step-2", dirs_exist_ok=True)
-    flip_a_byte(cut / "checkpoints/step-4/weights.safetensors")
+    shutil.copytree(cut / "checkpoints/step-4", cut / "checkpoints/step-6")
+    flip_a_byte(cut / "checkpoints/step-6/state.json")
     done = run(["launch", "--nproc", 2, "--", *flags(data, cut, "--resume", "auto")])
     assert done.stderr.count("checkpoint passed over") == 1, done.stderr
+
+
+def test_a_run_whose_records_are_gone_says_so(data, cut):
+    (cut / "metrics.jsonl").unlink()
+    done = trained(flags(data, cut, "--resume", "auto"))
+    assert f"warning: {cut}/metrics.jsonl is gone: curves and report begin after step 4" in done.stderr
+    assert [step for step, _ in tiny_runs.losses_of(cut)] == [5, 6]
 
 
 def test_evaluations_must_agree_only_where_the_schedule_follows_them(data, tmp_path):

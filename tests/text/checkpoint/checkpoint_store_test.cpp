@@ -226,6 +226,18 @@ TEST_F(CheckpointStoreTest, NamesTheFileAndTheDamage) {
   EXPECT_EQ(error(), "checkpoints/step-5/optimizer.safetensors: cannot be opened: No such file or directory");
 }
 
+TEST_F(CheckpointStoreTest, BelievesNoFolderThatIsNamedForAnotherStep) {
+  CheckpointStore store(checkpoints_, 2);
+  store.save(make(4), model());
+  fs::copy(checkpoint(4), checkpoint(6));
+  EXPECT_EQ(value_error([&] { load_checkpoint(checkpoint(6)); }, folder_),
+            "checkpoints/step-6: is named for step 6 and holds step 4; give it back its name");
+  std::vector<std::string> problems;
+  EXPECT_EQ(load_newest_checkpoint(checkpoints_, problems)->step, 4);
+  fs::rename(checkpoint(4), folder_ / "kept");  // a name that says nothing of a step
+  EXPECT_EQ(load_checkpoint(folder_ / "kept").step, 4);
+}
+
 TEST_F(CheckpointStoreTest, NamesAFileThatWasCutOff) {
   CheckpointStore(checkpoints_, 2).save(make(5), model());
   const fs::path file = checkpoint(5) / "optimizer.safetensors";

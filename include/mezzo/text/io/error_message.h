@@ -1,0 +1,12 @@
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace mezzo::text {
+
+/// What an error says to a user: of LibTorch's, without the places in its sources; of the file system's, the path
+/// first.
+std::string message_of(const std::exception& error);
+
+}  // namespace mezzo::text
