@@ -84,6 +84,7 @@ class Life:
     stderr: str
     seconds: float
     fell: bool  # whether the fault came before the end
+    fewer: bool  # whether ranks went on for others that were lost, or a checkpoint with another number of them
 
 
 class Inconsistency(Exception):
@@ -300,7 +301,12 @@ class Trial:
                     process.wait()
             self.wait_for_ranks(process.pid)
             said.seek(0)
-            self.lives.append(Life(fault, status, said.read(), time.monotonic() - begin, fell))
+            told = said.read()
+            fewer = "ranks start again" in told or (ranks not in (None, self.kind.ranks) and "resumed after" in told)
+            self.lives.append(Life(fault, status, told, time.monotonic() - begin, fell, fewer))
+        for word in ("terminate called", "Segmentation", "Assertion", "std::bad", "what():", "Traceback"):
+            if word in told:
+                raise Inconsistency(f"says '{word}'")
         return self.lives[-1]
 
     @staticmethod
@@ -331,9 +337,6 @@ class Trial:
                 away.rename(taken)
             else:
                 shutil.rmtree(away)
-        for word in ("terminate called", "Segmentation", "Assertion", "std::bad", "what():", "Traceback"):
-            if word in life.stderr:
-                raise Inconsistency(f"says '{word}'")
         if life.status in (0, 3) and life.fault == "a vanished folder" and not (self.output / "model.safetensors").exists():
             return False  # it had come to its end just before
         if life.status in (0, 3):
@@ -413,19 +416,16 @@ class CrashTest:
                 (kept / f"life-{i}.txt").write_text(f"{life.fault}\nstatus {life.status}, {life.seconds:.1f} s\n{life.stderr}")
         shutil.rmtree(folder, ignore_errors=True)
         told = dict(trial=number, kind=trial.kind.title(), precision=trial.kind.precision.split()[0], ranks=trial.kind.ranks,
-                    fewer=trial.kind.fewer,
-                    commit=self.options.commit, lives=[dict(fault=life.fault, status=life.status, fell=life.fell, seconds=round(life.seconds, 2),
+                    commit=self.options.commit, lives=[dict(fault=life.fault, status=life.status, fell=life.fell, fewer=life.fewer, seconds=round(life.seconds, 2),
                                 resumed="resumed after" in life.stderr) for life in trial.lives], problem=problem)
         if problem:
             print(f"trial {number}, {told['kind']}, {[(life.fault, life.status) for life in trial.lives]}: {problem}", flush=True)
         return told
 
     def read_log(self):
-        """What an earlier call has done already, but for trials that found something."""
-        if not self.options.log or not Path(self.options.log).exists():
-            return
-        told = {result["trial"]: result for result in map(json.loads, Path(self.options.log).read_text().splitlines())}
-        self.results = [result for result in told.values() if not result["problem"]]
+        """What an earlier call has done already. What found something stays on the page, though it may pass another time."""
+        if self.options.log and Path(self.options.log).exists():
+            self.results = list(map(json.loads, Path(self.options.log).read_text().splitlines()))
 
     def run(self):
         self.read_log()
@@ -481,10 +481,9 @@ def write_page(results, options):
              f" {', '.join(sorted({result['commit'] for result in results}))}."
              f" A trial is a run of {STEPS} steps with a checkpoint every {SAVE_EVERY}, written beside training, broken up to three times at"
              " random moments, resumed each time, and then left to end: its weights, and those and the optimizer's states of its last"
-             " checkpoint, have the sha256, and its records the losses, of a run that nobody touched. [What each is](../../tools/crash_test.py).")
-    fewer = sum(result["fewer"] for result in results)
-    about += (f" {fewer:,} trials were of several ranks that went on with fewer, as `mezzo launch --min-nproc` does, or were resumed with"
-              " another number: they gave the same bits.") if fewer else ""
+             " checkpoint, have the sha256, and its records the losses, of a run that nobody touched. "
+             f"{sum(life['fewer'] for result in results for life in result['lives']):,} times it went on with fewer ranks than it had begun with, by"
+             " itself (`mezzo launch --min-nproc`) or as it was resumed. [What each is](../../tools/crash_test.py).")
     problems = [f"- trial {result['trial']}, {result['kind']}: {result['problem']}" for result in found]
     benchmarks.page(options, "crash_test", "Runs that were broken off", about, *tables(benchmarks, results), *(["\n".join(problems)] if problems else []))
 

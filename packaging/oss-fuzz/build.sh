@@ -6,7 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 : "${CXX:=clang++}" "${OUT:?the folder for the programs}" "${WORK:=$(mktemp -d)}"
 : "${CXXFLAGS=-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize=vptr,function}"
+CXXFLAGS=${CXXFLAGS/-stdlib=libc++/} # LibTorch is built with libstdc++
 : "${LIB_FUZZING_ENGINE:=-fsanitize=fuzzer}"
+mkdir -p "$OUT/lib"
+OUT=$(realpath "$OUT")
 torch=$(python3 -c 'import importlib.util as u; print(*u.find_spec("torch").submodule_search_locations)')
 
 cmake -S . -B "$WORK/build" -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_CXX_FLAGS="$CXXFLAGS" -DCMAKE_UNITY_BUILD=ON \
@@ -16,12 +19,11 @@ cmake --build "$WORK/build" --target fuzz_mezzo
 program=$WORK/build/bin/fuzz_mezzo
 
 # LibTorch and the machine's own libraries travel along.
-mkdir -p "$OUT/lib"
 LD_LIBRARY_PATH=$torch/lib ldd "$program" | awk '$3 ~ /^\// {print $3}' |
   grep -Ev '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -Lu {} "$OUT/lib"
 for corpus in tests/fuzz/corpus/*/; do
   target=$(basename "$corpus")
   cp "$program" "$OUT/fuzz_$target"
   printf '[libfuzzer]\nmax_len = 4096\ndetect_leaks = 0\n[asan]\ndetect_container_overflow = 0\n' >"$OUT/fuzz_$target.options"
-  (cd "$corpus" && python3 -m zipfile -c "$(realpath "$OUT")/fuzz_${target}_seed_corpus.zip" ./*)
+  (cd "$corpus" && python3 -m zipfile -c "$OUT/fuzz_${target}_seed_corpus.zip" ./*)
 done

@@ -145,7 +145,7 @@ TEST_F(CudaRowOpsTest, WhatBlocksThatBeginWithTheirNormComputeEqualsTheCpus) {
                    bias_of_halves = vector(2 * columns), grad = at::randn({rows, columns}), half_grad = grad.to(dtype),
                    numbers = is_plain ? at::Tensor() : at::randperm(rows + 7).narrow(0, 0, rows);
         const DropoutSite site{is_plain ? 0.0 : 0.3, {5, 6, 7}};
-        const auto compute = [&](const BlockOps& of_device) {
+        const auto compute = [&, columns = columns](const BlockOps& of_device) {
           const PreNormOps& ops = *of_device.pre_norm;
           Normalised normalised;
           std::vector<at::Tensor> results;

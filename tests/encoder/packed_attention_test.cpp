@@ -37,7 +37,7 @@ TEST(PackedAttentionTest, EachSequenceAttendsToItselfAlone) {
 
   at::Tensor mine = at::zeros({}, at::kDouble), expected = at::zeros({}, at::kDouble);
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 4}, {4, 1}, {7, 6}}) {
-    const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
+    const auto part = [first = first, count = count](const at::Tensor& x) { return x.narrow(0, first, count); };
     const auto one = attention_of_one(part(q), part(k), part(v));
     EXPECT_TRUE(at::allclose(part(out), one, 1e-12, 1e-12)) << first;
     mine = mine + part(out).pow(2).sum();

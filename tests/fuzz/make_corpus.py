@@ -1,5 +1,5 @@
 """Writes tests/fuzz/corpus: a small file or two of each format that mezzo reads, from the libraries whose formats they are. Fuzzers
-begin with them, and the tests cut them off at every byte and turn over every bit.
+begin with them, and the tests cut them off at every byte and turn over every bit. Wants xxhash, too.
 
     python tests/fuzz/make_corpus.py
 """
@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+import xxhash
 from safetensors.torch import save_file
 from sentencepiece import sentencepiece_model_pb2 as pb
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -19,6 +20,8 @@ CORPUS = Path(__file__).resolve().parent / "corpus"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "##lo", ",", "今"]
 ROWS = [{"text": "it rains", "label": "weather", "n": 1}, {"text": "he said \"yes\"\né", "label": "talk", "n": None}]
 NUMBERS = [{"text": "good", "label": 0.5}, {"text": "bad", "label": -1e-3}]
+STATE = ('{"run":"1","step":1,"steps_taken":1,"samples":1,"tokens":1,"seconds":1,"step_seconds":1,"last_eval_step":0,"best":null,"scaler":{},'
+         '"schedule":{},"identity":{"flags":{},"model":{},"data":{}}}')  # as targets.cpp writes it beside a manifest
 PAIRS = [["a", "b"], {"text": "x", "text_pair": "y", "label": ["p", "q"]}]
 
 
@@ -26,6 +29,10 @@ def put(target, name, contents):
     file = CORPUS / target / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(contents if isinstance(contents, bytes) else contents.encode())
+
+
+def hash_of(contents):
+    return xxhash.xxh3_128_hexdigest(contents)
 
 
 def lines(rows):
@@ -73,6 +80,9 @@ def main():
     put("tokenizer_json_xlm_roberta", "unigram", unigram)
     put("tokenizer_config", "bert", json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": None, "model_max_length": 512,
                                                "unk_token": "[UNK]", "added_tokens_decoder": {"0": {"content": "[PAD]", "special": True, "lstrip": False}}}))
+    put("special_tokens_map", "bert", json.dumps({"cls_token": "[CLS]", "unk_token": {"content": "[UNK]", "lstrip": False, "normalized": False},
+                                                 "additional_special_tokens": ["[A]"]}))
+    put("added_tokens", "bert", json.dumps({"[A]": 9, "cats": 10}))
     put("vocab_txt", "bert", "\n".join(WORDS) + "\n")
     put("vocab_json", "roberta", json.dumps({"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, "h": 5, "e": 6, "he": 7, "l": 8, "hel": 9}))
     put("merges_txt", "roberta", "#version: 0.2\nh e\nhe l\n")
@@ -99,13 +109,15 @@ def main():
         known = {"model_type": config.model_type} | {name: value for name, value in config().to_dict().items()
                                                      if isinstance(value, (int, float, str, bool)) and "transformers" not in name}
         put("config", config.model_type, json.dumps(known | {"id2label": {"0": "no", "1": "yes"}, "problem_type": "single_label_classification"}))
-    put("manifest", "whole", json.dumps({"format": 3, "files": {name: {"bytes": 8, "hash": 32 * "0"} for name in
-                                                               ("state.json", "weights.safetensors", "optimizer.safetensors")},
-                                        "environment": {"LibTorch": "2.13.0"}}))
-    put("state", "whole", json.dumps({"run": "0123", "step": 4, "steps_taken": 3, "samples": 16, "tokens": 99, "seconds": 1.5, "step_seconds": 1.25,
-                                     "last_eval_step": 2, "best": {"step": 2, "accuracy": 0.5, "hash": 32 * "0"},
-                                     "scaler": {"scale": 65536.0, "growth_tracker": 3.0}, "schedule": {},
-                                     "identity": {"flags": {"seed": "1"}, "model": {"model_type": "bert"}, "data": {"labels": "2"}}}))
+    tensors = b"\x02\0\0\0\0\0\0\0{}"  # none, as targets.cpp writes them
+    state = json.dumps({"run": "0123", "step": 4, "steps_taken": 3, "samples": 16, "tokens": 99, "seconds": 1.5, "step_seconds": 1.25,
+                        "last_eval_step": 2, "best": {"step": 2, "accuracy": 0.5, "hash": hash_of(tensors)},
+                        "scaler": {"scale": 65536.0, "growth_tracker": 3.0}, "schedule": {},
+                        "identity": {"flags": {"seed": "1"}, "model": {"model_type": "bert"}, "data": {"labels": "2"}}})
+    put("state", "whole", state)
+    put("manifest", "whole", json.dumps({"format": 3, "environment": {"LibTorch": "2.13.0"}, "files": {
+        name: {"bytes": len(contents), "hash": hash_of(contents)} for name, contents in
+        {"state.json": STATE.encode(), "weights.safetensors": tensors, "optimizer.safetensors": tensors}.items()}}))
     put("run_json", "whole", json.dumps({"finished": True, "run": "0123", "status": "finished", "steps": 4, "environment": {"mezzo": "0.1.0", "precision": "bf16"},
                                         "settings": {"seed": "7", "train": ["a.csv", "b.csv"], "precision": "auto", "calibrate": "true", "resume": ""}}))
     put("metrics", "lines", lines([
@@ -113,8 +125,8 @@ def main():
         {"event": "eval", "step": 1, "split": "dev", "loss": 1.0, "accuracy": 0.5, "seconds": 0.1},
         {"event": "end", "steps": 1, "minutes": 0.1, "samples_per_second": 1.0, "tokens_per_second": 2.0, "peak_memory_bytes": 1, "best_step": 1}]))
     put("op_policy", "cuda", 'preset = "cuda"\n[ops]\nlayer_norm = "untouched"\n"pow.Tensor_Scalar" = "fp32"\n')
-    put("int8", "whole", json.dumps({"metric": "accuracy", "in_float32": 0.5, "in_int8": 0.5, "texts": 10, "same_answers": 0.99, "weights": 32 * "0",
-                                    "config": 32 * "0"}))
+    put("int8", "whole", json.dumps({"metric": "accuracy", "fp32": 0.5, "int8": 0.5, "texts": 10, "same_answers": 0.99,
+                                    "of": {"model.safetensors": hash_of(b""), "config.json": hash_of(b"{}")}}))
     put("predict_body", "many", json.dumps({"texts": ["a", "é\u2028"], "text_pairs": ["b", ""], "model": "m", "top_k": 2, "min_score": 0.5, "logits": True}))
     put("predict_body", "one", json.dumps({"text": "a"}))
 

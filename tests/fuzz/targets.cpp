@@ -117,8 +117,15 @@ void read_manifest(const fs::path& folder, std::string_view) { text::load_checkp
 
 void write_tensors(const fs::path& folder) {
   for (const char* name : {text::checkpoint_format::kWeights, text::checkpoint_format::kOptimizer}) {
-    write(folder / name, std::string_view("\0\0\0\0\0\0\0\0", 8));
+    write(folder / name, std::string_view("\2\0\0\0\0\0\0\0{}", 10));  // none
   }
+}
+
+void write_state(const fs::path& folder) {
+  write_tensors(folder);
+  write(folder / text::checkpoint_format::kState,
+        R"({"run":"1","step":1,"steps_taken":1,"samples":1,"tokens":1,"seconds":1,"step_seconds":1,)"
+        R"("last_eval_step":0,"best":null,"scaler":{},"schedule":{},"identity":{"flags":{},"model":{},"data":{}}})");
 }
 
 /// With a manifest that calls it whole, as a hand might have made it.
@@ -154,6 +161,8 @@ constexpr Target kTargets[] = {
     {"tokenizer_json_bert", "tokenizer.json", {read_tokenizer}},
     {"tokenizer_json_xlm_roberta", "tokenizer.json", {read_tokenizer}, write_class<kXlmR>},
     {"tokenizer_config", "tokenizer_config.json", {read_tokenizer}, write_vocab},
+    {"special_tokens_map", "special_tokens_map.json", {read_tokenizer}, write_vocab},
+    {"added_tokens", "added_tokens.json", {read_tokenizer}, write_vocab},
     {"vocab_txt", "vocab.txt", {read_vocab}},
     {"vocab_json", "vocab.json", {read_tokenizer}, write_merges},
     {"merges_txt", "merges.txt", {read_tokenizer}, write_vocab_json},
@@ -168,7 +177,7 @@ constexpr Target kTargets[] = {
     {"gzip", kGzip, read_rows<kGzip>},
     {"zstd", kZstd, read_rows<kZstd>},
     {"config", "config.json", {read_config}},
-    {"manifest", "manifest.json", {read_manifest}},
+    {"manifest", "manifest.json", {read_manifest}, write_state},
     {"state", "state.json", {read_state}, write_tensors},
     {"run_json", "run.json", {read_run_json}},
     {"metrics", "metrics.jsonl", {read_metrics}},

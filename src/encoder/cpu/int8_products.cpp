@@ -69,7 +69,8 @@ void compute_int8(std::span<const ProductSum> sums) {
     const auto& [left, right] = sum.terms.front();
     TORCH_INTERNAL_ASSERT(sum.terms.size() == 1 && !sum.adds && right.stride(0) == 1 && sum.output.is_contiguous());
     TORCH_INTERNAL_ASSERT(left.size(1) + kInt8ScaleBytes == right.size(0));
-    const auto same = std::ranges::find_if(lefts, [&](const auto& other) { return other.source.is_same(left); });
+    const auto same =
+        std::ranges::find_if(lefts, [&left = left](const auto& other) { return other.source.is_same(left); });
     left_of.push_back(same - lefts.begin());
     if (same == lefts.end()) {
       lefts.emplace_back(kernels, left);

@@ -54,7 +54,7 @@ struct Backward {
     static_assert(kRowsOfSum % kAtOnce == 0);
     for (int64_t first = part * kRowsOfSum; first < a.rows && first < (part + 1) * kRowsOfSum; first += kAtOnce) {
       Four products[kAtOnce], grads[kAtOnce];
-      const auto for_rows = [&](const auto& body) {
+      const auto for_rows = [&, column = column](const auto& body) {
         MEZZO_UNROLLED
         for (int i = 0; i < kAtOnce; ++i) {
           if (first + i < a.rows) {

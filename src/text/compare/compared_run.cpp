@@ -104,7 +104,8 @@ std::vector<ComparedValues> differing(std::span<const ComparedRun> runs, Pairs C
   }
   std::vector<ComparedValues> rows;
   for (auto& [name, values] : by_name) {
-    const bool differs = std::ranges::any_of(values, [&](const auto& value) { return value != values.front(); });
+    const bool differs =
+        std::ranges::any_of(values, [&first = values.front()](const auto& value) { return value != first; });
     if (differs && std::ranges::find(kNotCompared, name) == std::end(kNotCompared)) {
       rows.push_back({name, std::move(values)});
     }

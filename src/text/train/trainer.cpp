@@ -300,8 +300,9 @@ class Trainer {
 
   /// The one time a step waits for the device. Returns whether to stop, which any rank may ask for.
   bool finish_step() {
-    auto [record, micro_batches, values, on_host] = *std::exchange(queued_, std::nullopt);
-    const auto value = on_host.wait().accessor<double, 1>();
+    QueuedStep done = *std::exchange(queued_, std::nullopt);
+    StepRecord& record = done.record;
+    const auto value = done.on_host.wait().accessor<double, 1>();
     record.loss = value[kLoss];
     record.grad_norm = value[kGradNorm];
     record.skipped = value[kFoundInf] != 0;
@@ -317,9 +318,9 @@ class Trainer {
       keeper_.mend_best_model(counters_.best, BestModelFile::Look::kQuick);
     });
     if (config_.diagnose) {
-      diagnosis_->diagnose(record, micro_batches, /*is_new=*/skips_in_a_row_ == 1);
+      diagnosis_->diagnose(record, done.micro_batches, /*is_new=*/skips_in_a_row_ == 1);
     }
-    check_not_stuck(record, micro_batches);
+    check_not_stuck(record, done.micro_batches);
     return stop;
   }
 

@@ -140,6 +140,18 @@ def test_a_batch_size_that_was_chosen_stays(data, tmp_path):
     assert json.loads((tmp_path / "out/folds.json").read_text())["mean"]
 
 
+def test_each_fold_keeps_the_batch_size_that_it_chose(data, tmp_path):
+    """All training texts at once, as they are short; and not all folds have as many."""
+    more = ["--folds", 3, "--batch-size", "auto"]
+    trained(fold_flags(data, tmp_path / "out", *more))
+    chosen = [json.loads((tmp_path / f"out/fold-{fold}/run.json").read_text())["identity"]["flags"]["batch-size"] for fold in range(1, 4)]
+    assert len(set(chosen)) > 1
+    before = (tmp_path / "out/folds.json").read_text()
+    shutil.rmtree(tmp_path / "out/fold-2")
+    trained(fold_flags(data, tmp_path / "out", *more, "--resume", "auto"))
+    assert (tmp_path / "out/folds.json").read_text() == before
+
+
 def test_more_epochs_extend_every_fold(data, tmp_path):
     more = ["--folds", 2, "--schedule", "constant", "--save-every", 3]
     trained(fold_flags(data, tmp_path / "out", *more, "--max-steps", 6))

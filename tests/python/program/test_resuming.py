@@ -58,10 +58,9 @@ def refused(arguments, folder, status=1):
 def test_a_run_with_no_intact_checkpoint_is_left_alone(data, cut):
     flip_a_byte(cut / "checkpoints/step-4/weights.safetensors")
     shutil.copytree(cut / "checkpoints/step-4", cut / "checkpoints/step-2")
-    (cut / "checkpoints/step-2/optimizer.safetensors").unlink()
     for more in [], ["--overwrite"]:
         message = refused(flags(data, cut, "--resume", "auto", *more), cut)
-        assert re.search(r"no checkpoint in \S+ is intact: \S+step-4/weights.safetensors: is damaged: .*; \S+step-2/", message)
+        assert re.search(r"no checkpoint in \S+ is intact: \S+step-4/weights.safetensors: is damaged: .*; \S+step-2: is named for step 2", message)
         assert "nothing was changed" in message
 
 
@@ -142,7 +141,7 @@ def change_state(checkpoint, change):
     ("step", -1, 'state.json: "step" is -1, not a count from 0'),
     ("step", 2**64 - 1, 'state.json: "step" is 18446744073709551615, not a count from 0'),
     ("step", 4.5, 'state.json: "step" is 4.5, not a count from 0'),
-    ("step", 10**6, "the checkpoint to resume from is of step 1000000, the run has "),
+    ("step", 10**6, "step-4: is named for step 4 and holds step 1000000; give it back its name"),
     ("steps_taken", 5, 'state.json: "steps_taken" is 5, not a count from 0 to 4'),
     ("last_eval_step", 5, 'state.json: "last_eval_step" is 5, not a count from 0 to 4'),
     ("samples", -5, 'state.json: "samples" is -5, not a count from 0'),
@@ -154,6 +153,12 @@ def test_numbers_that_no_run_has_written_are_not_believed(data, cut, key, value,
     checkpoint = cut / "checkpoints/step-4"
     change_state(checkpoint, lambda state: state.update({key: value}))
     assert message in refused(flags(data, cut, "--resume", checkpoint), cut)
+
+
+def test_a_step_that_the_run_does_not_have_is_not_believed(data, cut):
+    change_state(cut / "checkpoints/step-4", lambda state: state.update(step=10**6))
+    (cut / "checkpoints/step-4").rename(cut / "checkpoints/step-1000000")
+    assert "the checkpoint to resume from is of step 1000000, the run has " in refused(flags(data, cut, "--resume", "auto"), cut)
 
 
 @pytest.mark.parametrize("value", ["0", "-8", "8 texts", "9" * 30])
@@ -543,7 +548,8 @@ def test_a_finished_run_is_extended_from_its_end_alone(data, tmp_path):
 
 
 def test_a_run_that_lost_patience_is_finished(data, tmp_path):
-    more = ["--schedule", "constant", "--save-every", 1, "--patience", 2, "--max-steps", 40]
+    more = ["--schedule", "constant", "--save-every", 50, "--patience", 2, "--max-steps", 40]
     trained(flags(data, tmp_path / "out", *more))
-    assert json.loads((tmp_path / "out/run.json").read_text())["steps"] < 40
+    steps = json.loads((tmp_path / "out/run.json").read_text())["steps"]
+    assert steps < 40 and tiny_runs.checkpoints_of(tmp_path / "out") == [steps], "the end is kept, as it is after the last step"
     assert "holds the finished run" in refused(flags(data, tmp_path / "out", *more, "--resume", "auto"), tmp_path / "out")
