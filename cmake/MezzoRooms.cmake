@@ -32,8 +32,8 @@ endfunction()
 set(MEZZO_OPTIONS_FOR_avx2 -march=x86-64-v3)
 set(MEZZO_OPTIONS_FOR_avx512 -march=x86-64-v4)
 set(MEZZO_OPTIONS_FOR_avx512_bf16 -march=x86-64-v4 -mavx512bf16 -mavx512vnni)
-if(MEZZO_BUILD_FUZZERS)
-  set(MEZZO_OPTIONS_FOR_avx512_bf16 -march=x86-64-v4) # clang 16 crashes over the others, which no fuzzer runs
+if(MEZZO_BUILD_FUZZERS OR CMAKE_CXX_FLAGS_DEBUG MATCHES "-fsanitize=thread")
+  set(MEZZO_OPTIONS_FOR_avx512_bf16 -march=x86-64-v4) # clang 16 crashes over the others
 endif()
 function(mezzo_add_simd_sources library folder)
   cmake_parse_arguments(PARSE_ARGV 2 simd "" "" "INSTRUCTION_SETS;SOURCES;OPTIONS")
