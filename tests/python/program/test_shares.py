@@ -132,6 +132,12 @@ def test_a_rank_lost_before_an_old_run_is_replaced(of_old, data, of_three, tmp_p
     assert curve(out) == curve(of_three["fp32"]) and model_of(out) == model_of(of_three["fp32"])
 
 
+def test_a_run_that_is_replaced_decides_no_shares(data, tmp_path):
+    trained(command(3, data, tmp_path / "out", "--save-every", 0))
+    done = trained(command(1, data, tmp_path / "out", "--save-every", 0, "--resume", "auto", "--overwrite"))
+    assert "shares of each batch" not in done.stderr and f"{STEPS} steps of 3 texts" in done.stderr
+
+
 @pytest.mark.parametrize("given, message", [
     (["--nproc", 2, "--min-nproc", 3, "--", "train"], "--min-nproc is 3, expected 0 to 2, nproc"),
     (["--nproc", 2, "--min-nproc=-1", "--", "train"], "--min-nproc is -1, expected 0 to 2"),
