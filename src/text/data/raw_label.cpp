@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "text/io/utf8.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -34,7 +35,7 @@ double number_label(std::string_view number, const std::string& where) {
   double value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   TORCH_CHECK_VALUE(error == std::errc() && end == number.data() + number.size() && std::isfinite(value), where,
-                    "label '", replace_invalid_utf8(number), "' is not a finite number.");
+                    "label ", quoted_name(number), " is not a finite number.");
   return value;
 }
 

@@ -46,7 +46,7 @@ std::string to_string(JsonReader::Type type) {
 JsonReader::JsonReader(TextInput& input, std::function<std::string()> where, int64_t first_line)
     : input_(input), where_(std::move(where)), line_(first_line) {}
 
-void JsonReader::fail(const std::string& found) const { TORCH_CHECK_VALUE(false, where_(), found, "."); }
+void JsonReader::fail(const std::string& found) const { TORCH_CHECK_VALUE(false, where_(), in_one_line(found), "."); }
 
 void JsonReader::skip_space() {
   for (; !input_.at_end(); input_.skip(1)) {

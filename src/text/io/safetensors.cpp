@@ -183,6 +183,8 @@ std::vector<uint64_t> parse_sizes(JsonReader& json, const std::string& what) {
   return sizes;
 }
 
+std::string named(std::string_view tensor) { return in_one_line(fmt::format("tensor '{}'", tensor)); }
+
 const Dtype* parse_dtype(JsonReader& json, const std::string& tensor) {
   if (json.peek() != JsonReader::Type::kString) json.fail(fmt::format("tensor '{}': dtype is not a string", tensor));
   const std::string name = json.string();
@@ -247,10 +249,10 @@ uint64_t byte_count(const TensorInfo& info, const std::string& file) {
   bool overflow = false;
   for (const uint64_t size : info.shape) overflow |= __builtin_mul_overflow(bits, size, &bits);
   overflow |= __builtin_mul_overflow(bits, info.dtype->bits, &bits);
-  TORCH_CHECK_VALUE(!overflow, file, ": tensor '", info.name, "': shape [",
+  TORCH_CHECK_VALUE(!overflow, file, ": ", named(info.name), ": shape [",
                     fmt::format("{}", fmt::join(info.shape, ", ")),
                     "] is too large for any file. The header is damaged.");
-  TORCH_CHECK_VALUE(bits % 8 == 0, file, ": tensor '", info.name, "': ", bits, " bits of ", info.dtype->name,
+  TORCH_CHECK_VALUE(bits % 8 == 0, file, ": ", named(info.name), ": ", bits, " bits of ", info.dtype->name,
                     " do not fill whole bytes. The header is damaged.");
   return bits / 8;
 }
@@ -265,7 +267,7 @@ void check_layout(std::vector<TensorInfo>& tensors, uint64_t size, const std::st
                       "': data_offsets [", info.begin, ", ", info.end, "] where data must go on at ", position,
                       ". The header is damaged.");
     const uint64_t bytes = byte_count(info, file);
-    TORCH_CHECK_VALUE(info.end - info.begin == bytes, file, ": tensor '", info.name, "': data_offsets [", info.begin,
+    TORCH_CHECK_VALUE(info.end - info.begin == bytes, file, ": ", named(info.name), ": data_offsets [", info.begin,
                       ", ", info.end, "] hold ", info.end - info.begin, " bytes where ", info.dtype->name, " [",
                       fmt::format("{}", fmt::join(info.shape, ", ")), "] takes ", bytes, ". The header is damaged.");
     position = info.end;
@@ -319,7 +321,7 @@ struct SafetensorsReader::File {
 
   const TensorInfo& find(std::string_view tensor) const {
     const auto found = index.find(tensor);
-    TORCH_CHECK_VALUE(found != index.end(), name, ": no tensor '", tensor, "' among its ", tensors.size(),
+    TORCH_CHECK_VALUE(found != index.end(), name, ": no ", named(tensor), " among its ", tensors.size(),
                       " tensors. Is it the right model?");
     return tensors[found->second];
   }
@@ -354,10 +356,10 @@ void SafetensorsReader::release(std::string_view name) const {
 at::Tensor SafetensorsReader::tensor(std::string_view name) const {
   const TensorInfo& info = file_->find(name);
   const at::ScalarType dtype = info.dtype->torch_dtype;
-  TORCH_CHECK_VALUE(dtype != at::ScalarType::Undefined, file_->name, ": tensor '", name, "' is ", info.dtype->name,
+  TORCH_CHECK_VALUE(dtype != at::ScalarType::Undefined, file_->name, ": ", named(name), " is ", info.dtype->name,
                     ", which torch has no dtype for. Convert the file to another dtype.");
   const auto shape = torch_shape(info);
-  TORCH_CHECK_VALUE(shape, file_->name, ": tensor '", name, "': torch cannot hold ", info.dtype->name, " of shape [",
+  TORCH_CHECK_VALUE(shape, file_->name, ": ", named(name), ": torch cannot hold ", info.dtype->name, " of shape [",
                     fmt::format("{}", fmt::join(info.shape, ", ")), "].");
   const uint64_t begin = file_->data_offset + info.begin;
   if (!file_->mapping) {
@@ -390,12 +392,12 @@ std::vector<NamedTensor> prepare(const std::vector<std::pair<std::string, at::Te
     TORCH_CHECK_VALUE(find_invalid_utf8(name) == name.size() && name != kMetadataKey, file,
                       ": a tensor cannot be named '", replace_invalid_utf8(name),
                       "'. Use UTF-8 text other than __metadata__.");
-    TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, file, ": tensor '", name, "' is ",
+    TORCH_CHECK_VALUE(tensor.defined() && tensor.layout() == at::kStrided, file, ": ", named(name), " is ",
                       tensor.defined() ? "sparse; save to_dense() of it." : "undefined; leave it out.");
     const auto dtype = std::ranges::find(kDtypes, tensor.scalar_type(), &Dtype::torch_dtype);
-    TORCH_CHECK_VALUE(dtype != kDtypes.end(), file, ": tensor '", name, "' is ", tensor.scalar_type(),
+    TORCH_CHECK_VALUE(dtype != kDtypes.end(), file, ": ", named(name), " is ", tensor.scalar_type(),
                       ", which the safetensors format has no dtype for. Convert it to another dtype.");
-    TORCH_CHECK_VALUE(dtype->bits >= 8 || tensor.dim() > 0, file, ": tensor '", name, "': a scalar of ",
+    TORCH_CHECK_VALUE(dtype->bits >= 8 || tensor.dim() > 0, file, ": ", named(name), ": a scalar of ",
                       tensor.scalar_type(), " cannot be saved. Give it a dimension.");
     prepared.push_back({&name, &tensor, &*dtype});
   }

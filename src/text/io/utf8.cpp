@@ -1,5 +1,6 @@
 #include "text/io/utf8.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -34,6 +35,11 @@ std::string replace_invalid_utf8(std::string_view bytes) {
     append_utf8(text, 0xFFFD);
     bytes.remove_prefix(-utf8_sequence_length(bytes));
   }
+  return text;
+}
+
+std::string in_one_line(std::string text) {
+  std::ranges::replace_if(text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, ' ');
   return text;
 }
 

@@ -31,6 +31,9 @@ size_t find_invalid_utf8(std::string_view bytes);
 /// The text with every maximal invalid part replaced by U+FFFD.
 std::string replace_invalid_utf8(std::string_view bytes);
 
+/// The text with line breaks and other control characters of ASCII as spaces: names that files give, in a message.
+std::string in_one_line(std::string text);
+
 /// Decodes the code point at `p`, which must be valid UTF-8, and moves `p` behind it.
 inline char32_t decode_utf8(const char*& p) {
   const auto byte = [&](int i) { return static_cast<char32_t>(static_cast<unsigned char>(p[i])); };

@@ -70,14 +70,14 @@ class PolicyReader {
     try {
       action();
     } catch (const c10::ValueError& error) {
-      const std::string message = error.what_without_backtrace();
+      const std::string message = printable(error.what_without_backtrace());
       const std::string where = place(node);
       TORCH_CHECK_VALUE(false, message.starts_with(where) ? message : where + message);
     }
   }
 
   void check(bool holds, const toml::node& node, const std::string& message) const {
-    TORCH_CHECK_VALUE(holds, place(node), message);
+    TORCH_CHECK_VALUE(holds, place(node), printable(message));  // which quotes what stands there
   }
 
   std::string place(const toml::node& node) const { return fmt::format("{}:{}: ", path_, node.source().begin.line); }

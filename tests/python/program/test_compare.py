@@ -122,14 +122,17 @@ def test_words_of_models_that_cut_others_are_not_compared(tmp_path):
 
 
 def test_few_texts_have_the_p_value_of_scipy(folder):
-    """Where models cannot be told apart."""
-    write_rows(folder / "few.jsonl", 30, 10)
-    (of_first, _), (of_second, _) = correct(folder, "a", "few.jsonl"), correct(folder, "b", "few.jsonl")
+    """Where models cannot be told apart: which texts these are hangs on the last bits of a processor's sums."""
+    for seed in range(10, 30):
+        write_rows(folder / "few.jsonl", 30, seed)
+        (of_first, _), (of_second, _) = correct(folder, "a", "few.jsonl"), correct(folder, "b", "few.jsonl")
+        by_chance = stats.permutation_test((of_first, of_second), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
+                                           n_resamples=5000, vectorized=True, random_state=1)
+        if 0.1 < by_chance.pvalue < 0.9:
+            break
     found = json.loads(compare(folder / "a", folder / "b", "--json", "--data", folder / "few.jsonl").stdout)["runs"][1]["beyond_the_first"]
-    by_chance = stats.permutation_test((of_first, of_second), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples",
-                                       n_resamples=5000, vectorized=True, random_state=1)
     # 1,000 draws are off by 0.016 at most, the standard error at 1/2; three of them.
-    assert 0.02 < by_chance.pvalue < 0.98 and found["p_value"] == pytest.approx(by_chance.pvalue, abs=0.05)
+    assert 0.1 < by_chance.pvalue < 0.9 and found["p_value"] == pytest.approx(by_chance.pvalue, abs=0.05)
 
 
 class Page(html.parser.HTMLParser):
