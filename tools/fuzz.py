@@ -55,7 +55,7 @@ def fuzz(target, options, commit):
     findings = re.findall(r"Test unit written to \S*?((?:crash|timeout|oom|leak|slow-unit)-\w+)", text)
     print(f"{target}: {int(inputs[-1]) if inputs else 0:,} inputs, {seconds:.0f} s, status {status} {' '.join(findings)}", flush=True)
     return dict(target=target, commit=commit, inputs=int(inputs[-1]) if inputs else 0, seconds=round(seconds, 1),
-                edges=int(edges[-1]) if edges else 0, corpus=len(list(grown.iterdir())), status=status)
+                edges=int(edges[-1]) if edges else 0, corpus=len(list(grown.iterdir())), status=status, processor=benchmarks_support().processor())
 
 
 def write_page(log, options):
@@ -64,10 +64,10 @@ def write_page(log, options):
     for run in map(json.loads, log.read_text().splitlines()):
         runs[run["target"]].append(run)
     rows = [[target, f"{sum(run['inputs'] for run in of) / 1e6:.1f}", f"{sum(run['seconds'] for run in of) / 60:.0f}",
-             max(run["edges"] for run in of), of[-1]["corpus"], sum(run["status"] != 0 for run in of)] for target, of in sorted(runs.items())]
+             max(run["edges"] for run in of), max(run["corpus"] for run in of), sum(run["status"] != 0 for run in of)] for target, of in sorted(runs.items())]
     every = [run for of in runs.values() for run in of]
     about = (f"{sum(run['inputs'] for run in every) / 1e6:.0f} million inputs in {sum(run['seconds'] for run in every) / 3600:.1f} hours of one"
-             f" processor, of mezzo {', '.join(sorted({run['commit'] for run in every}))}; libFuzzer with AddressSanitizer and"
+             f" processor ({', '.join(sorted({run['processor'] for run in every}))}), of mezzo {', '.join(sorted({run['commit'] for run in every}))}; libFuzzer with AddressSanitizer and"
              " UndefinedBehaviorSanitizer, inputs of at most 4,096 bytes, 20 seconds and 512 MB for one allocation. A run ends with what it finds."
              " What was found and mended lies in [tests/fuzz/corpus](../../tests/fuzz/corpus), which the tests read, cut off at every byte,"
              " and with every bit turned over.")
