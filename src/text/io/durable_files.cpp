@@ -53,7 +53,7 @@ bool is_name_of(const std::filesystem::path& path, int descriptor) {
 void for_each_piece(const std::filesystem::path& path, const std::function<void(const void*, size_t)>& take) {
   const UniqueFd descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   TORCH_CHECK_VALUE(descriptor.get() >= 0, path.string(), ": cannot be opened: ", reason(errno));
-  constexpr size_t kPieceBytes = 1 << 16;  // of the nearest cache
+  constexpr size_t kPieceBytes = 1 << 16;  // which a cache near the processor holds
   const auto piece = std::make_unique_for_overwrite<char[]>(kPieceBytes);
   ssize_t count = 0;
   while ((count = ::read(descriptor.get(), piece.get(), kPieceBytes)) > 0 || (count < 0 && errno == EINTR)) {

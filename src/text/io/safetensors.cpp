@@ -186,15 +186,15 @@ std::vector<uint64_t> parse_sizes(JsonReader& json, const std::string& what) {
 std::string named(std::string_view tensor) { return in_one_line(fmt::format("tensor '{}'", tensor)); }
 
 const Dtype* parse_dtype(JsonReader& json, const std::string& tensor) {
-  if (json.peek() != JsonReader::Type::kString) json.fail(fmt::format("tensor '{}': dtype is not a string", tensor));
+  if (json.peek() != JsonReader::Type::kString) json.fail(named(tensor) + ": dtype is not a string");
   const std::string name = json.string();
   const auto dtype = std::ranges::find(kDtypes, name, &Dtype::name);
-  if (dtype == kDtypes.end()) json.fail(fmt::format("tensor '{}' has the unknown dtype '{}'", tensor, name));
+  if (dtype == kDtypes.end()) json.fail(fmt::format("{} has the unknown dtype '{}'", named(tensor), name));
   return &*dtype;
 }
 
 TensorInfo parse_tensor(JsonReader& json, std::string name) {
-  const std::string tensor = fmt::format("tensor '{}'", name);
+  const std::string tensor = named(name);
   if (json.peek() != JsonReader::Type::kObject) json.fail(tensor + " is not described by an object");
   TensorInfo info;
   std::set<std::string> seen;
@@ -263,8 +263,8 @@ void check_layout(std::vector<TensorInfo>& tensors, uint64_t size, const std::st
   std::ranges::stable_sort(tensors, {}, [](const TensorInfo& info) { return std::pair(info.begin, info.end); });
   uint64_t position = 0;
   for (const TensorInfo& info : tensors) {
-    TORCH_CHECK_VALUE(info.begin == position && info.end >= info.begin, file, ": tensor '", info.name,
-                      "': data_offsets [", info.begin, ", ", info.end, "] where data must go on at ", position,
+    TORCH_CHECK_VALUE(info.begin == position && info.end >= info.begin, file, ": ", named(info.name),
+                      ": data_offsets [", info.begin, ", ", info.end, "] where data must go on at ", position,
                       ". The header is damaged.");
     const uint64_t bytes = byte_count(info, file);
     TORCH_CHECK_VALUE(info.end - info.begin == bytes, file, ": ", named(info.name), ": data_offsets [", info.begin,
