@@ -57,6 +57,19 @@ def padded(ids, token_types=None, pad_id=0):
     return batch if token_types is None else batch | dict(token_type_ids=rows(token_types))
 
 
+def check_gradients(gradients, theirs, exact):
+    """Those of every parameter in float32 agree with those of transformers in float64: within 1e-4 of each one's norm.
+    Where the true gradient vanishes (a key's bias shifts all scores of a query alike), only rounding is left: 3 times
+    what transformers itself shows in float32 is allowed. Where a bias has few numbers, that is a matter of luck; they
+    are sums of the terms that the weight's gradient has, and 8 units of rounding of that are allowed (4 were seen)."""
+    assert gradients.keys() == exact.keys()
+    for key, gradient in gradients.items():
+        rounding = 3 * (theirs[key] - exact[key]).norm()
+        if key.endswith(".bias"):
+            rounding += 8 * torch.finfo(torch.float32).eps * exact[key.removesuffix("bias") + "weight"].norm()
+        assert (gradient - exact[key]).norm() <= 1e-4 * exact[key].norm() + rounding, key
+
+
 def random_bert(folder, labels=2, seed=0, **sizes):
     """A BERT of random weights, spread wider than at initialisation so that every part matters."""
     torch.manual_seed(seed)

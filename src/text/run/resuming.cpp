@@ -53,9 +53,9 @@ std::string name_of(const std::optional<Checkpoint>& checkpoint) {
 
 std::optional<Checkpoint> agree_on_start(const TrainConfig& config, const Ranks& ranks) {
   auto checkpoint = ranks.together([&] { return find_checkpoint(config, ranks.is_main()); });
-  std::map<std::string, std::string> start = {
-      {"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)},
-      {"dry-run", config.dry_run ? "true" : "false"}};
+  // First, for what follows from another checkpoint differs too.
+  ranks.check_same({{"the checkpoint to resume from, which all hosts must see,", name_of(checkpoint)}});
+  std::map<std::string, std::string> start = {{"dry-run", config.dry_run ? "true" : "false"}};
   const RunIdentity::Values before = flags_before(config, checkpoint);
   for (const char* chosen : {"shares", "batch-size"}) {
     start.emplace(fmt::format("the {} of the run that goes on, which all hosts must see,", chosen),
