@@ -83,7 +83,9 @@ TEST_P(CorpusTest, ReadsWhatIsWhole) {
   for (const fs::path& file : files_of(GetParam())) {
     const bool is_finding = file.filename().string().starts_with("finding");
     const std::string said = read(read_file(file));
-    if (said.find("this mezzo was built without") != said.npos) GTEST_SKIP() << said;
+    const bool lacks_library =
+        said.find("this mezzo was built without") != said.npos || said.find("reads no Parquet") != said.npos;
+    if (lacks_library) GTEST_SKIP() << said;
     whole += said.empty() ? 1 : 0;
     EXPECT_TRUE(said.empty() || is_finding) << file << ": " << said;
   }

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pyarrow.parquet
 import torch
 import xxhash
 from safetensors.torch import save_file
@@ -105,6 +106,12 @@ def main():
     csv = b"text,label\na,0\nb,1\n"
     put("zstd", "csv", subprocess.run(["zstd", "-q", "-c", "--no-check"], input=csv, capture_output=True, check=True).stdout)
 
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "x.parquet"
+        for name, columns in dict(plain=dict(text=["it rains", "é"], label=[0, 1]), words=dict(text=[["New", "York"], []], label=[["B", "I"], []])).items():
+            pyarrow.parquet.write_table(pyarrow.table(columns), file, write_statistics=False)
+            put("parquet", name, file.read_bytes())
+
     for config in (BertConfig, DebertaV2Config, ModernBertConfig):
         known = {"model_type": config.model_type} | {name: value for name, value in config().to_dict().items()
                                                      if isinstance(value, (int, float, str, bool)) and "transformers" not in name}
@@ -118,7 +125,8 @@ def main():
     put("manifest", "whole", json.dumps({"format": 3, "environment": {"LibTorch": "2.13.0"}, "files": {
         name: {"bytes": len(contents), "hash": hash_of(contents)} for name, contents in
         {"state.json": STATE.encode(), "weights.safetensors": tensors, "optimizer.safetensors": tensors}.items()}}))
-    put("run_json", "whole", json.dumps({"finished": True, "run": "0123", "status": "finished", "steps": 4, "environment": {"mezzo": "0.1.0", "precision": "bf16"},
+    put("run_json", "whole", json.dumps({"finished": True, "run": "0123", "status": "finished", "steps": 4, "best_step": None, "identity": {"flags": {"seed": "7"}, "model": {}, "data": {"labels": "2"}},
+                                        "environment": {"mezzo": "0.1.0", "precision": "bf16"},
                                         "settings": {"seed": "7", "train": ["a.csv", "b.csv"], "precision": "auto", "calibrate": "true", "resume": ""}}))
     put("metrics", "lines", lines([
         {"event": "step", "step": 1, "epoch": 1, "loss": 1.5, "lr": 1e-3, "grad_norm": None, "skipped": False, "loss_scale": 65536.0, "samples": 4, "tokens": 9, "seconds": 0.1},

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "mezzo/text/checkpoint/checkpoint.h"
+#include "mezzo/text/compare/comparison.h"
 #include "mezzo/text/data/dataset.h"
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/io/safetensors.h"
@@ -19,6 +20,7 @@
 #include "mezzo/text/train/op_policy_file.h"
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
+#include "text/run/recorded_run.h"
 #include "text/serve/predict_request.h"
 
 namespace mezzo::fuzz {
@@ -107,7 +109,8 @@ constexpr std::array<Read, 5> read_rows = {
     read_rows_as<name, LabelKind::kWords>};
 
 constexpr char kJson[] = "rows.json", kJsonl[] = "rows.jsonl", kCsv[] = "rows.csv", kTsv[] = "rows.tsv",
-               kTxt[] = "rows.txt", kConll[] = "rows.conll", kGzip[] = "rows.jsonl.gz", kZstd[] = "rows.csv.zst";
+               kTxt[] = "rows.txt", kConll[] = "rows.conll", kGzip[] = "rows.jsonl.gz", kZstd[] = "rows.csv.zst",
+               kParquet[] = "rows.parquet";
 
 void read_config(const fs::path& folder, std::string_view) {
   text::ModelConfig::from_file(folder / "config.json")->save(folder / "saved.json");
@@ -140,7 +143,20 @@ void read_state(const fs::path& folder, std::string_view) {
   text::load_checkpoint(folder);
 }
 
-void read_run_json(const fs::path& folder, std::string_view) { text::recorded_settings(folder / "run.json"); }
+void write_metrics(const fs::path& folder) {
+  write(folder / "metrics.jsonl",
+        R"({"event":"end","steps":1,"minutes":1,"samples_per_second":1,"tokens_per_second":1,)"
+        R"("peak_memory_bytes":1,"best_step":1})");
+}
+
+void read_settings(const fs::path& folder, std::string_view) { text::recorded_settings(folder / "run.json"); }
+
+void read_identity(const fs::path& folder, std::string_view) {
+  text::recorded_flags(folder / "run.json");
+  text::differences_from(folder / "run.json", {}, {});
+}
+
+void read_compared(const fs::path& folder, std::string_view) { text::read_run(folder); }
 
 void read_metrics(const fs::path& folder, std::string_view) { text::read_run_records(folder / "metrics.jsonl"); }
 
@@ -176,10 +192,11 @@ constexpr Target kTargets[] = {
     {"conll", kConll, read_rows<kConll>},
     {"gzip", kGzip, read_rows<kGzip>},
     {"zstd", kZstd, read_rows<kZstd>},
+    {"parquet", kParquet, read_rows<kParquet>},
     {"config", "config.json", {read_config}},
     {"manifest", "manifest.json", {read_manifest}, write_state},
     {"state", "state.json", {read_state}, write_tensors},
-    {"run_json", "run.json", {read_run_json}},
+    {"run_json", "run.json", {read_settings, read_identity, read_compared}, write_metrics},
     {"metrics", "metrics.jsonl", {read_metrics}},
     {"op_policy", "policy.toml", {read_op_policy}},
     {"int8", "int8.json", {read_int8}, write_quantized},

@@ -11,6 +11,7 @@
 
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
+#include "text/io/utf8.h"
 #include "text/parquet/parquet_module.h"
 
 namespace mezzo::text {
@@ -87,7 +88,7 @@ void read_parquet(const fs::path& file, RowCollector& rows) {
       read(file.c_str(), wanted.data(), wanted.size(), rows.options().other_columns(), &Reading::take, &reading);
   if (reading.error) std::rethrow_exception(reading.error);
   if (message == nullptr) return;
-  const std::string what = message;
+  const std::string what = in_one_line(message);
   TORCH_CHECK_VALUE(
       !what.starts_with(kOfArrow), name,
       what.find("crypt") != what.npos

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "text/io/utf8.h"
+
 namespace mezzo::text {
 namespace {
 
@@ -123,7 +125,7 @@ TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings&
 
 void TrialStore::fail() const {
   TORCH_CHECK(false, file_.string(), ": ",
-              database_ ? sqlite3_errmsg(database_.get()) : "there is no memory left for SQLite", ".");
+              database_ ? in_one_line(sqlite3_errmsg(database_.get())) : "there is no memory left for SQLite", ".");
 }
 
 void TrialStore::execute(const char* sql) {
@@ -162,12 +164,12 @@ void TrialStore::check_recipe(const Trial::Settings& recipe) {
   }
   const auto shown = [](const std::map<std::string, std::string>& of, const std::string& name) {
     const auto found = of.find(name);
-    return found == of.end() ? std::string("not set") : "'" + found->second + "'";
+    return found == of.end() ? std::string("not set") : in_one_line("'" + found->second + "'");
   };
   for (const auto& both : {then, now}) {
     for (const auto& [name, value] : both) {
-      TORCH_CHECK_VALUE(shown(then, name) == shown(now, name), file_.string(), ": is a search with ", name, " ",
-                        shown(then, name), ", which is ", shown(now, name),
+      TORCH_CHECK_VALUE(shown(then, name) == shown(now, name), file_.string(), ": is a search with ", in_one_line(name),
+                        " ", shown(then, name), ", which is ", shown(now, name),
                         " now; set it back to go on, or pass another --output.");
     }
   }
@@ -190,9 +192,19 @@ std::vector<Trial> TrialStore::read() {
   for (Statement rows(*this, "SELECT trial, name, value FROM settings ORDER BY trial, place"); rows.step();) {
     trial_of(rows.integer(0)).settings.emplace_back(rows.text(1), rows.text(2));
   }
-  for (Statement rows(*this, "SELECT trial, share, step, value, seconds FROM scores ORDER BY trial, rung");
+  for (Statement rows(*this, "SELECT trial, rung, share, step, value, seconds FROM scores ORDER BY trial, rung");
        rows.step();) {
-    trial_of(rows.integer(0)).scores.push_back({rows.number(1), rows.integer(2), rows.number(3), rows.number(4)});
+    Trial& trial = trial_of(rows.integer(0));
+    const Trial::Score score{rows.number(2), rows.integer(3), rows.number(4), rows.number(5)};
+    TORCH_CHECK_VALUE(rows.integer(1) == std::ssize(trial.scores) && score.share > 0 && score.share <= 1 &&
+                          score.step >= 0 && score.seconds >= 0 && std::isfinite(score.seconds),
+                      file_.string(), ": trial ", trial.number, " has a score that no search gives.");
+    trial.scores.push_back(score);
+  }
+  for (const Trial& trial : trials) {
+    const bool has_ended = trial.state == Trial::State::kFinished || trial.state == Trial::State::kDropped;
+    TORCH_CHECK_VALUE(!has_ended || !trial.scores.empty(), file_.string(), ": trial ", trial.number, " is ",
+                      state_name(trial.state), ", but has no score.");
   }
   return trials;
 }

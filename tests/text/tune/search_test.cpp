@@ -282,6 +282,69 @@ TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
               ThrowsMessage<c10::ValueError>(HasSubstr("trial 4 has other settings than this search draws")));
 }
 
+/// A search as it was before something happened to its file; what is told of that is one line.
+class DamagedStoreTest : public SearchTest {
+ protected:
+  void SetUp() override {
+    auto trials = draw();
+    TrialStore store(file_, {{"a", "1"}}, trials);
+    store.set_metric({"accuracy", true});
+    trials[0].scores = {{.share = 0.5, .step = 7, .value = 0.5, .seconds = 1.5}, {.share = 1, .value = 0.25}};
+    trials[0].state = State::kFinished;
+    trials[1].scores = {{.share = 0.5, .step = 7, .value = 0.25, .seconds = 1}};
+    trials[1].state = State::kDropped;
+    for (const Trial& trial : trials) store.update(trial);
+  }
+
+  /// Whether it can be read.
+  bool opens() {
+    auto trials = draw();
+    try {
+      TrialStore(file_, {{"a", "1"}}, trials).metric();
+    } catch (const c10::Error& error) {
+      EXPECT_EQ(std::string(error.what_without_backtrace()).find('\n'), std::string::npos);
+      return false;
+    }
+    for (const Trial& trial : trials) {
+      EXPECT_TRUE(!trial.scores.empty() || trial.state == State::kWaiting || trial.state == State::kFailed);
+    }
+    return true;
+  }
+
+  std::vector<Trial> draw() const {
+    auto of = options();
+    of.trials = 3;
+    return draw_trials(of);
+  }
+
+  const fs::path file_ = folder_ / "search.db";
+};
+
+TEST_F(DamagedStoreTest, CutOffAtEveryByteItIsReadOrRefused) {
+  ASSERT_TRUE(opens());
+  for (auto size = fs::file_size(file_) - 1; size > 1; --size) {  // SQLite takes one byte for none
+    fs::resize_file(file_, size);
+    EXPECT_FALSE(opens()) << size;
+  }
+}
+
+TEST_F(DamagedStoreTest, WithAnyBitTurnedOverItIsReadOrRefused) {
+  std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  int refused = 0;
+  for (size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i] == 0) continue;  // most of its pages are room for more
+    for (int bit = 0; bit < 8; ++bit) {
+      SCOPED_TRACE(std::to_string(i) + ", bit " + std::to_string(bit));
+      file.seekp(static_cast<std::streamoff>(i)).put(static_cast<char>(whole[i] ^ (1 << bit))).flush();
+      refused += opens() ? 0 : 1;
+    }
+    file.seekp(static_cast<std::streamoff>(i)).put(whole[i]).flush();
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_TRUE(opens());
+}
+
 TEST_F(SearchTest, SettingsStayWithinNarrowRanges) {
   for (const auto& [low, high] : {std::pair(0.999, 0.9999), {0.00123456, 0.00123499}, {1.2345e-5, 9e-5}, {-1.0, 1.0}}) {
     const SearchedSetting setting{.name = "beta", .low = low, .high = high};
