@@ -21,6 +21,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* kModule = "mezzo_parquet.so";
 
+// Arrow's copies of libraries that LibTorch has, too, are to use their own functions; sanitizers refuse that.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kLoading = RTLD_NOW | RTLD_LOCAL;
+#else
+constexpr int kLoading = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
+#endif
+
 /// Beside the library that this is part of, or beside the program, or where that is installed; empty where it is not.
 fs::path find_module() {
   std::error_code none;
@@ -46,8 +53,7 @@ decltype(&MEZZO_READ_PARQUET) load_module(const std::string& file) {
   TORCH_CHECK_VALUE(!path.empty(), file, ": this build of mezzo reads no Parquet: ", kModule,
                     " is not beside it, which is built where the Python package pyarrow is. Install that and build "
                     "again, or save the file as .jsonl.");
-  // Arrow's copies of libraries that LibTorch has, too, are to use their own functions.
-  void* module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  void* module = ::dlopen(path.c_str(), kLoading);
   void* function = module == nullptr ? nullptr : ::dlsym(module, C10_STRINGIZE(MEZZO_READ_PARQUET));
   TORCH_CHECK_VALUE(function != nullptr, file,
                     ": Parquet cannot be read by the module beside this mezzo: ", ::dlerror(), ". Build mezzo again.");
