@@ -45,7 +45,8 @@ def fuzz(target, options, commit):
     with open(work / "said.txt", "w") as said:
         process = subprocess.Popen(list(map(str, command)), stdout=said, stderr=subprocess.STDOUT,
                                    env={**os.environ, "MEZZO_FUZZ_TARGET": target, "OMP_NUM_THREADS": "1", "ASAN_OPTIONS": ASAN,
-                                        "UBSAN_OPTIONS": "print_stacktrace=1"})
+                                        "UBSAN_OPTIONS": "print_stacktrace=1",
+                                        "ARROW_DEFAULT_MEMORY_POOL": "system"})  # which AddressSanitizer sees
         _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status = os.waitstatus_to_exitcode(status)
     seconds = usage.ru_utime + usage.ru_stime  # of a processor, which others may use too
