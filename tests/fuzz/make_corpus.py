@@ -108,7 +108,8 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "x.parquet"
-        for name, columns in dict(plain=dict(text=["it rains", "é"], label=[0, 1]), words=dict(text=[["New", "York"], []], label=[["B", "I"], []])).items():
+        tables = dict(plain=dict(text=["it rains", "é"], label=[0, 1]), words=dict(text=[["New", "York"], []], label=[["B", "I"], []]))
+        for name, columns in tables.items():
             pyarrow.parquet.write_table(pyarrow.table(columns), file, write_statistics=False)
             put("parquet", name, file.read_bytes())
 
@@ -125,7 +126,8 @@ def main():
     put("manifest", "whole", json.dumps({"format": 3, "environment": {"LibTorch": "2.13.0"}, "files": {
         name: {"bytes": len(contents), "hash": hash_of(contents)} for name, contents in
         {"state.json": STATE.encode(), "weights.safetensors": tensors, "optimizer.safetensors": tensors}.items()}}))
-    put("run_json", "whole", json.dumps({"finished": True, "run": "0123", "status": "finished", "steps": 4, "best_step": None, "identity": {"flags": {"seed": "7"}, "model": {}, "data": {"labels": "2"}},
+    put("run_json", "whole", json.dumps({"finished": True, "run": "0123", "status": "finished", "steps": 4, "best_step": None,
+                                        "identity": {"flags": {"seed": "7"}, "model": {}, "data": {"labels": "2"}},
                                         "environment": {"mezzo": "0.1.0", "precision": "bf16"},
                                         "settings": {"seed": "7", "train": ["a.csv", "b.csv"], "precision": "auto", "calibrate": "true", "resume": ""}}))
     put("metrics", "lines", lines([
