@@ -71,7 +71,8 @@ class CompressedBytes {
   size_t begin_ = 0, end_ = 0;
 };
 
-[[noreturn]] void fail_damaged(const std::string& file, std::string_view what) {
+/// A build without zlib and zstd has no use for it.
+[[noreturn, maybe_unused]] void fail_damaged(const std::string& file, std::string_view what) {
   TORCH_CHECK_VALUE(false, file, ": ", what,
                     ". Fetch the file again, or take the ending off its name if it is not compressed.");
 }
