@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up, builds, and runs every test. Arguments go to ctest, e.g. -R tokenizer
+# Sets up, builds, and runs every test. Arguments go to ctest, e.g. -R tokenizers
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh test

@@ -73,7 +73,7 @@ for part_name in "${parts[@]}"; do
       [[ ! -d third_party/python || ! -d build/python ]] || cp -r third_party/python/. build/python
       if ctest --test-dir build -N -R '^python\.cuda_training$' | grep -q 'Total Tests: 1' &&
         "$python" -c 'import numpy, pytest, safetensors, transformers' 2>results/python.txt; then
-        tests python.grad_scaler python.autocast python.op_policy python.cuda_training
+        tests python.amp python.cuda_training
       else
         say python "left out" "no Python headers when it was built, or a package is missing: $(tail -n 1 results/python.txt 2>/dev/null)"
       fi ;;
