@@ -25,8 +25,8 @@ cmake --preset release -B "$folder/build" -DMEZZO_VENV="$MEZZO_VENV" -DTorch_DIR
 grep -q "mezzo: with kernels for GPUs" "$folder/configure.log" ||
   { echo "test_cuda_build: built without kernels for GPUs" >&2; exit 1; }
 grep -q "mezzo: with NCCL" "$folder/configure.log" || { echo "test_cuda_build: built without NCCL" >&2; exit 1; }
-cmake --build "$folder/build" --target core_tests cuda_kernel_tests device_tests distributed_tests encoder_tests guide_tests text_tests mezzo_program
-ctest --test-dir "$folder/build" --output-on-failure \
+cmake --build "$folder/build" --target core_tests cuda_kernel_tests device_tests distributed_tests encoder_tests guide_tests text_tests mezzo_program mezzo_binding
+PYTEST_ADDOPTS="-k 'test_diagnose or test_launch or test_program or test_training'" ctest --test-dir "$folder/build" --output-on-failure \
   -R '^(core_tests|cuda_kernel_tests|device_tests|distributed_tests|encoder_tests|guide_tests|text_tests|python\.(curves|launch|program|tools))$'
 
 out=$folder/training
