@@ -8,7 +8,7 @@ from pathlib import Path
 from support import PROGRAM
 
 TOOL = Path(__file__).resolve().parents[3] / "tools/crash_test.py"
-TRIALS = int(os.environ.get("MEZZO_CRASH_TRIALS", 12))
+TRIALS = int(os.environ.get("MEZZO_CRASH_TRIALS", 24))
 
 
 def crash_test(folder, *flags, **variables):
@@ -32,6 +32,6 @@ def test_a_program_that_goes_on_otherwise_is_found_out(tmp_path):
     liar.write_text(f'#!/bin/bash\ncase "$*" in *--resume*) set -- "${{@/--resume/--overwrite}}" --seed 9; set -- "${{@/#auto/--quiet}}";; esac\n'
                     f'exec "{PROGRAM}" "$@"\n')
     liar.chmod(0o755)
-    done = crash_test(tmp_path, "--trials", 8, "--keep", tmp_path / "kept", MEZZO_PROGRAM=str(liar))
+    done = crash_test(tmp_path, "--trials", 12, "--keep", tmp_path / "kept", MEZZO_PROGRAM=str(liar))
     assert done.returncode == 1 and "other weights" in done.stdout, done.stdout + done.stderr
     assert list((tmp_path / "kept").glob("trial-*/life-0.txt"))
