@@ -10,6 +10,17 @@ ProcessGroupOptions with_timeout(double seconds) {
   return ProcessGroupOptions().timeout(std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)));
 }
 
+/// A group that ends without the GIL, which its threads may want before they end.
+std::shared_ptr<ProcessGroup> group_of_this_rank(double timeout) {
+  return {new ProcessGroup(RankEnvironment::detect().value(), with_timeout(timeout)), [](ProcessGroup* ended) {
+            std::optional<py::gil_scoped_release> no_gil;
+            if (PyGILState_Check() != 0) {
+              no_gil.emplace();
+            }
+            delete ended;
+          }};
+}
+
 }  // namespace
 
 void bind_distributed(py::module_& m) {
@@ -33,10 +44,7 @@ void bind_distributed(py::module_& m) {
 
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<ProcessGroup, std::shared_ptr<ProcessGroup>>(m, "ProcessGroup")
-      .def(py::init([](double timeout) {
-             return std::make_shared<ProcessGroup>(RankEnvironment::detect().value(), with_timeout(timeout));
-           }),
-           py::arg("timeout") = 60.0, NoGil())
+      .def(py::init(&group_of_this_rank), py::arg("timeout") = 60.0, NoGil())
       .def("all_reduce_sum", &ProcessGroup::all_reduce_sum, NoGil())
       .def("all_reduce_max", &ProcessGroup::all_reduce_max, NoGil())
       .def("broadcast", &ProcessGroup::broadcast, py::arg("tensor"), py::arg("root") = 0, NoGil())
