@@ -128,7 +128,11 @@ RunOutput::RunOutput(const TrainConfig& config,
                      const RunIdentity& identity,
                      RunFolder& folder,
                      const std::optional<Checkpoint>& resumed)
-    : config_(config), setup_(setup), identity_(identity), total_steps_(plan.total_steps) {
+    : config_(config),
+      setup_(setup),
+      identity_(identity),
+      total_steps_(plan.total_steps),
+      has_trained_(resumed && resumed->steps_taken > 0) {
   folder.make(resumed, identity, plan.total_steps);
   run_ = folder.run();
   const fs::path metrics = config.output / "metrics.jsonl";
@@ -184,6 +188,7 @@ RunOutput::RunOutput(const TrainConfig& config,
 void RunOutput::step(const StepRecord& record) {
   if (!record.skipped) {
     tell_of_repeats();
+    has_trained_ = true;
   }
   metrics_->append(record);
   board_->add_scalar("train/loss", record.loss, record.step);
@@ -312,7 +317,16 @@ void RunOutput::write_ending(const std::string& status,
 void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& evaluation, const std::string& split) {
   metrics_->append(record);
   const std::string evaluated = split + ", " + kept_model(record.steps);
-  write_report(/*notice=*/"", evaluation, evaluated);
+  const std::string notice =
+      has_trained_ ? ""
+                   : fmt::format(
+                         "Nothing was learned: each of {} was skipped, as gradients were inf or NaN. The weights "
+                         "are those that the run began with; --diagnose shows where it begins.",
+                         counted(record.steps, "step"));
+  if (!has_trained_) {
+    warn("warning: " + notice);
+  }
+  write_report(notice, evaluation, evaluated);
   write_run_json("finished", record.steps);
   summary_ = evaluation && !evaluation->report.empty() ? fmt::format("{}:\n{}\n", evaluated, evaluation->report) : "";
   summary_ += fmt::format(

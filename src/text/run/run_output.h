@@ -78,6 +78,7 @@ class RunOutput {
   const RunIdentity& identity_;
   std::string run_;  // its name
   const int64_t total_steps_;
+  bool has_trained_;  // whether a step so far was not skipped
   const std::time_t started_ = std::time(nullptr);
   std::optional<BestModel> best_;
   std::map<std::string, Finding> findings_;  // the last ones printed, by kind

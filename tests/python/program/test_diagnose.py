@@ -111,6 +111,19 @@ def test_a_scale_that_is_too_large_and_stays_is_blamed_with_one_that_would_do(sm
     assert not any(record["skipped"] for record in records(tmp_path / "mended", "step"))
 
 
+def test_a_run_that_skipped_every_step_says_that_nothing_was_learned(small, texts, tmp_path):
+    flags = ["--precision", "fp16", "--loss-scale", 1e12, "--quiet"]
+    done = train(small, texts, tmp_path / "out", *flags, "--max-steps", 3, "--save-every", 3)
+    said = ("Nothing was learned: each of 3 steps was skipped, as gradients were inf or NaN. The weights are those that the run began with; "
+            "--diagnose shows where it begins.")
+    assert done.stderr.splitlines() == ["warning: " + said]
+    assert said in (tmp_path / "out" / "report.html").read_text()
+    done = train(small, texts, tmp_path / "out", *flags, "--max-steps", 5, "--resume", "auto")
+    assert "warning: Nothing was learned: each of 5 steps" in done.stderr
+    done = train(small, texts, tmp_path / "mended", "--max-steps", 3, "--save-every", 2)
+    assert "Nothing was learned" not in done.stderr + (tmp_path / "mended" / "report.html").read_text()
+
+
 def test_what_fifty_steps_were_skipped_for_is_said_once(small, texts, tmp_path):
     done = train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", 1e12, "--epochs", 9, "--diagnose", check=False)
     assert done.stderr.count("gradients of AdamW held inf or NaN\n") == 1
