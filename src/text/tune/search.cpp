@@ -119,12 +119,16 @@ class Search {
   /// Makes the folder where it is missing; refuses one that holds something else.
   static fs::path prepare(const SearchOptions& options) {
     std::error_code none;
-    TORCH_CHECK_VALUE(fs::exists(options.output / "search.db", none) || !fs::exists(options.output, none) ||
+    const auto database = options.output / "search.db", trials = options.output / "trials";
+    // SQLite begins anew in a file of up to one byte, which is right only before the first trial.
+    const bool is_search =
+        fs::exists(database, none) && (fs::file_size(database, none) > 1 || fs::is_empty(trials, none));
+    TORCH_CHECK_VALUE(is_search || !fs::exists(options.output, none) ||
                           (fs::is_directory(options.output, none) && fs::is_empty(options.output, none)),
                       options.output.string(),
                       fs::is_directory(options.output, none) ? ": holds no search, but other files" : ": is no folder",
                       "; pass another --output.");
-    make_folders(options.output / "trials");
+    make_folders(trials);
     make_folders(options.output / "logs");
     return options.output;
   }

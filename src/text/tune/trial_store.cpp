@@ -1,6 +1,7 @@
 #include "text/tune/trial_store.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <sqlite3.h>
 
 #include <algorithm>
@@ -11,17 +12,18 @@
 #include <string_view>
 #include <utility>
 
+#include "text/io/content_hash.h"
 #include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
 
-constexpr int kApplication = 0x6D7A7A6F, kVersion = 1;  // "mzzo"
+constexpr int kApplication = 0x6D7A7A6F, kVersion = 2;  // "mzzo"
 
 constexpr const char* kTables = R"(
   CREATE TABLE recipe (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-  CREATE TABLE metric (name TEXT NOT NULL, greater_is_better INTEGER NOT NULL);
-  CREATE TABLE trials (number INTEGER PRIMARY KEY, state TEXT NOT NULL, message TEXT NOT NULL);
+  CREATE TABLE metric (name TEXT NOT NULL, greater_is_better INTEGER NOT NULL, hash TEXT NOT NULL);
+  CREATE TABLE trials (number INTEGER PRIMARY KEY, state TEXT NOT NULL, message TEXT NOT NULL, hash TEXT NOT NULL);
   CREATE TABLE settings (trial INTEGER NOT NULL REFERENCES trials, place INTEGER NOT NULL, name TEXT NOT NULL,
                          value TEXT NOT NULL, PRIMARY KEY (trial, place));
   CREATE TABLE scores (trial INTEGER NOT NULL REFERENCES trials, rung INTEGER NOT NULL, share REAL NOT NULL,
@@ -29,6 +31,28 @@ constexpr const char* kTables = R"(
 )";
 
 constexpr std::array<const char*, 4> kStates = {"waiting", "dropped", "finished", "failed"};
+
+// SQLite does not see what has changed within a value.
+
+std::string hash_of(const std::string& contents) {
+  ContentHash hash;
+  hash.update(contents.data(), contents.size());
+  return hash.hex();
+}
+
+/// Of all but the settings, which are drawn anew and compared.
+std::string hash_of(const Trial& trial) {
+  std::string contents = fmt::format("{}\n{}\n{}", trial.number, state_name(trial.state), trial.message);
+  for (const auto& score : trial.scores) {
+    const double value = score.value + 0.0;  // SQLite makes -0 to 0
+    contents += fmt::format("\n{} {} {} {}", score.share, score.step, value, score.seconds);
+  }
+  return hash_of(contents);
+}
+
+std::string hash_of(const SearchMetric& metric) {
+  return hash_of(fmt::format("{} {}", metric.name, metric.greater_is_better));
+}
 
 }  // namespace
 
@@ -101,14 +125,14 @@ TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings&
   sqlite3_busy_timeout(database, kWait);
   execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = EXTRA;");
   Statement tables(*this, "SELECT count(*) FROM sqlite_schema");
+  Statement application(*this, "PRAGMA application_id"), version(*this, "PRAGMA user_version");
   tables.step();
-  if (tables.integer(0) == 0) {
+  application.step();
+  version.step();
+  if (tables.integer(0) == 0 && application.integer(0) == 0) {
     begin(recipe, trials);
     return;
   }
-  Statement application(*this, "PRAGMA application_id"), version(*this, "PRAGMA user_version");
-  application.step();
-  version.step();
   TORCH_CHECK_VALUE(application.integer(0) == kApplication, file.string(), ": is a database, but not of a search.");
   TORCH_CHECK_VALUE(version.integer(0) == kVersion, file.string(), ": is a search of format ", version.integer(0),
                     ", and this mezzo reads format ", kVersion, ".");
@@ -143,7 +167,11 @@ void TrialStore::begin(const Trial::Settings& recipe, const std::vector<Trial>& 
     Statement(*this, "INSERT INTO recipe VALUES (?, ?)").bind(name).bind(value).step();
   }
   for (const Trial& trial : trials) {
-    Statement(*this, "INSERT INTO trials VALUES (?, ?, '')").bind(trial.number).bind(state_name(trial.state)).step();
+    Statement(*this, "INSERT INTO trials VALUES (?, ?, '', ?)")
+        .bind(trial.number)
+        .bind(state_name(trial.state))
+        .bind(hash_of(trial))
+        .step();
     for (size_t place = 0; place < trial.settings.size(); ++place) {
       const auto& [name, value] = trial.settings[place];
       Statement(*this, "INSERT INTO settings VALUES (?, ?, ?, ?)")
@@ -177,13 +205,15 @@ void TrialStore::check_recipe(const Trial::Settings& recipe) {
 
 std::vector<Trial> TrialStore::read() {
   std::vector<Trial> trials;
-  for (Statement rows(*this, "SELECT number, state, message FROM trials ORDER BY number"); rows.step();) {
+  std::vector<std::string> hashes;
+  for (Statement rows(*this, "SELECT number, state, message, hash FROM trials ORDER BY number"); rows.step();) {
     Trial trial{.number = rows.integer(0), .settings = {}, .message = rows.text(2)};
     const auto state = std::ranges::find(kStates, rows.text(1));
     TORCH_CHECK_VALUE(state != kStates.end() && trial.number == std::ssize(trials) + 1, file_.string(), ": trial ",
                       trial.number, " has a state or a number that no search gives.");
     trial.state = static_cast<Trial::State>(state - kStates.begin());
     trials.push_back(std::move(trial));
+    hashes.push_back(rows.text(3));
   }
   const auto trial_of = [&](int64_t number) -> Trial& {
     TORCH_CHECK_VALUE(number >= 1 && number <= std::ssize(trials), file_.string(), ": there is no trial ", number, ".");
@@ -194,38 +224,45 @@ std::vector<Trial> TrialStore::read() {
   }
   for (Statement rows(*this, "SELECT trial, rung, share, step, value, seconds FROM scores ORDER BY trial, rung");
        rows.step();) {
-    Trial& trial = trial_of(rows.integer(0));
-    const Trial::Score score{rows.number(2), rows.integer(3), rows.number(4), rows.number(5)};
-    TORCH_CHECK_VALUE(rows.integer(1) == std::ssize(trial.scores) && score.share > 0 && score.share <= 1 &&
-                          score.step >= 0 && score.seconds >= 0 && std::isfinite(score.seconds),
-                      file_.string(), ": trial ", trial.number, " has a score that no search gives.");
-    trial.scores.push_back(score);
+    trial_of(rows.integer(0)).scores.push_back({rows.number(2), rows.integer(3), rows.number(4), rows.number(5)});
   }
   for (const Trial& trial : trials) {
-    const bool has_ended = trial.state == Trial::State::kFinished || trial.state == Trial::State::kDropped;
-    TORCH_CHECK_VALUE(!has_ended || !trial.scores.empty(), file_.string(), ": trial ", trial.number, " is ",
-                      state_name(trial.state), ", but has no score.");
+    TORCH_CHECK_VALUE(hash_of(trial) == hashes[static_cast<size_t>(trial.number) - 1], file_.string(), ": trial ",
+                      trial.number, " is not as it was written; pass another --output.");
+    TORCH_CHECK_VALUE(trial.scores.empty() || metric(), file_.string(),
+                      ": has scores, but not what they are of; pass another --output.");
   }
   return trials;
 }
 
 std::optional<SearchMetric> TrialStore::metric() {
-  Statement row(*this, "SELECT name, greater_is_better FROM metric");
-  return row.step() ? std::optional(SearchMetric{row.text(0), row.integer(1) != 0}) : std::nullopt;
+  Statement row(*this, "SELECT name, greater_is_better, hash FROM metric");
+  if (!row.step()) {
+    return std::nullopt;
+  }
+  const SearchMetric metric{row.text(0), row.integer(1) != 0};
+  TORCH_CHECK_VALUE(hash_of(metric) == row.text(2), file_.string(),
+                    ": its metric is not as it was written; pass another --output.");
+  return metric;
 }
 
 void TrialStore::set_metric(const SearchMetric& metric) {
   execute("BEGIN");
   execute("DELETE FROM metric");
-  Statement(*this, "INSERT INTO metric VALUES (?, ?)").bind(metric.name).bind(int64_t{metric.greater_is_better}).step();
+  Statement(*this, "INSERT INTO metric VALUES (?, ?, ?)")
+      .bind(metric.name)
+      .bind(int64_t{metric.greater_is_better})
+      .bind(hash_of(metric))
+      .step();
   execute("COMMIT");
 }
 
 void TrialStore::update(const Trial& trial) {
   execute("BEGIN");
-  Statement(*this, "UPDATE trials SET state = ?, message = ? WHERE number = ?")
+  Statement(*this, "UPDATE trials SET state = ?, message = ?, hash = ? WHERE number = ?")
       .bind(state_name(trial.state))
       .bind(trial.message)
+      .bind(hash_of(trial))
       .bind(trial.number)
       .step();
   for (size_t rung = 0; rung < trial.scores.size(); ++rung) {

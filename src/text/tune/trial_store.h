@@ -21,13 +21,14 @@ struct SearchMetric {
 };
 
 /// The trials of a search in an SQLite database: what is written is on the disk when a call returns. Tables: `recipe`
-/// (name, value), `metric` (name, greater_is_better), `trials` (number, state, message), `settings` (trial, place,
-/// name, value) and `scores` (trial, rung, share, step, value, seconds).
+/// (name, value), `metric` (name, greater_is_better, hash), `trials` (number, state, message, hash), `settings` (trial,
+/// place, name, value) and `scores` (trial, rung, share, step, value, seconds). A hash is of what its row says and, for
+/// a trial, its scores.
 class TrialStore {
  public:
   /// Makes the file with `trials`, as they are drawn, or opens it, and gives back what it holds of them.
   /// @throws c10::ValueError  where it holds no search, one of another version, or with another recipe, which is named,
-  ///   or other trials.
+  ///   or other trials, or is not as it was written.
   TrialStore(const std::filesystem::path& file, const Trial::Settings& recipe, std::vector<Trial>& trials);
 
   /// What trials are compared by; nullopt until the first tells.

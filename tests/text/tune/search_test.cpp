@@ -4,13 +4,17 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "text/scratch_folder.h"
 #include "text/tune/trial_store.h"
@@ -257,6 +261,8 @@ TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
   std::vector<Trial> trials = draw_trials(options());
   {
     TrialStore store(file, {{"a", "1"}}, trials);
+    EXPECT_FALSE(store.metric());
+    store.set_metric({"loss", false});
     trials[1].scores = {{.share = 0.5, .step = 7, .value = std::nan(""), .seconds = 1.5}, {.share = 1, .value = 0.25}};
     trials[1].state = State::kFailed;
     trials[1].message = "it's \"broken\"";
@@ -264,8 +270,6 @@ TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
   }
   std::vector<Trial> again = draw_trials(options());
   TrialStore store(file, {{"a", "1"}}, again);
-  EXPECT_FALSE(store.metric());
-  store.set_metric({"loss", false});
   EXPECT_EQ(store.metric()->name, "loss");
   EXPECT_FALSE(store.metric()->greater_is_better);
   ASSERT_EQ(again.size(), 9U);
@@ -289,26 +293,40 @@ class DamagedStoreTest : public SearchTest {
     auto trials = draw();
     TrialStore store(file_, {{"a", "1"}}, trials);
     store.set_metric({"accuracy", true});
+    trials[2].state = State::kFailed;
+    trials[2].message = "no room";
     trials[0].scores = {{.share = 0.5, .step = 7, .value = 0.5, .seconds = 1.5}, {.share = 1, .value = 0.25}};
     trials[0].state = State::kFinished;
-    trials[1].scores = {{.share = 0.5, .step = 7, .value = 0.25, .seconds = 1}};
+    trials[1].scores = {{.share = 0.5, .step = 7, .value = -0.0, .seconds = 1}};
     trials[1].state = State::kDropped;
     for (const Trial& trial : trials) store.update(trial);
+    trials_ = trials;
   }
 
-  /// Whether it can be read.
+  /// Whether it can be read; says then what it said before.
   bool opens() {
     auto trials = draw();
+    std::optional<SearchMetric> metric;
     try {
-      TrialStore(file_, {{"a", "1"}}, trials).metric();
+      metric = TrialStore(file_, {{"a", "1"}}, trials).metric();
     } catch (const c10::Error& error) {
       EXPECT_EQ(std::string(error.what_without_backtrace()).find('\n'), std::string::npos);
       return false;
     }
-    for (const Trial& trial : trials) {
-      EXPECT_TRUE(!trial.scores.empty() || trial.state == State::kWaiting || trial.state == State::kFailed);
-    }
+    EXPECT_EQ(told(trials), told(trials_));
+    EXPECT_TRUE(metric && metric->name == "accuracy" && metric->greater_is_better);
     return true;
+  }
+
+  static std::string told(const std::vector<Trial>& trials) {
+    std::ostringstream all;
+    for (const Trial& trial : trials) {
+      all << trial.number << state_name(trial.state) << trial.message;
+      for (const auto& [share, step, value, seconds] : trial.scores) {
+        all << ' ' << share << ' ' << step << ' ' << value + 0.0 << ' ' << seconds;
+      }
+    }
+    return all.str();
   }
 
   std::vector<Trial> draw() const {
@@ -318,6 +336,7 @@ class DamagedStoreTest : public SearchTest {
   }
 
   const fs::path file_ = folder_ / "search.db";
+  std::vector<Trial> trials_;  // as it has them
 };
 
 TEST_F(DamagedStoreTest, CutOffAtEveryByteItIsReadOrRefused) {
@@ -328,7 +347,19 @@ TEST_F(DamagedStoreTest, CutOffAtEveryByteItIsReadOrRefused) {
   }
 }
 
-TEST_F(DamagedStoreTest, WithAnyBitTurnedOverItIsReadOrRefused) {
+TEST_F(SearchTest, ADatabaseThatWasEmptiedIsNoSearchToBeginAnew) {
+  search(options());
+  for (const int size : {1, 0}) {
+    fs::resize_file(options().output / "search.db", size);
+    EXPECT_THAT([&] { search(options()); },
+                ThrowsMessage<c10::ValueError>(HasSubstr("holds no search, but other files")));
+  }
+  fs::remove_all(options().output / "trials");
+  fs::create_directory(options().output / "trials");  // as one is left that was killed at once
+  EXPECT_TRUE(search(options()).finished);
+}
+
+TEST_F(DamagedStoreTest, WithAnyBitTurnedOverItSaysTheSameOrIsRefused) {
   std::fstream file(file_, std::ios::in | std::ios::out | std::ios::binary);
   const std::string whole{std::istreambuf_iterator<char>(file), {}};
   int refused = 0;
@@ -343,6 +374,16 @@ TEST_F(DamagedStoreTest, WithAnyBitTurnedOverItIsReadOrRefused) {
   }
   EXPECT_GT(refused, 0);
   EXPECT_TRUE(opens());
+}
+
+TEST_F(DamagedStoreTest, ScoresOfNoMetricAreRefused) {
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(file_.c_str(), &database), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(database, "DELETE FROM metric", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+  auto trials = draw();
+  EXPECT_THAT([&] { TrialStore(file_, {{"a", "1"}}, trials); },
+              ThrowsMessage<c10::ValueError>(HasSubstr("search.db: has scores, but not what they are of")));
 }
 
 TEST_F(SearchTest, SettingsStayWithinNarrowRanges) {
