@@ -14,12 +14,12 @@ torch=$(python3 -c 'import importlib.util as u; print(*u.find_spec("torch").subm
 
 cmake -S . -B "$WORK/build" -G Ninja -DCMAKE_CXX_COMPILER="$CXX" -DCMAKE_CXX_FLAGS="$CXXFLAGS" -DCMAKE_UNITY_BUILD=ON \
   -DMEZZO_BUILD_FUZZERS=ON -DMEZZO_BUILD_TESTS=OFF -DMEZZO_WERROR=OFF -DLIB_FUZZING_ENGINE="$LIB_FUZZING_ENGINE" \
-  -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH='$ORIGIN/lib' -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags \
+  -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON -DCMAKE_INSTALL_RPATH='$ORIGIN/lib' -DCMAKE_EXE_LINKER_FLAGS="${LDFLAGS:-} -Wl,--disable-new-dtags" \
   -DMEZZO_VENV=none -DTorch_DIR="$torch/share/cmake/Torch"
 cmake --build "$WORK/build" --target fuzz_mezzo
 program=$WORK/build/bin/fuzz_mezzo
 
-# LibTorch and the machine's own libraries travel along; what they need is found there too, as the tags above are the old ones.
+# LibTorch and the machine's own libraries travel along. RPATH, which the old tags give, holds for what these need, too; RUNPATH would not.
 LD_LIBRARY_PATH=$torch/lib ldd "$program" | awk '$3 ~ /^\// {print $3}' |
   grep -Ev '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*)\.so' | xargs -I{} cp -Lu {} "$OUT/lib"
 for corpus in tests/fuzz/corpus/*/; do

@@ -320,9 +320,10 @@ void RunOutput::end(const EndRecord& record, const std::optional<Evaluation>& ev
   const std::string notice =
       has_trained_ ? ""
                    : fmt::format(
-                         "Nothing was learned: each of {} was skipped, as gradients were inf or NaN. The weights "
-                         "are those that the run began with; --diagnose shows where it begins.",
-                         counted(record.steps, "step"));
+                         "Nothing was learned: {} was skipped, as gradients were inf or NaN. The weights are "
+                         "those that the run began with{}.",
+                         record.steps == 1 ? "its step" : fmt::format("each of its {} steps", record.steps),
+                         config_.diagnose ? "" : "; --diagnose shows where inf and NaN begin");
   if (!has_trained_) {
     warn("warning: " + notice);
   }

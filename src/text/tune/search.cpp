@@ -75,7 +75,7 @@ class Search {
         rungs_(search_rungs(options)),
         lock_(prepare(options)),
         trials_(std::move(drawn)),
-        store_(options.output / "search.db", recipe_of(options), trials_),
+        store_(options.output / "search.db", recipe_of(options), trials_, !fs::is_empty(options.output / "trials")),
         runs_(options) {
     if (const auto metric = store_.metric()) {
       metric_ = *metric;
@@ -106,6 +106,9 @@ class Search {
     TORCH_CHECK(ranked.front().state == State::kFinished, "no trial was trained to its end; trial ",
                 failed == ranked.end() ? 0 : failed->number, ": ", failed == ranked.end() ? "" : failed->message,
                 "; the same command tries it again");
+    TORCH_CHECK(fs::exists(folder_of(options_, ranked.front()) / "run.json"),
+                folder_of(options_, ranked.front()).string(),
+                ": the best trial is not there any more; bring it back, or pass another --output");
     for (size_t place = 0; const Trial& trial : ranked) {
       if (place++ >= static_cast<size_t>(options_.keep)) {
         remove_weights(folder_of(options_, trial));
@@ -119,16 +122,12 @@ class Search {
   /// Makes the folder where it is missing; refuses one that holds something else.
   static fs::path prepare(const SearchOptions& options) {
     std::error_code none;
-    const auto database = options.output / "search.db", trials = options.output / "trials";
-    // SQLite begins anew in a file of up to one byte, which is right only before the first trial.
-    const bool is_search =
-        fs::exists(database, none) && (fs::file_size(database, none) > 1 || fs::is_empty(trials, none));
-    TORCH_CHECK_VALUE(is_search || !fs::exists(options.output, none) ||
+    TORCH_CHECK_VALUE(fs::exists(options.output / "search.db", none) || !fs::exists(options.output, none) ||
                           (fs::is_directory(options.output, none) && fs::is_empty(options.output, none)),
                       options.output.string(),
                       fs::is_directory(options.output, none) ? ": holds no search, but other files" : ": is no folder",
                       "; pass another --output.");
-    make_folders(trials);
+    make_folders(options.output / "trials");
     make_folders(options.output / "logs");
     return options.output;
   }
@@ -170,10 +169,10 @@ class Search {
 
   /// What run.json says of a trial.
   struct Told {
-    bool finished;
-    int64_t steps, total_steps;
-    SearchMetric metric;
-    double best;
+    bool finished = false;
+    int64_t steps = 0, total_steps = 0;
+    SearchMetric metric = {};
+    double best = 0;
   };
   Told told_of(const Trial& trial) const {
     const auto file = folder_of(options_, trial) / "run.json";
@@ -204,21 +203,23 @@ class Search {
 
   /// What a process that ended as it should has made of the trial.
   void score(Trial& trial, size_t rung, double seconds) {
+    Told told;
     try {
-      const auto told = told_of(trial);
+      told = told_of(trial);
       TORCH_CHECK(
           told.finished || static_cast<double>(told.steps) >= rungs_[rung] * static_cast<double>(told.total_steps),
           (folder_of(options_, trial) / "run.json").string(), ": was not written at the end.");
-      if (metric_.name.empty()) {
-        metric_ = told.metric;
-        store_.set_metric(metric_);
-      }
-      trial.scores.push_back({.share = rungs_[rung], .step = told.steps, .value = told.best, .seconds = seconds});
-      trial.state = told.finished ? State::kFinished : State::kWaiting;
-      note(trial, rung);
     } catch (const c10::Error& error) {
       fail(trial, error.what_without_backtrace(), rung);
+      return;
     }
+    if (metric_.name.empty()) {
+      metric_ = told.metric;
+      store_.set_metric(metric_);
+    }
+    trial.scores.push_back({.share = rungs_[rung], .step = told.steps, .value = told.best, .seconds = seconds});
+    trial.state = told.finished ? State::kFinished : State::kWaiting;
+    note(trial, rung);
   }
 
   /// Its weights stay: the same command tries it again.
@@ -339,7 +340,7 @@ class Search {
   std::vector<Trial> trials_;
   TrialStore store_;
   TrialRuns runs_;
-  SearchMetric metric_{"", true};
+  SearchMetric metric_;
 };
 
 }  // namespace

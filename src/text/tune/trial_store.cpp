@@ -44,7 +44,8 @@ std::string hash_of(const std::string& contents) {
 std::string hash_of(const Trial& trial) {
   std::string contents = fmt::format("{}\n{}\n{}", trial.number, state_name(trial.state), trial.message);
   for (const auto& score : trial.scores) {
-    const double value = score.value + 0.0;  // SQLite makes -0 to 0
+    // As SQLite gives it back: it knows one 0 and no NaN.
+    const double value = std::isnan(score.value) ? std::numeric_limits<double>::quiet_NaN() : score.value + 0.0;
     contents += fmt::format("\n{} {} {} {}", score.share, score.step, value, score.seconds);
   }
   return hash_of(contents);
@@ -52,6 +53,19 @@ std::string hash_of(const Trial& trial) {
 
 std::string hash_of(const SearchMetric& metric) {
   return hash_of(fmt::format("{} {}", metric.name, metric.greater_is_better));
+}
+
+const char* remedy_for(int error) {
+  switch (error & 0xFF) {  // the rest tells more of the same
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED: return "another program holds it; try again when that has ended";
+    case SQLITE_CANTOPEN:
+    case SQLITE_FULL:
+    case SQLITE_IOERR:
+    case SQLITE_PERM:
+    case SQLITE_READONLY: return "see that there is room and that it may be written, and try again";
+    default: return "it was damaged or changed; pass another --output";
+  }
 }
 
 }  // namespace
@@ -113,7 +127,10 @@ class TrialStore::Statement {
   int bound_ = 0;
 };
 
-TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings& recipe, std::vector<Trial>& trials)
+TrialStore::TrialStore(const std::filesystem::path& file,
+                       const Trial::Settings& recipe,
+                       std::vector<Trial>& trials,
+                       bool has_begun)
     : file_(file) {
   sqlite3* database = nullptr;
   const int result = sqlite3_open_v2(file.c_str(), &database, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
@@ -130,12 +147,19 @@ TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings&
   application.step();
   version.step();
   if (tables.integer(0) == 0 && application.integer(0) == 0) {
+    TORCH_CHECK_VALUE(!has_begun, file.string(), ": is empty, though there are trials; pass another --output.");
     begin(recipe, trials);
     return;
   }
-  TORCH_CHECK_VALUE(application.integer(0) == kApplication, file.string(), ": is a database, but not of a search.");
+  TORCH_CHECK_VALUE(application.integer(0) == kApplication, file.string(),
+                    ": is a database, but not of a search; pass another --output.");
   TORCH_CHECK_VALUE(version.integer(0) == kVersion, file.string(), ": is a search of format ", version.integer(0),
-                    ", and this mezzo reads format ", kVersion, ".");
+                    ", and this mezzo reads format ", kVersion,
+                    "; go on with the version that wrote it, or pass another --output.");
+  Statement others(*this, "SELECT count(*) FROM sqlite_schema WHERE type NOT IN ('table', 'index')");
+  others.step();
+  TORCH_CHECK_VALUE(others.integer(0) == 0, file.string(),
+                    ": has views or triggers, of which a search makes none; pass another --output.");
   check_recipe(recipe);
   auto stored = read();
   for (size_t i = 0; i < std::max(trials.size(), stored.size()); ++i) {
@@ -148,8 +172,13 @@ TrialStore::TrialStore(const std::filesystem::path& file, const Trial::Settings&
 }
 
 void TrialStore::fail() const {
-  TORCH_CHECK(false, file_.string(), ": ",
-              database_ ? in_one_line(sqlite3_errmsg(database_.get())) : "there is no memory left for SQLite", ".");
+  TORCH_CHECK(database_, file_.string(), ": there is no memory left for SQLite.");
+  const std::string what = in_one_line(sqlite3_errmsg(database_.get()));
+  const char* const remedy = remedy_for(sqlite3_errcode(database_.get()));
+  if (sqlite3_get_autocommit(database_.get()) == 0) {  // or the next change would tell of this one, not of the cause
+    sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+  }
+  TORCH_CHECK(false, file_.string(), ": ", what, "; ", remedy, ".");
 }
 
 void TrialStore::execute(const char* sql) {
@@ -167,9 +196,10 @@ void TrialStore::begin(const Trial::Settings& recipe, const std::vector<Trial>& 
     Statement(*this, "INSERT INTO recipe VALUES (?, ?)").bind(name).bind(value).step();
   }
   for (const Trial& trial : trials) {
-    Statement(*this, "INSERT INTO trials VALUES (?, ?, '', ?)")
+    Statement(*this, "INSERT INTO trials VALUES (?, ?, ?, ?)")
         .bind(trial.number)
         .bind(state_name(trial.state))
+        .bind(trial.message)
         .bind(hash_of(trial))
         .step();
     for (size_t place = 0; place < trial.settings.size(); ++place) {
@@ -210,13 +240,14 @@ std::vector<Trial> TrialStore::read() {
     Trial trial{.number = rows.integer(0), .settings = {}, .message = rows.text(2)};
     const auto state = std::ranges::find(kStates, rows.text(1));
     TORCH_CHECK_VALUE(state != kStates.end() && trial.number == std::ssize(trials) + 1, file_.string(), ": trial ",
-                      trial.number, " has a state or a number that no search gives.");
+                      trial.number, " has a state or a number that no search gives; pass another --output.");
     trial.state = static_cast<Trial::State>(state - kStates.begin());
     trials.push_back(std::move(trial));
     hashes.push_back(rows.text(3));
   }
   const auto trial_of = [&](int64_t number) -> Trial& {
-    TORCH_CHECK_VALUE(number >= 1 && number <= std::ssize(trials), file_.string(), ": there is no trial ", number, ".");
+    TORCH_CHECK_VALUE(number >= 1 && number <= std::ssize(trials), file_.string(), ": there is no trial ", number,
+                      "; pass another --output.");
     return trials[static_cast<size_t>(number) - 1];
   };
   for (Statement rows(*this, "SELECT trial, name, value FROM settings ORDER BY trial, place"); rows.step();) {
@@ -224,12 +255,16 @@ std::vector<Trial> TrialStore::read() {
   }
   for (Statement rows(*this, "SELECT trial, rung, share, step, value, seconds FROM scores ORDER BY trial, rung");
        rows.step();) {
-    trial_of(rows.integer(0)).scores.push_back({rows.number(2), rows.integer(3), rows.number(4), rows.number(5)});
+    Trial& trial = trial_of(rows.integer(0));
+    TORCH_CHECK_VALUE(rows.integer(1) == std::ssize(trial.scores), file_.string(), ": trial ", trial.number,
+                      " lacks a score, or has one twice; pass another --output.");
+    trial.scores.push_back({rows.number(2), rows.integer(3), rows.number(4), rows.number(5)});
   }
+  const bool has_metric = metric().has_value();
   for (const Trial& trial : trials) {
     TORCH_CHECK_VALUE(hash_of(trial) == hashes[static_cast<size_t>(trial.number) - 1], file_.string(), ": trial ",
                       trial.number, " is not as it was written; pass another --output.");
-    TORCH_CHECK_VALUE(trial.scores.empty() || metric(), file_.string(),
+    TORCH_CHECK_VALUE(has_metric || trial.scores.empty(), file_.string(),
                       ": has scores, but not what they are of; pass another --output.");
   }
   return trials;

@@ -17,7 +17,7 @@ std::string state_name(Trial::State state);
 
 struct SearchMetric {
   std::string name;  ///< as in metrics.jsonl
-  bool greater_is_better;
+  bool greater_is_better = true;
 };
 
 /// The trials of a search in an SQLite database: what is written is on the disk when a call returns. Tables: `recipe`
@@ -27,9 +27,13 @@ struct SearchMetric {
 class TrialStore {
  public:
   /// Makes the file with `trials`, as they are drawn, or opens it, and gives back what it holds of them.
+  /// @param has_begun  whether trials have run, so that the file is not to be made.
   /// @throws c10::ValueError  where it holds no search, one of another version, or with another recipe, which is named,
   ///   or other trials, or is not as it was written.
-  TrialStore(const std::filesystem::path& file, const Trial::Settings& recipe, std::vector<Trial>& trials);
+  TrialStore(const std::filesystem::path& file,
+             const Trial::Settings& recipe,
+             std::vector<Trial>& trials,
+             bool has_begun = false);
 
   /// What trials are compared by; nullopt until the first tells.
   std::optional<SearchMetric> metric();

@@ -21,8 +21,10 @@ void bind_agreement(py::module_& m) {
       py::keep_alive<0, 1>(), py::arg("group"), py::arg("init_scale") = 65536.0, py::arg("growth_interval") = 2000,
       py::arg("reproduce_pytorch") = false, py::arg("allow_no_gradients") = false,
       py::arg("max_consecutive_skips") = 0);
-  m.def("step_with_closure",
-        [](GradScaler& scaler, torch::optim::Optimizer& optimizer, const AmpOptimizer::Closure& closure) {
-          return scaler.step(optimizer, closure).stepped();
-        });
+  m.def(
+      "step_with_closure",
+      [](GradScaler& scaler, torch::optim::Optimizer& optimizer, const AmpOptimizer::Closure& closure) {
+        return scaler.step(optimizer, closure).stepped();
+      },
+      py::call_guard<py::gil_scoped_release>());
 }

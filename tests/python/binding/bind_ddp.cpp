@@ -192,7 +192,7 @@ void bind_sparse(py::module_& m) {
              }
              return std::make_unique<Ddp>(net, group);
            }),
-           py::keep_alive<1, 3>())
+           py::keep_alive<1, 3>(), py::call_guard<py::gil_scoped_release>())
       .def(
           "__call__", [](Ddp& self, const at::Tensor& ids) { return self(ids); },
           py::call_guard<py::gil_scoped_release>())

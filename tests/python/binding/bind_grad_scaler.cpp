@@ -80,16 +80,18 @@ void bind_grad_scaler(py::module_& m) {
   py::class_<mezzo::FusedSgd>(m, "FusedSGD").def(py::init<Parameters, double>(), py::arg("parameters"), py::arg("lr"));
 
   using Scaler = mezzo::GradScaler;
+  using NoGil =
+      py::call_guard<py::gil_scoped_release>;  // what scalers agree on among ranks may wait for threads that want it
   py::class_<Scaler>(m, "GradScaler")
       .def(py::init(&make_scaler), py::arg("init_scale") = 65536.0, py::arg("growth_factor") = 2.0,
            py::arg("backoff_factor") = 0.5, py::arg("growth_interval") = 2000, py::arg("enabled") = true,
            py::arg("reproduce_pytorch") = false, py::arg("hysteresis") = 1, py::arg("max_consecutive_skips") = 0)
       .def("scale", [](Scaler& self, const at::Tensor& output) { return self.scale(output); })
       .def("scale", [](Scaler& self, const Parameters& outputs) { return self.scale(outputs); })
-      .def("unscale_", &unscale<mezzo::FusedSgd>)
-      .def("unscale_", &unscale<torch::optim::Optimizer>)
-      .def("step", &step<mezzo::FusedSgd>)
-      .def("step", &step<torch::optim::Optimizer>)
+      .def("unscale_", &unscale<mezzo::FusedSgd>, NoGil())
+      .def("unscale_", &unscale<torch::optim::Optimizer>, NoGil())
+      .def("step", &step<mezzo::FusedSgd>, NoGil())
+      .def("step", &step<torch::optim::Optimizer>, NoGil())
       .def("update", [](Scaler& self) { self.update(); })
       .def("update", [](Scaler& self, double new_scale) { self.update(new_scale); })
       .def("update", [](Scaler& self, const at::Tensor& new_scale) { self.update(new_scale); })

@@ -128,7 +128,9 @@ void bind_zero(py::module_& m) {
            NoGil())
       .def(
           "step", [](Setup& self) { self.stepping().step({}); }, NoGil())
-      .def("step_with", [](Setup& self, const AmpOptimizer::Closure& closure) { return self.stepping().step(closure); })
+      .def(
+          "step_with", [](Setup& self, const AmpOptimizer::Closure& closure) { return self.stepping().step(closure); },
+          NoGil())
       .def(
           "scaled_by", [](Setup& self, GradScaler& scaler) { return scaler.step(self.stepping()).stepped(); }, NoGil())
       .def(

@@ -114,14 +114,20 @@ def test_a_scale_that_is_too_large_and_stays_is_blamed_with_one_that_would_do(sm
 def test_a_run_that_skipped_every_step_says_that_nothing_was_learned(small, texts, tmp_path):
     flags = ["--precision", "fp16", "--loss-scale", 1e12, "--quiet"]
     done = train(small, texts, tmp_path / "out", *flags, "--max-steps", 3, "--save-every", 3)
-    said = ("Nothing was learned: each of 3 steps was skipped, as gradients were inf or NaN. The weights are those that the run began with; "
-            "--diagnose shows where it begins.")
+    said = ("Nothing was learned: each of its 3 steps was skipped, as gradients were inf or NaN. The weights are those that the run began with; "
+            "--diagnose shows where inf and NaN begin.")
     assert done.stderr.splitlines() == ["warning: " + said]
     assert said in (tmp_path / "out" / "report.html").read_text()
-    done = train(small, texts, tmp_path / "out", *flags, "--max-steps", 5, "--resume", "auto")
-    assert "warning: Nothing was learned: each of 5 steps" in done.stderr
-    done = train(small, texts, tmp_path / "mended", "--max-steps", 3, "--save-every", 2)
-    assert "Nothing was learned" not in done.stderr + (tmp_path / "mended" / "report.html").read_text()
+    done = train(small, texts, tmp_path / "out", *flags, "--max-steps", 5, "--resume", "auto", "--diagnose")
+    assert "warning: Nothing was learned: each of its 5 steps" in done.stderr and "that the run began with.\n" in done.stderr
+
+
+def test_a_run_that_goes_on_and_skips_the_rest_has_learned_something(small, texts, tmp_path):
+    flags = ["--precision", "fp16", "--loss-scale", 128, "--learning-rate", 1e6, "--warmup-ratio", 0, "--save-every", 1]
+    train(small, texts, tmp_path / "out", *flags, "--max-steps", 1)
+    done = train(small, texts, tmp_path / "out", *flags, "--max-steps", 3, "--resume", "auto")
+    assert [record["skipped"] for record in records(tmp_path / "out", "step")] == [False, True, True]
+    assert "Nothing was learned" not in done.stderr + (tmp_path / "out" / "report.html").read_text()
 
 
 def test_what_fifty_steps_were_skipped_for_is_said_once(small, texts, tmp_path):

@@ -1,5 +1,7 @@
 """mezzo tune: a search is what its trials are when they are trained one by one, and goes on where it was stopped."""
+import contextlib
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -94,6 +96,44 @@ def test_the_database_is_one_that_others_read(found):
     assert scores == {(trial["trial"], rung): score["accuracy"] for trial in results["trials"] for rung, score in enumerate(trial["scores"])}
     assert dict(database.execute("SELECT number, state FROM trials")) == {trial["trial"]: trial["state"] for trial in results["trials"]}
     assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ("DELETE FROM metric", "has scores, but not what they are of"),
+    ("UPDATE metric SET greater_is_better = 1 - greater_is_better", "its metric is not as it was written"),
+    ("UPDATE scores SET value = value + 0.001 WHERE trial = 2", "trial 2 is not as it was written"),
+    ("UPDATE trials SET state = 'waiting' WHERE number = 1", "trial 1 is not as it was written"),
+    ("UPDATE scores SET rung = 7 WHERE trial = 1 AND rung = 0", "trial 1 lacks a score, or has one twice"),
+    ("DELETE FROM trials WHERE number = (SELECT max(number) FROM trials)", "pass another --output"),
+    ("DROP TABLE scores", "no such table: scores; it was damaged or changed; pass another --output"),
+    ("CREATE TRIGGER late AFTER UPDATE ON trials BEGIN DELETE FROM metric; END", "has views or triggers"),
+])
+def test_a_database_that_was_changed_is_refused(found, tmp_path, change, message):
+    folder, _, _ = found
+    shutil.copytree(folder / "out", tmp_path / "out")
+    with contextlib.closing(sqlite3.connect(tmp_path / "out" / "search.db", isolation_level=None)) as database:
+        database.execute(change)
+    done = tune(folder / "search.toml", tmp_path / "out")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode in (1, 2) and "search.db: " in line and message in line
+
+
+def test_what_cannot_be_written_is_told_with_its_cause(data, tmp_path):
+    config = write_search(data, tmp_path / "search.toml")
+    run(list(map(str, ["tune", "--config", config, "--output", tmp_path / "out", *FLAGS])), MEZZO_CPU_CAPABILITY="nonsense")
+    with contextlib.closing(sqlite3.connect(tmp_path / "out" / "search.db", isolation_level=None)) as database:
+        database.execute("ALTER TABLE scores ADD COLUMN note TEXT")
+    done = tune(config, tmp_path / "out")
+    assert done.returncode == 1 and "search.db: table scores has 7 columns but 6 values were supplied; it was damaged" in done.stderr
+
+
+def test_a_finished_search_whose_best_trial_is_gone_says_so(found, tmp_path):
+    folder, _, results = found
+    shutil.copytree(folder / "out", tmp_path / "out")
+    best = tmp_path / "out" / "trials" / str(results["trials"][0]["trial"])
+    shutil.rmtree(best)
+    done = tune(folder / "search.toml", tmp_path / "out")
+    assert done.returncode == 1 and f"{best}: the best trial is not there any more" in done.stderr
 
 
 def test_reading_the_database_meanwhile_stops_nothing(data, tmp_path):
