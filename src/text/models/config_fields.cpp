@@ -115,7 +115,7 @@ std::vector<std::string> ConfigFields::read_label_names() const {
   const auto* id2label = json("id2label");
   if (id2label == nullptr) {
     int64_t num_labels = 2;  // transformers leaves its default out of the file
-    read("num_labels", num_labels, 1);
+    read("num_labels", num_labels, 1, kMaxUnnamedLabels);
     std::vector<std::string> names;
     for (int64_t id = 0; id < num_labels; ++id) {
       names.push_back(fmt::format("LABEL_{}", id));

@@ -380,6 +380,7 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("distilbert", dict(pruned_heads={"0": [1]}), "pruned_heads is"),
     ("distilbert", dict(hidden_size=30), "hidden_size is 30, which 4 attention heads do not divide"),
     ("bert", dict(num_labels=4), "num_labels is 4, but id2label has 3"),
+    ("bert", dict(num_labels=65_537, id2label=None, label2id=None), "num_labels is 65537, expected an integer from 1 to 65536"),
     ("modernbert", dict(sliding_window=-1), "sliding_window is -1, expected an integer from 0"),
     ("deberta-v3", dict(pos_att_type="c2p|p2p"), 'pos_att_type has "p2p", mezzo runs: c2p, p2c'),
     ("deberta-v3", dict(pos_att_type=["c2p", "c2p"]), 'pos_att_type has "c2p" twice'),
