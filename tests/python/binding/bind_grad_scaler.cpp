@@ -80,8 +80,8 @@ void bind_grad_scaler(py::module_& m) {
   py::class_<mezzo::FusedSgd>(m, "FusedSGD").def(py::init<Parameters, double>(), py::arg("parameters"), py::arg("lr"));
 
   using Scaler = mezzo::GradScaler;
-  using NoGil =
-      py::call_guard<py::gil_scoped_release>;  // what scalers agree on among ranks may wait for threads that want it
+  // A scaler whose ranks agree waits for Gloo's threads, which may want the GIL.
+  using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Scaler>(m, "GradScaler")
       .def(py::init(&make_scaler), py::arg("init_scale") = 65536.0, py::arg("growth_factor") = 2.0,
            py::arg("backoff_factor") = 0.5, py::arg("growth_interval") = 2000, py::arg("enabled") = true,

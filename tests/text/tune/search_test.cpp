@@ -11,7 +11,6 @@
 #include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -318,16 +317,15 @@ class DamagedStoreTest : public SearchTest {
   }
 
   static std::string told(const std::vector<Trial>& trials) {
-    std::ostringstream all;
-    all << std::hexfloat;
+    std::string all;
     for (const Trial& trial : trials) {
-      all << trial.number << state_name(trial.state) << trial.message;
+      all += fmt::format("{} {} {}", trial.number, state_name(trial.state), trial.message);
       for (const auto& [share, step, value, seconds] : trial.scores) {
-        all << ' ' << share << ' ' << step << ' ' << (std::isnan(value) ? "NaN" : fmt::format("{:a}", value + 0.0))
-            << ' ' << seconds;
+        const auto same = std::isnan(value) ? "NaN" : fmt::format("{}", value + 0.0);  // as the hash has it
+        all += fmt::format(" {} {} {} {}", share, step, same, seconds);
       }
     }
-    return all.str();
+    return all;
   }
 
   std::vector<Trial> draw() const {
