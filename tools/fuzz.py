@@ -22,6 +22,19 @@ ROOT = Path(__file__).resolve().parents[1]
 CORPUS = ROOT / "tests/fuzz/corpus"
 LIMITS = ["-timeout=20", "-rss_limit_mb=3000", "-malloc_limit_mb=512", "-max_len=4096", "-detect_leaks=0", "-print_final_stats=1"]
 
+KINDS = {
+    "safetensors": ["safetensors"],
+    "tokenizer.json": ["tokenizer_json", "tokenizer_json_bert", "tokenizer_json_xlm_roberta"],
+    "vocabularies and merges": ["added_tokens", "merges_txt", "vocab_json", "vocab_txt"],
+    "sentencepiece models": ["sentencepiece_deberta", "sentencepiece_unigram"],
+    "data": ["conll", "csv", "gzip", "json", "jsonl", "parquet", "tsv", "txt", "zstd"],
+    "config.json": ["config"],
+    "manifest": ["manifest"],
+    "run.json": ["run_json"],
+    "HTTP bodies": ["predict_body"],
+    "what else is read": ["int8", "metrics", "op_policy", "special_tokens_map", "state", "tokenizer_config"],
+}
+
 # What makes inputs scarce is switched off: frames that are kept after their function's end, long histories of allocations.
 ASAN = ("detect_container_overflow=0:allocator_may_return_null=1:detect_leaks=0:detect_stack_use_after_return=0:malloc_context_size=3"
         ":quarantine_size_mb=16")
@@ -64,8 +77,13 @@ def write_page(log, options):
     runs = collections.defaultdict(list)
     for run in map(json.loads, log.read_text().splitlines()):
         runs[run["target"]].append(run)
-    rows = [[target, f"{sum(run['inputs'] for run in of) / 1e6:.1f}", f"{sum(run['seconds'] for run in of) / 60:.0f}",
-             max(run["edges"] for run in of), max(run["corpus"] for run in of), sum(run["status"] != 0 for run in of)] for target, of in sorted(runs.items())]
+    rows = []
+    for kind, targets in KINDS.items():
+        minutes = sum(run["seconds"] for target in targets for run in runs[target]) / 60
+        rows.append([f"**{kind}**", "", f"**{minutes:.0f}**", "", "", ""])
+        rows += [[target, f"{sum(run['inputs'] for run in of) / 1e6:.1f}", f"{sum(run['seconds'] for run in of) / 60:.0f}",
+                  max(run["edges"] for run in of), max(run["corpus"] for run in of), sum(run["status"] != 0 for run in of)]
+                 for target in targets if (of := runs[target])]
     every = [run for of in runs.values() for run in of]
     about = (f"{sum(run['inputs'] for run in every) / 1e6:.0f} million inputs in {sum(run['seconds'] for run in every) / 3600:.1f} hours of one"
              f" processor ({', '.join(sorted({run['processor'] for run in every}))}), of mezzo {', '.join(sorted({run['commit'] for run in every}))}; libFuzzer with AddressSanitizer and"
@@ -79,7 +97,7 @@ def write_page(log, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "build/fuzz/bin/fuzz_mezzo")
-    parser.add_argument("--targets", nargs="+", choices=sorted(path.name for path in CORPUS.iterdir()), metavar="TARGET")
+    parser.add_argument("--targets", nargs="+", choices=sorted(sum(KINDS.values(), [])), metavar="TARGET")
     parser.add_argument("--seconds", type=int, default=3600, help="of each target, at most")
     parser.add_argument("--runs", type=int, default=50_000_000, help="inputs of each target, at most")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets side by side")
@@ -91,7 +109,9 @@ def main():
         sys.exit(f"fuzz: there is no {options.program}; build it with cmake --preset fuzz && cmake --build --preset fuzz")
     if options.results and not options.log:
         sys.exit("fuzz: a page is of the runs in --log; name a file for it")
-    targets = options.targets or sorted(path.name for path in CORPUS.iterdir())
+    if without := {path.name for path in CORPUS.iterdir()} - set(sum(KINDS.values(), [])):
+        sys.exit(f"fuzz: name the kind of {', '.join(sorted(without))} in KINDS")
+    targets = options.targets or sorted(sum(KINDS.values(), []))
     commit, failed = benchmarks_support().commit(), False
     options.work.mkdir(parents=True, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
