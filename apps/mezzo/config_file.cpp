@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "config_values.h"
 #include "mezzo/text/io/nearest_name.h"
+#include "mezzo/text/io/toml_text.h"
 #include "mezzo/text/run/recorded_settings.h"
 
 namespace mezzo::app {
@@ -64,7 +65,7 @@ toml::table parse_config(const std::string& path) {
     return settings_of_run(path);
   }
   try {
-    return toml::parse_file(path);
+    return toml::parse(as_usage([&] { return text::read_toml_text(path); }), path);
   } catch (const toml::parse_error& error) {
     const auto line = error.source().begin.line;
     std::string why(error.description());

@@ -14,7 +14,9 @@ extern "C" void note_signal(int signal) {
     ::_exit(128 + signal);
   }
   caught = signal;
-  std::signal(signal, SIG_DFL);  // the next one is not caught
+  if (signal != SIGHUP) {          // which shell and kernel both send where a terminal is closed
+    std::signal(signal, SIG_DFL);  // the next one is not caught
+  }
 }
 
 }  // namespace

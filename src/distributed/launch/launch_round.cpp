@@ -92,6 +92,9 @@ void LaunchRound::heed(int signal) {
   if (signal == SIGCHLD || signal == SIGWINCH) {
     return;
   }
+  if (signal_ != 0 && signal == SIGHUP) {
+    return;  // shell and kernel both send it where a terminal is closed, service managers after SIGTERM
+  }
   if (signal_ != 0) {
     output_.note(signal_name(signal) + " again: the ranks are killed");
     kill_ranks();
@@ -109,8 +112,9 @@ void LaunchRound::heed(int signal) {
     return;
   }
   settle_at_.reset();
-  output_.note(signal_name(signal) + ": passed on to the ranks; a second one kills them");
   // One whose terminal is gone could not save its work after SIGHUP.
+  output_.note(signal == SIGHUP ? "SIGHUP: the ranks get SIGTERM; that or SIGINT to the launcher kills them"
+                                : signal_name(signal) + ": passed on to the ranks; a second one kills them");
   end_ranks(signal == SIGHUP ? SIGTERM : signal, options_.grace_seconds());
 }
 

@@ -169,12 +169,21 @@ at::Tensor label_flags(const LabeledRows& rows, const LabelMap& labels, std::str
 }
 
 at::Tensor word_label_ids(const LabeledRows& rows, const LabelMap& labels, std::string_view on_unknown_label) {
-  size_t most = 0;
+  size_t most = 0, longest = 0, words = 0;
   for (size_t i = 0; i < rows.labels.size(); ++i) {
     const auto* names = std::get_if<Names>(&rows.labels[i]);
     check_label(rows, i, names != nullptr);
-    most = std::max(most, names->size());
+    words += names->size();
+    if (names->size() > most) {
+      most = names->size();
+      longest = i;
+    }
   }
+  // A row of the matrix for each text, as long as the longest.
+  constexpr size_t kMostTimes = 1000, kRoom = size_t{1} << 26;
+  TORCH_CHECK_VALUE(most == 0 || rows.labels.size() <= (kMostTimes * words + kRoom) / most, rows.where(longest),
+                    "a text of ", most, " words, where ", rows.labels.size(), " texts have ", words,
+                    "; is a blank line between two texts missing?");
   const auto count = static_cast<int64_t>(rows.labels.size());
   auto ids = at::full({count, static_cast<int64_t>(most)}, TokenizedTexts::kNoTarget, at::kInt);
   for (size_t i = 0; i < rows.labels.size(); ++i) {

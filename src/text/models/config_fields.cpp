@@ -69,7 +69,7 @@ void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) cons
   read(names.num_hidden_layers, config.num_hidden_layers, 1, kMaxLayers);
   read(names.num_attention_heads, config.num_attention_heads, 1);
   read(names.intermediate_size, config.intermediate_size, 1);
-  read("max_position_embeddings", config.max_position_embeddings, 2);
+  read("max_position_embeddings", config.max_position_embeddings, 2, kMaxPositions);
   read("pad_token_id", config.pad_token_id, 0);
   read_number("initializer_range", config.initializer_range, 10);
   for (const auto& [name, value] : object_.items()) {

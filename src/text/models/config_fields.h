@@ -26,7 +26,9 @@ class ConfigFields {
   explicit ConfigFields(const std::filesystem::path& file);
 
   static constexpr int64_t kMaxSize = int64_t{1} << 24;  // of a dimension; keeps products of two far from overflow
-  static constexpr int64_t kMaxUnnamedLabels = 65'536;   // a few digits must not take gigabytes
+  // A few digits must not take gigabytes, of labels or of tables of positions.
+  static constexpr int64_t kMaxUnnamedLabels = 65'536;
+  static constexpr int64_t kMaxPositions = 131'072;
 
   // Each leaves `value` as it is where the field is missing or null.
   void read(const char* name, int64_t& value, int64_t minimum, int64_t maximum = kMaxSize) const;

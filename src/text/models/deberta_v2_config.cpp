@@ -54,7 +54,7 @@ std::vector<std::string> read_pos_att_type(const ConfigFields& fields) {
 void read_relative_positions(const ConfigFields& fields, DebertaV2Config& config) {
   fields.read_flag("relative_attention", config.relative_attention);
   fields.read_flag("share_att_key", config.share_att_key);
-  fields.read("max_relative_positions", config.max_relative_positions, -1);
+  fields.read("max_relative_positions", config.max_relative_positions, -1, ConfigFields::kMaxPositions);
   fields.read("position_buckets", config.position_buckets, -1);
   fields.read_one_of("norm_rel_ebd", config.norm_rel_ebd, {"none", "layer_norm"});
   config.pos_att_type = read_pos_att_type(fields);

@@ -54,7 +54,12 @@ std::string RunKeeper::open(const TrainConfig& config,
     // Its file is not there in a new folder, and of a later step where the run had
     // gone on after the checkpoint.
     best_model_->expect(resumed->best->hash);
-    best_model_->mend(Look::kThorough, [&] { return std::optional(resumed->best_weights); });
+    try {
+      best_model_->mend(Look::kThorough, [&] { return std::optional(resumed->best_weights); });
+    } catch (const std::exception& error) {
+      failed(resumed->step, message_of(error));
+      throw;
+    }
   }
   return folder_->run();
 }
@@ -73,7 +78,7 @@ void RunKeeper::end_if_failed() {
       checkpoint.last_eval_step =
           std::min(checkpoint.last_eval_step, checkpoint.step - 1);  // its model is the best of now
     }
-    if (has_best || !checkpoints_->has_any()) {
+    if (has_best ? !checkpoints_->has(checkpoint.step) : !checkpoints_->has_any()) {
       save_if_possible(checkpoint);
     }
     put_out([](RunOutput& output) { output.flush(); });  // what the disk did not take before, it may take now

@@ -142,7 +142,23 @@ RunOutput::RunOutput(const TrainConfig& config,
   }
   // Before any other file is made or cut: it says whose folder this is, and
   // that the run has not ended.
-  write_run_json("running", resumed ? resumed->step : 0);
+  const int64_t step = resumed ? resumed->step : 0;
+  write_run_json("running", step);
+  try {
+    begin(plan, folder, resumed, has_records);
+  } catch (const std::exception& error) {
+    failed(step, message_of(error));
+    throw;
+  }
+}
+
+void RunOutput::begin(const RunPlan& plan,
+                      RunFolder& folder,
+                      const std::optional<Checkpoint>& resumed,
+                      bool has_records) {
+  const TrainConfig& config = config_;
+  const RunSetup& setup = setup_;
+  const fs::path metrics = config.output / "metrics.jsonl";
   folder.clear();
   TensorBoardWriter::Options board_options;
   if (resumed) {

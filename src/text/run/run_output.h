@@ -62,6 +62,8 @@ class RunOutput {
   void print_summary() const;
 
  private:
+  /// What is written and said before the first step.
+  void begin(const RunPlan& plan, RunFolder& folder, const std::optional<Checkpoint>& resumed, bool has_records);
   /// The skipped steps that were only counted.
   void tell_of_repeats();
   /// "model of step 150"

@@ -12,6 +12,7 @@
 #include "text/io/json_reader.h"
 #include "text/io/text_input.h"
 #include "text/words/known_value.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -63,7 +64,7 @@ void check_members_once(std::string_view body) {
   std::set<std::string> seen;
   reader.begin_object();
   for (std::string name; reader.next_key(name); reader.skip()) {
-    TORCH_CHECK_VALUE(seen.insert(name).second, "the body has ", name, " twice; send it once");
+    TORCH_CHECK_VALUE(seen.insert(name).second, "the body has ", quoted_name(name), " twice; send it once");
   }
 }
 

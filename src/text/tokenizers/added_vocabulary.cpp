@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "text/tokenizers/added_token_list.h"
 #include "text/tokenizers/json_field.h"
 
 namespace mezzo::text {
@@ -58,6 +59,7 @@ AddedVocabulary::AddedVocabulary(const std::string& source,
     std::string pattern = normalize(token.content);
     TORCH_CHECK_VALUE(!pattern.empty(), source, ": the added token ", quoted_token(token.content),
                       " is empty once normalized; set its \"normalized\" to false");
+    check_token_length(source + ": the added token " + quoted_token(token.content) + ", normalized", pattern);
     const auto [same, is_new] = contents.emplace(pattern, token.content);
     // Hugging Face then finds the one or the other, by chance.
     TORCH_CHECK_VALUE(is_new, source, ": the added tokens ", quoted_token(same->second), " and ",

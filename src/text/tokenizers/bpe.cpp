@@ -27,7 +27,13 @@ std::vector<std::pair<std::string_view, int32_t>> token_views(
   return {tokens.begin(), tokens.end()};
 }
 
-std::string string_or_empty(const JsonField& field) { return field.is_null() ? "" : field.as_string(); }
+/// What characters within a word, or at its end, are written with; "" for null.
+std::string read_affix(const JsonField& field) {
+  const std::string affix = field.is_null() ? "" : field.as_string();
+  constexpr size_t kMaxAffix = 64;  // each character is looked up with it
+  field.expect(affix.size() <= kMaxAffix, "a string of at most " + std::to_string(kMaxAffix) + " bytes");
+  return affix;
+}
 
 }  // namespace
 
@@ -62,8 +68,8 @@ Bpe::Options Bpe::read_options(const JsonField& model) {
                       "byte_fallback", "ignore_merges", "vocab", "merges"});
   Options options;
   if (!model["unk_token"].is_null()) options.unk_token = model["unk_token"].as_string();
-  options.prefix = string_or_empty(model["continuing_subword_prefix"]);
-  options.suffix = string_or_empty(model["end_of_word_suffix"]);
+  options.prefix = read_affix(model["continuing_subword_prefix"]);
+  options.suffix = read_affix(model["end_of_word_suffix"]);
   options.fuse_unk = model.bool_unless_null("fuse_unk", false);
   options.byte_fallback = model.bool_unless_null("byte_fallback", false);
   options.ignore_merges = model.bool_unless_null("ignore_merges", false);

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "text/io/utf8.h"
 #include "text/tokenizers/graphemes.h"
 
@@ -75,6 +77,14 @@ Charsmap::Charsmap(std::string_view bytes, const std::string& where) {
   replacements_ = bytes.substr(4 + size);
   TORCH_CHECK_VALUE(find_invalid_utf8(replacements_) == replacements_.size(), where,
                     ": the replacements of the charsmap are not UTF-8; fetch the file again");
+  size_t longest = 0;
+  for (size_t i = 0; i < replacements_.size();) {
+    const size_t length = replacement(static_cast<int64_t>(i)).size();
+    longest = std::max(longest, length);
+    i += length + 1;
+  }
+  TORCH_CHECK_VALUE(longest <= kMaxReplacement, where, ": a replacement of the charsmap has ", longest,
+                    " bytes, at most ", kMaxReplacement, "; fetch the file again");
   for (size_t i = 0; i < ascii_.size(); ++i) {
     const char c = static_cast<char>(i);
     ascii_[i] = find(std::string_view(&c, 1));

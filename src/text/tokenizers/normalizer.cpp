@@ -180,10 +180,16 @@ Pattern known_replaced(const JsonField& field) {
   };
 }
 
+const std::string& read_inserted(const JsonField& field) {
+  field.expect(field.as_string().size() <= kMaxReplacement,
+               "a string of at most " + std::to_string(kMaxReplacement) + " bytes");
+  return field.as_string();
+}
+
 std::unique_ptr<const Normalizer> read_replace(const JsonField& field) {
   field.allowed_keys({"type", "pattern", "content"});
   return std::make_unique<ReplaceNormalizer>(read_pattern(field["pattern"], known_replaced),
-                                             field["content"].as_string());
+                                             read_inserted(field["content"]));
 }
 
 std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
@@ -196,11 +202,23 @@ std::unique_ptr<const Normalizer> read_charsmap(const JsonField& field) {
 
 }  // namespace
 
-NormalizerSequence::NormalizerSequence(const JsonField& field) {
+NormalizerSequence::NormalizerSequence(const JsonField& field) : file_(field.file()) {
   if (!field.is_null()) add(field);
 }
 
+void NormalizerSequence::normalize(NormalizedText& text) const {
+  const size_t size = text.bytes.size(), most = kMaxReplacement * size + (size_t{1} << 16);
+  for (const auto& step : steps_) {
+    step->normalize(text);
+    TORCH_CHECK_VALUE(text.bytes.size() <= most, file_, ": normalizer makes ", text.bytes.size(),
+                      " bytes of a text of ", size, "; at most ", kMaxReplacement,
+                      " times as many. Take out steps that lengthen texts");
+  }
+}
+
 void NormalizerSequence::add(const JsonField& field) {
+  constexpr size_t kMaxSteps = 32;
+  field.expect(steps_.size() < kMaxSteps, "one of at most " + std::to_string(kMaxSteps) + " steps");
   const std::string& type = field["type"].as_string();
   const auto form = [&](NormalizationForm f) {
     field.allowed_keys({"type"});
@@ -229,7 +247,7 @@ void NormalizerSequence::add(const JsonField& field) {
     steps_.push_back(std::make_unique<StripAccentsNormalizer>());
   } else if (type == "Prepend") {
     field.allowed_keys({"type", "prepend"});
-    steps_.push_back(std::make_unique<PrependNormalizer>(field["prepend"].as_string()));
+    steps_.push_back(std::make_unique<PrependNormalizer>(read_inserted(field["prepend"])));
   } else if (type == "Replace") {
     steps_.push_back(read_replace(field));
   } else if (type == "Precompiled") {

@@ -27,6 +27,9 @@ inline size_t character_end(std::string_view text, size_t i) {
 /// What is left of the bytes from the first character behind the first `offset` bytes.
 inline size_t bytes_behind(size_t from_first, size_t offset) { return from_first > offset ? from_first - offset : 0; }
 
+/// Of what one step puts in the place of a part of a text, in bytes; the longest of NFKC has 33.
+constexpr size_t kMaxReplacement = 64;
+
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
@@ -42,9 +45,10 @@ class NormalizerSequence : public Normalizer {
   explicit NormalizerSequence(const JsonField& field);
 
   bool empty() const { return steps_.empty(); }
-  void normalize(NormalizedText& text) const override {
-    for (const auto& step : steps_) step->normalize(text);
-  }
+  /// @throws c10::ValueError  where so many steps that lengthen a text are one after the other that the memory would
+  /// not
+  ///   do.
+  void normalize(NormalizedText& text) const override;
   std::string operator()(std::string_view text) const {
     NormalizedText normalized{std::string(text)};
     normalize(normalized);
@@ -54,6 +58,7 @@ class NormalizerSequence : public Normalizer {
  private:
   void add(const JsonField& field);
 
+  std::string file_;
   std::vector<std::unique_ptr<const Normalizer>> steps_;
 };
 

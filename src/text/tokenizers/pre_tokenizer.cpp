@@ -299,6 +299,8 @@ PreTokenizerSequence::PreTokenizerSequence(const JsonField& field) {
 }
 
 void PreTokenizerSequence::add(const JsonField& field) {
+  constexpr size_t kMaxSteps = 32;  // each runs within the one before
+  field.expect(steps_.size() < kMaxSteps, "one of at most " + std::to_string(kMaxSteps) + " steps");
   const std::string& type = field["type"].as_string();
   const auto by_kind = [&](KindPreTokenizer::KindOf kind) {
     if (type != "Digits") field.allowed_keys({"type"});
@@ -310,6 +312,10 @@ void PreTokenizerSequence::add(const JsonField& field) {
     for (size_t i = 0; i < list.as_array().size(); ++i) add(list.element(i));
   } else if (type == "ByteLevel") {
     field.allowed_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    const auto writes_bytes = [](const auto& step) {
+      return dynamic_cast<ByteLevelPreTokenizer*>(step.get()) != nullptr;
+    };
+    field.expect(std::ranges::none_of(steps_, writes_bytes), "the only ByteLevel");  // each doubles what is not ASCII
     steps_.push_back(
         std::make_unique<ByteLevelPreTokenizer>(field["add_prefix_space"].as_bool(), field.bool_or("use_regex", true)));
   } else if (type == "Metaspace") {

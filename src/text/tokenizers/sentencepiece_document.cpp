@@ -1,5 +1,7 @@
 #include "text/tokenizers/sentencepiece_document.h"
 
+#include <c10/util/Exception.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,8 +35,12 @@ std::vector<bool> ends_of_keys(const DoubleArrayTrie& trie, std::string_view tex
 }
 
 /// A model of BPE in sentencepiece's format has no merges: any two pieces that make a piece are one, the earlier
-/// the lower its id, then the shorter the left. Takes time in proportion to the pieces' bytes.
+/// the lower its id, then the shorter the left. Takes time and memory in proportion to the pieces' bytes.
+/// @throws c10::ValueError  where the pieces are made for it to take more.
 json merges_of(const SentencepieceModel& model) {
+  constexpr size_t kMostTimes = 16;  // the bytes of the pieces; those of a language have two or three
+  size_t bytes = 0, merged_bytes = 0;
+  for (const auto& piece : model.pieces) bytes += piece.text.size();
   std::vector<std::string> backwards;
   std::vector<std::pair<std::string_view, int32_t>> keys, backward_keys;
   for (const auto& piece : model.pieces) backwards.emplace_back(piece.text.rbegin(), piece.text.rend());
@@ -48,7 +54,13 @@ json merges_of(const SentencepieceModel& model) {
     const std::string& text = model.pieces[i].text;
     const std::vector<bool> left = ends_of_keys(prefixes, text), right = ends_of_keys(suffixes, backwards[i]);
     for (size_t cut = 1; cut < text.size(); ++cut) {
-      if (left[cut] && right[text.size() - cut]) merges.push_back({text.substr(0, cut), text.substr(cut)});
+      if (!left[cut] || !right[text.size() - cut]) continue;
+      merged_bytes += text.size();
+      TORCH_CHECK_VALUE(merged_bytes <= kMostTimes * bytes, model.file,
+                        ": its pieces can be put together in so many ways "
+                        "that the merges would take ",
+                        kMostTimes, " times their memory; fetch the file again");
+      merges.push_back({text.substr(0, cut), text.substr(cut)});
     }
   }
   return merges;

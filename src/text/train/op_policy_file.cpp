@@ -6,13 +6,11 @@
 
 #include <algorithm>
 
-#include "text/io/read_file.h"
+#include "mezzo/text/io/toml_text.h"
 #include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
-
-constexpr uint64_t kMaxBytes = 1 << 20;  // far more than a line for each op there is
 
 /// One file being read: says where a mistake is.
 class PolicyReader {
@@ -38,7 +36,7 @@ class PolicyReader {
 
  private:
   toml::table parse() const {
-    const std::string contents = read_file(path_, kMaxBytes);
+    const std::string contents = read_toml_text(path_);
     try {
       return toml::parse(contents, path_);
     } catch (const toml::parse_error& error) {

@@ -198,7 +198,11 @@ class Trainer {
     }
     if (!stop && counters_.step < plan_.total_steps && !is_out_of_patience()) {
       keeper_.end_if_failed();
-      keeper_.save_where_missing(counters_.step);
+      if (has_unsaved_evaluation_) {
+        keeper_.save();
+      } else {
+        keeper_.save_where_missing(counters_.step);
+      }
       TrainResult result = stopped();
       result.paused = true;
       result.saves_failed = ranks_.any(!keeper_.failed_saves().empty());
@@ -209,6 +213,7 @@ class Trainer {
 
   void save_in_between() {
     keeper_.save_in_between();
+    has_unsaved_evaluation_ = false;
     save_is_asked_ = false;
     saved_ = Clock::now();
   }
@@ -418,16 +423,18 @@ class Trainer {
     }
     auto best = counters_.best;
     const double value = evaluation->metrics.front();
-    if (setup_.task->is_better(value, best ? std::optional(best->value) : std::nullopt)) {
+    const bool is_better = setup_.task->is_better(value, best ? std::optional(best->value) : std::nullopt);
+    if (is_better) {
       best = BestModel{counters_.step, setup_.task->metrics().front().name, value, save_model()};
-      if (model_->is_adapter()) {
-        model_->keep_adapter();
-      }
     }
     if (ranks_.any(keeper_.has_failed())) {
       return false;  // before anything counts: the resumed run evaluates here again
     }
+    if (is_better && model_->is_adapter()) {
+      model_->keep_adapter();
+    }
     counters_.last_eval_step = counters_.step;
+    has_unsaved_evaluation_ = true;
     counters_.best = best;
     if (metric_schedule_ && (is_last_step() || is_due(config_.eval_every))) {  // not where the run only pauses
       metric_schedule_->observe(evaluation->loss);
@@ -504,7 +511,7 @@ class Trainer {
       }
       if (!evaluation) {
         keeper_.end_if_failed();
-        keeper_.save();
+        keeper_.save_where_missing(counters_.step);  // one that a longer run goes on from is of before the evaluation
         return stopped();
       }
     }
@@ -668,6 +675,7 @@ class Trainer {
   Clock::time_point started_;
   Clock::time_point saved_ = Clock::now();  // the last checkpoint, or the start
   bool save_is_asked_ = false;              // by the clock of the main rank
+  bool has_unsaved_evaluation_ = false;     // no checkpoint so far knows of the last one
 };
 
 }  // namespace

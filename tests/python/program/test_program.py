@@ -308,6 +308,7 @@ def one_line(done, status):
     (["--master-weights"], 2, "mezzo train: --master-weights needs --precision bf16 or fp16; this run is in fp32"),
     (["--init-scale", "-1"], 2, "mezzo train: --init-scale is -1, expected a number from 1e-30 to 1e+30"),
     (["--config", "nothing.toml"], 2, "nothing.toml: "),
+    (["--config", "/dev/zero"], 2, "/dev/zero: has more than 1048576 bytes"),
     (["--config", "/"], 2, "mezzo train: --config /: is a folder, not a TOML file"),
     (["--loss-scale", "inf"], 2, "mezzo train: --loss-scale 'inf' is neither 'dynamic' nor a number from 1e-30 to 1e+30"),
     (["--train", "/dev/zero"], 1, "/dev/zero: "),
@@ -337,7 +338,9 @@ def test_a_bad_row_or_setting_is_named_by_file_and_line(small, data, tmp_path):
                           ("\n\nseed = [1]\n", "run.toml:3: 'seed' must be a string or a number"),
                           ("quiet = 1\n", "run.toml:1: 'quiet' must be true or false"),
                           ("seed = 1\ndev = \"\"\nkeep = 3\n", "run.toml:2: --dev is empty; give it a value, or leave it out"),
-                          ("a = = 1\n", "run.toml:1: ")]:
+                          ("a = = 1\n", "run.toml:1: "),
+                          ("seed = 1\n[" + "a." * 500_000 + "a]\n", "run.toml:2: has more than 1000 dots in a line"),
+                          ("#" * (1 << 20) + "\n", "run.toml: has more than 1048576 bytes")]:
         toml.write_text(text)
         assert message in one_line(mezzo("train", "--config", toml, check=False), 2)
     toml.write_text("seed = 1\nwarmup_ratio = 2\n")

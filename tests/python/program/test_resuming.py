@@ -215,6 +215,18 @@ def test_a_run_killed_while_it_opens_a_new_folder_can_open_it_again(data, cut, w
     assert model_of(new) == model_of(whole)
 
 
+def test_a_run_that_fails_while_it_opens_its_folder_says_so_in_run_json(data, cut, tmp_path):
+    new = tmp_path / "new"
+    arguments = flags(data, new, "--resume", cut / "checkpoints/step-4")
+    calls = logged_calls(arguments, new, tmp_path / "log")
+    of_vocab = next(i for i, (_, path) in enumerate(calls, 1) if "vocab.txt" in path)
+    shutil.rmtree(new)
+    assert run(arguments, **faults(new, "ENOSPC", of_vocab)).returncode == 1
+    told = json.loads((new / "run.json").read_text())
+    assert told["status"] == "failed" and "vocab.txt" in told["error"] and (new / "report.html").exists()
+    assert run(arguments).returncode == 0
+
+
 def test_an_overwrite_that_was_killed_leaves_checkpoints_whole_or_none(data, cut, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(cut, copy)

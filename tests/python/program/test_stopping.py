@@ -101,6 +101,21 @@ def test_a_signal_in_training_saves_a_checkpoint(small, tmp_path, sent):
     assert (tmp_path / f"out/checkpoints/step-{step}/manifest.json").exists()
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_terminal_that_is_closed_sends_sighup_twice(small, tmp_path, ranks):
+    arguments = train(small, tmp_path / "out", "--max-steps", 1000000)
+    process = start(arguments if ranks == 1 else ["launch", "--nproc", ranks, "--", *arguments])
+    wait_for_steps(tmp_path / "out", 3)
+    for _ in range(2):  # by the shell, and by the kernel when the shell ends
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.001)
+    status, stderr = end(process)
+    assert status == 128 + signal.SIGHUP, stderr
+    step = records(tmp_path / "out", "step")[-1]["step"]
+    assert (tmp_path / f"out/checkpoints/step-{step}/manifest.json").exists()
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "stopped"
+
+
 def test_a_run_under_nohup_does_not_heed_the_end_of_its_terminal(small, tmp_path):
     process = start(train(small, tmp_path / "out", "--max-steps", 1000000),
                     preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))

@@ -1,6 +1,7 @@
 """mezzo tune: a search is what its trials are when they are trained one by one, and goes on where it was stopped."""
 import contextlib
 import json
+import resource
 import shutil
 import signal
 import sqlite3
@@ -106,7 +107,8 @@ def test_the_database_is_one_that_others_read(found):
     ("UPDATE scores SET rung = 7 WHERE trial = 1 AND rung = 0", "trial 1 lacks a score, or has one twice"),
     ("DELETE FROM trials WHERE number = (SELECT max(number) FROM trials)", "pass another --output"),
     ("DROP TABLE scores", "no such table: scores; it was damaged or changed; pass another --output"),
-    ("CREATE TRIGGER late AFTER UPDATE ON trials BEGIN DELETE FROM metric; END", "has views or triggers"),
+    ("CREATE TRIGGER late AFTER UPDATE ON trials BEGIN DELETE FROM metric; END", "has tables, views or triggers that no search makes"),
+    ("CREATE TABLE notes (text TEXT)", "has tables, views or triggers that no search makes"),
 ])
 def test_a_database_that_was_changed_is_refused(found, tmp_path, change, message):
     folder, _, _ = found
@@ -121,10 +123,10 @@ def test_a_database_that_was_changed_is_refused(found, tmp_path, change, message
 def test_what_cannot_be_written_is_told_with_its_cause(data, tmp_path):
     config = write_search(data, tmp_path / "search.toml")
     run(list(map(str, ["tune", "--config", config, "--output", tmp_path / "out", *FLAGS])), MEZZO_CPU_CAPABILITY="nonsense")
-    with contextlib.closing(sqlite3.connect(tmp_path / "out" / "search.db", isolation_level=None)) as database:
-        database.execute("ALTER TABLE scores ADD COLUMN note TEXT")
-    done = tune(config, tmp_path / "out")
-    assert done.returncode == 1 and "search.db: table scores has 7 columns but 6 values were supplied; it was damaged" in done.stderr
+    done = subprocess.run(list(map(str, [PROGRAM, "tune", "--config", config, "--output", tmp_path / "out", *FLAGS])), capture_output=True,
+                          text=True, timeout=120, restore_signals=False,  # Python ignores SIGXFSZ
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)))
+    assert done.returncode == 1 and "search.db: disk I/O error; see that there is room and that it may be written" in done.stderr
 
 
 def test_a_finished_search_whose_best_trial_is_gone_says_so(found, tmp_path):
@@ -261,6 +263,45 @@ def test_a_pause_between_evaluations_changes_no_number(data, tmp_path, schedule)
     assert steps[0] == steps[1]
     evaluated = {record["step"] for record in records(tmp_path / "paused", "eval") if not record.get("final")}
     assert evaluated >= {3, 5, 8}, "a pause is evaluated"
+
+
+def test_a_pause_at_a_checkpoint_that_was_not_evaluated_keeps_its_evaluation(data, tmp_path):
+    out = tmp_path / "out"
+    common = ["--eval-every", 100, "--max-steps", 8, "--save-every", 4]
+    trained(flags(data, out, *common, "--pause-at", 0.75))
+    state = out / "checkpoints" / "step-4" / "state.json"
+    assert json.loads(state.read_text())["best"] is None
+    trained(flags(data, out, *common, "--resume", state.parent, "--pause-at", 0.5))
+    assert json.loads(state.read_text())["best"]["step"] == 4
+    assert json.loads((out / "run.json").read_text())["best_step"] == 4
+
+
+def pages_that_point_to_the_same(file):
+    """Makes the recipe five pages, one upon the other, each of which points to the next as often as it can: 6e13 rows."""
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        size, = database.execute("PRAGMA page_size").fetchone()
+        root, = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'recipe'").fetchone()
+    contents = bytearray(file.read_bytes())
+    count, leaf = len(contents) // size, bytes(contents[(root - 1) * size:root * size])
+    cells = (size - 12) // 7  # of 5 bytes, and 2 to say where
+    for level in range(5):
+        below = (count + level + 1).to_bytes(4, "big")
+        places = [size - 5 * (i + 1) for i in range(cells)]
+        page = b"\5\0\0" + cells.to_bytes(2, "big") + places[-1].to_bytes(2, "big") + b"\0" + below
+        page += b"".join(place.to_bytes(2, "big") for place in places)
+        page = page.ljust(places[-1], b"\0") + (below + b"\1") * cells
+        at = (root - 1) * size if level == 0 else len(contents)
+        contents[at:at + size] = page
+    contents[24:32] = b"\0\0\0\1" + (0).to_bytes(4, "big")  # the size that the file has counts
+    file.write_bytes(bytes(contents) + leaf)
+
+
+def test_a_database_made_to_be_read_for_ever_is_refused(found, tmp_path):
+    folder, _, _ = found
+    shutil.copytree(folder / "out", tmp_path / "out")
+    pages_that_point_to_the_same(tmp_path / "out" / "search.db")
+    done = tune(folder / "search.toml", tmp_path / "out")
+    assert done.returncode == 1 and "search.db: interrupted; it was damaged or changed; pass another --output" in done.stderr
 
 
 def test_a_search_with_other_settings_is_not_gone_on_with(found, data, tmp_path):

@@ -522,6 +522,12 @@ def test_added_tokens_with_random_flags(byte_level, tmp_path):
 # --- broken files
 # -------------------------------------------------------------------------------------------------
 
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
+SPLIT = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}
+TEMPLATE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {}}
+
+
 @pytest.mark.parametrize("change, message", [
     (lambda d: d["model"].update(type="WordLevel"), r"model must be BPE, Unigram or WordPiece, got \"WordLevel\""),
     (lambda d: d["model"].update(dropout=0.1), r"model.dropout must be null .* got 0.1"),
@@ -543,6 +549,27 @@ def test_added_tokens_with_random_flags(byte_level, tmp_path):
                 d["model"]["merges"].append(["a", "é"])), r"model.merges\[\d+\] has the token .* vocabulary lacks"),
     (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAAAAB="}), "is no base64"),
     (lambda d: d["added_tokens"][0].update(id=77), r"is listed with the id 77 but its place in the vocabulary is 0"),
+    # Made to take time, stack or memory out of all proportion.
+    (lambda d: d.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}] * 33}),
+     r"pre_tokenizer.pretokenizers\[32\] must be one of at most 32 steps"),
+    (lambda d: d.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": False}] * 2}),
+     r"pre_tokenizer.pretokenizers\[1\] must be the only ByteLevel"),
+    (lambda d: d.update(normalizer={"type": "Sequence", "normalizers": [{"type": "Lowercase"}] * 33}),
+     r"normalizer.normalizers\[32\] must be one of at most 32 steps"),
+    (lambda d: d.update(normalizer={**REPLACE, "content": "b" * 65}), "normalizer.content must be a string of at most 64 bytes"),
+    (lambda d: d.update(normalizer={"type": "Prepend", "prepend": "b" * 65}), "normalizer.prepend must be a string of at most 64 bytes"),
+    (lambda d: (d.update(normalizer={"type": "Sequence", "normalizers": [{**REPLACE, "content": "aa"}] * 32}),
+                d["added_tokens"].append({"id": 8000, "content": "a" * 900, "normalized": True})),
+     "normalizer makes 230400 bytes of a text of 900; at most 64 times as many"),
+    (lambda d: (d.update(normalizer={**REPLACE, "content": "aa"}), d["added_tokens"].append({"id": 8000, "content": "a" * 501, "normalized": True})),
+     "the added token .*, normalized: a token of 1002 bytes; at most 1000"),
+    (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": base64.b64encode(
+        struct.pack("<II", 4, 0) + b"a" * 65 + b"\0").decode()}), "a replacement of the charsmap has 65 bytes, at most 64"),
+    (lambda d: d["model"].update(continuing_subword_prefix="#" * 65), "model.continuing_subword_prefix must be a string of at most 64 bytes"),
+    (lambda d: d.update(post_processor={**TEMPLATE, "single": TEMPLATE["single"] * 65}), "post_processor.single must be an array of at most 64"),
+    (lambda d: d.update(post_processor={**TEMPLATE, "single": [{"SpecialToken": {"id": "x", "type_id": 0}}] * 2,
+                                        "special_tokens": {"x": {"id": "x", "ids": [0] * 501, "tokens": []}}}),
+     r"post_processor.single\[1\] must be within 1000 ids of all pieces"),
 ])
 def test_what_is_not_known_is_refused_by_file_key_and_value(change, message, byte_level, tmp_path):
     document = json.loads(byte_level.to_str())
@@ -556,12 +583,6 @@ def test_what_is_not_known_is_refused_by_file_key_and_value(change, message, byt
 def part(name, value, key="odd"):
     """A section that is one, with a key that nobody knows."""
     return {name: {**value, key: True}}, f"{name} has the key \"{key}\""
-
-
-REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}
-SPLIT = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": False}
-TEMPLATE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {}}
 
 
 @pytest.mark.parametrize("change, message", [

@@ -467,6 +467,18 @@ LabeledRows labelled(const Labels& labels) {
   return rows;
 }
 
+TEST(WordLabelsTest, RefusesOneTextThatMakesTheMatrixHuge) {
+  const ScratchFolder none;
+  const LabelMap labels = LabelMap::from_names({"a"});
+  Labels texts(500, Strings{"a"});
+  texts[7] = Strings(10'000, "a");
+  EXPECT_EQ(word_label_ids(labelled(texts), labels).sizes(), (at::IntArrayRef{500, 10'000}));
+  texts.resize(100'000, Strings{"a"});
+  EXPECT_EQ(
+      value_error([&] { word_label_ids(labelled(texts), labels); }, none),
+      "f:9: row 8: a text of 10000 words, where 100000 texts have 109999; is a blank line between two texts missing?");
+}
+
 TEST(LabelMapTest, RefusesClassesWithoutARowUnlessToldTo) {
   const ScratchFolder none;
   const auto error = [&](const Labels& labels, bool allow = false) {
