@@ -10,9 +10,9 @@
 namespace mezzo::text {
 
 std::string read_toml_text(const std::filesystem::path& file) {
-  constexpr uint64_t kMaxBytes = 1 << 20;
+  constexpr uint64_t kMostBytes = 1 << 20;
   constexpr std::ptrdiff_t kMaxDots = 1000;
-  std::string text = read_file(file, kMaxBytes);
+  std::string text = read_file(file, kMostBytes);
   size_t number = 0;
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
