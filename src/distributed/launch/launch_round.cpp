@@ -113,7 +113,7 @@ void LaunchRound::heed(int signal) {
   }
   settle_at_.reset();
   // One whose terminal is gone could not save its work after SIGHUP.
-  output_.note(signal == SIGHUP ? "SIGHUP: the ranks get SIGTERM; that or SIGINT to the launcher kills them"
+  output_.note(signal == SIGHUP ? "SIGHUP: the ranks get SIGTERM; SIGTERM or SIGINT to the launcher kills them"
                                 : signal_name(signal) + ": passed on to the ranks; a second one kills them");
   end_ranks(signal == SIGHUP ? SIGTERM : signal, options_.grace_seconds());
 }

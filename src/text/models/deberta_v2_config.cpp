@@ -55,7 +55,7 @@ void read_relative_positions(const ConfigFields& fields, DebertaV2Config& config
   fields.read_flag("relative_attention", config.relative_attention);
   fields.read_flag("share_att_key", config.share_att_key);
   fields.read("max_relative_positions", config.max_relative_positions, -1, ConfigFields::kMaxPositions);
-  fields.read("position_buckets", config.position_buckets, -1);
+  fields.read("position_buckets", config.position_buckets, -1, ConfigFields::kMaxPositions);
   fields.read_one_of("norm_rel_ebd", config.norm_rel_ebd, {"none", "layer_norm"});
   config.pos_att_type = read_pos_att_type(fields);
   TORCH_CHECK_VALUE(config.relative_attention == !config.pos_att_type.empty(), fields.at("pos_att_type"), "is ",

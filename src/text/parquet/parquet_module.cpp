@@ -140,17 +140,15 @@ struct Reading {
   void* context;
 };
 
-/// What Hugging Face's datasets say of a file's columns; null where nobody does. What lies deeper than any of that is
-/// left out, so that no copy goes as deep; a map that is sorted finds names in files of many columns.
+/// What Hugging Face's datasets say of a file's columns; null where nobody does. It may be nested as deep as it likes,
+/// so nothing of it is copied or written. A map that is sorted finds the names of many columns.
 using Features = nlohmann::json;
 Features features_of(const arrow::Schema& file) {
   const auto metadata = file.metadata();
   const auto text = metadata == nullptr ? arrow::Result<std::string>("") : metadata->Get("huggingface");
-  constexpr int kDeepest = 100;
-  const auto is_shallow = [](int depth, Features::parse_event_t, const Features&) { return depth < kDeepest; };
-  const Features said = text.ok() ? Features::parse(*text, is_shallow, /*allow_exceptions=*/false) : Features();
+  Features said = text.ok() ? Features::parse(*text, nullptr, /*allow_exceptions=*/false) : Features();
   const Features::json_pointer place("/info/features");
-  return said.is_object() && said.contains(place) ? said.at(place) : Features();
+  return said.is_object() && said.contains(place) ? std::move(said.at(place)) : Features();
 }
 
 /// The names of a ClassLabel, or of a list of those.
@@ -160,9 +158,12 @@ std::vector<std::string> classes_of(const Features& features, const std::string&
     feature = &feature->at("feature");
   }
   std::vector<std::string> classes;
-  if (feature != nullptr && feature->is_object() && feature->value("_type", Features()) == "ClassLabel" &&
-      feature->contains("names") && feature->at("names").is_array()) {
+  if (feature != nullptr && feature->is_object() && feature->contains("_type") && feature->at("_type").is_string() &&
+      feature->at("_type") == "ClassLabel" && feature->contains("names") && feature->at("names").is_array()) {
     for (const Features& name : feature->at("names")) {
+      if (name.is_structured()) {
+        return {};
+      }
       classes.push_back(name.is_string() ? name.get<std::string>() : name.dump());
     }
   }

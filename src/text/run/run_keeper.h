@@ -64,8 +64,8 @@ class RunKeeper {
   /// Whether something could not be put out here.
   bool has_failed() const { return error_ != nullptr; }
 
-  /// Where it has on the main rank: saves a checkpoint, unless the whole folder is gone, and
-  /// throws. Records are on the disk before, where they can be: a power cut may leave the
+  /// Where it has on the main rank: saves a checkpoint, unless there is one of the step or the whole folder is gone,
+  /// and throws. Records are on the disk before, where they can be: a power cut may leave the
   /// checkpoint as the newest one. Where the best model is lost, an earlier checkpoint is worth
   /// more than one without it: what comes after it is found again. Collective.
   void end_if_failed();
@@ -86,7 +86,7 @@ class RunKeeper {
   void save_in_between();
   /// Tells what came of a checkpoint in between, once it is known. To be asked at each step.
   void look_after_saving();
-  /// Before the first step: what was resumed from may lie in another folder. Collective.
+  /// Saves a checkpoint of the step, unless there is one: what was resumed from may lie in another folder. Collective.
   void save_where_missing(int64_t step);
   /// What went wrong with those in between.
   const std::vector<std::string>& failed_saves() const { return failed_saves_; }

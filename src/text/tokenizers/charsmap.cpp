@@ -84,7 +84,7 @@ Charsmap::Charsmap(std::string_view bytes, const std::string& where) {
     i += length + 1;
   }
   TORCH_CHECK_VALUE(longest <= kMaxReplacement, where, ": a replacement of the charsmap has ", longest,
-                    " bytes, at most ", kMaxReplacement, "; fetch the file again");
+                    " bytes; at most ", kMaxReplacement, " are read. Fetch the file again");
   for (size_t i = 0; i < ascii_.size(); ++i) {
     const char c = static_cast<char>(i);
     ascii_[i] = find(std::string_view(&c, 1));
@@ -125,7 +125,7 @@ void Charsmap::normalize(NormalizedText& text) const {
   std::string out;
   out.reserve(in.size() + in.size() / 8);
   const auto is_ascii = [&](size_t i) { return i >= in.size() || static_cast<unsigned char>(in[i]) < 0x80; };
-  for (size_t i = 0; i < in.size();) {
+  for (size_t i = 0; i < in.size() && out.size() <= text.most;) {
     const size_t begin = out.size();
     if (is_ascii(i) && is_ascii(i + 1) && in[i] != '\r') {  // a cluster by itself
       if (ascii_[static_cast<size_t>(in[i])] < 0 || !append_replacement(in.substr(i, 1), out)) out.push_back(in[i]);
@@ -147,7 +147,7 @@ void Charsmap::normalize(NormalizedText& text) const {
       first.add(c, out, begin_of_character);
     }
   }
-  text = {std::move(out), first.bytes()};
+  text = {std::move(out), first.bytes(), text.most};
 }
 
 }  // namespace mezzo::text

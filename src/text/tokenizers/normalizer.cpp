@@ -33,7 +33,7 @@ void normalize_each(NormalizedText& text, const Append& append) {
   append(in.substr(0, text.from_first), out);
   const size_t from_first = out.size();
   append(in.substr(text.from_first), out);
-  text = {std::move(out), from_first};
+  text = {std::move(out), from_first, text.most};
 }
 
 class FormNormalizer : public Normalizer {
@@ -120,14 +120,14 @@ class ReplaceNormalizer : public Normalizer {
     std::string out;
     out.reserve(in.size());
     size_t from_first = 0;
-    for (size_t i = 0; i < in.size();) {
+    for (size_t i = 0; i < in.size() && out.size() <= text.most;) {
       const size_t length = pattern_(in.substr(i));
       const size_t end = length > 0 ? i + length : character_end(in, i);
       out.append(length > 0 ? std::string_view(content_) : in.substr(i, end - i));
       if (end <= text.from_first) from_first = out.size();  // what takes a match's place goes by its last character
       i = end;
     }
-    text = {std::move(out), from_first};
+    text = {std::move(out), from_first, text.most};
   }
 
  private:
@@ -207,12 +207,13 @@ NormalizerSequence::NormalizerSequence(const JsonField& field) : file_(field.fil
 }
 
 void NormalizerSequence::normalize(NormalizedText& text) const {
-  const size_t size = text.bytes.size(), most = kMaxReplacement * size + (size_t{1} << 16);
+  constexpr size_t kMaxGrowth = 16, kRoom = size_t{1} << 16;  // of a character NFKD makes eleven times as many bytes
+  const size_t size = text.bytes.size();
+  text.most = kMaxGrowth * size + kRoom;
   for (const auto& step : steps_) {
     step->normalize(text);
-    TORCH_CHECK_VALUE(text.bytes.size() <= most, file_, ": normalizer makes ", text.bytes.size(),
-                      " bytes of a text of ", size, "; at most ", kMaxReplacement,
-                      " times as many. Take out steps that lengthen texts");
+    TORCH_CHECK_VALUE(text.bytes.size() <= text.most, file_, ": normalizer makes more than ", text.most,
+                      " bytes of a text of ", size, "; take out steps that lengthen texts");
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,7 +15,8 @@ namespace mezzo::text {
 /// A text that is being normalized: valid UTF-8.
 struct NormalizedText {
   std::string bytes;
-  size_t from_first = 0;  // how many bytes, from its start on, come from the first character of the text to encode
+  size_t from_first = 0;   // how many bytes, from its start on, come from the first character of the text to encode
+  size_t most = SIZE_MAX;  // bytes; a step may stop where it has made more
 };
 
 /// Where the character ends that byte `i` belongs to; the text's end for a byte behind it.
@@ -45,9 +47,7 @@ class NormalizerSequence : public Normalizer {
   explicit NormalizerSequence(const JsonField& field);
 
   bool empty() const { return steps_.empty(); }
-  /// @throws c10::ValueError  where so many steps that lengthen a text are one after the other that the memory would
-  /// not
-  ///   do.
+  /// @throws c10::ValueError  where it makes the text more than 16 times as long, and 64 KiB more.
   void normalize(NormalizedText& text) const override;
   std::string operator()(std::string_view text) const {
     NormalizedText normalized{std::string(text)};

@@ -105,7 +105,8 @@ PostProcessor::Template PostProcessor::read_template(const JsonField& pieces,
                                                      const JsonField& special_tokens,
                                                      bool is_pair) const {
   constexpr size_t kMaxPieces = 64, kMaxIds = 1000;  // a text is written as often, and each window of it has the ids
-  pieces.expect(pieces.as_array().size() <= kMaxPieces, "an array of at most " + std::to_string(kMaxPieces));
+  pieces.expect(pieces.as_array().size() <= kMaxPieces,
+                "an array of at most " + std::to_string(kMaxPieces) + " pieces");
   Template result;
   size_t count = 0;
   for (size_t i = 0; i < pieces.as_array().size(); ++i) {
@@ -125,7 +126,7 @@ PostProcessor::Template PostProcessor::read_template(const JsonField& pieces,
     special_tokens[id].allowed_keys({"id", "ids", "tokens"});
     const JsonField ids = special_tokens[id]["ids"];
     count += ids.as_array().size();
-    piece.expect(count <= kMaxIds, "within " + std::to_string(kMaxIds) + " ids of all pieces");
+    piece.expect(count <= kMaxIds, "one of pieces that have at most " + std::to_string(kMaxIds) + " ids together");
     for (size_t k = 0; k < ids.as_array().size(); ++k) special.ids.push_back(token_id(ids.element(k)));
     result.push_back(std::move(special));
   }

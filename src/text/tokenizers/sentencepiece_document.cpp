@@ -58,7 +58,7 @@ json merges_of(const SentencepieceModel& model) {
       merged_bytes += text.size();
       TORCH_CHECK_VALUE(merged_bytes <= kMostTimes * bytes, model.file,
                         ": its pieces can be put together in so many ways "
-                        "that the merges would take ",
+                        "that the merges would take more than ",
                         kMostTimes, " times their memory; fetch the file again");
       merges.push_back({text.substr(0, cut), text.substr(cut)});
     }

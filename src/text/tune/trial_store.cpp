@@ -180,8 +180,9 @@ TrialStore::TrialStore(const std::filesystem::path& file,
                     ", and this mezzo reads format ", kVersion,
                     "; go on with the version that wrote it, or pass another --output.");
   for (Statement parts(*this, "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL"); parts.step();) {
-    TORCH_CHECK_VALUE(std::string_view(kTables).find(parts.text(0)) != std::string_view::npos, file.string(),
-                      ": has tables, views or triggers that no search makes; pass another --output.");
+    TORCH_CHECK_VALUE(
+        std::string_view(kTables).find(parts.text(0)) != std::string_view::npos, file.string(),
+        ": has tables, indexes, views or triggers that no search makes; drop them, or pass another --output.");
   }
   check_recipe(recipe);
   auto stored = read();
@@ -196,7 +197,9 @@ TrialStore::TrialStore(const std::filesystem::path& file,
 
 void TrialStore::fail() const {
   TORCH_CHECK(database_, file_.string(), ": there is no memory left for SQLite.");
-  const std::string what = in_one_line(sqlite3_errmsg(database_.get()));
+  const std::string what = sqlite3_errcode(database_.get()) == SQLITE_INTERRUPT
+                               ? "takes far more steps to read than it has bytes"
+                               : in_one_line(sqlite3_errmsg(database_.get()));
   const char* const remedy = remedy_for(sqlite3_errcode(database_.get()));
   if (sqlite3_get_autocommit(database_.get()) == 0) {  // or the next change would tell of this one, not of the cause
     sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);

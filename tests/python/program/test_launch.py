@@ -370,7 +370,7 @@ def test_a_signal_is_passed_on_once_and_decides_the_status(sent, passed_on):
     assert process.returncode == 128 + number
     assert sorted(stdout.splitlines()) == [f"[rank 0] got {passed_on}", f"[rank 1] got {passed_on}"]
     own = [line for line in stderr.splitlines() if not line.startswith("[rank")]  # shells say what became of `sleep`
-    assert own == ["launch: SIGHUP: the ranks get SIGTERM; that or SIGINT to the launcher kills them" if sent == "HUP" else
+    assert own == ["launch: SIGHUP: the ranks get SIGTERM; SIGTERM or SIGINT to the launcher kills them" if sent == "HUP" else
                    f"launch: SIG{sent}: passed on to the ranks; a second one kills them"]
 
 

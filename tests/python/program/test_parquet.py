@@ -74,8 +74,8 @@ def test_classes_of_hugging_faces_datasets_are_their_names(tmp_path):
     several = pyarrow.table(dict(text=["x", "y"], label=[[1, 0], []])).replace_schema_metadata(
         {"huggingface": json.dumps({"info": {"features": {"label": {"feature": label, "_type": "Sequence"}}}})})
     assert [label for _, label in texts_and_labels(write(tmp_path / "b.parquet", several), labels="several")] == [["bad", "good"], []]
-    deep = "[" * 500_000 + "]" * 500_000
-    beside = f'{{"info": {{"features": {{"label": {json.dumps(label)}, "deep": {deep}}}}}}}'
+    deep, wide = "[" * 500_000 + "]" * 500_000, json.dumps([{}] * 300_000)
+    beside = f'{{"info": {{"features": {{"label": {json.dumps(label)}, "deep": {deep}, "wide": {wide}}}}}}}'
     write(tmp_path / "a.parquet", table.replace_schema_metadata({"huggingface": beside}))
     assert [label for _, label in texts_and_labels(path)] == ["é", "bad", "good"]
     for damaged in ("{", "[]", f'{{"info": {{"features": {deep}}}}}', '{"info": 1}', '{"info": {"features": {"label": {"_type": "ClassLabel", "names": 3}}}}'):

@@ -227,6 +227,20 @@ def test_a_run_that_fails_while_it_opens_its_folder_says_so_in_run_json(data, cu
     assert run(arguments).returncode == 0
 
 
+def test_a_run_stopped_in_its_last_evaluation_keeps_the_checkpoint_before_it(data, tmp_path):
+    out = tmp_path / "out"
+    arguments = flags(data, out, "--eval-every", 100, "--save-every", 6)
+    calls = logged_calls(arguments, out, tmp_path / "log")
+    last_save = max(i for i, (call, path) in enumerate(calls, 1) if call == "rename" and "step-6" in path)
+    of_records = [i for i, (_, path) in enumerate(calls, 1) if i > last_save and path.endswith("metrics.jsonl")]
+    stopped = 0
+    for at in of_records:
+        shutil.rmtree(out)
+        stopped += run(arguments, **faults(out, term_at=at)).returncode == 143
+        assert json.loads((out / "checkpoints/step-6/state.json").read_text())["best"] is None, calls[at - 1]
+    assert stopped > 0
+
+
 def test_an_overwrite_that_was_killed_leaves_checkpoints_whole_or_none(data, cut, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(cut, copy)

@@ -107,8 +107,8 @@ def test_the_database_is_one_that_others_read(found):
     ("UPDATE scores SET rung = 7 WHERE trial = 1 AND rung = 0", "trial 1 lacks a score, or has one twice"),
     ("DELETE FROM trials WHERE number = (SELECT max(number) FROM trials)", "pass another --output"),
     ("DROP TABLE scores", "no such table: scores; it was damaged or changed; pass another --output"),
-    ("CREATE TRIGGER late AFTER UPDATE ON trials BEGIN DELETE FROM metric; END", "has tables, views or triggers that no search makes"),
-    ("CREATE TABLE notes (text TEXT)", "has tables, views or triggers that no search makes"),
+    ("CREATE TRIGGER late AFTER UPDATE ON trials BEGIN DELETE FROM metric; END", "has tables, indexes, views or triggers that no search makes"),
+    ("CREATE TABLE notes (text TEXT)", "has tables, indexes, views or triggers that no search makes"),
 ])
 def test_a_database_that_was_changed_is_refused(found, tmp_path, change, message):
     folder, _, _ = found
@@ -301,7 +301,7 @@ def test_a_database_made_to_be_read_for_ever_is_refused(found, tmp_path):
     shutil.copytree(folder / "out", tmp_path / "out")
     pages_that_point_to_the_same(tmp_path / "out" / "search.db")
     done = tune(folder / "search.toml", tmp_path / "out")
-    assert done.returncode == 1 and "search.db: interrupted; it was damaged or changed; pass another --output" in done.stderr
+    assert done.returncode == 1 and "search.db: takes far more steps to read than it has bytes; it was damaged or changed; pass another --output" in done.stderr
 
 
 def test_a_search_with_other_settings_is_not_gone_on_with(found, data, tmp_path):

@@ -399,6 +399,7 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("deberta-v3", dict(pooler_hidden_act="tanh"), 'pooler_hidden_act is "tanh", mezzo runs: gelu'),
     ("deberta-v3", dict(max_relative_positions=-2), "max_relative_positions is -2, expected an integer from -1"),
     ("deberta-v3", dict(max_relative_positions=1 << 24), "max_relative_positions is 16777216, expected an integer from -1 to 131072"),
+    ("deberta-v3", dict(position_buckets=1 << 24), "position_buckets is 16777216, expected an integer from -1 to 131072"),
     ("modernbert", dict(max_position_embeddings=1 << 24), "max_position_embeddings is 16777216, expected an integer from 2 to 131072"),
 ])
 def test_a_config_that_cannot_be_run_is_refused_by_field(models, tmp_path, name, change, message):

@@ -153,6 +153,15 @@ def test_broken_messages_are_refused(tail, what, trained, tmp_path):
         write_folder(tmp_path, "xlm-roberta", "XLMRobertaTokenizer", "sentencepiece.bpe.model", trained("plain") + tail, {})
 
 
+def test_pieces_made_to_have_too_many_merges_are_refused(trained, tmp_path):
+    def chain(message):
+        for length in range(1, 300):
+            message.pieces.add(piece="ꙮ" * length, score=-float(length), type=1)
+
+    with pytest.raises(ValueError, match="tokenizer.model: its pieces can be put together in so many ways"):
+        write_folder(tmp_path, "x", "PreTrainedTokenizerFast", "tokenizer.model", changed(trained("bpe"), chain), {})
+
+
 def test_a_class_without_its_file_is_refused_by_the_files_name(tmp_path):
     for name, file in ("AlbertTokenizer", "spiece.model"), ("XLMRobertaTokenizer", "sentencepiece.bpe.model"):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))

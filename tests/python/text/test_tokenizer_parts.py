@@ -560,16 +560,16 @@ TEMPLATE = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "t
     (lambda d: d.update(normalizer={"type": "Prepend", "prepend": "b" * 65}), "normalizer.prepend must be a string of at most 64 bytes"),
     (lambda d: (d.update(normalizer={"type": "Sequence", "normalizers": [{**REPLACE, "content": "aa"}] * 32}),
                 d["added_tokens"].append({"id": 8000, "content": "a" * 900, "normalized": True})),
-     "normalizer makes 230400 bytes of a text of 900; at most 64 times as many"),
+     "normalizer makes more than 79936 bytes of a text of 900; take out steps that lengthen texts"),
     (lambda d: (d.update(normalizer={**REPLACE, "content": "aa"}), d["added_tokens"].append({"id": 8000, "content": "a" * 501, "normalized": True})),
      "the added token .*, normalized: a token of 1002 bytes; at most 1000"),
     (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": base64.b64encode(
-        struct.pack("<II", 4, 0) + b"a" * 65 + b"\0").decode()}), "a replacement of the charsmap has 65 bytes, at most 64"),
+        struct.pack("<II", 4, 0) + b"a" * 65 + b"\0").decode()}), "a replacement of the charsmap has 65 bytes; at most 64 are read"),
     (lambda d: d["model"].update(continuing_subword_prefix="#" * 65), "model.continuing_subword_prefix must be a string of at most 64 bytes"),
-    (lambda d: d.update(post_processor={**TEMPLATE, "single": TEMPLATE["single"] * 65}), "post_processor.single must be an array of at most 64"),
+    (lambda d: d.update(post_processor={**TEMPLATE, "single": TEMPLATE["single"] * 65}), "post_processor.single must be an array of at most 64 pieces"),
     (lambda d: d.update(post_processor={**TEMPLATE, "single": [{"SpecialToken": {"id": "x", "type_id": 0}}] * 2,
                                         "special_tokens": {"x": {"id": "x", "ids": [0] * 501, "tokens": []}}}),
-     r"post_processor.single\[1\] must be within 1000 ids of all pieces"),
+     r"post_processor.single\[1\] must be one of pieces that have at most 1000 ids together"),
 ])
 def test_what_is_not_known_is_refused_by_file_key_and_value(change, message, byte_level, tmp_path):
     document = json.loads(byte_level.to_str())

@@ -474,9 +474,9 @@ TEST(WordLabelsTest, RefusesOneTextThatMakesTheMatrixHuge) {
   texts[7] = Strings(10'000, "a");
   EXPECT_EQ(word_label_ids(labelled(texts), labels).sizes(), (at::IntArrayRef{500, 10'000}));
   texts.resize(100'000, Strings{"a"});
-  EXPECT_EQ(
-      value_error([&] { word_label_ids(labelled(texts), labels); }, none),
-      "f:9: row 8: a text of 10000 words, where 100000 texts have 109999; is a blank line between two texts missing?");
+  EXPECT_EQ(value_error([&] { word_label_ids(labelled(texts), labels); }, none),
+            "f:9: row 8: a text of 10000 words, where 100000 texts have 109999 in all; is it one text? Split it, or "
+            "leave it out.");
 }
 
 TEST(LabelMapTest, RefusesClassesWithoutARowUnlessToldTo) {
