@@ -295,4 +295,17 @@ TrainConfig restarted(TrainConfig config, const Ranks& ranks) {
   return config;
 }
 
+std::optional<int64_t> steps_of_ended_run(const TrainConfig& config, const Ranks& ranks) {
+  if (config.restarted == 0) {
+    return std::nullopt;
+  }
+  const std::string found = ranks.together([&] {
+    const auto present = read_present_run(config.output);
+    const bool is_own = present && !launch_id().empty() && present->launch == launch_id();
+    return is_own && present->finished ? std::to_string(present->steps) : std::string();
+  });
+  const std::string of_main = ranks.all_gather(found).front();
+  return of_main.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(of_main));
+}
+
 }  // namespace mezzo::text

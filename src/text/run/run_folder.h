@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -20,6 +21,10 @@ std::string launch_id();
 /// one did, its batches dealt out in as many shares, though there may be fewer ranks by now. Collective: the main rank
 /// looks.
 TrainConfig restarted(TrainConfig config, const Ranks& ranks);
+
+/// The steps of the run in `config.output`, where an earlier start of the same launch has ended it, as where a rank was
+/// lost behind that; nullopt where there is something left to do. Collective: the main rank looks.
+std::optional<int64_t> steps_of_ended_run(const TrainConfig& config, const Ranks& ranks);
 
 /// The folder of a run. Nothing in it is changed before it is certain that the run may write there,
 /// and nothing is ever removed that no run of mezzo wrote: run.json tells.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <exception>
 #include <iterator>
 #include <utility>
@@ -684,7 +685,14 @@ TrainResult train(const TrainConfig& given,
                   const std::function<bool()>& stop_requested,
                   distributed::ProcessGroup* group) {
   given.validate();
-  const TrainConfig config = restarted(given, Ranks(group));
+  const Ranks ranks(group);
+  if (const auto steps = steps_of_ended_run(given, ranks)) {
+    if (ranks.is_main() && !given.quiet) {
+      std::fputs("the run has ended before this restart: nothing is left to do\n", stderr);
+    }
+    return {.finished = true, .steps = *steps, .evaluation = std::nullopt};
+  }
+  const TrainConfig config = restarted(given, ranks);
   set_threads(config.threads);
   const DeterministicGuard deterministic(parse_device(config.device));
   return Trainer(config, stop_requested, group).run();

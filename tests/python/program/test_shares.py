@@ -153,3 +153,17 @@ def test_what_cannot_be_meant(given, message):
 def test_shares_out_of_range(data, tmp_path):
     done = run(command(1, data, tmp_path / "out", "--shares", -1))
     assert done.returncode == 2 and "--shares is -1, expected at least 0" in done.stderr
+
+
+def test_a_rank_lost_behind_the_end_leaves_nothing_to_do(data, tmp_path):
+    out = tmp_path / "out"
+    # As `mezzo launch` starts mezzo train again; rank 1 of the first start is lost once that has ended.
+    script = f"""test $TORCHELASTIC_RESTART_COUNT = 0 || set -- "$@" --restarted 2
+        "{PROGRAM}" "$@" || exit
+        test $RANK$TORCHELASTIC_RESTART_COUNT != 10 || kill -9 $$"""
+    done = subprocess.run([os.environ["MEZZO_LAUNCH_PROGRAM"], "nproc=2", "max_restarts=1", "--", "sh", "-c", script, "sh", *flags(data, out)],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "restart" in done.stderr and "the run has ended before this restart: nothing is left to do" in done.stderr
+    trained(flags(data, tmp_path / "whole", "--shares", 2))
+    assert model_of(out) == model_of(tmp_path / "whole")
