@@ -112,9 +112,9 @@ void LaunchRound::heed(int signal) {
     return;
   }
   settle_at_.reset();
-  // One whose terminal is gone could not save its work after SIGHUP.
   output_.note(signal == SIGHUP ? "SIGHUP: the ranks get SIGTERM; SIGTERM or SIGINT to the launcher kills them"
                                 : signal_name(signal) + ": passed on to the ranks; a second one kills them");
+  // One whose terminal is gone could not save its work after SIGHUP.
   end_ranks(signal == SIGHUP ? SIGTERM : signal, options_.grace_seconds());
 }
 

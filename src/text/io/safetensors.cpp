@@ -370,8 +370,8 @@ at::Tensor SafetensorsReader::tensor(std::string_view name) const {
   char* data = file_->mapping->at(begin);
   if (reinterpret_cast<uintptr_t>(data) % (info.dtype->bits < 8 ? 1 : info.dtype->bits / 8) != 0) {
     at::Tensor copy = at::empty(*shape, dtype);
-    std::copy_n(data, copy.nbytes(),
-                static_cast<char*>(copy.mutable_data_ptr()));  // memcpy takes no null of an empty one
+    // An empty tensor has no address, which memcpy must not be given.
+    std::copy_n(data, copy.nbytes(), static_cast<char*>(copy.mutable_data_ptr()));
     return copy;
   }
   return at::from_blob(data, *shape, [mapping = file_->mapping](void*) {}, at::TensorOptions(dtype));
