@@ -379,6 +379,7 @@ def replace_folder(output):
 def test_a_folder_that_goes_while_the_run_is_going_ends_it(going_on, loss):
     process, output = going_on
     process.send_signal(signal.SIGSTOP)  # lest it makes files while the folder is emptied
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1]), "all its threads are"
     loss(output)
     process.send_signal(signal.SIGCONT)
     stderr = process.stderr.read()
