@@ -89,7 +89,8 @@ def write_page(log, options):
              f" processor ({', '.join(sorted({run['processor'] for run in every}))}), of mezzo {', '.join(sorted({run['commit'] for run in every}))}; libFuzzer with AddressSanitizer and"
              " UndefinedBehaviorSanitizer, inputs of at most 4,096 bytes, 20 seconds and 512 MB for one allocation. A run ends with what it finds."
              " What was found and mended lies in [tests/fuzz/corpus](../../tests/fuzz/corpus), which the tests read, cut off at every byte,"
-             " and with every bit turned over.")
+             " and with every bit turned over: each takes at most four times its size in memory, and up to 640 KB for buffers. Larger files of very"
+             " many small rows, values or tokens take up to 640 bytes for each of these.")
     benchmarks.page(options, "fuzzing", "Files and requests that were made up", about,
                     benchmarks.table(["format", "million inputs", "minutes", "edges reached", "inputs kept", "runs that found something"], rows))
 

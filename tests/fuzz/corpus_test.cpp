@@ -114,6 +114,84 @@ TEST_P(CorpusTest, HasEveryBitTurnedOver) {
   }
 }
 
+/// A file of very many of the smallest things that a format has: rows, values, tokens. Each takes a place in memory,
+/// however few its bytes.
+struct SmallParts {
+  std::string_view target, head, part, tail;  // the part has its number in place of %
+};
+
+class SmallPartsTest : public ::testing::TestWithParam<SmallParts> {};
+
+TEST_P(SmallPartsTest, TakeAPlaceEachAndNotMore) {
+  const auto& [target, head, part, tail] = GetParam();
+  constexpr int64_t kParts = 100'000;
+  constexpr int64_t kTimes = 4, kPlace = 640;  // an added token, which is two members of an object, takes most
+  std::string bytes(head);
+  for (int64_t i = 0; i < kParts; ++i) {
+    for (const char c : part) c == '%' ? bytes += std::to_string(i) : bytes += c;
+  }
+  bytes += tail;
+  if (target == "safetensors") {
+    const uint64_t size = bytes.size();
+    bytes.insert(0, reinterpret_cast<const char*>(&size), sizeof(size));
+  }
+  const Folder folder(find_target(target));
+  most_allocated = allocated.load();
+  const int64_t before = allocated;
+  const std::string said = folder.read(bytes);
+  const int64_t taken = most_allocated - before;
+  EXPECT_LE(taken, kTimes * static_cast<int64_t>(bytes.size()) + kPlace * kParts) << said;
+}
+
+constexpr SmallParts kSmallParts[] = {
+    {"safetensors", "{", R"("%":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)", R"("a":0})"},
+    {"safetensors", R"({"a":{"dtype":"U8","data_offsets":[0,0],"shape":[)", "0,", "0]}}"},
+    {"txt", "", "\n", ""},
+    {"txt", "", "__label__a x\n", ""},
+    {"txt", "", "__label__% ", ""},
+    {"csv", "text,label\n", ",a\n", ""},
+    {"csv", "text,label,text_pair\n", ",1,\n", ""},
+    {"csv", "", "a,", ""},
+    {"csv", "text,label\n,", "%|", "\n"},
+    {"tsv", "text\tlabel\n", "\ta\n", ""},
+    {"json", "[", R"(["",0],)", R"(["",0]])"},
+    {"json", "[", R"("",)", R"(""])"},
+    {"jsonl", "", "[\"\",0]\n", ""},
+    {"jsonl", R"({"text":"","label":0)", R"(,"%":0)", "}"},
+    {"conll", "", "a b\n\n", ""},
+    {"conll", "", "a b\n", ""},
+    {"config", R"({"a":[)", "{},", "0]}"},
+    {"config", "{", R"("%":0,)", R"("a":0})"},
+    {"manifest", R"({"a":[)", "[],", "0]}"},
+    {"state", R"({"a":[)", "[],", "0]}"},
+    {"run_json", R"({"a":[)", "[],", "0]}"},
+    {"int8", R"({"a":[)", "[],", "0]}"},
+    {"metrics", "[", "[],", "0]"},
+    {"op_policy", "", "a%=0\n", ""},
+    {"op_policy", "", "[a%]\n", ""},
+    {"op_policy", "a=[", "0,", "]\n"},
+    {"predict_body", R"({"texts":[)", R"("",)", R"(""]})"},
+    {"vocab_txt", "[UNK]\n[CLS]\n[SEP]\n[PAD]\n[MASK]\n", "%\n", ""},
+    {"vocab_json", "{", R"("%":%,)",
+     R"("<s>":100000,"<pad>":100001,"</s>":100002,"<unk>":100003,"<mask>":100004,)"
+     R"("he":100005,"h":100006,"e":100007,"l":100008,"hel":100009})"},
+    {"merges_txt", "", "h e\n", ""},
+    {"added_tokens", "{", R"("%":%,)", R"("a":1})"},
+    {"special_tokens_map", R"({"a":[)", "[],", "0]}"},
+    {"tokenizer_config", R"({"a":[)", "[],", "0]}"},
+    {"tokenizer_json",
+     R"({"model":{"type":"WordPiece","unk_token":"a","max_input_chars_per_word":9,"continuing_subword_prefix":"##","vocab":{)",
+     R"("%":%,)", R"("a":100000}}})"},
+    {"tokenizer_json", R"({"model":{"type":"Unigram","unk_id":0,"vocab":[)", R"(["%",0],)", R"(["a",0]]}})"},
+    {"tokenizer_json", R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2},"merges":[)", R"("a b",)", R"("a b"]}})"},
+    {"tokenizer_json", R"({"model":{"type":"BPE","vocab":{},"merges":[]},"added_tokens":[)",
+     R"({"id":%,"content":"%"},)", R"({"id":100000,"content":"a"}]})"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Formats, SmallPartsTest, ::testing::ValuesIn(kSmallParts), [](const auto& one) {
+  return std::string(one.param.target) + "_" + std::to_string(one.index);
+});
+
 INSTANTIATE_TEST_SUITE_P(Formats,
                          CorpusTest,
                          ::testing::ValuesIn(targets().begin(), targets().end()),

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -29,9 +30,11 @@ struct CsvColumns {
 CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, const Columns& columns) {
   const auto find = [&](const Column& column) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, column.name);
+    const auto shown = std::span(header).first(std::min<size_t>(header.size(), 20));
     TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among '",
-                      printable(fmt::format("{}", fmt::join(header, "', '"))),
-                      "'. The first line must name the columns: ", columns.text.name, " and ", columns.label.name, ".",
+                      printable(fmt::format("{}", fmt::join(shown, "', '"))),
+                      shown.size() < header.size() ? "', …" : "'",
+                      ". The first line must name the columns: ", columns.text.name, " and ", columns.label.name, ".",
                       columns.advice(column, header));
     if (found == header.end()) return std::nullopt;
     TORCH_CHECK_VALUE(std::find(found + 1, header.end(), column.name) == header.end(), where, "two columns '",
@@ -49,13 +52,6 @@ CsvColumns csv_columns(const std::vector<std::string>& header, const std::string
   return found;
 }
 
-/// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
-bool is_integer(std::string_view text) {
-  if (text.starts_with('-')) text.remove_prefix(1);
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
-}
-
 /// The labels of a cell, with `|` between them.
 RawLabel names_of_cell(std::string_view cell, const std::string& where) {
   std::vector<std::string> names;
@@ -65,6 +61,13 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
     begin = end + 1;
   }
   return label_set(std::move(names), where);
+}
+
+/// @param kind  but kWords. A class is a name, here.
+RawLabel label_of_cell(std::string cell, LabelKind kind, const std::string& where) {
+  if (kind == LabelKind::kSeveral) return names_of_cell(cell, where);
+  if (kind == LabelKind::kNumber && !cell.empty()) return number_label(cell, where);
+  return cell;
 }
 
 /// Names that differ: "id", "id.1", "id.2" of three columns "id", as pandas has them.
@@ -111,32 +114,21 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   const CsvColumns columns = csv_columns(fields, rows.between(csv.line()), rows.columns());
   const std::vector<std::string> names = unique_names(fields);
 
-  std::vector<std::pair<Row, int64_t>> read;  // with their lines; whether labels are integers shows only at the end
-  const auto limit = static_cast<size_t>(options.limit());
-  while ((limit == 0 || read.size() < limit) && csv.next(fields)) {
-    TORCH_CHECK_VALUE(fields.size() == columns.count, rows.between(csv.line()), "row ", read.size() + 1, ": ",
-                      fields.size(), fields.size() == 1 ? " field" : " fields", " where the header names ",
-                      columns.count, unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
+  const LabelKind kind = rows.label_kind();
+  while (!rows.full() && csv.next(fields)) {
+    const int64_t line = csv.line();
+    TORCH_CHECK_VALUE(fields.size() == columns.count, rows.where(line), fields.size(),
+                      fields.size() == 1 ? " field" : " fields", " where the header names ", columns.count,
+                      unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
                       delimiter == '\t' ? "tab." : "comma.");
     Row row;
     if (options.other_columns()) keep_others(names, fields, columns.others, row);
     row.text = std::move(fields[columns.text]);
-    row.label = columns.label ? std::move(fields[*columns.label]) : std::string();
+    if (columns.label) row.label = label_of_cell(std::move(fields[*columns.label]), kind, rows.where(line));
     if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
-    read.emplace_back(std::move(row), csv.line());
-  }
-  const bool integers = std::ranges::all_of(read, [](const auto& row) {
-    const auto& label = std::get<std::string>(row.first.label);
-    return label.empty() || is_integer(label);
-  });
-  for (auto& [row, line] : read) {
-    const std::string cell = std::get<std::string>(row.label);
-    const LabelKind kind = rows.label_kind();
-    if (kind == LabelKind::kSeveral && columns.label) row.label = names_of_cell(cell, rows.where(line));
-    if (kind == LabelKind::kNumber && !cell.empty()) row.label = number_label(cell, rows.where(line));
-    if (kind == LabelKind::kClass && integers && !cell.empty()) row.label = integer_label(cell, rows.where(line));
     rows.add_bytes(std::move(row), line);
   }
+  if (kind == LabelKind::kClass) rows.make_integers();
 }
 
 }  // namespace mezzo::text

@@ -9,6 +9,7 @@
 
 #include "mezzo/text/data/split_words.h"
 #include "mezzo/text/io/nearest_name.h"
+#include "text/data/raw_label.h"
 #include "text/io/utf8.h"
 #include "text/words/printable.h"
 
@@ -16,6 +17,13 @@ namespace mezzo::text {
 namespace {
 
 const char* kind_name(size_t kind) { return kind == 1 ? "an integer" : "a string"; }
+
+/// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
+bool is_integer(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
+}
 
 }  // namespace
 
@@ -76,6 +84,16 @@ void RowCollector::add_bytes(Row row, int64_t line) {
   if (auto* names = std::get_if<std::vector<std::string>>(&row.label)) std::ranges::for_each(*names, repair);
   add(std::move(row), line);
   rows_.rows_with_invalid_utf8 += replaced;
+}
+
+void RowCollector::make_integers() {
+  const bool are_integers = std::ranges::all_of(rows_.labels, [](const RawLabel& label) {
+    const auto* name = std::get_if<std::string>(&label);
+    return name != nullptr && is_integer(*name);
+  });
+  for (size_t i = 0; are_integers && i < rows_.labels.size(); ++i) {
+    rows_.labels[i] = integer_label(std::get<std::string>(rows_.labels[i]), rows_.where(i));
+  }
 }
 
 LabeledRows RowCollector::finish() {

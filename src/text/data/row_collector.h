@@ -65,6 +65,9 @@ class RowCollector {
   /// The row that was added last had such bytes.
   void note_invalid_utf8() { ++rows_.rows_with_invalid_utf8; }
 
+  /// Makes whole numbers of labels that are names, where all are written as JSON and Python write those.
+  void make_integers();
+
   /// @throws c10::ValueError  where there are none.
   LabeledRows finish();
 
