@@ -12,6 +12,7 @@
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/io/content_hash.h"
 #include "text/io/json_file.h"
+#include "text/io/read_error.h"
 
 namespace mezzo::text {
 namespace checkpoint_format {
@@ -74,8 +75,9 @@ void check_format(const fs::path& file, const Json& manifest) {
   const auto format = manifest.find("format");
   TORCH_CHECK_VALUE(format != manifest.end(), file.string(),
                     ": has no format number: an earlier mezzo wrote it; go on with that one, or start anew");
-  TORCH_CHECK_VALUE(*format == kCheckpointFormat, file.string(), ": is of format ", format->dump(),
-                    ", this mezzo reads format ", kCheckpointFormat, "; go on with the version that wrote it");
+  if (*format == kCheckpointFormat) return;
+  throw UnreadableError(c10::str(file.string(), ": is of format ", format->dump(), ", this mezzo reads format ",
+                                 kCheckpointFormat, "; go on with the version that wrote it"));
 }
 
 constexpr int64_t kMostCounted = int64_t{1} << 53;  // what a double counts exactly
@@ -228,7 +230,10 @@ Manifest read_manifest(const fs::path& checkpoint) {
 }
 
 Checkpoint read_and_verify(const fs::path& folder) {
-  TORCH_CHECK_VALUE(fs::is_directory(folder), folder.string(), ": is not a checkpoint folder");
+  std::error_code reason;
+  const fs::file_status status = fs::status(folder, reason);
+  if (!fs::status_known(status)) fail_to_read(folder, reason.value());
+  TORCH_CHECK_VALUE(fs::is_directory(status), folder.string(), ": is not a checkpoint folder");
   Manifest manifest = read_manifest(folder);
   check_file(folder, manifest, kState);
   Checkpoint checkpoint;
@@ -275,10 +280,12 @@ std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& fo
   for (const auto& [step, path] : checkpoint_format::list(folder)) {
     try {
       return load_checkpoint(path);
-    } catch (const c10::Error& error) {
+    } catch (const UnreadableError& error) {
+      TORCH_CHECK_VALUE(false, message_of(error),
+                        " (It may be whole, so nothing was changed; to go on from an earlier checkpoint, move ",
+                        path.string(), " away.)");
+    } catch (const c10::ValueError& error) {
       problems.push_back(message_of(error));
-    } catch (const std::exception& error) {
-      problems.push_back(fmt::format("{}: {}", path.string(), message_of(error)));
     }
   }
   return std::nullopt;

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "system/unique_fd.h"
+#include "text/io/read_error.h"
 
 namespace mezzo::text {
 namespace {
@@ -52,14 +53,14 @@ bool is_name_of(const std::filesystem::path& path, int descriptor) {
 
 void for_each_piece(const std::filesystem::path& path, const std::function<void(const void*, size_t)>& take) {
   const UniqueFd descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  TORCH_CHECK_VALUE(descriptor.get() >= 0, path.string(), ": cannot be opened: ", reason(errno));
+  if (descriptor.get() < 0) fail_to_read(path, errno);
   constexpr size_t kPieceBytes = 1 << 16;  // which a cache near the processor holds
   const auto piece = std::make_unique_for_overwrite<char[]>(kPieceBytes);
   ssize_t count = 0;
   while ((count = ::read(descriptor.get(), piece.get(), kPieceBytes)) > 0 || (count < 0 && errno == EINTR)) {
     if (count > 0) take(piece.get(), static_cast<size_t>(count));
   }
-  TORCH_CHECK_VALUE(count == 0, path.string(), ": cannot be read: ", reason(errno));
+  if (count < 0) fail_to_read(path, errno);
 }
 
 }  // namespace mezzo::text

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <cerrno>
 #include <system_error>
 #include <vector>
 
@@ -47,8 +48,11 @@ std::string did_you_mean_file(const fs::path& path) {
 }
 
 void fail_to_read(const fs::path& path, int error) {
-  TORCH_CHECK_VALUE(false, path.string(), ": cannot be read: ", std::generic_category().message(error), ".",
-                    error == ENOENT ? did_you_mean_file(path) : "");
+  const std::string message = c10::str(path.string(), ": cannot be read: ", std::generic_category().message(error), ".",
+                                       error == ENOENT ? did_you_mean_file(path) : "");
+  const bool is_no_file = error == ENOENT || error == ENOTDIR || error == EISDIR || error == ELOOP || error == EINVAL;
+  TORCH_CHECK_VALUE(!is_no_file, message);
+  throw UnreadableError(message);
 }
 
 }  // namespace mezzo::text

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <filesystem>
 #include <string>
+#include <utility>
 
 namespace mezzo::text {
 
@@ -9,8 +12,16 @@ namespace mezzo::text {
 /// is not; nothing where nothing is near.
 std::string did_you_mean_file(const std::filesystem::path& path);
 
+/// A file is there, and cannot be read as things are: what failed may be the disk, a permission, or this version, which
+/// does not know its format. It may be whole for all that.
+class UnreadableError : public c10::ValueError {
+ public:
+  explicit UnreadableError(std::string message) : ValueError({__func__, __FILE__, __LINE__}, std::move(message)) {}
+};
+
 /// @param error  what the system said, as in errno
-/// @throws c10::ValueError  "PATH: cannot be read: why.", and which file may be meant
+/// @throws UnreadableError  "PATH: cannot be read: why."
+/// @throws c10::ValueError  likewise, and which file may be meant, where nothing is there, or no file
 [[noreturn]] void fail_to_read(const std::filesystem::path& path, int error);
 
 }  // namespace mezzo::text

@@ -43,13 +43,13 @@ def cut(finished):
     return finished
 
 
-def refused(arguments, folder, status=1):
+def refused(arguments, folder, status=1, **environment):
     """What it says, when it refuses and leaves the folder as it was."""
     def contents():
         return {name: content for name, content in snapshot(folder).items() if name != ".run.lock"}  # of a run that was killed
 
     before = contents()
-    done = run(arguments)
+    done = run(arguments, **environment)
     assert done.returncode == status, done.stderr
     assert contents() == before
     return done.stderr.splitlines()[-1]
@@ -62,6 +62,31 @@ def test_a_run_with_no_intact_checkpoint_is_left_alone(data, cut):
         message = refused(flags(data, cut, "--resume", "auto", *more), cut)
         assert re.search(r"no checkpoint in \S+ is intact: \S+step-4/weights.safetensors: is damaged: .*; \S+step-2: is named for step 2", message)
         assert "nothing was changed" in message
+
+
+@pytest.fixture
+def paused(data, tmp_path):
+    """A run with checkpoints of steps 2 and 3, of which the later has the best model of the earlier."""
+    trained(flags(data, tmp_path / "out", "--save-every", 1, "--pause-at", 0.5))
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "weights.safetensors", "optimizer.safetensors", "best.safetensors"])
+def test_a_checkpoint_that_the_disk_does_not_give_is_not_passed_over(data, paused, name):
+    """The next time it may."""
+    unreadable = paused / "checkpoints/step-3" / name
+    assert unreadable.exists() and (paused / "checkpoints/step-2").exists()
+    environment = dict(LD_PRELOAD=os.environ["MEZZO_WRITE_FAULTS"], MEZZO_UNREADABLE=str(unreadable))
+    message = refused(flags(data, paused, "--resume", "auto"), paused, **environment)
+    assert message == (f"mezzo train: {unreadable}: cannot be read: Input/output error. (It may be whole, so nothing was changed; to go on from an"
+                       f" earlier checkpoint, move {unreadable.parent} away.)")
+
+
+def test_a_checkpoint_of_a_newer_version_is_not_passed_over(data, paused):
+    manifest = paused / "checkpoints/step-3/manifest.json"
+    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 4'))
+    message = refused(flags(data, paused, "--resume", "auto"), paused)
+    assert "step-3/manifest.json: is of format 4, this mezzo reads format 3; go on with the version that wrote it (It may be whole" in message
 
 
 def test_a_pretrained_folder_is_never_written_to(data, tmp_path):

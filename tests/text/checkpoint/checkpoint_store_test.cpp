@@ -223,7 +223,7 @@ TEST_F(CheckpointStoreTest, NamesTheFileAndTheDamage) {
             "checkpoints/step-5/optimizer.safetensors: is damaged: its hash is not the one noted when the "
             "checkpoint was written");
   fs::remove(checkpoint(5) / "optimizer.safetensors");
-  EXPECT_EQ(error(), "checkpoints/step-5/optimizer.safetensors: cannot be opened: No such file or directory");
+  EXPECT_EQ(error(), "checkpoints/step-5/optimizer.safetensors: cannot be read: No such file or directory.");
 }
 
 TEST_F(CheckpointStoreTest, BelievesNoFolderThatIsNamedForAnotherStep) {
