@@ -72,6 +72,11 @@ distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::Pro
     if (auto shared_memory = SharedMemoryAllReduce::create(group)) {
       return shared_memory_hook(std::move(shared_memory));
     }
+    if (group.rank() == 0 && group.environment().local_world_size == group.size()) {
+      TORCH_WARN(
+          "the ranks are on one host and cannot share memory (it is full, or their processes do not see each "
+          "other), so gradients go through sockets, which is slower; --all-reduce backend does so unasked");
+    }
   }
   return allreduce_sum_hook;
 }

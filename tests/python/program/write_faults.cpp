@@ -6,6 +6,7 @@
 //   MEZZO_FAULT         what happens, at call MEZZO_FAULT_AT: kill (before the call), stop (the call waits until the
 //                       process may go on), EIO, ENOSPC, and at the MEZZO_FAULT_FOR - 1 calls after it;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
+//   MEZZO_NO_MEMFD      there is no memory to share, whatever its value
 //   MEZZO_UNREADABLE    a file whose reads fail with EIO
 // A thread that has made itself the least of all writes a checkpoint beside training: the calls of
 // other threads wait for its end, so that a call has the same number in each run.
@@ -145,6 +146,14 @@ int setpriority(__priority_which_t which, id_t who, int priority) noexcept {
   (void)&until_the_end;
   saver = ::gettid();
   return static_cast<int>(::syscall(SYS_setpriority, which, who, priority));
+}
+
+int memfd_create(const char* name, unsigned flags) noexcept {
+  if (std::getenv("MEZZO_NO_MEMFD") != nullptr) {
+    errno = ENOMEM;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_memfd_create, name, flags));
 }
 
 ssize_t read(int fd, void* data, size_t size) {
