@@ -90,7 +90,7 @@ def write_page(log, options):
              " UndefinedBehaviorSanitizer, inputs of at most 4,096 bytes, 20 seconds and 512 MB for one allocation. A run ends with what it finds."
              " What was found and mended lies in [tests/fuzz/corpus](../../tests/fuzz/corpus), which the tests read, cut off at every byte,"
              " and with every bit turned over: each takes at most four times its size in memory, and up to 640 KB for buffers. Larger files of very"
-             " many small rows, values or tokens take up to 640 bytes for each of these.")
+             " many small parts take up to 320 bytes more for each row or value, and 448 or 640 for a token.")
     benchmarks.page(options, "fuzzing", "Files and requests that were made up", about,
                     benchmarks.table(["format", "million inputs", "minutes", "edges reached", "inputs kept", "runs that found something"], rows))
 

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "mezzo/text/io/error_message.h"
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/io/content_hash.h"
 
@@ -34,7 +35,7 @@ std::string BestModelFile::problem(Look look) const {
                ? ""
                : path_.string() + ": is damaged: its contents are not those that the run wrote";
   } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
+    return clause_of(error);
   }
 }
 

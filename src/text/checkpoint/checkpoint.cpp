@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -66,18 +67,26 @@ void check_file(const fs::path& checkpoint, const Manifest& manifest, const char
                     ": is damaged: its hash is not the one noted when the checkpoint was written");
 }
 
+/// Whether the file is there, can be read, and holds that.
 bool has_hash(const fs::path& file, const std::string& hash) {
   std::error_code none;
-  return fs::is_regular_file(file, none) && hash_of_file(file) == hash;
+  try {
+    return fs::is_regular_file(file, none) && hash_of_file(file) == hash;
+  } catch (const UnreadableError&) {
+    return false;
+  }
 }
 
 void check_format(const fs::path& file, const Json& manifest) {
   const auto format = manifest.find("format");
-  TORCH_CHECK_VALUE(format != manifest.end(), file.string(),
-                    ": has no format number: an earlier mezzo wrote it; go on with that one, or start anew");
-  if (*format == kCheckpointFormat) return;
-  throw UnreadableError(c10::str(file.string(), ": is of format ", format->dump(), ", this mezzo reads format ",
-                                 kCheckpointFormat, "; go on with the version that wrote it"));
+  if (format == manifest.end()) {
+    throw UnreadableError(file.string() +
+                          ": has no format number: an earlier mezzo wrote it; go on with that one, or start anew");
+  }
+  if (*format != kCheckpointFormat) {
+    throw UnreadableError(c10::str(file.string(), ": is of format ", format->dump(), ", this mezzo reads format ",
+                                   kCheckpointFormat, "; go on with the version that wrote it"));
+  }
 }
 
 constexpr int64_t kMostCounted = int64_t{1} << 53;  // what a double counts exactly
@@ -137,11 +146,12 @@ std::vector<std::pair<std::string, at::Tensor>> read_tensors(const fs::path& pat
   return tensors;
 }
 
-/// Whether nothing but files of somebody else is left there.
+/// Whether nothing but files of somebody else is left there. A file that cannot be looked at may be there.
 bool is_of_others(const fs::path& checkpoint) {
   std::error_code ignored;
-  const bool has_own = std::any_of(std::begin(kFiles), std::end(kFiles),
-                                   [&](const char* name) { return fs::exists(checkpoint / name, ignored); });
+  const bool has_own = std::any_of(std::begin(kFiles), std::end(kFiles), [&](const char* name) {
+    return fs::status(checkpoint / name, ignored).type() != fs::file_type::not_found;
+  });
   return !has_own && !fs::is_empty(checkpoint, ignored) && !ignored;
 }
 
@@ -277,15 +287,18 @@ Checkpoint load_checkpoint(const std::filesystem::path& folder) {
 
 std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& folder,
                                                  std::vector<std::string>& problems) {
-  for (const auto& [step, path] : checkpoint_format::list(folder)) {
+  const auto found = checkpoint_format::list(folder);
+  for (const auto& [step, path] : found) {
     try {
       return load_checkpoint(path);
     } catch (const UnreadableError& error) {
-      TORCH_CHECK_VALUE(false, message_of(error),
-                        " (It may be whole, so nothing was changed; to go on from an earlier checkpoint, move ",
-                        path.string(), " away.)");
+      const bool is_last = path == found.back().second;
+      const std::string advice =
+          is_last ? "" : fmt::format("; to go on from an earlier checkpoint, move {} away", path.string());
+      const std::string newer = problems.empty() ? "" : fmt::format("; newer than it: {}", fmt::join(problems, "; "));
+      TORCH_CHECK_VALUE(false, clause_of(error), "; it may be whole, so nothing was changed", advice, newer);
     } catch (const c10::ValueError& error) {
-      problems.push_back(message_of(error));
+      problems.push_back(clause_of(error));
     }
   }
   return std::nullopt;

@@ -27,15 +27,22 @@ struct CsvColumns {
   std::vector<size_t> others;  // that are not read
 };
 
+/// In quotes; not all of very many.
+std::string first_names(const std::vector<std::string>& header) {
+  constexpr size_t kShown = 20;
+  std::vector<std::string> names;
+  for (const std::string& name : std::span(header).first(std::min(kShown, header.size()))) {
+    names.push_back(quoted_name(name));
+  }
+  return fmt::format("{}{}", fmt::join(names, ", "), names.size() < header.size() ? ", …" : "");
+}
+
 CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, const Columns& columns) {
   const auto find = [&](const Column& column) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, column.name);
-    const auto shown = std::span(header).first(std::min<size_t>(header.size(), 20));
-    TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among '",
-                      printable(fmt::format("{}", fmt::join(shown, "', '"))),
-                      shown.size() < header.size() ? "', …" : "'",
-                      ". The first line must name the columns: ", columns.text.name, " and ", columns.label.name, ".",
-                      columns.advice(column, header));
+    TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among ",
+                      first_names(header), ". The first line must name the columns: ", columns.text.name, " and ",
+                      columns.label.name, ".", columns.advice(column, header));
     if (found == header.end()) return std::nullopt;
     TORCH_CHECK_VALUE(std::find(found + 1, header.end(), column.name) == header.end(), where, "two columns '",
                       column.name, "'. Rename one.");
@@ -63,10 +70,11 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
   return label_set(std::move(names), where);
 }
 
-/// @param kind  but kWords. A class is a name, here.
-RawLabel label_of_cell(std::string cell, LabelKind kind, const std::string& where) {
-  if (kind == LabelKind::kSeveral) return names_of_cell(cell, where);
-  if (kind == LabelKind::kNumber && !cell.empty()) return number_label(cell, where);
+/// A class is a name, here.
+/// @param rows  those before it, not of LabelKind::kWords.
+RawLabel label_of_cell(std::string cell, const RowCollector& rows, int64_t line) {
+  if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell, rows.where(line));
+  if (rows.label_kind() == LabelKind::kNumber && !cell.empty()) return number_label(cell, rows.where(line));
   return cell;
 }
 
@@ -114,7 +122,6 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   const CsvColumns columns = csv_columns(fields, rows.between(csv.line()), rows.columns());
   const std::vector<std::string> names = unique_names(fields);
 
-  const LabelKind kind = rows.label_kind();
   while (!rows.full() && csv.next(fields)) {
     const int64_t line = csv.line();
     TORCH_CHECK_VALUE(fields.size() == columns.count, rows.where(line), fields.size(),
@@ -124,11 +131,11 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
     Row row;
     if (options.other_columns()) keep_others(names, fields, columns.others, row);
     row.text = std::move(fields[columns.text]);
-    if (columns.label) row.label = label_of_cell(std::move(fields[*columns.label]), kind, rows.where(line));
+    if (columns.label) row.label = label_of_cell(std::move(fields[*columns.label]), rows, line);
     if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
     rows.add_bytes(std::move(row), line);
   }
-  if (kind == LabelKind::kClass) rows.make_integers();
+  if (rows.label_kind() == LabelKind::kClass) rows.make_integers();
 }
 
 }  // namespace mezzo::text

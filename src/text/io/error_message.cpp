@@ -24,4 +24,10 @@ std::string message_of(const std::exception& error) {
   return what;
 }
 
+std::string clause_of(const std::exception& error) {
+  std::string message = message_of(error);
+  if (message.ends_with('.')) message.pop_back();
+  return message;
+}
+
 }  // namespace mezzo::text

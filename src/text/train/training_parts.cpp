@@ -73,9 +73,11 @@ distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::Pro
       return shared_memory_hook(std::move(shared_memory));
     }
     if (group.rank() == 0 && group.environment().local_world_size == group.size()) {
-      TORCH_WARN(
-          "the ranks are on one host and cannot share memory (it is full, or their processes do not see each "
-          "other), so gradients go through sockets, which is slower; --all-reduce backend does so unasked");
+      TORCH_WARN_ONCE(
+          "the ranks are on one host but cannot share memory (which may be full, or they may be in different "
+          "containers), "
+          "so gradients go through sockets, which is slower. Pass --all-reduce backend to choose that without a "
+          "warning.");
     }
   }
   return allreduce_sum_hook;

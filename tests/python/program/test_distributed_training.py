@@ -271,7 +271,7 @@ def test_ranks_that_cannot_share_memory_say_so(data, tmp_path):
     without = {**os.environ, "LD_PRELOAD": os.environ["MEZZO_WRITE_FAULTS"], "MEZZO_NO_MEMFD": ""}
     for more, warnings in ([], 1), (["--all-reduce", "backend"], 0):
         done = launch(2, flags(data, tmp_path / str(warnings), "--max-steps", 2, *more), env=without)
-        assert done.stderr.count("the ranks are on one host and cannot share memory") == warnings, done.stderr
+        assert done.stderr.count("the ranks are on one host but cannot share memory") == warnings, done.stderr
 
 
 @pytest.fixture(scope="module")

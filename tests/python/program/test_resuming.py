@@ -71,22 +71,49 @@ def paused(data, tmp_path):
     return tmp_path / "out"
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "state.json", "weights.safetensors", "optimizer.safetensors", "best.safetensors"])
+def unreadable(path):
+    return dict(LD_PRELOAD=os.environ["MEZZO_WRITE_FAULTS"], MEZZO_UNREADABLE=path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "weights.safetensors", "optimizer.safetensors"])
 def test_a_checkpoint_that_the_disk_does_not_give_is_not_passed_over(data, paused, name):
     """The next time it may."""
-    unreadable = paused / "checkpoints/step-3" / name
-    assert unreadable.exists() and (paused / "checkpoints/step-2").exists()
-    environment = dict(LD_PRELOAD=os.environ["MEZZO_WRITE_FAULTS"], MEZZO_UNREADABLE=str(unreadable))
-    message = refused(flags(data, paused, "--resume", "auto"), paused, **environment)
-    assert message == (f"mezzo train: {unreadable}: cannot be read: Input/output error. (It may be whole, so nothing was changed; to go on from an"
-                       f" earlier checkpoint, move {unreadable.parent} away.)")
+    checkpoint = paused / "checkpoints/step-3"
+    arguments = flags(data, paused, "--resume", "auto")
+    message = refused(arguments, paused, **unreadable(f"{checkpoint}/{name}"))
+    refusal = f"mezzo train: {checkpoint}/{name}: cannot be read: Input/output error; it may be whole, so nothing was changed"
+    assert message == refusal + f"; to go on from an earlier checkpoint, move {checkpoint} away"
+    shutil.copytree(checkpoint, checkpoint.parent / "step-4")
+    message = refused(arguments, paused, **unreadable(f"{checkpoint}/{name}"))
+    assert message.startswith(refusal) and f"; newer than it: {checkpoint.parent}/step-4: is named for step 4" in message
+    shutil.rmtree(checkpoint.parent / "step-4")
+    shutil.rmtree(checkpoint.parent / "step-2")
+    assert refused(arguments, paused, **unreadable(f"{checkpoint}/{name}")) == refusal
+
+
+def test_a_checkpoint_whose_files_cannot_be_looked_at_is_not_passed_over(data, paused):
+    folder = paused / "checkpoints/step-3"
+    (folder / "notes.txt").write_text("mine")
+    message = refused(flags(data, paused, "--resume", "auto"), paused, **unreadable(f"{folder}/"))
+    assert f"{folder}/manifest.json: cannot be read: Input/output error; it may be whole" in message
+
+
+def test_a_best_model_that_the_disk_does_not_give_is_that_of_the_run(data, whole, paused):
+    """As where it is damaged."""
+    arguments, best = flags(data, paused, "--resume", "auto"), paused / "checkpoints/step-3/best.safetensors"
+    model = paused / "model.safetensors"
+    model.rename(paused / "aside")
+    assert f"{best}: cannot be read: Input/output error; it may be whole" in refused(arguments, paused, **unreadable(best))
+    (paused / "aside").rename(model)
+    assert "resumed after step 3" in trained(arguments, **unreadable(best)).stderr
+    assert model_of(paused) == model_of(whole)
 
 
 def test_a_checkpoint_of_a_newer_version_is_not_passed_over(data, paused):
     manifest = paused / "checkpoints/step-3/manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 4'))
     message = refused(flags(data, paused, "--resume", "auto"), paused)
-    assert "step-3/manifest.json: is of format 4, this mezzo reads format 3; go on with the version that wrote it (It may be whole" in message
+    assert "step-3/manifest.json: is of format 4, this mezzo reads format 3; go on with the version that wrote it; it may be whole" in message
 
 
 def test_a_pretrained_folder_is_never_written_to(data, tmp_path):
@@ -404,7 +431,7 @@ def replace_folder(output):
 def test_a_folder_that_goes_while_the_run_is_going_ends_it(going_on, loss):
     process, output = going_on
     process.send_signal(signal.SIGSTOP)  # lest it makes files while the folder is emptied
-    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1]), "all its threads are"
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1]), "none of its threads goes on"
     loss(output)
     process.send_signal(signal.SIGCONT)
     stderr = process.stderr.read()
@@ -452,7 +479,7 @@ def test_a_best_model_without_a_copy_ends_the_run_but_not_its_weights(data, tmp_
     more = ["--save-every", 0]
     process, stderr = run_and_damage(flags(data, output, *more), output, 2 * step - 2, lambda: damage(output / "model.safetensors"), tmp_path)
     assert process.returncode == 1, stderr
-    assert "It held the best weights, of which no checkpoint has a copy" in stderr.splitlines()[-1], stderr
+    assert re.search(r"[^.]\. It held the best weights, of which no checkpoint has a copy", stderr.splitlines()[-1]), stderr
     assert [path.name for path in (output / "checkpoints").iterdir()] == [f"step-{step}"]
     if (output / "model.safetensors").is_dir():
         (output / "model.safetensors").rmdir()

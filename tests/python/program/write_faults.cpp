@@ -7,11 +7,13 @@
 //                       process may go on), EIO, ENOSPC, and at the MEZZO_FAULT_FOR - 1 calls after it;
 //                       at every call: short (writes take 1,000 bytes at most), EINVAL (of fsync)
 //   MEZZO_NO_MEMFD      there is no memory to share, whatever its value
-//   MEZZO_UNREADABLE    a file whose reads fail with EIO
+//   MEZZO_UNREADABLE    a file whose read() fails with EIO; or a folder, with a slash at its end, in which stat()
+//                       does, too
 // A thread that has made itself the least of all writes a checkpoint beside training: the calls of
 // other threads wait for its end, so that a call has the same number in each run.
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -103,6 +105,15 @@ bool fails(const char* call, const std::string& path) {
   return fault() == "EIO" || fault() == "ENOSPC";
 }
 
+const std::string& unreadable() {
+  static const std::string value = variable("MEZZO_UNREADABLE");
+  return value;
+}
+
+bool is_in_unreadable(const std::string& path) {
+  return unreadable().back() == '/' && path.compare(0, unreadable().size(), unreadable()) == 0;
+}
+
 /// How much of a write happens.
 size_t granted(int fd, size_t size) {
   return fault() == "short" && is_inside(path_of(fd)) ? std::min<size_t>(size, 1000) : size;
@@ -157,12 +168,19 @@ int memfd_create(const char* name, unsigned flags) noexcept {
 }
 
 ssize_t read(int fd, void* data, size_t size) {
-  static const std::string unreadable = variable("MEZZO_UNREADABLE");
-  if (!unreadable.empty() && path_of(fd) == unreadable) {
+  if (!unreadable().empty() && (path_of(fd) == unreadable() || is_in_unreadable(path_of(fd)))) {
     errno = EIO;
     return -1;
   }
   return ::syscall(SYS_read, fd, data, size);
+}
+
+int stat(const char* name, struct stat* status) noexcept {
+  if (!unreadable().empty() && is_in_unreadable(name)) {
+    errno = EIO;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, name, status, 0));
 }
 
 ssize_t write(int fd, const void* data, size_t size) {

@@ -366,7 +366,7 @@ TEST_F(LoadRowsTest, SaysWhichColumnOrKeyToRename) {
   const std::string rule = " The first line must name the columns: text and label.";
   std::string many = "0";
   for (int column = 1; column < 100; ++column) many += "," + std::to_string(column);
-  EXPECT_TRUE(error("a.csv", many + "\n").ends_with("'18', '19', …." + rule));
+  EXPECT_TRUE(error("a.csv", many + "\n").ends_with("'18', '19', …." + rule)) << error("a.csv", many + "\n");
   EXPECT_EQ(error("a.csv", "Text,label\na,0"), "a.csv:1: no column 'text' among 'Text', 'label'." + rule +
                                                    " Rename 'Text' to 'text', or pass --text-column 'Text'.");
   EXPECT_EQ(error("a.tsv", "id\ttxet\tlabel\n"), "a.tsv:1: no column 'text' among 'id', 'txet', 'label'." + rule +

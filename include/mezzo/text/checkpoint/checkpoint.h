@@ -61,8 +61,8 @@ Checkpoint load_checkpoint(const std::filesystem::path& checkpoint);
 
 /// The newest checkpoint of `folder` that is intact, if there is one. Damaged ones are passed over;
 /// what was wrong with them is added to `problems`.
-/// @throws std::exception  where one newer than that is not damaged as far as one can see, but cannot be read: the disk
-///   fails, or its format is of another version.
+/// @throws c10::ValueError  where one newer than that is not damaged as far as one can see, but cannot be
+///   read: the disk fails, or its format is of another version.
 std::optional<Checkpoint> load_newest_checkpoint(const std::filesystem::path& folder,
                                                  std::vector<std::string>& problems);
 

@@ -9,4 +9,7 @@ namespace mezzo::text {
 /// first.
 std::string message_of(const std::exception& error);
 
+/// Likewise, without a full stop at the end, for a sentence that goes on.
+std::string clause_of(const std::exception& error);
+
 }  // namespace mezzo::text
