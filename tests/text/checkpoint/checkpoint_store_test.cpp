@@ -196,7 +196,7 @@ TEST_F(CheckpointStoreTest, ACheckpointThatIsBeingReplacedDoesNotCountBesideTheN
   EXPECT_THAT(steps(), ElementsAre(6, 5, 4));
 }
 
-TEST_F(CheckpointStoreTest, PassesOverWhatTheFileSystemCannotRead) {
+TEST_F(CheckpointStoreTest, PassesOverALinkThatLeadsNowhere) {
   CheckpointStore store(checkpoints_, 2);
   store.save(make(5), model());
   fs::create_directory_symlink("step-9", checkpoints_ / "step-9");
