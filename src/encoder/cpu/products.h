@@ -26,7 +26,8 @@ class Products {
   void assign(const at::Tensor& output, const at::Tensor& a, const at::Tensor& b);
 
   /// total += a b in `compute`, in the order of the calls; `total` may be
-  /// float32 where a and b are not.
+  /// float32 where a and b are not. `compute_packed` rounds the total once. LibTorch rounds each product to the
+  /// dtype of a and b before it is added; the same holds for a product as float32.
   void add_to(const at::Tensor& total, const at::Tensor& a, const at::Tensor& b);
 
   /// Once, after all of them.
