@@ -81,9 +81,9 @@ def records(out, event=None):
     return [line for line in lines if event in (None, line["event"])]
 
 
-def peer(script, *flags, timeout=None):
+def peer(script, *flags, timeout=None, env=None):
     """Runs a script of benchmarks/peers and returns the JSON of its last line."""
-    return json.loads(run(sys.executable, PEERS / script, *flags, timeout=timeout).stdout.splitlines()[-1])
+    return json.loads(run(sys.executable, PEERS / script, *flags, timeout=timeout, env=env).stdout.splitlines()[-1])
 
 
 def spread(values, digits=2):

@@ -1,6 +1,7 @@
 """Trains with 1, 2, 4 … threads up to this machine's processors, mezzo and the fastest Python program in turn, and writes
 benchmarks/results/threads.md: texts a second, and what of a step more threads make no shorter. And counts, of up to 64 threads, whatever the
-processors, the time that each of them computes: the busiest has what is not shared."""
+processors, the time that each of them computes: the busiest has what is not shared. Then trains beside another program: a loop that needs
+one processor, and a program with OpenMP threads on all."""
 import os
 import statistics
 import subprocess
@@ -29,11 +30,11 @@ def counts_of(most):
     return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
 
 
-def train(model, precision, threads, folder, options):
+def train(model, precision, threads, folder, options, env=None):
     flags = ["--model-config", support.write_config(folder, model), "--vocab", options.vocab, "--train", options.train, "--limit",
              options.limit, "--precision", precision, "--device", "cpu", "--threads", threads]
     steps = support.train(folder / "out", *flags, "--batch-size", options.batch, "--max-steps", options.warmup + options.steps,
-                          env={"OMP_NUM_THREADS": str(threads)})
+                          env={"OMP_NUM_THREADS": str(threads), **(env or {})})
     timed = [record for record in steps if record["event"] == "step"][options.warmup:]
     seconds = sum(record["seconds"] for record in timed)
     parts = {part: sum(record["parts"][part] for record in timed) / len(timed) for part in PARTS}
@@ -82,11 +83,36 @@ def count_rows(model, precision, folder, options):
         print(f"{precision}, {threads} threads: busiest {busiest:.2f} ms of {sum(spent):.1f}", file=sys.stderr, flush=True)
 
 
-def train_with_peer(model, precision, threads, folder, options):
+def train_with_peer(model, precision, threads, folder, options, env=None):
     found = support.peer("train_step.py", "--recipe", "p2", "--model-config", support.write_config(folder, model), "--vocab",
                          options.vocab, "--train", options.train, "--limit", options.limit, "--precision", precision, "--steps",
-                         options.steps, "--warmup", 1, "--batch-size", options.batch, "--threads", threads)
+                         options.steps, "--warmup", 1, "--batch-size", options.batch, "--threads", threads, env=env)
     return found["samples_per_second"]
+
+
+OTHER_PROGRAMS = {"nothing": None, "a busy loop": "while True: pass",
+                  "an OpenMP program": "import torch; x = torch.randn(512, 512)\nwhile True: x @ x"}
+
+
+def beside_rows(model, precision, folder, options):
+    threads = len(support.usable_processors())
+    default, bounded = ({"GOMP_SPINCOUNT": count} for count in ("300000", "1000"))  # libgomp's, and mezzo's
+    for name, code in OTHER_PROGRAMS.items():
+        rates = {"mezzo": [], "mezzo, default": [], "Python": [], "Python, bounded": [], "one thread": []}
+        other = subprocess.Popen([sys.executable, "-c", code]) if code else None
+        try:
+            for _ in range(options.rounds):
+                rates["mezzo"].append(train(model, precision, threads, folder, options)[0])
+                rates["mezzo, default"].append(train(model, precision, threads, folder, options, env=default)[0])
+                rates["one thread"].append(train(model, precision, 1, folder, options)[0])
+                if not options.no_peer:
+                    rates["Python"].append(train_with_peer(model, precision, threads, folder, options))
+                    rates["Python, bounded"].append(train_with_peer(model, precision, threads, folder, options, env=bounded))
+        finally:
+            if other:
+                other.kill()
+                other.wait()
+        yield [name, *(support.spread(found, 1) for found in rates.values())]
 
 
 def measure(workload, counts, folder, options):
@@ -128,6 +154,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--limit", type=int, default=4000, help="texts to read")
     parser.add_argument("--counted", type=int, default=64, help="most threads whose time is counted; 0: none")
+    parser.add_argument("--no-beside", dest="beside", action="store_false", help="without other programs beside")
     parser.add_argument("--no-peer", action="store_true", help="without the Python program")
     parser.add_argument("--workloads", nargs="+", default=["base-fp32", "base-bf16", "minilm-fp32", "minilm-bf16"])
     options = parser.parse_args()
@@ -147,6 +174,12 @@ def main():
              "Python, texts/s", "times one thread", "mezzo to Python"], rows_of(runs))]
         if counted:
             tables.append(support.table(["threads", "computed by all, ms a step", "by each, on average", "by the busiest", "shared"], counted))
+    if options.beside:
+        name, model, precision = workloads[-1]
+        with tempfile.TemporaryDirectory() as folder:
+            tables += [f"## {name}, {precision}, beside another program", support.table(
+                ["beside", "mezzo, texts/s", "mezzo, libgomp's default spinning", "Python", "Python, GOMP_SPINCOUNT=1000", "mezzo, one thread"],
+                beside_rows(model, precision, Path(folder), options))]
     about = (
         f"Training on the emotion data set, batches of {options.batch} texts, dropout 0.1; {options.steps} steps, {options.rounds}"
         " rounds in turn, medians (least to most). Python: transformers, batches of similar length, fused AdamW. Not shared: what of a"

@@ -1,5 +1,6 @@
 """How many threads mezzo takes: as told, or as many as this process may use, quotas of containers included."""
 import os
+import re
 import subprocess
 import uuid
 from pathlib import Path
@@ -35,7 +36,8 @@ def data(tmp_path_factory):
 
 
 def threads_of(command, **variables):
-    environment = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    unset = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env={**environment, **variables})
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -52,3 +54,14 @@ def test_a_quota_is_heeded_unless_somebody_says_otherwise(quota, data, tmp_path)
     assert "cpu, 2 threads\n" in threads_of(quota(train("env")), OMP_NUM_THREADS="2")
     assert "cpu, 2 threads\n" in threads_of(quota([*train("flag"), "--threads", 2]))
     assert "each on cpu, 1 thread\n" in threads_of(quota([PROGRAM, "launch", "--nproc", 2, "--", *train("ranks")[1:]]))
+
+
+def spin_count(**variables):
+    shown = threads_of([PROGRAM, "--version"], OMP_DISPLAY_ENV="VERBOSE", **variables)
+    return re.search(r"GOMP_SPINCOUNT = '(\w+)'", shown)[1]
+
+
+def test_threads_spin_for_microseconds_unless_the_environment_says_otherwise():
+    assert spin_count() == "1000"
+    assert spin_count(GOMP_SPINCOUNT="7") == "7"
+    assert int(spin_count(OMP_WAIT_POLICY="active")) > 1_000_000
