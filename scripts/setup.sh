@@ -41,7 +41,7 @@ for package in "${packages[@]}"; do
 done
 if ((${#missing[@]})); then
   if ! command -v apt-get >/dev/null; then
-    echo "setup: there is no apt-get here; install by other means what Debian calls ${missing[*]}, and build as README.md says" >&2
+    echo "setup: there is no apt-get here; install by other means what Debian calls ${missing[*]}, and build as docs/building.md says" >&2
     exit 1
   elif [[ $(id -u) == 0 ]]; then
     as_root=(env DEBIAN_FRONTEND=noninteractive)

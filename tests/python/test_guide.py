@@ -1,4 +1,5 @@
-"""What docs/guide.md and examples/README.md state outside of their snippets."""
+"""Facts, links and flags of the pages in Markdown, outside of their snippets."""
+import os
 import re
 import subprocess
 import sys
@@ -20,14 +21,42 @@ def test_the_table_of_formats_is_computed(dtype):
     assert f"| {name} | {' | '.join(numbers)} | {info.bits} |" in GUIDE
 
 
-@pytest.mark.parametrize("page", ["docs/guide.md", "examples/README.md"])
+def read_page(path):
+    """The text without code blocks."""
+    return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def headings(path):
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", read_page(path), re.MULTILINE)}
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), ROOT / "examples/README.md", ROOT / "benchmarks/README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
-    headings = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    assert links
-    for link in links:
-        assert link[1:] in headings if link.startswith("#") else (ROOT / page).parent.joinpath(link).exists(), link
+    for link in re.findall(r"\]\((?!https://)([^)]+)\)", read_page(page)):
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not heading or heading in headings(target), link
+
+
+def test_every_page_of_docs_is_linked_from_the_readme():
+    links = re.findall(r"\]\((docs/[^)#]+)", (ROOT / "README.md").read_text())
+    assert set(links) == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+
+
+# Flags of CMake, pip and other programs that the pages name.
+FOREIGN_FLAGS = {"--install", "--local-dir", "--no-deps", "--no-python", "--prefix", "--target"}
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in ("data", "gpus", "precision", "predicting", "training"))])
+def test_flags_of_the_pages_exist(page):
+    completion = subprocess.run([os.environ["MEZZO_PROGRAM"], "completion", "bash"], capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"--[a-z][\w-]*", completion)) | FOREIGN_FLAGS
+    flags = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", (ROOT / page).read_text()))
+    assert flags and flags <= known
 
 
 def test_every_example_is_listed_and_has_a_twin():
