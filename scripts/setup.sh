@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs Debian packages, and PyPI packages in .venv: what mezzo is built with, what the demo
-# needs, what the tests need. Does nothing where all is there already.
-#   bash scripts/setup.sh [build|demo|test]     without a word: test, which is all
+# needs, what the tests need. Does nothing if all is there already.
+#   bash scripts/setup.sh [debian|build|demo|test]     debian: no PyPI packages; without a word: test, which is all
 # MEZZO_PYTHON: the Python to use. MEZZO_VENV: another place for .venv. MEZZO_TORCH:
 # another version of torch.
 set -euo pipefail
@@ -27,11 +27,11 @@ give_up() {
 packages=(cmake ninja-build g++ python3-venv nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libfmt-dev libgloo-dev
   libxxhash-dev zlib1g-dev libzstd-dev libmicrohttpd-dev libsqlite3-dev)
 case $purpose in
-  build) ;;
+  debian | build) ;;
   demo) packages+=(fortunes) ;;
   test) packages+=(fortunes python3-dev libgtest-dev libgmock-dev openmpi-bin zsh fish groff-base pkg-config) ;;
   *)
-    echo "setup: what is \"$purpose\"? Say build, demo or test" >&2
+    echo "setup: what is \"$purpose\"? Say debian, build, demo or test" >&2
     exit 2
     ;;
 esac
@@ -57,6 +57,7 @@ if ((${#missing[@]})); then
   "${as_root[@]}" apt-get install -y -qq -o DPkg::Lock::Timeout=120 --no-install-recommends "${missing[@]}" >>"$log" 2>&1 ||
     give_up "apt-get could not install ${missing[*]}"
 fi
+[[ $purpose != debian ]] || exit 0
 
 python=${MEZZO_PYTHON:-python3}
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>>"$log"; then

@@ -57,10 +57,13 @@ class Machine:
         file = self.state / program
         return file.read_text().splitlines() if file.exists() else []
 
-    def setup(self, *arguments):
+    def run(self, script, *arguments):
         environment = {"PATH": str(self.bin), "STATE": str(self.state)}
-        return subprocess.run(["bash", "scripts/setup.sh", *arguments], cwd=self.clone, env=environment,
+        return subprocess.run(["bash", f"scripts/{script}", *arguments], cwd=self.clone, env=environment,
                               capture_output=True, text=True)
+
+    def setup(self, *arguments):
+        return self.run("setup.sh", *arguments)
 
     def refusal(self, *arguments, status=1):
         """The one line it ends with."""
@@ -76,7 +79,7 @@ def machine(tmp_path):
 
 
 def test_an_unknown_purpose_is_refused(machine):
-    assert machine.refusal("tests", status=2) == 'setup: what is "tests"? Say build, demo or test'
+    assert machine.refusal("tests", status=2) == 'setup: what is "tests"? Say debian, build, demo or test'
 
 
 @pytest.mark.parametrize("has_sudo", [False, True])
@@ -111,6 +114,16 @@ def test_missing_packages_are_installed_as_root(machine):
     done = machine.setup("demo")
     assert done.returncode == 0, done
     assert "fortunes" in machine.asked("apt")[1] and "libgtest-dev" not in machine.asked("apt")[1]
+
+
+def test_pip_installs_nothing_if_the_user_names_a_libtorch(machine):
+    machine.stub("cmake", '#!/usr/bin/env bash\necho "$*" >>"$STATE/cmake"\n')
+    for flag in "-DCMAKE_PREFIX_PATH=/opt/libtorch", "-DTorch_DIR=/opt/libtorch/share/cmake/Torch":
+        assert machine.run("build.sh", flag).returncode == 0
+        assert machine.asked("cmake")[-2].endswith(flag)
+        assert machine.asked("pip") == []
+    assert machine.run("build.sh", "-DMEZZO_BUILD_TEXT=OFF").returncode == 0
+    assert machine.asked("pip")[-1].endswith("torch==2.13.0")
 
 
 def test_an_old_python_is_refused(machine):
