@@ -3,6 +3,22 @@
 # without one, MEZZO_NVCC_REASON says why.
 set(MEZZO_CUDA_ARCHITECTURES "" CACHE STRING "GPUs to compile for, such as 80;90; empty: all that nvcc knows from 70 to 120")
 
+# The version of CUDA that LibTorch was built for, such as 13.0; empty: for none, or it is not known. A wheel has
+# a version.py, a zip a build-version.
+function(_mezzo_find_torch_cuda out)
+  set(${out} "" PARENT_SCOPE)
+  foreach(file IN ITEMS version.py build-version)
+    if(EXISTS "${MEZZO_TORCH_ROOT}/${file}")
+      file(READ "${MEZZO_TORCH_ROOT}/${file}" said)
+      if(said MATCHES "\ncuda[^\n]*'([0-9]+\\.[0-9]+)")
+        set(${out} "${CMAKE_MATCH_1}" PARENT_SCOPE)
+      elseif(said MATCHES "\\+cu([0-9]+)([0-9])")
+        set(${out} "${CMAKE_MATCH_1}.${CMAKE_MATCH_2}" PARENT_SCOPE)
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
 # The nvcc of the environment that LibTorch lies in, else the machine's.
 function(_mezzo_find_nvcc)
   set(MEZZO_NVCC "" PARENT_SCOPE)
@@ -23,10 +39,9 @@ function(_mezzo_find_nvcc)
     set(MEZZO_NVCC_REASON "${nvcc} is of CUDA ${version}, 12.1 or newer is needed" PARENT_SCOPE)
     return()
   endif()
-  file(STRINGS "${MEZZO_TORCH_ROOT}/version.py" torch_cuda REGEX "^cuda.*'[0-9]+\\.[0-9]+")
-  if(torch_cuda MATCHES "'(([0-9]+)\\.[0-9]+)")
-    set(torch_cuda "${CMAKE_MATCH_1}")
-    if(NOT CMAKE_MATCH_2 EQUAL major)
+  _mezzo_find_torch_cuda(torch_cuda)
+  if(torch_cuda)
+    if(NOT torch_cuda MATCHES "^${major}\\.")
       set(MEZZO_NVCC_REASON "${nvcc} is of CUDA ${version}, LibTorch of CUDA ${torch_cuda}" PARENT_SCOPE)
       return()
     endif()

@@ -1,6 +1,8 @@
-"""cmake/MezzoTorch.cmake and MezzoNccl.cmake with a LibTorch for CUDA, which is made up here: two files say what mezzo
-asks, and the headers are empty. The folders' names hold spaces."""
+"""cmake/MezzoTorch.cmake, MezzoCuda.cmake and MezzoNccl.cmake with a LibTorch for CUDA, which is made up here: two files
+say what mezzo asks, and the headers are empty. The folders' names hold spaces."""
+import os
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ cmake_minimum_required(VERSION 3.25)
 project(user LANGUAGES CXX)
 list(APPEND CMAKE_MODULE_PATH "{root}/cmake")
 include(MezzoTorch)
+include(MezzoCuda)
 include(MezzoNccl)
 get_target_property(definitions mezzo::torch INTERFACE_COMPILE_DEFINITIONS)
 message(STATUS "definitions: ${{definitions}}")
@@ -25,6 +28,11 @@ set_target_properties(torch_cpu PROPERTIES
 set_target_properties(torch_cuda PROPERTIES
   INTERFACE_COMPILE_DEFINITIONS "USE_C10D_NCCL")
 """
+
+
+def configure(source, build, *arguments, **variables):
+    command = ["cmake", "-G", "Ninja", "-S", source, "-B", build, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_HOME": "", "CUDA_PATH": "", **variables})
 
 
 class Site:
@@ -51,9 +59,7 @@ class Site:
             self.write(f"nvidia/{package}/include/{name}")
 
     def configure(self, *arguments):
-        command = ["cmake", "-G", "Ninja", "-S", self.project, "-B", self.project / "build",
-                   f"-DCMAKE_PREFIX_PATH={self.folder / 'torch'}", *arguments]
-        return subprocess.run(command, capture_output=True, text=True)
+        return configure(self.project, self.project / "build", f"-DCMAKE_PREFIX_PATH={self.folder / 'torch'}", *arguments)
 
     def nccl_line(self):
         done = self.configure("-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON")
@@ -61,6 +67,14 @@ class Site:
         assert "-- definitions: USE_DISTRIBUTED;USE_C10D_GLOO\n" in done.stdout
         line, = [line for line in done.stdout.splitlines() if "NCCL" in line]
         return line
+
+
+def make_nvcc(folder, version):
+    """A program that says it is the nvcc of this version; the value of PATH that finds it first."""
+    folder.mkdir()
+    (folder / "nvcc").write_text(f"#!/bin/sh\necho Cuda compilation tools, release {version}, V{version}.1\n")
+    (folder / "nvcc").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
 
 
 @pytest.fixture
@@ -80,11 +94,10 @@ def test_nccl_is_left_out_with_a_reason_until_its_headers_are_there(site):
 
 def test_a_toolkit_without_most_of_its_libraries_does_not_stop_the_build(site, tmp_path):
     toolkit = tmp_path / "cuda"
-    for name in ("bin/nvcc", "include/cuda_runtime.h", "lib64/libcudart.so"):
+    for name in ("include/cuda_runtime.h", "lib64/libcudart.so"):
         (toolkit / name).parent.mkdir(parents=True)
         (toolkit / name).touch()
-    (toolkit / "bin/nvcc").write_text("#!/bin/sh\necho Cuda compilation tools, release 13.0, V13.0.88\n")
-    (toolkit / "bin/nvcc").chmod(0o755)
+    make_nvcc(toolkit / "bin", "13.0")
     done = site.configure(f"-DCUDAToolkit_ROOT={toolkit}")
     assert done.returncode == 0, done.stderr
 
@@ -103,3 +116,38 @@ def test_a_libtorch_that_does_not_say_its_definitions_is_refused(site):
     done = site.configure()
     assert done.returncode != 0
     assert "Caffe2Targets.cmake does not say" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("file, text", [
+    ("version.py", "__version__ = '2.13.0'\ndebug = False\ncuda: Optional[str] = '13.0'\n"),
+    ("version.py", "__version__ = '2.13.0+cu130'\n"),
+    ("build-version", "2.13.0+cu130\n"),
+])
+def test_an_nvcc_of_another_cuda_than_libtorchs_is_not_used(site, tmp_path, file, text):
+    site.write(f"torch/{file}", text)
+    other, fitting = make_nvcc(tmp_path / "other", "12.6"), make_nvcc(tmp_path / "fitting", "13.0")
+    done = configure(site.project, site.project / "build", f"-DCMAKE_PREFIX_PATH={site.folder / 'torch'}", PATH=other)
+    assert done.returncode == 0, done.stderr
+    assert f"{tmp_path}/other/nvcc is of CUDA 12.6, LibTorch of CUDA 13.0\n" in done.stdout
+    done = configure(site.project, site.project / "build", f"-DCMAKE_PREFIX_PATH={site.folder / 'torch'}", PATH=fitting)
+    assert done.returncode == 0 and "LibTorch of CUDA" not in done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def built_with_a_zip(tmp_path_factory):
+    """mezzo configured with the environment's LibTorch as a zip has it: without version.py, beside an nvcc."""
+    folder = tmp_path_factory.mktemp("zip")
+    torch = Path(find_spec("torch").submodule_search_locations[0])
+    zip_folder = folder / "a libtorch"
+    zip_folder.mkdir()
+    for name in ("include", "lib", "share"):
+        (zip_folder / name).symlink_to(torch / name)
+    (zip_folder / "build-version").write_text("2.13.0+cpu\n")
+    amp = [f"-DMEZZO_BUILD_{part}=OFF" for part in ("TEXT", "DISTRIBUTED", "TESTS")]
+    done = configure(ROOT, folder / "build", f"-DCMAKE_PREFIX_PATH={zip_folder}", *amp, PATH=make_nvcc(folder / "bin", "13.0"))
+    return done, folder / "build"
+
+
+def test_a_zip_of_libtorch_has_no_version_py(built_with_a_zip):
+    done, _ = built_with_a_zip
+    assert done.returncode == 0, done.stderr
