@@ -32,6 +32,12 @@ if(NOT _mezzo_torch_config)
 endif()
 get_filename_component(MEZZO_TORCH_ROOT "${_mezzo_torch_config}/../../../.." ABSOLUTE)
 
+# LibTorch's version without the patch, such as 2.13: what is built with one minor version fits no other.
+set(_mezzo_torch_version "${_mezzo_torch_config}")
+cmake_path(REPLACE_FILENAME _mezzo_torch_version TorchConfigVersion.cmake)
+file(STRINGS "${_mezzo_torch_version}" _mezzo_torch_version REGEX "PACKAGE_VERSION \"[0-9]")
+string(REGEX MATCH "[0-9]+\\.[0-9]+" MEZZO_TORCH_VERSION "${_mezzo_torch_version}")
+
 # LibTorch's own CMake package refuses a CUDA build where it does not find the very toolkit it
 # wants, though nothing of it is needed: libtorch.so brings its CUDA libraries in at run time. So
 # only what headers depend on is read from it.

@@ -82,6 +82,8 @@ int run(int argc, char** argv) {
   const bool has_command = argc > 1 && mezzo::app::find_command(app, argv[1]) != nullptr;
   const std::string who = has_command ? std::string("mezzo ") + argv[1] : "mezzo";
   try {
+    mezzo::check_libtorch_version();
+    mezzo::use_cpu_memory_pool();
     int status = 0;
     if (const auto text = mezzo::app::parse_command_line(app, {argv + 1, argv + argc})) {
       mezzo::text::write_stdout(*text);
@@ -132,7 +134,6 @@ int main(int argc, char** argv) {
   }
   WarningHandler warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-  mezzo::use_cpu_memory_pool();
   const int status = run(argc, argv);
   // What LibTorch registered with itself at its start it would now take back piece by piece.
   std::quick_exit(status);

@@ -49,6 +49,7 @@ OperatorKernel meta_in_place() {
 
 torch::Library* library_for(const std::string& schema) {
   constexpr const char* kOneHome = ", and operators have one home; link both of their users with the same mezzo";
+  check_libtorch_version();
   const auto registered = registered_version();
   TORCH_CHECK(registered == version(), "mezzo: two versions are in this process, ", registered, " and ", version(),
               kOneHome);

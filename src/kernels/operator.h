@@ -61,7 +61,7 @@ OperatorKernel meta_in_place();
 /// Where to register an operator; nullptr where another copy of mezzo in this process, of the same
 /// version, has registered it with the same schema. Nothing is ever taken back: that copy may
 /// outlive this one's static storage.
-/// @throws c10::Error  where the other copy is of another version, or has another schema.
+/// @throws c10::Error  if the other copy is of another version or has another schema, or as `check_libtorch_version`.
 torch::Library* library_for(const std::string& schema);
 
 /// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments'

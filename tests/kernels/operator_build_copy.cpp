@@ -1,5 +1,6 @@
 // A shared object with a copy of mezzo's registry of operators, of this version but another
 // build: see operator_test.cpp.
+#include "kernels/libtorch_version.cpp"
 #include "kernels/operator.cpp"
 
 namespace {

@@ -3,6 +3,7 @@
 #include "mezzo/version.h"
 #undef MEZZO_VERSION
 #define MEZZO_VERSION "another version"
+#include "kernels/libtorch_version.cpp"
 #include "kernels/operator.cpp"
 
 namespace {

@@ -1,7 +1,8 @@
-"""cmake/MezzoTorch.cmake, MezzoCuda.cmake and MezzoNccl.cmake with a LibTorch for CUDA, which is made up here: two files
+"""cmake/MezzoTorch.cmake, MezzoCuda.cmake and MezzoNccl.cmake with a LibTorch for CUDA, which is made up here: three files
 say what mezzo asks, and the headers are empty. The folders' names hold spaces."""
 import os
 import subprocess
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,12 +36,17 @@ def configure(source, build, *arguments, **variables):
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_HOME": "", "CUDA_PATH": "", **variables})
 
 
+def one_line(text):
+    return " ".join(text.split())
+
+
 class Site:
     """A site-packages folder as `pip install torch` leaves it."""
 
     def __init__(self, folder):
         self.folder, self.project = folder / "site packages", folder / "a project"
         self.write("torch/share/cmake/Torch/TorchConfig.cmake", 'message(FATAL_ERROR "cannot find the CUDA libraries")')
+        self.write("torch/share/cmake/Torch/TorchConfigVersion.cmake", 'set(PACKAGE_VERSION "2.13.0")')
         self.write("torch/share/cmake/Caffe2/Caffe2Targets.cmake", TARGETS)
         self.write("torch/lib/libtorch_cuda.so")
         self.headers("cu13", WHEEL)
@@ -151,3 +157,22 @@ def built_with_a_zip(tmp_path_factory):
 def test_a_zip_of_libtorch_has_no_version_py(built_with_a_zip):
     done, _ = built_with_a_zip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_user_with_another_libtorch_than_mezzos_is_told_both_versions(built_with_a_zip, site, tmp_path):
+    _, build = built_with_a_zip
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "mezzoConfig.cmake").write_text((build / "mezzoConfig.cmake").read_text())
+    (package / "MezzoTorch.cmake").write_text((ROOT / "cmake/MezzoTorch.cmake").read_text())
+    (package / "mezzoTargets.cmake").write_text("")
+    (site.project / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\nfind_package(mezzo REQUIRED)\n")
+    version = ".".join(metadata.version("torch").split(".")[:2])
+    for patch, other in ((f"{version}.7", None), (f"{version}9.0", f"{version}9")):
+        site.write("torch/share/cmake/Torch/TorchConfigVersion.cmake", f'set(PACKAGE_VERSION "{patch}")')
+        done = site.configure(f"-Dmezzo_DIR={package}")
+        assert (done.returncode == 0) == (other is None), done.stderr
+        if other:
+            assert (f"mezzo was built with LibTorch {version}, and {site.folder}/torch is LibTorch {other}. Name a LibTorch {version} in "
+                    "CMAKE_PREFIX_PATH or Torch_DIR, or build mezzo with this one.") in one_line(done.stderr)
