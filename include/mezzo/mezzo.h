@@ -3,6 +3,8 @@
 /// All of mezzo's core: autocast, gradient scaling, master weights,
 /// optimizers. Needs LibTorch alone.
 
+#include "mezzo/cpp20.h"
+
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/autocast_state.h"
 #include "mezzo/amp/cast_log.h"

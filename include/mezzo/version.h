@@ -1,5 +1,7 @@
 #pragma once
 
+#include "mezzo/cpp20.h"
+
 /// mezzo's version. CMake reads it from here.
 #define MEZZO_VERSION "0.1.0"
 

@@ -34,7 +34,7 @@ def arrows_of(root):
         here = room_of(below, rooms) if file.parts[0] != "apps" else None
         for name in INCLUDE.findall(path.read_text()):
             public, private = root / "include" / name, root / "src" / name
-            if name != "mezzo/version.h" and (public.is_file() or private.is_file()):
+            if name not in ("mezzo/cpp20.h", "mezzo/version.h") and (public.is_file() or private.is_file()):
                 target = Path(name).relative_to("mezzo") if public.is_file() else Path(name)
                 yield file, name, here, room_of(target, rooms)
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "mezzo/cpp20.h"
+
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 

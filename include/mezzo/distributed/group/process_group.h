@@ -1,5 +1,7 @@
 #pragma once
 
+#include "mezzo/cpp20.h"
+
 #include <ATen/core/Tensor.h>
 #include <torch/arg.h>
 

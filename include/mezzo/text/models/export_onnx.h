@@ -1,5 +1,7 @@
 #pragma once
 
+#include "mezzo/cpp20.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <map>

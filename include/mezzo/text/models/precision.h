@@ -1,5 +1,7 @@
 #pragma once
 
+#include "mezzo/cpp20.h"
+
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
