@@ -14,10 +14,10 @@ if(MEZZO_BUILD_TEXT)
   # What the program says of itself: WORDS of its command line, and the file for what it prints.
   function(_install_said words file)
     cmake_path(GET file PARENT_PATH folder)
-    set(made "${CMAKE_BINARY_DIR}/said/${file}")
+    set(made "${PROJECT_BINARY_DIR}/said/${file}")
     separate_arguments(words)
     list(JOIN words "\" \"" words)
-    install(CODE "file(MAKE_DIRECTORY \"${CMAKE_BINARY_DIR}/said/${folder}\")
+    install(CODE "file(MAKE_DIRECTORY \"${PROJECT_BINARY_DIR}/said/${folder}\")
       execute_process(COMMAND \"$<TARGET_FILE:mezzo_program>\" \"${words}\" OUTPUT_FILE \"${made}\" COMMAND_ERROR_IS_FATAL ANY)")
     install(FILES "${made}" DESTINATION "${CMAKE_INSTALL_DATADIR}/${folder}")
   endfunction()
@@ -34,10 +34,10 @@ install(TARGETS ${_targets} EXPORT mezzoTargets
 install(DIRECTORY include/mezzo DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT mezzoTargets NAMESPACE mezzo:: DESTINATION "${_package_dir}")
 
-configure_package_config_file(cmake/mezzoConfig.cmake.in "${CMAKE_BINARY_DIR}/mezzoConfig.cmake"
+configure_package_config_file(cmake/mezzoConfig.cmake.in "${PROJECT_BINARY_DIR}/mezzoConfig.cmake"
   INSTALL_DESTINATION "${_package_dir}")
-write_basic_package_version_file("${CMAKE_BINARY_DIR}/mezzoConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
-install(FILES "${CMAKE_BINARY_DIR}/mezzoConfig.cmake" "${CMAKE_BINARY_DIR}/mezzoConfigVersion.cmake"
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/mezzoConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/mezzoConfig.cmake" "${PROJECT_BINARY_DIR}/mezzoConfigVersion.cmake"
   cmake/MezzoTorch.cmake DESTINATION "${_package_dir}")
 
 # For builds without CMake.
@@ -61,8 +61,8 @@ if(MEZZO_BUILD_TEXT)
   list(JOIN _libraries "" text_libraries)
 endif()
 foreach(package IN LISTS _packages)
-  configure_file("cmake/${package}.pc.in" "${CMAKE_BINARY_DIR}/${package}.pc" @ONLY)
-  install(FILES "${CMAKE_BINARY_DIR}/${package}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+  configure_file("cmake/${package}.pc.in" "${PROJECT_BINARY_DIR}/${package}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${package}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 endforeach()
 
 # cpack -G DEB: what cmake --install installs, as a Debian package.
