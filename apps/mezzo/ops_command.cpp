@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "commands.h"
@@ -17,24 +20,45 @@ namespace mezzo::app {
 namespace {
 
 struct OpsFlags {
-  std::string policy = "cuda";
+  std::optional<std::string> policy;  ///< none: the lists of all devices
   bool json = false;
 };
+
+/// The lines of several op lists, each with the names of the lists that have it: by policy, then by op.
+using Lines = std::map<std::pair<CastPolicy, std::string>, std::vector<std::string>>;
+
+Lines lines_of(const std::vector<std::string>& lists) {
+  Lines lines;
+  for (const auto& list : lists) {
+    for (const auto& [op, policy] : text::parse_op_policy(list).lines()) {
+      lines[{policy, op}].push_back(list);
+    }
+  }
+  return lines;
+}
 
 int run_ops(const OpsFlags& flags) {
   const auto names = OpPolicy::preset_names();
   const std::vector<std::string> presets(names.begin(), names.end());
-  if (std::find(presets.begin(), presets.end(), flags.policy) == presets.end() &&
-      !std::filesystem::exists(flags.policy)) {
-    throw UsageError(fmt::format("--policy '{}' is neither a preset ({}) nor a file.{}", flags.policy,
-                                 fmt::join(presets, ", "), text::did_you_mean(flags.policy, presets)));
+  std::vector<std::string> lists = {"cpu", "cuda"};  // the presets of devices, by the devices' names
+  if (flags.policy) {
+    lists = {*flags.policy};
+    if (std::find(presets.begin(), presets.end(), lists[0]) == presets.end() && !std::filesystem::exists(lists[0])) {
+      throw UsageError(fmt::format("--policy '{}' is neither a preset ({}) nor a file.{}", lists[0],
+                                   fmt::join(presets, ", "), text::did_you_mean(lists[0], presets)));
+    }
   }
   auto json = nlohmann::ordered_json::array();
-  for (const auto& [op, policy] : text::parse_op_policy(flags.policy).lines()) {
-    if (flags.json) {
-      json.push_back({{"op", op}, {"policy", to_string(policy)}});
-    } else {
-      text::write_stdout(fmt::format("{:<22}{}\n", to_string(policy), op));
+  for (const auto& [line, devices] : lines_of(lists)) {
+    const auto& [policy, op] = line;
+    json.push_back({{"op", op}, {"policy", to_string(policy)}});
+    std::string column;
+    if (!flags.policy) {
+      json.back()["devices"] = devices;
+      column = fmt::format("{:<10}", fmt::format("{}", fmt::join(devices, " ")));
+    }
+    if (!flags.json) {
+      text::write_stdout(fmt::format("{:<22}{}{}\n", to_string(policy), column, op));
     }
   }
   if (flags.json) {
@@ -47,12 +71,13 @@ int run_ops(const OpsFlags& flags) {
 
 Run add_ops(CLI::App& app) {
   auto flags = std::make_shared<OpsFlags>();
-  app.add_option("--policy", flags->policy, "op list: cuda, cpu, cuda_2020, norms_stay_low, or a TOML file")
-      ->capture_default_str();
+  app.add_option("--policy", flags->policy,
+                 "one op list: cuda, cpu, cuda_2020, norms_stay_low, or a TOML file; default: those of cpu and cuda, "
+                 "with the devices of each line");
   app.add_flag("--json", flags->json, "an array of objects instead of lines");
   app.footer(
       "Examples:\n"
-      "  mezzo ops\n"
+      "  mezzo ops | grep softmax\n"
       "  mezzo ops --policy cpu --json");
   return [flags] { return run_ops(*flags); };
 }

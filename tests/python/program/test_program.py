@@ -197,6 +197,16 @@ def test_ops_lists_the_policies():
     assert re.search(r"^fp32 +aten::mse_loss$", mezzo("ops", "--policy", "cpu").stdout, re.M)
 
 
+def test_ops_lists_the_policies_of_every_device():
+    entries = json.loads(mezzo("ops", "--json").stdout)
+    for device in ("cpu", "cuda"):
+        alone = json.loads(mezzo("ops", "--policy", device, "--json").stdout)
+        assert [{"op": e["op"], "policy": e["policy"]} for e in entries if device in e["devices"]] == alone
+    lines = mezzo("ops").stdout.splitlines()
+    assert [line.split() for line in lines] == [[e["policy"], *e["devices"], e["op"]] for e in entries]
+    assert "fp32                  cuda      aten::layer_norm" in lines and "lower_precision_fp    cpu cuda  aten::mm" in lines
+
+
 def test_settings_may_stand_in_a_file_and_flags_win(small, data, tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(f'model = "{small}"\ntrain = "{data / "train.jsonl"}"\nmax-steps = 3\nlearning_rate = 0.25\nquiet = true\n')
