@@ -78,8 +78,12 @@ function(_mezzo_find_nvcc)
   list(APPEND flags -gencode "arch=compute_${newest},code=compute_${newest}") # for GPUs that are newer still
   set(MEZZO_NVCC "${nvcc}" PARENT_SCOPE)
   set(MEZZO_NVCC_VERSION "${version}" PARENT_SCOPE)
+  set(host -fPIC)
+  if(CMAKE_CXX_VISIBILITY_PRESET)
+    string(APPEND host ",-fvisibility=${CMAKE_CXX_VISIBILITY_PRESET}")
+  endif()
   # Products and sums are rounded as one only where the source says so, as on the CPU.
-  set(MEZZO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr --extended-lambda -Xcompiler=-fPIC ${flags} PARENT_SCOPE)
+  set(MEZZO_NVCC_FLAGS -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr --extended-lambda -Xcompiler=${host} ${flags} PARENT_SCOPE)
   list(JOIN wanted ", " wanted)
   set(MEZZO_NVCC_ARCHITECTURES "${wanted}" PARENT_SCOPE)
 endfunction()

@@ -9,7 +9,7 @@
 
 /// Calls `inside` in a bfloat16 region of this copy, with a policy that runs mm in `mm_policy`, or
 /// without one; returns the dtype of a product there.
-extern "C" int8_t product_in_region(const char* mm_policy, void (*inside)()) {
+extern "C" C10_EXPORT int8_t product_in_region(const char* mm_policy, void (*inside)()) {
   mezzo::AutocastOptions options;
   if (mm_policy != nullptr) {
     options.policy(mezzo::OpPolicy::preset("cpu").set("mm", mezzo::parse_cast_policy(mm_policy)));
@@ -20,4 +20,4 @@ extern "C" int8_t product_in_region(const char* mm_policy, void (*inside)()) {
 }
 
 /// Dropout by this copy, in place.
-extern "C" void drop(at::Tensor& x) { x = mezzo::kernels::dropout(x, {0.5, {1, 2, 3}}); }
+extern "C" C10_EXPORT void drop(at::Tensor& x) { x = mezzo::kernels::dropout(x, {0.5, {1, 2, 3}}); }

@@ -25,5 +25,5 @@ const char* error_of(const mezzo::kernels::Operator<Dropout>& op) {
 }  // namespace
 
 /// What calling dropout throws, by the schema that is registered and by another.
-extern "C" const char* error_of_same() { return error_of(same_op); }
-extern "C" const char* error_of_renamed() { return error_of(renamed_op); }
+extern "C" C10_EXPORT const char* error_of_same() { return error_of(same_op); }
+extern "C" C10_EXPORT const char* error_of_renamed() { return error_of(renamed_op); }

@@ -15,7 +15,7 @@ const mezzo::kernels::Operator<decltype(twice)> twice_op(
 }  // namespace
 
 /// What calling an operator of this copy throws; nothing is registered.
-extern "C" const char* error_of_call() {
+extern "C" C10_EXPORT const char* error_of_call() {
   static std::string error;
   try {
     twice_op(1);
