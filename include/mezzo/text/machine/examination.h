@@ -12,8 +12,10 @@ namespace mezzo::text {
 /// being two.
 struct ProductRate {
   std::string precision;  ///< fp32, bf16, fp16, int8
-  double measured = 0;    ///< of 1,024 x 768 times 768 x 3,072, as a model's layers have them
-  double peak = 0;  ///< what its instructions come to in registers; 0: it has none of its own, or mezzo uses others
+  double measured = 0;    ///< the best of 1,024 x 768 times 768 x 3,072, as a model's layers have them
+  /// The best rate of its instruction on registers alone; `measured`, if 20 attempts stay below that. 0: it has no
+  /// instruction of its own, or mezzo does not choose the instruction.
+  double peak = 0;
 };
 
 /// What a machine is, as far as training and prediction ask.

@@ -4,9 +4,16 @@
 namespace mezzo::encoder::cpu::MEZZO_SIMD {
 namespace {
 
-// Independent of each other: more than an instruction's latency times how many a processor begins in a cycle, and with
-// two operands no more than AVX2 has registers.
+#define MEZZO_UNROLL _Pragma("GCC unroll 32")
+
+// Independent of each other: more than an instruction's latency times the number that a processor begins in a cycle.
+// On a Zen 5, 12 sums reach 0.93 of the rate that 16 or 24 reach in bfloat16. The sums and the two operands fit the
+// registers: AVX2 has 16, AVX-512 has 32.
+#ifdef __AVX512F__
+constexpr int kSums = 24;
+#else
 constexpr int kSums = 12;
+#endif
 
 /// `x` may be anything from here on, so that nothing is computed ahead.
 template <class Vector>
@@ -22,18 +29,18 @@ inline void forget(Vector& x) {
 
 template <class Vector, class Multiply>
 inline Vector run(int64_t rounds, Vector left, Vector right, const Multiply& multiply) {
-  Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{}, k{}, l{};  // an array would lie in memory
-  const auto add_to = [&](Vector& sum) {
-    forget(left);
-    forget(sum);  // or all sums would be one, as they begin alike
-    sum = multiply(sum, left, right);
-  };
+  Vector sums[kSums] = {};
   forget(right);
   for (int64_t round = 0; round < rounds; ++round) {
-    add_to(a), add_to(b), add_to(c), add_to(d), add_to(e), add_to(f);
-    add_to(g), add_to(h), add_to(i), add_to(j), add_to(k), add_to(l);
+    MEZZO_UNROLL for (Vector& sum : sums) {  // or the array would lie in memory
+      forget(left);
+      forget(sum);  // or all sums would be one, as they begin alike
+      sum = multiply(sum, left, right);
+    }
   }
-  return a + b + c + d + e + f + g + h + i + j + k + l;
+  Vector total{};
+  MEZZO_UNROLL for (const Vector& sum : sums) total += sum;
+  return total;
 }
 
 float float32(int64_t rounds) {
