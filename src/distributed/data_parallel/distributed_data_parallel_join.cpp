@@ -114,8 +114,8 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
     }
   } const joining{core};
   core.joining = options;
-  loop();
   core.group.guard([&] {
+    loop();
     bool ran_last = true;
     while (true) {
       const JoinRound round = exchange(core.group, 0);

@@ -67,6 +67,9 @@ bool is_communication_error(const std::exception& error) {
          c10::demangle(typeid(error).name()).starts_with("gloo::") || has_stamp_of_gloo(first_line(error));
 }
 
+/// What is said of an exception that is no std::exception.
+constexpr const char* kNoStdException = "an exception of an unknown type";
+
 /// The key that says that `rank` needs the store no more.
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 
@@ -302,6 +305,9 @@ void ProcessGroup::all_or_none(const std::function<void()>& work) {
   } catch (const std::exception& error) {
     mine = std::current_exception();
     outcome = "!" + first_line(error);
+  } catch (...) {
+    mine = std::current_exception();
+    outcome = std::string("!") + kNoStdException;
   }
   const auto outcomes = all_gather(outcome);
   const auto first = std::find_if(outcomes.begin(), outcomes.end(), [](const auto& text) { return !text.empty(); });
@@ -323,11 +329,19 @@ void ProcessGroup::guard(const std::function<void()>& work) {
     if (is_communication_error(error)) {
       throw_blaming(first_line(error));
     }
-    if (!all_know_ && !others_may_ask_) {
-      others_may_ask_ = true;
-      heartbeat_->announce_failure(first_line(error));
-    }
+    announce_failure(first_line(error));
     throw;
+  } catch (...) {
+    announce_failure(kNoStdException);
+    throw;
+  }
+}
+
+/// Lets the other ranks know why this one fails.
+void ProcessGroup::announce_failure(const std::string& reason) {
+  if (!all_know_ && !others_may_ask_) {
+    others_may_ask_ = true;
+    heartbeat_->announce_failure(reason);
   }
 }
 

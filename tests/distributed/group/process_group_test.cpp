@@ -95,6 +95,28 @@ TEST(ProcessGroupTest, AnErrorWithoutAMessageIsAnError) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
+TEST(ProcessGroupTest, AnExceptionOfAnyTypeIsAnError) {
+  const auto together = RankThreads{.timeout = kShort}.run([](ProcessGroup& group) {
+    try {
+      group.all_or_none([&] {
+        if (group.rank() == 1) throw 42;
+      });
+    } catch (const int) {
+    }
+  });
+  EXPECT_THAT(together, ElementsAre("rank 1 failed: an exception of an unknown type", ""));
+  const auto alone = RankThreads{.timeout = kShort}.run([](ProcessGroup& group) {
+    try {
+      group.guard([&] {
+        if (group.rank() == 1) throw 42;
+        group.barrier();
+      });
+    } catch (const int) {
+    }
+  });
+  EXPECT_THAT(alone, ElementsAre("rank 1 failed: an exception of an unknown type", ""));
+}
+
 TEST(ProcessGroupTest, QuotesARankThatFailedByItself) {
   const auto errors = RankThreads{.world_size = 3, .timeout = kShort}.run([](ProcessGroup& group) {
     group.guard([&] {

@@ -68,6 +68,29 @@ def uneven(rank, folder):
     return message, counts
 
 
+def fail_in_join(rank):
+    group = _mezzo.ProcessGroup(TIMEOUT)
+    net = Net()
+    ddp = mezzo_ddp(net, group)
+
+    def loop():
+        for step, _ in enumerate(train(net, ddp, rank, 3)):
+            if rank == 1 and step == 1:
+                raise ValueError("no such batch")
+
+    try:
+        ddp.join(loop)
+    except (RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return "no error"
+
+
+def test_an_error_in_the_loop_of_join_is_quoted_on_the_other_ranks():
+    outcomes = ranks.Ranks(3, fail_in_join).outcomes(60)
+    quoted = "rank 1 failed: ValueError: no such batch"
+    assert outcomes == {0: ("result", quoted), 1: ("result", "no such batch"), 2: ("result", quoted)}
+
+
 def test_ranks_with_fewer_batches_join_as_in_python(tmp_path):
     for rank, (message, counts) in enumerate(ranks.run(3, uneven, tmp_path)):
         assert "rank 0 has run out of batches" in message

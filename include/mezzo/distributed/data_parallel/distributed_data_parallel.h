@@ -68,7 +68,8 @@ class DistributedDataParallelBase {
   /// part in the others' steps with gradients of zero, and in the end takes over the parameters and
   /// buffers of one that ran last, but not what its optimizer keeps. Every forward pass costs one
   /// small collective more. `loop` must call no collectives besides this module's; no other rank
-  /// steps without `join`.
+  /// steps without `join`. An exception of `loop` on one rank ends `join` on every rank, as in
+  /// `ProcessGroup::guard`.
   /// @throws c10::ValueError  where a hook is registered, which divides by itself, and not the
   ///     initial world size asked for
   void join(const std::function<void()>& loop, const JoinOptions& options = {});

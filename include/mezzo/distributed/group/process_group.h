@@ -90,6 +90,7 @@ class ProcessGroup {
   void keep_store_for_others() const;
   void wait_until_others_left();
   void all_reduce(at::Tensor& tensor, c10d::ReduceOp op);
+  void announce_failure(const std::string& reason);
   [[noreturn]] void throw_blaming(const std::string& error);
 
   RankEnvironment environment_;
