@@ -59,6 +59,11 @@ def test_flags_of_the_pages_exist(page):
     assert flags and flags <= known
 
 
+def test_programs_on_several_ranks_also_run_alone():
+    made = re.findall(r"ProcessGroup group\((.*)\);", GUIDE)
+    assert len(made) == 2 and all("detect().value_or(" in environment for environment in made), made
+
+
 def test_every_example_is_listed_and_has_a_twin():
     examples = {path.stem for path in (ROOT / "examples").glob("*.cpp")}
     table = set(re.findall(r"\| \[(\w+)\]\(\1\.cpp\)", (ROOT / "examples/README.md").read_text()))

@@ -36,7 +36,8 @@ struct RankEnvironment {
   /// MPI and Slurm name no meeting point. Where MASTER_ADDR and MASTER_PORT are not set, the
   /// address is this host's, if all ranks are on it, or the one srun was called on; the port is
   /// made from Slurm's job and step, MPI's job, or else, on one host, mpirun's process.
-  /// @return nullopt where no launcher is known, or where it started one process
+  /// @return nullopt where no launcher is known, or where it started one process; `.value_or(RankEnvironment())` is
+  ///     the environment of a process alone
   /// @throws c10::ValueError  naming the variable that is missing or no sensible number
   static std::optional<RankEnvironment> detect(const Lookup& lookup);
   /// From the environment of this process.
