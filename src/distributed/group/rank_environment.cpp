@@ -128,6 +128,34 @@ std::optional<int64_t> slurm_tasks_on_node(std::string_view counts, int64_t node
   return std::nullopt;
 }
 
+/// The first host of a list as Slurm writes it: "tux007" of "tux[007-011,020],other". nullopt if it cannot be read.
+std::optional<std::string> first_slurm_host(std::string_view list) {
+  constexpr std::string_view kDigits = "0123456789";
+  std::string host;
+  while (!list.empty() && list.front() != ',') {
+    if (list.front() != '[') {
+      const auto text = list.substr(0, list.find_first_of("[,"));
+      host += text;
+      list.remove_prefix(text.size());
+      continue;
+    }
+    const auto number = list.substr(1, list.find_first_not_of(kDigits, 1) - 1);
+    const size_t end = list.find(']');
+    if (number.empty() || end == std::string_view::npos) {
+      return std::nullopt;
+    }
+    host += number;  // with its leading zeros
+    list.remove_prefix(end + 1);
+  }
+  return host.empty() ? std::nullopt : std::optional(host);
+}
+
+/// Slurm numbers the tasks of a step from its first node on.
+std::optional<std::string> slurm_host_of_rank_0(const Lookup& lookup) {
+  const auto of_step = lookup("SLURM_STEP_NODELIST");
+  return first_slurm_host(of_step ? *of_step : lookup("SLURM_JOB_NODELIST").value_or(""));
+}
+
 /// One process a host where nothing is said of local ranks, as on Kubernetes.
 RankEnvironment from_torchrun(const Lookup& lookup) {
   const bool knows_local = lookup("LOCAL_RANK") || lookup("LOCAL_WORLD_SIZE");
@@ -168,7 +196,7 @@ RankEnvironment from_slurm(const Lookup& lookup) {
   if (const auto step = lookup("SLURM_STEP_ID")) {
     environment.run_id += "." + *step;
   }
-  choose_meeting_point(lookup, environment, lookup("SLURM_LAUNCH_NODE_IPADDR"));
+  choose_meeting_point(lookup, environment, slurm_host_of_rank_0(lookup));
   return environment;
 }
 

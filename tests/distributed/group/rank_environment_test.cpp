@@ -30,7 +30,7 @@ const Variables kSlurm{{"SLURM_PROCID", "3"},
                        {"SLURM_NODEID", "1"},
                        {"SLURM_JOB_ID", "77"},
                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
-                       {"SLURM_LAUNCH_NODE_IPADDR", "h"},
+                       {"SLURM_STEP_NODELIST", "h,other"},
                        {"MASTER_PORT", "1234"}};
 
 Variables with(Variables variables, const Variables& changed) {
@@ -171,6 +171,42 @@ TEST(RankEnvironmentTest, ReadsSlurmsTasksOfEachNode) {
   EXPECT_EQ(tasks("4(x2),3", "2"), 3);
   EXPECT_EQ(tasks("2,3(x10),5(x2)", "10"), 3);
   EXPECT_EQ(tasks("2,3(x10),5(x2)", "12"), 5);
+}
+
+TEST(RankEnvironmentTest, FindsRank0OnTheFirstHostOfSlurmsNodeList) {
+  const std::map<std::string, std::string> first_of{
+      // As `scontrol show hostnames` of Slurm 22.05 has them.
+      {"n", "n"},
+      {"a,b", "a"},
+      {"a-b-1,c", "a-b-1"},
+      {"h[5]", "h5"},
+      {"tux[007-011,020]", "tux007"},
+      {"gpu[08,02]", "gpu08"},
+      {"rack[0-1]node[3-4]", "rack0node3"},
+      {"[1-3]", "1"},
+      // Later versions take a suffix as well.
+      {"prefix[1-3,5],other[01-02]-suffix", "prefix1"},
+      {"other[01-02]-suffix,prefix[1-3,5]", "other01-suffix"},
+      {"host[1-2].cluster,b", "host1.cluster"},
+  };
+  for (const auto& [list, first] : first_of) {
+    EXPECT_EQ(detect(with(kSlurm, {{"SLURM_STEP_NODELIST", list}}))->master_addr, first) << list;
+  }
+  const auto by_job = with(without(kSlurm, "SLURM_STEP_NODELIST"), {{"SLURM_JOB_NODELIST", "job[3-4]"}});
+  EXPECT_EQ(detect(by_job)->master_addr, "job3");
+  EXPECT_EQ(detect(with(by_job, {{"SLURM_STEP_NODELIST", "step1"}}))->master_addr, "step1");
+  EXPECT_EQ(detect(with(by_job, {{"MASTER_ADDR", "given"}}))->master_addr, "given");
+  EXPECT_EQ(detect(with(by_job, {{"SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"}}))->master_addr, "job3");
+}
+
+TEST(RankEnvironmentTest, AsksForTheAddressWhereSlurmsNodeListCannotBeRead) {
+  EXPECT_THAT(refusal(with(without(kSlurm, "SLURM_STEP_NODELIST"), {{"SLURM_LAUNCH_NODE_IPADDR", "192.0.2.1"}})),
+              HasSubstr("set MASTER_ADDR to the host of rank 0"));
+  for (const std::string bad : {"", ",a", "h[1-2", "a[]", "a[b-c]", "a[,1]", "a[-1]"}) {
+    EXPECT_THAT(refusal(with(kSlurm, {{"SLURM_STEP_NODELIST", bad}})),
+                HasSubstr("set MASTER_ADDR to the host of rank 0"))
+        << bad;
+  }
 }
 
 TEST(RankEnvironmentTest, RefusesTasksOfNodesThatCannotBeRead) {

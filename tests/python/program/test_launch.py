@@ -601,6 +601,19 @@ def test_ctrl_c_saves_a_checkpoint_and_resume_stays_as_given(small, tmp_path):
     assert done.returncode == 1 and done.stderr.count("none: ") >= 2, "the restart would have found nothing to resume, and started afresh"
 
 
+def test_ranks_of_slurm_meet_where_rank_0_is(small, tmp_path):
+    """As srun on a login node sets the variables: rank 0 is on the step's first node, and not where srun runs."""
+    def variables(rank):
+        return dict(SLURM_PROCID=str(rank), SLURM_STEP_NUM_TASKS="2", SLURM_NODEID=str(rank), SLURM_STEP_TASKS_PER_NODE="1(x2)",
+                    SLURM_LOCALID="0", SLURM_JOB_ID=str(os.getpid()), SLURM_STEP_ID="0", SLURM_STEP_NODELIST="localhost",
+                    SLURM_LAUNCH_NODE_IPADDR="192.0.2.1")
+
+    command = [PROGRAM, *map(str, train(small, tmp_path / "out", "--max-steps", 1, "--timeout", 20))]
+    both = [subprocess.Popen(command, env={**os.environ, **variables(rank)}, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    said = [finish(process)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+
+
 def test_a_machine_without_its_loopback_network_is_told(tmp_path):
     if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine allows no network of its own")

@@ -31,11 +31,12 @@ struct RankEnvironment {
   /// - Open MPI: OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE;
   /// - MPICH and its kin: PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; PMI_JOBID;
   /// - Slurm's srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE,
-  ///   SLURM_JOB_ID, SLURM_STEP_ID.
+  ///   SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_NODELIST or SLURM_JOB_NODELIST.
   ///
-  /// MPI and Slurm name no meeting point. Where MASTER_ADDR and MASTER_PORT are not set, the
-  /// address is this host's, if all ranks are on it, or the one srun was called on; the port is
-  /// made from Slurm's job and step, MPI's job, or else, on one host, mpirun's process.
+  /// MPI and Slurm name no meeting point. If MASTER_ADDR is not set, ranks of one host meet at
+  /// 127.0.0.1, and Slurm's ranks of several hosts at the first host of the node list, where rank 0
+  /// is. If MASTER_PORT is not set, the port is made from Slurm's job and step, MPI's job, or else,
+  /// on one host, mpirun's process.
   /// @return nullopt where no launcher is known, or where it started one process; `.value_or(RankEnvironment())` is
   ///     the environment of a process alone
   /// @throws c10::ValueError  naming the variable that is missing or no sensible number
