@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <future>
 #include <regex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -34,6 +35,9 @@ struct BlamingError : c10::DistError {
 milliseconds beat_interval(milliseconds timeout) {
   return std::clamp(timeout / 10, milliseconds(50), milliseconds(1000));
 }
+
+/// How long a rank waits for others at the start before it says so.
+milliseconds patience(milliseconds timeout) { return std::clamp(timeout / 4, milliseconds(1), milliseconds(10'000)); }
 
 std::string first_line(const std::exception& error) {
   const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
@@ -132,8 +136,16 @@ void ProcessGroup::connect() {
   tcp.waitWorkers = false;
   tcp.timeout = options_.timeout();
   tcp.multiTenant = true;  // for several groups of one process
+  const std::string place = fmt::format("{}:{}", environment_.master_addr, environment_.master_port);
   try {
-    const auto tcp_store = c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, tcp);
+    // On another thread, so that this one can say what it waits for, by its own warning handler.
+    auto connecting = std::async(std::launch::async,
+                                 [&] { return c10::make_intrusive<c10d::TCPStore>(environment_.master_addr, tcp); });
+    if (connecting.wait_for(patience(options_.timeout())) == std::future_status::timeout) {
+      TORCH_WARN("rank ", rank(), " is waiting for ", environment_.launcher_hosts_store ? "the launcher" : "rank 0",
+                 " at ", place);
+    }
+    const auto tcp_store = connecting.get();
     // A store may serve several runs, starts of a run and groups of a start, and
     // keeps what each of them left.
     const std::string start = fmt::format("mezzo/{}/{}", environment_.run_id, environment_.restart_count);
@@ -143,43 +155,64 @@ void ProcessGroup::connect() {
     heartbeat_ = std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store->clone()), rank(),
                                              size(), this_process(), beat_interval(options_.timeout()));
   } catch (const std::exception& error) {
-    const std::string place = fmt::format("{}:{}", environment_.master_addr, environment_.master_port);
+    const std::string why = first_line(error);
+    const bool cannot_listen = why.find("listen") != std::string::npos;
     throw BlamingError(tcp.isServer
-                           ? fmt::format("rank 0 cannot open the store where ranks meet at {}: {}; set "
-                                         "MASTER_PORT to a free port of this host",
-                                         place, first_line(error))
+                           ? fmt::format("rank 0 cannot open the store where ranks meet at {}: {}; set {} of this host",
+                                         place, why,
+                                         cannot_listen ? "MASTER_PORT to a free port" : "MASTER_ADDR to an address")
                            : fmt::format("rank {} could not reach the store where ranks meet, at {}, within {}: "
                                          "is rank 0 running, and MASTER_ADDR its host? ({})",
-                                         rank(), place, seconds(options_.timeout()), first_line(error)));
+                                         rank(), place, seconds(options_.timeout()), why));
   }
 }
 
-/// Waits for the heartbeats of all ranks.
-void ProcessGroup::meet() {
+/// Waits at most that long for the heartbeats of all ranks. Returns the ranks that did not come.
+std::vector<int> ProcessGroup::wait_for_ranks(milliseconds at_most) {
   std::vector<std::string> keys;
   for (int other = 0; other < size(); ++other) {
     keys.push_back(fmt::format("beat/{}", other));
   }
   try {
-    store_->wait(keys, options_.timeout());
-  } catch (const std::exception& error) {
-    std::vector<int> missing;
-    try {
-      for (int other = 0; other < size(); ++other) {
-        if (!store_->check({keys[other]})) {
-          missing.push_back(other);
-        }
+    store_->wait(keys, at_most);
+    return {};
+  } catch (const std::exception&) {  // some are missing, or the store is gone
+  }
+  std::vector<int> missing;
+  try {
+    for (int other = 0; other < size(); ++other) {
+      if (!store_->check({keys[other]})) {
+        missing.push_back(other);
       }
-    } catch (const std::exception&) {
-      throw BlamingError(
-          fmt::format("the store where ranks meet, at {}:{}, went away while rank {} waited for the others",
-                      environment_.master_addr, environment_.master_port, rank()));
     }
+  } catch (const std::exception&) {
     throw BlamingError(
-        fmt::format("rank{} {} of {} did not come within {}: still starting, failed, or on a host that "
-                    "cannot reach {}:{}",
-                    missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), size(), seconds(options_.timeout()),
-                    environment_.master_addr, environment_.master_port));
+        fmt::format("the store where ranks meet, at {}:{}, went away while rank {} waited for the others",
+                    environment_.master_addr, environment_.master_port, rank()));
+  }
+  return missing;
+}
+
+void ProcessGroup::meet() {
+  const auto first_wait = patience(options_.timeout());
+  auto missing = wait_for_ranks(first_wait);
+  const auto named = [&] {
+    return fmt::format("rank{} {} of {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "), size());
+  };
+  if (!missing.empty()) {
+    int first_here = 0;
+    for (const int other : missing) {
+      first_here += other == first_here ? 1 : 0;
+    }
+    if (rank() == first_here) {  // says it for all
+      TORCH_WARN("waiting for ", named(), " at ", environment_.master_addr, ":", environment_.master_port);
+    }
+    missing = wait_for_ranks(std::max(options_.timeout() - first_wait, milliseconds(1)));  // 0 would be for ever
+  }
+  if (!missing.empty()) {
+    throw BlamingError(
+        fmt::format("{} did not come within {}: still starting, failed, or on a host that cannot reach {}:{}", named(),
+                    seconds(options_.timeout()), environment_.master_addr, environment_.master_port));
   }
 }
 

@@ -2,8 +2,11 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <mutex>
 
 #include "distributed/group/nccl_backend.h"
 #include "distributed/rank_threads.h"
@@ -13,6 +16,7 @@ namespace {
 
 using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
@@ -28,6 +32,17 @@ std::string error_of(const std::function<void()>& work) {
   }
   return "(nothing was thrown)";
 }
+
+/// Keeps the warnings of the threads that it is set in.
+struct KeptWarnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override {
+    const std::lock_guard lock(mutex);
+    messages.push_back(warning.msg());
+  }
+
+  std::mutex mutex;
+  std::vector<std::string> messages;
+};
 
 TEST(ProcessGroupTest, AddsUpTakesTheLargestCopiesAndGathers) {
   const auto errors = RankThreads{.world_size = 3}.run([](ProcessGroup& group) {
@@ -188,6 +203,41 @@ TEST(ProcessGroupTest, NamesTheRanksThatDidNotCome) {
   const auto errors =
       RankThreads{.world_size = 4, .started = 2, .timeout = std::chrono::seconds(2)}.run([](ProcessGroup&) {});
   EXPECT_THAT(errors, Each(StartsWith("ranks 2, 3 of 4 did not come within 2 s: still starting, failed, or on a ")));
+}
+
+TEST(ProcessGroupTest, SaysWhichRanksItIsWaitingFor) {
+  KeptWarnings kept;
+  uint16_t port = 0;
+  const auto keep = [&](RankEnvironment& environment) {
+    c10::WarningUtils::set_warning_handler(&kept);  // of a thread that ends with the rank
+    port = environment.master_port;
+  };
+  const auto errors =
+      RankThreads{.world_size = 4, .started = 2, .timeout = kShort / 4, .adjust = keep}.run([](auto&) {});
+  EXPECT_THAT(errors, Each(StartsWith("ranks 2, 3 of 4 did not come within 1 s")));
+  EXPECT_THAT(kept.messages, ElementsAre("waiting for ranks 2, 3 of 4 at 127.0.0.1:" + std::to_string(port)));
+}
+
+TEST(ProcessGroupTest, SaysThatItIsWaitingForTheStore) {
+  KeptWarnings kept;
+  const c10::WarningUtils::WarningHandlerGuard guard(&kept);
+  RankEnvironment environment;
+  environment.rank = 1;
+  environment.world_size = 2;
+  environment.master_port = 1;  // where nobody listens
+  const auto options = ProcessGroupOptions().timeout(kShort / 4);
+  EXPECT_THAT(error_of([&] { ProcessGroup(environment, options); }),
+              StartsWith("rank 1 could not reach the store where ranks meet, at 127.0.0.1:1, within 1 s"));
+  EXPECT_THAT(kept.messages, ElementsAre("rank 1 is waiting for rank 0 at 127.0.0.1:1"));
+}
+
+TEST(ProcessGroupTest, Rank0AsksForAnAddressOfItsHost) {
+  RankEnvironment environment;
+  environment.world_size = 2;
+  environment.master_addr = "192.0.2.1";  // of no host: RFC 5737
+  const auto options = ProcessGroupOptions().timeout(kShort / 4);
+  EXPECT_THAT(error_of([&] { ProcessGroup(environment, options); }),
+              HasSubstr("; set MASTER_ADDR to an address of this host"));
 }
 
 TEST(ProcessGroupTest, RefusesWhatCannotBe) {

@@ -33,7 +33,7 @@ struct ProcessGroupOptions {
 /// for their result; on CUDA devices they sync the stream.
 class ProcessGroup {
  public:
-  /// Meets the other ranks.
+  /// Meets the other ranks. A rank that waits for some seconds says so in a warning (TORCH_WARN).
   /// @throws c10::Error  within the timeout, naming the ranks that did not come, or the store
   /// that could not be reached.
   /// @throws c10::ValueError  for a CUDA device where LibTorch has no NCCL.
@@ -86,6 +86,7 @@ class ProcessGroup {
  private:
   void connect();
   void meet();
+  std::vector<int> wait_for_ranks(std::chrono::milliseconds at_most);
   bool hosts_store() const { return rank() == 0 && !environment_.launcher_hosts_store; }
   void keep_store_for_others() const;
   void wait_until_others_left();
