@@ -151,9 +151,11 @@ MHD_Result HttpServer::State::begin(MHD_Connection* connection, const char* url,
                            .authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
                            .fetch_site = header_of(connection, "Sec-Fetch-Site"),
                            .body = {}}});
+  exchange->refusal = check(exchange->request);
   const int wrong_framing = status_of_framing(connection);
-  exchange->refusal =
-      wrong_framing != 0 ? describe_error(exchange->request.path, wrong_framing) : check(exchange->request);
+  if (!exchange->refusal && wrong_framing != 0) {
+    exchange->refusal = describe_error(exchange->request.path, wrong_framing);
+  }
   const std::string length = header_of(connection, MHD_HTTP_HEADER_CONTENT_LENGTH);
   const auto bytes = std::strtoull(length.c_str(), nullptr, 10);
   if (!exchange->refusal && bytes > options.max_body_bytes) {

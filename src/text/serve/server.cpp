@@ -21,6 +21,7 @@
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/inference/prediction_json.h"
 #include "mezzo/text/io/error_message.h"
+#include "text/io/utf8.h"
 #include "text/serve/batch_queue.h"
 #include "text/serve/http_server.h"
 #include "text/serve/predict_request.h"
@@ -81,29 +82,57 @@ bool are_equal(std::string_view given, std::string_view token) {
   return different == 0;
 }
 
+/// "application/json", also with a charset that is UTF-8.
+bool is_json(const std::string& content_type) {
+  std::string type = lower(content_type);
+  std::erase_if(type, [](char c) { return c == ' ' || c == '"' || c == '\t'; });
+  return type == "application/json" || type == "application/json;charset=utf-8";
+}
+
+struct Route {
+  std::string_view path;
+  bool is_post = false;
+  bool is_open = false;  // without the token
+};
+
+constexpr std::array<Route, 7> kRoutes = {{
+    {.path = "/predict", .is_post = true},
+    {.path = "/reload", .is_post = true},
+    {.path = "/models"},
+    {.path = "/metrics"},
+    {.path = "/", .is_open = true},
+    {.path = "/page.js", .is_open = true},
+    {.path = "/healthz", .is_open = true},
+}};
+
+/// Null for a path that the server does not have.
+const Route* find_route(std::string_view path) {
+  const auto* const found = std::ranges::find(kRoutes, path, &Route::path);
+  return found == kRoutes.end() ? nullptr : found;
+}
+
+bool bears_token(const HttpRequest& request, const std::string& token) {
+  constexpr std::string_view kScheme = "bearer ";
+  return lower(request.authorization.substr(0, kScheme.size())) == kScheme &&
+         are_equal(std::string_view(request.authorization).substr(kScheme.size()), token);
+}
+
 /// Only allows what may be asked at all: 401, 403, 404 or 405, or nothing.
 std::optional<HttpResponse> check_request(const HttpRequest& request, const std::string& token) {
-  constexpr std::array<std::string_view, 2> kPosts = {"/predict", "/reload"}, kOthers = {"/models", "/metrics"};
-  constexpr std::array<std::string_view, 3> kOpen = {"/", "/page.js", "/healthz"};
-  const auto is_among = [&](const auto& paths) { return std::ranges::find(paths, request.path) != paths.end(); };
-  const bool is_post = is_among(kPosts), is_open = is_among(kOpen);
-  if (!is_post && !is_open && !is_among(kOthers)) {
+  const Route* route = find_route(request.path);
+  if (!token.empty() && (route == nullptr || !route->is_open) && !bears_token(request, token)) {
+    return error_response(401, "send the server's token in the header Authorization: Bearer TOKEN");
+  }
+  if (route == nullptr) {
     return error_response(404, "there is nothing here; POST texts to /predict");
   }
-  if (request.method != (is_post ? "POST" : "GET") && (is_post || request.method != "HEAD")) {
-    auto response = error_response(405, is_post ? "this takes POST alone" : "this takes GET alone");
-    response.headers.emplace_back("Allow", is_post ? "POST" : "GET, HEAD");
+  if (request.method != (route->is_post ? "POST" : "GET") && (route->is_post || request.method != "HEAD")) {
+    auto response = error_response(405, route->is_post ? "this takes POST alone" : "this takes GET alone");
+    response.headers.emplace_back("Allow", route->is_post ? "POST" : "GET, HEAD");
     return response;
   }
-  if (!is_open && !token.empty()) {
-    constexpr std::string_view kScheme = "bearer ";
-    const bool has_scheme = lower(request.authorization.substr(0, kScheme.size())) == kScheme;
-    if (!has_scheme || !are_equal(std::string_view(request.authorization).substr(kScheme.size()), token)) {
-      return error_response(401, "send the server's token in the header Authorization: Bearer TOKEN");
-    }
-  }
   const auto& site = request.fetch_site;
-  if (is_post && !site.empty() && site != "same-origin" && site != "none") {
+  if (route->is_post && !site.empty() && site != "same-origin" && site != "none") {
     return error_response(403, "pages of other sites may not ask this server");
   }
   return std::nullopt;
@@ -173,13 +202,6 @@ TokenizedTexts tokenize_here(const Classifier& classifier, const TextSpans& rows
   return tokenized;
 }
 
-/// "application/json", also with a charset that is UTF-8.
-bool is_json(const std::string& content_type) {
-  std::string type = lower(content_type);
-  std::erase_if(type, [](char c) { return c == ' ' || c == '"' || c == '\t'; });
-  return type == "application/json" || type == "application/json;charset=utf-8";
-}
-
 void check_lengths(const TokenizedTexts& texts) {
   for (size_t i = 0; i < texts.ids.size(); ++i) {
     if (const int64_t tokens = std::ssize(texts.ids[i]); tokens > kMostTokensOfText) {
@@ -207,6 +229,11 @@ struct Server::State {
   std::once_flag stop_once = {};
   std::optional<BatchQueue> queue = {};
   std::optional<HttpServer> http = {};  // the last member: its threads use the others
+
+  /// Counts all paths that the server does not have as one: clients may name any number.
+  void count(std::string_view path, int status, double seconds) {
+    metrics.count_request(find_route(path) != nullptr ? std::string(path) : "other", status, seconds);
+  }
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
@@ -278,7 +305,7 @@ void Server::State::handle(const HttpRequest& request, const HttpServer::Respond
       } catch (...) {
         response = describe_failure(std::current_exception(), path);
       }
-      metrics.count_request(path, response.status, std::chrono::duration<double>(Clock::now() - begin).count());
+      count(path, response.status, std::chrono::duration<double>(Clock::now() - begin).count());
       return response;
     });
   };
@@ -451,6 +478,9 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
   State& state = *state_;
   state.options.classifier.is_mapped = false;  // a file may be changed under a server
   for (const auto& about : models) {
+    TORCH_CHECK_VALUE(
+        find_invalid_utf8(about.name) == about.name.size(), about.folder.string(),
+        ": the model's name is not UTF-8, so no request could name it; pass another, as --model NAME=DIR");
     state.models.push_back({about, std::make_shared<RunningModel>(about.folder, state.options.classifier)});
   }
   state.queue.emplace(options.max_queue);
@@ -466,14 +496,12 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
                               }},
       [&state](const HttpRequest& request) {
         auto refusal = check_request(request, state.options.token);
-        if (refusal) {
-          state.metrics.count_request(refusal->status == 404 ? "other" : request.path, refusal->status, 0);
-        }
+        if (refusal) state.count(request.path, refusal->status, 0);
         return refusal;
       },
       [&state](const HttpRequest& request, const HttpServer::Respond& respond) { state.handle(request, respond); },
       [&state](const std::string& path, int status) {
-        state.metrics.count_request(path, status, 0);
+        state.count(path, status, 0);
         switch (status) {
           case 413:
             return error_response(status,

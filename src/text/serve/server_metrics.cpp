@@ -58,7 +58,7 @@ std::string ServerMetrics::to_text(const BatchQueue::Counts& queue) const {
   const std::lock_guard lock(mutex_);
   text += head("mezzo_requests_total", "counter", "Requests answered, by path and status.");
   for (const auto& [key, count] : requests_) {
-    fmt::format_to(out, "mezzo_requests_total{{path=\"{}\",code=\"{}\"}} {}\n", key.first, key.second, count);
+    fmt::format_to(out, "mezzo_requests_total{{path=\"{}\",code=\"{}\"}} {}\n", escaped(key.first), key.second, count);
   }
   text += head("mezzo_request_seconds", "histogram",
                "Seconds that predictions took, from the whole request to the answer.");

@@ -16,7 +16,7 @@ namespace mezzo::text {
 class ServerMetrics {
  public:
   /// A request has been answered.
-  /// @param path  one of the server's own, so that no client can make it remember others.
+  /// @param path  one of few: each takes memory as long as the server runs.
   void count_request(const std::string& path, int status, double seconds);
   /// A model has labelled a request's texts.
   void count_texts(const std::string& model, int64_t texts, int64_t tokens, int64_t cut);

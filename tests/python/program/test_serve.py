@@ -50,6 +50,7 @@ class Served:
         self.process = subprocess.Popen(list(map(str, [PROGRAM, "serve", "--port", 0, *flags])), stderr=subprocess.PIPE, text=True, env=environment)
         self.lines = []
         self.port = None
+        self.token = None
         for line in self.process.stderr:
             self.lines.append(line.rstrip("\n"))
             if found := re.search(r"http://(.*):(\d+)$", self.lines[-1]):
@@ -73,6 +74,8 @@ class Served:
         connection = connection or self.connect()
         if body is not None and "Content-Type" not in headers:
             headers["Content-Type"] = "application/json"
+        if self.token and "Authorization" not in headers:
+            headers["Authorization"] = f"Bearer {self.token}"
         connection.request(method, path, json.dumps(body) if isinstance(body, (dict, list)) else body, headers)
         response = connection.getresponse()
         return response.status, response.read().decode(), response.headers
@@ -276,6 +279,34 @@ def test_statuses_say_whose_fault_it_is(server):
     counts = server.metrics()
     assert counts['mezzo_requests_total{path="other",code="404"}'] >= 2
     assert not any("passwd" in name for name in counts), "a client must not make it remember paths"
+
+
+def answer_to(server, request):
+    """All that comes back until the connection is closed."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+        client.sendall(request.encode("latin-1"))
+        return b"".join(iter(lambda: client.recv(65536), b"")).decode()
+
+
+PATHS = ["/", "/page.js", "/healthz", "/models", "/metrics", "/predict", "/reload", "/none"]
+
+
+@pytest.mark.parametrize("has_token", [False, True])
+def test_no_client_writes_or_fills_the_metrics(has_token, folders, tmp_path):
+    (tmp_path / "token").write_text("s3cret\n")
+    with serving("--model", f'a"\\{{b={folders["topics"]}', *(["--token-file", tmp_path / "token"] if has_token else [])) as server:
+        for i in range(200):
+            path = f"/{i}%22%7D%201%0Ainjected%20666%0A" + "x" * 3000
+            for broken in ("X : a\r\n", "Transfer-Encoding: gzip\r\n", "Host: localhost\r\n", ""):
+                answer = answer_to(server, f"GET {path} HTTP/1.1\r\nHost: {'evil' if i % 50 == 49 else 'localhost'}\r\n{broken}Connection: close\r\n\r\n")
+                assert answer.split()[1] in ("400", "401", "403", "404", "501")
+            server.ask("M" + str(i), f"/predict{i}")
+        server.token = "s3cret" if has_token else None
+        server.predict({"text": "goal"})
+        counts = server.metrics()
+        paths = {re.search(r'path="(.*)",', name)[1] for name in counts if name.startswith("mezzo_requests_total")}
+        assert paths <= {*PATHS, "other"} and len(server.ask("GET", "/metrics")[1]) < 10_000
+        assert counts['mezzo_texts_total{model="a\\"\\\\{b"}'] == 1
 
 
 def test_a_body_in_chunks_is_bounded_too(server):
@@ -488,6 +519,7 @@ def test_what_it_cannot_serve_is_refused_at_the_start(server, folders, tmp_path)
     assert "--timeout is 0" in refused(*topics, "--timeout", 0, status=2)
     assert "--model" in refused(status=2)
     assert "--model =x: has no name for requests; pass NAME=DIR" in refused("--model", "=x", status=2)
+    assert "the model's name is not UTF-8" in refused("--model", os.fsdecode(b"\xff=") + str(folders["topics"]))
     assert "--model: a name has a control character" in refused("--model", f"a\nb={folders['topics']}", status=2)
     assert "start it without mezzo launch" in refused(*topics, status=2, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     (tmp_path / "empty").write_text("\n")

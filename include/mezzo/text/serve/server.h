@@ -40,7 +40,7 @@ class Server {
  public:
   /// Loads the models, runs each once, and listens.
   /// @param models  at least one, of different names.
-  /// @throws c10::ValueError  for a folder that holds no trained classifier.
+  /// @throws c10::ValueError  for a folder that holds no trained classifier, and for a name that is not UTF-8.
   /// @throws c10::Error  where nothing can listen on the port.
   Server(const std::vector<ServedModel>& models, const ServerOptions& options);
   /// Stops.
