@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -145,6 +147,11 @@ Run add_serve(CLI::App& app) {
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
   app.add_option("--host", options.host, "address to listen on; 0.0.0.0: all of this machine")->capture_default_str();
   app.add_option("--port", flags->port, "to listen on; 0: one that is free")->capture_default_str();
+  app.add_option("--allowed-host", options.allowed_hosts,
+                 "name that clients may call it by, besides IP addresses, localhost, the name of this machine and "
+                 "--host; may be repeated; '*': any")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--token-file", flags->token_file, "file with a token that requests must bear");
   app.add_option("--max-body-bytes", options.max_body_bytes, "of a request")->capture_default_str();
   app.add_option("--max-texts", options.max_texts, "of a request")->capture_default_str();
@@ -167,6 +174,14 @@ Run add_serve(CLI::App& app) {
       check("--max-texts", flags->options.max_texts, 1, 1'000'000);
       check("--max-queue", flags->options.max_queue, 1, 1'000'000);
       check("--timeout", flags->timeout, 1, 86'400);
+      for (const std::string& host : flags->options.allowed_hosts) {
+        const bool is_name = std::ranges::all_of(host, [](unsigned char c) {
+          return std::isalnum(c) != 0 ||
+                 std::string_view("-_.:[]").find(static_cast<char>(c)) != std::string_view::npos;
+        });
+        TORCH_CHECK_VALUE(is_name || host == "*", "--allowed-host '", host,
+                          "' is no host name; pass a name such as mezzo.example.org, or '*' for any");
+      }
     });
     return run_serve(*flags);
   };

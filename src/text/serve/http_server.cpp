@@ -42,18 +42,19 @@ std::string header_of(MHD_Connection* connection, const char* name) {
 /// The status that refuses what two programs on a request's way could take for two requests; 0 for none of that.
 int status_of_framing(MHD_Connection* connection) {
   struct Seen {
-    int lengths = 0, encodings = 0;
+    int lengths = 0, encodings = 0, hosts = 0;
     bool has_odd_name = false;
   } seen;
   const auto look = [](void* context, MHD_ValueKind, const char* name, const char*) {
     auto& found = *static_cast<Seen*>(context);
     found.lengths += ::strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 ? 1 : 0;
     found.encodings += ::strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0 ? 1 : 0;
+    found.hosts += ::strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0 ? 1 : 0;
     found.has_odd_name = found.has_odd_name || std::strpbrk(name, " \t") != nullptr;
     return MHD_YES;
   };
   MHD_get_connection_values(connection, MHD_HEADER_KIND, look, &seen);
-  if (seen.lengths + seen.encodings > 1 || seen.has_odd_name) return MHD_HTTP_BAD_REQUEST;
+  if (seen.lengths + seen.encodings > 1 || seen.hosts > 1 || seen.has_odd_name) return MHD_HTTP_BAD_REQUEST;
   const bool is_chunked =
       ::strcasecmp(header_of(connection, MHD_HTTP_HEADER_TRANSFER_ENCODING).c_str(), "chunked") == 0;
   return seen.encodings == 1 && !is_chunked ? MHD_HTTP_NOT_IMPLEMENTED : 0;
@@ -149,6 +150,8 @@ MHD_Result HttpServer::State::begin(MHD_Connection* connection, const char* url,
                            .content_type = header_of(connection, MHD_HTTP_HEADER_CONTENT_TYPE),
                            .content_encoding = header_of(connection, MHD_HTTP_HEADER_CONTENT_ENCODING),
                            .authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
+                           .host = header_of(connection, MHD_HTTP_HEADER_HOST),
+                           .origin = header_of(connection, MHD_HTTP_HEADER_ORIGIN),
                            .fetch_site = header_of(connection, "Sec-Fetch-Site"),
                            .body = {}}});
   exchange->refusal = check(exchange->request);

@@ -18,6 +18,8 @@ struct HttpRequest {
   std::string content_type;      ///< as the header has it; empty without one
   std::string content_encoding;  ///< likewise
   std::string authorization;     ///< likewise
+  std::string host;              ///< likewise
+  std::string origin;            ///< likewise
   std::string fetch_site;        ///< of Sec-Fetch-Site: where the page is from that asks
   std::string body;              ///< empty as long as it has not come
 };

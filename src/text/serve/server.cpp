@@ -25,6 +25,7 @@
 #include "text/serve/batch_queue.h"
 #include "text/serve/http_server.h"
 #include "text/serve/predict_request.h"
+#include "text/serve/request_source.h"
 #include "text/serve/server_metrics.h"
 #include "text/serve/try_page.h"
 #include "text/words/printable.h"
@@ -117,8 +118,15 @@ bool bears_token(const HttpRequest& request, const std::string& token) {
          are_equal(std::string_view(request.authorization).substr(kScheme.size()), token);
 }
 
-/// Only allows what may be asked at all: 401, 403, 404 or 405, or nothing.
-std::optional<HttpResponse> check_request(const HttpRequest& request, const std::string& token) {
+/// Only allows what may be asked at all: 401, 403, 404, 405 or 415, or nothing.
+std::optional<HttpResponse> check_request(const HttpRequest& request,
+                                          const AllowedHosts& hosts,
+                                          const std::string& token) {
+  if (!hosts.allow(request.host)) {
+    return error_response(403, fmt::format("the Host header is '{}', which is no name of this server; if it should be, "
+                                           "start mezzo serve with --allowed-host NAME",
+                                           request.host));
+  }
   const Route* route = find_route(request.path);
   if (!token.empty() && (route == nullptr || !route->is_open) && !bears_token(request, token)) {
     return error_response(401, "send the server's token in the header Authorization: Bearer TOKEN");
@@ -131,9 +139,12 @@ std::optional<HttpResponse> check_request(const HttpRequest& request, const std:
     response.headers.emplace_back("Allow", route->is_post ? "POST" : "GET, HEAD");
     return response;
   }
-  const auto& site = request.fetch_site;
-  if (route->is_post && !site.empty() && site != "same-origin" && site != "none") {
+  if (route->is_post && is_from_another_site(request)) {
     return error_response(403, "pages of other sites may not ask this server");
+  }
+  if (route->is_post && !is_json(request.content_type)) {
+    return error_response(415, fmt::format("the Content-Type is {}, expected application/json, in UTF-8",
+                                           request.content_type.empty() ? "missing" : request.content_type));
   }
   return std::nullopt;
 }
@@ -221,6 +232,7 @@ struct Server::State {
   };
 
   ServerOptions options;
+  AllowedHosts hosts{options.host, options.allowed_hosts};
   std::vector<Model> models = {};
   ServerMetrics metrics = {};
   mutable std::mutex mutex = {};
@@ -341,10 +353,6 @@ void Server::State::route(const HttpRequest& request, const HttpServer::Respond&
 
 void Server::State::predict(const HttpRequest& request, const HttpServer::Respond& respond) {
   const auto deadline = Clock::now() + options.timeout;
-  if (!is_json(request.content_type)) {
-    throw RequestError(415, fmt::format("the Content-Type is {}, expected application/json, in UTF-8",
-                                        request.content_type.empty() ? "missing" : request.content_type));
-  }
   if (!request.content_encoding.empty() && lower(request.content_encoding) != "identity") {
     throw RequestError(415,
                        fmt::format("the Content-Encoding is {}; send the body as it is", request.content_encoding));
@@ -495,7 +503,7 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
                                                       connections));
                               }},
       [&state](const HttpRequest& request) {
-        auto refusal = check_request(request, state.options.token);
+        auto refusal = check_request(request, state.hosts, state.options.token);
         if (refusal) state.count(request.path, refusal->status, 0);
         return refusal;
       },
@@ -508,8 +516,9 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
                                   fmt::format("the body has more than {} bytes; send the texts in several requests",
                                               state.options.max_body_bytes));
           case 400:
-            return error_response(
-                status, "a header's name has a space, or there is more than one Content-Length or Transfer-Encoding");
+            return error_response(status,
+                                  "a header's name has a space, or there is more than one Host, Content-Length or "
+                                  "Transfer-Encoding");
           case 501: return error_response(status, "of Transfer-Encoding, chunked alone is read");
           case 503: return error_response(status, state.is_stopping ? "the server is stopping" : kNoMemory);
           default: return error_response(status, kFailedInside);

@@ -85,6 +85,9 @@ class Served:
         assert status == 200, answer
         return json.loads(answer)
 
+    def reload(self):
+        return self.ask("POST", "/reload", {})
+
     def metrics(self):
         """By name and labels, as Prometheus reads them."""
         status, text, headers = self.ask("GET", "/metrics")
@@ -291,6 +294,63 @@ def answer_to(server, request):
 PATHS = ["/", "/page.js", "/healthz", "/models", "/metrics", "/predict", "/reload", "/none"]
 
 
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "evillocalhost",
+                                  "[evil.example]:80", "evil.example.", "2130706433", "::1"])
+def test_names_of_other_hosts_are_refused(host, server):
+    for path in PATHS:
+        body = {"text": "goal", "model": "topics"} if path in ("/predict", "/reload") else None
+        status, message = error_of(server.ask("POST" if body else "GET", path, body, Host=host))
+        assert status == 403 and message == (
+            f"the Host header is '{host}', which is no name of this server; if it should be, start mezzo serve with --allowed-host NAME")
+
+
+def test_addresses_and_names_of_this_machine_are_answered(server):
+    for host in ("localhost", "LocalHost:8080", "localhost.", "app.localhost:1", "127.0.0.1", "127.0.0.1:80", "10.1.2.3:8080", "0.0.0.0", "[::1]",
+                 "[::1]:8080", "[2001:db8::1]", socket.gethostname(), ""):
+        assert server.ask("GET", "/healthz", Host=host)[0] == 200, host
+    assert answer_to(server, "GET /healthz HTTP/1.0\r\n\r\n").startswith("HTTP/1.1 200 "), "health checks of old proxies name none"
+
+
+def test_further_names_are_allowed_by_a_flag(folders):
+    topics = ("--model", folders["topics"])
+    with serving(*topics, "--allowed-host", "mezzo.example.org", "--allowed-host", "Other.example:8443", "--host", "127.1") as named:
+        for host, status in {"mezzo.example.org": 200, "MEZZO.example.org:443": 200, "other.example": 200, "127.1:8080": 200,
+                             "example.org": 403, "x.mezzo.example.org": 403, "*": 403}.items():
+            assert named.ask("GET", "/healthz", Host=host)[0] == status, host
+    with serving(*topics, "--allowed-host", "*") as anyone:
+        assert anyone.ask("GET", "/healthz", Host="evil.example")[0] == 200
+        assert anyone.ask("POST", "/reload", {}, Host="a", Origin="http://evil.example")[0] == 403
+    for bad in ("https://mezzo.example.org", "*.example.org", "a b"):
+        done = subprocess.run([PROGRAM, "serve", *map(str, topics), "--allowed-host", bad], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2 and done.stderr == (
+            f"mezzo serve: --allowed-host '{bad}' is no host name; pass a name such as mezzo.example.org, or '*' for any\n")
+
+
+@pytest.mark.parametrize("path", ["/predict", "/reload"])
+def test_pages_of_other_sites_are_refused(path, server):
+    here = f"127.0.0.1:{server.port}"
+    body = {"text": "goal", "model": "topics"} if path == "/predict" else {}
+    refused = [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": f"http://evil.example/{here}"},
+               {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site", "Origin": f"http://{here}"}]
+    for headers in refused:
+        for kind in ("application/json", "text/plain"):
+            found = server.ask("POST", path, body, **headers, **{"Content-Type": kind})
+            assert error_of(found) == (403, "pages of other sites may not ask this server"), headers
+    # What browsers send for a page of the server, also of one behind a proxy that keeps the Host to itself; and what other programs send.
+    for headers in ({"Origin": f"http://{here}", "Sec-Fetch-Site": "same-origin"}, {"Origin": f"http://{here}"}, {"Sec-Fetch-Site": "none"}, {},
+                    {"Origin": "https://mezzo.example.org", "Sec-Fetch-Site": "same-origin"}, {"Origin": "http://LOCALHOST:80", "Host": "localhost:80"}):
+        assert server.ask("POST", path, body, **headers)[0] == 200, headers
+    assert error_of(server.ask("POST", path, json.dumps(body), **{"Content-Type": "text/plain"})) == (
+        415, "the Content-Type is text/plain, expected application/json, in UTF-8"), "forms of other sites have no other type"
+    status, _, headers = server.ask("OPTIONS", path, Origin="http://evil.example", **{"Access-Control-Request-Method": "POST"})
+    assert status == 405 and not any(name.startswith("Access-Control") for name in headers)
+
+
+def test_a_reload_says_that_its_body_is_json(server):
+    assert error_of(server.ask("POST", "/reload")) == (415, "the Content-Type is missing, expected application/json, in UTF-8")
+    assert server.ask("POST", "/reload", **{"Content-Type": "application/json"})[0] == 200
+
+
 @pytest.mark.parametrize("has_token", [False, True])
 def test_no_client_writes_or_fills_the_metrics(has_token, folders, tmp_path):
     (tmp_path / "token").write_text("s3cret\n")
@@ -327,11 +387,11 @@ def test_a_body_in_chunks_is_bounded_too(server):
 
 def test_broken_clients_leave_it_whole(server):
     rng = random.Random(3)
-    begin = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n"
+    begin = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n"
     broken = [b"", b"\r\n\r\n", b"GET", b"GET / HTTP/9.9\r\n\r\n", begin, begin + b'{"text": "go', b"POST /predict HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
               b"POST /predict HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n", b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
               b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n", begin.replace(b"40", b"abc") + b"{}",
-              b"POST /predict HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
+              b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n",
               *(rng.randbytes(rng.randint(1, 2000)) for _ in range(50))]
     for data in broken:
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
@@ -439,17 +499,17 @@ def test_models_are_loaded_anew(tmp_path):
         for file in other.iterdir():
             shutil.copyfile(file, folder / file.name)  # in place, as cp does
         assert same(server.predict({"texts": texts}), first), "what is served must not change by itself"
-        assert server.ask("POST", "/reload")[:2] == (200, '{"models":[{"name":"model","reloaded":true}]}\n')
+        assert server.reload()[:2] == (200, '{"models":[{"name":"model","reloaded":true}]}\n')
         second = expected()
         assert same(server.predict({"texts": texts}), second) and not same(first, second)
         os.truncate(folder / "model.safetensors", 1000)
-        status, body, _ = server.ask("POST", "/reload")
+        status, body, _ = server.reload()
         assert status == 500 and json.loads(body)["models"] == [{"name": "model", "reloaded": False}]
         assert str(tmp_path) not in body
         server.await_line(str(tmp_path))
         assert same(server.predict({"texts": texts}), second)
         (folder / "config.json").unlink()
-        assert server.ask("POST", "/reload")[0] == 500 and same(server.predict({"texts": texts}), second)
+        assert server.reload()[0] == 500 and same(server.predict({"texts": texts}), second)
 
 
 def test_a_model_can_be_loaded_anew_while_it_is_asked(tmp_path):
@@ -467,7 +527,7 @@ def test_a_model_can_be_loaded_anew_while_it_is_asked(tmp_path):
             return count
 
         asking = [pool.submit(keep_asking, i) for i in range(4)]
-        statuses = [server.ask("POST", "/reload")[0] for _ in range(20)]
+        statuses = [server.reload()[0] for _ in range(20)]
         is_over.set()
         assert statuses == [200] * 20 and all(one.result() > 0 for one in asking)
 

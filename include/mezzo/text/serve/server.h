@@ -22,9 +22,12 @@ struct ServedModel {
 };
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";                    ///< an address or a name of this machine
-  uint16_t port = 8080;                              ///< 0: one that is free
-  std::string token = {};                            ///< that requests must bear; empty: none is asked for
+  std::string host = "127.0.0.1";  ///< an address or a name of this machine
+  uint16_t port = 8080;            ///< 0: one that is free
+  std::string token = {};          ///< that requests must bear; empty: none is asked for
+  /// Further names by which clients may call it (Host); "*": any. IP addresses, localhost, this machine's name and
+  /// `host` are allowed.
+  std::vector<std::string> allowed_hosts = {};
   int64_t max_body_bytes = int64_t{4} << 20;         ///< of a request
   int64_t max_texts = 1024;                          ///< of a request
   int64_t max_queue = 4096;                          ///< texts that may wait

@@ -1,0 +1,68 @@
+#include "text/serve/request_source.h"
+
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string_view>
+
+namespace mezzo::text {
+namespace {
+
+std::string in_lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower;
+}
+
+bool is_ip_address(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> address{};
+  return ::inet_pton(AF_INET, host.c_str(), address.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
+}
+
+/// "example.org" of "Example.org.:8080", "::1" of "[::1]:8080".
+std::string without_port(std::string_view host) {
+  if (host.starts_with('[')) {
+    host = host.substr(1, host.find(']') - 1);
+  } else {
+    host = host.substr(0, host.find(':'));
+    host.remove_suffix(host.ends_with('.') ? 1 : 0);
+  }
+  return in_lower_case(host);
+}
+
+std::string name_of_this_machine() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return in_lower_case(name.data());
+}
+
+}  // namespace
+
+AllowedHosts::AllowedHosts(const std::string& listens_on, const std::vector<std::string>& more)
+    : names_{in_lower_case(listens_on), "localhost", name_of_this_machine()} {
+  for (const std::string& host : more) {
+    names_.push_back(without_port(host));
+  }
+}
+
+bool AllowedHosts::allow(const std::string& host) const {
+  const std::string name = without_port(host);
+  const auto has = [&](const std::string& one) { return std::ranges::find(names_, one) != names_.end(); };
+  return host.empty() || is_ip_address(name) || name.ends_with(".localhost") || has(name) || has("*");
+}
+
+bool is_from_another_site(const HttpRequest& request) {
+  if (!request.fetch_site.empty()) {
+    return request.fetch_site != "same-origin" && request.fetch_site != "none";
+  }
+  const size_t scheme_end = request.origin.find("://");
+  return !request.origin.empty() &&  // "null" for a page without an origin
+         (scheme_end == std::string::npos ||
+          in_lower_case(request.origin.substr(scheme_end + 3)) != in_lower_case(request.host));
+}
+
+}  // namespace mezzo::text

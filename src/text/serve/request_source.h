@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "text/serve/http_server.h"
+
+namespace mezzo::text {
+
+/// The hosts by which clients may call a server. A page of another site cannot read answers by a name of its own that
+/// it has pointed at this machine (DNS rebinding).
+///
+/// Always allowed are IP addresses, which need no name, localhost and names that end in .localhost, the host that the
+/// server listens on, all as in Vite and webpack-dev-server, and the name of this machine, as in Ollama.
+class AllowedHosts {
+ public:
+  /// @param listens_on  the server's own host.
+  /// @param more  further names; "*" allows all.
+  AllowedHosts(const std::string& listens_on, const std::vector<std::string>& more);
+
+  /// Whether a client may call the server by this Host header. The port does not matter. An empty one, which no browser
+  /// sends, may be.
+  bool allow(const std::string& host) const;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+/// Whether a browser sends this for a page of another origin. By Sec-Fetch-Site, or by Origin and Host where that is
+/// missing.
+/// @see net/http.CrossOriginProtection of Go
+bool is_from_another_site(const HttpRequest& request);
+
+}  // namespace mezzo::text
