@@ -1,6 +1,6 @@
 // Several processes, each with a part of every batch, and a step from two micro-batches of each.
-// Alone, or with torchrun: torchrun --no-python --nproc-per-node 2
-// build/release/bin/example_distributed_data_parallel
+// Alone, or with a launcher:
+// mezzo launch --nproc 2 -- build/release/bin/example_distributed_data_parallel
 #include <mezzo/amp/autocast_guard.h>
 #include <mezzo/amp/cpu_half_compute.h>
 #include <mezzo/amp/grad_scaler.h>

@@ -200,13 +200,14 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
     const std::string meant = text::did_you_mean(first, command_names(app));
     throw with_help(fmt::format("'{}' is no command{}{}", first, meant.empty() ? "" : ".", meant), "mezzo");
   }
-  drop_launch_separator(arguments, app);
+  const auto launched = take_launched_command(arguments, app);
   expand_config_file(arguments, app);
   if (command != nullptr) {
     check_switches(*command, arguments);
     check_lists(arguments, *command);
   }
   give_empty_values(arguments);
+  arguments.insert(arguments.end(), launched.begin(), launched.end());
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
   try {
     app.parse(std::move(arguments));

@@ -55,8 +55,8 @@ struct PlannedRun {
 /// @throws UsageError  that says why it would not begin
 PlannedRun check_train_arguments(std::vector<std::string> arguments);
 
-/// Takes the `--` between the options of `mezzo launch` and the command it runs out of `arguments`:
-/// CLI11 would end the options of every command there.
-void drop_launch_separator(std::vector<std::string>& arguments, const CLI::App& app);
+/// Takes the command that `mezzo launch` runs out of `arguments`, and the `--` before it. Empty if there is none, and
+/// for other commands than launch. Its words are not for this program to read.
+std::vector<std::string> take_launched_command(std::vector<std::string>& arguments, const CLI::App& app);
 
 }  // namespace mezzo::app

@@ -1,14 +1,18 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstddef>
+#include <cstdlib>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "command_line.h"
@@ -58,6 +62,22 @@ Arguments command_to_restart(Arguments command, const LaunchFlags& flags) {
   return command;
 }
 
+bool is_program_on_path(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const auto file = std::filesystem::path(folder) / name;
+    std::error_code none;
+    if (std::filesystem::is_regular_file(file, none) && ::access(file.c_str(), X_OK) == 0) return true;
+  }
+  return false;
+}
+
+/// Whether `command` is a program of its own, and no command of mezzo.
+bool is_program(const Arguments& command, const CLI::App& launch_app) {
+  return find_command(*launch_app.get_parent(), command.front()) == nullptr;
+}
+
 void check_command(const Arguments& command, const CLI::App& launch_app) {
   const CLI::App& app = *launch_app.get_parent();
   if (command.empty()) {
@@ -69,9 +89,16 @@ void check_command(const Arguments& command, const CLI::App& launch_app) {
     throw UsageError(fmt::format("{} is no option of mezzo launch.{} See mezzo launch --help", flag,
                                  text::did_you_mean(flag, option_names(launch_app))));
   }
-  if (find_command(app, name) == nullptr || name == "launch") {
-    throw UsageError(fmt::format("'{}' is no command to launch.{} See mezzo --help", name,
-                                 name == "launch" ? "" : text::did_you_mean(name, command_names(app))));
+  if (name == "launch") {
+    throw UsageError("'launch' is no command to launch. See mezzo --help");
+  }
+  const bool is_path = name.find('/') != std::string::npos;
+  if (is_program(command, launch_app) && !is_path && !is_program_on_path(name)) {
+    const bool is_here = std::filesystem::is_regular_file(name);
+    throw UsageError(fmt::format("'{}' is neither a command of mezzo nor a program on PATH.{} See mezzo launch --help",
+                                 name,
+                                 is_here ? fmt::format(" For the file of that name pass ./{}.", name)
+                                         : text::did_you_mean(name, command_names(app))));
   }
 }
 
@@ -109,14 +136,15 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
         "--nnodes needs --master HOST:PORT: where every node can reach node 0, and a port that is free there");
   }
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  LaunchOptions options(with_program(program, command));
+  const bool is_mezzo = !is_program(command, launch_app);
+  LaunchOptions options(is_mezzo ? with_program(program, command) : command);
   if (command.front() == "train") {
     Arguments expanded = command;
     expand_config_file(expanded, *launch_app.get_parent());  // what is wrong there is said once, and not by each rank
     options.restart_command(with_program(program, command_to_restart(command, flags)));
   }
   options.name("mezzo launch")
-      .final_statuses({kWrongUsage, kNotAllSaved})
+      .final_statuses(is_mezzo ? std::vector{kWrongUsage, kNotAllSaved} : std::vector<int>())
       .nproc(*flags.nproc)
       .nnodes(flags.nnodes)
       .node_rank(flags.node_rank)
@@ -124,8 +152,8 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
       .grace_seconds(flags.grace_time)
       .processors(text::usable_processors());
   if (flags.min_nproc != 0) {
-    if (command.front() != "train") {
-      throw UsageError("--min-nproc is for mezzo train, which deals out its batches anew; leave it out");
+    if (is_mezzo && command.front() != "train") {
+      throw UsageError("--min-nproc is for mezzo train and for programs of your own; leave it out");
     }
     options.min_nproc(flags.min_nproc);
     if (!flags.max_restarts_given) options.max_restarts(std::max<int64_t>(*flags.nproc - flags.min_nproc, 0));
@@ -143,13 +171,22 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
 
 }  // namespace
 
-void drop_launch_separator(std::vector<std::string>& arguments, const CLI::App& app) {
-  const auto separator = std::find(arguments.begin(), arguments.end(), "--");
-  const bool is_launch = separator != arguments.end() && arguments.front() == "launch";
-  if (is_launch && std::none_of(std::next(arguments.begin()), separator,
-                                [&](const std::string& argument) { return find_command(app, argument) != nullptr; })) {
-    arguments.erase(separator);
+Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
+  if (arguments.front() != "launch") return {};
+  const CLI::App& launch_app = *find_command(app, "launch");
+  size_t begin = 1;
+  while (begin < arguments.size() && arguments[begin].starts_with('-') && arguments[begin] != "--") {
+    const size_t equals = arguments[begin].find('=');
+    const CLI::Option* option = launch_app.get_option_no_throw(arguments[begin].substr(0, equals));
+    if (option == nullptr) break;
+    begin += option->get_expected_max() > 0 && equals == std::string::npos ? 2 : 1;
   }
+  begin = std::min(begin, arguments.size());
+  const auto first = arguments.begin() + static_cast<std::ptrdiff_t>(begin);
+  Arguments command(first, arguments.end());
+  arguments.erase(first, arguments.end());
+  if (!command.empty() && command.front() == "--") command.erase(command.begin());
+  return command;
 }
 
 Run add_launch(CLI::App& app) {
@@ -162,20 +199,23 @@ Run add_launch(CLI::App& app) {
                  "HOST:PORT of node 0 where ranks meet, for several nodes; a free port of this machine for one");
   const CLI::Option* max_restarts =
       app.add_option("--max-restarts", flags->max_restarts,
-                     "how often all ranks start again after one failed; training goes on from its last checkpoint")
+                     "how often all ranks start again after one failed; training goes on from its last checkpoint, a "
+                     "program begins anew")
           ->capture_default_str();
-  app.add_option(
-         "--min-nproc", flags->min_nproc,
-         "after a failure start again with fewer ranks, by those that failed, down to so many, which train the same "
-         "batches; 0: with as many as before")
+  app.add_option("--min-nproc", flags->min_nproc,
+                 "after a failure start again with fewer ranks, by those that failed, down to so many; mezzo train "
+                 "goes on with "
+                 "the same batches; 0: with as many as before")
       ->capture_default_str();
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();
   app.footer(
-      "What follows -- is the command that each rank runs. Examples:\n"
+      "What follows -- is run by each rank: a command of mezzo, or a program (a path with a slash, or a name on PATH)\n"
+      "that finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the other variables of torchrun. Examples:\n"
       "  mezzo launch --nproc 2 -- train --model DIR --train train.jsonl --output out\n"
       "  mezzo launch --nproc 8 --min-nproc 4 -- train --model DIR --train train.jsonl --output out\n"
-      "  mezzo launch --nproc 4 --nnodes 2 --node-rank 0 --master host0:29500 -- train --config run.toml");
+      "  mezzo launch --nproc 4 --nnodes 2 --node-rank 0 --master host0:29500 -- train --config run.toml\n"
+      "  mezzo launch --nproc 2 --max-restarts 3 -- ./my_program --epochs 5");
   app.prefix_command();  // everything from the command on is its own
   return [flags, max_restarts, &app] {
     flags->max_restarts_given = max_restarts->count() > 0;

@@ -480,7 +480,10 @@ def one_line(done, status):
     ("launch --nproc 99999999 -- ops", "--nproc is 99999999, expected 1 to 1024"),
     ("launch --nproc two -- train", "--nproc 'two' is not a whole number; see mezzo launch --help"),
     ("launch --nprocs 2 -- train", "--nprocs is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
-    ("launch --nproc 2 -- trian", "'trian' is no command to launch. Did you mean 'train'? See mezzo --help"),
+    ("launch --nproc 2 -- trian", "'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'? See mezzo launch --help"),
+    ("launch --nproc 2 trian --nproc=", "'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'?"),
+    ("launch --nproc 2 -- tests", "'tests' is neither a command of mezzo nor a program on PATH. See mezzo launch --help"),
+    ("launch --nproc 2 --min-nproc 1 -- eval", "--min-nproc is for mezzo train and for programs of your own; leave it out"),
     ("launch --nproc 2 -- launch", "'launch' is no command to launch. See mezzo --help"),
     ("launch --nproc 2 --max-restarts -1 -- train", "--max-restarts is -1, expected at least 0"),
     ("launch --nproc 2 --nnodes 2 -- train", "--nnodes needs --master HOST:PORT: where every node can reach node 0"),
@@ -508,6 +511,65 @@ def test_wrong_usage_of_the_command_is_not_tried_again():
     done = mezzo("launch", "--nproc", 2, "--max-restarts", 3, "--", "tokenize", "--nonsense", check=False)
     assert done.returncode == 2 and "again" not in done.stderr
     assert re.search(r"\nmezzo launch: rank \d \(pid \d+\) ended with exit status 2; it said: mezzo tokenize: .*\n$", done.stderr)
+
+
+def write_program(path, script):
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+    return path
+
+
+def launch_program(*arguments, **options):
+    return subprocess.run([PROGRAM, "launch", *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE, **options)
+
+
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+@pytest.mark.parametrize("name", ["/program", "./program", "program"])
+def test_any_program_may_be_launched_with_its_arguments_as_they_are(name, dashes, tmp_path):
+    program = write_program(tmp_path / "program", 'echo $RANK $LOCAL_RANK/$WORLD_SIZE $MASTER_ADDR; for argument; do echo "$argument"; done')
+    arguments = ["train", "--name=", "--nproc", "3", "--", "--config", "x.toml", "--quiet=maybe", "a b", ""]
+    done = launch_program("--nproc", 2, *dashes, program if name == "/program" else name, *arguments, cwd=tmp_path,
+                          env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"} if name == "program" else None)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    for rank in range(2):
+        said = [line.removeprefix(f"[rank {rank}] ") for line in done.stdout.splitlines() if line.startswith(f"[rank {rank}]")]
+        assert said == [f"{rank} {rank}/2 127.0.0.1", *arguments]
+
+
+def test_a_program_that_cannot_be_run_is_one_line(tmp_path):
+    program = write_program(tmp_path / "program", "true")
+    program.chmod(0o644)
+    assert one_line(launch_program("--nproc", 2, "--", program), 1) == f"mezzo launch: cannot run '{program}': Permission denied"
+    assert one_line(launch_program("--nproc", 2, "--", "./none", cwd=tmp_path), 1) == "mezzo launch: cannot run './none': No such file or directory"
+    assert one_line(launch_program("--nproc", 2, "--", "program", cwd=tmp_path), 2) == (
+        "mezzo launch: 'program' is neither a command of mezzo nor a program on PATH. For the file of that name pass ./program. See mezzo launch --help")
+
+
+def test_a_program_is_started_again_and_with_fewer_ranks(tmp_path):
+    program = write_program(tmp_path / "program", """echo start $TORCHELASTIC_RESTART_COUNT of $WORLD_SIZE "$@"
+test $TORCHELASTIC_RESTART_COUNT = 1 || exit 0$STATUS""")
+    done = launch_program("--nproc", 1, "--max-restarts", 1, program, "a", env={**os.environ, "STATUS": "2"})
+    assert done.returncode == 0 and done.stdout.splitlines() == ["[rank 0] start 0 of 1 a", "[rank 0] start 1 of 1 a"]
+    write_program(program, """test $TORCHELASTIC_RESTART_COUNT = 1 && exec echo goes on with $WORLD_SIZE
+test $RANK = 1 && kill -KILL $$; sleep 1000""")
+    done = launch_program("--nproc", 2, "--min-nproc", 1, "--", program)
+    assert done.returncode == 0 and done.stdout == "[rank 0] goes on with 1\n", done.stderr
+    assert "was killed by signal 9 (SIGKILL); 1 of 2 ranks start again, restart 1 of 1" in done.stderr
+
+
+def test_signals_reach_a_program(tmp_path):
+    process = subprocess.Popen([PROGRAM, "launch", "--nproc", "2", write_program(tmp_path / "program", TRAPS)], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for _ in range(2):
+        wait_for_line(process.stdout, "ready")
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = finish(process)
+    assert process.returncode == 143 and sorted(stdout.splitlines()) == ["[rank 0] got TERM", "[rank 1] got TERM"]
+
+
+def test_a_program_of_the_library_trains_on_two_ranks():
+    done = launch_program("--nproc", 2, "--", Path(os.environ["MEZZO_EXAMPLES"]) / "example_distributed_data_parallel")
+    assert done.returncode == 0 and re.search(r"^\[rank 0\] loss \S+ -> \S+$", done.stdout, re.M), done.stderr
 
 
 @pytest.fixture(scope="module")

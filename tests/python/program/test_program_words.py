@@ -63,7 +63,8 @@ TRAIN = "train --model x --train y --output z "
     ("tokenize --model x --max-length 1", "mezzo tokenize: --max-length is 1, expected at least 2, or 0 for no limit"),
     ("ops --policy cdua", "mezzo ops: --policy 'cdua' is neither a preset (cuda, cpu, cuda_2020, norms_stay_low) nor a file. Did you mean 'cuda'?"),
     ("launch --nprc 2 -- train", "mezzo launch: --nprc is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
-    ("launch --nproc 2 -- trian", "mezzo launch: 'trian' is no command to launch. Did you mean 'train'? See mezzo --help"),
+    ("launch --nproc 2 -- trian", "mezzo launch: 'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'? "
+                                   "See mezzo launch --help"),
 ])
 def test_a_wrong_command_line_ends_with_2_and_a_guess_at_what_was_meant(arguments, message):
     assert one_line(mezzo(*arguments.split(), check=False), 2) == message
