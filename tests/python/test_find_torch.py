@@ -1,6 +1,8 @@
 """cmake/MezzoTorch.cmake, MezzoCuda.cmake and MezzoNccl.cmake with a LibTorch for CUDA, which is made up here: three files
 say what mezzo asks, and the headers are empty. The folders' names hold spaces."""
 import os
+import re
+import shlex
 import subprocess
 from importlib import metadata
 from importlib.util import find_spec
@@ -76,9 +78,9 @@ class Site:
 
 
 def make_nvcc(folder, version):
-    """A program that says it is the nvcc of this version; the value of PATH that finds it first."""
+    """A program that says it is the nvcc of this version, for GPUs of 9.0; the value of PATH that finds it first."""
     folder.mkdir()
-    (folder / "nvcc").write_text(f"#!/bin/sh\necho Cuda compilation tools, release {version}, V{version}.1\n")
+    (folder / "nvcc").write_text(f"#!/bin/sh\necho Cuda compilation tools, release {version}, V{version}.1\necho compute_90\n")
     (folder / "nvcc").chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
 
@@ -176,3 +178,19 @@ def test_a_user_with_another_libtorch_than_mezzos_is_told_both_versions(built_wi
         if other:
             assert (f"mezzo was built with LibTorch {version}, and {site.folder}/torch is LibTorch {other}. Name a LibTorch {version} in "
                     "CMAKE_PREFIX_PATH or Torch_DIR, or build mezzo with this one.") in one_line(done.stderr)
+
+
+def test_what_is_installed_finds_cudas_runtime_in_the_wheel(site, tmp_path):
+    site.headers("cu13", "crt/host_config.h")
+    site.write("nvidia/cu13/lib/libcudart.so.13").write("torch/include/torch/csrc/api/include/empty.h")
+    build = tmp_path / "build"
+    done = configure(ROOT, build, f"-DCMAKE_PREFIX_PATH={site.folder / 'torch'}", "-DMEZZO_BUILD_TESTS=OFF", "-DMEZZO_VENV=none",
+                     PATH=make_nvcc(tmp_path / "bin", "13.0"))
+    assert "-- mezzo: with kernels for GPUs 90 by" in done.stdout, done.stderr
+    folder = site.folder / "nvidia/cu13/lib"
+    libraries, = [line for line in (build / "mezzo.pc").read_text().splitlines() if line.startswith("Libs:")]
+    assert {os.path.realpath(word) for word in shlex.split(libraries) if "libcudart" in word} == {str(folder / "libcudart.so.13")}
+    assert str(folder) in {os.path.realpath(word.removeprefix("-Wl,-rpath,")) for word in shlex.split(libraries) if word.startswith("-Wl,-rpath,")}
+    rules = (build / "cmake_install.cmake").read_text()
+    search = re.search(r'NEW_RPATH "(.*)"', rules)[1].replace("\\$ORIGIN", "$ORIGIN").split(":")
+    assert "$ORIGIN/../lib/mezzo/torch/lib/../../nvidia/cu13/lib" in search and str(folder) in map(os.path.realpath, search)
