@@ -58,5 +58,5 @@ if(MEZZO_NCCL_HEADERS_COMPILE AND NOT _mezzo_missing)
   message(STATUS "mezzo: with NCCL")
 else()
   message(STATUS "mezzo: without NCCL, so ranks on GPUs cannot talk to each other: ${_mezzo_reason}. "
-    "scripts/setup.sh installs what fits the .venv's torch.")
+    "For the .venv's torch, scripts/setup.sh installs these headers; for a LibTorch zip, a CUDA toolkit and libnccl-dev have them.")
 endif()

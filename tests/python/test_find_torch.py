@@ -93,7 +93,7 @@ def site(tmp_path):
 def test_nccl_is_left_out_with_a_reason_until_its_headers_are_there(site):
     assert site.nccl_line() == (
         "-- mezzo: without NCCL, so ranks on GPUs cannot talk to each other: crt/host_config.h, nv/target not found. "
-        "scripts/setup.sh installs what fits the .venv's torch.")
+        "For the .venv's torch, scripts/setup.sh installs these headers; for a LibTorch zip, a CUDA toolkit and libnccl-dev have them.")
     site.headers("cu13", "crt/host_config.h nv/target")
     assert site.nccl_line() == "-- mezzo: with NCCL"
     site.write("nvidia/cu13/include/crt/host_config.h", "#error of another version")
