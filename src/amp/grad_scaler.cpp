@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "amp/recording_scope.h"
 #include "amp/scaled_gradients.h"
 #include "kernels/device_scalars.h"
+#include "memory/recording_scope.h"
 #include "mezzo/amp/overflow_report.h"
 #include "scaling/loss_scale.h"
 

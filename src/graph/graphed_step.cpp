@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -16,9 +17,10 @@
 
 #include "amp/op_watchers.h"
 #include "amp/policy_region.h"
-#include "amp/recording_scope.h"
 #include "graph/device_graph.h"
+#include "graph/used_memory.h"
 #include "memory/device_copy.h"
+#include "memory/recording_scope.h"
 #include "memory/side_stream.h"
 #include "mezzo/amp/finite_tracer.h"
 
@@ -27,15 +29,16 @@ namespace {
 
 using Tensors = GraphedStep::Tensors;
 
-/// An autocast region around a call keeps no cast into it nor out of it: a cast from before would
-/// be read by the graph for ever, and a replay changes weights without a word to anybody.
-class ForgottenCasts {
- public:
-  ForgottenCasts() { at::autocast::clear_cache(); }
-  ~ForgottenCasts() { at::autocast::clear_cache(); }
-  ForgottenCasts(const ForgottenCasts&) = delete;
-  ForgottenCasts& operator=(const ForgottenCasts&) = delete;
-};
+/// Keeps the casts of an autocast region around a call out of the step, and the step's out of the region: a graph would
+/// read an old cast for ever, and a replay changes weights without their versions. LibTorch's cache of casts belongs to
+/// all threads, so that it is not emptied: this thread uses it no more until the region ends.
+void keep_no_casts(c10::DeviceType type) {
+  at::autocast::increment_nesting();
+  const bool is_in_region = at::autocast::decrement_nesting() > 0;
+  if (is_in_region || at::autocast::is_autocast_enabled(type)) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+}
 
 /// The step's stream while this lives: what the caller's has to do comes before, and what it
 /// will get to do, after.
@@ -87,14 +90,18 @@ Tensors without_gaps(const Tensors& inputs) {
   return all;
 }
 
-/// What decides on the kernels of a step: the caller's modes, and what inputs look like.
+/// What decides on the kernels of a step: the caller's modes, and what inputs look like. Each list comes after its
+/// length, so that different calls have different keys.
 using Key = std::vector<int64_t>;
 
 Key key_of(const Tensors& inputs, at::IntArrayRef numbers, c10::DeviceType type) {
   Key key{static_cast<int64_t>(at::autocast::is_autocast_enabled(type)),
           static_cast<int64_t>(at::autocast::get_autocast_dtype(type)),
           static_cast<int64_t>(at::autocast::is_autocast_cache_enabled()),
-          static_cast<int64_t>(c10::GradMode::is_enabled())};
+          static_cast<int64_t>(c10::GradMode::is_enabled()),
+          static_cast<int64_t>(c10::InferenceMode::is_enabled()),
+          static_cast<int64_t>(numbers.size()),
+          static_cast<int64_t>(inputs.size())};
   key.insert(key.end(), numbers.begin(), numbers.end());
   for (const at::Tensor& input : inputs) {
     if (!input.defined()) {
@@ -121,7 +128,9 @@ Key key_of(const Tensors& inputs, at::IntArrayRef numbers, c10::DeviceType type)
 /// The calls with inputs of one kind.
 struct GraphedStep::Bucket {
   int64_t warmed_up = 0, last_used = 0;
+  std::string moved;                   ///< the tensor whose move ended the last graph
   Tensors inputs, outputs;             ///< the memory that the graph reads and writes
+  UsedMemory used;                     ///< all else that it reads and writes, and did not allocate
   std::unique_ptr<DeviceGraph> graph;  ///< null until it is recorded; goes first, since it uses them
 };
 
@@ -135,18 +144,34 @@ class GraphedStep::Graphs {
   const std::unique_ptr<DeviceGraphs> of_device;
   std::map<Key, Bucket> buckets;
   int64_t calls = 0;
+  bool has_warned_of_move = false;
 
-  /// The recorded one that was not used for the longest time, if there are as many as `most`.
-  std::map<Key, Bucket>::iterator to_drop(int64_t most) {
-    int64_t recorded = 0;
+  Bucket& bucket_of(Key key) {
+    constexpr int64_t kMostWithoutGraph = 1024;  // as GraphedStepOptions says
+    const auto [at, is_new] = buckets.try_emplace(std::move(key));
+    at->second.last_used = ++calls;
+    if (is_new) {
+      drop_oldest(/*with_graph=*/false, kMostWithoutGraph);
+    }
+    return at->second;
+  }
+
+  /// Of the buckets with a graph, or without, the one that was not used for the longest time, if there are more than
+  /// `most`. @return whether it dropped one
+  bool drop_oldest(bool with_graph, int64_t most) {
+    int64_t count = 0;
     auto oldest = buckets.end();
     for (auto at = buckets.begin(); at != buckets.end(); ++at) {
-      if (at->second.graph) {
-        ++recorded;
+      if ((at->second.graph != nullptr) == with_graph) {
+        ++count;
         oldest = oldest == buckets.end() || at->second.last_used < oldest->second.last_used ? at : oldest;
       }
     }
-    return recorded < most ? buckets.end() : oldest;
+    if (count <= most) {
+      return false;
+    }
+    buckets.erase(oldest);
+    return true;
   }
 };
 
@@ -209,7 +234,7 @@ Tensors GraphedStep::operator()(const Tensors& inputs, at::IntArrayRef numbers) 
                       " requires a gradient, which no replay would give it. Detach it, or compute it in the step.");
   }
   const c10::DeviceGuard guard(device_);
-  const ForgottenCasts casts;
+  keep_no_casts(device_.type());
   const auto usable = without_gaps(inputs);
   was_replayed_ = false;
   eager_reason_.clear();
@@ -244,11 +269,14 @@ Tensors GraphedStep::run_eagerly(const Tensors& inputs, std::string reason) {
 /// A call that may have a graph: warm-up, or a recording and its replay, or a replay.
 Tensors GraphedStep::run(const Tensors& inputs, at::IntArrayRef numbers) {
   const OnStream on_stream(graphs_->stream);
-  Bucket& bucket = graphs_->buckets[key_of(inputs, numbers, device_.type())];
-  bucket.last_used = ++graphs_->calls;
+  Bucket& bucket = graphs_->bucket_of(key_of(inputs, numbers, device_.type()));
+  if (bucket.graph) {
+    drop_if_moved(bucket);
+  }
   if (!bucket.graph && bucket.warmed_up < options_.warmup_steps()) {
-    auto outputs = run_eagerly(
-        inputs, c10::str("warm-up, call ", bucket.warmed_up + 1, " of ", options_.warmup_steps(), " of these shapes"));
+    auto outputs = run_eagerly(inputs, c10::str("warm-up, call ", bucket.warmed_up + 1, " of ", options_.warmup_steps(),
+                                                " of these shapes", bucket.moved.empty() ? "" : ", since ",
+                                                bucket.moved, bucket.moved.empty() ? "" : ", has moved"));
     ++bucket.warmed_up;
     on_stream.hand_over(outputs);
     return outputs;
@@ -268,13 +296,27 @@ Tensors GraphedStep::run(const Tensors& inputs, at::IntArrayRef numbers) {
   return detached(bucket.outputs);  // tensors of the caller's own, on the same memory
 }
 
+/// Drops a graph whose memory was freed or replaced. It warms up again, as an optimizer may make its state anew.
+void GraphedStep::drop_if_moved(Bucket& bucket) {
+  bucket.moved = bucket.used.moved();
+  if (bucket.moved.empty()) {
+    return;
+  }
+  if (!std::exchange(graphs_->has_warned_of_move, true)) {
+    TORCH_WARN("GraphedStep: a graph is recorded again, since ", bucket.moved,
+               ", has moved. Change tensors in place between calls to keep graphs.");
+  }
+  bucket.graph.reset();
+  bucket.inputs.clear();
+  bucket.outputs.clear();
+  bucket.used = {};
+  bucket.warmed_up = 0;
+}
+
 void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
-  if (const auto oldest = graphs_->to_drop(options_.max_graphs()); oldest != graphs_->buckets.end()) {
-    if (++counts_.dropped == 1) {
-      TORCH_WARN("GraphedStep: inputs of more than max_graphs = ", options_.max_graphs(),
-                 " kinds of shapes come up; graphs are dropped and recorded again. Pad to fewer shapes, or raise it.");
-    }
-    graphs_->buckets.erase(oldest);
+  if (graphs_->drop_oldest(/*with_graph=*/true, options_.max_graphs() - 1) && ++counts_.dropped == 1) {
+    TORCH_WARN("GraphedStep: inputs of more than max_graphs = ", options_.max_graphs(),
+               " kinds of shapes come up; graphs are dropped and recorded again. Pad to fewer shapes, or raise it.");
   }
   Tensors buffers;
   for (const at::Tensor& input : inputs) {
@@ -285,8 +327,10 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
   Tensors outputs;
   const auto watchers = op_watchers_begun();
   const RecordingScope recording;
+  UsedMemory used;
   try {
     graph->begin();
+    MemoryWatch watch;  // from here on, since LibTorch minds the memory of its generators itself
     outputs = detached(step_(detached(buffers)));
     for (size_t i = 0; i < outputs.size(); ++i) {
       TORCH_CHECK(!outputs[i].defined() || outputs[i].device() == device_, "output ", i, " is on ", outputs[i].device(),
@@ -296,6 +340,7 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
                 "a CastLog or a FiniteTracer was opened in it, which would see nothing of replays; open it around the "
                 "call, which is eager then");
     graph->end();
+    used = watch.stop(device_.type());
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const c10::Error& error) {
@@ -306,6 +351,7 @@ void GraphedStep::record(Bucket& bucket, const Tensors& inputs) {
   ++counts_.recorded;
   bucket.inputs = std::move(buffers);
   bucket.outputs = std::move(outputs);
+  bucket.used = std::move(used);
   bucket.graph = std::move(graph);
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 #include "kernels/grouped.h"
+#include "memory/recording_scope.h"
 #include "scaling/gradient_pass.h"
 
 namespace mezzo {
@@ -223,6 +224,9 @@ std::vector<ParameterUpdate> Optimizer::collect_updates() {
       }
       auto& state = state_[parameter.name];
       if (state.empty()) {
+        TORCH_CHECK(!RecordingScope::is_open() || all_slot_names().empty(), "Optimizer: parameter ", parameter.name,
+                    " has its first gradient in a step that is recorded, and each replay would begin with its state "
+                    "at 0; let a warm-up call give it a gradient");
         state = initial_state(parameter.tensor);
       }
       update.slots.assign(state.begin() + (has_step ? 1 : 0), state.end());

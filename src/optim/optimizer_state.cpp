@@ -11,6 +11,15 @@ namespace {
 
 constexpr std::string_view kStep = "step";
 
+at::IntArrayRef sizes_of(std::string_view slot, const at::Tensor& param) {
+  return slot == kStep ? at::IntArrayRef() : param.sizes();
+}
+
+at::TensorOptions options_of(std::string_view slot, const at::Tensor& param) {
+  const bool is_float = slot == kStep || is_half(param.scalar_type());
+  return at::TensorOptions(param.device()).dtype(is_float ? at::kFloat : param.scalar_type());
+}
+
 }  // namespace
 
 std::vector<std::string_view> Optimizer::all_slot_names() const {
@@ -24,11 +33,22 @@ std::vector<std::string_view> Optimizer::all_slot_names() const {
 std::vector<at::Tensor> Optimizer::initial_state(const at::Tensor& param) const {
   std::vector<at::Tensor> state;
   for (const std::string_view name : all_slot_names()) {
-    const auto options = at::TensorOptions(param.device()).dtype(at::kFloat);
-    const auto moment_dtype = is_half(param.scalar_type()) ? at::kFloat : param.scalar_type();
-    state.push_back(name == kStep ? at::zeros({}, options) : at::zeros(param.sizes(), options.dtype(moment_dtype)));
+    state.push_back(at::zeros(sizes_of(name, param), options_of(name, param)));
   }
   return state;
+}
+
+/// Whether `state` is as `initial_state` would make it now: a parameter can get other memory.
+bool Optimizer::fits(const std::vector<at::Tensor>& state, const at::Tensor& param) const {
+  const auto names = all_slot_names();
+  for (size_t slot = 0; slot < state.size(); ++slot) {
+    const auto options = options_of(names[slot], param);
+    if (state[slot].sizes() != sizes_of(names[slot], param) || state[slot].device() != options.device() ||
+        state[slot].dtype() != options.dtype()) {
+      return false;
+    }
+  }
+  return state.size() == names.size();
 }
 
 std::map<std::string, at::Tensor> Optimizer::state_dict() const {
@@ -55,7 +75,7 @@ void Optimizer::check_state_dict(const std::map<std::string, at::Tensor>& entrie
           TORCH_CHECK_VALUE(found == 0, "Optimizer: the state to load has no entry ", key);
           continue;
         }
-        const auto expected = names[slot] == kStep ? at::IntArrayRef() : parameter.tensor.sizes();
+        const auto expected = sizes_of(names[slot], parameter.tensor);
         TORCH_CHECK_VALUE(entry->second.sizes() == expected && found == slot, "Optimizer: state entry ", key, " is ",
                           entry->second.sizes(), ", expected ", expected, " and every slot of the parameter");
         ++found;
@@ -69,20 +89,24 @@ void Optimizer::check_state_dict(const std::map<std::string, at::Tensor>& entrie
 
 void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries) {
   check_state_dict(entries);
+  const at::NoGradGuard no_grad;
   const auto names = all_slot_names();
-  std::map<std::string, std::vector<at::Tensor>> loaded;
   for (const ParamGroup& group : groups_) {
     for (const NamedParameter& parameter : group.params) {
-      if (names.empty() || !entries.contains(std::string(names.front()) + "/" + parameter.name)) {
+      const auto entry_of = [&](size_t slot) { return entries.find(std::string(names[slot]) + "/" + parameter.name); };
+      const bool is_loaded = !names.empty() && entry_of(0) != entries.end();
+      if (!is_loaded && !state_.contains(parameter.name)) {
         continue;
       }
-      auto& state = loaded[parameter.name] = initial_state(parameter.tensor);
-      for (size_t slot = 0; slot < names.size(); ++slot) {
-        state[slot].copy_(entries.at(std::string(names[slot]) + "/" + parameter.name));
+      auto& state = state_[parameter.name];
+      if (!fits(state, parameter.tensor)) {
+        state = initial_state(parameter.tensor);
+      }
+      for (size_t slot = 0; slot < names.size(); ++slot) {  // in place, since a recorded step may use the memory
+        is_loaded ? state[slot].copy_(entry_of(slot)->second) : state[slot].zero_();
       }
     }
   }
-  state_ = std::move(loaded);
 }
 
 }  // namespace mezzo

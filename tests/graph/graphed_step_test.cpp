@@ -3,12 +3,15 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
+#include <future>
 #include <limits>
+#include <thread>
 
 #include "graph/device_graph.h"
 #include "mezzo/amp/autocast_guard.h"
@@ -55,6 +58,61 @@ TEST(GraphedStepTest, RefusesWhatCannotBe) {
   GraphedStep step(at::kCPU, doubled);
   EXPECT_THAT([&] { step({at::ones({2}).requires_grad_()}); },
               ThrowsMessage<c10::ValueError>(HasSubstr("input 0 requires a gradient")));
+}
+
+/// The node of autograd that takes a gradient back through the cast of a weight.
+const torch::autograd::Node* cast_of(const at::Tensor& x, const at::Tensor& weight) {
+  return x.mm(weight).grad_fn()->next_edge(1).function.get();
+}
+
+/// Autocast casts a weight once in a region and thread, whatever steps other threads take meanwhile.
+TEST(GraphedStepTest, LeavesTheCastsOfOtherThreadsAlone) {
+  std::promise<void> is_cast, goes_on;
+  bool is_kept = false;
+  std::thread other([&] {
+    const auto x = at::ones({2, 2}), weight = at::ones({2, 2}).requires_grad_();
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    const auto y = x.mm(weight);
+    is_cast.set_value();
+    goes_on.get_future().wait();
+    is_kept = cast_of(x, weight) == y.grad_fn()->next_edge(1).function.get();
+  });
+  is_cast.get_future().wait();
+  GraphedStep step(at::kCPU, doubled);
+  step({at::ones({2})});
+  {
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    step({at::ones({2})});
+    goes_on.set_value();
+    other.join();
+  }
+  EXPECT_TRUE(is_kept);
+}
+
+/// Else a step inside a region would go by weights as they were before the last step.
+TEST(GraphedStepTest, CastsWeightsAnewInARegionAroundTheCalls) {
+  const auto x = at::ones({1, 2}), weight = at::ones({2, 2}).requires_grad_();
+  GraphedStep step(at::kCPU, [&](const GraphedStep::Tensors& inputs) {
+    at::Tensor y;
+    {
+      const AutocastGuard inner(at::kCPU, at::kBFloat16);
+      y = inputs[0].mm(weight);
+    }
+    const at::NoGradGuard no_grad;
+    weight.add_(1);
+    return GraphedStep::Tensors{y.detach()};
+  });
+  for (const bool is_enabled : {true, false}) {
+    const at::NoGradGuard no_grad;
+    weight.fill_(1);
+    const at::AutoGradMode grad(true);
+    const AutocastGuard around(at::kCPU, at::kBFloat16, is_enabled);
+    for (int i = 1; i <= 3; ++i) {
+      EXPECT_EQ(step({x})[0][0][0].item<float>(), static_cast<float>(2 * i));
+    }
+  }
+  const AutocastGuard after(at::kCPU, at::kBFloat16);
+  EXPECT_EQ(cast_of(x, weight), cast_of(x, weight)) << "other regions keep casts as they did";
 }
 
 struct Trained {

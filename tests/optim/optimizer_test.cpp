@@ -9,6 +9,7 @@
 #include <torch/serialize.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -331,6 +332,33 @@ TEST(OptimizerTest, RefusesAnArchiveThatSomebodyAltered) {
   EXPECT_THROW(load("0", {0}, c10::IValue(1.0)), c10::ValueError);
   EXPECT_THROW(load("0", {0}, at::ones({3})), c10::ValueError);
   EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1) << "nothing has changed";
+}
+
+/// As a recorded step needs, which goes on with the addresses that it was recorded with.
+TEST(OptimizerTest, LoadsAStateIntoTheMemoryThatItHas) {
+  auto weight = at::ones({2}).requires_grad_(), bias = at::ones({3}).requires_grad_();
+  AdamW adamw({{"weight", weight}, {"bias", bias}});
+  (weight.sum() + bias.sum()).backward();
+  adamw.step();
+  const auto before = adamw.state_dict();
+  std::map<std::string, at::Tensor> state;
+  for (const char* slot : {"step/", "exp_avg/", "exp_avg_sq/"}) {
+    const auto key = std::string(slot) + "weight";
+    state[key] = at::full(before.at(key).sizes(), 3, at::kDouble).requires_grad_();
+  }
+  adamw.load_state_dict(state);
+  const auto after = adamw.state_dict();
+  ASSERT_EQ(after.size(), before.size());
+  for (const auto& [key, tensor] : after) {
+    EXPECT_EQ(tensor.data_ptr(), before.at(key).data_ptr()) << key;
+    EXPECT_TRUE(at::equal(tensor, at::full_like(tensor, key.ends_with("weight") ? 3 : 0))) << key << tensor;
+    EXPECT_FALSE(tensor.requires_grad());
+  }
+
+  weight.set_data(at::ones({4}));  // whose moments are of another size
+  adamw.load_state_dict(
+      {{"step/weight", at::ones({})}, {"exp_avg/weight", at::ones({4})}, {"exp_avg_sq/weight", at::ones({4})}});
+  EXPECT_TRUE(at::equal(adamw.state_dict().at("exp_avg/weight"), at::ones({4})));
 }
 
 /// Runs steps whose learning rate changes, by a number or by a tensor.

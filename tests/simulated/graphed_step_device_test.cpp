@@ -301,6 +301,58 @@ TEST_F(GraphedStepDeviceTest, HasAGraphForOtherNumbersOfTheCaller) {
   EXPECT_EQ(step.counts().recorded, 2);
 }
 
+/// Each list comes after its length, so that one cannot be taken for a part of the other.
+TEST_F(GraphedStepDeviceTest, TellsNumbersFromInputs) {
+  GraphedStep step(device, [](const Tensors& inputs) { return Tensors{inputs.back() * int64_t(inputs.size())}; });
+  const auto x = ones({2});
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(step({x}, {-1})[0].sum().item<float>(), 2);
+    EXPECT_EQ(step({at::Tensor(), x}, {})[0].sum().item<float>(), 4);
+  }
+  EXPECT_TRUE(step.was_replayed());
+  EXPECT_EQ(step.counts().recorded, 2);
+}
+
+/// Else a call outside of it would return a tensor that autograd does not take.
+TEST_F(GraphedStepDeviceTest, HasAGraphForInferenceMode) {
+  GraphedStep step(device, [](const Tensors& inputs) { return Tensors{inputs[0] * 2}; });
+  const auto x = ones({2});
+  for (int i = 0; i < 5; ++i) {
+    {
+      const c10::InferenceMode inference;
+      step({x});
+    }
+    const at::NoGradGuard no_grad;
+    EXPECT_FALSE(step({x})[0].is_inference());
+  }
+  EXPECT_TRUE(step.was_replayed());
+  EXPECT_EQ(step.counts().recorded, 2);
+}
+
+/// Of shapes without a graph, the 1,024 that came up last are remembered.
+TEST_F(GraphedStepDeviceTest, ForgetsShapesThatDoNotComeUpAgain) {
+  set_pace(Pace::kEager);
+  GraphedStep step(
+      device,
+      [&](const Tensors&) {
+        weight.add_(1);
+        return Tensors{};
+      },
+      GraphedStepOptions().warmup_steps(2));
+  for (int i = 0; i < 3; ++i) {
+    step({}, {-1});
+  }
+  for (int64_t number = 0; number <= 1024; ++number) {
+    step({}, {number});
+  }
+  step({}, {1});
+  EXPECT_THAT(step.eager_reason(), HasSubstr("warm-up, call 2 of 2"));
+  step({}, {0});
+  EXPECT_THAT(step.eager_reason(), HasSubstr("warm-up, call 1 of 2")) << "it was forgotten";
+  step({}, {-1});
+  EXPECT_TRUE(step.was_replayed()) << "graphs are counted apart";
+}
+
 TEST_F(GraphedStepDeviceTest, MemoryThatRunsOutIsSaidAsSuch) {
   int calls = 0;
   GraphedStep step(

@@ -20,7 +20,8 @@ struct GraphedStepOptions {
   TORCH_ARG(int64_t, warmup_steps) = 3;
   /// How many recorded graphs are kept, at least 1. One more drops the one that was not used for
   /// the longest time, so that a run whose shapes change for good goes on being replayed; and
-  /// shapes that come up now and then push no graph out, since warm-up comes first.
+  /// shapes that come up now and then push no graph out, since warm-up comes first. Of shapes
+  /// without a graph, the 1,024 that came up last are remembered; others warm up anew.
   TORCH_ARG(int64_t, max_graphs) = 8;
   /// false: every call runs eagerly.
   TORCH_ARG(bool, enabled) = true;
@@ -57,8 +58,9 @@ struct GraphedStepCounts {
 /// @endcode
 ///
 /// There is one graph for each set of shapes, strides and dtypes of the inputs, of the caller's
-/// autocast and gradient modes, and of numbers that the caller passes along. The first calls of each run eagerly, the
-/// next records and replays at once, so that every call is exactly one step. Graphs share one pool of memory.
+/// autocast, gradient and inference modes, and of numbers that the caller passes along. The first calls of each run
+/// eagerly, the next records and replays at once, so that every call is exactly one step. Graphs share one pool of
+/// memory.
 ///
 /// What a step does on the device is recorded; what its C++ decides is decided once, when it is
 /// recorded. So a step that is recorded
@@ -74,18 +76,35 @@ struct GraphedStepCounts {
 ///   warm-up's calls have made all of it;
 /// - writes to none of its inputs, and returns tensors that the device computed;
 /// - takes numbers that change, such as a learning rate or the step of mezzo's dropout, from
-///   tensors on the device. A number of the CPU's is recorded as it was: set a schedule's rate
-///   between calls, and every graph goes on with the old one until `reset()`. So it is with
-///   `train()` and `eval()`, hyperparameters, `GradScaler::load_state_dict`, and settings of
-///   LibTorch. Random numbers of LibTorch's generators go on as they would;
+///   tensors on the device. Random numbers of LibTorch's generators go on as they would;
 /// - does without what only the CPU would see: `GradScalerOptions().max_consecutive_skips` looks
 ///   at recorded steps no more.
-/// A step that waits, reads, or does what graphs cannot hold ends in an error when it is recorded.
+/// A step that waits, reads, replaces a tensor for the next call, or does what graphs cannot hold
+/// ends in an error when it is recorded.
+///
+/// Between two calls
+/// - values may change in place, and the next replay uses the new ones: weights, a learning rate
+///   that is a tensor, the caller's own tensors. mezzo's loads copy in place: of an Optimizer
+///   (`load_state_dict`, `load_torch_state_dict`, `torch::load`), a GradScaler's scale and
+///   counters, MasterWeights, `DeviceLrSchedule::set_steps`.
+/// - tensors may get other memory: by `set_data`, `to()`, `torch::load` of a module, `set_lr` with
+///   another tensor, or gradients that are dropped. A graph remembers the memory that its operators
+///   read or wrote; if a tensor has moved, the next call drops the graph, warms up and records again.
+///   A warning and `eager_reason` name the tensor. Memory that only a kernel of yours knows, which
+///   is launched by hand, is not seen: call `reset()`.
+/// - what the step's C++ decides stays as it was recorded until `reset()`: a learning rate that is a
+///   number, other hyperparameters, parameter groups, `train()` and `eval()`, a GradScaler's factors
+///   and intervals, also if they are loaded, and settings of LibTorch. So does a tensor that the
+///   step's C++ replaces by another, if somebody keeps the first one.
 ///
 /// Runs eagerly, and says why (`eager_reason`), on devices without graphs, such as CPUs; under an
 /// AutocastGuard with an op policy or a CastLog, a FiniteTracer or autograd's anomaly mode, when
 /// opened around the call (inside of the step a log or a tracer is an error); and while the caller
 /// records a graph. Such reasons are warned of once, except on a CPU.
+///
+/// An autocast region is best opened in the step. If one is open around the call, this thread keeps
+/// no casts of weights from there to the end of the region, and a weight that is used twice is cast
+/// twice.
 ///
 /// The step runs on a stream of its own, before which and after which the caller's current stream
 /// stands in order. A call that replays never syncs the device; one that records may. Not
@@ -141,6 +160,7 @@ class GraphedStep {
   std::string why_eager(const Tensors& inputs) const;
   Tensors run(const Tensors& inputs, at::IntArrayRef numbers);
   Tensors run_eagerly(const Tensors& inputs, std::string reason);
+  void drop_if_moved(Bucket& bucket);
   void record(Bucket& bucket, const Tensors& inputs);
 
   const c10::Device device_;

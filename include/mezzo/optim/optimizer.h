@@ -145,7 +145,8 @@ class Optimizer : public AmpOptimizer {
   /// with the optimizer. Parameters that never had a gradient have none.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// Takes over what `state_dict` gave. Parameters that have no entries start afresh.
+  /// Takes over what `state_dict` gave. Parameters that have no entries start afresh. Copies into
+  /// the tensors that are there, so that a recorded step (GraphedStep) goes on with the new values.
   /// @throws c10::ValueError  for an entry that does not belong here; nothing has changed then.
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
   /// The same errors; changes nothing.
@@ -189,6 +190,7 @@ class Optimizer : public AmpOptimizer {
   void check_groups(const std::vector<ParamGroup>& groups) const;
   std::vector<std::string_view> all_slot_names() const;
   std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
+  bool fits(const std::vector<at::Tensor>& state, const at::Tensor& param) const;
   std::vector<ParameterUpdate> collect_updates();
   const NamedParameter& parameter_at(size_t index) const;
   Look look(const std::optional<at::Tensor>& scale, const at::Tensor& found_inf, bool measures) const;
