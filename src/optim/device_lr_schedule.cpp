@@ -9,21 +9,22 @@
 #include <cmath>
 
 #include "memory/device_copy.h"
+#include "optim/check_number.h"
 
 namespace mezzo {
 
 DeviceLrSchedule::DeviceLrSchedule(const LrSchedule& schedule, double base_lr, int64_t num_steps, c10::Device device) {
   TORCH_CHECK_VALUE(!follows_metric(schedule.kind),
                     "DeviceLrSchedule: this kind of schedule follows a metric; use a MetricSchedule");
-  TORCH_CHECK_VALUE(std::isfinite(base_lr) && base_lr >= 0,
-                    "DeviceLrSchedule: base_lr must be finite and not negative, got ", base_lr);
+  check_not_negative("DeviceLrSchedule: base_lr", base_lr);
   TORCH_CHECK_VALUE(num_steps >= 1, "DeviceLrSchedule: num_steps must be at least 1, got ", num_steps);
   const auto table = at::empty({num_steps + 1}, at::kDouble);
   auto* rates = table.mutable_data_ptr<double>();
   for (int64_t step = 0; step <= num_steps; ++step) {
     rates[step] = base_lr * schedule.factor(step);
-    TORCH_CHECK_VALUE(std::isfinite(rates[step]), "DeviceLrSchedule: the schedule's factor of step ", step,
-                      " is not finite; look at its numbers");
+    TORCH_CHECK_VALUE(std::isfinite(rates[step]) && rates[step] >= 0,
+                      "DeviceLrSchedule: the schedule's factor of step ", step,
+                      " is negative or not finite; look at its numbers");
   }
   const c10::NoGradGuard no_grad;
   table_ = copy_to(table, device);

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "kernels/optimizer_kernels.h"
+#include "optim/check_number.h"
 
 namespace mezzo {
 namespace {
@@ -11,7 +12,7 @@ void check(const LAMBOptions& options) {
   const auto [beta1, beta2] = options.betas();
   TORCH_CHECK_VALUE(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "LAMB: betas must be in [0, 1), got ", beta1,
                     " and ", beta2);
-  TORCH_CHECK_VALUE(options.eps() >= 0, "LAMB: eps must not be negative, got ", options.eps());
+  check_not_negative("LAMB: eps", options.eps());
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& arc
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, LrScheduler& scheduler) {
   c10::IValue base_lr, steps;
   const bool is_one = archive.try_read("base_lr", base_lr) && archive.try_read("steps", steps) && base_lr.isDouble() &&
-                      steps.isInt() && base_lr.toDouble() >= 0 && steps.toInt() >= 0;
+                      steps.isInt() && std::isfinite(base_lr.toDouble()) && base_lr.toDouble() >= 0 &&
+                      steps.toInt() >= 0;
   TORCH_CHECK_VALUE(is_one,
                     "LrScheduler: the archive to load is not one of a scheduler; pass what torch::save made of "
                     "one");

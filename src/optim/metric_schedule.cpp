@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "optim/check_number.h"
+
 namespace mezzo {
 
 MetricScheduleOptions MetricScheduleOptions::greedy() {
@@ -15,6 +17,7 @@ MetricSchedule::MetricSchedule(LrScheduleKind kind, double lr, MetricScheduleOpt
     : kind_(kind), first_lr_(lr), options_(options), state_(initial_state()) {
   TORCH_CHECK_VALUE(follows_metric(kind),
                     "MetricSchedule: expected kReduceLrOnPlateau or kGreedy, the others are LrSchedule's");
+  check_not_negative("MetricSchedule: lr", lr);
   TORCH_CHECK_VALUE(options.factor() > 0 && options.factor() < 1, "MetricSchedule: factor must be in (0, 1), got ",
                     options.factor());
   TORCH_CHECK_VALUE(options.patience() >= 0, "MetricSchedule: patience must not be negative, got ", options.patience());
@@ -131,6 +134,7 @@ void MetricSchedule::load_state_dict(const std::map<std::string, double>& entrie
             .cooldown_left = count("cooldown_left"),
             .warmup_left = count("warmup_left"),
             .resets_in = count("resets_in")};
+  check_not_negative("MetricSchedule: entry lr of the state to load", loaded.lr);
   state_ = loaded;
 }
 

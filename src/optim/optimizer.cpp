@@ -14,6 +14,7 @@
 #include "kernels/dtypes.h"
 #include "kernels/grouped.h"
 #include "memory/recording_scope.h"
+#include "optim/check_number.h"
 #include "scaling/gradient_pass.h"
 
 namespace mezzo {
@@ -41,6 +42,10 @@ void check_parameter(const NamedParameter& parameter, bool stochastic) {
   const auto& [name, tensor, shadow] = parameter;
   TORCH_CHECK_VALUE(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(), "Optimizer: parameter ", name,
                     " cannot be trained: it must be a leaf tensor that requires a gradient");
+  TORCH_CHECK_VALUE(has_kernel(tensor.scalar_type()) || tensor.scalar_type() == at::kDouble, "Optimizer: parameter ",
+                    name, " is ", tensor.scalar_type(),
+                    "; this optimizer trains float32, float64, float16 and bfloat16. Train the parameter with an "
+                    "optimizer of torch::optim");
   TORCH_CHECK_VALUE(!stochastic || tensor.scalar_type() != at::kHalf, "Optimizer: parameter ", name,
                     " is float16, which is not rounded stochastically; use bfloat16, or float32 master weights");
   TORCH_CHECK_VALUE(!shadow.defined() || (tensor.scalar_type() == at::kFloat && is_half(shadow.scalar_type()) &&
@@ -52,10 +57,7 @@ void check_parameter(const NamedParameter& parameter, bool stochastic) {
 /// Of a learning rate that is a tensor, where nothing has to be waited for.
 void check_lr_value(const at::Tensor& lr) {
   if (lr.defined() && lr.is_cpu()) {
-    const double value = lr.item<double>();
-    TORCH_CHECK_VALUE(std::isfinite(value) && value >= 0,
-                      "Optimizer: the learning rate must be finite and not negative, the tensor given to set_lr() is ",
-                      value);
+    check_not_negative("Optimizer: the learning rate in the tensor given to set_lr()", lr.item<double>());
   }
 }
 
@@ -71,7 +73,8 @@ ParamGroups::ParamGroups(const torch::nn::Module& module) {
 
 Optimizer::Optimizer(ParamGroups groups, const StepOptions& options)
     : groups_(std::move(groups.groups_)), options_(options) {
-  TORCH_CHECK_VALUE(options.lr >= 0, "Optimizer: lr must not be negative, got ", options.lr);
+  check_not_negative("Optimizer: lr", options.lr);
+  check_not_negative("Optimizer: weight_decay", options.weight_decay);
   TORCH_CHECK_VALUE(options.max_grad_norm >= 0, "Optimizer: max_grad_norm must be at least 0, got ",
                     options.max_grad_norm);
   for (ParamGroup& group : groups_) {
@@ -83,12 +86,16 @@ Optimizer::Optimizer(ParamGroups groups, const StepOptions& options)
 void Optimizer::check_groups(const std::vector<ParamGroup>& groups) const {
   std::set<std::string> names;
   std::set<const void*> tensors;
-  for (const ParamGroup& group : groups) {
-    for (const NamedParameter& parameter : group.params) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    check_not_negative(c10::str("Optimizer: weight_decay of group ", g), *groups[g].weight_decay);
+    check_not_negative(c10::str("Optimizer: lr_scale of group ", g), groups[g].lr_scale);
+    for (const NamedParameter& parameter : groups[g].params) {
       check_parameter(parameter, options_.stochastic_rounding_seed.has_value());
-      TORCH_CHECK_VALUE(
-          names.insert(parameter.name).second && tensors.insert(parameter.tensor.unsafeGetTensorImpl()).second,
-          "Optimizer: parameter ", parameter.name, " is listed twice");
+      TORCH_CHECK_VALUE(tensors.insert(parameter.tensor.unsafeGetTensorImpl()).second, "Optimizer: parameter ",
+                        parameter.name, " is listed twice");
+      TORCH_CHECK_VALUE(names.insert(parameter.name).second, "Optimizer: two parameters are named ", parameter.name,
+                        ", and state is kept by name. Give those of one module a prefix before you pass them: "
+                        "parameter.name = \"decoder.\" + parameter.name");
     }
   }
   TORCH_CHECK_VALUE(!names.empty(), "Optimizer: no parameters to train");
@@ -106,6 +113,7 @@ void Optimizer::add_param_group(ParamGroup group) {
 double Optimizer::lr() const { return lr_tensor_.defined() ? lr_tensor_.item<double>() : options_.lr; }
 
 void Optimizer::set_lr(double lr) {
+  check_not_negative("Optimizer: lr", lr);
   if (lr_tensor_.defined()) {
     const at::NoGradGuard no_grad;
     lr_tensor_.fill_(lr);

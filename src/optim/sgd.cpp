@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "kernels/optimizer_kernels.h"
+#include "optim/check_number.h"
 
 namespace mezzo {
 
@@ -13,7 +14,7 @@ SGD::SGD(ParamGroups groups, SGDOptions options)
                  .stochastic_rounding_seed = options.stochastic_rounding_seed(),
                  .weight_decay = options.weight_decay()}),
       options_(options) {
-  TORCH_CHECK_VALUE(options.momentum() >= 0, "SGD: momentum must not be negative, got ", options.momentum());
+  check_not_negative("SGD: momentum", options.momentum());
   TORCH_CHECK_VALUE(!options.nesterov() || options.momentum() > 0, "SGD: nesterov needs a momentum above 0");
 }
 
@@ -32,9 +33,9 @@ TorchOptions SGD::hyperparameters() const {
 
 void SGD::set_hyperparameters(const TorchOptions& options) {
   const double momentum = std::get<double>(options.at("momentum"));
+  check_not_negative("SGD: momentum", momentum);
   TORCH_CHECK_VALUE((momentum == 0) == (options_.momentum() == 0), "SGD: the state to load has momentum ", momentum,
                     ", this optimizer has ", options_.momentum(), "; make it with or without momentum alike");
-  TORCH_CHECK_VALUE(momentum >= 0, "SGD: momentum must not be negative, got ", momentum);
   options_.momentum(momentum);
 }
 

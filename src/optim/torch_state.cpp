@@ -3,18 +3,24 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "mezzo/optim/optimizer.h"
+#include "optim/check_number.h"
 
 namespace mezzo {
 namespace {
 
-double number(const TorchOptions& options, const std::string& key) {
+/// That of a group, which is never negative.
+double number_of(const TorchOptimizerState& state, size_t group, const std::string& key) {
+  const TorchOptions& options = state.param_groups[group].options;
   const auto found = options.find(key);
-  TORCH_CHECK_VALUE(found != options.end() && std::holds_alternative<double>(found->second),
-                    "Optimizer: a group of the state to load has no number ", key);
-  return std::get<double>(found->second);
+  TORCH_CHECK_VALUE(found != options.end() && std::holds_alternative<double>(found->second), "Optimizer: group ", group,
+                    " of the state to load has no number ", key);
+  const double number = std::get<double>(found->second);
+  check_not_negative(c10::str("Optimizer: ", key, " of group ", group, " of the state to load"), number);
+  return number;
 }
 
 /// What of a group's options `own` names; those it lacks are as in `own`. Flags and the
@@ -65,7 +71,9 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
                     loaded.param_groups.size(), " parameter groups, this optimizer has ", groups_.size());
   const TorchOptions own = hyperparameters();
   const TorchOptions options = known_options(own, loaded.param_groups.front().options);
-  const double lr = number(loaded.param_groups.front().options, "lr") / groups_.front().lr_scale;
+  const auto learns = std::ranges::find_if(groups_, [](const ParamGroup& group) { return group.lr_scale > 0; });
+  const auto first = static_cast<size_t>(learns - groups_.begin());
+  const double lr = learns == groups_.end() ? this->lr() : number_of(loaded, first, "lr") / learns->lr_scale;
   std::map<std::string, at::Tensor> entries;
   size_t used = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -73,13 +81,14 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
     TORCH_CHECK_VALUE(saved.params.size() == groups_[g].params.size(), "Optimizer: group ", g,
                       " of the state to load has ", saved.params.size(), " parameters, expected ",
                       groups_[g].params.size());
-    TORCH_CHECK_VALUE(known_options(own, saved.options) == options, "Optimizer: group ", g,
+    TORCH_CHECK_VALUE(g == 0 || known_options(own, saved.options) == options, "Optimizer: group ", g,
                       " of the state to load has hyperparameters of its own, of which mezzo knows lr and weight_decay");
     const double group_lr = lr * groups_[g].lr_scale;
-    TORCH_CHECK_VALUE(std::abs(number(saved.options, "lr") - group_lr) <= 1e-9 * group_lr, "Optimizer: group ", g,
-                      " of the state to load has lr ", number(saved.options, "lr"), ", expected ", group_lr,
+    const double saved_lr = number_of(loaded, g, "lr");
+    TORCH_CHECK_VALUE(std::abs(saved_lr - group_lr) <= 1e-9 * group_lr, "Optimizer: group ", g,
+                      " of the state to load has lr ", saved_lr, ", expected ", group_lr,
                       "; give the groups of this optimizer an lr_scale in the same ratio");
-    number(saved.options, "weight_decay");
+    number_of(loaded, g, "weight_decay");
     for (size_t i = 0; i < saved.params.size(); ++i) {
       const auto state = loaded.state.find(saved.params[i]);
       if (state != loaded.state.end()) {
@@ -102,7 +111,7 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
   }
   set_lr(lr);
   for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g].weight_decay = number(loaded.param_groups[g].options, "weight_decay");
+    groups_[g].weight_decay = number_of(loaded, g, "weight_decay");
   }
 }
 

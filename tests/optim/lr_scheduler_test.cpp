@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/serialize.h>
 
+#include <cmath>
+#include <limits>
 #include <sstream>
 #include <vector>
 
+#include "mezzo/optim/metric_schedule.h"
 #include "mezzo/optim/sgd.h"
 
 namespace mezzo {
@@ -70,6 +73,28 @@ TEST(LrSchedulerTest, GoesOnFromArchives) {
   std::stringstream of_tensor;
   torch::save(weight.detach(), of_tensor);
   EXPECT_THROW(torch::load(resumed, of_tensor), c10::ValueError);
+}
+
+TEST(LrSchedulerTest, RefusesAnArchiveWhoseLearningRateIsNoNumber) {
+  auto weight = at::ones({2}).requires_grad_();
+  SGD sgd({{"weight", weight}}, SGDOptions().lr(0.4));
+  LrScheduler scheduler(sgd, {.kind = LrScheduleKind::kLinear, .total_steps = 4});
+  for (const double bad : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    torch::serialize::OutputArchive archive;
+    archive.write("base_lr", c10::IValue(bad));
+    archive.write("steps", c10::IValue(int64_t{1}));
+    std::stringstream file;
+    archive.save_to(file);
+    EXPECT_THROW(torch::load(scheduler, file), c10::ValueError) << bad;
+    EXPECT_EQ(scheduler.steps(), 0);
+    EXPECT_EQ(sgd.lr(), 0.4);
+    EXPECT_THROW(MetricSchedule(LrScheduleKind::kGreedy, bad), c10::ValueError) << bad;
+    MetricSchedule schedule(LrScheduleKind::kReduceLrOnPlateau, 0.1);
+    auto state = schedule.state_dict();
+    state["lr"] = bad;
+    EXPECT_THROW(schedule.load_state_dict(state), c10::ValueError) << bad;
+    EXPECT_EQ(schedule.lr(), 0.1);
+  }
 }
 
 }  // namespace

@@ -9,15 +9,19 @@
 #include <torch/serialize.h>
 
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
+#include "mezzo/optim/device_lr_schedule.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
@@ -334,6 +338,14 @@ TEST(OptimizerTest, RefusesAnArchiveThatSomebodyAltered) {
   EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1) << "nothing has changed";
 }
 
+/// Copies would share moments, and each step of one would be half a step of the other's.
+TEST(OptimizerTest, IsNotCopied) {
+  EXPECT_FALSE(std::is_copy_constructible_v<AdamW> || std::is_copy_assignable_v<AdamW>);
+  EXPECT_FALSE(std::is_copy_constructible_v<SGD> || std::is_move_constructible_v<SGD>);
+  EXPECT_FALSE(std::is_copy_constructible_v<DeviceLrSchedule> || std::is_copy_assignable_v<DeviceLrSchedule>);
+  EXPECT_TRUE(std::is_move_constructible_v<DeviceLrSchedule>);
+}
+
 /// As a recorded step needs, which goes on with the addresses that it was recorded with.
 TEST(OptimizerTest, LoadsAStateIntoTheMemoryThatItHas) {
   auto weight = at::ones({2}).requires_grad_(), bias = at::ones({3}).requires_grad_();
@@ -359,6 +371,99 @@ TEST(OptimizerTest, LoadsAStateIntoTheMemoryThatItHas) {
   adamw.load_state_dict(
       {{"step/weight", at::ones({})}, {"exp_avg/weight", at::ones({4})}, {"exp_avg_sq/weight", at::ones({4})}});
   EXPECT_TRUE(at::equal(adamw.state_dict().at("exp_avg/weight"), at::ones({4})));
+}
+
+std::string value_error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "none";
+}
+
+TEST(OptimizerTest, RefusesNumbersThatArePastTheirRange) {
+  auto weight = at::ones({2}).requires_grad_();
+  const std::vector<NamedParameter> params{{"weight", weight}};
+  const auto message = [](const std::string& what) {
+    return testing::HasSubstr(what + " must be finite and not negative, got ");
+  };
+  SGD sgd(params, SGDOptions().lr(0.4).momentum(0.5)), with_tensor(params, SGDOptions().lr(0.4));
+  const auto lr = at::full({}, 0.4, at::kDouble);
+  with_tensor.set_lr(lr);
+  for (const double bad : {-0.1, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    SCOPED_TRACE(bad);
+    EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().lr(bad)); }), message("lr"));
+    EXPECT_THAT(value_error_of([&] { AdamW(params, AdamWOptions().weight_decay(bad)); }), message("weight_decay"));
+    EXPECT_THAT(value_error_of([&] { SGD({{params, bad}}); }), message("weight_decay of group 0"));
+    EXPECT_THAT(value_error_of([&] { SGD({{params, 0.0, bad}}); }), message("lr_scale of group 0"));
+    EXPECT_THAT(value_error_of([&] { Adam(params, AdamOptions().eps(bad)); }), message("eps"));
+    EXPECT_THAT(value_error_of([&] { LAMB(params, LAMBOptions().eps(bad)); }), message("eps"));
+    EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().momentum(bad)); }), message("momentum"));
+    EXPECT_NE(value_error_of([&] { Adam(params, AdamOptions().betas({bad, 0.9})); }), "none");
+    EXPECT_NE(value_error_of([&] { LAMB(params, LAMBOptions().betas({0.9, bad})); }), "none");
+    EXPECT_THAT(value_error_of([&] { sgd.set_lr(bad); }), message("lr"));
+    EXPECT_THAT(value_error_of([&] { with_tensor.set_lr(bad); }), message("lr"));
+    EXPECT_THAT(value_error_of([&] { sgd.add_param_group({{{"bias", at::ones({1}).requires_grad_()}}, 0.0, bad}); }),
+                message("lr_scale of group 1"));
+    for (const auto& [option, what] : {std::pair("lr", "lr of group 0 of the state to load"),
+                                       std::pair("weight_decay", "weight_decay of group 0 of the state to load"),
+                                       std::pair("momentum", "momentum")}) {
+      auto state = sgd.torch_state_dict();
+      state.param_groups[0].options[option] = bad;
+      EXPECT_THAT(value_error_of([&] { sgd.load_torch_state_dict(state); }), message(what));
+    }
+  }
+  EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().max_grad_norm(std::nan(""))); }),
+              testing::HasSubstr("max_grad_norm"));
+  EXPECT_EQ(sgd.lr(), 0.4) << "nothing has changed";
+  EXPECT_EQ(lr.item<double>(), 0.4);
+  EXPECT_EQ(sgd.param_groups().size(), 1u);
+  EXPECT_EQ(sgd.param_groups()[0].weight_decay, 0);
+  EXPECT_EQ(std::get<double>(sgd.torch_state_dict().param_groups[0].options.at("momentum")), 0.5);
+}
+
+TEST(OptimizerTest, LoadsAStateWhoseGroupDoesNotLearn) {
+  for (const auto& scales : {std::vector{0.0, 0.5}, std::vector{0.5, 0.0}, std::vector{0.0, 0.0}}) {
+    auto first = at::ones({2}).requires_grad_(), second = at::ones({2}).requires_grad_();
+    const std::vector<ParamGroup> groups{{{{"first", first}}, 0.1, scales[0]}, {{{"second", second}}, 0.1, scales[1]}};
+    AdamW saved(groups, AdamWOptions().lr(0.2)), loaded(groups, AdamWOptions().lr(0.4));
+    (first.sum() + second.sum()).backward();
+    saved.step();
+    std::stringstream file;
+    torch::save(saved, file);
+    torch::load(loaded, file);
+    EXPECT_TRUE(at::equal(loaded.state_dict().at("exp_avg/first"), saved.state_dict().at("exp_avg/first")));
+    const bool is_known = scales[0] + scales[1] > 0;
+    EXPECT_DOUBLE_EQ(loaded.lr(), is_known ? 0.2 : 0.4) << "no group tells of it";
+  }
+}
+
+/// Two modules may have parameters of the same names; state is kept by name.
+TEST(OptimizerTest, SaysHowToTrainModulesWhoseNamesAreTheSame) {
+  const torch::nn::Linear encoder(2, 3), decoder(3, 2);
+  auto parameters = named_parameters(*encoder);
+  auto more = named_parameters(*decoder);
+  const auto message = value_error_of([&] { SGD({{parameters}, {more}}); });
+  EXPECT_THAT(message, testing::HasSubstr("two parameters are named weight"));
+  EXPECT_THAT(message, testing::HasSubstr(R"(parameter.name = "decoder." + parameter.name)"));
+  for (NamedParameter& parameter : more) {
+    parameter.name = "decoder." + parameter.name;
+  }
+  SGD sgd({{parameters}, {more}}, SGDOptions().lr(1).momentum(0.5));
+  decoder->weight.mutable_grad() = at::ones({2, 3});
+  sgd.step();
+  EXPECT_EQ(sgd.state_dict().size(), 1u);
+  EXPECT_TRUE(sgd.state_dict().contains("momentum_buffer/decoder.weight"));
+  EXPECT_THAT(value_error_of([&] { SGD({{parameters}, {parameters}}); }),
+              testing::HasSubstr("parameter weight is listed twice"));
+}
+
+TEST(OptimizerTest, RefusesParametersThatItCannotUpdate) {
+  const auto train = [](const at::Tensor& tensor) { return value_error_of([&] { AdamW({{"filter", tensor}}); }); };
+  const auto complex = at::ones({2}, at::kComplexFloat).requires_grad_();
+  EXPECT_THAT(train(complex), testing::HasSubstr("parameter filter is ComplexFloat"));
+  EXPECT_THAT(train(at::ones({2}, at::kDouble).requires_grad_()), "none");
 }
 
 /// Runs steps whose learning rate changes, by a number or by a tensor.

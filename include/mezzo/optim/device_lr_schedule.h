@@ -32,8 +32,13 @@ class DeviceLrSchedule {
   /// @param base_lr  the one that factors of 1 give
   /// @param num_steps  of the run, at least 1: after so many, the learning rate stays as it is
   /// @throws c10::ValueError  for a kind that follows a metric (MetricSchedule), for a negative
-  ///     `base_lr`, for no steps, and for factors that are not finite.
+  ///     `base_lr`, for no steps, and for factors that are negative or not finite.
   DeviceLrSchedule(const LrSchedule& schedule, double base_lr, int64_t num_steps, c10::Device device);
+  /// A copy would share the count of steps.
+  DeviceLrSchedule(const DeviceLrSchedule&) = delete;
+  DeviceLrSchedule& operator=(const DeviceLrSchedule&) = delete;
+  DeviceLrSchedule(DeviceLrSchedule&&) noexcept = default;
+  DeviceLrSchedule& operator=(DeviceLrSchedule&&) noexcept = default;
 
   /// That of the step to come: 0-dim, float64; always the same tensor.
   const at::Tensor& lr() const { return lr_; }

@@ -35,6 +35,7 @@ class LrScheduler {
   LrScheduler(Optimizer& optimizer, const LrSchedule& schedule);
 
   /// Another step was taken.
+  /// @throws c10::ValueError  if the schedule's factor is negative or not finite
   void step();
 
   /// Taken so far.

@@ -13,7 +13,8 @@ class Module;
 
 namespace mezzo {
 
-/// A leaf tensor to train, and the name it goes by in messages and state.
+/// A leaf tensor to train, and the name it goes by in messages and state. An optimizer wants
+/// different names: of two modules, give the parameters of one a prefix, such as "decoder.".
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;

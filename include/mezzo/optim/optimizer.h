@@ -30,8 +30,8 @@ namespace mezzo {
 /// Parameters that share hyperparameters.
 struct ParamGroup {
   std::vector<NamedParameter> params;
-  std::optional<double> weight_decay = {};  ///< nullopt: the optimizer's own, which it fills in
-  double lr_scale = 1;                      ///< multiplies the optimizer's learning rate
+  std::optional<double> weight_decay = {};  ///< at least 0; nullopt: the optimizer's own, which it fills in
+  double lr_scale = 1;                      ///< at least 0; multiplies the optimizer's learning rate
 };
 
 /// What an optimizer trains. Converts from groups; from parameters, `{{"weight", weight},
@@ -74,11 +74,15 @@ struct StepOptions {
 /// Not thread-safe. No call syncs the device unless it says so.
 class Optimizer : public AmpOptimizer {
  public:
-  /// @throws c10::ValueError  for no parameters, or one that is listed twice (or whose name
-  ///     is), is no leaf, does not require a gradient, or has a shadow of another shape or
-  ///     dtype; for a `lr` or `max_grad_norm` that is negative; for a float16 parameter where
-  ///     stochastic rounding is asked for.
+  /// @throws c10::ValueError  for no parameters, or one that is listed twice, has the name of
+  ///     another, is no leaf, does not require a gradient, is of another dtype than float32,
+  ///     float64, float16 and bfloat16, or has a shadow of another shape or dtype; for a learning
+  ///     rate, weight decay or `lr_scale` that is negative or not finite; for a negative
+  ///     `max_grad_norm`; for a float16 parameter if stochastic rounding is asked for.
   Optimizer(ParamGroups groups, const StepOptions& options);
+  /// A copy would share the moments. A scaler and a scheduler know an optimizer by its address.
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
 
   /// Trains these, too, from now on, such as layers that were frozen before. Errors as of the
   /// constructor; nothing has changed then.
@@ -88,8 +92,9 @@ class Optimizer : public AmpOptimizer {
   /// The learning rate, which each group multiplies by its `lr_scale`. Syncs where it is a tensor
   /// on a device.
   double lr() const;
-  /// Where the learning rate is a tensor, writes to that, which no step that was queued before
+  /// If the learning rate is a tensor, writes to that tensor, which no step that was queued before
   /// sees.
+  /// @throws c10::ValueError  for one that is negative or not finite
   void set_lr(double lr);
   /// Has every step read the learning rate from `lr` when it runs, so that neither a device nor a
   /// captured graph waits for its value: 0-dim, float64, on the device of a parameter. Shared with
@@ -125,8 +130,8 @@ class Optimizer : public AmpOptimizer {
   at::Tensor step(const Closure& closure = {}) override;
 
   /// The norm of the true gradients at the last step, before clipping: float32, 0-dim, on the
-  /// device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or by a
-  /// scaler's check of scaled gradients; else undefined.
+  /// device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or
+  /// by a scaler's check of scaled gradients; else undefined.
   const at::Tensor& grad_norm() const { return grad_norm_; }
   /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined
   /// where nothing was checked.
@@ -155,11 +160,13 @@ class Optimizer : public AmpOptimizer {
   /// The state in torch.optim's layout, to go on with in Python; tensors are shared.
   TorchOptimizerState torch_state_dict() const;
 
-  /// Takes over a state of torch.optim's layout: tensors, learning rate, weight decay and the
-  /// optimizer's own hyperparameters. Groups keep their `lr_scale`.
-  /// @throws c10::ValueError  for groups or tensors of other shapes, hyperparameters that differ
-  ///     between groups, learning rates that are not in the ratio of the groups' `lr_scale`, and an
-  ///     optimizer of another kind, such as with amsgrad or without; nothing has changed then
+  /// Takes over a state of torch.optim's layout: tensors, in place, learning rate, weight decay and
+  /// the optimizer's own hyperparameters. Groups keep their `lr_scale`. If it is 0 for all, the
+  /// learning rate stays as it is.
+  /// @throws c10::ValueError  for groups or tensors of other shapes, hyperparameters that are out of
+  ///     their range or differ between groups, learning rates that are not in the ratio of the
+  ///     groups' `lr_scale`, and an optimizer of another kind, such as with amsgrad or without;
+  ///     nothing has changed then
   void load_torch_state_dict(const TorchOptimizerState& state);
 
  protected:

@@ -1,6 +1,7 @@
 """mezzo's optimizers against torch.optim."""
 import copy
 import itertools
+import math
 import random
 
 import _mezzo
@@ -105,6 +106,26 @@ def test_float64_parameters_give_pytorchs_bits(kind, momentum, nesterov):
         assert torch.equal(a, b), step
 
     follow_pytorch(kind, 0, [1, 3, 17], check, momentum, nesterov, torch.float64)
+
+
+@pytest.mark.parametrize("kind, theirs", [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
+def test_numbers_that_pytorch_refuses_are_refused(kind, theirs):
+    """PyTorch lets some pass, such as infinity; mezzo refuses every number that is negative or not finite."""
+    weight = torch.ones(3, requires_grad=True)
+    refused = 0
+    for option, value in itertools.product(["lr", "weight_decay"], [-1.0, math.nan, math.inf, 0.0, 0.5]):
+        given = {"lr": 0.1, "weight_decay": 0.1, option: value}
+        try:
+            theirs([weight], **given)
+        except ValueError:
+            refused += 1
+        else:
+            if math.isfinite(value):
+                _mezzo.MezzoOptimizer(kind, [[weight]], [given["weight_decay"]], given["lr"])
+                continue
+        with pytest.raises(ValueError, match=f"{option}.* must be finite and not negative, got"):
+            _mezzo.MezzoOptimizer(kind, [[weight]], [given["weight_decay"]], given["lr"])
+    assert refused >= 2
 
 
 @pytest.mark.parametrize("kind, theirs", [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam), ("sgd", torch.optim.SGD)])
