@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "kernels/check_arguments.h"
 #include "kernels/device_kernels.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
@@ -44,8 +45,7 @@ void update_with(const ParameterUpdates& updates,
                  UpdateKernel<Settings>& fast_kernel,
                  UpdateKernel<Settings>& reference_kernel) {
   const auto check = [&](const at::Tensor& factor, at::ScalarType dtype) {
-    TORCH_CHECK_VALUE(!factor.defined() || (factor.numel() == 1 && factor.scalar_type() == dtype &&
-                                            (updates.empty() || factor.device() == updates.front().param.device())),
+    TORCH_CHECK_VALUE(!factor.defined() || updates.empty() || is_number(factor, dtype, updates.front().param.device()),
                       "mezzo: a factor of an update must be one ", dtype, " number on the parameters' device, got ",
                       factor.scalar_type(), " ", factor.sizes(), " on ", factor.device());
   };
@@ -102,24 +102,33 @@ ParameterUpdates updates_of(at::TensorList params,
   const size_t count = params.size();
   TORCH_CHECK_VALUE(gradients.size() == count && shadows.size() == count && lrs.size() == count &&
                         weight_decays.size() == count && indices.size() == count &&
-                        (steps.empty() || steps.size() == count) && (count == 0 || slots.size() % count == 0),
+                        (steps.empty() || steps.size() == count),
                     "mezzo: an update of ", count, " parameters needs as many gradients, shadows, learning rates, ",
-                    "weight decays and indices, as many steps or none, and as many of each slot");
-  TORCH_CHECK_VALUE(count == 0 || (slots.size() == num_slots * count && (!needs_step || !steps.empty())),
+                    "weight decays and indices, and as many steps or none");
+  TORCH_CHECK_VALUE(slots.size() == num_slots * count && (count == 0 || !needs_step || !steps.empty()),
                     "mezzo: this update needs ", num_slots, " slots of each parameter",
                     needs_step ? " and its step" : "");
+  if (count == 0) {
+    return {};
+  }
+  for (const at::TensorList tensors : {params, gradients, steps, slots}) {
+    check_same_device(tensors, params[0].device());
+  }
   ParameterUpdates updates(count);
   for (size_t i = 0; i < count; ++i) {
     ParameterUpdate& update = updates[i];
     update.param = params[i];
     update.gradient = gradients[i];
     update.shadow = shadows.get(i).value_or(at::Tensor());
+    update.step = steps.empty() ? at::Tensor() : steps[i];
     TORCH_CHECK_VALUE(!update.step.defined() || update.step.numel() == 1, "mezzo: the step of parameter ", i,
                       " must be one number, got ", update.step.sizes());
+    if (update.shadow.defined()) {
+      check_same_device(update.shadow, update.param.device());
+    }
     const auto fits = [&](const at::Tensor& tensor) { return tensor.sizes() == params[i].sizes(); };
     TORCH_CHECK_VALUE(fits(update.gradient) && (!update.shadow.defined() || fits(update.shadow)), "mezzo: parameter ",
                       i, " has sizes ", params[i].sizes(), ", its gradient or its shadow others");
-    update.step = steps.empty() ? at::Tensor() : steps[i];
     for (size_t slot = i; slot < slots.size(); slot += count) {
       TORCH_CHECK_VALUE(fits(slots[slot]) && slots[slot].is_contiguous(), "mezzo: parameter ", i, " has sizes ",
                         params[i].sizes(), ", a slot of it has not, or is not contiguous");
@@ -243,7 +252,17 @@ Summary as_tuple(const GradientSummary& summary) {
   return {summary.norm, summary.found_inf, summary.sum_of_squares, summary.inv_scale, summary.clip};
 }
 
+/// As all kernels want them.
+void check_summary(at::TensorList gradients, const OptionalTensor& scale) {
+  TORCH_CHECK_VALUE(!gradients.empty(), "mezzo: a summary needs at least one gradient");
+  check_same_device(gradients, gradients.front().device());
+  if (scale) {
+    check_scale(*scale, gradients.front().device());
+  }
+}
+
 Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
+  check_summary(gradients, scale);
   return as_tuple(reference::summarize_gradients(gradients.vec(), scale.value_or(at::Tensor()), max_norm));
 }
 
@@ -251,6 +270,7 @@ using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::
 
 template <SummaryKernel& kKernel>
 Summary summarize_with(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
+  check_summary(gradients, scale);
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& gradient : gradients) {
     if (!has_kernel(gradient.scalar_type())) {
@@ -261,7 +281,8 @@ Summary summarize_with(at::TensorList gradients, const OptionalTensor& scale, do
   return as_tuple(kKernel(contiguous, scale.value_or(at::Tensor()), max_norm));
 }
 
-Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& /*scale*/, double /*max_norm*/) {
+Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& scale, double /*max_norm*/) {
+  check_summary(gradients, scale);
   const auto number = [&](at::ScalarType dtype) { return at::empty({}, gradients.front().options().dtype(dtype)); };
   return {number(at::kFloat), number(at::kFloat), number(at::kDouble), number(at::kFloat), number(at::kFloat)};
 }

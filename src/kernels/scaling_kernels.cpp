@@ -5,6 +5,7 @@
 
 #include <type_traits>
 
+#include "kernels/check_arguments.h"
 #include "kernels/device_kernels.h"
 #include "kernels/operator.h"
 
@@ -15,16 +16,15 @@ using CheckKernel = at::Tensor(const GradientsToCheck&, const ScaleOfGradients&)
 using UnscaleKernel = at::Tensor(const GradientsToUnscale&, const ScaleOfGradients&);
 using LossScaleKernel = void(const LossScaleTensors&, const at::Tensor&, const LossScaleRules&);
 
-bool is_number(const at::Tensor& tensor, at::ScalarType dtype, const at::Tensor& beside) {
-  return tensor.numel() == 1 && tensor.scalar_type() == dtype && tensor.device() == beside.device();
-}
-
 template <CheckKernel& kKernel>
 at::Tensor check(at::TensorList in_place,
                  at::TensorList in_float32,
                  const at::Tensor& scale,
                  bool may_be_below_one,
                  bool reproduce_pytorch) {
+  check_scale(scale, scale.device());
+  check_same_device(in_place, scale.device());
+  check_same_device(in_float32, scale.device());
   return kKernel({in_place.vec(), in_float32.vec()}, {scale, may_be_below_one, reproduce_pytorch});
 }
 
@@ -50,6 +50,17 @@ at::Tensor unscale(at::TensorList in_place,
                    bool reproduce_pytorch) {
   TORCH_CHECK_VALUE(halves.size() == into.size(), "mezzo: ", halves.size(), " half gradients cannot be unscaled into ",
                     into.size(), " tensors");
+  check_scale(scale, scale.device());
+  for (const at::TensorList tensors : {in_place, halves, into}) {
+    check_same_device(tensors, scale.device());
+  }
+  for (size_t i = 0; i < into.size(); ++i) {
+    TORCH_CHECK_VALUE((into[i].scalar_type() == at::kFloat || into[i].scalar_type() == at::kDouble) &&
+                          into[i].sizes() == halves[i].sizes(),
+                      "mezzo: gradient ", i, " of sizes ", halves[i].sizes(), " cannot be unscaled into ",
+                      into[i].scalar_type(), " of sizes ", into[i].sizes(),
+                      "; it must be float32 or float64, of the same sizes");
+  }
   return kKernel({in_place.vec(), halves.vec(), into.vec()}, {scale, may_be_below_one, reproduce_pytorch});
 }
 
@@ -91,9 +102,12 @@ void update(at::Tensor& scale,
             bool is_static,
             bool counts_skips_in_a_row,
             bool reproduce_pytorch) {
-  const bool fits = is_number(scale, at::kFloat, scale) && is_number(growth_tracker, at::kInt, scale) &&
-                    is_number(hysteresis_tracker, at::kInt, scale) && is_number(skips_in_a_row, at::kInt, scale) &&
-                    is_number(skipped, at::kDouble, scale) && is_number(found_inf, at::kFloat, scale);
+  const auto is_one = [&](const at::Tensor& tensor, at::ScalarType dtype) {
+    return is_number(tensor, dtype, scale.device());
+  };
+  const bool fits = is_one(scale, at::kFloat) && is_one(growth_tracker, at::kInt) &&
+                    is_one(hysteresis_tracker, at::kInt) && is_one(skips_in_a_row, at::kInt) &&
+                    is_one(skipped, at::kDouble) && is_one(found_inf, at::kFloat);
   TORCH_CHECK_VALUE(fits,
                     "mezzo: a loss scale and found_inf must be float32, its trackers int32 and its count of skipped "
                     "iterations float64, each one number of one device");

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/optimizer_kernels.h"
+#include "kernels/scaling_kernels.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/device_lr_schedule.h"
@@ -208,6 +210,54 @@ TEST_F(OptimizerDeviceTest, RefusesALearningRateThatLiesElsewhere) {
   EXPECT_NO_THROW(optimizer.set_lr(negative)) << "its value is not read";
   EXPECT_THAT(watch.host_syncs(), IsEmpty());
   EXPECT_EQ(optimizer.lr(), -1);
+}
+
+/// By the operators, which everybody may call: a kernel would read an address of the other device's.
+TEST_F(OptimizerDeviceTest, OperatorsRefuseTensorsOfSeveralDevices) {
+  const auto message_of = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    return "";
+  };
+  const auto here = [&](at::IntArrayRef sizes) { return at::ones(sizes, device); };
+  const auto update = [&](const auto& change) {
+    kernels::ParameterUpdates updates;
+    for (int i = 0; i < 2; ++i) {
+      updates.push_back({.param = here({4}),
+                         .gradient = here({4}),
+                         .shadow = here({4}).to(at::kHalf),
+                         .step = here({}),
+                         .slots = {here({4}), here({4})},
+                         .lr = 0.1,
+                         .weight_decay = 0,
+                         .index = 0,
+                         .rounding_seed = {}});
+    }
+    change(updates[1]);
+    return message_of([&] { kernels::adam(updates, {0.9, 0.999, 1e-8, /*amsgrad=*/false, /*decoupled=*/true}, {}); });
+  };
+  EXPECT_EQ(update([](auto&) {}), "");
+  const auto expect_refusal = [&](const auto& change) {
+    EXPECT_THAT(update(change), testing::HasSubstr("must all be on one device"));
+  };
+  expect_refusal([](auto& each) { each.gradient = at::ones({4}); });
+  expect_refusal([](auto& each) { each.shadow = at::ones({4}, at::kHalf); });
+  expect_refusal([](auto& each) { each.step = at::ones({}); });
+  expect_refusal([](auto& each) { each.slots[1] = at::ones({4}); });
+  expect_refusal([&](auto& each) { each.param = at::ones({4}, other_device); });
+  EXPECT_THAT(message_of([&] { kernels::summarize_gradients({here({2}), at::ones({2})}, {}, 1); }),
+              testing::HasSubstr("must all be on one device"));
+  EXPECT_THAT(message_of([&] { kernels::summarize_gradients({here({2})}, at::ones({}), 1); }),
+              testing::HasSubstr("scale must be one float32 number"));
+  EXPECT_THAT(message_of([&] { kernels::check_gradients({{at::ones({2})}, {}}, {here({}), false, false}); }),
+              testing::HasSubstr("must all be on one device"));
+  EXPECT_THAT(message_of([&] {
+                kernels::unscale_gradients({{}, {here({2}).to(at::kHalf)}, {at::ones({2})}}, {here({}), false, false});
+              }),
+              testing::HasSubstr("must all be on one device"));
 }
 
 }  // namespace
