@@ -49,7 +49,11 @@ void update_with(const ParameterUpdates& updates,
                       "mezzo: a factor of an update must be one ", dtype, " number on the parameters' device, got ",
                       factor.scalar_type(), " ", factor.sizes(), " on ", factor.device());
   };
-  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.found_inf}) {
+  auto in_float32 = factors;
+  if (factors.clip.defined() && factors.clip.scalar_type() == at::kDouble) {
+    in_float32.clip = factors.clip.to(at::kFloat);
+  }
+  for (const at::Tensor& factor : {in_float32.inv_scale, in_float32.clip, in_float32.found_inf}) {
     check(factor, at::kFloat);
   }
   check(factors.lr, at::kDouble);
@@ -60,7 +64,7 @@ void update_with(const ParameterUpdates& updates,
     chosen.back().gradient = update.gradient.contiguous();
   }
   if (!fast.empty()) {
-    fast_kernel(fast, settings, factors);
+    fast_kernel(fast, settings, in_float32);
   }
   if (!others.empty()) {
     reference_kernel(others, settings, factors);
@@ -261,6 +265,12 @@ void check_summary(at::TensorList gradients, const OptionalTensor& scale) {
   }
 }
 
+/// The dtype of their norm, and of what it clips them by.
+at::ScalarType norm_dtype(at::TensorList gradients) {
+  const auto is_double = [](const at::Tensor& gradient) { return gradient.scalar_type() == at::kDouble; };
+  return std::ranges::any_of(gradients, is_double) ? at::kDouble : at::kFloat;
+}
+
 Summary summarize_anywhere(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
   check_summary(gradients, scale);
   return as_tuple(reference::summarize_gradients(gradients.vec(), scale.value_or(at::Tensor()), max_norm));
@@ -283,8 +293,9 @@ Summary summarize_with(at::TensorList gradients, const OptionalTensor& scale, do
 
 Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& scale, double /*max_norm*/) {
   check_summary(gradients, scale);
+  const auto of_norm = norm_dtype(gradients);
   const auto number = [&](at::ScalarType dtype) { return at::empty({}, gradients.front().options().dtype(dtype)); };
-  return {number(at::kFloat), number(at::kFloat), number(at::kDouble), number(at::kFloat), number(at::kFloat)};
+  return {number(of_norm), number(at::kFloat), number(at::kDouble), number(at::kFloat), number(of_norm)};
 }
 
 const Operator<decltype(summarize_anywhere)> summarize_op(

@@ -36,7 +36,8 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
 /// As `adam`. Norms of parameters and directions are summed in double.
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
 
-/// 0-dim tensors on the gradients' device, float32 but for the sum.
+/// 0-dim tensors on the gradients' device: the sum in float64, norm and clip as well if a gradient is
+/// float64, all others in float32.
 struct GradientSummary {
   at::Tensor norm;            ///< total L2 norm of the gradients divided by the scale; summed in double
   at::Tensor found_inf;       ///< 1 if that norm is inf or NaN, as it is where any gradient is, or the scale is lost

@@ -125,11 +125,11 @@ kernels::GradientSummary GradientPass::measure(const at::Tensor& scale, double m
   if (summaries.size() > 1) {
     std::vector<at::Tensor> norms, sums;
     for (const auto& summary : summaries) {
-      norms.push_back(summary.norm);
+      norms.push_back(summary.norm.reshape({1}));
       sums.push_back(summary.sum_of_squares);
       all.found_inf = either(all.found_inf, summary.found_inf);
     }
-    all.norm = at::linalg_vector_norm(at::stack(norms));
+    all.norm = at::linalg_vector_norm(at::cat(norms));
     all.sum_of_squares = at::stack(sums).sum();
     all.clip = clip_factor(all.norm, max_norm);
   }

@@ -6,6 +6,8 @@
 #include <torch/cuda.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
 #include <cmath>
@@ -464,6 +466,49 @@ TEST(OptimizerTest, RefusesParametersThatItCannotUpdate) {
   const auto complex = at::ones({2}, at::kComplexFloat).requires_grad_();
   EXPECT_THAT(train(complex), testing::HasSubstr("parameter filter is ComplexFloat"));
   EXPECT_THAT(train(at::ones({2}, at::kDouble).requires_grad_()), "none");
+}
+
+/// Of finite gradients whose norm float32 cannot hold: PyTorch's clipping and step, which skip nothing.
+TEST(OptimizerTest, ClipsFloat64GradientsWhoseNormIsPastFloat32) {
+  const auto gradient = at::full({2}, 3e39, at::kDouble);
+  auto theirs = at::ones({2}, at::kDouble).requires_grad_();
+  torch::optim::SGD oracle({theirs}, torch::optim::SGDOptions(0.1));
+  theirs.mutable_grad() = gradient.clone();
+  const double norm = torch::nn::utils::clip_grad_norm_(theirs, 1.0);
+  oracle.step();
+  ASSERT_TRUE(std::isfinite(norm));
+  const auto expect_their_step = [&](const auto& step, double scale) {
+    auto mine = at::ones({2}, at::kDouble).requires_grad_(), beside = at::ones({3}).requires_grad_();
+    SGD sgd({{"mine", mine}, {"beside", beside}}, SGDOptions().lr(0.1).max_grad_norm(1));
+    mine.mutable_grad() = gradient * scale;
+    beside.mutable_grad() = at::ones({3}) * scale;
+    step(sgd);
+    EXPECT_EQ(sgd.found_inf().item<double>(), 0);
+    EXPECT_DOUBLE_EQ(sgd.grad_norm().item<double>(), norm);
+    EXPECT_TRUE(at::allclose(mine, theirs, /*rtol=*/1e-14, /*atol=*/0)) << mine;
+    EXPECT_TRUE(at::equal(beside, at::ones({3}))) << "float32 rounds so small a step away";
+  };
+  expect_their_step([](SGD& sgd) { sgd.step(); }, 1);
+  GradScaler scaler(GradScalerOptions().init_scale(8));
+  scaler.scale(at::ones({}));
+  const auto by_scaler = [&](SGD& sgd) { EXPECT_TRUE(scaler.step(sgd).stepped()); };
+  expect_their_step(by_scaler, 8);
+  scaler.update();
+  const auto after_unscaling = [&](SGD& sgd) {
+    scaler.unscale_(sgd);
+    by_scaler(sgd);
+  };
+  expect_their_step(after_unscaling, 8);
+  scaler.update();
+
+  auto weight = at::ones({2}, at::kDouble).requires_grad_();  // not clipped
+  SGD plain({{"weight", weight}}, SGDOptions().lr(1e-40));
+  weight.mutable_grad() = gradient * 8;
+  EXPECT_TRUE(scaler.step(plain).stepped());
+  EXPECT_TRUE(at::allclose(weight, 1 - gradient * 1e-40));
+  weight.mutable_grad() = at::full({2}, std::numeric_limits<double>::infinity(), at::kDouble);
+  scaler.update();
+  EXPECT_FALSE(scaler.step(plain).stepped());
 }
 
 /// Runs steps whose learning rate changes, by a number or by a tensor.

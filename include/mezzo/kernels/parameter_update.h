@@ -23,11 +23,11 @@ struct ParameterUpdate {
   std::optional<uint64_t> rounding_seed;  ///< round a bfloat16 `param` stochastically; nullopt: to nearest
 };
 
-/// What all updates of a step have in common: 0-dim tensors on the parameters' device, float32 but
-/// for `lr`, so that nothing waits for them. An undefined one leaves its part out.
+/// What all updates of a step have in common: 0-dim tensors on the parameters' device, float32
+/// unless said, so that nothing waits for them. An undefined one leaves its part out.
 struct GradientFactors {
   at::Tensor inv_scale;  ///< multiplies gradients: 1 / loss scale
-  at::Tensor clip;       ///< multiplies them then
+  at::Tensor clip;       ///< multiplies them then; float64 for float64 gradients
   at::Tensor found_inf;  ///< 1: the step changes nothing
   at::Tensor lr = {};    ///< float64: multiplies each update's `lr`
 };

@@ -129,8 +129,8 @@ class Optimizer : public AmpOptimizer {
   ///   both on it and on its shadow.
   at::Tensor step(const Closure& closure = {}) override;
 
-  /// The norm of the true gradients at the last step, before clipping: float32, 0-dim, on the
-  /// device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or
+  /// The norm of the true gradients at the last step, before clipping: float32, or float64 if a
+  /// gradient is, 0-dim, on the device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or
   /// by a scaler's check of scaled gradients; else undefined.
   const at::Tensor& grad_norm() const { return grad_norm_; }
   /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined

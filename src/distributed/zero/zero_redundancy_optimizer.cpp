@@ -214,7 +214,11 @@ GradientVerdict ZeroRedundancyOptimizer::verdict_of_all(const GradientVerdict& o
   auto sums =
       at::stack({number(own.sum_of_squares), number(own.found_inf), has_gradients ? at::ones_like(zero) : zero});
   group_.all_reduce_sum(sums);
-  const auto norm = sums[0].sqrt().to(at::kFloat);
+  bool has_double = false;  // on whatever rank
+  for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
+    has_double |= parameter.tensor.scalar_type() == at::kDouble;
+  });
+  const auto norm = sums[0].sqrt().to(has_double ? at::kDouble : at::kFloat);
   GradientVerdict all{.is_measured = own.is_measured, .norm = {}, .sum_of_squares = {}, .found_inf = {}};
   all.found_inf = sums[1].gt(0).logical_or(norm.isfinite().logical_not()).to(at::kFloat);
   // Waits for the device only where this rank had no gradient.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/strides.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -195,7 +196,8 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
   auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)), 2);
   const auto inv_scale = scale.defined() ? inverse_of(scale) : at::ones({}, norm.options().dtype(at::kFloat));
   norm = norm * inv_scale.to(at::kDouble);
-  const auto rounded = norm.to(at::kFloat);
+  const auto is_double = [](const at::Tensor& gradient) { return gradient.scalar_type() == at::kDouble; };
+  const auto rounded = norm.to(std::ranges::any_of(gradients, is_double) ? at::kDouble : at::kFloat);
   auto is_finite = rounded.isfinite();
   if (scale.defined()) {
     is_finite = is_finite.logical_and((scale * inv_scale).isfinite());

@@ -50,6 +50,23 @@ TEST(ZeroRedundancyOptimizerTest, LeavesTheGradientsOfOtherRanksWhereTheyAre) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
+/// One rank has the float64 parameter, and all go by its norm.
+TEST(ZeroRedundancyOptimizerTest, ClipsFloat64GradientsWhoseNormIsPastFloat32) {
+  const auto errors = RankThreads().run([](ProcessGroup& group) {
+    const std::vector<NamedParameter> parameters{{"large", torch::ones({4}, torch::kDouble).requires_grad_()},
+                                                 {"small", torch::ones({2}).requires_grad_()}};
+    ZeroRedundancyOptimizer optimizer(group, momentum_sgd(parameters));
+    set_gradients(parameters);
+    parameters[0].tensor.mutable_grad() *= 1e39;
+    optimizer.step();
+    EXPECT_DOUBLE_EQ(optimizer.grad_norm().item<double>(), 2e39);
+    EXPECT_EQ(optimizer.local().found_inf().item<float>(), 0);
+    EXPECT_TRUE(torch::allclose(parameters[0].tensor, torch::full({4}, 0.75, torch::kDouble), /*rtol=*/1e-14));
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 TEST(ZeroRedundancyOptimizerTest, ChecksAWholeStateAndTakesItsShare) {
   const auto errors = RankThreads().run([](ProcessGroup& group) {
     const auto parameters = two_parameters();
