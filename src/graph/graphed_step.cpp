@@ -29,9 +29,9 @@ namespace {
 
 using Tensors = GraphedStep::Tensors;
 
-/// Keeps the casts of an autocast region around a call out of the step, and the step's out of the region: a graph would
-/// read an old cast for ever, and a replay changes weights without their versions. LibTorch's cache of casts belongs to
-/// all threads, so that it is not emptied: this thread uses it no more until the region ends.
+/// In an autocast region around the call, this thread keeps no more casts until the region ends. A graph would read an
+/// old cast for ever, and the region would go on with casts of weights that a replay has changed. LibTorch's cache of
+/// casts belongs to all threads, so it is not emptied.
 void keep_no_casts(c10::DeviceType type) {
   at::autocast::increment_nesting();
   const bool is_in_region = at::autocast::decrement_nesting() > 0;

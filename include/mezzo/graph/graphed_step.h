@@ -88,14 +88,16 @@ struct GraphedStepCounts {
 ///   (`load_state_dict`, `load_torch_state_dict`, `torch::load`), a GradScaler's scale and
 ///   counters, MasterWeights, `DeviceLrSchedule::set_steps`.
 /// - tensors may get other memory: by `set_data`, `to()`, `torch::load` of a module, `set_lr` with
-///   another tensor, or gradients that are dropped. A graph remembers the memory that its operators
-///   read or wrote; if a tensor has moved, the next call drops the graph, warms up and records again.
-///   A warning and `eager_reason` name the tensor. Memory that only a kernel of yours knows, which
-///   is launched by hand, is not seen: call `reset()`.
+///   another tensor, or gradients that are dropped. A graph remembers all memory that its operators
+///   read or write. If a tensor has moved, the next call drops the graph, warms up and records
+///   again; a warning and `eager_reason` name the tensor. Operators are LibTorch's and those that
+///   are registered with its dispatcher. After moving memory that only a kernel launched by hand
+///   knows, call `reset()`.
 /// - what the step's C++ decides stays as it was recorded until `reset()`: a learning rate that is a
-///   number, other hyperparameters, parameter groups, `train()` and `eval()`, a GradScaler's factors
-///   and intervals, also if they are loaded, and settings of LibTorch. So does a tensor that the
-///   step's C++ replaces by another, if somebody keeps the first one.
+///   number, other hyperparameters, parameter groups, `train()` and `eval()`, settings of LibTorch,
+///   a GradScaler's factors and intervals. Loading such numbers changes no graph either. If C++
+///   puts another tensor in the place of one that somebody keeps, the graph goes on with the kept
+///   one.
 ///
 /// Runs eagerly, and says why (`eager_reason`), on devices without graphs, such as CPUs; under an
 /// AutocastGuard with an op policy or a CastLog, a FiniteTracer or autograd's anomaly mode, when
@@ -103,8 +105,8 @@ struct GraphedStepCounts {
 /// records a graph. Such reasons are warned of once, except on a CPU.
 ///
 /// An autocast region is best opened in the step. If one is open around the call, this thread keeps
-/// no casts of weights from there to the end of the region, and a weight that is used twice is cast
-/// twice.
+/// no casts of weights from then on until the region ends. A weight that is used twice is cast
+/// twice there.
 ///
 /// The step runs on a stream of its own, before which and after which the caller's current stream
 /// stands in order. A call that replays never syncs the device; one that records may. Not
