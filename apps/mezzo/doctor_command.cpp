@@ -29,6 +29,7 @@ std::string to_json(const Examination& machine, const MachineAdvice& advice) {
                      {"usable_processors", machine.num_usable},
                      {"quota", machine.quota > 0 ? Json(machine.quota) : Json()},
                      {"threads", machine.num_threads},
+                     {"processor_share", machine.processor_share},
                      {"memory_bytes", machine.memory_bytes},
                      {"available_memory_bytes", machine.available_bytes},
                      {"shared_memory_bytes", machine.shared_memory_bytes},

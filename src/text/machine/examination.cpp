@@ -8,9 +8,11 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 
 #include "encoder/cpu/packed_products.h"
@@ -102,6 +104,29 @@ double copied_bytes_a_second(int64_t available) {
   return 2 * static_cast<double>(from.nbytes()) / median_seconds_of([&] { to.copy_(from); });
 }
 
+double seconds_of_this_thread() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// Keeps every thread busy for a while.
+double measure_processor_share() {
+  constexpr std::chrono::milliseconds kWhile(300);  // several periods of a quota, which are 100 ms long
+  const int threads = at::get_num_threads();
+  std::atomic<double> computed = 0;
+  const double seconds = seconds_of([&] {
+    const auto end = std::chrono::steady_clock::now() + kWhile;
+    at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+      const double begin = seconds_of_this_thread();
+      while (std::chrono::steady_clock::now() < end) {
+      }
+      computed += seconds_of_this_thread() - begin;
+    });
+  });
+  return std::min(1.0, computed / (seconds * threads));
+}
+
 int64_t size_of_shared_memory() {
   struct statvfs facts{};
   return ::statvfs("/dev/shm", &facts) == 0 ? static_cast<int64_t>(facts.f_blocks * facts.f_frsize) : 0;
@@ -162,7 +187,6 @@ Examination examine() {
       .libtorch = TORCH_VERSION,
       .libtorch_has_cuda = at::globalContext().hasCUDART(),
       .threads_are_set = std::getenv("OMP_NUM_THREADS") != nullptr || std::getenv("MKL_NUM_THREADS") != nullptr};
-  if (::getloadavg(&machine.load, 1) != 1) machine.load = 0;
   std::error_code none;
   machine.has_nvidia_driver = fs::exists("/proc/driver/nvidia/version", none);
   for (int64_t i = 0; i < cuda_device_count(); ++i) {
@@ -174,6 +198,7 @@ Examination examine() {
   const at::NoGradGuard no_grad;
   machine.copied_bytes = copied_bytes_a_second(memory.available);
   measure_products(machine);
+  machine.processor_share = measure_processor_share();
   return machine;
 }
 
@@ -211,14 +236,13 @@ MachineAdvice advice_of(const Examination& machine) {
       },
       "unset it, or pass --threads");
   tell(
-      machine.load > 0.5 * machine.num_processors,
+      machine.processor_share < 0.9,
       [&] {
         return fmt::format(
-            "{:.1f} programs wanted one of {} processors in the last minute, on average: the rates above are of what "
-            "they leave",
-            machine.load, machine.num_processors);
+            "other programs, or a quota, take {:.0f} % of the time of {} threads, so the rates above are low",
+            100 * (1 - machine.processor_share), machine.num_threads);
       },
-      "end them, or look again later");
+      "end the other programs, which top shows, or try again later");
   constexpr int64_t kGigabyte = 1'000'000'000;
   tell(
       machine.available_bytes < 3 * kGigabyte,

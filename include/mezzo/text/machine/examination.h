@@ -25,7 +25,9 @@ struct Examination {
   std::string kernels, best_kernels;           ///< the instruction sets that mezzo's run in, and could run in
   int num_processors = 0, num_usable = 0, num_threads = 0;
   double quota = 0;  ///< processors that the container may use on average; 0: no limit
-  double load = 0;   ///< programs that wanted a processor in the last minute, on average, before this one measured
+  /// Of the time of `num_threads` threads that never wait, the share that they compute; other programs and quotas take
+  /// the rest.
+  double processor_share = 1;
   int64_t memory_bytes = 0, available_bytes = 0, shared_memory_bytes = 0;  ///< the last: all of /dev/shm
   std::string memory_source;                                               ///< of available_bytes
   double copied_bytes = 0;                                                 ///< a second, read and written
