@@ -38,7 +38,11 @@ PlainJson read_value(JsonReader& reader) {
     case JsonReader::Type::kObject: {
       PlainJson object = PlainJson::object();
       reader.begin_object();
-      for (std::string key; reader.next_key(key);) object[key] = read_value(reader);
+      for (std::string key; reader.next_key(key);) {
+        const auto [member, is_new] = object.emplace(key, nullptr);
+        if (!is_new) reader.fail(fmt::format("the key '{}' occurs twice in one object. Keep one", key));
+        *member = read_value(reader);
+      }
       return object;
     }
     case JsonReader::Type::kArray: {

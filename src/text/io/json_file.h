@@ -7,10 +7,10 @@
 
 namespace mezzo::text {
 
-/// The value of a JSON text, read as strictly as JsonReader does. Of a key that
-/// stands twice, the last counts.
+/// The value of a JSON text, read as strictly as JsonReader does.
 /// @param where  what an error message begins with.
-/// @throws c10::ValueError
+/// @throws c10::ValueError  also for a key that an object has twice: Python's json takes the last, other readers the
+///     first.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 /// Likewise for a file; messages begin with its name and the line.

@@ -5,14 +5,10 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 
 #include "text/io/json_file.h"
-#include "text/io/json_reader.h"
-#include "text/io/text_input.h"
 #include "text/words/known_value.h"
-#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -56,23 +52,10 @@ PredictionOptions options_of(const Json& body) {
   return options;
 }
 
-/// Of those of an object that stands as it should.
-void check_members_once(std::string_view body) {
-  TextInput input(body);
-  JsonReader reader(input, [] { return std::string("the body: "); });
-  if (reader.peek() != JsonReader::Type::kObject) return;
-  std::set<std::string> seen;
-  reader.begin_object();
-  for (std::string name; reader.next_key(name); reader.skip()) {
-    TORCH_CHECK_VALUE(seen.insert(name).second, "the body has ", quoted_name(name), " twice; send it once");
-  }
-}
-
 }  // namespace
 
 PredictRequest parse_predict_request(std::string_view body) {
   const Json json = parse_json(body, "the body: ");
-  check_members_once(body);
   TORCH_CHECK_VALUE(json.is_object(), "the body is ", kind_of(json),
                     R"(, expected an object as {"text": "…"} or {"texts": ["…", "…"]})");
   for (const auto& [name, value] : json.items()) {

@@ -234,7 +234,7 @@ WRONG = {
     '{"texts": ["a"], "text_pair": "b", "model": "topics"}': (400, "the second texts of those are text_pairs"),
     '{"texts": ["a"], "text_pairs": ["b", "c"], "model": "topics"}': (400, "texts are 1 and text_pairs are 2; send as many"),
     '{"texts": ["a"], "text_pairs": [], "model": "topics"}': (400, "texts are 1 and text_pairs are 0"),
-    '{"text": "a", "text": "b", "model": "topics"}': (400, "the body has 'text' twice"),
+    '{"text": "a", "text": "b", "model": "topics"}': (400, "the key 'text' occurs twice"),
     '{"texts": [], "model": "stars", "min_score": 0.5}': (400, "top_k and min_score are of the labels of texts, and the model is of regression"),
     json.dumps({"text": "a", "model": "m" * 50_000}): (404, "…"),
     json.dumps({"text": "a " * 40_000, "model": "names"}): (413, "text 1 has 40000 words, and 32768 are read at most"),
