@@ -100,12 +100,16 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
   };
   TORCH_CHECK_VALUE(!has_words || !flags.text_pair,
                     "--text-pair: the model labels words, of single texts; leave it out");
+  text::WordSplitter split_words;
+  if (has_words) {
+    split_words = [&](std::string_view text) { return session.classifier().tokenizer().split_words(text); };
+  }
   if (flags.text && has_words) {
-    use_lines({&*flags.text, 1}, has_words, predict);
+    use_lines({&*flags.text, 1}, split_words, predict);
   } else if (flags.text) {
     predict({{&*flags.text, 1}, flags.text_pair ? std::span(&*flags.text_pair, 1) : std::span<const std::string>()});
   } else {
-    const auto options = text::LoadRowsOptions().columns(flags.columns).words(has_words).other_columns(true);
+    const auto options = text::LoadRowsOptions().columns(flags.columns).split_words(split_words).other_columns(true);
     for_each_chunk(flags.data, options, is_main(group), predict);
   }
   session.report_cut_texts();

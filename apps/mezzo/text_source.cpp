@@ -11,8 +11,6 @@
 #include <system_error>
 #include <utility>
 
-#include "mezzo/text/data/split_words.h"
-
 namespace mezzo::app {
 namespace {
 
@@ -95,16 +93,13 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
   app.add_flag("--unquoted", columns.unquoted, "quotes in a .csv or .tsv are characters as others are");
 }
 
-void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const text::TextSpans&)>& use) {
-  std::vector<std::string> texts;
-  std::vector<std::vector<std::string>> split;
-  if (!words) return use({lines});
-  for (const std::string& line : lines) {
-    auto [text, words_of_text] = text::split_words(line);
-    texts.push_back(std::move(text));
-    split.push_back(std::move(words_of_text));
-  }
-  use({.texts = texts, .words = split});
+void use_lines(std::span<const std::string> lines,
+               const text::WordSplitter& split_words,
+               const std::function<void(const text::TextSpans&)>& use) {
+  if (!split_words) return use({lines});
+  std::vector<std::vector<std::string>> words;
+  for (const std::string& line : lines) words.push_back(split_words(line));
+  use({.texts = lines, .words = words});
 }
 
 void for_each_chunk(const std::vector<std::filesystem::path>& files,
@@ -129,7 +124,7 @@ void for_each_chunk(const std::vector<std::filesystem::path>& files,
   for (auto chunk = lines.next(kLines); !chunk.empty(); chunk = lines.next(kLines)) {
     for (std::string& line : chunk) num_repaired += text::repair_utf8(line);
     num_lines += chunk.size();
-    use_lines(chunk, options.words(), use);
+    use_lines(chunk, options.split_words(), use);
   }
   warn_of_invalid_utf8("stdin", num_repaired, num_lines);
 }

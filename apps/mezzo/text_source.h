@@ -42,8 +42,10 @@ void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels);
 void warn_of_invalid_utf8(const std::string& where, int64_t count, size_t of);
 void warn_of_invalid_utf8(const text::LabeledRows& rows);
 
-/// Gives `lines` to `use`, with their words where these are wanted.
-void use_lines(std::span<const std::string> lines, bool words, const std::function<void(const text::TextSpans&)>& use);
+/// Gives `lines` to `use`, with their words if there is a `split_words`.
+void use_lines(std::span<const std::string> lines,
+               const text::WordSplitter& split_words,
+               const std::function<void(const text::TextSpans&)>& use);
 
 /// Gives the rows of files, or the texts of stdin (one a line), to `use`, in chunks, so that
 /// what is made of them need not be held for all. Texts of stdin are given as soon as no

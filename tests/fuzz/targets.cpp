@@ -65,6 +65,7 @@ void read_tokenizer(const fs::path& folder, std::string_view) {
        {"", "Hello, world! 今天天气很好 \xF0\x9F\x98\x80 e\xCC\x81 \xFF", "  [CLS] <s> \xE2\x96\x81 a\n"}) {
     tokenizer->encode(sample, 16);
     tokenizer->encode(sample, "and another", 16);
+    tokenizer->split_words(sample);
   }
 }
 
@@ -97,8 +98,7 @@ void read_vocab(const fs::path& folder, std::string_view) {
 
 template <const char* name, LabelKind kind, bool with_others = false>
 void read_rows_as(const fs::path& folder, std::string_view) {
-  text::load_rows(folder / name,
-                  text::LoadRowsOptions().label_kind(kind).words(kind == LabelKind::kWords).other_columns(with_others));
+  text::load_rows(folder / name, text::LoadRowsOptions().label_kind(kind).other_columns(with_others));
 }
 
 /// As the tasks read them.

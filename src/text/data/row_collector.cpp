@@ -2,12 +2,12 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-#include "mezzo/text/data/split_words.h"
 #include "mezzo/text/io/nearest_name.h"
 #include "text/data/raw_label.h"
 #include "text/io/utf8.h"
@@ -53,7 +53,9 @@ std::string Columns::advice(const Column& missing, const std::vector<std::string
 }
 
 RowCollector::RowCollector(std::string file, const LoadRowsOptions& options)
-    : options_(options), columns_(options), has_words_(options.words() || options.label_kind() == LabelKind::kWords) {
+    : options_(options),
+      columns_(options),
+      has_words_(options.split_words() || options.label_kind() == LabelKind::kWords) {
   rows_.places.file = std::move(file);
 }
 
@@ -104,9 +106,9 @@ LabeledRows RowCollector::finish() {
 void RowCollector::add_words(Row& row, int64_t line) {
   TORCH_CHECK_VALUE(!row.text_pair, where(line), "the row is a pair of texts, and words are labelled in single ones.");
   if (row.words) {
-    row.text = join_words(*row.words);
+    row.text = fmt::format("{}", fmt::join(*row.words, " "));
   } else {
-    row.words = split_words(row.text).words;
+    row.words = options_.split_words()(row.text);
   }
   const auto* labels = std::get_if<std::vector<std::string>>(&row.label);
   TORCH_CHECK_VALUE(labels == nullptr || labels->size() == row.words->size(), where(line), row.words->size(),

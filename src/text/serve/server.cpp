@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "memory/out_of_memory.h"
-#include "mezzo/text/data/split_words.h"
 #include "mezzo/text/inference/int8_check.h"
 #include "mezzo/text/inference/prediction_json.h"
 #include "mezzo/text/io/error_message.h"
@@ -378,14 +377,13 @@ void Server::State::predict(const HttpRequest& request, const HttpServer::Respon
   if (classifier.reads_words()) {
     TORCH_CHECK_VALUE(asked->request.text_pairs.empty(), "the model labels words, of single texts; leave ",
                       asked->request.is_many ? "text_pairs" : "text_pair", " out");
-    for (std::string& text : texts) {
-      auto split = split_words(std::move(text));
-      text = std::move(split.text);
-      if (std::ssize(split.words) > kMostWordsOfText) {
+    for (const std::string& text : texts) {
+      auto words = classifier.tokenizer().split_words(text);
+      if (std::ssize(words) > kMostWordsOfText) {
         throw RequestError(413, fmt::format("text {} has {} words, and {} are read at most; send it in parts",
-                                            asked->words.size() + 1, split.words.size(), kMostWordsOfText));
+                                            asked->words.size() + 1, words.size(), kMostWordsOfText));
       }
-      asked->words.push_back(std::move(split.words));
+      asked->words.push_back(std::move(words));
     }
   }
   auto tokenized = tokenize_here(classifier, asked->rows());

@@ -15,6 +15,7 @@
 #include "text/tokenizers/tokens.h"
 #include "text/tokenizers/vocab_txt.h"
 #include "text/tokenizers/wordpiece.h"
+#include "text/tokenizers/words_of_text.h"
 
 namespace mezzo::text {
 namespace {
@@ -221,6 +222,10 @@ Encoding BertTokenizer::encode_words(std::span<const std::string> words, int64_t
   encoding.word_ids.push_back(-1);
   encoding.token_type_ids.assign(encoding.input_ids.size(), 0);
   return encoding;
+}
+
+std::vector<std::string> BertTokenizer::split_words(std::string_view text) const {
+  return words_of_text(text, impl_->added, [this](std::string_view part) { return impl_->normalizer.normalize(part); });
 }
 
 int32_t BertTokenizer::pad_id() const { return impl_->pad_id; }

@@ -12,6 +12,7 @@
 #include "text/tokenizers/tokens.h"
 #include "text/tokenizers/unigram.h"
 #include "text/tokenizers/wordpiece_model.h"
+#include "text/tokenizers/words_of_text.h"
 
 namespace mezzo::text {
 
@@ -171,6 +172,10 @@ Encoding PipelineTokenizer::encode_words(std::span<const std::string> words, int
   return post_processor_.process(IdsOfWords(words, budget, truncation_side_, [&](const std::string& word, auto& ids) {
     append_ids(word, words_pre_tokenizer_, kAll, ids);
   }));
+}
+
+std::vector<std::string> PipelineTokenizer::split_words(std::string_view text) const {
+  return words_of_text(text, added_, [this](std::string_view part) { return normalizer_(part); });
 }
 
 const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }

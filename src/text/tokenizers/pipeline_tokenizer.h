@@ -42,6 +42,7 @@ class PipelineTokenizer : public Tokenizer {
   Encoding encode(std::string_view text, std::string_view pair, int64_t max_length = 0) const override;
   std::vector<Encoding> encode_windows(std::string_view text, int64_t max_length, int64_t stride) const override;
   Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const override;
+  std::vector<std::string> split_words(std::string_view text) const override;
   int64_t vocab_size() const override { return int64_t{tokens_.back().second} + 1; }
   int64_t model_max_length() const override { return model_max_length_; }
   int32_t pad_id() const override { return pad_id_; }

@@ -76,6 +76,7 @@ void bind_encoding(Class& tokenizer) {
              const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
              return std::make_pair(seconds.count(), count);
            })
+      .def("split_words", [](const T& self, const py::object& text) { return self.split_words(view(text)); })
       .def("save", [](const T& self, const std::string& folder) { self.save(folder); })
       .def("token", &T::token)
       .def_property_readonly("pad_id", &T::pad_id)

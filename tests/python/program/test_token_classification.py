@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score
 from support import MINILM, mezzo, records
 from test_training import BATCH, LENGTH, SEED, largest_difference, no_decay_groups
 from tiny_runs import run
-from tokenizers import ByteLevelBPETokenizer
+from tokenizers import AddedToken, ByteLevelBPETokenizer
 from transformers import AutoModelForTokenClassification, AutoTokenizer, BertConfig, RobertaConfig, RobertaTokenizerFast, pipeline
 
 NAMES = "Anna Bert Carla David Emil Frida".split()
@@ -206,6 +206,51 @@ def test_predictions_are_those_of_transformers(trained):
         row = json.loads(line)
         assert row["words"] == words and row["text"] == " ".join(words)
         assert row["labels"] == expected + [None] * (len(words) - len(expected))
+
+
+@pytest.fixture(scope="module")
+def with_added_tokens(tmp_path_factory):
+    """A BERT of random weights whose tokenizer has added tokens with punctuation in them."""
+    path = tmp_path_factory.mktemp("added")
+    words = "alice bob met in paris see for came on to rome @ user [ ] url < > date . ##s".split()
+    (path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]) + "\n")
+    (path / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class="BertTokenizer", do_lower_case=True, model_max_length=64)))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.add_tokens(["@USER", "[URL]", AddedToken("<date>", normalized=False)])
+    tokenizer.save_pretrained(path)
+    torch.manual_seed(1)
+    config = BertConfig(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, initializer_range=0.3,
+                        max_position_embeddings=64, id2label=dict(enumerate(LABELS)), label2id={name: i for i, name in enumerate(LABELS)})
+    model = AutoModelForTokenClassification.from_config(config).eval()
+    with torch.no_grad():
+        model.classifier.bias -= model(**tokenizer("alice met bob in paris", return_tensors="pt")).logits[0].mean(0)
+    model.save_pretrained(path)
+    return path
+
+
+def test_added_tokens_and_invisible_characters_are_told_apart_as_by_the_pipeline(with_added_tokens, tmp_path):
+    folder = with_added_tokens
+    texts = ["see [URL] for bob", "alice met @USER in paris", "bob came on <date> to rome", "Alice,@user.<date>[url]s", "\ufeffalice bob",
+             "alice\u200b met bob\u200b", "\u200b bobs\x07 \u200b in. paris\u200d"]
+    rows = tmp_path / "texts.jsonl"
+    rows.write_text("".join(json.dumps(dict(text=text)) + "\n" for text in texts))
+    lines = mezzo("predict", "--model", folder, "--data", rows, "--precision", "fp32").stdout.splitlines()
+    tokenized = mezzo("tokenize", "--model", folder, "--data", rows).stdout.splitlines()
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(dict(text=json.loads(line)["words"])) + "\n" for line in lines))
+    as_words = mezzo("predict", "--model", folder, "--data", tmp_path / "words.jsonl", "--precision", "fp32").stdout.splitlines()
+    tagger = pipeline("token-classification", model=str(folder), aggregation_strategy="first")
+    count = 0
+    for line, of_words, ids, text in zip(lines, as_words, tokenized, texts, strict=True):
+        row, expected = json.loads(line), tagger(text)
+        assert [(e["entity_group"], e["start"], e["end"], e["word"]) for e in row["entities"]] == [
+            (e["entity_group"], e["start"], e["end"], text[e["start"]:e["end"]]) for e in expected], text
+        assert [e["score"] for e in row["entities"]] == pytest.approx([float(e["score"]) for e in expected], abs=1e-5)
+        assert row["labels"] == json.loads(of_words)["labels"] and None not in row["labels"], "each word has a token"
+        assert json.loads(ids)["input_ids"] == tagger.tokenizer(text)["input_ids"]
+        count += len(expected)
+    assert count >= 10
+    one = mezzo("predict", "--model", folder, "--text", texts[0], "--precision", "fp32").stdout
+    assert one == lines[0] + "\n" == mezzo("predict", "--model", folder, "--precision", "fp32", stdin=texts[0] + "\n").stdout
 
 
 def test_entities_of_a_text_are_those_of_the_pipeline(trained, tmp_path):

@@ -44,6 +44,7 @@ class ByteTokenizer : public Tokenizer {
     }
     return encoding;
   }
+  std::vector<std::string> split_words(std::string_view text) const override { return {std::string(text)}; }
   std::vector<Encoding> encode_windows(std::string_view text, int64_t max_length, int64_t) const override {
     std::vector<Encoding> windows;
     do {

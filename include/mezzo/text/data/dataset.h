@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -76,15 +77,18 @@ struct ColumnNames {
   void validate(bool has_labels) const;
 };
 
+/// @return the words of a text, each a part of the text, in their order.
+using WordSplitter = std::function<std::vector<std::string>(std::string_view text)>;
+
 struct LoadRowsOptions {
   /// Reads only the first rows, and nothing of the file after them (but for a block); 0 for all.
   TORCH_ARG(int64_t, limit) = 0;
   /// kNone takes all rows for texts alone, JSON rows that are a plain string and .txt files, too; of other kinds each
   /// row has a label.
   TORCH_ARG(LabelKind, label_kind) = LabelKind::kClass;
-  /// Whether the words of the texts are wanted, as they are with LabelKind::kWords. A text that is not given as words
-  /// is split where white space, punctuation and Chinese characters are, as BERT splits it.
-  TORCH_ARG(bool, words) = false;
+  /// If set, rows have words, as they have with LabelKind::kWords. Splits a text that is not given as words; see
+  /// Tokenizer::split_words().
+  TORCH_ARG(WordSplitter, split_words) = {};
   TORCH_ARG(ColumnNames, columns) = {};
   /// Whether LabeledRows::others is wanted. With LabelKind::kNone a label is one of them.
   TORCH_ARG(bool, other_columns) = false;

@@ -51,6 +51,7 @@ class Classifier {
   /// @throws c10::Error  naming the first text whose outputs are inf or NaN, of which nothing can be told.
   void check_finite(const at::Tensor& outputs, int64_t before = 0) const;
 
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Task& task() const { return *task_; }
   bool reads_words() const { return task_->head().rows == RowsPer::kToken; }
   const ModelForTask& model() const { return *model_; }

@@ -76,6 +76,7 @@ class BertTokenizer : public Tokenizer {
 
   std::vector<Encoding> encode_windows(std::string_view text, int64_t max_length, int64_t stride) const override;
   Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const override;
+  std::vector<std::string> split_words(std::string_view text) const override;
 
   int32_t pad_id() const override;
   int32_t unk_id() const;

@@ -62,6 +62,14 @@ class Tokenizer {
   /// `add_prefix_space=True` for tokenizers of bytes: a word begins with a space there. A word may have no token.
   virtual Encoding encode_words(std::span<const std::string> words, int64_t max_length = 0) const = 0;
 
+  /// The words of a plain text, each a part of the text, in their order: for encode_words().
+  ///
+  /// An added token is one word. Elsewhere words are BERT's: white space separates them, and each punctuation mark and
+  /// Chinese character is one word. A word neither begins nor ends with characters that the tokenizer drops, as BERT's
+  /// drops U+FEFF and U+200B. To find added tokens in normalized text, each grapheme cluster is normalized by itself.
+  /// @param text  need not be valid UTF-8: each bad sequence becomes U+FFFD
+  virtual std::vector<std::string> split_words(std::string_view text) const = 0;
+
   /// Encodes a text of any length as windows of at most `max_length` ids, special tokens included, each of which begins
   /// with the last `stride` of the text's ids in the one before: Hugging Face's `return_overflowing_tokens=True`.
   /// @throws c10::ValueError  for a `stride` that leaves nothing new to a window, or as encode() does.
