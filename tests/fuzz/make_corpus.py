@@ -101,6 +101,8 @@ def main():
     put("tsv", "plain", "text\ttext_pair\tlabel\na\tb\t0\nc\td\t1\n")
     put("txt", "plain", "one\n\ntwo \xe9\n".encode("latin-1"))
     put("txt", "fasttext", "__label__a __label__b hello\n__label__a there\n")
+    put("txt", "fasttext_behind", "hello __label__a you\n\tthere  __label__b \n")
+    put("conll", "numbers", "1 O\n2 O\n\n1-2 it's O\n")  # words, as nothing else is beside the labels
     put("conll", "columns", "-DOCSTART- O\n\n# sent_id = 1\nNew NNP B-LOC\nYork NNP I-LOC\n\nyes UH O\n")
     put("gzip", "jsonl", gzip.compress(lines(ROWS).encode(), mtime=0))
     csv = b"text,label\na,0\nb,1\n"

@@ -37,9 +37,34 @@ std::string first_names(const std::vector<std::string>& header) {
   return fmt::format("{}{}", fmt::join(names, ", "), names.size() < header.size() ? ", …" : "");
 }
 
-CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, const Columns& columns) {
+/// Another delimiter that separates the columns, for a header that lacks the column `missing`; '\0' for none. Such a
+/// header is one field, unless its names hold the delimiter.
+char other_delimiter(const std::vector<std::string>& header, char delimiter, std::string_view missing) {
+  if (header.size() > 1) return '\0';
+  const std::string& line = header.front();
+  for (const char other : {'\t', ';', '|', ','}) {
+    if (other != delimiter && line != missing && line.find(other) != line.npos) return other;
+  }
+  return '\0';
+}
+
+/// How to go on with a file whose columns `other` separates.
+std::string on_other_delimiter(char other) {
+  if (other == '\t') return "tabs. Name the file .tsv";
+  if (other == ',') return "commas. Name the file .csv";
+  return fmt::format(
+      "'{0}'. Save it with commas; in Python: pandas.read_csv(FILE, sep='{0}').to_csv(FILE, index=False)", other);
+}
+
+CsvColumns csv_columns(const std::vector<std::string>& header,
+                       char delimiter,
+                       const std::string& where,
+                       const Columns& columns) {
   const auto find = [&](const Column& column) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, column.name);
+    const char other = found == header.end() ? other_delimiter(header, delimiter, column.name) : '\0';
+    TORCH_CHECK_VALUE(other == '\0' || !column.is_required, where, "the columns are separated by ",
+                      on_other_delimiter(other), ".");
     TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among ",
                       first_names(header), ". The first line must name the columns: ", columns.text.name, " and ",
                       columns.label.name, ".", columns.advice(column, header));
@@ -73,6 +98,7 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
 /// A class is a name, here.
 /// @param rows  those before it, not of LabelKind::kWords.
 RawLabel label_of_cell(std::string cell, const RowCollector& rows, int64_t line) {
+  check_is_no_list(cell, rows.label_kind(), rows.where(line));
   if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell, rows.where(line));
   if (rows.label_kind() == LabelKind::kNumber && !cell.empty()) return number_label(cell, rows.where(line));
   return cell;
@@ -91,6 +117,18 @@ std::vector<std::string> unique_names(const std::vector<std::string>& header) {
     names.push_back(std::move(unique));
   }
   return names;
+}
+
+/// Refuses a line that is the header again, as in files that cat joined. It may begin with a byte order mark.
+void check_is_no_header(const std::vector<std::string>& fields,
+                        const std::vector<std::string>& header,
+                        const std::string& where) {
+  std::string_view first = fields.front();
+  const bool has_mark = first.starts_with("\xEF\xBB\xBF");
+  if (has_mark) first.remove_prefix(3);
+  const bool is_header = first == header.front() && std::equal(fields.begin() + 1, fields.end(), header.begin() + 1) &&
+                         (has_mark || header.size() > 1);  // else it may be a text: one word
+  TORCH_CHECK_VALUE(!is_header, where, "the line is the header again. Remove it, or give the files one by one.");
 }
 
 /// Puts the cells of other columns into `row`.
@@ -119,8 +157,9 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
                     "a cell holds no labels of words. Use .conll, .json or .jsonl.");
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
-  const CsvColumns columns = csv_columns(fields, rows.between(csv.line()), rows.columns());
+  const CsvColumns columns = csv_columns(fields, delimiter, rows.between(csv.line()), rows.columns());
   const std::vector<std::string> names = unique_names(fields);
+  const std::vector<std::string> header = fields;
 
   while (!rows.full() && csv.next(fields)) {
     const int64_t line = csv.line();
@@ -128,6 +167,7 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
                       fields.size() == 1 ? " field" : " fields", " where the header names ", columns.count,
                       unquoted ? ". A text cannot hold a " : ". Quote a text that holds a ",
                       delimiter == '\t' ? "tab." : "comma.");
+    check_is_no_header(fields, header, rows.between(line));
     Row row;
     if (options.other_columns()) keep_others(names, fields, columns.others, row);
     row.text = std::move(fields[columns.text]);

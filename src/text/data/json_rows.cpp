@@ -64,7 +64,11 @@ RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) 
   if (kind == LabelKind::kSeveral && type == Type::kArray) return label_set(json_strings(json, "labels"), where);
   if (kind == LabelKind::kWords && type == Type::kArray) return word_labels(json_strings(json, "labels"), where);
   if (kind == LabelKind::kNumber && type == Type::kNumber) return number_label(json.number(), where);
-  if (kind == LabelKind::kClass && type == Type::kString) return json.string();
+  if (kind == LabelKind::kClass && type == Type::kString) {
+    std::string name = json.string();
+    check_is_no_list(name, kind, where);
+    return name;
+  }
   if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), where);
   const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
   json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
@@ -75,8 +79,9 @@ RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) 
 
 class JsonRows {
  public:
-  JsonRows(TextInput& json, RowCollector& rows, int64_t first_line)
-      : json_(json, [this] { return where(); }, first_line), rows_(rows) {}
+  /// @param is_line  whether the row stands in a line of its own
+  JsonRows(TextInput& json, RowCollector& rows, int64_t first_line, bool is_line)
+      : json_(json, [this] { return where(); }, first_line), rows_(rows), is_line_(is_line) {}
 
   void read_array() {
     TORCH_CHECK_VALUE(json_.peek() == JsonReader::Type::kArray, rows_.where(json_.line()), "the file is ",
@@ -154,6 +159,15 @@ class JsonRows {
     if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
     if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
+    const JsonReader::Type first = json_.peek();
+    if (is_line_ && first == JsonReader::Type::kObject) {
+      json_.fail("the line is an array of rows, not one row. Name the file .json");
+    }
+    if (is_line_ && first == JsonReader::Type::kArray && !rows_.has_words()) {
+      json_.fail(
+          "the line is an array of arrays. Name the file .json if they are rows; words are for models of --task "
+          "token_classification");
+    }
     if (rows_.has_words() && json_.peek() == JsonReader::Type::kString) {
       json_.fail(R"(the row is an array that begins with a string; words are written [[…], […]] or {"text": […]})");
     }
@@ -208,22 +222,27 @@ class JsonRows {
 
   JsonReader json_;
   RowCollector& rows_;
+  const bool is_line_;
   bool is_in_row_ = false;
   Row row_;  // that is being read
 };
 
 }  // namespace
 
-void read_json(TextInput& input, RowCollector& rows) { JsonRows(input, rows, 1).read_array(); }
+void read_json(TextInput& input, RowCollector& rows) { JsonRows(input, rows, 1, /*is_line=*/false).read_array(); }
 
 void read_json_row(const std::string& text, int64_t line, RowCollector& rows) {
   TextInput json(text);
-  JsonRows(json, rows, line).read_line();
+  JsonRows(json, rows, line, /*is_line=*/true).read_line();
 }
 
 void read_jsonl(TextInput& input, RowCollector& rows) {
   for_each_line(input, [&](const std::string& line, int64_t number) {
-    if (line.find_first_not_of(" \t\r") != line.npos) read_json_row(line, number, rows);
+    const size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == line.npos) return true;
+    TORCH_CHECK_VALUE(line.compare(begin, line.npos, "[") != 0, rows.between(number),
+                      "the file is one array of rows, not one row a line. Name it .json.");
+    read_json_row(line, number, rows);
     return !rows.full();
   });
 }

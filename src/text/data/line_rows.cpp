@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -14,35 +15,48 @@ namespace {
 
 constexpr std::string_view kFastTextLabel = "__label__";
 
-/// A line of fastText: labels, each behind that prefix, and the text, with white space between them.
+/// Takes the labels out of a line of fastText: all words that begin with that prefix, and the white space behind each.
 /// @return the labels; leaves the text in `line`.
 std::vector<std::string> take_fasttext_labels(std::string& line) {
-  constexpr std::string_view kSpace = " \t";
+  using namespace std::string_view_literals;
+  constexpr auto kSpace = " \t\v\f\r\0"sv;  // of fastText's Dictionary::readWord
   std::vector<std::string> labels;
-  std::string_view rest = line;
-  while (rest.starts_with(kFastTextLabel)) {
+  if (line.find(kFastTextLabel) == line.npos) return labels;
+  std::string text;
+  for (std::string_view rest = line; !rest.empty();) {
     const size_t end = std::min(rest.find_first_of(kSpace), rest.size());
-    labels.emplace_back(rest.substr(kFastTextLabel.size(), end - kFastTextLabel.size()));
-    rest.remove_prefix(std::min(rest.find_first_not_of(kSpace, end), rest.size()));
+    const size_t next = std::min(rest.find_first_not_of(kSpace, end), rest.size());
+    if (rest.starts_with(kFastTextLabel)) {
+      labels.emplace_back(rest.substr(kFastTextLabel.size(), end - kFastTextLabel.size()));
+      if (next == rest.size()) text.resize(text.find_last_not_of(kSpace) + 1);
+    } else {
+      text += rest.substr(0, next);
+    }
+    rest.remove_prefix(next);
   }
-  line = std::string(rest);
+  line = std::move(text);
   return labels;
 }
 
 }  // namespace
 
 void read_txt(TextInput& input, RowCollector& rows) {
-  const bool has_fasttext_labels = input.ahead(kFastTextLabel.size()) == kFastTextLabel;
   const LabelKind kind = rows.label_kind();
   const bool can_have = kind == LabelKind::kClass || kind == LabelKind::kSeveral;
-  TORCH_CHECK_VALUE(!rows.has_labels() || (can_have && has_fasttext_labels), rows.where(1),
-                    "a .txt file has no labels but those of fastText, which begin a line (__label__spam …). Use .json, "
-                    ".jsonl, .csv or .tsv where others are needed.");
+  bool has_fasttext_labels = false;
   for_each_line(input, [&](std::string line, int64_t number) {
+    auto labels = take_fasttext_labels(line);
+    const std::string where = rows.where(number);
+    if (number == 1) {
+      has_fasttext_labels = !labels.empty();
+      TORCH_CHECK_VALUE(!rows.has_labels() || (can_have && has_fasttext_labels), where,
+                        "a .txt file has no labels but those of fastText (__label__spam and a text). Use .json, "
+                        ".jsonl, .csv or .tsv for others.");
+    }
+    TORCH_CHECK_VALUE(has_fasttext_labels || labels.empty(), where, "the line has the fastText label __label__",
+                      labels.front(), ", and line 1 has none. Give line 1 a label, or remove this one.");
     Row row;
     if (has_fasttext_labels) {
-      auto labels = take_fasttext_labels(line);
-      const std::string where = rows.where(number);
       if (kind == LabelKind::kSeveral) row.label = label_set(std::move(labels), where);
       if (kind == LabelKind::kClass) {
         TORCH_CHECK_VALUE(labels.size() == 1, where, "the line has ", labels.size(),
@@ -59,6 +73,20 @@ void read_txt(TextInput& input, RowCollector& rows) {
 }
 
 namespace {
+
+/// Whether a first column numbers the words from 0 or 1, as in CoNLL-U and GermEval. A comment may come first. CoNLL-U
+/// writes 3-4 for a word of two parts, and 3.1 for a word that is left out of the text.
+bool are_numbers(std::span<const std::string> column) {
+  if (!column.empty() && column.front().starts_with('#')) column = column.subspan(1);
+  if (column.size() < 2) return false;
+  int64_t next = column.front().starts_with('0') ? 0 : 1;
+  return std::ranges::all_of(column, [&](const std::string& text) {
+    const std::string number = std::to_string(next);
+    const bool is_next = text == number;
+    next += is_next;
+    return is_next || text.starts_with(number + "-") || text.starts_with(std::to_string(next - 1) + ".");
+  });
+}
 
 /// The columns of a line, with white space between them.
 std::vector<std::string> columns_of(std::string_view line) {
@@ -82,8 +110,14 @@ void read_conll(TextInput& input, RowCollector& rows) {
                     "--pair-column and --label-column out.");
   std::vector<std::string> words, labels;
   int64_t first_line = 0;
+  bool may_be_numbered = true;  // until a text of two words is not
+  size_t num_columns = 0;       // of the last line
   const auto end_row = [&] {
     if (words.empty()) return;
+    const bool has_more = num_columns > (rows.has_labels() ? 2 : 1);
+    TORCH_CHECK_VALUE(!may_be_numbered || !has_more || !are_numbers(words), rows.between(first_line),
+                      "the first column numbers the words. Make the word the first column, and its label the last.");
+    may_be_numbered = may_be_numbered && words.size() < 2;
     Row row{.words = std::exchange(words, {})};
     if (rows.has_labels()) row.label = std::exchange(labels, {});
     rows.add_bytes(std::move(row), first_line);
@@ -101,9 +135,13 @@ void read_conll(TextInput& input, RowCollector& rows) {
     TORCH_CHECK_VALUE(line.find('\r') == line.npos, rows.between(number),
                       "the line holds a carriage return. Save the file with lines that end in LF or CR LF.");
     if (words.empty() && line.starts_with("# ") && line.find(" = ") != line.npos) return true;  // of CoNLL-U
+    TORCH_CHECK_VALUE(
+        !line.starts_with("#begin document"), rows.between(number),
+        "the file is in the format of CoNLL-2012. Make the word the first column, and its label the last.");
     if (words.empty()) first_line = number;
     TORCH_CHECK_VALUE(!rows.has_labels() || columns.size() > 1, rows.where(number),
                       "the line has a word alone. Put its label into the last column.");
+    num_columns = columns.size();
     words.push_back(std::move(columns.front()));
     if (rows.has_labels()) labels.push_back(std::move(columns.back()));
     return true;

@@ -16,7 +16,25 @@ namespace {
 /// but somebody's identifier.
 constexpr int64_t kMaxIntegerLabel = 999'999;
 
+/// Whether Python, NumPy or JSON wrote a list, tuple or set. A name in brackets, as [URL], is none.
+bool is_list(std::string_view text) {
+  const char open = text.empty() ? '\0' : text.front();
+  const char close = open == '[' ? ']' : open == '(' ? ')' : open == '{' ? '}' : '\0';
+  if (close == '\0' || text.size() < 2 || text.back() != close) return false;
+  text.remove_prefix(std::min(text.find_first_not_of(' ', 1), text.size() - 1));
+  const char first = text.front();
+  return first == '\'' || first == '"' ||
+         (open == '[' && (first == ']' || first == '-' || (first >= '0' && first <= '9')));
+}
+
 }  // namespace
+
+void check_is_no_list(std::string_view label, LabelKind kind, const std::string& where) {
+  if (kind != LabelKind::kClass && kind != LabelKind::kSeveral) return;
+  TORCH_CHECK_VALUE(!is_list(label), where, "the label ", quoted_name(label),
+                    " is a list in one string. Write several labels as joy|love in a cell, as an array in JSON",
+                    kind == LabelKind::kClass ? ", with --task multi_label_classification." : ".");
+}
 
 int64_t integer_label(std::string_view number, const std::string& where) {
   TORCH_CHECK_VALUE(

@@ -10,6 +10,9 @@ namespace mezzo::text {
 
 // Each throws c10::ValueError, which begins with `where`.
 
+/// Refuses a label that is a list in one string, as pandas writes one into a cell: "['joy', 'love']".
+void check_is_no_list(std::string_view label, LabelKind kind, const std::string& where);
+
 /// @param number  as JSON writes it.
 int64_t integer_label(std::string_view number, const std::string& where);
 double number_label(std::string_view number, const std::string& where);

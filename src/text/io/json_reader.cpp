@@ -18,6 +18,12 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+/// How other languages write a value, and JSON's word for it. Python's json.dumps() writes the first three.
+constexpr std::pair<std::string_view, std::string_view> kForeignWords[] = {{"NaN", "null"},       {"Infinity", "null"},
+                                                                           {"-Infinity", "null"}, {"None", "null"},
+                                                                           {"True", "true"},      {"False", "false"}};
+constexpr const char* kSingleQuotes = "not valid JSON: a string in single quotes. Write it in double quotes";
+
 /// Above the largest double, as serde_json and Python's strictest readers refuse
 /// it; below the smallest is 0.
 bool overflows_double(const char* begin, const char* end) {
@@ -72,9 +78,16 @@ JsonReader::Type JsonReader::peek() {
   if (c == '{') return Type::kObject;
   if (c == '[') return Type::kArray;
   if (c == '"') return Type::kString;
-  if (c == '-' || is_digit(c)) return Type::kNumber;
+  if (is_digit(c) || (c == '-' && input_.ahead(2) != "-I")) return Type::kNumber;
   if (c == 't' || c == 'f') return Type::kBool;
   if (c == 'n') return Type::kNull;
+  for (const auto& [word, in_json] : kForeignWords) {
+    if (input_.ahead(word.size()) == word) {
+      fail(fmt::format("not valid JSON: {} is not a JSON value. Write {} in its place", word, in_json));
+    }
+  }
+  if (c == '\'') fail(kSingleQuotes);
+  if (input_.ahead(3) == "\xEF\xBB\xBF") fail("not valid JSON: a byte order mark inside the file. Remove it");
   fail("not valid JSON: a value expected");
 }
 
@@ -142,6 +155,8 @@ void JsonReader::escape(std::string& out) {
 }
 
 std::string JsonReader::string() {
+  skip_space();
+  if (at('\'')) fail(kSingleQuotes);
   expect('"', "a string");
   std::string result;
   const auto is_plain = [](char c) { return c != '"' && c != '\\' && static_cast<uint8_t>(c) >= 0x20; };

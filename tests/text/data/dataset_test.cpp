@@ -242,16 +242,17 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
             "where it is compressed, or .parquet.");
   EXPECT_EQ(
       error("a.txt", "a"),
-      "a.txt:1: row 1: a .txt file has no labels but those of fastText, which begin a line (__label__spam …). Use "
-      ".json, .jsonl, .csv or .tsv where others are needed.");
+      "a.txt:1: row 1: a .txt file has no labels but those of fastText (__label__spam and a text). Use .json, .jsonl, "
+      ".csv or .tsv for others.");
   EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"), "a.csv: the file is UTF-16. Save it as UTF-8.");
 }
 
 TEST_F(LoadRowsTest, ReadsLabelsOfFastText) {
   const auto several = LoadRowsOptions().label_kind(LabelKind::kSeveral);
-  const auto rows = load("a.txt", "__label__spam buy  now\r\n__label__ham\thello __label__x\n__label__spam\n");
-  EXPECT_THAT(rows.texts, ElementsAre("buy  now", "hello __label__x", ""));
-  EXPECT_THAT(rows.labels, ElementsAre(RawLabel("spam"), RawLabel("ham"), RawLabel("spam")));
+  const auto rows = load(
+      "a.txt", "__label__spam buy  now\r\n\thello __label__ham\t you x__label__y\n__label__spam\nlast __label__x \n");
+  EXPECT_THAT(rows.texts, ElementsAre("buy  now", "\thello you x__label__y", "", "last"));
+  EXPECT_THAT(rows.labels, ElementsAre(RawLabel("spam"), RawLabel("ham"), RawLabel("spam"), RawLabel("x")));
   using Names = std::vector<std::string>;
   const auto sets = load("a.txt", "__label__b __label__a __label__b x\nnone of them\n", several);
   EXPECT_THAT(sets.texts, ElementsAre("x", "none of them"));
@@ -265,6 +266,117 @@ TEST_F(LoadRowsTest, ReadsLabelsOfFastText) {
             "multi_label_classification.");
   EXPECT_EQ(error("a.txt", "__label__ x\n", several),
             "a.txt:1: row 1: one of the labels is an empty string. Name it, or leave it out.");
+}
+
+TEST_F(LoadRowsTest, FindsLabelsOfFastTextWhereverTheyStandInALine) {
+  // fasttext 0.9.2: words good film really, labels pos neg.
+  const char* const line = "__label__pos good film really __label__neg\n";
+  EXPECT_EQ(error("a.txt", line),
+            "a.txt:1: row 1: the line has 2 labels of the form __label__name. Several labels a text need --task "
+            "multi_label_classification.");
+  const auto several = load("a.txt", line, of_kind(LabelKind::kSeveral));
+  EXPECT_THAT(several.texts, ElementsAre("good film really"));
+  EXPECT_THAT(several.labels, ElementsAre(RawLabel(Strings{"neg", "pos"})));
+  EXPECT_THAT(load("a.txt", line, no_labels()).texts, ElementsAre("good film really"));
+  EXPECT_THAT(load("a.txt", "good __label__pos\nplain\n", no_labels()).texts, ElementsAre("good", "plain"));
+  EXPECT_EQ(
+      error("a.txt", "plain \ngood __label__pos\n", no_labels()),
+      "a.txt:2: row 2: the line has the fastText label __label__pos, and line 1 has none. Give line 1 a label, or "
+      "remove this one.");
+  EXPECT_THAT(load("a.txt", " plain  text \n", no_labels()).texts, ElementsAre(" plain  text "));
+}
+
+TEST_F(LoadRowsTest, RefusesAListInOneString) {
+  const std::string advice =
+      " is a list in one string. Write several labels as joy|love in a cell, as an array in JSON";
+  const auto several = of_kind(LabelKind::kSeveral);
+  EXPECT_EQ(error("a.csv", "text,label\na,\"['joy', 'love']\"\n", several),
+            "a.csv:2: row 1: the label '['joy', 'love']'" + advice + ".");
+  EXPECT_EQ(error("a.csv", "text,label\na,['joy|love']\n", several),
+            "a.csv:2: row 1: the label '['joy|love']'" + advice + ".");
+  EXPECT_EQ(error("a.csv", "text,label\na,['joy']\n"),
+            "a.csv:2: row 1: the label '['joy']'" + advice + ", with --task multi_label_classification.");
+  EXPECT_EQ(error("a.jsonl", R"(["a", "[\"joy\"]"])"),
+            "a.jsonl:1: row 1: the label '[\"joy\"]'" + advice + ", with --task multi_label_classification.");
+  for (const char* list : {"[]", "('a', 'b')", "{'a'}", "[0, 1]", "[ 0.5 -1 ]", "[-1]"}) {
+    EXPECT_EQ(error("a.tsv", "text\tlabel\na\t" + std::string(list) + "\n", several),
+              "a.tsv:2: row 1: the label '" + std::string(list) + "'" + advice + ".");
+  }
+  const auto names = load("a.tsv", "text\tlabel\na\t[URL]\nb\t(x)\nc\t{y}\nd\t[\ne\t]\nf\t['a'\n");
+  EXPECT_THAT(names.labels, ElementsAre(RawLabel("[URL]"), RawLabel("(x)"), RawLabel("{y}"), RawLabel("["),
+                                        RawLabel("]"), RawLabel("['a'")));
+}
+
+TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
+  EXPECT_EQ(error("a.csv", "text;label\ngood;pos\n"),
+            "a.csv:1: the columns are separated by ';'. Save it with commas; in Python: pandas.read_csv(FILE, "
+            "sep=';').to_csv(FILE, index=False).");
+  EXPECT_EQ(error("a.csv", "sep=;\ntext;label\n", no_labels()).substr(0, 43),
+            "a.csv:1: the columns are separated by ';'. ");
+  EXPECT_EQ(error("a.csv", "review|stars\ngood|5\n", no_labels()).substr(0, 43),
+            "a.csv:1: the columns are separated by '|'. ");
+  EXPECT_EQ(error("a.csv", "text\tlabel\ngood\tpos\n"),
+            "a.csv:1: the columns are separated by tabs. Name the file .tsv.");
+  EXPECT_EQ(error("a.tsv", "text,label\ngood,pos\n"),
+            "a.tsv:1: the columns are separated by commas. Name the file .csv.");
+  EXPECT_THAT(load("a.csv", "a;b\nx;y\n", no_labels().columns({.text = "a;b"})).texts, ElementsAre("x;y"));
+}
+
+TEST_F(LoadRowsTest, RefusesTheHeaderAgain) {
+  EXPECT_EQ(error("a.csv", "text,label\ngood,1\n\xEF\xBB\xBFtext,label\nfun,1\n"),
+            "a.csv:3: the line is the header again. Remove it, or give the files one by one.");
+  EXPECT_EQ(error("a.tsv", "label\ttext\n1\tgood\n\nlabel\ttext\n", no_labels()),
+            "a.tsv:4: the line is the header again. Remove it, or give the files one by one.");
+  EXPECT_EQ(error("a.csv", "text\ngood\n\xEF\xBB\xBFtext\n", no_labels()),
+            "a.csv:3: the line is the header again. Remove it, or give the files one by one.");
+  EXPECT_THAT(load("a.csv", "text\ngood\ntext\n", no_labels()).texts, ElementsAre("good", "text"));
+  EXPECT_THAT(load("a.csv", "text,label\ntext,1\n").texts, ElementsAre("text"));
+}
+
+TEST_F(LoadRowsTest, RefusesConllWhoseFirstColumnNumbersTheWords) {
+  const auto words = of_kind(LabelKind::kWords);
+  const std::string numbered =
+      ": the first column numbers the words. Make the word the first column, and its label the last.";
+  EXPECT_EQ(error("a.conll", "# sent_id = 1\n1\tThe\tDET\t_\n2\tcat\tNOUN\t_\n", words), "a.conll:2" + numbered);
+  EXPECT_EQ(error("a.conll", "1 Yes UH\n\n1-2 dont _\n1 do AUX\n2 nt PART\n2.1 go _\n3 . PUNCT\n", words),
+            "a.conll:3" + numbered);
+  EXPECT_EQ(error("a.conll", "#\thttp://a.b\n1\tThe\tO\tO\n2\tcat\tO\tO\n", words), "a.conll:1" + numbered);
+  EXPECT_EQ(
+      error("a.conll", "0 The\n1 cat\n", no_labels().split_words([](auto text) { return Strings{std::string(text)}; })),
+      "a.conll:1" + numbered);
+  EXPECT_EQ(
+      error("a.conll", "#begin document (bc/cctv); part 000\nbc/cctv 0 0 In IN\n", words),
+      "a.conll:1: the file is in the format of CoNLL-2012. Make the word the first column, and its label the last.");
+  EXPECT_THAT(load("a.conll", "1 O\n2 O\n", words).words, ElementsAre(Strings{"1", "2"}));  // no column besides
+  EXPECT_THAT(load("a.conll", "a X O\nb X O\n\n1 X O\n2 X O\n", words).words,
+              ElementsAre(Strings{"a", "b"}, Strings{"1", "2"}));
+}
+
+TEST_F(LoadRowsTest, SaysHowAFileOfOneArrayIsNamed) {
+  EXPECT_EQ(error("a.jsonl", R"([{"text": "a", "label": 0}])"),
+            "a.jsonl:1: row 1: the line is an array of rows, not one row. Name the file .json.");
+  EXPECT_EQ(error("a.jsonl", "\n[\n{\"text\": \"a\"}\n]\n"),
+            "a.jsonl:2: the file is one array of rows, not one row a line. Name it .json.");
+  EXPECT_EQ(
+      error("a.jsonl", R"([["a", 0], ["b", 1]])"),
+      "a.jsonl:1: row 1: the line is an array of arrays. Name the file .json if they are rows; words are for models of "
+      "--task token_classification.");
+}
+
+TEST_F(LoadRowsTest, NamesValuesOfOtherLanguages) {
+  const auto row = [&](std::string_view value) {
+    return error("a.jsonl", R"({"text": "a", "label": 0, "score": )" + std::string(value) + "}");
+  };
+  const std::string where = "a.jsonl:1: row 1: not valid JSON: ";
+  for (const char* word : {"NaN", "Infinity", "-Infinity", "None"}) {
+    EXPECT_EQ(row(word), where + word + " is not a JSON value. Write null in its place.");
+  }
+  EXPECT_EQ(row("True"), where + "True is not a JSON value. Write true in its place.");
+  EXPECT_EQ(row("'a'"), where + "a string in single quotes. Write it in double quotes.");
+  EXPECT_EQ(row("-x"), where + "a digit expected.");
+  EXPECT_EQ(error("a.jsonl", "{'text': 'a'}"), where + "a string in single quotes. Write it in double quotes.");
+  EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n\xEF\xBB\xBF[\"b\", 1]\n"),
+            "a.jsonl:2: row 2: not valid JSON: a byte order mark inside the file. Remove it.");
 }
 
 TEST_F(LoadRowsTest, RefusesFilesWithoutRows) {

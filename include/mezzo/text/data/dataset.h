@@ -101,18 +101,19 @@ struct LoadRowsOptions {
 /// - `.csv`, `.tsv`: separated by commas or tabs and quoted as RFC 4180 says, with a header that
 ///   names `text`, `label` and, for pairs, `text_pair`; other columns are ignored, blank lines
 ///   skipped. Labels that are all whole numbers are integers, otherwise all are names. A quote in a
-///   `.tsv` that would merge lines, each of which is a row, is an error;
-/// - `.txt`: one text a line, empty ones included, without labels; or, where its first line begins with `__label__`, as
-///   fastText has it: before each text its labels, `__label__` and a name each, with white space between them;
+///   `.tsv` that would merge lines, each of which is a row, is an error, and so is a second header;
+/// - `.txt`: one text a line, empty ones included, without labels. If a word of its first line begins with `__label__`,
+///   the file is fastText's: each such word of a line is a label, and the others are the text;
 /// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
 ///   texts; columns are apart by white space, `-DOCSTART-` ends a text, and comments before
-///   one (`# sent_id = 1`) are skipped. For words alone;
+///   one (`# sent_id = 1`) are skipped. A first column that numbers the words is an error. For words alone;
 /// - `.parquet`, in a build that has Arrow, and with mezzo_parquet.so beside the program or in lib/mezzo: rows are what
 ///   their columns are as keys of JSON, and lines their numbers. Decimals are numbers, classes of Hugging Face's
 ///   datasets (ClassLabel) their names, NaN is null, and of other columns dates and the like are strings.
 ///
 /// Several labels are an array of names in JSON, and names with `|` between them in a cell of a .csv or .tsv, where an
-/// empty cell is a text that none applies to. Numbers are finite, and written as JSON writes them. Of words, text and
+/// empty cell is a text that none applies to. A list in one string, such as "['joy', 'love']", is an error. Numbers are
+/// finite, and written as JSON writes them. Of words, text and
 /// label are arrays of strings, as long as each other; their texts have a space between two words.
 ///
 /// Any of them but Parquet may be compressed, and is named so then: `.csv.gz`, `.jsonl.zst`.
