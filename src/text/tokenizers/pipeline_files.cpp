@@ -57,11 +57,25 @@ GivenFiles read_sentencepiece_file(const fs::path& path, const std::string& name
   return given;
 }
 
+/// Refuses a tokenizer.json of another model than the class has: the class takes only the vocabulary of the file.
+void check_model(const JsonField& model, const std::string& name) {
+  const std::string type = model_type(model);
+  const std::string_view expected = name == "TokenizersBackend"  ? std::string_view(type)
+                                    : name == "RobertaTokenizer" ? "BPE"
+                                    : name == "MPNetTokenizer"   ? "WordPiece"
+                                                                 : "Unigram";
+  TORCH_CHECK_VALUE(type == expected, model.file(), ": its model is ", quoted_token(type), ", and the class ", name,
+                    " needs a ", expected,
+                    " model. If the file is right, set tokenizer_class of tokenizer_config.json to "
+                    "PreTrainedTokenizerFast, which takes the whole file");
+}
+
 GivenFiles read_files(const fs::path& folder, const std::string& name) {
   if (is_there(folder / "tokenizer.json")) {
     GivenFiles given{(folder / "tokenizer.json").string(), read_json_object(folder / "tokenizer.json")};
     const JsonField root(given.document, given.source, "");
     root["model"].as_object();
+    check_model(root["model"], name);
     given.added = read_tokenizer_json_added_tokens(root);
     if (name == "TokenizersBackend") check_tokenizer_json_sections(root);
     return given;

@@ -9,6 +9,8 @@
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/bpe.h"
+#include "text/tokenizers/tokenizer_config.h"
+#include "text/tokenizers/tokenizer_json.h"
 #include "text/tokenizers/tokens.h"
 #include "text/tokenizers/unigram.h"
 #include "text/tokenizers/wordpiece_model.h"
@@ -19,12 +21,6 @@ namespace mezzo::text {
 using nlohmann::json;
 
 namespace {
-
-/// Files from before the type was written tell it by their other keys.
-std::string model_type(const JsonField& model) {
-  if (model.has("type")) return model["type"].as_string();
-  return model.has("merges") ? "BPE" : model.has("continuing_subword_prefix") ? "WordPiece" : "Unigram";
-}
 
 std::unique_ptr<const TokenModel> read_model(const JsonField& model,
                                              PreTokenizerSequence& of_texts,

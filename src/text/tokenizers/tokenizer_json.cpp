@@ -70,6 +70,11 @@ void read_post_processor(const JsonField& field, TokenizerSpec& spec) {
 
 }  // namespace
 
+std::string model_type(const JsonField& model) {
+  if (model.has("type")) return model["type"].as_string();
+  return model.has("merges") ? "BPE" : model.has("continuing_subword_prefix") ? "WordPiece" : "Unigram";
+}
+
 void check_tokenizer_json_sections(const JsonField& root) {
   root.allowed_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                      "post_processor", "decoder", "model"});
@@ -136,9 +141,7 @@ TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& 
   const JsonField root(document, spec.source, "");
   check_tokenizer_json_sections(root);
   const JsonField model = root["model"];
-  const bool is_wordpiece = model.has("type") ? model["type"].value() == "WordPiece"
-                                              : model.has("vocab") && model.has("continuing_subword_prefix");
-  model.expect(is_wordpiece, "WordPiece");
+  model.expect(model_type(model) == "WordPiece", "WordPiece");
   spec.options = read_bert_normalizer(root["normalizer"]);
   const JsonField pre_tokenizer = root["pre_tokenizer"];
   pre_tokenizer.expect(pre_tokenizer.has("type") && pre_tokenizer["type"].value() == "BertPreTokenizer",

@@ -15,6 +15,9 @@ namespace mezzo::text {
 /// @param lengths  its sections "truncation" and "padding", of which transformers takes the side and the token.
 TokenizerSpec read_tokenizer_json(const std::filesystem::path& path, TokenList& added, nlohmann::json& lengths);
 
+/// The type of a tokenizer.json's "model"; files from before it was written tell it by their other keys.
+std::string model_type(const JsonField& model);
+
 /// Refuses sections, and keys in "truncation" and "padding", that are not known.
 /// @throws c10::ValueError  naming file and key.
 void check_tokenizer_json_sections(const JsonField& root);

@@ -148,6 +148,25 @@ def test_albert_keeps_the_post_processor_of_tokenizer_json(given, tmp_path):
     assert_loads_alike(write_files(tmp_path, "AlbertTokenizer", tokenizer))
 
 
+# --- known fields
+# ------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("name, tokenizer, message", [
+    ("RobertaTokenizerFast", wordpiece, 'its model is "WordPiece", and the class RobertaTokenizer needs a BPE model'),
+    ("RobertaTokenizer", unigram, 'its model is "Unigram", and the class RobertaTokenizer needs a BPE model'),
+    ("MPNetTokenizer", byte_level, 'its model is "BPE", and the class MPNetTokenizer needs a WordPiece model'),
+    ("CamembertTokenizer", wordpiece, 'its model is "WordPiece", and the class CamembertTokenizer needs a Unigram model'),
+    ("XLMRobertaTokenizer", byte_level, 'its model is "BPE", and the class XLMRobertaTokenizer needs a Unigram model')])
+def test_a_class_that_contradicts_the_file_is_refused(name, tokenizer, message, tmp_path):
+    folder = write_files(tmp_path / "m", name, tokenizer())
+    with pytest.raises(ValueError, match="m/tokenizer.json: " + message) as error:
+        _mezzo.Tokenizer.from_pretrained(str(folder))
+    advised = "PreTrainedTokenizerFast"
+    assert f"set tokenizer_class of tokenizer_config.json to {advised}" in str(error.value)
+    write_files(folder, advised)
+    assert_same_ids(_mezzo.Tokenizer.from_pretrained(str(folder)), Tokenizer.from_file(str(folder / "tokenizer.json")), TEXTS)
+
+
 # --- words of plain texts
 # ------------------------------------------------------------------------------------------------
 
