@@ -5,8 +5,6 @@
 namespace mezzo::text {
 
 void read_bert_fields(const ConfigFields& fields, BertConfig& config) {
-  std::string positions = "absolute";
-  fields.read_one_of("position_embedding_type", positions, {"absolute"});
   fields.read("type_vocab_size", config.type_vocab_size, 1);
   fields.read_one_of("hidden_act", config.hidden_act, activation_names());
   fields.read_number("hidden_dropout_prob", config.hidden_dropout_prob, 1);

@@ -8,6 +8,7 @@
 
 #include "mezzo/text/io/atomic_file.h"
 #include "text/io/json_file.h"
+#include "text/models/known_config_fields.h"
 #include "text/models/problem_types.h"
 
 namespace mezzo::text {
@@ -58,11 +59,11 @@ void ConfigFields::expect(const char* name, const nlohmann::json& value) const {
   }
 }
 
+void ConfigFields::check_known(std::string_view model_type) const {
+  check_known_fields(object_, file_.string(), known_config_fields(), model_type);
+}
+
 void ConfigFields::read_common(ModelConfig& config, const SizeNames& names) const {
-  expect("is_decoder", false);
-  expect("add_cross_attention", false);
-  expect("is_encoder_decoder", false);
-  expect("pruned_heads", nlohmann::json::object());
   read_one_of("problem_type", config.problem_type, problem_type_names(/*of_config=*/true));
   read("vocab_size", config.vocab_size, 1);
   read(names.hidden_size, config.hidden_size, 1);

@@ -36,8 +36,10 @@ class ConfigFields {
   void read_one_of(const char* name, std::string& value, const std::vector<std::string_view>& known) const;
   void read_flag(const char* name, bool& value) const;
 
-  /// The fields of ModelConfig. Of those that would make another model of it, such as a decoder,
-  /// only values that change nothing are taken.
+  /// Refuses fields that make another model of it: see known_config_fields().
+  void check_known(std::string_view model_type) const;
+
+  /// The fields of ModelConfig.
   void read_common(ModelConfig& config, const SizeNames& names = {}) const;
 
   /// The first of architectures; empty where there is none.

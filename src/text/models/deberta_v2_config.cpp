@@ -74,7 +74,6 @@ void read_relative_positions(const ConfigFields& fields, DebertaV2Config& config
 
 /// Fields that would make another model of it.
 void refuse_others(const ConfigFields& fields, const DebertaV2Config& config) {
-  fields.expect("conv_kernel_size", 0);
   fields.expect("pooler_hidden_size", config.hidden_size);
   fields.expect("attention_head_size", config.hidden_size / config.num_attention_heads);
 }

@@ -34,6 +34,7 @@ std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path&
   }
   const ConfigFields fields(config_json);
   fields.read_one_of("model_type", model_type, known);
+  fields.check_known(model_type);
   auto config = family_of(model_type).read_config(fields);
   config->first_architecture = fields.first_architecture();
   for (const ProblemType& type : kProblemTypes) {

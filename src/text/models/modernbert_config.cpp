@@ -118,8 +118,7 @@ std::unique_ptr<ModelConfig> read_modernbert_config(const ConfigFields& fields) 
     config.local_attention = 2 * half;
   }
   config.is_local = read_layer_types(fields, config.num_hidden_layers);
-  const auto* scaling = fields.json("rope_scaling");
-  TORCH_CHECK_VALUE(scaling == nullptr, fields.at("rope_scaling"), "is ", scaling->dump(), ", mezzo runs: null");
+  fields.expect("head_dim", config.hidden_size / config.num_attention_heads);
   config.global_rope_theta = read_theta(fields, kFull, "global_rope_theta", config.global_rope_theta);
   config.local_rope_theta = read_theta(fields, kSliding, "local_rope_theta", config.local_rope_theta);
   TORCH_CHECK_VALUE(config.hidden_size / config.num_attention_heads % 2 == 0, fields.at("num_attention_heads"), "is ",

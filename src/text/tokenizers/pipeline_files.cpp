@@ -120,9 +120,6 @@ json make_config(const TokenizerConfig& config,
 
 PipelineSpec read_pipeline_folder(const fs::path& folder, const TokenizerConfig& config, const std::string& name) {
   const bool as_is = name == "TokenizersBackend";
-  const JsonField split = config.root()["split_special_tokens"];
-  split.expect(split.is_null() || !split.as_bool(), "false (special tokens in a text are always found)");
-
   GivenFiles given = read_files(folder, name);
   PipelineSpec spec;
   spec.source = given.source;

@@ -16,8 +16,76 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using enum FieldUse;
+
+constexpr KnownField kFields[] = {
+    {"add_bos_token", kRead},
+    {"add_eos_token", kRead},
+    {"add_prefix_space", kRead},
+    {"added_tokens_decoder", kRead},
+    {"additional_special_tokens", kRead},
+    {"auto_map", kNoEffect},  // transformers has classes of its own for these models
+    {"backend", kNoEffect},
+    {"bos_token", kRead},
+    {"chat_control_tokens", kNoEffect},
+    {"chat_template", kNoEffect},
+    {"clean_up_tokenization_spaces", kNoEffect},  // of decoding, as errors
+    {"clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", kNoEffect},
+    {"cls_token", kRead},
+    {"do_basic_tokenize", kNoEffect},  // of classes in Python, as never_split and sp_model_kwargs
+    {"do_lower_case", kRead},
+    {"eos_token", kRead},
+    {"errors", kNoEffect},
+    {"extra_special_tokens", kRead},
+    {"files_loaded", kNoEffect},
+    {"fix_mistral_regex", kNoEffect},  // of Mistral's models
+    {"is_local", kNoEffect},
+    {"keep_accents", kRead},
+    {"mask_token", kRead},
+    {"max_len", kRead},  // model_max_length in older files
+    {"max_length", kNoEffect},
+    {"model_input_names", kRead},
+    {"model_max_length", kRead},
+    {"model_specific_special_tokens", kNoEffect},
+    {"name_or_path", kNoEffect},
+    {"never_split", kNoEffect},
+    {"pad_to_multiple_of", kNoEffect},
+    {"pad_token", kRead},
+    {"pad_token_type_id", kNoEffect},
+    {"padding_side", kNoEffect},  // mezzo computes each text without padding
+    {"processor_class", kNoEffect},
+    {"remove_space", kNoEffect},
+    {"response_schema", kNoEffect},
+    {"response_template", kNoEffect},
+    {"sep_token", kRead},
+    {"sp_model_kwargs", kNoEffect},
+    {"special_tokens_map_file", kNoEffect},
+    {"split_by_punct", kRead},
+    {"split_special_tokens", kOnly, "[false]", ": special tokens in a text are always found"},
+    {"stride", kNoEffect},
+    {"strip_accents", kRead},
+    {"tokenize_chinese_chars", kRead},
+    {"tokenizer_class", kRead},
+    {"tokenizer_file", kNoEffect},
+    {"trim_offsets", kNoEffect},
+    {"truncation_side", kRead},
+    {"truncation_strategy", kNoEffect},
+    {"unk_id", kRead},
+    {"unk_token", kRead},
+    {"use_fast", kNoEffect},
+    {"verbose", kNoEffect},
+    {"vocab_file", kNoEffect},
+    {"vocab_type", kNoEffect},
+};
+constexpr KnownFields kTables[] = {{{}, kFields}};
 
 }  // namespace
+
+std::span<const KnownFields> known_tokenizer_fields() { return kTables; }
+
+json model_input_names(bool token_types) {
+  return token_types ? json{"input_ids", "token_type_ids", "attention_mask"} : json{"input_ids", "attention_mask"};
+}
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -32,7 +100,7 @@ TokenizerConfig::TokenizerConfig(const fs::path& folder)
   if (is_there(file_)) {
     config_ = read_json(file_);
     exists_ = true;
-    root().as_object();
+    check_known_fields(root().as_object(), file_, known_tokenizer_fields());
   }
   if (!config_.contains("added_tokens_decoder")) merge_special_tokens_map();
   if (is_there(model_file_)) {
@@ -114,14 +182,12 @@ BertTokenizerOptions TokenizerConfig::options() const {
 }
 
 int64_t TokenizerConfig::model_max_length() const {
-  const auto value = config_.find("model_max_length");
+  const auto value = config_.find(config_.contains("model_max_length") ? "model_max_length" : "max_len");
   const bool is_length = value != config_.end() && value->is_number_integer() && *value > 0 && *value < (1 << 20);
   return is_length ? value->get<int64_t>() : 0;
 }
 
 void TokenizerConfig::read_special_tokens(TokenizerSpec& spec) const {
-  const JsonField split = root()["split_special_tokens"];
-  split.expect(split.is_null() || !split.as_bool(), "false (special tokens in a text are always found)");
   for (const auto& [key, token] : {std::pair{"unk_token", &spec.unk_token},
                                    {"pad_token", &spec.pad_token},
                                    {"cls_token", &spec.cls_token},

@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "text/io/known_fields.h"
 #include "text/tokenizers/added_token_list.h"
 #include "text/tokenizers/tokenizer_files.h"
 
@@ -18,6 +20,12 @@ bool is_there(const std::filesystem::path& path);
 /// The named special tokens, in the order in which transformers adds them.
 inline constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                  "pad_token", "cls_token", "mask_token"};
+
+/// The fields of tokenizer_config.json: of transformers 4 and 5, and of older files. Each class reads some of them.
+std::span<const KnownFields> known_tokenizer_fields();
+
+/// The inputs that transformers passes to a model. Its versions have different defaults.
+nlohmann::json model_input_names(bool token_types);
 
 /// A special token that a class has where the files name none.
 struct NamedToken {

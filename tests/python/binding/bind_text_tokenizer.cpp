@@ -1,5 +1,7 @@
 #include "bindings.h"
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
+#include "text/models/known_config_fields.h"
+#include "text/tokenizers/tokenizer_config.h"
 
 namespace {
 
@@ -87,6 +89,24 @@ void bind_encoding(Class& tokenizer) {
 }  // namespace
 
 void bind_text_tokenizer(py::module_& m) {
+  // Of each known field its name, and whether it is "read", has "no effect", or takes "only" some values.
+  const auto fields_of = [](std::span<const mezzo::text::KnownFields> tables, std::string_view kind) {
+    std::map<std::string, std::string> fields;
+    for (const auto& table : tables) {
+      if (!table.has_kind(kind)) continue;
+      for (const auto& field : table.fields) {
+        using mezzo::text::FieldUse;
+        fields[std::string(field.name)] = field.use == FieldUse::kRead       ? "read"
+                                          : field.use == FieldUse::kNoEffect ? "no effect"
+                                                                             : "only";
+      }
+    }
+    return fields;
+  };
+  m.def("known_config_fields",
+        [=](const std::string& model_type) { return fields_of(mezzo::text::known_config_fields(), model_type); });
+  m.def("known_tokenizer_fields", [=] { return fields_of(mezzo::text::known_tokenizer_fields(), ""); });
+
   py::class_<Tokenizer, std::shared_ptr<Tokenizer>> tokenizer(m, "Tokenizer");
   tokenizer.def_static("from_pretrained", [](const std::string& folder) {
     return std::const_pointer_cast<Tokenizer>(Tokenizer::from_pretrained(folder));

@@ -1,6 +1,10 @@
 """Every model family on packed rows against transformers: logits, gradients, dropout, new weights, loading and saving."""
 import copy
+import dataclasses
+import inspect
 import json
+import re
+from pathlib import Path
 
 import _mezzo
 import pytest
@@ -407,6 +411,71 @@ def test_a_config_that_cannot_be_run_is_refused_by_field(models, tmp_path, name,
     with pytest.raises(ValueError, match=message) as error:
         _mezzo.Model(str(target))
     assert str(target / "config.json") in str(error.value)
+
+
+MODEL_TYPES = ["bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"]
+
+
+def fields_of_transformers(model_type):
+    """The fields of a config's class, and the fields that the code of its models reads."""
+    config = type(AutoConfig.for_model(model_type))
+    fields = {field.name for field in dataclasses.fields(config)}
+    for source in Path(inspect.getfile(config)).parent.glob("modeling_*.py"):
+        for name in re.findall(r"\bconfig(?:\.|, \")([a-z]\w*)", source.read_text()):
+            fields.add(name)
+    return fields
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_every_field_of_transformers_is_known(model_type):
+    assert fields_of_transformers(model_type) - set(_mezzo.known_config_fields(model_type)) == set()
+
+
+# Read beside other values of other fields alone.
+READ_WITH = {"window_stride": dict(window_pooling="mean"), "global_attn_every_n_layers": dict(layer_types=None),
+             "global_rope_theta": dict(rope_parameters=None), "local_rope_theta": dict(rope_parameters=None)}
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_known_fields_are_what_they_are_said_to_be(model_type, models, tmp_path):
+    family = next(name for name, family in FAMILIES.items() if family.model_type == model_type)
+    _, folder = models(family)
+    usual = json.loads((folder / "config.json").read_text())
+
+    def saved(name, value, **more):
+        (tmp_path / "config.json").write_text(json.dumps(usual | more | {name: value}))
+        _mezzo.Model(str(tmp_path), fresh=True).save(str(tmp_path))
+        return json.loads((tmp_path / "config.json").read_text())
+
+    same = saved("model_type", model_type)
+    odd = [[{"odd": 1}]]
+    for name, use in _mezzo.known_config_fields(model_type).items():
+        if name in ("architectures", "tokenizer_class"):
+            continue  # only their text is used
+        if use == "no effect":
+            assert {**saved(name, odd), name: 0} == {**same, name: 0}, name  # ids of tokens are handed on
+        else:
+            with pytest.raises(ValueError, match=f"config.json: {name} (is|has) "):
+                saved(name, odd, **READ_WITH.get(name, {}))
+        if use == "only":
+            saved(name, None)
+
+
+def test_weights_that_are_quantized_are_refused_by_their_config(models, tmp_path):
+    target = with_config(models("bert")[1], tmp_path / "m", quantization_config=dict(quant_method="compressed-tensors", config_groups={"a" * 99: 1}))
+    with pytest.raises(ValueError, match=r'quantization_config is {"config_groups":.*\.\.\., mezzo runs: null; its weights are quantized. Use the '
+                                         "model from before its quantization$"):
+        _mezzo.Model(str(target))
+
+
+@pytest.mark.parametrize("text, key", [
+    ('{"model_type": "bert", "hidden_size": 32, "hidden_size": 64}', "hidden_size"),
+    ('{"model_type": "bert", "id2label": {"0": "a", "1": "b", "\\u0030": "c"}}', "0"),
+    ('{"other": [{"x": 1, "x": 1}]}', "x")])
+def test_a_key_that_occurs_twice_is_refused(text, key, tmp_path):
+    (tmp_path / "config.json").write_text("\n" + text)
+    with pytest.raises(ValueError, match=f"config.json:2: the key '{key}' occurs twice in one object. Keep one."):
+        _mezzo.Model(str(tmp_path), fresh=True)
 
 
 @pytest.mark.parametrize("name, given, other", [

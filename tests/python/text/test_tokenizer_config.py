@@ -1,13 +1,16 @@
 """What the files beside a vocabulary say of special and added tokens, and rare settings of tokenizer.json: the ids of
 tokenizers and transformers, from vocabularies of single characters."""
+import inspect
 import json
 import random
+import re
 
 import _mezzo
 import pytest
+import transformers
 from support import assert_same_ids, assert_same_pairs, mezzo, random_bert
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 N, P = normalizers, pre_tokenizers
 LETTERS = "abdehlnoprstuvw19.!-_éß漢⁄"
@@ -151,6 +154,36 @@ def test_albert_keeps_the_post_processor_of_tokenizer_json(given, tmp_path):
 # --- known fields
 # ------------------------------------------------------------------------------------------------
 
+def test_every_setting_of_transformers_is_known():
+    classes = [getattr(transformers, name) for name in TOKENIZERS]
+    settings = {name for of in classes for name in inspect.signature(of.__init__).parameters}
+    for function in (PreTrainedTokenizerBase.__init__, PreTrainedTokenizerFast.__init__):
+        settings |= set(re.findall(r'kwargs\.(?:pop|get)\("(\w+)"', inspect.getsource(function)))
+    in_code_alone = {"self", "args", "kwargs", "vocab", "merges", "merges_file", "gguf_file", "tokenizer", "tokenizer_object", "post_processor", "tokenizer_padding",
+                     "tokenizer_truncation"}
+    assert {name for name in settings - in_code_alone if not name.startswith("_")} - set(_mezzo.known_tokenizer_fields()) == set()
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "DebertaV2Tokenizer", "PreTrainedTokenizerFast", "RobertaTokenizer"])
+def test_known_settings_are_what_they_are_said_to_be(name, tmp_path):
+    fields = _mezzo.known_tokenizer_fields()
+    odd = {field: [[{"odd": 1}]] for field, use in fields.items() if use == "no effect"}
+    assert len(odd) > 20
+    usual, same = (_mezzo.Tokenizer.from_pretrained(str(write_files(tmp_path / str(i), name, TOKENIZERS[name](), config)))
+                   for i, config in enumerate([{}, odd]))
+    assert same.encode_batch(TEXTS) == usual.encode_batch(TEXTS) and same.encode_pair("a", "b") == usual.encode_pair("a", "b")
+    assert [field for field, use in fields.items() if use == "only"] == ["split_special_tokens"]
+    write_files(tmp_path / "split", name, TOKENIZERS[name](), {"split_special_tokens": True})
+    with pytest.raises(ValueError, match="tokenizer_config.json: split_special_tokens is true, mezzo runs: false: special tokens in a text are"):
+        _mezzo.Tokenizer.from_pretrained(str(tmp_path / "split"))
+
+
+def test_max_len_is_the_older_name_of_model_max_length(tmp_path):
+    for i, config in enumerate([{"max_len": 77}, {"max_len": 5, "model_max_length": 77}]):
+        folder = write_files(tmp_path / str(i), "BertTokenizer", wordpiece(), config)
+        assert _mezzo.Tokenizer.from_pretrained(str(folder)).model_max_length == 77 == AutoTokenizer.from_pretrained(folder).model_max_length
+
+
 @pytest.mark.parametrize("name, tokenizer, message", [
     ("RobertaTokenizerFast", wordpiece, 'its model is "WordPiece", and the class RobertaTokenizer needs a BPE model'),
     ("RobertaTokenizer", unigram, 'its model is "Unigram", and the class RobertaTokenizer needs a BPE model'),
@@ -165,6 +198,23 @@ def test_a_class_that_contradicts_the_file_is_refused(name, tokenizer, message, 
     assert f"set tokenizer_class of tokenizer_config.json to {advised}" in str(error.value)
     write_files(folder, advised)
     assert_same_ids(_mezzo.Tokenizer.from_pretrained(str(folder)), Tokenizer.from_file(str(folder / "tokenizer.json")), TEXTS)
+
+
+@pytest.mark.parametrize("file, text", [
+    ("tokenizer_config", '{"tokenizer_class": "BertTokenizer", "do_lower_case": true, "do_lower_case": false}'),
+    ("special_tokens_map", '{"unk_token": {"content": "[UNK]", "content": "h"}}'), ("added_tokens", '{"<x>": 80, "<x>": 80}')])
+def test_a_key_that_occurs_twice_is_refused(file, text, tmp_path):
+    write_files(tmp_path, "BertTokenizer")
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDPIECE))
+    (tmp_path / f"{file}.json").write_text(text)
+    with pytest.raises(ValueError, match=f"{file}.json:1: the key '.*' occurs twice in one object. Keep one."):
+        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
+
+
+def test_a_token_that_a_vocabulary_has_twice_is_refused(tmp_path):
+    write_files(tmp_path, "PreTrainedTokenizerFast", byte_level().to_str().replace('"vocab":{', '"vocab":{"a":0,', 1))
+    with pytest.raises(ValueError, match="tokenizer.json:1: the key 'a' occurs twice in one object. Keep one."):
+        _mezzo.Tokenizer.from_pretrained(str(tmp_path))
 
 
 # --- words of plain texts
