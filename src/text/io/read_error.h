@@ -12,6 +12,11 @@ namespace mezzo::text {
 /// is not; nothing where nothing is near.
 std::string did_you_mean_file(const std::filesystem::path& path);
 
+/// Refuses a folder with a LoRA adapter, as PEFT saves one: transformers adds the adapter to its base model, and mezzo
+/// reads whole models.
+/// @throws c10::ValueError  naming the folder.
+void refuse_adapter(const std::filesystem::path& folder);
+
 /// A file is there, and cannot be read as things are: what failed may be the disk, a permission, or this version, which
 /// does not know its format. It may be whole for all that.
 class UnreadableError : public c10::ValueError {

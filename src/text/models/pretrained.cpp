@@ -51,11 +51,53 @@ std::string parameter_name(const ModelForTask& model, const Parameters& paramete
   return parameters.contains(name) ? name : parameters.contains(inside) ? inside : stored;
 }
 
-/// For a parameter that a file lacks: says so where it has none of the encoder's.
-std::string of_another_family(const ModelForTask& model, bool has_encoder) {
+/// Parts of names that wrappers of a model add to its parameters.
+constexpr std::pair<std::string_view, std::string_view> kWrappers[] = {
+    {"_orig_mod.", "torch.compile"},
+    {"_fsdp_wrapped_module.", "FSDP"},
+    {"_checkpoint_wrapped_module.", "activation checkpointing"},
+    {"module.", "DistributedDataParallel"},
+    {"base_model.model.", "PEFT"},
+    {"model.", "a module around the model"},
+};
+
+/// A likely reason why the file lacks a parameter.
+std::string why_missing(const ModelForTask& model,
+                        const std::string& parameter,
+                        const std::vector<std::string>& names,
+                        bool has_encoder) {
+  const std::string inside(model.name_in_encoder(parameter));
+  for (const auto& [prefix, wrapper] : kWrappers) {
+    for (const std::string& name : names) {
+      const size_t at = name.find(prefix);
+      if (at == name.npos) continue;
+      const std::string bare = name.substr(0, at) + name.substr(at + prefix.size());
+      if (bare != parameter && (inside.empty() || bare != inside)) continue;
+      return fmt::format(
+          "; it has {}, and {} puts \"{}\" into names. Save the model without that, or rename the "
+          "tensors in Python with load_file and save_file of safetensors",
+          name, wrapper, prefix);
+    }
+  }
   return has_encoder ? ""
                      : fmt::format("; it has nothing of {}, so its weights are of another model_type than \"{}\"",
                                    model.base_model_prefix(), model.config().model_type());
+}
+
+/// Refuses a float8 tensor with a scale beside it: the weight is their product.
+void check_has_no_scales(const std::vector<std::string>& names,
+                         const std::string& name,
+                         const at::Tensor& tensor,
+                         const std::filesystem::path& path) {
+  if (!at::isFloat8Type(tensor.scalar_type())) return;
+  const std::string module = name.substr(0, name.rfind('.') + 1);
+  const auto scale = std::ranges::find_if(names, [&](const std::string& other) {
+    return other.starts_with(module) && other.find("scale", module.size()) != other.npos;
+  });
+  TORCH_CHECK_VALUE(scale == names.end(), path.string(), ": ", name, " is ", tensor.scalar_type(), " with a scale, ",
+                    *scale,
+                    ", so it is quantized, and mezzo reads weights without scales. Use the model from before "
+                    "its quantization");
 }
 
 /// Whether a file may lack it, as one of another task does: the head's, of which BERT's pooler is a part.
@@ -100,7 +142,8 @@ LoadedWeights load(ModelForTask& model,
   const SafetensorsReader& file = *reader;
   auto parameters = model.named_parameters();
   std::map<std::string, std::string> stored;  // parameter -> name in the file
-  for (const std::string& name : file.names()) {
+  const std::vector<std::string> names = file.names();
+  for (const std::string& name : names) {
     const std::string parameter = parameter_name(model, parameters, name);
     const auto [same, is_new] = stored.emplace(parameter, name);
     TORCH_CHECK_VALUE(is_new, path.string(), ": holds ", parameter, " twice, as ", name, " and as ", same->second);
@@ -116,11 +159,12 @@ LoadedWeights load(ModelForTask& model,
     const auto found = stored.find(item.key());
     if (found == stored.end() || (!has_our_head && is_of_head(model.config(), model.head().rows, item.key()))) {
       TORCH_CHECK_VALUE(may_be_missing(model, item.key()), path.string(), ": has no tensor ", item.key(),
-                        ", which config.json calls for", of_another_family(model, has_encoder));
+                        ", which config.json calls for", why_missing(model, item.key(), names, has_encoder));
       loaded.initialised.push_back(item.key());
       continue;
     }
     const auto tensor = file.tensor(found->second);
+    check_has_no_scales(names, found->second, tensor, path);
     TORCH_CHECK_VALUE(tensor.sizes() == item.value().sizes() && at::isFloatingType(tensor.scalar_type()), path.string(),
                       ": ", found->second, " is ", tensor.scalar_type(), tensor.sizes(), ", the model needs Float",
                       item.value().sizes(),

@@ -15,6 +15,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::from_pretrained(const std::filesyste
   TORCH_CHECK_VALUE(std::filesystem::is_directory(folder), folder.string(),
                     ": is no folder; name a Hugging Face folder, of a model and its tokenizer.",
                     did_you_mean_file(folder));
+  refuse_adapter(folder);
   const TokenizerConfig config(folder);
   const std::string name = config.tokenizer_class();
   const bool takes_bert =

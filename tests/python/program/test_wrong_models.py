@@ -91,3 +91,70 @@ def test_a_vocabulary_that_is_too_large_is_told_by_its_last_token(classifier, tm
 def test_a_folder_that_is_not_there_is_said_to_be_none(tmp_path):
     done = run(["predict", "--model", tmp_path / "nothing", "--text", "goal"])
     assert f"{tmp_path}/nothing: is no folder; name a Hugging Face folder" in done.stderr, done.stderr
+
+
+def test_weights_under_the_names_of_a_wrapper_are_told_by_it(classifier, tmp_path):
+    name = "bert.embeddings.word_embeddings.weight"
+    for prefix, wrapper in (("_orig_mod.", "torch.compile"), ("module.", "DistributedDataParallel"), ("model.", "a module around the model")):
+        def wrap(weights):
+            for key in list(weights):
+                weights[prefix + key] = weights.pop(key)  # noqa: B023
+
+        folder = changed(classifier, tmp_path / prefix, wrap)
+        done = run(["predict", "--model", folder, "--text", "goal"])
+        assert done.returncode == 1 and done.stderr == (
+            f"mezzo predict: {folder}/model.safetensors: has no tensor {name}, which config.json calls for; it has {prefix}{name}, and {wrapper} puts "
+            f'"{prefix}" into names. Save the model without that, or rename the tensors in Python with load_file and save_file of safetensors\n')
+
+
+def test_a_part_that_is_wrapped_is_told_too(classifier, tmp_path):
+    def wrap(weights):
+        for key in [key for key in weights if key.startswith("bert.encoder.layer.0.")]:
+            weights[key.replace("layer.0.", "layer.0._checkpoint_wrapped_module.")] = weights.pop(key)
+
+    done = run(["predict", "--model", changed(classifier, tmp_path / "part", wrap), "--text", "goal"])
+    assert 'and activation checkpointing puts "_checkpoint_wrapped_module." into names' in done.stderr, done.stderr
+
+
+def test_float8_weights_with_scales_are_refused(classifier, tmp_path):
+    def quantize(weights, name="bert.encoder.layer.0.output.dense.weight", scale="_scale"):
+        tensor = weights[name]
+        scales = tensor.abs().amax(1, keepdim=True) / 448
+        weights[name] = (tensor / scales).to(torch.float8_e4m3fn)
+        if scale:
+            weights[name + scale] = scales
+
+    for scale in ("_scale", "_scale_inv"):
+        folder = changed(classifier, tmp_path / scale, lambda weights: quantize(weights, scale=scale))  # noqa: B023
+        done = run(["predict", "--model", folder, "--text", "goal"])
+        name = "bert.encoder.layer.0.output.dense.weight"
+        assert done.returncode == 1 and done.stderr == (
+            f"mezzo predict: {folder}/model.safetensors: {name} is Float8_e4m3fn with a scale, {name}{scale}, so it is quantized, and mezzo reads weights "
+            "without scales. Use the model from before its quantization\n")
+    run(["predict", "--model", changed(classifier, tmp_path / "cast", lambda weights: quantize(weights, scale="")), "--text", "goal"]).check_returncode()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="compressed-tensors"))))
+    done = run(["predict", "--model", folder, "--text", "goal"])
+    assert 'config.json: quantization_config is {"quant_method":"compressed-tensors"}, mezzo runs: null; its weights are quantized' in done.stderr
+
+
+def test_an_adapter_is_no_model(classifier, data, tmp_path):
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(dict(peft_type="LORA", r=4)))
+    save_file({"base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight": torch.zeros(4, 8)}, folder / "adapter_model.safetensors")
+    said = (f"{folder}: holds a LoRA adapter (adapter_config.json), not a whole model. In Python, peft's merge_and_unload() and save_pretrained() make "
+            "a whole model of it.\n")
+    for command in (["predict", "--text", "goal"], ["eval", "--data", data / "dev.jsonl"], ["tokenize"],
+                    ["train", "--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--output", tmp_path / "out"],
+                    ["export", "--onnx", tmp_path / "m.onnx"]):
+        done = run([*command, "--model", folder])
+        assert done.returncode == 1 and done.stderr == f"mezzo {command[0]}: {said}", done.stderr
+    # Transformers adds it to a base model of its own choice, whatever lies beside it.
+    both = changed(classifier, tmp_path / "both", lambda weights: None)
+    shutil.copy(folder / "adapter_config.json", both)
+    assert "both: holds a LoRA adapter" in run(["predict", "--model", both, "--text", "goal"]).stderr
+    shutil.copytree(folder, classifier / "adapter")
+    done = run(["predict", "--model", classifier / "adapter", "--text", "goal"])
+    assert done.stderr.endswith(f"not a whole model. Name {classifier}/, which holds a model.\n"), done.stderr
+    shutil.rmtree(classifier / "adapter")
