@@ -81,6 +81,8 @@ def main():
     put("tokenizer_json_xlm_roberta", "unigram", unigram)
     put("tokenizer_config", "bert", json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": None, "model_max_length": 512,
                                                "unk_token": "[UNK]", "added_tokens_decoder": {"0": {"content": "[PAD]", "special": True, "lstrip": False}}}))
+    put("tokenizer_config", "inputs", json.dumps({"tokenizer_class": "DistilBertTokenizer", "model_input_names": ["input_ids", "attention_mask"], "max_len": 64,
+                                                 "split_special_tokens": None, "added_tokens_decoder": {"9": {"content": "l\u00e9", "normalized": True}}}))
     put("special_tokens_map", "bert", json.dumps({"cls_token": "[CLS]", "unk_token": {"content": "[UNK]", "lstrip": False, "normalized": False},
                                                  "additional_special_tokens": ["[A]"]}))
     put("added_tokens", "bert", json.dumps({"[A]": 9, "cats": 10}))

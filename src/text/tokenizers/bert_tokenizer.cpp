@@ -192,7 +192,7 @@ Encoding BertTokenizer::encode(std::string_view text, std::string_view pair, int
   encoding.token_type_ids.assign(ids.size(), 0);
   ids.insert(ids.end(), second.begin(), second.end());
   ids.push_back(impl_->sep_id);
-  encoding.token_type_ids.resize(ids.size(), 1);
+  encoding.token_type_ids.resize(ids.size(), impl_->spec.has_token_types ? 1 : 0);
   return encoding;
 }
 
@@ -237,8 +237,9 @@ const BertTokenizerOptions& BertTokenizer::options() const { return impl_->spec.
 
 const std::string& BertTokenizer::token(int32_t id) const { return token_of(impl_->tokens, id, impl_->spec.source); }
 
-void BertTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length) const {
-  write_tokenizer_folder(impl_->spec, model_max_length != 0 ? model_max_length : options().model_max_length(), folder);
+void BertTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length, bool token_types) const {
+  write_tokenizer_folder(impl_->spec, model_max_length != 0 ? model_max_length : options().model_max_length(),
+                         token_types && impl_->spec.has_token_types, folder);
 }
 
 }  // namespace mezzo::text

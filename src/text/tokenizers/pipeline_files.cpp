@@ -99,20 +99,11 @@ GivenFiles read_files(const fs::path& folder, const std::string& name) {
 }
 
 /// What mezzo writes into tokenizer_config.json.
-json make_config(const TokenizerConfig& config,
-                 const std::vector<NamedToken>& tokens,
-                 const std::string& name,
-                 TruncationSide side) {
+json make_config(const TokenizerConfig& config, const std::vector<NamedToken>& tokens, TruncationSide side) {
   json result = json::object();
   for (const NamedToken& token : tokens) result[token.key] = token.content;
   if (config.model_max_length() != 0) result["model_max_length"] = config.model_max_length();
   if (side == TruncationSide::kLeft) result["truncation_side"] = "left";
-  const JsonField inputs = config.root()["model_input_names"];
-  if (!inputs.is_null()) {
-    result["model_input_names"] = inputs.value();
-  } else if (name == "DebertaV2Tokenizer" || name == "AlbertTokenizer") {
-    result["model_input_names"] = {"input_ids", "attention_mask", "token_type_ids"};
-  }
   return result;
 }
 
@@ -144,7 +135,9 @@ PipelineSpec read_pipeline_folder(const fs::path& folder, const TokenizerConfig&
   }
   spec.added_tokens =
       config.added_tokens(std::move(given.added), as_is && !given.is_sentencepiece, tokens, defaults.extra).tokens();
-  spec.config = make_config(config, tokens, name, side);
+  spec.config = make_config(config, tokens, side);
+  const bool class_has_types = as_is || name == "DebertaV2Tokenizer" || name == "AlbertTokenizer";
+  spec.has_token_types = config.names_token_types().value_or(class_has_types);
   if (as_is) {
     spec.document = std::move(given.document);
   } else {

@@ -47,7 +47,10 @@ void begin_with_spaces(json& pre_tokenizer) {
 }  // namespace
 
 PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
-    : source_(std::move(spec.source)), document_(std::move(spec.document)), config_(std::move(spec.config)) {
+    : source_(std::move(spec.source)),
+      document_(std::move(spec.document)),
+      config_(std::move(spec.config)),
+      has_token_types_(spec.has_token_types) {
   const JsonField root(document_, source_, "");
   normalizer_ = NormalizerSequence(root["normalizer"]);
   pre_tokenizer_ = PreTokenizerSequence(root["pre_tokenizer"]);
@@ -69,6 +72,7 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec)
   for (const AddedToken& token : added_.tokens()) ids[token.content] = token.id;
   if (spec.post_processor) document_["post_processor"] = spec.post_processor(find_id);
   post_processor_ = PostProcessor(root["post_processor"], vocab_size());
+  if (!has_token_types_) post_processor_.clear_types();
 
   const auto max_length = config_.find("model_max_length");
   if (max_length != config_.end()) model_max_length_ = max_length->get<int64_t>();
@@ -176,7 +180,7 @@ std::vector<std::string> PipelineTokenizer::split_words(std::string_view text) c
 
 const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }
 
-void PipelineTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length) const {
+void PipelineTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length, bool token_types) const {
   json document = document_;
   model_->write(document["model"]);
   json added = json::array();
@@ -197,6 +201,12 @@ void PipelineTokenizer::save(const std::filesystem::path& folder, int64_t model_
   json config = config_;
   config["tokenizer_class"] = "PreTrainedTokenizerFast";  // takes all of tokenizer.json, whatever the model
   if (model_max_length != 0) config["model_max_length"] = model_max_length;
+  config["model_input_names"] = model_input_names(token_types && has_token_types_);
+  // Transformers 4 puts the config's setting, or false, in the place of the document's.
+  const json pre_tokenizer = document.value("pre_tokenizer", json());
+  if (pre_tokenizer.is_object() && pre_tokenizer.contains("add_prefix_space")) {
+    config["add_prefix_space"] = pre_tokenizer["add_prefix_space"];
+  }
   write_file_atomically(folder / "tokenizer.json", document.dump() + "\n");
   write_file_atomically(folder / "tokenizer_config.json", config.dump(2) + "\n");
 }

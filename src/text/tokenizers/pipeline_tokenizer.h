@@ -28,7 +28,8 @@ struct PipelineSpec {
   std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 where the file has none
   // Where a class makes its own: "post_processor" of the document, by the ids that tokens have got.
   std::function<nlohmann::json(const FindId&)> post_processor;
-  nlohmann::json config;  // what tokenizer_config.json is to say: names of special tokens, model_max_length, ...
+  nlohmann::json config;        // what tokenizer_config.json is to say: names of special tokens, model_max_length, ...
+  bool has_token_types = true;  // false: all are 0
 };
 
 /// A tokenizer as tokenizer.json describes it: added tokens are found, the rest is normalized, split into words,
@@ -47,7 +48,7 @@ class PipelineTokenizer : public Tokenizer {
   int64_t model_max_length() const override { return model_max_length_; }
   int32_t pad_id() const override { return pad_id_; }
   const std::string& token(int32_t id) const override;
-  void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const override;
+  void save(const std::filesystem::path& folder, int64_t model_max_length = 0, bool token_types = true) const override;
 
  private:
   class ModelSink;
@@ -64,6 +65,7 @@ class PipelineTokenizer : public Tokenizer {
   std::vector<std::pair<std::string, int32_t>> tokens_;  // vocabulary and added tokens, ascending by id
   AddedVocabulary added_;
   PostProcessor post_processor_;
+  bool has_token_types_;
   TruncationSide truncation_side_ = TruncationSide::kRight;
   int64_t model_max_length_ = 0;
   int32_t pad_id_ = -1;

@@ -53,6 +53,11 @@ PostProcessor::PostProcessor(const JsonField& field, int64_t vocab_size) : PostP
   pair_special_ = count(pair_);
 }
 
+void PostProcessor::clear_types() {
+  for (Piece& piece : single_) piece.type = 0;
+  for (Piece& piece : pair_) piece.type = 0;
+}
+
 void PostProcessor::read(const JsonField& field) {
   const std::string& type = field["type"].as_string();
   if (type == "TemplateProcessing") {

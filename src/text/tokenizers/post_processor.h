@@ -58,6 +58,9 @@ class PostProcessor {
   /// @throws c10::ValueError  naming file and key of what is not known, and of ids from `vocab_size` on.
   PostProcessor(const JsonField& field, int64_t vocab_size);
 
+  /// Makes all token types 0.
+  void clear_types();
+
   /// Of one text.
   Encoding process(const IdsOfWords& words) const;
   size_t num_special(bool is_pair) const { return is_pair ? pair_special_ : single_special_; }

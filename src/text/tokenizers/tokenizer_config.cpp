@@ -230,6 +230,12 @@ std::optional<AddedToken> TokenizerConfig::named_token(const char* key) const {
   return read_added_token(named(key), /*special=*/true);
 }
 
+std::optional<bool> TokenizerConfig::names_token_types() const {
+  const JsonField names = root()["model_input_names"];
+  if (names.is_null()) return std::nullopt;
+  return std::ranges::find(names.as_array(), "token_type_ids") != names.as_array().end();
+}
+
 TruncationSide TokenizerConfig::truncation_side(const JsonField& truncation) const {
   JsonField side = root()["truncation_side"];
   if (side.is_null() && truncation.has("direction")) side = truncation["direction"];

@@ -76,6 +76,9 @@ class TokenizerConfig {
                          const std::vector<NamedToken>& defaults,
                          const std::vector<AddedToken>& extra = {}) const;
 
+  /// Whether model_input_names has token_type_ids; nullopt without model_input_names.
+  std::optional<bool> names_token_types() const;
+
   /// What tokenizer_config.json, or else the truncation of tokenizer.json, says.
   TruncationSide truncation_side(const JsonField& truncation) const;
 

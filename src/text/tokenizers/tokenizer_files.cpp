@@ -69,10 +69,14 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
   }
   spec.added_tokens = config.added_tokens(std::move(added), as_is, named).tokens();
   spec.truncation_side = config.truncation_side(sections["truncation"]);
+  spec.has_token_types = config.names_token_types().value_or(true);
   return spec;
 }
 
-void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length, const fs::path& folder) {
+void write_tokenizer_folder(const TokenizerSpec& spec,
+                            int64_t model_max_length,
+                            bool token_types,
+                            const fs::path& folder) {
   const auto check = [&](bool holds, const auto&... what) {
     TORCH_CHECK_VALUE(holds, folder.string(), ": this tokenizer cannot be saved as vocab.txt, because ", what...,
                       "; copy its tokenizer.json instead");
@@ -100,7 +104,8 @@ void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length,
                  {"pad_token", token_or_null(spec.pad_token)},
                  {"cls_token", spec.cls_token},
                  {"sep_token", spec.sep_token},
-                 {"mask_token", token_or_null(spec.mask_token)}};
+                 {"mask_token", token_or_null(spec.mask_token)},
+                 {"model_input_names", model_input_names(token_types)}};
   if (spec.options.strip_accents()) config["strip_accents"] = *spec.options.strip_accents();
   if (model_max_length != 0) config["model_max_length"] = model_max_length;
   if (spec.truncation_side == TruncationSide::kLeft) config["truncation_side"] = "left";

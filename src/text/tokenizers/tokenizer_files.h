@@ -25,6 +25,7 @@ struct TokenizerSpec {
   std::string mask_token = "[MASK]";
   bool needs_mask = true;
   TruncationSide truncation_side = TruncationSide::kRight;
+  bool has_token_types = true;           // false: those of a pair are 0, too
   int32_t cls_id = -1, sep_id = -1;      // as the template has them; -1: look them up
   std::vector<AddedToken> added_tokens;  // in the order of addition; an id is -1 where the file has none
 };
@@ -34,6 +35,10 @@ TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
 /// Writes vocab.txt and tokenizer_config.json; see BertTokenizer::save.
 /// `added_tokens` have their ids.
 /// @param model_max_length  0: left out
-void write_tokenizer_folder(const TokenizerSpec& spec, int64_t model_max_length, const std::filesystem::path& folder);
+/// @param token_types  whether transformers is to pass token_type_ids to the model
+void write_tokenizer_folder(const TokenizerSpec& spec,
+                            int64_t model_max_length,
+                            bool token_types,
+                            const std::filesystem::path& folder);
 
 }  // namespace mezzo::text

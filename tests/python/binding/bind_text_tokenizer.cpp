@@ -79,7 +79,9 @@ void bind_encoding(Class& tokenizer) {
              return std::make_pair(seconds.count(), count);
            })
       .def("split_words", [](const T& self, const py::object& text) { return self.split_words(view(text)); })
-      .def("save", [](const T& self, const std::string& folder) { self.save(folder); })
+      .def(
+          "save", [](const T& self, const std::string& folder, bool token_types) { self.save(folder, 0, token_types); },
+          py::arg("folder"), py::arg("token_types") = true)
       .def("token", &T::token)
       .def_property_readonly("pad_id", &T::pad_id)
       .def_property_readonly("vocab_size", &T::vocab_size)

@@ -2,6 +2,7 @@
 
 They read by BERT's tokenizer here, whatever their own is, so that models alone are tested.
 """
+import inspect
 import json
 
 import pytest
@@ -125,6 +126,18 @@ def test_labels_are_those_of_transformers_and_evaluations_agree(name, runs, text
     assert expected.std(0).max() > 1e-3, "texts differ"
     said = json.loads(mezzo("eval", "--model", output, "--data", data, "--precision", "fp32", "--json").stdout)
     assert said["accuracy"] == pytest.approx(sum(label == given for label, (_, given) in zip(found, rows)) / len(rows))
+
+
+@EVERY
+def test_transformers_passes_to_the_model_what_it_takes(name, runs):
+    _, output = runs[name]
+    names = json.loads((output / "tokenizer_config.json").read_text())["model_input_names"]
+    model = AutoModelForSequenceClassification.from_pretrained(output)
+    # Only in 4.x, forward() has no **kwargs and refuses others.
+    assert set(names) <= set(inspect.signature(model.forward).parameters)
+    assert ("token_type_ids" in names) == (name in ("electra", "deberta-v3"))
+    inputs = BertTokenizer.from_pretrained(output)("a", "b", return_tensors="pt")
+    assert set(inputs) == set(names) and model(**inputs).logits.isfinite().all()
 
 
 @EVERY

@@ -151,6 +151,55 @@ def test_albert_keeps_the_post_processor_of_tokenizer_json(given, tmp_path):
     assert_loads_alike(write_files(tmp_path, "AlbertTokenizer", tokenizer))
 
 
+# --- inputs of the model
+# ------------------------------------------------------------------------------------------------
+
+# As the classes of transformers 4.57 name them; of 5, some have other defaults.
+INPUTS = {"AlbertTokenizer": True, "BertTokenizer": True, "CamembertTokenizer": False, "DebertaV2Tokenizer": True, "DistilBertTokenizer": True,
+          "ElectraTokenizer": True, "MPNetTokenizer": False, "PreTrainedTokenizerFast": True, "RobertaTokenizer": False, "XLMRobertaTokenizer": False}
+
+
+def saved_config(folder, target, **options):
+    target.mkdir()
+    _mezzo.Tokenizer.from_pretrained(str(folder)).save(str(target), **options)
+    return json.loads((target / "tokenizer_config.json").read_text())
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_are_named_as_by_the_class_and_the_model(name, tmp_path):
+    tokenizer = TOKENIZERS.get(name, wordpiece)()
+    folder = write_files(tmp_path / "given", name, tokenizer)
+    types = {"token_type_ids"} if INPUTS[name] else set()
+    assert set(saved_config(folder, tmp_path / "a")["model_input_names"]) == {"input_ids", "attention_mask"} | types
+    # DistilBERT's and ModernBERT's models take no token types, whatever the class.
+    assert saved_config(folder, tmp_path / "b", token_types=False)["model_input_names"] == ["input_ids", "attention_mask"]
+    for path in ("a", "b"):
+        assert AutoTokenizer.from_pretrained(tmp_path / path)("a b").keys() == set(AutoTokenizer.from_pretrained(tmp_path / path).model_input_names)
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "DebertaV2Tokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("names", [["input_ids", "attention_mask"], ["input_ids", "token_type_ids"]], ids=len)
+def test_a_model_gets_no_token_types_that_its_inputs_do_not_name(name, names, tmp_path):
+    tokenizer = TOKENIZERS[name]()
+    if name == "PreTrainedTokenizerFast":
+        tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", "<s> $A </s> $B:1 </s>:1", [("<s>", 0), ("</s>", 2)])
+    folder = write_files(tmp_path / "given", name, tokenizer, {"model_input_names": names})
+    ids, types, _ = _mezzo.Tokenizer.from_pretrained(str(folder)).encode_pair("a", "b")
+    expected = AutoTokenizer.from_pretrained(folder)("a", "b")
+    assert ids == expected["input_ids"] and types == expected.get("token_type_ids", [0] * len(ids))
+    assert any(types) == ("token_type_ids" in names)
+    assert ("token_type_ids" in saved_config(folder, tmp_path / "a")["model_input_names"]) == ("token_type_ids" in names)
+
+
+def test_the_space_before_a_text_is_kept_for_transformers_4(tmp_path):
+    # Its PreTrainedTokenizerFast sets add_prefix_space of the pre-tokenizer to the config's, or to false.
+    for given in (True, False):
+        folder = write_files(tmp_path / str(given), "RobertaTokenizer", byte_level(), {"add_prefix_space": given})
+        assert saved_config(folder, tmp_path / f"{given}-saved")["add_prefix_space"] is given
+    folder = write_files(tmp_path / "none", "XLMRobertaTokenizer", unigram())
+    assert "add_prefix_space" not in saved_config(folder, tmp_path / "none-saved")
+
+
 # --- known fields
 # ------------------------------------------------------------------------------------------------
 

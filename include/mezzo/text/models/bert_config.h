@@ -23,6 +23,8 @@ struct BertConfig : ModelConfig {
 
   std::string_view model_type() const override { return "bert"; }
   std::string_view head_prefix() const override { return "classifier"; }
+  /// With one type, the ids of a pair would be outside its table.
+  bool takes_token_types() const override { return type_vocab_size > 1; }
   void set_dropout(double p) override;
   std::map<std::string, std::string> values() const override;
   void save(const std::filesystem::path& config_json) const override;

@@ -54,6 +54,9 @@ struct ModelConfig {
   /// Most tokens of a text, [CLS] and [SEP] included.
   virtual int64_t max_tokens() const { return max_position_embeddings; }
 
+  /// Whether transformers' model takes token_type_ids, for Tokenizer::save().
+  virtual bool takes_token_types() const { return true; }
+
   /// Sets the probabilities of all dropouts.
   /// @throws c10::ValueError  for one that is not in [0, 1).
   virtual void set_dropout(double p) = 0;

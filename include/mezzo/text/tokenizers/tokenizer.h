@@ -91,8 +91,12 @@ class Tokenizer {
   /// Writes files from which `from_pretrained` and Hugging Face make the same ids again. The folder
   /// must exist. Each file appears whole or not at all.
   /// @param model_max_length  written in place of the tokenizer's own, unless 0.
+  /// @param token_types  whether the model takes token_type_ids: ModelConfig::takes_token_types(). Decides, with the
+  ///     tokenizer's own files, on `model_input_names`: transformers passes no other input to the model.
   /// @throws c10::ValueError  where its files cannot express the tokenizer, or cannot be written.
-  virtual void save(const std::filesystem::path& folder, int64_t model_max_length = 0) const = 0;
+  virtual void save(const std::filesystem::path& folder,
+                    int64_t model_max_length = 0,
+                    bool token_types = true) const = 0;
 };
 
 }  // namespace mezzo::text
