@@ -16,7 +16,7 @@ namespace mezzo {
 namespace {
 
 void check_parameter(const NamedParameter& parameter) {
-  const auto& [name, tensor, shadow] = parameter;
+  const auto& [name, tensor, shadow, norm] = parameter;
   TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat, "MasterWeights: parameter ", name, " is ", tensor.scalar_type(),
                     "; masters are made from float32 weights, before the model is cast");
   TORCH_CHECK_VALUE(!tensor.grad().defined(), "MasterWeights: parameter ", name,
@@ -72,11 +72,11 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
       first_name_of_[parameter.name] = first->second;
       continue;
     }
-    if (!(options.keep_norms_fp32() && options.is_norm()(parameter))) {
+    if (!options.stays_fp32(parameter)) {
       rounded.push_back(weights_.size());
       values.push_back(parameter.tensor.detach());
     }
-    weights_.push_back({parameter.name, parameter.tensor});
+    weights_.push_back({parameter.name, parameter.tensor, /*shadow=*/{}, parameter.norm});
   }
   const auto halves = convert_together(values, [&](const at::Tensor& each) { return each.to(dtype); });
   values.clear();
@@ -86,7 +86,7 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
   }
   rounding.check();
   for (size_t i = 0; i < rounded.size(); ++i) {
-    auto& [name, tensor, shadow] = weights_[rounded[i]];
+    auto& [name, tensor, shadow, norm] = weights_[rounded[i]];
     shadow = tensor;
     tensor = shadow.detach().clone().requires_grad_(shadow.requires_grad());
     shadow.set_data(halves[i]);

@@ -1,25 +1,79 @@
 #include "mezzo/optim/named_parameter.h"
 
+#include <c10/util/Type.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/normalization.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstddef>
 #include <set>
+#include <string_view>
+#include <typeinfo>
 
 namespace mezzo {
+namespace {
 
-std::vector<NamedParameter> named_parameters(const torch::nn::Module& module) {
+using torch::nn::Module;
+
+template <class... Modules>
+bool is_any_of(const Module& module) {
+  return ((dynamic_cast<const Modules*>(&module) != nullptr) || ...);
+}
+
+bool is_norm_of_libtorch(const Module& module) {
+  using namespace torch::nn;
+  return is_any_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl, InstanceNorm1dImpl, InstanceNorm2dImpl,
+                   InstanceNorm3dImpl, LayerNormImpl, GroupNormImpl>(module);
+}
+
+/// "models::RMSNormImpl": yes; "models::PostNormLayer": no.
+bool ends_in_norm(std::string_view type) {
+  type = type.substr(0, type.find('<'));
+  if (type.ends_with("Impl")) {
+    type.remove_suffix(4);
+  }
+  if (type.size() > 2 && type.back() == 'd' && std::isdigit(static_cast<unsigned char>(type[type.size() - 2])) != 0) {
+    type.remove_suffix(2);
+  }
+  return type.ends_with("Norm");
+}
+
+NormRole norm_role(const Module& module) {
+  const std::string type = c10::demangle(typeid(module).name());
+  if (!is_norm_of_libtorch(module) && !ends_in_norm(type)) {
+    return type.starts_with("torch::nn::") ? NormRole::kNone : NormRole::kUnknown;
+  }
+  const auto buffers = module.buffers(/*recurse=*/false);
+  const bool has_statistics = std::any_of(buffers.begin(), buffers.end(), [](const at::Tensor& buffer) {
+    return buffer.defined() && buffer.is_floating_point();
+  });
+  return has_statistics ? NormRole::kNormWithStatistics : NormRole::kNorm;
+}
+
+}  // namespace
+
+std::vector<NamedParameter> named_parameters(const Module& module) {
   std::vector<NamedParameter> parameters;
   std::set<const void*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      parameters.push_back({item.key(), item.value()});
+  module.apply([&](const std::string& path, const Module& part) {
+    const auto role = norm_role(part);
+    for (const auto& item : part.named_parameters(/*recurse=*/false)) {
+      if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+        const std::string name = path.empty() ? item.key() : path + "." + item.key();
+        parameters.push_back({name, item.value(), /*shadow=*/{}, role});
+      }
     }
-  }
+  });
   return parameters;
 }
 
 bool is_norm_parameter(const NamedParameter& parameter) {
+  if (parameter.norm != NormRole::kUnknown) {
+    return parameter.norm != NormRole::kNone;
+  }
   const std::string& name = parameter.name;
   const size_t end = name.rfind('.');
   if (parameter.tensor.dim() != 1 || end == std::string::npos) {

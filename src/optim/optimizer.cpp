@@ -22,7 +22,7 @@ namespace {
 
 /// The tensor whose gradient is the parameter's.
 const at::Tensor& gradient_owner(const NamedParameter& parameter) {
-  const auto& [name, tensor, shadow] = parameter;
+  const auto& [name, tensor, shadow, norm] = parameter;
   const bool on_shadow = shadow.defined() && shadow.grad().defined();
   TORCH_CHECK_VALUE(!on_shadow || !tensor.grad().defined(), "Optimizer: parameter ", name,
                     " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
@@ -39,7 +39,7 @@ const at::Tensor& dense_gradient(const NamedParameter& parameter) {
 }
 
 void check_parameter(const NamedParameter& parameter, bool stochastic) {
-  const auto& [name, tensor, shadow] = parameter;
+  const auto& [name, tensor, shadow, norm] = parameter;
   TORCH_CHECK_VALUE(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(), "Optimizer: parameter ", name,
                     " cannot be trained: it must be a leaf tensor that requires a gradient");
   TORCH_CHECK_VALUE(has_kernel(tensor.scalar_type()) || tensor.scalar_type() == at::kDouble, "Optimizer: parameter ",

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 #include <utility>
 
 namespace mezzo {
 
 bool usually_decays(const NamedParameter& parameter) {
-  return !parameter.name.ends_with("bias") && !is_norm_parameter(parameter);
+  const std::string own_name = parameter.name.substr(parameter.name.rfind('.') + 1);  // npos + 1 is 0
+  return own_name.find("bias") == std::string::npos && !is_norm_parameter(parameter);
 }
 
 std::vector<ParamGroup> make_param_groups(const std::vector<NamedParameter>& parameters,

@@ -2,7 +2,16 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
+
+#include <map>
+#include <string>
 
 #include "mezzo/optim/sgd.h"
 
@@ -47,6 +56,81 @@ TEST(MasterWeightsTest, RefusesOtherDtypesBeforeAnythingChanges) {
     EXPECT_NE(error.msg().find("parameter half is Half"), std::string::npos) << error.msg();
   }
   EXPECT_EQ(weight.scalar_type(), at::kFloat);
+}
+
+/// Which of a model's tensors are float32, once it has masters.
+std::map<std::string, bool> float32_after(const torch::nn::Module& model, const MasterWeightsOptions& options = {}) {
+  const MasterWeights masters(model, at::kBFloat16, options);
+  std::map<std::string, bool> is_float32;
+  for (const auto& item : model.named_parameters()) {
+    is_float32[item.key()] = item.value().scalar_type() == at::kFloat;
+  }
+  return is_float32;
+}
+
+torch::nn::Sequential small_cnn() {
+  torch::manual_seed(0);
+  return torch::nn::Sequential(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3)), torch::nn::BatchNorm2d(4),
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 3, 3)),
+      torch::nn::InstanceNorm2d(torch::nn::InstanceNorm2dOptions(3).affine(true).track_running_stats(true)));
+}
+
+TEST(MasterWeightsTest, TrainsAConvolutionalModelWithRunningStatistics) {
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    auto half = small_cnn(), full = small_cnn();
+    MasterWeights masters(*half, dtype);
+    SGD sgd(masters.masters(), SGDOptions().lr(0.1)), full_sgd(*full, SGDOptions().lr(0.1));
+    for (int step = 0; step < 3; ++step) {
+      const auto x = at::randn({4, 2, 8, 8});
+      const auto output = half->forward(x.to(dtype));
+      ASSERT_EQ(output.scalar_type(), dtype);
+      output.to(at::kFloat).square().mean().backward();
+      full->forward(x).square().mean().backward();
+      for (auto* optimizer : {&sgd, &full_sgd}) {
+        optimizer->step();
+        optimizer->zero_grad();
+      }
+    }
+    const auto buffers = half->named_buffers(), full_buffers = full->named_buffers();
+    for (const auto& item : full_buffers) {
+      EXPECT_EQ(buffers[item.key()].scalar_type(), item.value().scalar_type()) << item.key();
+      // Statistics of activations that are rounded: to 2^-8 in bfloat16, of values of about 1.
+      EXPECT_TRUE(at::allclose(buffers[item.key()], item.value(), 1e-2, 1e-2)) << item.key();
+    }
+    half->eval();
+    EXPECT_EQ(half->forward(at::randn({1, 2, 8, 8}).to(dtype)).scalar_type(), dtype);
+    masters.to_float32();
+    EXPECT_EQ(half->forward(at::randn({1, 2, 8, 8})).scalar_type(), at::kFloat);
+  }
+}
+
+TEST(MasterWeightsTest, KeepsStatisticsInFloat32AndOtherNormsIfAsked) {
+  using Expected = std::map<std::string, bool>;
+  EXPECT_EQ(float32_after(*small_cnn()), (Expected{{"0.weight", false},
+                                                   {"0.bias", false},
+                                                   {"1.weight", true},
+                                                   {"1.bias", true},
+                                                   {"2.weight", false},
+                                                   {"2.bias", false},
+                                                   {"3.weight", true},
+                                                   {"3.bias", true}}));
+  const auto make = [] {
+    return torch::nn::Sequential(torch::nn::Linear(3, 4), torch::nn::LayerNorm(torch::nn::LayerNormOptions({4})),
+                                 torch::nn::GroupNorm(torch::nn::GroupNormOptions(2, 4)),
+                                 torch::nn::BatchNorm1d(torch::nn::BatchNorm1dOptions(4).track_running_stats(false)));
+  };
+  for (const bool keep : {false, true}) {
+    EXPECT_EQ(float32_after(*make(), MasterWeightsOptions().keep_norms_fp32(keep)), (Expected{{"0.weight", false},
+                                                                                              {"0.bias", false},
+                                                                                              {"1.weight", keep},
+                                                                                              {"1.bias", keep},
+                                                                                              {"2.weight", keep},
+                                                                                              {"2.bias", keep},
+                                                                                              {"3.weight", keep},
+                                                                                              {"3.bias", keep}}))
+        << keep;
+  }
 }
 
 TEST(MasterWeightsTest, RefusesAStateWhoseEntriesForOneParameterDifferInAnything) {

@@ -4,8 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
@@ -215,6 +220,56 @@ TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {
   EXPECT_EQ(adamw.param_groups()[1].weight_decay, 0);
   EXPECT_EQ(AdamW(no_decay_groups(net), AdamWOptions().weight_decay(0.2)).param_groups()[0].weight_decay, 0.2)
       << "the optimizer's own, where none is given";
+}
+
+/// A norm of a program's own, and other modules with parameters of their own.
+struct RMSNormImpl : torch::nn::Module {
+  explicit RMSNormImpl(int64_t size) { weight = register_parameter("weight", at::ones({size})); }
+  at::Tensor weight;
+};
+TORCH_MODULE(RMSNorm);
+struct PostNormBlock : torch::nn::Module {
+  PostNormBlock() {
+    gamma = register_parameter("gamma", at::ones({2}));
+    after = register_module("after", RMSNorm(2));
+    norm_head = register_module("norm_head", torch::nn::Linear(2, 2));
+    norm = register_module("norm", std::make_shared<Scale>());
+  }
+  struct Scale : torch::nn::Module {
+    Scale() { weight = register_parameter("weight", at::ones({2})); }
+    at::Tensor weight;
+  };
+  at::Tensor gamma;
+  RMSNorm after{nullptr};
+  torch::nn::Linear norm_head{nullptr};
+  std::shared_ptr<Scale> norm;
+};
+
+TEST(OptimizerTest, TellsNormsByTheTypesOfTheirModules) {
+  using namespace torch::nn;
+  const Sequential net(Conv1d(Conv1dOptions(2, 4, 3).bias(false)), BatchNorm1d(4), BatchNorm2d(4), BatchNorm3d(4),
+                       InstanceNorm1d(InstanceNorm1dOptions(4).affine(true)),
+                       InstanceNorm2d(InstanceNorm2dOptions(4).affine(true)),
+                       InstanceNorm3d(InstanceNorm3dOptions(4).affine(true)), LayerNorm(LayerNormOptions({4, 5})),
+                       GroupNorm(GroupNormOptions(2, 4)), Linear(LinearOptions(4, 2).bias(false)));
+  const auto groups = no_decay_groups(*net);
+  EXPECT_EQ(names_of(groups[0]), (std::vector<std::string>{"0.weight", "9.weight"}));
+  EXPECT_EQ(groups[1].params.size(), 16u);
+  // The same where the names alone go to make_param_groups.
+  EXPECT_EQ(names_of(make_param_groups(named_parameters(*net), {})[0]), names_of(groups[0]));
+
+  EXPECT_EQ(names_of(no_decay_groups(*LSTM(LSTMOptions(2, 3)))[0]),
+            (std::vector<std::string>{"weight_ih_l0", "weight_hh_l0"}));
+
+  std::vector<std::string> norms;
+  for (const auto& parameter : named_parameters(PostNormBlock())) {
+    if (is_norm_parameter(parameter)) {
+      norms.push_back(parameter.name);
+    }
+  }
+  EXPECT_EQ(norms, (std::vector<std::string>{"after.weight", "norm.weight"}))
+      << "by type, and by name if that is unknown";
+  EXPECT_TRUE(is_norm_parameter({"norm_head.bias", at::ones({2})})) << "by name, where there is no module";
 }
 
 TEST(OptimizerTest, TrainsAGroupThatIsAddedLater) {

@@ -17,10 +17,17 @@
 namespace mezzo {
 
 struct MasterWeightsOptions {
-  /// Norms stay float32 in the model, and train as they are.
+  /// Norms stay float32 in the model, and train as they are. A norm with running statistics, such
+  /// as BatchNorm, always does: half-precision statistics would stop moving.
   TORCH_ARG(bool, keep_norms_fp32) = false;
   /// Tells norms from other parameters.
   TORCH_ARG(std::function<bool(const NamedParameter&)>, is_norm) = is_norm_parameter;
+
+ public:
+  /// Whether a parameter stays float32 in the model.
+  bool stays_fp32(const NamedParameter& parameter) const {
+    return parameter.norm == NormRole::kNormWithStatistics || (keep_norms_fp32_ && is_norm_(parameter));
+  }
 };
 
 /// Float32 master copies of a model kept in half precision (Micikevicius et al. 2017, "Mixed
@@ -43,18 +50,20 @@ struct MasterWeightsOptions {
 /// Not thread-safe. Syncs once to check values, in the constructor and in `load_state_dict`.
 class MasterWeights {
  public:
-  /// Casts every parameter of `model` in place to `dtype`; the masters keep the float32 values,
-  /// names and devices. A tied parameter, one tensor under several names, has one master, under its
+  /// Casts the parameters of `model` in place to `dtype`, except those for which
+  /// `options.stays_fp32` is true; the masters keep the float32 values, names and devices. Buffers
+  /// keep their dtype. A tied parameter, one tensor under several names, has one master, under its
   /// first name. A frozen one, which requires no gradient, is half in the model, too, and keeps its
   /// float32 values for `state_dict` and `to_float32`.
   /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a parameter is not float32,
   ///     has a gradient already, or a finite value that overflows `dtype`; nothing has changed then
   MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
-  /// Of all parameters of a module: `MasterWeights masters(*model, torch::kHalf)`.
+  /// Of all parameters of a module: `MasterWeights masters(*model, torch::kHalf)`. The types of its
+  /// modules tell which are norms (`named_parameters`).
   MasterWeights(const torch::nn::Module& model, c10::ScalarType dtype, MasterWeightsOptions options = {})
       : MasterWeights(named_parameters(model), dtype, std::move(options)) {}
 
-  /// What to train: float32 tensors, whose `shadow` is the model's parameter. A norm kept in
+  /// What to train: float32 tensors, whose `shadow` is the model's parameter. A norm that stays
   /// float32 is the model's own tensor, without shadow. Parameters that were frozen at construction
   /// are not here.
   const std::vector<NamedParameter>& masters() const { return masters_; }

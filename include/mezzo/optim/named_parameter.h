@@ -13,6 +13,14 @@ class Module;
 
 namespace mezzo {
 
+/// Whether the module that holds a parameter is a normalization layer.
+enum class NormRole {
+  kUnknown,             ///< nobody has looked at the module: the parameter's name tells
+  kNone,                ///< it is another layer
+  kNorm,                ///< it normalizes
+  kNormWithStatistics,  ///< it normalizes, and has buffers of running statistics, as BatchNorm has
+};
+
 /// A leaf tensor to train, and the name it goes by in messages and state. An optimizer wants
 /// different names: of two modules, give the parameters of one a prefix, such as "decoder.".
 struct NamedParameter {
@@ -22,15 +30,22 @@ struct NamedParameter {
   /// every update rewrites it in the same pass, and a gradient that backward left on it is the
   /// parameter's. Undefined: there is none.
   at::Tensor shadow = {};
+  /// Set by `named_parameters`.
+  NormRole norm = NormRole::kUnknown;
 };
 
-/// Those of a module, by their names in it; a tied one once.
+/// Those of a module, by their names in it; a tied one once. The type of the module that holds a
+/// parameter sets its `norm`:
+/// - LibTorch's BatchNorm, InstanceNorm, LayerNorm and GroupNorm are norms, and so is a class of
+///   yours whose name ends in `Norm`, `NormImpl` or `Norm2d` (`RMSNorm`);
+/// - LibTorch's other modules are not;
+/// - any other class leaves kUnknown.
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& module);
 
-/// Whether a parameter is the weight or bias of a normalization layer: it has one dimension,
-/// and the module it belongs to, the last but one part of its name, is called a norm or `ln`,
-/// `bn` or `gn` with a number at most (`attention.output.LayerNorm.weight`,
-/// `blocks.3.norm1.bias`, `ln_f.weight`).
+/// Whether a parameter is the weight or bias of a normalization layer. Its `norm` decides. If that
+/// is kUnknown, its name does: it has one dimension, and the module it belongs to, the last but one
+/// part of its name, is called a norm or `ln`, `bn` or `gn` with a number at most
+/// (`attention.output.LayerNorm.weight`, `blocks.3.norm1.bias`, `ln_f.weight`).
 bool is_norm_parameter(const NamedParameter& parameter);
 
 }  // namespace mezzo

@@ -12,8 +12,8 @@
 
 namespace mezzo {
 
-/// Whether weight decay is customary for a parameter: for all but biases and
-/// norms, told by their names.
+/// Whether weight decay is customary for a parameter: for all but norms (`is_norm_parameter`) and
+/// biases, which have "bias" in their own name, such as an LSTM's `bias_ih_l0`.
 bool usually_decays(const NamedParameter& parameter);
 
 struct ParamGroupsOptions {

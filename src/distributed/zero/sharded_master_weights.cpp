@@ -21,7 +21,7 @@ ShardedMasterWeights::Shares ShardedMasterWeights::divide(const std::vector<Name
       shares.first_name_of[parameter.name] = first->second;
       continue;
     }
-    const bool stays = options.keep_norms_fp32() && options.is_norm()(parameter);
+    const bool stays = options.stays_fp32(parameter);
     const bool is_tied_to_own = std::any_of(shares.own.begin(), shares.own.end(), [&](const NamedParameter& own) {
       return own.tensor.is_same(parameter.tensor);
     });
