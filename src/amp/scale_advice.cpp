@@ -37,9 +37,12 @@ constexpr int64_t kDeviceBins = static_cast<int64_t>(GradientExponents::kBins) +
 constexpr int64_t kChunk = 1 << 24;  // histc counts in float32, which is exact so far
 
 /// Counts per bin, then the largest finite magnitude: float64 [kDeviceBins + 1],
-/// on the gradient's device.
+/// on the gradient's device, or the CPU for one of MPS.
 at::Tensor histogram(const at::Tensor& gradient, double scale) {
-  const auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+  auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+  if (values.is_mps()) {  // which has no float64
+    values = values.cpu();
+  }
   auto counts = at::zeros({kDeviceBins}, values.options().dtype(at::kDouble));
   auto largest = at::zeros({1}, counts.options());
   for (const at::Tensor& chunk : values.reshape({-1}).split(kChunk)) {

@@ -35,7 +35,7 @@ struct LossScaleRules {
 struct LossScaleNumbers {
   float* scale;
   int32_t *growth_tracker, *hysteresis_tracker, *skips_in_a_row;  ///< the latter two where rules ask for them
-  double* skipped;
+  int64_t* skipped;
 };
 
 /// Ends an iteration.

@@ -107,10 +107,10 @@ void update(at::Tensor& scale,
   };
   const bool fits = is_one(scale, at::kFloat) && is_one(growth_tracker, at::kInt) &&
                     is_one(hysteresis_tracker, at::kInt) && is_one(skips_in_a_row, at::kInt) &&
-                    is_one(skipped, at::kDouble) && is_one(found_inf, at::kFloat);
+                    is_one(skipped, at::kLong) && is_one(found_inf, at::kFloat);
   TORCH_CHECK_VALUE(fits,
                     "mezzo: a loss scale and found_inf must be float32, its trackers int32 and its count of skipped "
-                    "iterations float64, each one number of one device");
+                    "iterations int64, each one number of one device");
   kKernel({scale, growth_tracker, hysteresis_tracker, skips_in_a_row, skipped}, found_inf,
           {growth_factor, backoff_factor, growth_interval, hysteresis, min_scale, max_scale, is_static,
            counts_skips_in_a_row, reproduce_pytorch});
@@ -140,7 +140,7 @@ const Operator<std::remove_pointer_t<decltype(&update<update_on_cpu, true>)>> up
 LossScaleNumbers numbers_of(const LossScaleTensors& state) {
   return {state.scale.mutable_data_ptr<float>(), state.growth_tracker.mutable_data_ptr<int32_t>(),
           state.hysteresis_tracker.mutable_data_ptr<int32_t>(), state.skips_in_a_row.mutable_data_ptr<int32_t>(),
-          state.skipped.mutable_data_ptr<double>()};
+          state.skipped.mutable_data_ptr<int64_t>()};
 }
 
 at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {

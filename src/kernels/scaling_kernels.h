@@ -44,7 +44,7 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
 struct LossScaleTensors {
   at::Tensor scale;                                               ///< float32
   at::Tensor growth_tracker, hysteresis_tracker, skips_in_a_row;  ///< int32
-  at::Tensor skipped;                                             ///< float64
+  at::Tensor skipped;                                             ///< int64
 };
 
 /// Ends an iteration: 1 in `found_inf` backs off, 0 counts towards growth. `found_inf`: of their

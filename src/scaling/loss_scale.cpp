@@ -102,7 +102,7 @@ void LossScale::create(c10::Device device) {
   growth_tracker_ = at::full({}, init_growth_tracker_, count);
   hysteresis_tracker_ = at::full({}, init_hysteresis_tracker_, count);
   skips_in_a_row_ = at::zeros({}, count);
-  skipped_ = at::zeros({}, number.dtype(at::kDouble));
+  skipped_ = at::zeros({}, number.dtype(at::kLong));
 }
 
 double LossScale::value() const { return exists() ? scale_.item<double>() : settings_.init_scale; }

@@ -76,7 +76,7 @@ class LossScale {
   at::Tensor growth_tracker_;      // int32: steps without overflow since the scale changed
   at::Tensor hysteresis_tracker_;  // int32: overflows still to come before the scale backs off
   at::Tensor skips_in_a_row_;      // int32, up to the last update
-  at::Tensor skipped_;             // float64, since `create`
+  at::Tensor skipped_;             // int64, since `create`; MPS has no float64
 };
 
 }  // namespace mezzo

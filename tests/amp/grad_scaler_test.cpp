@@ -1,3 +1,4 @@
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/cuda.h>
@@ -48,6 +49,24 @@ TEST(GradScalerTest, SkipsStepAndBacksOffWhenAGradientIsInfOrNaN) {
     EXPECT_EQ(scaler.get_scale(), 4.0);
     EXPECT_EQ(scaler.get_growth_tracker(), 0);
   }
+}
+
+/// MPS has no float64. (1 / scale is computed in float32 there, as in PyTorch.)
+TEST(GradScalerTest, KeepsNoFloat64OnTheDevice) {
+  static int64_t num_float64;
+  num_float64 = 0;
+  const auto look = [](const at::RecordFunction& function, at::ObserverContext*) {
+    for (const auto& output : function.outputs()) {
+      num_float64 += output.isTensor() && output.toTensor().scalar_type() == at::kDouble ? 1 : 0;
+    }
+  };
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(nullptr, look).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+  GradScaler scaler(GradScalerOptions().hysteresis(2).max_consecutive_skips(9));
+  const auto loss = scaler.scale(torch::ones({}));
+  scaler.update(2.0);
+  at::removeCallback(handle);
+  EXPECT_EQ(num_float64, 0);
 }
 
 TEST(GradScalerTest, GrowsAfterGrowthIntervalGoodStepsInARow) {

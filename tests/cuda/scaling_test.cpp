@@ -143,7 +143,7 @@ TEST(CudaScalingTest, LaunchesOnceAListAndOnceForTheVerdict) {
 
 LossScaleTensors numbers(float scale) {
   return {at::full({}, scale), at::zeros({}, at::kInt), at::full({}, 2, at::kInt), at::zeros({}, at::kInt),
-          at::zeros({}, at::kDouble)};
+          at::zeros({}, at::kLong)};
 }
 
 /// Against LibTorch's _amp_update_scale_ and the operations around it, over iterations at random.

@@ -343,7 +343,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       draw.number_of(draw.number(0, 1), at::kInt),
                       draw.number_of(2, at::kInt),
                       draw.number_of(1, at::kInt),
-                      draw.number_of(3, at::kDouble),
+                      draw.number_of(3, at::kLong),
                       draw.number_of(draw.number(0, 1)),
                       2.0,
                       0.5,

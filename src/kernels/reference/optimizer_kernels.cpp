@@ -193,9 +193,10 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
                                     const at::Tensor& scale,
                                     double max_norm) {
-  auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)), 2);
+  const auto wide = gradients.front().is_mps() ? at::kFloat : at::kDouble;  // MPS has no float64
+  auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, wide)), 2);
   const auto inv_scale = scale.defined() ? inverse_of(scale) : at::ones({}, norm.options().dtype(at::kFloat));
-  norm = norm * inv_scale.to(at::kDouble);
+  norm = norm * inv_scale.to(wide);
   const auto is_double = [](const at::Tensor& gradient) { return gradient.scalar_type() == at::kDouble; };
   const auto rounded = norm.to(std::ranges::any_of(gradients, is_double) ? at::kDouble : at::kFloat);
   auto is_finite = rounded.isfinite();

@@ -99,7 +99,7 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
   }
   auto found_inf = at::zeros({}, scale.value.options());
   check_and_multiply(values, inverse_of(scale.value), found_inf);  // as they come, by PyTorch's rules: see check()
-  if (scale.looks_at_results()) {  // unscaling multiplies: look at what comes out
+  if (scale.looks_at_results()) {                                  // unscaling multiplies: look at what comes out
     check(values, found_inf);
   }
   return found_inf;
@@ -128,7 +128,7 @@ void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_in
   if (rules.counts_skips_in_a_row) {
     state.skips_in_a_row.add_(1).mul_(overflowed);
   }
-  state.skipped.add_(found_inf);  // which is 0 or 1
+  state.skipped.add_(overflowed);
 }
 
 }  // namespace mezzo::kernels::reference
