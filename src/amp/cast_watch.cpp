@@ -39,7 +39,7 @@ std::optional<at::ScalarType> given_dtype(const c10::OperatorHandle& op, c10::Ar
 /// The line that asked for a cast. Where a call does not tell, promotion, mezzo's
 /// table of PyTorch's lists does.
 CastPolicy line_of(const c10::OperatorHandle& op, c10::DeviceType device_type, at::ScalarType to) {
-  const auto table = table_of(OpPolicy::built_in(device_type));
+  const auto table = table_of(OpPolicy::preset(device_type == c10::kCPU ? "cpu" : "cuda"));
   const auto* listed = table->find(op);
   if (listed != nullptr && listed->policy == CastPolicy::kPromote) {
     return CastPolicy::kPromote;

@@ -1,6 +1,8 @@
 #include "mezzo/amp/op_policy.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +11,7 @@
 #include <tuple>
 
 #include "amp/op_policy_table.h"
+#include "amp/policy_thread.h"
 
 namespace mezzo {
 namespace {
@@ -193,6 +196,26 @@ OpPolicy norms_stay_low() {
   return policy;
 }
 
+/// CUDA's list, without the ops for which this LibTorch has no autocast kernel on `device_type`.
+OpPolicy of_accelerator(c10::DeviceType device_type) {
+  const bool is_mps = device_type == c10::kMPS;
+  OpPolicy policy;
+  const auto set_if_there = [&](std::string_view name, CastPolicy cast) {
+    const auto op = find_op(std::string(name));
+    if (op && op->hasKernelForDispatchKey(autocast_key(device_type))) {
+      policy.set(name, is_mps && cast == CastPolicy::kFloat32SetOptDtype ? CastPolicy::kFloat32 : cast);
+    }
+  };
+  for (const auto& [name, cast] : autocast_ops(c10::kCUDA)) {
+    set_if_there(name, cast);
+  }
+  if (is_mps) {  // which has two lines of its own
+    set_if_there("aten::_mps_convolution", CastPolicy::kLowerPrecision);
+    set_if_there("aten::batch_norm", CastPolicy::kFloat32);
+  }
+  return policy;
+}
+
 }  // namespace
 
 void check_function_policy(std::string_view name, CastPolicy policy) {
@@ -217,10 +240,21 @@ OpPolicy OpPolicy::preset(std::string_view name) {
   if (name == "cpu") return cpu;
   if (name == "cuda_2020") return cuda_2020();
   if (name == "norms_stay_low") return norms_stay_low();
-  TORCH_CHECK_VALUE(false, "OpPolicy: there is no preset '", name, "': ", "cuda, cpu, cuda_2020, norms_stay_low");
+  TORCH_CHECK_VALUE(false, "OpPolicy: there is no preset '", name, "': ", c10::Join(", ", kPresetNames));
 }
 
-OpPolicy OpPolicy::built_in(c10::DeviceType device_type) { return preset(device_type == c10::kCPU ? "cpu" : "cuda"); }
+OpPolicy OpPolicy::built_in(c10::DeviceType device_type) {
+  switch (device_type) {
+    case c10::kCPU: return preset("cpu");
+    case c10::kCUDA: return preset("cuda");
+    default: {
+      TORCH_CHECK_VALUE(at::autocast::is_autocast_available(device_type), "OpPolicy: device type ",
+                        c10::DeviceTypeName(device_type, /*lower_case=*/true),
+                        " has no autocast, so it has no op list.");
+      return of_accelerator(device_type);
+    }
+  }
+}
 
 OpPolicy& OpPolicy::set(std::string_view op, CastPolicy policy) {
   if (is_function(op)) {

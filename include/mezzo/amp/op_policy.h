@@ -48,7 +48,12 @@ class OpPolicy {
   static OpPolicy preset(std::string_view name);
   static std::span<const std::string_view> preset_names();
 
-  /// What AutocastGuard does without a policy on LibTorch 2.13: preset "cpu" for kCPU, else "cuda".
+  /// What AutocastGuard does without a policy on LibTorch 2.13: preset "cpu" for kCPU, "cuda" for
+  /// kCUDA. For another device type: the lines of "cuda" for which this LibTorch has an autocast
+  /// kernel there. So kPrivateUse1 has those that its backend registers, and kHPU, kIPU and kXLA
+  /// have none. kMPS casts to float32 where "cuda" sets a dtype, and has lines for batch_norm and
+  /// _mps_convolution.
+  /// @throws c10::ValueError  for a device type without autocast
   static OpPolicy built_in(c10::DeviceType device_type);
 
   /// Sets the line of one op, "aten::" understood: "mm", "pow.Tensor_Scalar", "mylib::my_op", or
