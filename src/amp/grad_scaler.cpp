@@ -17,6 +17,8 @@
 namespace mezzo {
 namespace {
 
+constexpr int64_t kSkipsToWarnOf = 50;
+
 LossScaleSettings settings_of(const GradScalerOptions& options) {
   return {.init_scale = options.init_scale(),
           .growth_factor = options.growth_factor(),
@@ -190,6 +192,7 @@ StepResult GradScaler::finish(AmpOptimizer& optimizer,
     if (found_inf.defined() && stepped != true) {
       check_not_stuck(optimizer, found_inf);
     }
+    note_skip(found_inf, stepped);
     optimizer_states_[optimizer.identity()] = {Stage::kStepped, found_inf};
   }
   return StepResult(stepped, std::move(found_inf), std::move(loss));
@@ -212,7 +215,27 @@ void GradScaler::update() {
     loss_scale_->update(found_inf);
     ++updates_since_skips_were_read_;
   }
+  end_iteration();
+}
+
+/// A skip of this iteration, where the verdict is on the host.
+void GradScaler::note_skip(const at::Tensor& found_inf, std::optional<bool> stepped) {
+  if (!found_inf.defined() || stepped == true) {
+    return;
+  }
+  saw_skip_ |= stepped == false || (found_inf.is_cpu() && found_inf.item<float>() != 0.0f);
+  if (saw_skip_ && skips_seen_in_a_row_ >= kSkipsToWarnOf && !std::exchange(warned_of_skips_, true)) {
+    TORCH_WARN("GradScaler: more than ", kSkipsToWarnOf, " iterations in a row were skipped, and the scale is ",
+               get_scale(),
+               ". Two causes are usual. Gradients are not zeroed after a skipped step, so that inf or "
+               "NaN stays in them: call zero_grad() in every iteration. Or the loss or a weight is NaN: find the op "
+               "with FiniteTracer. GradScalerOptions().max_consecutive_skips turns such a run into an error.");
+  }
+}
+
+void GradScaler::end_iteration() {
   optimizer_states_.clear();
+  skips_seen_in_a_row_ = std::exchange(saw_skip_, false) ? skips_seen_in_a_row_ + 1 : 0;
 }
 
 /// Throws if this iteration, skipped by `optimizer`, is the last of the skips
@@ -248,7 +271,7 @@ void GradScaler::update(double new_scale) {
   }
   check_scale_exists("update()");
   loss_scale_->set(loss_scale_->checked("the new scale given to update()", new_scale));
-  optimizer_states_.clear();
+  end_iteration();
 }
 
 void GradScaler::update(const at::Tensor& new_scale) {
@@ -266,7 +289,7 @@ void GradScaler::update(const at::Tensor& new_scale) {
     return;
   }
   loss_scale_->set(new_scale);
-  optimizer_states_.clear();
+  end_iteration();
 }
 
 const at::Tensor& GradScaler::scale_tensor() const { return loss_scale_->tensor(); }
@@ -299,6 +322,7 @@ void GradScaler::load_state_dict(const StateDict& state_dict) {
               "GradScaler: the state_dict is empty; it may come from a disabled scaler. Load it "
               "only if it has entries, or save it from an enabled one.");
   loss_scale_->load_state_dict(state_dict);
+  skips_seen_in_a_row_ = 0;
 }
 
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const GradScaler& scaler) {

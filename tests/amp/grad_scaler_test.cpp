@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "amp/grad_scaler_fixture.h"
+#include "mezzo/optim/sgd.h"
 
 namespace mezzo {
 namespace {
@@ -49,6 +50,71 @@ TEST(GradScalerTest, SkipsStepAndBacksOffWhenAGradientIsInfOrNaN) {
     EXPECT_EQ(scaler.get_scale(), 4.0);
     EXPECT_EQ(scaler.get_growth_tracker(), 0);
   }
+}
+
+/// What is warned of while it lives.
+class Warnings : public c10::WarningHandler {
+ public:
+  Warnings() : guard_(this) {}
+  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
+  std::vector<std::string> messages;
+
+ private:
+  const c10::WarningUtils::WarningHandlerGuard guard_;
+};
+
+/// Zeroes gradients only after a good step; returns how many steps were skipped.
+template <class Optimizer>
+int train_without_zeroing_after_skips(GradScaler& scaler,
+                                      const torch::Tensor& weight,
+                                      Optimizer& optimizer,
+                                      int steps) {
+  int skipped = 0;
+  for (int i = 0; i < steps; ++i) {
+    backward(scaler, weight, {i == 0 ? kInf : 1.0f, 1.0f});
+    if (scaler.step(optimizer).stepped()) {
+      optimizer.zero_grad();
+    } else {
+      ++skipped;
+    }
+    scaler.update();
+  }
+  return skipped;
+}
+
+TEST(GradScalerTest, WarnsOnceOfMoreThanFiftySkipsInARow) {
+  const auto check = [](auto& optimizer, const torch::Tensor& weight) {
+    const Warnings warnings;
+    GradScaler scaler;
+    EXPECT_EQ(train_without_zeroing_after_skips(scaler, weight, optimizer, 50), 50);
+    EXPECT_THAT(warnings.messages, testing::IsEmpty());
+    EXPECT_EQ(train_without_zeroing_after_skips(scaler, weight, optimizer, 60), 60);
+    ASSERT_THAT(warnings.messages, testing::SizeIs(1));
+    EXPECT_THAT(warnings.messages.front(),
+                testing::AllOf(testing::StartsWith("GradScaler: more than 50 iterations in a row were skipped, and the "
+                                                   "scale is 5.8"),  // 65536 / 2^50
+                               testing::HasSubstr("call zero_grad() in every iteration"),
+                               testing::HasSubstr("max_consecutive_skips")));
+  };
+  const auto weight = weights(), other = weights();
+  auto unscaled = sgd_for({weight});
+  check(unscaled, weight);
+  SGD applies_it_itself({{"weight", other}}, SGDOptions().lr(0.5));
+  check(applies_it_itself, other);
+}
+
+TEST(GradScalerTest, DoesNotWarnOfSkipsWithGoodStepsAmongThem) {
+  const Warnings warnings;
+  const auto weight = weights();
+  auto sgd = sgd_for({weight});
+  GradScaler scaler;
+  for (int i = 0; i < 120; ++i) {
+    sgd.zero_grad();
+    backward(scaler, weight, {i % 40 == 0 ? 1.0f : kNaN, 1.0f});
+    scaler.step(sgd);
+    scaler.update();
+  }
+  EXPECT_THAT(warnings.messages, testing::IsEmpty());
 }
 
 /// MPS has no float64. (1 / scale is computed in float32 there, as in PyTorch.)

@@ -210,6 +210,22 @@ TEST_F(GradScalerDeviceTest, LooksForAStuckRunOnlyEverySoOften) {
   EXPECT_THAT(error_of(step), AllOf(HasSubstr("the last 4 iterations"), HasSubstr("1 inf, 1 NaN")));
 }
 
+TEST_F(GradScalerDeviceTest, DoesNotAskTheDeviceToWarnOfSkips) {
+  auto weight = weights_on(device);
+  mezzo::SGD optimizer({{"weight", weight}}, SGDOptions().lr(0.5));
+  const auto bad = gradient({kNaN, kInf}, device);
+  GradScaler scaler;
+  const Watch watch;
+  for (int i = 0; i < 55; ++i) {
+    optimizer.zero_grad();
+    backward(scaler, weight, bad);
+    scaler.step(optimizer);
+    scaler.update();
+  }
+  EXPECT_THAT(watch.host_syncs(), IsEmpty());
+  EXPECT_EQ(scaler.get_skipped_steps(), 55);
+}
+
 TEST_F(GradScalerDeviceTest, RunsClosures) {
   const auto train = [](c10::Device where) {
     auto weight = at::tensor({3.0f, -2.0f}).to(where).requires_grad_();

@@ -129,6 +129,11 @@ class StepResult {
 /// then. Several processes: a scaler each, with GradScalerOptions' `agree` where gradients differ
 /// between them; `unscale_` and `step` then wait for the others. Not thread-safe.
 ///
+/// Warns once if it skips after 50 iterations in a row were skipped. It counts only skips that it
+/// knows of without waiting for the device: all of them on the CPU, and those of optimizers that do
+/// not apply the scale themselves. An optimizer that steps on an accelerator by itself is never
+/// asked: set `max_consecutive_skips` for it.
+///
 /// The scale (float32) lives on the device of the first output that `scale` sees. Gradients may be
 /// on several devices, sparse (COO), and of any floating dtype; float16 only for optimizers that
 /// allow it. On MPS, which has no float64, the reciprocal of the scale is computed in float32, as in
@@ -278,10 +283,14 @@ class GradScaler {
   void check_scale_exists(const char* function) const;
   void check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const;
   void check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf);
+  void note_skip(const at::Tensor& found_inf, std::optional<bool> stepped);
+  void end_iteration();
 
   GradScalerOptions options_;
   std::unique_ptr<LossScale> loss_scale_;
   int64_t updates_since_skips_were_read_ = 0;
+  int64_t skips_seen_in_a_row_ = 0;  // that the host knows of
+  bool saw_skip_ = false, warned_of_skips_ = false;
   std::unordered_map<const void*, OptimizerState> optimizer_states_;
 };
 
