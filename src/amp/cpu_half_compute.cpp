@@ -9,6 +9,8 @@
 #include <ATen/ops/baddbmm_cpu_dispatch.h>
 #include <ATen/ops/bmm_cpu_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/mkldnn_rnn_layer_backward_cpu_dispatch.h>
+#include <ATen/ops/mkldnn_rnn_layer_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -87,6 +89,11 @@ void implement_convolutions(torch::Library& library) {
   library.impl("convolution_backward", &InFloat32<at::compositeexplicitautograd::convolution_backward>::call);
 }
 
+void implement_rnn_layers(torch::Library& library) {
+  library.impl("mkldnn_rnn_layer", &RnnInFloat32<at::cpu::mkldnn_rnn_layer>::call);
+  library.impl("mkldnn_rnn_layer_backward", &RnnInFloat32<at::cpu::mkldnn_rnn_layer_backward>::call);
+}
+
 void implement_attention(torch::Library& library) {
   library.impl("_scaled_dot_product_flash_attention_for_cpu", &attention);
   library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", &attention_backward);
@@ -105,6 +112,7 @@ struct CpuHalfCompute::Registration {
     const c10::WarningUtils::WarningHandlerGuard guard(&silence);
     implement_products(library);
     implement_convolutions(library);
+    implement_rnn_layers(library);
     implement_attention(library);
   }
   torch::Library library;

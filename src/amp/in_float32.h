@@ -40,6 +40,28 @@ inline bool is_slow(at::ScalarType dtype) {
 #endif
 }
 
+/// The one dtype of the floating tensors among the arguments; nothing where they differ.
+template <class... Args>
+std::optional<at::ScalarType> floating_dtype(const Args&... args) {
+  std::optional<at::ScalarType> dtype;
+  bool same = true;
+  const auto look_at = [&](const Tensor& tensor) {
+    if (tensor.defined() && tensor.is_floating_point()) {
+      dtype = dtype.value_or(tensor.scalar_type());
+      same &= tensor.scalar_type() == *dtype;
+    }
+  };
+  const auto look = [&]<class Arg>(const Arg& arg) {
+    if constexpr (std::is_same_v<Arg, Tensor>) {
+      look_at(arg);
+    } else if constexpr (std::is_same_v<Arg, std::optional<Tensor>>) {
+      look_at(arg.value_or(Tensor()));
+    }
+  };
+  (look(args), ...);
+  return same ? dtype : std::nullopt;
+}
+
 /// The one slow dtype of the arguments that are tensors; nothing where they differ, which is the
 /// built-in kernel's error to report.
 template <class... Args>
@@ -97,6 +119,36 @@ struct InFloat32<kOp> {
     }
     const auto result = kOp(widened(args)...);  // the copies end here, before there is one more
     return rounded(result, *dtype);
+  }
+};
+
+/// oneDNN's RNN layer or its backward. In float16 it is computed in float32 on every processor,
+/// because oneDNN cannot train in float16. A tensor that is not floating is oneDNN's workspace,
+/// which passes as it is.
+template <auto kOp>
+struct RnnInFloat32;
+template <class... Results, class... Args, std::tuple<Results...> (*kOp)(Args...)>
+struct RnnInFloat32<kOp> {
+  static std::tuple<Results...> call(Args... args) {
+    const auto dtype = floating_dtype(args...);
+    if (!dtype || !(*dtype == at::kHalf || is_slow(*dtype))) {
+      return kOp(args...);
+    }
+    const auto results = kOp(wide(args)...);
+    return std::apply([&](const Results&... each) { return std::tuple<Results...>(narrow(each, *dtype)...); }, results);
+  }
+
+ private:
+  template <class Arg>
+  static decltype(auto) wide(const Arg& arg) {
+    if constexpr (std::is_same_v<Arg, Tensor>) {
+      return arg.defined() && arg.is_floating_point() ? widened(arg) : arg;
+    } else {
+      return widened(arg);
+    }
+  }
+  static Tensor narrow(const Tensor& x, at::ScalarType dtype) {
+    return x.defined() && x.is_floating_point() ? x.to(dtype) : x;
   }
 };
 

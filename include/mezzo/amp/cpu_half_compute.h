@@ -13,7 +13,9 @@ namespace mezzo {
 /// These ops compute in float32 and round each result once to the arguments' dtype, forward and
 /// backward, twice differentiable as before:
 /// - mm, addmm, bmm, baddbmm, addbmm and _addmm_activation, in-place and `out=` forms included; so
-///   also linear, matmul, einsum and the RNN cells;
+///   also linear, matmul, einsum, RNN and GRU layers, and the cells of all RNNs;
+/// - the LSTM layer, which a CPU's autocast gives to oneDNN whole (mkldnn_rnn_layer); in float16 on
+///   every processor, because oneDNN cannot train in it. Run its backward while the object lives;
 /// - convolutions of 1 to 3 dimensions: strided, padded, dilated, grouped or transposed;
 /// - scaled_dot_product_attention.
 ///
