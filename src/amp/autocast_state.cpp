@@ -41,7 +41,7 @@ void AutocastState::set() const {
 }
 
 AutocastStateGuard::AutocastStateGuard(AutocastState state, AutocastState previous)
-    : state_(std::move(state)), previous_(std::move(previous)) {
+    : state_(std::move(state)), previous_(std::move(previous)), scope_(state_.module_path_, ModuleScope::WholePath()) {
   if (state_.in_region_) {
     at::autocast::increment_nesting();
   }
@@ -60,9 +60,6 @@ AutocastStateGuard::AutocastStateGuard(AutocastState state)
   }
   for (const auto& policy : state_.policies_) {
     policies_.push_back(std::make_unique<PolicyRegionGuard>(policy.type, PolicyRegion{policy.table, policy.log}));
-  }
-  if (!state_.module_path_.empty()) {
-    scope_.emplace(state_.module_path_);
   }
 }
 

@@ -11,6 +11,8 @@ ModuleScope::ModuleScope(std::string_view name, int64_t index) : name_(name), in
   innermost = this;
 }
 
+ModuleScope::ModuleScope(std::string_view path, WholePath) : ModuleScope(path) { is_whole_path_ = true; }
+
 ModuleScope::~ModuleScope() { innermost = outer_; }
 
 std::string ModuleScope::current_path() {
@@ -20,7 +22,12 @@ std::string ModuleScope::current_path() {
     if (scope->index_ >= 0) {
       step += "." + std::to_string(scope->index_);
     }
-    path = path.empty() ? step : step + "." + path;
+    if (!step.empty()) {
+      path = path.empty() ? step : step + "." + path;
+    }
+    if (scope->is_whole_path_) {
+      break;
+    }
   }
   return path;
 }

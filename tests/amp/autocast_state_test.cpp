@@ -76,6 +76,31 @@ TEST(AutocastStateTest, CarriesDtypeAndPolicyToAnotherThread) {
   EXPECT_EQ(dtype_on_another_thread(AutocastState::current()), at::kFloat);
 }
 
+TEST(AutocastStateTest, PutsItsModulePathInPlaceOfTheThreads) {
+  const auto outside = AutocastState::current();
+  const ModuleScope encoder("encoder");
+  const auto in_encoder = AutocastState::current();
+  {
+    const AutocastStateGuard same(in_encoder);
+    EXPECT_EQ(ModuleScope::current_path(), "encoder");
+    const ModuleScope layer("layer", 3);
+    EXPECT_EQ(ModuleScope::current_path(), "encoder.layer.3");
+    const AutocastStateGuard none(outside);
+    EXPECT_EQ(ModuleScope::current_path(), "");
+    const ModuleScope head("head");
+    EXPECT_EQ(ModuleScope::current_path(), "head");
+  }
+  EXPECT_EQ(ModuleScope::current_path(), "encoder");
+  std::async(std::launch::async, [&] {
+    const ModuleScope replica("replica", 1);
+    {
+      const AutocastStateGuard there(in_encoder);
+      EXPECT_EQ(ModuleScope::current_path(), "encoder");
+    }
+    EXPECT_EQ(ModuleScope::current_path(), "replica.1");
+  }).get();
+}
+
 TEST(AutocastStateTest, ReplacesWhatTheThreadHas) {
   const auto plain = AutocastState::current();
   OpPolicy policy = OpPolicy::built_in(at::kCPU);

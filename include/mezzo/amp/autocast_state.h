@@ -6,7 +6,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,10 +58,10 @@ class AutocastState {
   std::string module_path_;
 };
 
-/// Puts an AutocastState in force on this thread while it lives; restores what it found. Guards
-/// nest, also with AutocastGuard. A log in the state must outlive the guard, and an autocast region
-/// that the state was taken in must stay open as long: its end clears PyTorch's cache of cast
-/// weights, which belongs to all threads.
+/// Puts an AutocastState in force on this thread while it lives, with its ModuleScope path in place
+/// of this thread's; restores what it found. Guards nest, also with AutocastGuard. A log in the
+/// state must outlive the guard, and an autocast region that the state was taken in must stay open
+/// as long: its end clears PyTorch's cache of cast weights, which belongs to all threads.
 class AutocastStateGuard {
  public:
   explicit AutocastStateGuard(AutocastState state);
@@ -74,8 +73,8 @@ class AutocastStateGuard {
   AutocastStateGuard(AutocastState state, AutocastState previous);
 
   AutocastState state_, previous_;
+  ModuleScope scope_;
   std::vector<std::unique_ptr<PolicyRegionGuard>> policies_;
-  std::optional<ModuleScope> scope_;
 };
 
 }  // namespace mezzo

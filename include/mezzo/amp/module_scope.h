@@ -34,8 +34,14 @@ class ModuleScope {
   static std::string current_path();
 
  private:
+  friend class AutocastStateGuard;
+  struct WholePath {};
+  /// `path` alone is this thread's path while it lives.
+  ModuleScope(std::string_view path, WholePath);
+
   std::string_view name_;
   int64_t index_;
+  bool is_whole_path_ = false;
   const ModuleScope* outer_;
 };
 
