@@ -4,8 +4,6 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-
 #include "amp/autocast_setting.h"
 #include "amp/policy_region.h"
 #include "kernels/dtypes.h"
@@ -13,61 +11,59 @@
 namespace mezzo {
 namespace {
 
-c10::DeviceType checked_device_type(c10::DeviceType device_type) {
-  const auto& supported = at::autocast::_AUTOCAST_SUPPORTED_DEVICES;
-  TORCH_CHECK_VALUE(std::find(supported.begin(), supported.end(), device_type) != supported.end(),
-                    "AutocastGuard: device type ", c10::DeviceTypeName(device_type, /*lower_case=*/true),
+c10::DeviceType checked_device_type(c10::Device device) {
+  const auto device_type = device.type();
+  TORCH_CHECK_VALUE(at::autocast::is_autocast_available(device_type), "AutocastGuard: device type ",
+                    c10::DeviceTypeName(device_type, /*lower_case=*/true),
                     " has no autocast. Pass the device type that the model's tensors live on, such as kCPU or kCUDA.");
   return device_type;
 }
 
-c10::ScalarType checked_dtype(c10::ScalarType dtype) {
-  TORCH_CHECK_VALUE(is_half(dtype), "AutocastGuard: dtype must be kHalf or kBFloat16, got ", dtype,
-                    ". For a full-precision scope, use AutocastGuard::disabled(device_type).");
-  return dtype;
+/// kFloat, for a region that is not enabled, leaves the dtype as it is.
+detail::AutocastSetting checked_setting(c10::DeviceType device_type, c10::ScalarType dtype, bool enabled) {
+  if (dtype == at::kFloat && !enabled) {
+    dtype = at::autocast::get_autocast_dtype(device_type);
+  } else {
+    TORCH_CHECK_VALUE(is_half(dtype), "AutocastGuard: dtype must be kHalf or kBFloat16, got ", dtype,
+                      ". For a full-precision scope, pass kFloat with /*enabled=*/false, or use "
+                      "AutocastGuard::disabled(device).");
+  }
+  return {dtype, enabled};
 }
 
 }  // namespace
 
-AutocastGuard::AutocastGuard(c10::DeviceType device_type)
-    : AutocastGuard(device_type,
-                    detail::AutocastSetting{at::autocast::get_autocast_dtype(checked_device_type(device_type)), true}) {
-}
+AutocastGuard::AutocastGuard(c10::Device device)
+    : AutocastGuard(device,
+                    detail::AutocastSetting{at::autocast::get_autocast_dtype(checked_device_type(device)), true}) {}
 
-AutocastGuard AutocastGuard::disabled(c10::DeviceType device_type) {
-  return {device_type,
-          detail::AutocastSetting{at::autocast::get_autocast_dtype(checked_device_type(device_type)), false}};
-}
+AutocastGuard AutocastGuard::disabled(c10::Device device) { return {device, at::kFloat, /*enabled=*/false}; }
 
-AutocastGuard::AutocastGuard(c10::DeviceType device_type,
-                             c10::ScalarType dtype,
-                             bool enabled,
-                             std::optional<bool> cache_enabled)
-    : AutocastGuard(
-          checked_device_type(device_type), detail::AutocastSetting{checked_dtype(dtype), enabled}, cache_enabled) {}
+AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, bool enabled, std::optional<bool> cache_enabled)
+    : AutocastGuard(device, checked_setting(checked_device_type(device), dtype, enabled), cache_enabled) {}
 
-AutocastGuard::AutocastGuard(c10::DeviceType device_type,
+AutocastGuard::AutocastGuard(c10::Device device,
                              const detail::AutocastSetting& setting,
                              std::optional<bool> cache_enabled)
-    : device_type_(device_type),
-      previous_enabled_(at::autocast::is_autocast_enabled(device_type)),
-      previous_dtype_(at::autocast::get_autocast_dtype(device_type)),
+    : device_type_(device.type()),
+      previous_enabled_(at::autocast::is_autocast_enabled(device_type_)),
+      previous_dtype_(at::autocast::get_autocast_dtype(device_type_)),
       previous_cache_enabled_(at::autocast::is_autocast_cache_enabled()) {
-  if (setting.enabled && device_type == at::kCUDA && !at::hasCUDA()) {
+  if (setting.enabled && device_type_ == at::kCUDA && !at::hasCUDA()) {
     TORCH_WARN_ONCE(
         "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
   }
-  at::autocast::set_autocast_enabled(device_type, setting.enabled);
-  at::autocast::set_autocast_dtype(device_type, setting.dtype);
+  at::autocast::set_autocast_enabled(device_type_, setting.enabled);
+  at::autocast::set_autocast_dtype(device_type_, setting.dtype);
   at::autocast::increment_nesting();
   at::autocast::set_autocast_cache_enabled(cache_enabled.value_or(previous_cache_enabled_));
 }
 
-AutocastGuard::AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype, const AutocastOptions& options)
-    : AutocastGuard(device_type, dtype, options.enabled(), options.cache_enabled()) {
+AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options)
+    : AutocastGuard(device, dtype, options.enabled(), options.cache_enabled()) {
   if (options.policy() || options.log() != nullptr) {
-    const PolicyRegion* outer = PolicyRegion::current(device_type);
+    const PolicyRegion* outer = PolicyRegion::current(device_type_);
     PolicyRegion region = outer != nullptr ? *outer : PolicyRegion();
     if (options.policy()) {
       region.policy = table_of(*options.policy());
@@ -75,7 +71,7 @@ AutocastGuard::AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype,
     if (options.log() != nullptr) {
       region.log = options.log();
     }
-    policy_region_ = std::make_unique<PolicyRegionGuard>(device_type, std::move(region));
+    policy_region_ = std::make_unique<PolicyRegionGuard>(device_type_, std::move(region));
   }
 }
 

@@ -114,13 +114,13 @@ void CastLog::clear() {
   totals_.clear();
 }
 
-void CastLog::dry_run(c10::DeviceType device_type,
+void CastLog::dry_run(c10::Device device,
                       c10::ScalarType dtype,
                       const std::function<void()>& function,
                       const std::optional<OpPolicy>& policy) {
   const c10::NoGradGuard no_grad;
-  const RandomStateGuard random_state(device_type);
-  const AutocastGuard autocast(device_type, dtype, AutocastOptions().policy(policy).log(this));
+  const RandomStateGuard random_state(device.type());
+  const AutocastGuard autocast(device, dtype, AutocastOptions().policy(policy).log(this));
   function();
 }
 

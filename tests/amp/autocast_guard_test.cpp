@@ -139,9 +139,10 @@ TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
     FAIL() << "float32 accepted";
   } catch (const c10::ValueError& error) {
     EXPECT_STREQ(error.what_without_backtrace(),
-                 "AutocastGuard: dtype must be kHalf or kBFloat16, got Float. "
-                 "For a full-precision scope, use AutocastGuard::disabled(device_type).");
+                 "AutocastGuard: dtype must be kHalf or kBFloat16, got Float. For a full-precision scope, pass kFloat "
+                 "with /*enabled=*/false, or use AutocastGuard::disabled(device).");
   }
+  EXPECT_THROW(AutocastGuard autocast(torch::kCPU, torch::kDouble, /*enabled=*/false), c10::ValueError);
   try {
     AutocastGuard autocast(torch::kMeta, torch::kHalf);
     FAIL() << "meta accepted";
@@ -178,6 +179,28 @@ TEST(AutocastGuardTest, NestsInAFloat32RegionThatPythonSet) {
   EXPECT_EQ(Settings(), in_python);
   at::autocast::set_autocast_enabled(at::kCPU, outside.cpu_enabled);
   at::autocast::set_autocast_dtype(at::kCPU, outside.cpu_dtype);
+}
+
+/// As a program does that takes its precision from a flag.
+TEST(AutocastGuardTest, TakesTheDeviceOfATensorAndFloat32WhenDisabled) {
+  const Settings outside;
+  const auto x = torch::ones({2, 2});
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kHalf}) {
+    const bool is_half = dtype != torch::kFloat;
+    const AutocastGuard autocast(x.device(), dtype, is_half);
+    EXPECT_EQ(x.mm(x).scalar_type(), dtype);
+    EXPECT_EQ(mezzo::autocast(x.device(), dtype, product, is_half)().scalar_type(), dtype);
+    const AutocastGuard with_options(x.device(), dtype, AutocastOptions().enabled(is_half));
+    EXPECT_EQ(x.mm(x).scalar_type(), dtype);
+    if (!is_half) {
+      EXPECT_EQ(Settings().cpu_dtype, outside.cpu_dtype) << "for a guard within that names no dtype";
+    }
+    const auto full = AutocastGuard::disabled(torch::Device(torch::kCPU, 0));
+    EXPECT_EQ(x.mm(x).scalar_type(), torch::kFloat);
+    const AutocastGuard again(x.device());
+    EXPECT_EQ(x.mm(x).scalar_type(), is_half ? dtype : outside.cpu_dtype);
+  }
+  EXPECT_EQ(Settings(), outside);
 }
 
 TEST(AutocastGuardTest, IsThreadLocal) {

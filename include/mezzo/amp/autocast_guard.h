@@ -2,7 +2,7 @@
 
 #include "mezzo/cpp20.h"
 
-#include <c10/core/DeviceType.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <torch/arg.h>
 
@@ -62,37 +62,43 @@ struct AutocastOptions {
 /// scaler.scale(loss).backward();
 /// @endcode
 ///
+/// For a dtype that is chosen at run time, kFloat among them, and the device of a tensor:
+/// @code
+/// mezzo::AutocastGuard autocast(x.device(), dtype, /*enabled=*/dtype != torch::kFloat);
+/// @endcode
+///
 /// @see torch.autocast (Python). Differs: a dtype that autocast cannot use is an error, where
 ///     Python warns and switches autocast off.
 class AutocastGuard {
  public:
-  /// @param dtype  kHalf or kBFloat16
+  /// @param device  only its type counts: a region is for all devices of that type. kCUDA will do.
+  /// @param dtype  kHalf or kBFloat16; kFloat too if `enabled` is false
   /// @param enabled  false makes a full-precision region inside an autocast one
   /// @param cache_enabled  whether casts of float32 leaf parameters are kept until the outermost
   ///     region ends; nullopt keeps the current setting (initially true)
   /// @throws c10::ValueError  for any other `dtype`, or a device type without autocast; no state
   ///     has changed then
-  AutocastGuard(c10::DeviceType device_type,
-                c10::ScalarType dtype,
-                bool enabled = true,
-                std::optional<bool> cache_enabled = std::nullopt);
+  [[nodiscard]] AutocastGuard(c10::Device device,
+                              c10::ScalarType dtype,
+                              bool enabled = true,
+                              std::optional<bool> cache_enabled = std::nullopt);
 
   /// With a policy or a log.
   /// @throws c10::Error  also where another library, or another version of mezzo in this process,
   ///     has taken what these need of LibTorch's dispatcher; no state has changed then
-  AutocastGuard(c10::DeviceType device_type, c10::ScalarType dtype, const AutocastOptions& options);
+  [[nodiscard]] AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options);
 
   /// With the device type's current autocast dtype, as `torch.autocast("cpu")`: initially kBFloat16
   /// on CPU, kHalf on CUDA. Float32, which only Python sets, makes a region that casts to it.
-  explicit AutocastGuard(c10::DeviceType device_type);
+  [[nodiscard]] explicit AutocastGuard(c10::Device device);
 
   /// A full-precision region: `auto full = mezzo::AutocastGuard::disabled(torch::kCUDA);`
-  [[nodiscard]] static AutocastGuard disabled(c10::DeviceType device_type);
+  [[nodiscard]] static AutocastGuard disabled(c10::Device device);
 
   /// Sets what a thread had, whatever the dtype.
-  AutocastGuard(c10::DeviceType device_type,
-                const detail::AutocastSetting& setting,
-                std::optional<bool> cache_enabled = std::nullopt);
+  [[nodiscard]] AutocastGuard(c10::Device device,
+                              const detail::AutocastSetting& setting,
+                              std::optional<bool> cache_enabled = std::nullopt);
 
   ~AutocastGuard();
   AutocastGuard(const AutocastGuard&) = delete;
@@ -120,27 +126,24 @@ size_t autocast_cache_size();
 /// std::thread worker([&] { output = forward(input); });
 /// @endcode
 template <class Function>
-[[nodiscard]] auto autocast(c10::DeviceType device_type,
+[[nodiscard]] auto autocast(c10::Device device,
                             c10::ScalarType dtype,
                             Function&& function,
                             bool enabled = true,
                             std::optional<bool> cache_enabled = std::nullopt) {
   return [=, wrapped = std::forward<Function>(function)]<class... Args>(
              Args&&... args) mutable -> std::invoke_result_t<std::decay_t<Function>&, Args...> {
-    AutocastGuard guard(device_type, dtype, enabled, cache_enabled);
+    AutocastGuard guard(device, dtype, enabled, cache_enabled);
     return std::invoke(wrapped, std::forward<Args>(args)...);
   };
 }
 
 /// The same with a policy or a log.
 template <class Function>
-[[nodiscard]] auto autocast(c10::DeviceType device_type,
-                            c10::ScalarType dtype,
-                            Function&& function,
-                            AutocastOptions options) {
-  return [device_type, dtype, options = std::move(options), wrapped = std::forward<Function>(function)]<class... Args>(
+[[nodiscard]] auto autocast(c10::Device device, c10::ScalarType dtype, Function&& function, AutocastOptions options) {
+  return [device, dtype, options = std::move(options), wrapped = std::forward<Function>(function)]<class... Args>(
              Args&&... args) mutable -> std::invoke_result_t<std::decay_t<Function>&, Args...> {
-    AutocastGuard guard(device_type, dtype, options);
+    AutocastGuard guard(device, dtype, options);
     return std::invoke(wrapped, std::forward<Args>(args)...);
   };
 }

@@ -64,7 +64,7 @@ class AutocastState {
 /// as long: its end clears PyTorch's cache of cast weights, which belongs to all threads.
 class AutocastStateGuard {
  public:
-  explicit AutocastStateGuard(AutocastState state);
+  [[nodiscard]] explicit AutocastStateGuard(AutocastState state);
   ~AutocastStateGuard();
   AutocastStateGuard(const AutocastStateGuard&) = delete;
   AutocastStateGuard& operator=(const AutocastStateGuard&) = delete;

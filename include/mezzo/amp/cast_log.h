@@ -2,7 +2,7 @@
 
 #include "mezzo/cpp20.h"
 
-#include <c10/core/DeviceType.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class CastLog {
   /// device's random numbers put back. Put a model with batch norms into eval mode.
   /// @param function  runs the model's forward on an input of the usual shape
   /// @param policy  nullopt: the enclosing region's, or else PyTorch's own
-  void dry_run(c10::DeviceType device_type,
+  void dry_run(c10::Device device,
                c10::ScalarType dtype,
                const std::function<void()>& function,
                const std::optional<OpPolicy>& policy = std::nullopt);

@@ -23,7 +23,7 @@ namespace mezzo {
 /// Autocast, other dtypes and other devices are not touched.
 class CpuHalfCompute {
  public:
-  CpuHalfCompute();
+  [[nodiscard]] CpuHalfCompute();
   ~CpuHalfCompute();
   CpuHalfCompute(const CpuHalfCompute&) = delete;
   CpuHalfCompute& operator=(const CpuHalfCompute&) = delete;

@@ -87,7 +87,7 @@ class FiniteTracer {
     int64_t non_finite = 0;  ///< those among them with an inf or NaN
   };
 
-  explicit FiniteTracer(FiniteTracerOptions options = {});
+  [[nodiscard]] explicit FiniteTracer(FiniteTracerOptions options = {});
   ~FiniteTracer();
   FiniteTracer(const FiniteTracer&) = delete;
   FiniteTracer& operator=(const FiniteTracer&) = delete;

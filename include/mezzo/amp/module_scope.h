@@ -25,7 +25,7 @@ class ModuleScope {
  public:
   /// @param name  as `named_modules()` would give it; must outlive the scope, as a literal does.
   /// @param index  of a module among several of that name; "name.index" in the path.
-  explicit ModuleScope(std::string_view name, int64_t index = -1);
+  [[nodiscard]] explicit ModuleScope(std::string_view name, int64_t index = -1);
   ~ModuleScope();
   ModuleScope(const ModuleScope&) = delete;
   ModuleScope& operator=(const ModuleScope&) = delete;

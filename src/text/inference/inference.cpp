@@ -79,7 +79,7 @@ at::Tensor predict_outputs(ModelForTask& model,
   const at::NoGradGuard no_grad;
   const auto device = model.parameters().front().device();
   const auto dtype = autocast_dtype(precision);
-  const mezzo::AutocastGuard autocast(device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
+  const mezzo::AutocastGuard autocast(device, dtype.value_or(at::kFloat), dtype.has_value());
 
   auto outputs = make_outputs(model.head(), texts);
   int64_t done = 0, number = 0;

@@ -58,7 +58,7 @@ at::Tensor GradientAccumulation::run(const StepBatches& batches,
 
 at::Tensor GradientAccumulation::summed_loss(const PackedBatch& batch, const DropoutSeed& random) {
   const auto dtype = autocast_dtype(setup_.precision);
-  const AutocastGuard autocast(setup_.device.type(), dtype.value_or(at::kBFloat16), dtype.has_value());
+  const AutocastGuard autocast(setup_.device, dtype.value_or(at::kFloat), dtype.has_value());
   const auto outputs = pool_windows(model_.forward(batch, random), batch, setup_.model->config().window_pooling);
   return setup_.task->loss(outputs, batch);
 }

@@ -24,7 +24,7 @@ namespace mezzo::detail {
 /// autocast off for what it is made of, while it lives.
 class FunctionScope {
  public:
-  FunctionScope(const std::string& name, CastPolicy policy, c10::DeviceType device_type);
+  [[nodiscard]] FunctionScope(const std::string& name, CastPolicy policy, c10::DeviceType device_type);
 
   /// kPromote looks at every tensor before the first is cast.
   void consider(const at::Tensor& tensor);
@@ -42,9 +42,9 @@ class FunctionScope {
 /// Autocast as custom_fwd wants it for the body of a forward.
 class ForwardScope {
  public:
-  ForwardScope(torch::autograd::AutogradContext* ctx,
-               c10::DeviceType device_type,
-               std::optional<c10::ScalarType> cast_inputs);
+  [[nodiscard]] ForwardScope(torch::autograd::AutogradContext* ctx,
+                             c10::DeviceType device_type,
+                             std::optional<c10::ScalarType> cast_inputs);
   at::Tensor cast(const at::Tensor& tensor) const;
 
  private:
@@ -56,7 +56,7 @@ class ForwardScope {
 /// The state that ForwardScope kept in `ctx`.
 class BackwardScope {
  public:
-  BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type);
+  [[nodiscard]] BackwardScope(torch::autograd::AutogradContext* ctx, c10::DeviceType device_type);
   ~BackwardScope();
 
  private:

@@ -98,7 +98,7 @@ class DistributedDataParallelBase {
 /// @see DistributedDataParallelBase::no_sync
 class NoSyncGuard {
  public:
-  explicit NoSyncGuard(DistributedDataParallelBase& module, bool enabled = true);
+  [[nodiscard]] explicit NoSyncGuard(DistributedDataParallelBase& module, bool enabled = true);
   ~NoSyncGuard();
   NoSyncGuard(const NoSyncGuard&) = delete;
   NoSyncGuard& operator=(const NoSyncGuard&) = delete;
