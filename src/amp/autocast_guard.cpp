@@ -6,6 +6,7 @@
 
 #include "amp/autocast_setting.h"
 #include "amp/policy_region.h"
+#include "amp/pytorch_cast_cache.h"
 #include "kernels/dtypes.h"
 
 namespace mezzo {
@@ -45,6 +46,12 @@ AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, bool ena
 AutocastGuard::AutocastGuard(c10::Device device,
                              const detail::AutocastSetting& setting,
                              std::optional<bool> cache_enabled)
+    : AutocastGuard(device, setting, cache_enabled, PolicyRegion::has_policy(device.type())) {}
+
+AutocastGuard::AutocastGuard(c10::Device device,
+                             const detail::AutocastSetting& setting,
+                             std::optional<bool> cache_enabled,
+                             bool has_policy)
     : device_type_(device.type()),
       previous_enabled_(at::autocast::is_autocast_enabled(device_type_)),
       previous_dtype_(at::autocast::get_autocast_dtype(device_type_)),
@@ -54,14 +61,21 @@ AutocastGuard::AutocastGuard(c10::Device device,
         "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
   }
+  bool keeps_casts = cache_enabled.value_or(previous_cache_enabled_);
+  if (keeps_casts && setting.enabled && is_half(setting.dtype) && !has_policy) {
+    keeps_casts = uses_cast_cache_ = PyTorchCastCache::begin_use(device_type_, setting.dtype);
+  }
   at::autocast::set_autocast_enabled(device_type_, setting.enabled);
   at::autocast::set_autocast_dtype(device_type_, setting.dtype);
   at::autocast::increment_nesting();
-  at::autocast::set_autocast_cache_enabled(cache_enabled.value_or(previous_cache_enabled_));
+  at::autocast::set_autocast_cache_enabled(keeps_casts);
 }
 
 AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options)
-    : AutocastGuard(device, dtype, options.enabled(), options.cache_enabled()) {
+    : AutocastGuard(device,
+                    checked_setting(checked_device_type(device), dtype, options.enabled()),
+                    options.cache_enabled(),
+                    options.policy().has_value() || PolicyRegion::has_policy(device.type())) {
   if (options.policy() || options.log() != nullptr) {
     const PolicyRegion* outer = PolicyRegion::current(device_type_);
     PolicyRegion region = outer != nullptr ? *outer : PolicyRegion();
@@ -77,6 +91,9 @@ AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const Au
 
 AutocastGuard::~AutocastGuard() {
   policy_region_.reset();
+  if (uses_cast_cache_) {
+    PyTorchCastCache::end_use(device_type_);
+  }
   if (at::autocast::decrement_nesting() == 0) {
     at::autocast::clear_cache();
   }

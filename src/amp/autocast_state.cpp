@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "amp/policy_region.h"
+#include "amp/pytorch_cast_cache.h"
+#include "kernels/dtypes.h"
 
 namespace mezzo {
 
@@ -50,7 +52,9 @@ AutocastStateGuard::AutocastStateGuard(AutocastState state, AutocastState previo
 // From here on there is a guard: should something throw, its destructor puts back what had changed.
 AutocastStateGuard::AutocastStateGuard(AutocastState state)
     : AutocastStateGuard(std::move(state), AutocastState::current()) {
+  const bool keeps_casts = use_cast_cache();
   state_.set();
+  at::autocast::set_autocast_cache_enabled(keeps_casts);
   // Where only this thread has a policy or a log, there is to be none.
   for (const auto& mine : previous_.policies_) {
     const auto same = [&](const auto& policy) { return policy.type == mine.type; };
@@ -63,9 +67,31 @@ AutocastStateGuard::AutocastStateGuard(AutocastState state)
   }
 }
 
+/// Whether PyTorch keeps casts while this lives: for all device types or for none, as its switch is.
+bool AutocastStateGuard::use_cast_cache() {
+  for (const auto& device : state_.devices_) {
+    const bool has_policy = std::ranges::any_of(state_.policies_, [&](const AutocastState::Policy& policy) {
+      return policy.type == device.type && policy.table != nullptr;
+    });
+    if (!state_.cache_enabled_ || !device.enabled || !is_half(device.dtype) || has_policy) {
+      continue;
+    }
+    if (!PyTorchCastCache::begin_use(device.type, device.dtype)) {
+      return false;
+    }
+    uses_cast_cache_.set(static_cast<size_t>(device.type));
+  }
+  return state_.cache_enabled_;
+}
+
 AutocastStateGuard::~AutocastStateGuard() {
   while (!policies_.empty()) {
     policies_.pop_back();  // in the reverse order of their start
+  }
+  for (const auto& device : state_.devices_) {
+    if (uses_cast_cache_.test(static_cast<size_t>(device.type))) {
+      PyTorchCastCache::end_use(device.type);
+    }
   }
   if (state_.in_region_) {
     at::autocast::decrement_nesting();

@@ -3,14 +3,17 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/cuda.h>
 #include <torch/types.h>
 
+#include <future>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/custom_function.h"
 
 namespace mezzo {
@@ -201,6 +204,123 @@ TEST(AutocastGuardTest, TakesTheDeviceOfATensorAndFloat32WhenDisabled) {
     EXPECT_EQ(x.mm(x).scalar_type(), is_half ? dtype : outside.cpu_dtype);
   }
   EXPECT_EQ(Settings(), outside);
+}
+
+/// A linear layer, and the gradients that it gave: in one region, as PyTorch computes them.
+struct Layer {
+  torch::Tensor weight = torch::linspace(-1, 1, 12).view({3, 4}).clone().requires_grad_();  // views are not kept
+  torch::Tensor bias = torch::linspace(0, 1, 3).requires_grad_();
+  torch::Tensor x = torch::linspace(-2, 2, 8).view({2, 4});
+
+  torch::Tensor forward() const { return torch::linear(x, weight, bias); }
+  /// By an op whose arguments are cached casts alone.
+  torch::Tensor weights_alone() const { return weight.mm(weight.t()); }
+  torch::Tensor gradient_of(const torch::Tensor& output) const {
+    return torch::autograd::grad({output.to(torch::kFloat).square().sum()}, {weight}, {}, /*retain_graph=*/true)
+        .front();
+  }
+};
+
+TEST(AutocastGuardTest, NestsGuardsOfDifferentDtypesAroundOneModel) {
+  const Layer layer;
+  const auto alone = [&](at::ScalarType dtype) {
+    const AutocastGuard autocast(torch::kCPU, dtype);
+    return layer.forward();
+  };
+  const auto half = alone(torch::kHalf), bfloat = alone(torch::kBFloat16);
+  for (const bool has_log : {false, true}) {
+    CastLog log;
+    const auto options = has_log ? AutocastOptions().log(&log) : AutocastOptions();
+    const AutocastGuard outer(torch::kCPU, torch::kHalf, options);
+    const auto check = [&](const torch::Tensor& expected) {
+      const auto output = layer.forward();
+      ASSERT_EQ(output.scalar_type(), expected.scalar_type());
+      EXPECT_TRUE(torch::equal(output, expected));
+      EXPECT_TRUE(torch::equal(layer.gradient_of(output), layer.gradient_of(expected)));
+      EXPECT_EQ(layer.weights_alone().scalar_type(), expected.scalar_type());
+    };
+    check(half);
+    {
+      const AutocastGuard inner(torch::kCPU, torch::kBFloat16);
+      check(bfloat);
+      {
+        const auto full = AutocastGuard::disabled(torch::kCPU);
+        const AutocastGuard innermost(torch::kCPU, torch::kHalf);
+        check(half);
+      }
+      check(bfloat);
+    }
+    check(half);
+    const auto full = AutocastGuard::disabled(torch::kCPU);
+    const AutocastGuard after_disabled(torch::kCPU, torch::kBFloat16);
+    check(bfloat);
+  }
+}
+
+TEST(AutocastGuardTest, KeepsCastsForOneDtypeAtATime) {
+  const Layer layer;
+  const auto is_kept = [&] {
+    const auto first = layer.forward();
+    const torch::NoGradGuard no_grad;
+    layer.weight.add_(1);
+    const bool kept = torch::equal(layer.forward(), first);
+    layer.weight.sub_(1);
+    return kept;
+  };
+  {
+    const AutocastGuard half(torch::kCPU, torch::kHalf);
+    EXPECT_TRUE(is_kept());
+    const AutocastGuard nested(torch::kCPU, torch::kHalf);
+    EXPECT_TRUE(is_kept());
+    const AutocastGuard other(torch::kCPU, torch::kBFloat16);
+    EXPECT_FALSE(is_kept());
+  }
+  const AutocastGuard bfloat(torch::kCPU, torch::kBFloat16);
+  EXPECT_TRUE(is_kept());
+}
+
+TEST(AutocastGuardTest, NestsInAPythonRegionOfAnotherDtype) {
+  const Layer layer;
+  const Settings outside;
+  at::autocast::set_autocast_enabled(at::kCPU, true);  // what torch.autocast does on entry
+  at::autocast::set_autocast_dtype(at::kCPU, torch::kHalf);
+  at::autocast::increment_nesting();
+  EXPECT_EQ(layer.forward().scalar_type(), torch::kHalf);
+  {
+    const AutocastGuard bfloat(torch::kCPU, torch::kBFloat16);
+    EXPECT_EQ(layer.forward().scalar_type(), torch::kBFloat16);
+    EXPECT_EQ(layer.weights_alone().scalar_type(), torch::kBFloat16);
+  }
+  EXPECT_EQ(layer.weights_alone().scalar_type(), torch::kHalf);
+  at::autocast::decrement_nesting();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, outside.cpu_enabled);
+  at::autocast::set_autocast_dtype(at::kCPU, outside.cpu_dtype);
+}
+
+TEST(AutocastGuardTest, ThreadsOfDifferentDtypesShareOneModel) {
+  const Layer layer;
+  constexpr int kRounds = 200;
+  const auto count_right = [&](at::ScalarType dtype) {
+    int right = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      const AutocastGuard autocast(torch::kCPU, dtype);
+      right += layer.forward().scalar_type() == dtype && layer.weights_alone().scalar_type() == dtype ? 1 : 0;
+    }
+    return right;
+  };
+  {  // one region is open while another thread opens the other's
+    const AutocastGuard autocast(torch::kCPU, torch::kHalf);
+    EXPECT_EQ(layer.forward().scalar_type(), torch::kHalf);
+    std::async(std::launch::async, [&] {
+      const AutocastGuard bfloat(torch::kCPU, torch::kBFloat16);
+      EXPECT_EQ(layer.weights_alone().scalar_type(), torch::kBFloat16);
+    }).get();
+    EXPECT_EQ(layer.weights_alone().scalar_type(), torch::kHalf);
+  }
+  auto right_in_half = std::async(std::launch::async, count_right, torch::kHalf);
+  EXPECT_EQ(count_right(torch::kBFloat16), kRounds);
+  EXPECT_EQ(right_in_half.get(), kRounds);
 }
 
 TEST(AutocastGuardTest, IsThreadLocal) {

@@ -101,6 +101,29 @@ TEST(AutocastStateTest, PutsItsModulePathInPlaceOfTheThreads) {
   }).get();
 }
 
+TEST(AutocastStateTest, AStateOfAnotherDtypeDoesNotGetTheCastsOfOpenRegions) {
+  const auto weight = at::ones({2, 2}).requires_grad_();
+  const auto dtype_of_square = [&] { return at::matmul(weight, weight).scalar_type(); };
+  std::optional<AutocastState> bfloat;
+  {
+    const AutocastGuard autocast(at::kCPU, at::kBFloat16);
+    bfloat = AutocastState::current();
+  }
+  const AutocastGuard autocast(at::kCPU, at::kHalf);
+  EXPECT_EQ(dtype_of_square(), at::kHalf);
+  {
+    const AutocastStateGuard here(*bfloat);
+    EXPECT_EQ(dtype_of_square(), at::kBFloat16);
+  }
+  std::async(std::launch::async, [&] {
+    const AutocastStateGuard there(*bfloat);
+    EXPECT_EQ(dtype_of_square(), at::kBFloat16);
+  }).get();
+  EXPECT_EQ(dtype_of_square(), at::kHalf);
+  const AutocastStateGuard same(AutocastState::current());
+  EXPECT_EQ(dtype_of_square(), at::kHalf);
+}
+
 TEST(AutocastStateTest, ReplacesWhatTheThreadHas) {
   const auto plain = AutocastState::current();
   OpPolicy policy = OpPolicy::built_in(at::kCPU);

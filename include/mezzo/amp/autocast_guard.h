@@ -49,9 +49,14 @@ struct AutocastOptions {
 /// in a process without a GPU.
 ///
 /// An op policy or a log holds for this scope and thread, and in nested guards that bring none of
-/// their own; either costs every op in the region a fraction of a microsecond. PyTorch's cache of
-/// cast parameters belongs to all threads and misses an in-place update within a region; under a
-/// policy, each thread has mezzo's, which casts an updated parameter again.
+/// their own; either costs every op in the region a fraction of a microsecond.
+///
+/// PyTorch's cache of cast parameters belongs to all threads, knows no dtypes, and misses an
+/// in-place update within a region. So guards of one dtype at a time use it, for each device type;
+/// a guard of another dtype, nested or on another thread, casts a parameter at each use. (Python's
+/// own regions do not know of this: inside a guard of another dtype, or beside one on another
+/// thread, they need `cache_enabled=False`.) Under a policy, each thread has mezzo's cache, which
+/// goes by dtype and casts an updated parameter again.
 ///
 /// @code
 /// torch::Tensor loss;
@@ -105,10 +110,16 @@ class AutocastGuard {
   AutocastGuard& operator=(const AutocastGuard&) = delete;
 
  private:
+  AutocastGuard(c10::Device device,
+                const detail::AutocastSetting& setting,
+                std::optional<bool> cache_enabled,
+                bool has_policy);
+
   c10::DeviceType device_type_;
   bool previous_enabled_;
   c10::ScalarType previous_dtype_;
   bool previous_cache_enabled_;
+  bool uses_cast_cache_ = false;
   std::unique_ptr<PolicyRegionGuard> policy_region_;
 };
 

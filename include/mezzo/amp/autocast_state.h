@@ -5,6 +5,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#include <bitset>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,8 +73,11 @@ class AutocastStateGuard {
  private:
   AutocastStateGuard(AutocastState state, AutocastState previous);
 
+  bool use_cast_cache();
+
   AutocastState state_, previous_;
   ModuleScope scope_;
+  std::bitset<c10::COMPILE_TIME_MAX_DEVICE_TYPES> uses_cast_cache_;  // by device type
   std::vector<std::unique_ptr<PolicyRegionGuard>> policies_;
 };
 
