@@ -72,8 +72,8 @@ int run_ops(const OpsFlags& flags) {
 Run add_ops(CLI::App& app) {
   auto flags = std::make_shared<OpsFlags>();
   app.add_option("--policy", flags->policy,
-                 "one op list: cuda, cpu, cuda_2020, norms_stay_low, or a TOML file; default: those of cpu and cuda, "
-                 "with the devices of each line");
+                 "one op list: cuda, cpu, cuda_2020, norms_stay_low, masks_fp32, or a TOML file; default: those of "
+                 "cpu and cuda, with the devices of each line");
   app.add_flag("--json", flags->json, "an array of objects instead of lines");
   app.footer(
       "Examples:\n"

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "amp/autocast_setting.h"
+#include "amp/named_overflow.h"
 #include "amp/policy_region.h"
 #include "amp/pytorch_cast_cache.h"
 #include "kernels/dtypes.h"
@@ -60,6 +61,9 @@ AutocastGuard::AutocastGuard(c10::Device device,
     TORCH_WARN_ONCE(
         "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
+  }
+  if (setting.enabled && setting.dtype == at::kHalf) {
+    name_ops_in_overflow_errors(device_type_);
   }
   bool keeps_casts = cache_enabled.value_or(previous_cache_enabled_);
   if (keeps_casts && setting.enabled && is_half(setting.dtype) && !has_policy) {

@@ -16,7 +16,7 @@
 namespace mezzo {
 namespace {
 
-constexpr std::array<std::string_view, 4> kPresetNames = {"cuda", "cpu", "cuda_2020", "norms_stay_low"};
+constexpr std::array<std::string_view, 5> kPresetNames = {"cuda", "cpu", "cuda_2020", "norms_stay_low", "masks_fp32"};
 
 // The functions that torch.cuda.amp cast when it was new. Its "conv" family is one op
 // each in today's dispatcher.
@@ -196,6 +196,12 @@ OpPolicy norms_stay_low() {
   return policy;
 }
 
+OpPolicy masks_fp32() {
+  return OpPolicy::preset("cuda")
+      .set("masked_fill.Scalar", CastPolicy::kFloat32)
+      .set("masked_fill.Tensor", CastPolicy::kFloat32);
+}
+
 /// CUDA's list, without the ops for which this LibTorch has no autocast kernel on `device_type`.
 OpPolicy of_accelerator(c10::DeviceType device_type) {
   const bool is_mps = device_type == c10::kMPS;
@@ -240,6 +246,7 @@ OpPolicy OpPolicy::preset(std::string_view name) {
   if (name == "cpu") return cpu;
   if (name == "cuda_2020") return cuda_2020();
   if (name == "norms_stay_low") return norms_stay_low();
+  if (name == "masks_fp32") return masks_fp32();
   TORCH_CHECK_VALUE(false, "OpPolicy: there is no preset '", name, "': ", c10::Join(", ", kPresetNames));
 }
 

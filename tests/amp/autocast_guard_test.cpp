@@ -2,15 +2,19 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/cuda.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <future>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "mezzo/amp/cast_log.h"
@@ -321,6 +325,56 @@ TEST(AutocastGuardTest, ThreadsOfDifferentDtypesShareOneModel) {
   auto right_in_half = std::async(std::launch::async, count_right, torch::kHalf);
   EXPECT_EQ(count_right(torch::kBFloat16), kRounds);
   EXPECT_EQ(right_in_half.get(), kRounds);
+}
+
+TEST(AutocastGuardTest, NamesTheOpWhoseNumberDoesNotFit) {
+  const auto mask = torch::eye(3).to(torch::kBool);
+  const auto scores = [] { return torch::ones({3, 3}).mm(torch::ones({3, 3})); };
+  const AutocastGuard autocast(torch::kCPU, torch::kHalf);
+  using Call = std::function<torch::Tensor(torch::Tensor)>;
+  const auto row = torch::zeros({1}, torch::kLong);
+  const std::vector<std::pair<std::string, Call>> calls = {
+      {"aten::masked_fill.Scalar", [&](auto x) { return x.masked_fill(mask, -1e9); }},
+      {"aten::masked_fill.Tensor", [&](auto x) { return x.masked_fill(mask, torch::tensor(-1e9)); }},
+      {"aten::masked_fill_.Scalar", [&](auto x) { return x.masked_fill_(mask, -1e9); }},
+      {"aten::masked_fill_.Tensor", [&](auto x) { return x.masked_fill_(mask, torch::tensor(-1e9)); }},
+      {"aten::fill_.Scalar", [&](auto x) { return x.fill_(-1e9); }},
+      {"aten::full_like", [&](auto x) { return torch::full_like(x, -1e9); }},
+      {"aten::new_full", [&](auto x) { return x.new_full({2}, -1e9); }},
+      {"aten::fill_diagonal_", [&](auto x) { return x.fill_diagonal_(-1e9); }},
+      {"aten::constant_pad_nd", [&](auto x) { return torch::constant_pad_nd(x, {1, 1}, -1e9); }},
+      {"aten::index_fill.int_Scalar", [&](auto x) { return x.index_fill(0, row, -1e9); }},
+      {"aten::index_fill_.int_Scalar", [&](auto x) { return x.index_fill_(0, row, -1e9); }},
+      {"aten::scatter.value", [&](auto x) { return x.scatter(0, row.view({1, 1}), -1e9); }},
+      {"aten::scatter_.value", [&](auto x) { return x.scatter_(0, row.view({1, 1}), -1e9); }},
+      {"aten::clamp", [&](auto x) { return x.clamp(-1e9, 1e9); }},
+      {"aten::clamp_", [&](auto x) { return x.clamp_(-1e9, 1e9); }},
+      {"aten::clamp_min", [&](auto x) { return x.clamp_min(-1e9); }},
+      {"aten::clamp_max_", [&](auto x) { return x.clamp_max_(1e9); }},
+      {"aten::hardtanh", [&](auto x) { return torch::hardtanh(x, -1e9, 1e9); }},
+      {"aten::hardshrink", [&](auto x) { return torch::hardshrink(x, 1e9); }},
+      {"aten::threshold", [&](auto x) { return torch::threshold(x, 1e9, -1e9); }},
+  };
+  for (const auto& [op, call] : calls) {
+    try {
+      call(scores());
+      ADD_FAILURE() << op << " takes it";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  testing::StartsWith(op + ": value cannot be converted to type c10::Half without overflow. "
+                                           "Pass a number that fits (float16 ends at 65504)"));
+      EXPECT_EQ(std::string(error.what_without_backtrace()).find("masks_fp32") != std::string::npos,
+                op.starts_with("aten::masked_fill."));
+    }
+  }
+  for (const double fits : {-65504.0, -std::numeric_limits<double>::infinity()}) {  // the advice
+    EXPECT_EQ(scores().masked_fill(mask, fits)[0][0].item<double>(), fits);
+  }
+  EXPECT_EQ(scores().to(torch::kFloat).masked_fill(mask, -1e9)[0][0].item<float>(), -1e9F);
+  EXPECT_THROW(scores().masked_fill(torch::ones({2}, torch::kBool), 0), c10::Error) << "other errors are as they were";
+  const auto weight = torch::ones({3, 3}, torch::requires_grad());
+  weight.mm(torch::ones({3, 3})).masked_fill(mask, -1).sum().backward();
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::full({3, 3}, 2.0)));
 }
 
 TEST(AutocastGuardTest, IsThreadLocal) {

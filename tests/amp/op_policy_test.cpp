@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "amp/named_overflow.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/cast_log.h"
 #include "mezzo/amp/custom_function.h"
@@ -44,7 +45,22 @@ TEST(OpPolicyTest, AGuardKeepsThePolicyAsItWasWhenItWasOpened) {
 TEST(OpPolicyTest, UnknownPresetIsRefusedWithTheNames) {
   EXPECT_THAT(
       [] { OpPolicy::preset("gpu"); },
-      ThrowsMessage<c10::ValueError>(HasSubstr("no preset 'gpu': cuda, cpu, cuda_2020, norms_stay_low")));
+      ThrowsMessage<c10::ValueError>(HasSubstr("no preset 'gpu': cuda, cpu, cuda_2020, norms_stay_low, masks_fp32")));
+}
+
+TEST(OpPolicyTest, MasksInFloat32TakeNumbersThatHalfCannotHold) {
+  const auto mask = at::eye(3).to(at::kBool);
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    const AutocastGuard autocast(at::kCPU, dtype, with(OpPolicy::preset("masks_fp32")));
+    const auto scores = at::ones({3, 3}).requires_grad_().mm(at::ones({3, 3}));
+    ASSERT_EQ(scores.scalar_type(), dtype);
+    for (const auto& masked : {scores.masked_fill(mask, -1e9), scores.masked_fill(mask, at::scalar_tensor(-1e9))}) {
+      ASSERT_EQ(masked.scalar_type(), at::kFloat);
+      const auto weights = masked.softmax(-1);
+      EXPECT_TRUE(at::allclose(weights, mask.logical_not() * 0.5));
+      EXPECT_EQ(weights.mm(at::ones({3, 3})).scalar_type(), dtype);
+    }
+  }
 }
 
 /// As this LibTorch's autocast kernels are, whatever hardware there is.
@@ -55,6 +71,9 @@ std::set<std::string> ops_autocast_on(c10::DispatchKey key) {
     if (op && op->hasKernelForDispatchKey(key)) {
       ops.insert(c10::toString(name));
     }
+  }
+  for (const auto op : ops_named_in_overflow_errors()) {
+    ops.erase(std::string(op));
   }
   return ops;
 }

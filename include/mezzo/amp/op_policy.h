@@ -43,7 +43,9 @@ class OpPolicy {
   /// - "cuda_2020": "cuda" with only the 18 ops in lower precision that the first torch.cuda.amp
   ///   (PyTorch 1.6) cast;
   /// - "norms_stay_low": "cuda" without float32 forced on layer_norm, native_layer_norm and
-  ///   rms_norm, so that their outputs stay half as wide.
+  ///   rms_norm, so that their outputs stay half as wide;
+  /// - "masks_fp32": "cuda" with masked_fill in float32, so that a mask value such as -1e9, which
+  ///   float16 cannot hold, is no error. In-place masked_fill_ is never cast.
   /// @throws c10::ValueError  that lists the names, for any other
   static OpPolicy preset(std::string_view name);
   static std::span<const std::string_view> preset_names();

@@ -87,7 +87,8 @@ class PolicyReader {
 
 OpPolicy load_op_policy(const std::filesystem::path& path) {
   TORCH_CHECK(std::filesystem::exists(path) && !std::filesystem::is_directory(path), "cannot read the op policy ",
-              path.string(), "; it is neither a preset (cuda, cpu, cuda_2020, norms_stay_low) nor a readable file");
+              path.string(), "; it is neither a preset (", c10::Join(", ", OpPolicy::preset_names()),
+              ") nor a readable file");
   return PolicyReader(path).read();
 }
 

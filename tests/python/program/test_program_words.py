@@ -61,7 +61,7 @@ TRAIN = "train --model x --train y --output z "
     ("eval --model x --data y --threads -1", "mezzo eval: --threads is -1, expected at least 0"),
     ("predict --model x --text a --max-length 1", "mezzo predict: --max-length is 1, expected at least 2"),
     ("tokenize --model x --max-length 1", "mezzo tokenize: --max-length is 1, expected at least 2, or 0 for no limit"),
-    ("ops --policy cdua", "mezzo ops: --policy 'cdua' is neither a preset (cuda, cpu, cuda_2020, norms_stay_low) nor a file. Did you mean 'cuda'?"),
+    ("ops --policy cdua", "mezzo ops: --policy 'cdua' is neither a preset (cuda, cpu, cuda_2020, norms_stay_low, masks_fp32) nor a file. Did you mean 'cuda'?"),
     ("launch --nprc 2 -- train", "mezzo launch: --nprc is no option of mezzo launch. Did you mean '--nproc'? See mezzo launch --help"),
     ("launch --nproc 2 -- trian", "mezzo launch: 'trian' is neither a command of mezzo nor a program on PATH. Did you mean 'train'? "
                                    "See mezzo launch --help"),
