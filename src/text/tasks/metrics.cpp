@@ -59,7 +59,7 @@ ClassScores average(const std::vector<ClassScores>& classes, int64_t support, We
 
 constexpr auto kAllAlike = [](const ClassScores&) { return 1.0; };
 
-/// What is of a class, was predicted to be, and both.
+/// Rows that have a label, were predicted to have it, and both.
 struct LabelCounts {
   int64_t is = 0, predicted = 0, hits = 0;
 
@@ -131,6 +131,14 @@ ClassificationReport classification_report(std::span<const int64_t> y_true,
     right += is_right;
     if (has_matrix) ++confusion[y_true[i]][y_pred[i]];
   }
+  size_t present = 0;  // scikit-learn's labels are those of y_true and y_pred
+  for (size_t id = 0; id < counts.size(); ++id) {
+    if (counts[id].is + counts[id].predicted == 0) continue;
+    counts[present] = counts[id];
+    std::swap(names[present++], names[id]);
+  }
+  counts.resize(present);
+  names.resize(present);
   ClassificationReport report = report_of(counts, std::move(names));
   report.accuracy = static_cast<double>(right) / static_cast<double>(y_true.size());
   report.confusion = std::move(confusion);

@@ -104,7 +104,8 @@ Evaluation MultiLabelClassification::evaluate(const at::Tensor& outputs, const a
   const auto report = classification_report(elements<bool>(is), elements<bool>(predicted), labels().names());
   const auto by_label = probabilities.t().contiguous(), has_label = is.t().contiguous();
   const auto [roc_auc, average_precision] =
-      ranking_scores(elements<bool>(has_label), elements<double>(by_label), static_cast<size_t>(outputs.size(0)));
+      ranking_scores(elements<bool>(has_label), elements<double>(by_label), static_cast<size_t>(outputs.size(0)),
+                     /*absent_labels_count=*/true);
   const double values[] = {report.several->micro_avg.f1,
                            report.macro_avg.f1,
                            report.weighted_avg.f1,

@@ -104,7 +104,7 @@ double roc_auc(std::span<const bool> is_positive, std::span<const double> scores
 double average_precision(std::span<const bool> is_positive, std::span<const double> scores) {
   check_same_length(is_positive, scores, "average_precision");
   const auto positives = static_cast<double>(std::ranges::count(is_positive, true));
-  if (positives == 0) return kNan;
+  if (positives == 0) return 0;
   std::vector<size_t> order = ascending(scores);
   std::ranges::reverse(order);
   double found = 0, sum = 0;
@@ -134,20 +134,23 @@ double best_f1_threshold(std::span<const bool> is_positive, std::span<const doub
   return threshold;
 }
 
-RankingScores ranking_scores(std::span<const bool> has_label, std::span<const double> probabilities, size_t rows) {
+RankingScores ranking_scores(std::span<const bool> has_label,
+                             std::span<const double> probabilities,
+                             size_t rows,
+                             bool absent_labels_count) {
   check_same_length(has_label, probabilities, "ranking_scores");
   RankingScores sum;
-  double labels = 0;
+  double labels = 0, counted = 0;
   for (size_t begin = 0; begin < probabilities.size(); begin += rows) {
     const auto has = has_label.subspan(begin, rows);
     const auto scores = probabilities.subspan(begin, rows);
-    const double area = roc_auc(has, scores);
-    if (std::isnan(area)) continue;  // all rows have the label, or none
-    sum.roc_auc += area;
-    sum.average_precision += average_precision(has, scores);
+    sum.roc_auc += roc_auc(has, scores);
     ++labels;
+    if (!absent_labels_count && std::ranges::count(has, true) == 0) continue;
+    sum.average_precision += average_precision(has, scores);
+    ++counted;
   }
-  return {sum.roc_auc / labels, sum.average_precision / labels};
+  return {sum.roc_auc / labels, sum.average_precision / counted};
 }
 
 std::vector<CalibrationBin> calibration_bins(std::span<const double> confidences,

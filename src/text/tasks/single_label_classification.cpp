@@ -125,10 +125,12 @@ Evaluation SingleLabelClassification::evaluate(const at::Tensor& outputs, const 
   const auto is = ids(targets), was_predicted = ids(predicted);
   auto report = classification_report(is, was_predicted, labels().names());
   const auto probabilities = this->probabilities(outputs);
-  const auto by_label = probabilities.t().contiguous();
-  const auto has_label = at::arange(labels().size()).unsqueeze(1).eq(targets);  // [labels, rows]
-  const auto [roc_auc, average_precision] =
-      ranking_scores(elements<bool>(has_label), elements<double>(by_label), is.size());
+  // Of two labels the second is the positive one, as scikit-learn has it.
+  const int64_t first = labels().size() == 2 ? 1 : 0;
+  const auto by_label = probabilities.t().slice(0, first).contiguous();
+  const auto has_label = at::arange(first, labels().size()).unsqueeze(1).eq(targets);  // [labels, rows]
+  const auto [roc_auc, average_precision] = ranking_scores(elements<bool>(has_label), elements<double>(by_label),
+                                                           is.size(), /*absent_labels_count=*/first == 1);
   auto [log_loss, calibration_error, calibration] = scores_of(probabilities, is, was_predicted);
   const double values[] = {report.accuracy,
                            report.macro_avg.f1,

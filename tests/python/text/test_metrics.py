@@ -35,15 +35,11 @@ def test_equals_scikit_learn(seed):
     y_true, y_pred, names = random_case(rng)
     digits = rng.choice([0, 1, 2, 2, 3, 4, 4, 6, 17, 20])
     text, accuracy, classes, macro, weighted, confusion = _mezzo.classification_report(y_true, y_pred, names, digits)
-    labels = range(len(names))
+    present = [names[label] for label in sorted({*y_true, *y_pred})]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = metrics.classification_report(y_true, y_pred, labels=labels, target_names=names, digits=digits,
-                                                 zero_division=0)
-        scores = [
-            metrics.precision_recall_fscore_support(y_true, y_pred, labels=labels, average=average, zero_division=0)
-            for average in (None, "macro", "weighted")
-        ]
+        expected = metrics.classification_report(y_true, y_pred, target_names=present, digits=digits)
+        scores = [metrics.precision_recall_fscore_support(y_true, y_pred, average=average) for average in (None, "macro", "weighted")]
     if accuracy == 0:  # then, and only then, scikit-learn 1.9 counts supports in floating point: 3.0 for 3
         expected = re.sub(r"( +)(\d+)\.0$", r"\1  \2", expected, flags=re.MULTILINE)
     assert text == expected
@@ -51,17 +47,16 @@ def test_equals_scikit_learn(seed):
     numpy.testing.assert_allclose(numpy.array(classes), numpy.stack(scores[0], axis=1), atol=1e-12)
     numpy.testing.assert_allclose(macro[:3], scores[1][:3], atol=1e-12)
     numpy.testing.assert_allclose(weighted[:3], scores[2][:3], atol=1e-12)
-    assert (numpy.array(confusion) == metrics.confusion_matrix(y_true, y_pred, labels=labels)).all()
+    assert (numpy.array(confusion) == metrics.confusion_matrix(y_true, y_pred, labels=range(len(names)))).all()
 
 
 def test_adds_as_numpy_does_beyond_one_block_of_its_sum():
     rng = random.Random(0)
     for count in [127, 128, 129, 300, 1000]:
-        y_true = [rng.randrange(count) for _ in range(5000)]
+        y_true = [*range(count), *(rng.randrange(count) for _ in range(5000))]
         y_pred = [label if rng.random() < 0.7 else rng.randrange(count) for label in y_true]
         names = [str(i) for i in range(count)]
-        expected = metrics.classification_report(y_true, y_pred, labels=range(count), target_names=names, digits=18,
-                                                 zero_division=0)
+        expected = metrics.classification_report(y_true, y_pred, target_names=names, digits=18)
         assert _mezzo.classification_report(y_true, y_pred, names, 18)[0] == expected
 
 
@@ -86,7 +81,7 @@ def test_scores_of_columns(seed):
         warnings.simplefilter("ignore")  # of columns that are constant
         pearson, spearman = (f(x, y).statistic if len(x) > 1 else math.nan for f in (scipy.stats.pearsonr, scipy.stats.spearmanr))
         area = metrics.roc_auc_score(positive, x)
-        precision = metrics.average_precision_score(positive, x) if sum(positive) else math.nan
+        precision = metrics.average_precision_score(positive, x)
     assert _mezzo.pearson(x, y) == pytest.approx(pearson, nan_ok=True, **ROUNDING)
     assert _mezzo.spearman(x, y) == pytest.approx(spearman, nan_ok=True, **ROUNDING)
     assert _mezzo.roc_auc(positive, x) == pytest.approx(area, nan_ok=True, **ROUNDING)
@@ -107,36 +102,77 @@ def test_calibration_error_is_that_of_its_definition(bins):
     assert found == pytest.approx(expected, **ROUNDING)
 
 
-@pytest.mark.parametrize("seed", range(50))
+def expected_of_single_labels(targets, outputs):
+    """What scikit-learn says by default, and where it refuses (average precision of more than two classes, of which some have no
+    row), the mean over the classes of y_true."""
+    labels = outputs.shape[1]
+    is_, predicted, probabilities = targets.numpy(), outputs.argmax(1).numpy(), torch.softmax(outputs.double(), 1).numpy()
+    present = numpy.unique(is_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if labels == 2:
+            roc_auc, precision = (f(is_, probabilities[:, 1]) for f in (metrics.roc_auc_score, metrics.average_precision_score))
+        else:
+            roc_auc = metrics.roc_auc_score(is_, probabilities, multi_class="ovr", labels=range(labels))
+            precision = (metrics.average_precision_score(is_, probabilities) if len(present) == labels else
+                         metrics.average_precision_score(is_[:, None] == present, probabilities[:, present]))
+        return dict(accuracy=metrics.accuracy_score(is_, predicted),
+                    macro_f1=metrics.f1_score(is_, predicted, average="macro"),
+                    weighted_f1=metrics.f1_score(is_, predicted, average="weighted"),
+                    balanced_accuracy=metrics.balanced_accuracy_score(is_, predicted),
+                    matthews_corrcoef=metrics.matthews_corrcoef(is_, predicted),
+                    log_loss=metrics.log_loss(is_, probabilities, labels=range(labels)),
+                    roc_auc=roc_auc, average_precision=precision)
+
+
+def check_single_labels(targets, outputs):
+    found, report = _mezzo.evaluate("single_label_classification", outputs, targets, [str(i) for i in range(outputs.shape[1])], [])
+    expected, predicted = expected_of_single_labels(targets, outputs), outputs.argmax(1)
+    confidences = torch.softmax(outputs.double(), 1).amax(1)
+    assert found.pop("expected_calibration_error") == pytest.approx(
+        _mezzo.expected_calibration_error(confidences.tolist(), (predicted == targets).int().tolist(), 15), **ROUNDING)
+    assert found.pop("loss") == pytest.approx(expected["log_loss"], rel=1e-5, abs=1e-6)  # in float32
+    assert found == pytest.approx(expected, nan_ok=True, **ROUNDING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert expected["accuracy"] == 0 or report == metrics.classification_report(targets, predicted)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
 def test_evaluation_of_single_labels(seed):
+    """Of two labels or more; with some seeds the last ones have no row, or probabilities are equal."""
     rng = numpy.random.default_rng(seed)
-    labels, rows = int(rng.integers(2, 12)), int(rng.choice([1, 5, 400]))
+    labels, rows = 2 if seed % 4 == 0 else int(rng.integers(2, 12)), int(rng.choice([1, 5, 400]))
     targets = torch.from_numpy(rng.integers(0, max(1, labels - seed % 3), rows))
     outputs = torch.from_numpy(rng.normal(size=(rows, labels)).astype(numpy.float32)) * 3
     outputs[torch.arange(rows), targets] += 2
-    found, _ = _mezzo.evaluate("single_label_classification", outputs, targets, [str(i) for i in range(labels)], [])
-    probabilities, predicted, names = torch.softmax(outputs.double(), 1).numpy(), outputs.argmax(1).numpy(), range(labels)
-    is_label = targets.numpy()[:, None] == numpy.arange(labels)
-    told = [i for i in names if 0 < is_label[:, i].sum() < rows]  # labels that have rows and leave some
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = dict(
-            accuracy=metrics.accuracy_score(targets, predicted),
-            macro_f1=metrics.f1_score(targets, predicted, labels=names, average="macro", zero_division=0),
-            weighted_f1=metrics.f1_score(targets, predicted, labels=names, average="weighted", zero_division=0),
-            balanced_accuracy=metrics.balanced_accuracy_score(targets, predicted),
-            matthews_corrcoef=metrics.matthews_corrcoef(targets, predicted),
-            log_loss=metrics.log_loss(targets, probabilities, labels=names),
-            roc_auc=metrics.roc_auc_score(is_label[:, told], probabilities[:, told]) if told else math.nan,
-            average_precision=metrics.average_precision_score(is_label[:, told], probabilities[:, told]) if told else math.nan)
-    assert found.pop("expected_calibration_error") == pytest.approx(
-        _mezzo.expected_calibration_error(probabilities.max(1).tolist(), (predicted == targets.numpy()).astype(int).tolist(), 15), **ROUNDING)
-    assert found.pop("loss") == pytest.approx(expected["log_loss"], rel=1e-5, abs=1e-6)  # in float32
-    assert found == pytest.approx(expected, nan_ok=True, **ROUNDING)
+    check_single_labels(targets, outputs.round() if seed % 5 == 0 else outputs)
+
+
+@pytest.mark.parametrize("targets, predicted, scores", [
+    ([0, 1, 0, 1, 1], [0, 1, 0, 1, 0], dict(macro_f1=0.8, roc_auc=math.nan)),  # class 2 is absent
+    ([0, 1, 0, 1], [0, 1, 2, 1], dict(macro_f1=5 / 9, balanced_accuracy=0.75)),  # class 2 is only predicted
+    ([1], [1], dict(macro_f1=1, roc_auc=math.nan, average_precision=1, matthews_corrcoef=0)),
+    ([0, 0, 0], [0, 2, 0], dict(roc_auc=math.nan, balanced_accuracy=2 / 3)),
+])  # fmt: skip
+def test_classes_without_rows_count_as_scikit_learn_counts_them(targets, predicted, scores):
+    outputs = torch.nn.functional.one_hot(torch.tensor(predicted), 3).float()
+    found = check_single_labels(torch.tensor(targets), outputs)
+    assert {name: found[name] for name in scores} == pytest.approx(scores, nan_ok=True)
+
+
+@pytest.mark.parametrize("targets, scores", [([0, 1, 0, 1], dict(roc_auc=0.75)), ([0, 0, 0, 0], dict(roc_auc=math.nan, average_precision=0)),
+                                             ([1, 1, 1, 1], dict(roc_auc=math.nan, average_precision=1))])
+def test_of_two_labels_the_second_is_the_positive_one(targets, scores):
+    outputs = torch.tensor([[0.0, -2.0], [0.0, -1.0], [0.0, -0.5], [0.0, 3.0]])
+    found = check_single_labels(torch.tensor(targets), outputs)
+    assert {name: found[name] for name in scores} == pytest.approx(scores, nan_ok=True)
 
 
 def several_labels(seed):
-    """Targets, outputs and names of rows with any number of labels; with some seeds no row has the last one, or all have."""
+    """Targets, outputs and names of rows with any number of labels, none among them; with some seeds no row has the last label, or
+    all have."""
     rng = numpy.random.default_rng(seed)
     labels, rows = int(rng.integers(1, 9)), int(rng.choice([1, 2, 5, 300]))
     targets = (rng.random((rows, labels)) < rng.random(labels)).astype(numpy.float32)
@@ -154,19 +190,18 @@ def test_evaluation_of_several_labels(seed):
     found, report = _mezzo.evaluate("multi_label_classification", outputs, targets, names, thresholds)
     probabilities = torch.sigmoid(outputs.double()).numpy()
     is_label, predicted = targets.numpy() > 0, probabilities >= (thresholds or [0.5] * labels)
-    told = [i for i in range(labels) if 0 < is_label[:, i].sum() < rows]
     # scikit-learn takes one column for binary labels: a second, of which nothing is, makes it several again.
     wide = [numpy.hstack([flags, numpy.zeros((rows, 1), bool)]) for flags in (is_label, predicted)] if labels == 1 else [is_label, predicted]
+    only = dict(labels=[0]) if labels == 1 else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        f1 = {average: metrics.f1_score(*wide, average=average, labels=range(labels), zero_division=0)
-              for average in ("micro", "macro", "weighted", "samples")}
+        f1 = {average: metrics.f1_score(*wide, average=average, **only) for average in ("micro", "macro", "weighted", "samples")}
         expected = {f"{average}_f1": value for average, value in f1.items()} | dict(
-            accuracy=(is_label == predicted).all(1).mean(),
-            hamming_loss=(is_label != predicted).mean(),
-            roc_auc=metrics.roc_auc_score(is_label[:, told], probabilities[:, told]) if told else math.nan,
-            average_precision=metrics.average_precision_score(is_label[:, told], probabilities[:, told]) if told else math.nan)
-        text = metrics.classification_report(*wide, labels=range(labels), target_names=names, zero_division=0)
+            accuracy=metrics.accuracy_score(is_label, predicted),
+            hamming_loss=metrics.hamming_loss(is_label, predicted),
+            roc_auc=metrics.roc_auc_score(is_label, probabilities),
+            average_precision=metrics.average_precision_score(is_label, probabilities))
+        text = metrics.classification_report(*wide, target_names=names, **only)
     loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs.double(), targets.double()).item()
     assert found.pop("loss") == pytest.approx(loss, rel=1e-5, abs=1e-6)  # in float32
     assert found == pytest.approx(expected, nan_ok=True, **ROUNDING)
@@ -216,3 +251,39 @@ def test_entities_are_seqevals(seed):
     if not any(label != "O" for row in is_ + predicted for label in row):
         return
     assert _mezzo.entity_report(is_, predicted) == seqeval.metrics.classification_report(is_, predicted, digits=4)
+
+
+LABELS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_evaluation_of_words(seed):
+    """Where labels tell entities, seqeval's numbers, else scikit-learn's; words without a label (-100) do not count."""
+    rng = numpy.random.default_rng(seed)
+    has_entities, texts, length = seed % 2 == 0, int(rng.choice([1, 30])), int(rng.choice([1, 9]))
+    names = LABELS if has_entities else ["noun", "verb", "other", "rare"]
+    targets = rng.integers(0, len(names) - seed % 3, (texts, length))  # of some labels there are no words
+    outputs = rng.normal(size=(texts, length, len(names))).astype(numpy.float32) * 2
+    outputs[*numpy.indices(targets.shape), targets] += seed % 4
+    targets[rng.random(targets.shape) < 0.2] = -100
+    targets[0, 0] = 1
+    kept = targets >= 0
+    found, report = _mezzo.evaluate("token_classification", torch.from_numpy(outputs), torch.from_numpy(targets.astype(numpy.int32)), names, [])
+    found.pop("loss")
+    predicted = outputs.argmax(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if has_entities:
+            is_, said = ([[names[i] for i in row[keep]] for row, keep in zip(ids, kept)] for ids in (targets, predicted))
+            expected = dict(f1=seqeval.metrics.f1_score(is_, said), precision=seqeval.metrics.precision_score(is_, said),
+                            recall=seqeval.metrics.recall_score(is_, said), macro_f1=seqeval.metrics.f1_score(is_, said, average="macro"),
+                            weighted_f1=seqeval.metrics.f1_score(is_, said, average="weighted"),
+                            accuracy=seqeval.metrics.accuracy_score(is_, said))
+            assert report == seqeval.metrics.classification_report(is_, said)
+        else:
+            is_, said = targets[kept], predicted[kept]
+            expected = dict(accuracy=metrics.accuracy_score(is_, said), macro_f1=metrics.f1_score(is_, said, average="macro"),
+                            weighted_f1=metrics.f1_score(is_, said, average="weighted"))
+            present = [names[i] for i in sorted({*is_, *said})]
+            assert expected["accuracy"] == 0 or report == metrics.classification_report(is_, said, target_names=present)
+    assert found == pytest.approx(expected, **ROUNDING)

@@ -31,17 +31,19 @@ TEST(ClassificationReportTest, CountsAndPrintsWhatScikitLearnDocuments) {
             "weighted avg       0.70      0.60      0.61         5\n");
 }
 
-TEST(ClassificationReportTest, GivesAClassThatNeverOccursZeros) {
-  const auto report = classification_report(Ids{0, 0}, Ids{0, 0}, {"a", "never"});
-  EXPECT_EQ(report.classes[1].precision, 0);
+TEST(ClassificationReportTest, LeavesOutAClassThatNeverOccurs) {
+  const auto report = classification_report(Ids{0, 0, 0}, Ids{0, 0, 2}, {"a", "never", "only predicted"});
+  EXPECT_THAT(report.names, ElementsAre("a", "only predicted"));
+  ASSERT_EQ(report.classes.size(), 2U);
   EXPECT_EQ(report.classes[1].support, 0);
-  EXPECT_EQ(report.macro_avg.f1, 0.5);
-  EXPECT_EQ(report.weighted_avg.f1, 1);
+  EXPECT_DOUBLE_EQ(report.macro_avg.f1, 0.4);
+  EXPECT_DOUBLE_EQ(report.weighted_avg.f1, 0.8);
+  EXPECT_THAT(report.confusion, ElementsAre(ElementsAre(2, 0, 1), ElementsAre(0, 0, 0), ElementsAre(0, 0, 0)));
 }
 
 TEST(ClassificationReportTest, MeasuresNamesInCodePoints) {
-  const std::string text = classification_report(Ids{0}, Ids{0}, {"一二三四五六七八九十一二三", "é"}).to_text(0);
-  EXPECT_THAT(text, testing::HasSubstr("\n一二三四五六七八九十一二三          1 "));
+  const std::string text = classification_report(Ids{0}, Ids{1}, {"一二三四五六七八九十一二三", "é"}).to_text(0);
+  EXPECT_THAT(text, testing::HasSubstr("\n一二三四五六七八九十一二三          0 "));
   EXPECT_THAT(text, testing::HasSubstr("\n            é          0 "));
 }
 
@@ -74,8 +76,9 @@ TEST(ClassificationReportTest, TakesNoMatrixsRoomForVeryManyLabels) {
   const auto report = classification_report(Ids{0, 89'999, 89'999}, Ids{0, 89'999, 1}, names);
   EXPECT_TRUE(report.confusion.empty());
   EXPECT_DOUBLE_EQ(report.accuracy, 2.0 / 3);
-  EXPECT_DOUBLE_EQ(report.classes[89'999].recall, 0.5);
-  EXPECT_EQ(report.classes[89'999].support, 2);
+  EXPECT_THAT(report.names, ElementsAre("0", "1", "89999"));
+  EXPECT_DOUBLE_EQ(report.classes[2].recall, 0.5);
+  EXPECT_EQ(report.classes[2].support, 2);
   EXPECT_EQ(report.classes[1].precision, 0);
 }
 

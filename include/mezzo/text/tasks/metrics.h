@@ -26,9 +26,9 @@ struct ClassScores {
   int64_t support = 0;
 };
 
-/// How well predicted labels match the true ones, as scikit-learn counts it.
+/// How well predicted labels match the true ones, as scikit-learn counts it by default (with zero_division=0).
 struct ClassificationReport {
-  std::vector<std::string> names;
+  std::vector<std::string> names;    ///< of `classes`; of single labels only those in y_true or y_pred
   std::vector<ClassScores> classes;  ///< one per name
   double accuracy = 0;               ///< share of the rows of which nothing is wrong
   ClassScores macro_avg;             ///< each class counts the same
@@ -44,14 +44,13 @@ struct ClassificationReport {
   /// Of more labels nobody reads a matrix, which grows with their square.
   static constexpr int64_t kMaxMatrixLabels = 1000;
 
-  /// `confusion[i][j]`: rows of class i that were predicted as class j. Empty above
+  /// `confusion[i][j]`: rows of label id i that were predicted as j, absent labels included. Empty above
   /// kMaxMatrixLabels, and where rows have several labels.
   std::vector<std::vector<int64_t>> confusion;
 
-  /// The text of Python's `classification_report(y_true, y_pred, labels=range(n),
-  /// target_names=names, digits=digits, zero_division=0)`, byte for byte, with a line break at its
-  /// end. Differs in one slip: when no prediction at all is right, scikit-learn 1.9 prints supports
-  /// as 3.0 for 3.
+  /// The text of Python's `classification_report(y_true, y_pred, target_names=names, digits=digits,
+  /// zero_division=0)`, byte for byte, with a line break at its end. Differs in one slip: when no prediction at all is
+  /// right, scikit-learn 1.9 prints supports as 3.0 for 3.
   /// @param digits  after the decimal point, from 0 to 100
   std::string to_text(int digits = 2) const;
 };
@@ -61,13 +60,13 @@ struct ClassificationReport {
 ///     does, so wide characters misalign the text's columns.
 /// @throws c10::ValueError  when the two differ in length, there are no rows or no names, or an id
 ///     is out of range
-/// @see sklearn.metrics.classification_report (Python). Differs: all ids must have a name, so it
-///     has always a row "accuracy" and never "micro avg".
+/// @see sklearn.metrics.classification_report (Python) without `labels`: averages are over the labels in y_true or
+///     y_pred, so it has always a row "accuracy" and never "micro avg".
 ClassificationReport classification_report(std::span<const int64_t> y_true,
                                            std::span<const int64_t> y_pred,
                                            std::vector<std::string> names);
 
-/// The same of rows that have any number of labels each.
+/// The same of rows that have any number of labels each. All labels count, absent ones as 0.
 /// @param y_true, y_pred  [rows, labels], row after row: whether it has the label.
 /// @throws c10::ValueError  when the two differ in length, there are no rows or no names, or the last row is cut off
 ClassificationReport classification_report(std::span<const bool> y_true,

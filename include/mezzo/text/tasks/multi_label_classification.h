@@ -41,9 +41,10 @@ class MultiLabelClassification : public Classification {
   ///   equation 5
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
 
-  /// Micro and macro F1, as scikit-learn counts them; among the details weighted F1, F1 of samples, accuracy (the share
-  /// of texts of which no label is wrong), Hamming loss, and area under the ROC curve and average precision, means over
-  /// the labels that have rows and leave some.
+  /// Micro and macro F1, as scikit-learn counts them by default; among the details weighted F1, F1 of samples, accuracy
+  /// (the share of texts of which no label is wrong), Hamming loss, area under the ROC curve, average precision.
+  /// Means are over all labels: F1 and average precision of a label without rows are 0, and the area under the ROC
+  /// curve is NaN if a label has no row, or all.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
   std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
 

@@ -8,8 +8,8 @@
 
 namespace mezzo::text {
 
-// Numbers by which models are compared, as scikit-learn computes them. All are computed in double, in at most
-// n log n for n rows. Where a score is not defined it is NaN, which no model is chosen by.
+// Numbers by which models are compared, as scikit-learn computes them by default. All are computed in double, in at
+// most n log n for n rows. A score that is not defined is NaN.
 
 /// Mean of the recalls of the classes that occur.
 /// @param y_true, y_pred  ids of classes, one per row, from 0 to `num_classes` - 1.
@@ -26,9 +26,8 @@ double matthews_corrcoef(std::span<const int64_t> y_true, std::span<const int64_
 /// @see sklearn.metrics.roc_auc_score (Python) of binary labels
 double roc_auc(std::span<const bool> is_positive, std::span<const double> scores);
 
-/// Precision at each threshold, weighted by the recall that it adds. NaN where no row is positive.
-/// @see sklearn.metrics.average_precision_score (Python) of binary labels. Differs: scikit-learn says 0 where no row is
-///   positive.
+/// Precision at each threshold, weighted by the recall that it adds. 0 where no row is positive.
+/// @see sklearn.metrics.average_precision_score (Python) of binary labels
 double average_precision(std::span<const bool> is_positive, std::span<const double> scores);
 
 /// The lowest score to predict as positive for the most F1, in the middle between a row's score and the next lower one;
@@ -36,13 +35,19 @@ double average_precision(std::span<const bool> is_positive, std::span<const doub
 /// @param is_positive, scores  one per row; scores are from 0 to 1.
 double best_f1_threshold(std::span<const bool> is_positive, std::span<const double> scores);
 
-/// Means over the labels of what one label's probabilities, against the rest, come to; labels that all rows have, or
-/// none, do not count. NaN where none counts.
+/// Means over the labels of the scores that a label's probabilities have against the rest.
 struct RankingScores {
-  double roc_auc = 0, average_precision = 0;
+  double roc_auc = 0;  ///< NaN where a label has no row, or all
+  double average_precision = 0;
 };
 /// @param has_label, probabilities  [labels, rows], label after label.
-RankingScores ranking_scores(std::span<const bool> has_label, std::span<const double> probabilities, size_t rows);
+/// @param absent_labels_count  whether the average precision of labels without rows counts, as 0.
+/// @see sklearn.metrics.roc_auc_score (Python) with multi_class="ovr" and all labels; average_precision_score, which
+///   counts absent labels if rows have several labels, and refuses them if rows have one
+RankingScores ranking_scores(std::span<const bool> has_label,
+                             std::span<const double> probabilities,
+                             size_t rows,
+                             bool absent_labels_count);
 
 /// Rows whose confidence is about the same.
 struct CalibrationBin {

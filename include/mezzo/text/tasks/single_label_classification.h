@@ -42,9 +42,11 @@ class SingleLabelClassification : public Classification {
   ///   equation 5, with softmax
   at::Tensor loss(const at::Tensor& outputs, const PackedBatch& batch) const override;
 
-  /// Accuracy and macro F1, as scikit-learn counts them; among the details weighted F1, balanced
-  /// accuracy, Matthews' correlation, area under the ROC curve and average precision (each the mean over the
-  /// labels, one against the rest, that have rows and leave some), log loss, expected calibration error.
+  /// Accuracy and macro F1, as scikit-learn counts them by default; among the details weighted F1, balanced accuracy,
+  /// Matthews' correlation, area under the ROC curve, average precision, log loss, expected calibration error.
+  /// F1 is averaged over the labels in targets or predictions. Of two labels the second is the positive one. Of more,
+  /// the area under the ROC curve is the mean over all labels against the rest, and NaN if a label has no row; average
+  /// precision is the mean over the labels that have rows.
   /// The loss is that of the outputs as they are, log loss and calibration error of the probabilities.
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
   std::vector<Mistake> mistakes(const at::Tensor& outputs, const at::Tensor& targets) const override;
