@@ -63,7 +63,7 @@ void TrainingModel::load_state(const Checkpoint& checkpoint) {
   }
   sharded_ ? sharded_->load_state_dict(state) : whole_->load_state_dict(state);
   if (average_) {
-    average_->load(averages);
+    average_->load(averages, checkpoint.steps_taken);
   }
 }
 

@@ -15,11 +15,14 @@ WeightAverage::WeightAverage(std::vector<NamedParameter> parameters, double deca
       parameters_.push_back(std::move(parameter));
     }
   }
+  steps_taken_ = at::zeros({}, averages_.front().options().dtype(at::kLong));
 }
 
 void WeightAverage::update(const at::Tensor& found_inf) {
   const at::NoGradGuard no_grad;
-  const auto weight = (found_inf == 0).to(at::kFloat) * (1 - decay_);
+  const auto is_taken = found_inf == 0;
+  steps_taken_.add_(is_taken);
+  const auto weight = (9 / (steps_taken_ + 10).to(at::kFloat)).clamp_min(1 - decay_) * is_taken;
   for (size_t i = 0; i < averages_.size(); ++i) {
     averages_[i].lerp_(parameters_[i].tensor.detach(), weight);
   }
@@ -46,8 +49,9 @@ std::map<std::string, at::Tensor> WeightAverage::named(bool of_model) const {
   return tensors;
 }
 
-void WeightAverage::load(const std::map<std::string, at::Tensor>& averages) {
+void WeightAverage::load(const std::map<std::string, at::Tensor>& averages, int64_t steps_taken) {
   const at::NoGradGuard no_grad;
+  steps_taken_.fill_(steps_taken);
   for (size_t i = 0; i < averages_.size(); ++i) {
     const auto found = averages.find(parameters_[i].name);
     TORCH_CHECK_VALUE(found != averages.end() && found->second.sizes() == averages_[i].sizes(),

@@ -217,12 +217,13 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "lr-patience", "reduce_lr_on_plateau and greedy: evaluations before a change")
             .between(0, kMostSteps),
         config.lr_patience);
-  visit(Setting(
-            kRecipe, "ema-decay",
-            "evaluate and keep an exponential moving average of the weights, which so much of stays at a step; 0: off")
-            .between(0, 1)
-            .below_most(true),
-        config.ema_decay);
+  visit(
+      Setting(kRecipe, "ema-decay",
+              "decay per step of the moving average of weights that is evaluated and kept, e.g. 0.999; it warms up; 0: "
+              "off")
+          .between(0, 1)
+          .below_most(true),
+      config.ema_decay);
   visit(Setting(kRecipe, "seed", "of shuffling, dropout and fresh weights"), config.seed);
 
   constexpr std::string_view kPrecision = "Precision";
