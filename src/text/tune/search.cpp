@@ -10,6 +10,7 @@
 #include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -40,7 +41,7 @@ Trial::Settings recipe_of(const SearchOptions& options) {
   for (const auto& [name, value] : options.recipe) {
     recipe.emplace_back("train " + name, value);
   }
-  for (const fs::path& file : options.files) {
+  for (const fs::path& file : std::set(options.files.begin(), options.files.end())) {
     ContentHash hash;
     for_each_piece(file, [&](const void* data, size_t size) { hash.update(data, size); });
     recipe.emplace_back("contents of " + file.string(), hash.hex());

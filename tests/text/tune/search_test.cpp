@@ -237,6 +237,7 @@ TEST_F(SearchTest, WhereAllTrialsFailSoDoesTheSearch) {
 TEST_F(SearchTest, RefusesWhatIsNotThisSearch) {
   auto of = options();
   of.recipe = {{"model", "a"}};
+  of.files = {folder_.write("texts.jsonl", "{}"), folder_.path() / "texts.jsonl"};  // train and dev may be one file
   search(of);
   of.recipe = {{"model", "b"}};
   EXPECT_THAT([&] { search(of); }, ThrowsMessage<c10::ValueError>(HasSubstr("train model 'a', which is 'b' now")));
