@@ -123,11 +123,11 @@ def main():
         put("config", config.model_type, json.dumps(known | {"id2label": {"0": "no", "1": "yes"}, "problem_type": "single_label_classification"}))
     tensors = b"\x02\0\0\0\0\0\0\0{}"  # none, as targets.cpp writes them
     state = json.dumps({"run": "0123", "step": 4, "steps_taken": 3, "samples": 16, "tokens": 99, "seconds": 1.5, "step_seconds": 1.25,
-                        "last_eval_step": 2, "best": {"step": 2, "accuracy": 0.5, "hash": hash_of(tensors)},
+                        "last_eval_step": 2, "best": {"step": 2, "accuracy": 0.5, "loss": 0.25, "hash": hash_of(tensors)},
                         "scaler": {"scale": 65536.0, "growth_tracker": 3.0}, "schedule": {},
                         "identity": {"flags": {"seed": "1"}, "model": {"model_type": "bert"}, "data": {"labels": "2"}}})
     put("state", "whole", state)
-    put("manifest", "whole", json.dumps({"format": 3, "environment": {"LibTorch": "2.13.0"}, "files": {
+    put("manifest", "whole", json.dumps({"format": 4, "environment": {"LibTorch": "2.13.0"}, "files": {
         name: {"bytes": len(contents), "hash": hash_of(contents)} for name, contents in
         {"state.json": STATE.encode(), "weights.safetensors": tensors, "optimizer.safetensors": tensors}.items()}}))
     put("run_json", "whole", json.dumps({"finished": True, "run": "0123", "status": "finished", "steps": 4, "best_step": None,

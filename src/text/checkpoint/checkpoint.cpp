@@ -105,18 +105,23 @@ double seconds_of(const Json& json, const char* key, const fs::path& file) {
   return value.get<double>();
 }
 
-/// {"step": 50, "accuracy": 0.9, "hash": "…"}: the metric goes by its name.
-Json to_json(const BestModel& best) { return {{"step", best.step}, {best.metric, best.value}, {"hash", best.hash}}; }
+/// {"step": 50, "accuracy": 0.9, "loss": 0.3, "hash": "…"}: the metric goes by its name. It is null where it is not
+/// defined.
+Json to_json(const BestModel& best) {
+  return {{"step", best.step}, {best.metric, best.value}, {"loss", best.loss}, {"hash", best.hash}};
+}
 
 BestModel best_from_json(const Json& json, const fs::path& file) {
-  TORCH_CHECK_VALUE(json.size() == 3, file.string(), ": \"best\" must have a step, a hash and one metric");
-  BestModel best{count_of(json, "step", kMostCounted, file), "", 0, json.at("hash").get<std::string>()};
+  TORCH_CHECK_VALUE(json.size() == 4, file.string(), ": \"best\" must have a step, a loss, a hash and one metric");
+  BestModel best{count_of(json, "step", kMostCounted, file), "", 0, json.at("loss").get<double>(),
+                 json.at("hash").get<std::string>()};
   for (const auto& [name, value] : json.items()) {
-    if (name != "step" && name != "hash") {
+    if (name != "step" && name != "loss" && name != "hash") {
       best.metric = name;
     }
   }
-  best.value = json.at(best.metric).get<double>();
+  const Json& value = json.at(best.metric);
+  best.value = value.is_null() ? std::nan("") : value.get<double>();
   return best;
 }
 

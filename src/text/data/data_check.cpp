@@ -222,17 +222,17 @@ std::vector<std::string> shared_texts(const Dataset& train, const Dataset& held_
       shared.count, held_out.size(), role, held_out.places.at(shared.row), train.places.at(shared.earlier))};
 }
 
-std::vector<std::string> untrained_labels(const std::vector<bool>& has_text,
-                                          const LabelMap& labels,
-                                          const std::string& why) {
+std::vector<std::string> labels_without_text(const std::vector<bool>& has_text,
+                                             const LabelMap& labels,
+                                             const std::string& text) {
   constexpr size_t kShown = 10;
   std::vector<std::string> missing;
   for (int64_t id = 0; id < labels.size(); ++id) {
     if (!has_text[id]) missing.push_back(quoted_name(labels.name(id)));
   }
   if (missing.empty()) return {};
-  return {fmt::format("{} of {} labels {} no training text{}: {}{}", missing.size(), labels.size(),
-                      missing.size() == 1 ? "has" : "have", why,
+  return {fmt::format("{} of {} labels {} no {}: {}{}", missing.size(), labels.size(),
+                      missing.size() == 1 ? "has" : "have", text,
                       fmt::join(std::span(missing).first(std::min(kShown, missing.size())), ", "),
                       missing.size() > kShown ? ", …" : "")};
 }

@@ -25,11 +25,11 @@ std::vector<std::string> odd_texts(const LabeledRows& rows);
 /// has, too, if there are any.
 std::vector<std::string> shared_texts(const Dataset& train, const Dataset& held_out, const std::string& role);
 
-/// A line about the labels that no row of a training part has, of which `labels` knows.
-/// @param has_text  of each label: whether a row is of it.
-/// @param why  how that can be.
-std::vector<std::string> untrained_labels(const std::vector<bool>& has_text,
-                                          const LabelMap& labels,
-                                          const std::string& why);
+/// A line about the labels that have no text; nothing if all have one.
+/// @param has_text  of each label.
+/// @param text  of which kind: "training text".
+std::vector<std::string> labels_without_text(const std::vector<bool>& has_text,
+                                             const LabelMap& labels,
+                                             const std::string& text);
 
 }  // namespace mezzo::text

@@ -233,12 +233,17 @@ void RunOutput::eval(const EvalRecord& record) {
   for (size_t i = 0; i < record.metrics.size(); ++i) {
     const auto& [name, value] = record.metrics[i];
     board_->add_scalar(tag + "/" + name, value, record.step);
-    metrics += fmt::format(", {} {:.4f}", setup_.task->metrics()[i].title, value);
+    metrics += fmt::format(", {} {}", setup_.task->metrics()[i].title, fixed(value, 4));
   }
   const std::string of = fmt::format("{}step {}: {} loss {}", record.is_final ? "model of " : "", record.step,
                                      record.split, fixed(record.loss, 4));
   note(std::isfinite(record.loss) ? of + metrics
                                   : of + (record.split == "dev" ? "; such a model is never kept as the best" : ""));
+  if (record.split == "dev" && !record.is_final && std::isfinite(record.loss) &&
+      std::isnan(record.metrics.front().second)) {
+    note(fmt::format("warning: step {}: {} is not defined for these predictions, so the dev loss decides", record.step,
+                     setup_.task->metrics().front().title));
+  }
 }
 
 void RunOutput::best(const BestModel& model) { best_ = model; }
@@ -376,9 +381,12 @@ void RunOutput::warn(const std::string& line) {
 }
 
 std::string RunOutput::kept_model(int64_t last_step) const {
-  return best_ ? fmt::format("model of step {}, the best on dev with {} {:.4f}", best_->step,
-                             setup_.task->metrics().front().title, best_->value)
-               : fmt::format("model of the last step, {}", last_step);
+  if (!best_) {
+    return fmt::format("model of the last step, {}", last_step);
+  }
+  const bool by_loss = std::isnan(best_->value);
+  return fmt::format("model of step {}, the best on dev with {} {:.4f}", best_->step,
+                     by_loss ? "loss" : setup_.task->metrics().front().title, by_loss ? best_->loss : best_->value);
 }
 
 void RunOutput::write_report(const std::string& notice,
@@ -430,6 +438,7 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"greater_is_better", setup_.task->metrics().front().greater_is_better},
       {"best_step", best_ ? Json(best_->step) : Json()},
       {"best_" + setup_.task->metrics().front().name, best_ ? Json(best_->value) : Json()},
+      {"best_loss", best_ ? Json(best_->loss) : Json()},
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
       {"settings", settings_to_json(config_)},
       {"identity", checkpoint_format::to_json(identity_)},

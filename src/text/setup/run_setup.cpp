@@ -139,6 +139,13 @@ Datasets load_datasets(const TrainConfig& config,
   if (!config.test.empty()) {
     data.test = take(load_rows(config.test, options));
   }
+  if (data.dev.targets.defined()) {
+    const std::string why = data.task->why_undefined(data.dev.targets);
+    const bool is_fold = config.folds > 0;
+    TORCH_CHECK_VALUE(why.empty(), "--metric ", data.task->metrics().front().name, " is not defined on the dev texts",
+                      is_fold ? fmt::format(" of fold {}", config.fold) : "", ": ", why, ". Pass another --metric, or ",
+                      is_fold ? "fewer --folds" : "other dev texts");
+  }
   const bool is_split = config.dev.empty() && config.has_dev();
   for (const std::string& line : data.task->untrained(data.train.targets, is_split ? " once dev is set aside" : "")) {
     notes.push_back("warning: " + line);
@@ -236,6 +243,11 @@ std::string describe_windows(const RunSetup& setup) {
 }
 
 }  // namespace
+
+void check_data(const TrainConfig& config) {
+  std::vector<std::string> notes;
+  load_datasets(config, *read_config(config), c10::kCPU, notes);
+}
 
 RunSetup set_up_run(const TrainConfig& config) {
   kernels::cpu::instruction_set();  // refused here, before anything is written, where it is unknown

@@ -28,6 +28,12 @@ struct RunSetup {
   std::vector<std::vector<std::string>> dev_words = {}, test_words = {};  ///< in their place, where words are given
 };
 
+/// Reads all texts, and checks what can be known of them without a tokenizer.
+/// @throws c10::ValueError  for what is wrong with them, or with settings beside them
+void check_data(const TrainConfig& config);
+
+/// Reads and checks all that `config` names.
+/// @throws c10::ValueError  for settings or files that are wrong
 RunSetup set_up_run(const TrainConfig& config);
 
 }  // namespace mezzo::text

@@ -11,6 +11,7 @@
 #include "text/data/data_check.h"
 #include "text/tasks/class_weights.h"
 #include "text/words/known_value.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 
@@ -22,12 +23,24 @@ std::vector<std::string> Classification::odd_rows(const LabeledRows& rows) const
 }
 
 std::vector<std::string> Classification::untrained(const at::Tensor& targets, const std::string& why) const {
+  return labels_without_text(has_text(targets), labels_, "training text" + why);
+}
+
+std::string Classification::why_undefined(const at::Tensor& targets) const {
+  if (metrics().front().name != "roc_auc") return "";
+  const auto missing = labels_without_text(has_text(targets), labels_, "text");
+  if (!missing.empty()) return missing.front();
+  const auto of_all = label_counts(targets).eq(targets.size(0)).nonzero();
+  return of_all.numel() == 0 ? "" : "all texts have label " + quoted_name(labels_.name(of_all[0].item<int64_t>()));
+}
+
+std::vector<bool> Classification::has_text(const at::Tensor& targets) const {
   const auto counts = label_counts(targets);
   std::vector<bool> has_text;
   for (int64_t label = 0; label < labels_.size(); ++label) {
     has_text.push_back(counts.const_data_ptr<int64_t>()[label] > 0);
   }
-  return untrained_labels(has_text, labels_, why);
+  return has_text;
 }
 
 std::shared_ptr<const Task> Classification::with_loss(const LossOptions& options,

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "text/words/printable.h"
@@ -107,6 +109,15 @@ std::string align_right(std::string_view text, size_t width) {
 }
 
 }  // namespace
+
+bool is_better(const ModelScore& score, const ModelScore& other, bool greater_is_better) {
+  const auto key = [&](const ModelScore& of) {
+    const bool is_defined = !std::isnan(of.value);
+    const double cost = greater_is_better ? -of.value : of.value;
+    return std::tuple(!is_defined, is_defined ? cost : 0, std::isnan(of.loss), std::isnan(of.loss) ? 0 : of.loss);
+  };
+  return key(score) < key(other);
+}
 
 ClassificationReport classification_report(std::span<const int64_t> y_true,
                                            std::span<const int64_t> y_pred,

@@ -41,12 +41,11 @@ void MetricChoice::fill(Evaluation& evaluation, std::span<const double> values) 
   }
 }
 
-bool Task::is_better(double value, std::optional<double> best) const {
-  if (std::isnan(value) || !best) {
-    return !std::isnan(value);
-  }
-  return metrics().front().greater_is_better ? value > *best : value < *best;
+bool Task::is_better(const ModelScore& score, const std::optional<ModelScore>& best) const {
+  return std::isfinite(score.loss) && (!best || text::is_better(score, *best, metrics().front().greater_is_better));
 }
+
+std::string Task::why_undefined(const at::Tensor&) const { return ""; }
 
 void Task::describe(ModelConfig& config) const {
   config.problem_type = problem_type();

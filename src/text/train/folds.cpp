@@ -202,7 +202,11 @@ FoldsResult train_folds(TrainConfig config,
     config.shares = config.restarted > 0 ? config.restarted : ranks.size();
   }
   ranks.all_or_none([&] {
-    if (ranks.is_main() && config.restarted == 0) check_folders(config);
+    if (!ranks.is_main() || config.restarted > 0) return;
+    check_folders(config);
+    for (int64_t fold = 1; !config.metric.empty() && fold <= config.folds; ++fold) {
+      check_data(config_of(config, fold));  // each dev part has to tell the metric
+    }
   });
   const std::string split = config.test.empty() ? "dev" : "test";
   bool is_heard = true;  // whether anybody reads stdout

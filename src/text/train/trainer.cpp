@@ -423,10 +423,11 @@ class Trainer {
       return false;
     }
     auto best = counters_.best;
-    const double value = evaluation->metrics.front();
-    const bool is_better = setup_.task->is_better(value, best ? std::optional(best->value) : std::nullopt);
+    const ModelScore score{evaluation->metrics.front(), evaluation->loss};
+    const bool is_better =
+        setup_.task->is_better(score, best ? std::optional(ModelScore{best->value, best->loss}) : std::nullopt);
     if (is_better) {
-      best = BestModel{counters_.step, setup_.task->metrics().front().name, value, save_model()};
+      best = BestModel{counters_.step, setup_.task->metrics().front().name, score.value, score.loss, save_model()};
     }
     if (ranks_.any(keeper_.has_failed())) {
       return false;  // before anything counts: the resumed run evaluates here again

@@ -8,15 +8,14 @@
 #include <cmath>
 #include <deque>
 #include <exception>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "mezzo/text/io/atomic_file.h"
+#include "mezzo/text/tasks/metrics.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "text/io/content_hash.h"
 #include "text/io/durable_files.h"
@@ -24,6 +23,7 @@
 #include "text/run/run_lock.h"
 #include "text/tune/trial_runs.h"
 #include "text/tune/trial_store.h"
+#include "text/words/printable.h"
 #include "text/words/words.h"
 
 namespace mezzo::text {
@@ -173,19 +173,17 @@ class Search {
     bool finished = false;
     int64_t steps = 0, total_steps = 0;
     SearchMetric metric = {};
-    double best = 0;
+    double value = 0, loss = 0;  // of the best model
   };
   Told told_of(const Trial& trial) const {
     const auto file = folder_of(options_, trial) / "run.json";
     const auto run = read_json_object(file);
     try {
-      Told told{run.at("finished"),
-                run.at("steps"),
-                run.at("total_steps"),
-                {run.at("metric"), run.at("greater_is_better")},
-                std::nan("")};
-      const auto& best = run.at("best_" + told.metric.name);
-      told.best = best.is_null() ? std::nan("") : best.get<double>();
+      Told told{
+          run.at("finished"), run.at("steps"), run.at("total_steps"), {run.at("metric"), run.at("greater_is_better")}};
+      const auto number = [](const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); };
+      told.value = number(run.at("best_" + told.metric.name));
+      told.loss = number(run.at("best_loss"));
       return told;
     } catch (const nlohmann::json::exception&) {
       TORCH_CHECK(false, file.string(), ": does not tell steps, metric and the best of a run.");
@@ -218,7 +216,8 @@ class Search {
       metric_ = told.metric;
       store_.set_metric(metric_);
     }
-    trial.scores.push_back({.share = rungs_[rung], .step = told.steps, .value = told.best, .seconds = seconds});
+    trial.scores.push_back(
+        {.share = rungs_[rung], .step = told.steps, .value = told.value, .loss = told.loss, .seconds = seconds});
     trial.state = told.finished ? State::kFinished : State::kWaiting;
     note(trial, rung);
   }
@@ -247,28 +246,28 @@ class Search {
     if (trial.state == State::kFailed) {
       say(fmt::format("trial {}: failed: {} ({})", trial.number, trial.message, to_string(trial.settings)));
     } else {
-      say(fmt::format("trial {}: {} {:.4f} after {:.0f} % of its steps, {} ({}); best so far trial {}: {:.4f}",
-                      trial.number, metric_.name, trial.scores.back().value, 100 * rungs_[rung],
+      say(fmt::format("trial {}: {} {} after {:.0f} % of its steps, {} ({}); best so far trial {}: {}", trial.number,
+                      metric_.name, fixed(trial.scores.back().value, 4), 100 * rungs_[rung],
                       duration_in_words(trial.scores.back().seconds), to_string(trial.settings), best.number,
-                      best.scores.empty() ? std::nan("") : best.scores.back().value));
+                      fixed(best.scores.empty() ? std::nan("") : best.scores.back().value, 4)));
     }
   }
 
-  /// The less, the better; infinite where there is none.
-  double loss_of(const Trial::Score& score) const {
-    return std::isnan(score.value) ? std::numeric_limits<double>::infinity()
-                                   : (metric_.greater_is_better ? -score.value : score.value);
+  bool is_better_score(const Trial::Score& score, const Trial::Score& other) const {
+    return is_better({score.value, score.loss}, {other.value, other.loss}, metric_.greater_is_better);
   }
 
   /// Those that came furthest first, the best first among them, those that failed last; of equals the earlier.
   std::vector<Trial> ranking() const {
     auto ranked = trials_;
-    const auto key = [&](const Trial& trial) {
+    const auto group = [&](const Trial& trial) {
       const auto parts = trial.state == State::kFinished ? std::ssize(rungs_) : std::ssize(trial.scores);
-      return std::tuple(trial.state == State::kFailed, -parts, trial.scores.empty() ? 0 : loss_of(trial.scores.back()),
-                        trial.number);
+      return std::pair(trial.state == State::kFailed, -parts);
     };
-    std::ranges::sort(ranked, {}, key);
+    std::ranges::stable_sort(ranked, [&](const Trial& one, const Trial& other) {
+      if (group(one) != group(other)) return group(one) < group(other);
+      return !one.scores.empty() && !other.scores.empty() && is_better_score(one.scores.back(), other.scores.back());
+    });
     return ranked;
   }
 
@@ -284,8 +283,9 @@ class Search {
         ranked.push_back(&trial);
       }
     }
-    std::ranges::sort(ranked, {},
-                      [&](const Trial* trial) { return std::pair(loss_of(trial->scores[rung]), trial->number); });
+    std::ranges::stable_sort(ranked, [&](const Trial* one, const Trial* other) {
+      return is_better_score(one->scores[rung], other->scores[rung]);
+    });
     for (Trial* trial : ranked) {
       if (places-- <= 0 && trial->state == State::kWaiting) {
         trial->state = State::kDropped;
@@ -317,7 +317,8 @@ class Search {
       for (const auto& score : trial.scores) {
         scores.push_back({{"share", score.share},
                           {"step", score.step},
-                          {metric_.name, std::isnan(score.value) ? Json() : Json(score.value)},
+                          {metric_.name, score.value},
+                          {"loss", score.loss},
                           {"seconds", score.seconds}});
       }
       Json one = {{"trial", trial.number},

@@ -18,7 +18,7 @@
 namespace mezzo::text {
 namespace {
 
-constexpr int kApplication = 0x6D7A7A6F, kVersion = 2;  // "mzzo"
+constexpr int kApplication = 0x6D7A7A6F, kVersion = 3;  // "mzzo"
 
 constexpr const char* kTables = R"(
   CREATE TABLE recipe (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -27,7 +27,7 @@ constexpr const char* kTables = R"(
   CREATE TABLE settings (trial INTEGER NOT NULL REFERENCES trials, place INTEGER NOT NULL, name TEXT NOT NULL,
                          value TEXT NOT NULL, PRIMARY KEY (trial, place));
   CREATE TABLE scores (trial INTEGER NOT NULL REFERENCES trials, rung INTEGER NOT NULL, share REAL NOT NULL,
-                       step INTEGER NOT NULL, value REAL, seconds REAL NOT NULL, PRIMARY KEY (trial, rung));
+                       step INTEGER NOT NULL, value REAL, loss REAL, seconds REAL NOT NULL, PRIMARY KEY (trial, rung));
 )";
 
 constexpr std::array<const char*, 4> kStates = {"waiting", "dropped", "finished", "failed"};
@@ -45,8 +45,9 @@ std::string hash_of(const Trial& trial) {
   std::string contents = fmt::format("{}\n{}\n{}", trial.number, state_name(trial.state), trial.message);
   for (const auto& score : trial.scores) {
     // As SQLite gives it back: it knows one 0 and no NaN.
-    const double value = std::isnan(score.value) ? std::numeric_limits<double>::quiet_NaN() : score.value + 0.0;
-    contents += fmt::format("\n{} {} {} {}", score.share, score.step, value, score.seconds);
+    const auto read = [](double value) { return std::isnan(value) ? std::nan("") : value + 0.0; };
+    contents +=
+        fmt::format("\n{} {} {} {} {}", score.share, score.step, read(score.value), read(score.loss), score.seconds);
   }
   return hash_of(contents);
 }
@@ -279,12 +280,12 @@ std::vector<Trial> TrialStore::read() {
   for (Statement rows(*this, "SELECT trial, name, value FROM settings ORDER BY trial, place"); rows.step();) {
     trial_of(rows.integer(0)).settings.emplace_back(rows.text(1), rows.text(2));
   }
-  for (Statement rows(*this, "SELECT trial, rung, share, step, value, seconds FROM scores ORDER BY trial, rung");
+  for (Statement rows(*this, "SELECT trial, rung, share, step, value, loss, seconds FROM scores ORDER BY trial, rung");
        rows.step();) {
     Trial& trial = trial_of(rows.integer(0));
     TORCH_CHECK_VALUE(rows.integer(1) == std::ssize(trial.scores), file_.string(), ": trial ", trial.number,
                       " lacks a score, or has one twice; pass another --output.");
-    trial.scores.push_back({rows.number(2), rows.integer(3), rows.number(4), rows.number(5)});
+    trial.scores.push_back({rows.number(2), rows.integer(3), rows.number(4), rows.number(5), rows.number(6)});
   }
   const bool has_metric = metric().has_value();
   for (const Trial& trial : trials) {
@@ -328,12 +329,13 @@ void TrialStore::update(const Trial& trial) {
       .step();
   for (size_t rung = 0; rung < trial.scores.size(); ++rung) {
     const auto& score = trial.scores[rung];
-    Statement(*this, "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?)")
+    Statement(*this, "INSERT OR REPLACE INTO scores VALUES (?, ?, ?, ?, ?, ?, ?)")
         .bind(trial.number)
         .bind(static_cast<int64_t>(rung))
         .bind(score.share)
         .bind(score.step)
         .bind(score.value)
+        .bind(score.loss)
         .bind(score.seconds)
         .step();
   }

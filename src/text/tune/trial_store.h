@@ -22,8 +22,8 @@ struct SearchMetric {
 
 /// The trials of a search in an SQLite database: what is written is on the disk when a call returns. Tables: `recipe`
 /// (name, value), `metric` (name, greater_is_better, hash), `trials` (number, state, message, hash), `settings` (trial,
-/// place, name, value) and `scores` (trial, rung, share, step, value, seconds). A hash is of what its row says and, for
-/// a trial, its scores.
+/// place, name, value) and `scores` (trial, rung, share, step, value, loss, seconds). A hash is of what its row says
+/// and, for a trial, its scores.
 class TrialStore {
  public:
   /// Makes the file with `trials`, as they are drawn, or opens it, and gives back what it holds of them.

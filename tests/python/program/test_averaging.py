@@ -84,7 +84,7 @@ def test_evaluates_what_it_keeps_and_resumes_to_the_bit(way, small, texts, tmp_p
              "--learning-rate", 1e-2]  # fmt: skip
     train(small, texts, tmp_path / "out", *flags)
     evals = records(tmp_path / "out", "eval")
-    best = max((e for e in evals if not e.get("final")), key=lambda e: e["accuracy"])
+    best = max((e for e in evals if not e.get("final")), key=lambda e: (e["accuracy"], -e["loss"]))
     assert [e["loss"] for e in evals if e.get("final")] == [best["loss"]]
     precision = way[1]
     alone = json.loads(mezzo("eval", "--model", tmp_path / "out", "--data", dev, "--precision", precision, "--json").stdout)

@@ -82,7 +82,7 @@ def test_resumes_to_the_bit_and_keeps_the_best(way, folders, texts, tmp_path):  
         for file in "model.safetensors", "adapter/adapter_model.safetensors", "checkpoints/step-14/weights.safetensors":
             assert (tmp_path / "again" / file).read_bytes() == (tmp_path / "out" / file).read_bytes(), file
     evals = records(tmp_path / "out", "eval")
-    best = max((e for e in evals if not e.get("final")), key=lambda e: e["accuracy"])
+    best = max((e for e in evals if not e.get("final")), key=lambda e: (e["accuracy"], -e["loss"]))
     assert [e["loss"] for e in evals if e.get("final")] == [best["loss"]]
     said = json.loads(mezzo("eval", "--model", tmp_path / "out", "--data", dev, "--precision", way[1], "--json").stdout)
     assert abs(said["loss"] - best["loss"]) < (1e-5 if way[1] == "fp32" else 0.02)

@@ -55,9 +55,9 @@ def test_trials_go_as_far_as_successive_halving_has_them(found):
     assert [len(trial["scores"]) for trial in results["trials"]] == [3, 2, 1, 1]
     assert [trial["state"] for trial in results["trials"]] == ["finished", "dropped", "dropped", "dropped"]
     assert [(score["share"], score["step"]) for score in results["trials"][0]["scores"]] == [(0.25, 2), (0.5, 4), (1.0, 8)]
-    after_first = {trial["trial"]: trial["scores"][0]["accuracy"] for trial in results["trials"]}
+    after_first = {trial["trial"]: (-trial["scores"][0]["accuracy"], trial["scores"][0]["loss"]) for trial in results["trials"]}
     went_on = [trial["trial"] for trial in results["trials"] if len(trial["scores"]) > 1]
-    assert min(after_first[number] for number in went_on) >= max(value for number, value in after_first.items() if number not in went_on)
+    assert max(after_first[number] for number in went_on) < min(key for number, key in after_first.items() if number not in went_on)
     assert f"best: trial {results['trials'][0]['trial']}, accuracy" in done.stdout and done.stdout.count("\ntrial") + done.stdout.startswith("trial") == 7
 
 

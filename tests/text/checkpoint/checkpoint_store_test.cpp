@@ -33,7 +33,7 @@ class CheckpointStoreTest : public ::testing::Test {
 
   void save_best_model(Checkpoint& checkpoint, int64_t step, float weight) const {
     const auto hash = save_safetensors(model(), {{"w", at::full({8}, weight)}}, {{"format", "pt"}});
-    checkpoint.best = BestModel{step, "accuracy", 0.5, hash};
+    checkpoint.best = BestModel{step, "accuracy", 0.5, 0.25, hash};
   }
 
   fs::path model() const { return folder_ / "model.safetensors"; }
@@ -180,7 +180,7 @@ TEST_F(CheckpointStoreTest, LeavesFilesOfOthersInItsWayAlone) {
   EXPECT_TRUE(at::equal(load_checkpoint(checkpoint(5)).weights.at(0).second, at::full({8}, 2.0F)));
   EXPECT_FALSE(fs::exists(checkpoint(5) / "notes"));
   Checkpoint unsaved = make(6);
-  unsaved.best = BestModel{1, "accuracy", 0.5, "of no file"};
+  unsaved.best = BestModel{1, "accuracy", 0.5, 0.25, "of no file"};
   EXPECT_ANY_THROW(store.save(unsaved, model()));
   for (const char* name : {".step-5.tmp", ".step-5.replaced", ".step-6.tmp"}) {
     EXPECT_EQ(ScratchFolder::read(checkpoints_ / name / "notes"), "mine") << name;
@@ -273,7 +273,7 @@ TEST_F(CheckpointStoreTest, NamesAManifestThatItDoesNotRead) {
     return value_error([&] { load_checkpoint(checkpoint(5)); }, folder_);
   };
   EXPECT_EQ(error_of([](auto& manifest) { manifest["format"] = 99; }),
-            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 3; go on with the "
+            "checkpoints/step-5/manifest.json: is of format 99, this mezzo reads format 4; go on with the "
             "version that wrote it");
   EXPECT_EQ(error_of([](auto& manifest) { manifest.erase("format"); }),
             "checkpoints/step-5/manifest.json: has no format number: an earlier mezzo wrote it; go on with that one, "

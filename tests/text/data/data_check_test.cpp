@@ -105,9 +105,9 @@ TEST(DataCheckTest, TakesAPairForTheSameWhereBothItsTextsAre) {
 }
 
 TEST(DataCheckTest, NamesLabelsWithoutATrainingText) {
-  EXPECT_THAT(untrained_labels({true, false}, kJoyAnger, " left"),
+  EXPECT_THAT(labels_without_text({true, false}, kJoyAnger, "training text left"),
               ElementsAre("1 of 2 labels has no training text left: 'anger'"));
-  EXPECT_THAT(untrained_labels({true, true}, kJoyAnger, ""), IsEmpty());
+  EXPECT_THAT(labels_without_text({true, true}, kJoyAnger, "training text"), IsEmpty());
 }
 
 }  // namespace

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
+
+#include "not_finite.h"
 #include "text/scratch_folder.h"
 
 namespace mezzo::text {
@@ -80,6 +83,19 @@ TEST(ClassificationReportTest, TakesNoMatrixsRoomForVeryManyLabels) {
   EXPECT_DOUBLE_EQ(report.classes[2].recall, 0.5);
   EXPECT_EQ(report.classes[2].support, 2);
   EXPECT_EQ(report.classes[1].precision, 0);
+}
+
+TEST(IsBetterTest, OrdersByTheMetricThenByTheLoss) {
+  const ModelScore best_first[] = {{0.9, 2},    {0.5, 0.1},   {0.5, 0.3},  {0.5, kInf},
+                                   {0.5, kNaN}, {kNaN, 0.01}, {kNaN, 0.02}};
+  for (size_t i = 0; i < std::size(best_first); ++i) {
+    for (size_t j = 0; j < std::size(best_first); ++j) {
+      EXPECT_EQ(is_better(best_first[i], best_first[j], /*greater_is_better=*/true), i < j) << i << " " << j;
+    }
+  }
+  EXPECT_TRUE(is_better({0.1, 2}, {0.2, 1}, /*greater_is_better=*/false));
+  EXPECT_TRUE(is_better({0.1, 1}, {0.1, 2}, /*greater_is_better=*/false));
+  EXPECT_FALSE(is_better({kNaN, 1}, {0.2, 2}, /*greater_is_better=*/false));
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "mezzo/text/models/bert_config.h"
+#include "mezzo/text/tasks/multi_label_classification.h"
+#include "mezzo/text/tasks/regression.h"
 #include "not_finite.h"
 #include "text/scratch_folder.h"
 
@@ -81,13 +83,44 @@ TEST(SingleLabelClassificationTest, EvaluatesWithoutNumbersWhereAnOutputIsNotFin
   EXPECT_THAT(bad.report, IsEmpty());
 }
 
-TEST(SingleLabelClassificationTest, KeepsTheFirstOfEqualsAndNeverNaN) {
+TEST(SingleLabelClassificationTest, KeepsTheLowerLossOfEqualsThenTheFirstAndNeverALossThatIsNotFinite) {
   const auto task = trained({"a", "b"});
-  EXPECT_TRUE(task->is_better(0, std::nullopt));
-  EXPECT_TRUE(task->is_better(0.6, 0.5));
-  EXPECT_FALSE(task->is_better(0.5, 0.5));
-  EXPECT_FALSE(task->is_better(kNaN, std::nullopt));
-  EXPECT_FALSE(task->is_better(kNaN, 0.5));
+  const ModelScore best{0.5, 0.005};
+  EXPECT_TRUE(task->is_better({0, 9}, std::nullopt));
+  EXPECT_TRUE(task->is_better({0.6, 9}, best));
+  EXPECT_TRUE(task->is_better({0.5, 0.0006}, best));
+  EXPECT_FALSE(task->is_better({0.5, 0.005}, best));
+  EXPECT_FALSE(task->is_better({0.4, 0.0006}, best));
+  EXPECT_FALSE(task->is_better({kNaN, kNaN}, std::nullopt));
+  EXPECT_FALSE(task->is_better({1, kInf}, best));
+}
+
+TEST(SingleLabelClassificationTest, KeepsTheLowerLossWhereTheMetricIsNotDefined) {
+  const Regression task("pearson");
+  EXPECT_TRUE(task.is_better({kNaN, 0.5}, std::nullopt));
+  EXPECT_TRUE(task.is_better({kNaN, 0.4}, ModelScore{kNaN, 0.5}));
+  EXPECT_TRUE(task.is_better({-0.1, 0.6}, ModelScore{kNaN, 0.5}));
+  EXPECT_FALSE(task.is_better({kNaN, 0.4}, ModelScore{-0.1, 0.6}));
+}
+
+TEST(SingleLabelClassificationTest, SaysWhereTheMetricThatDecidesIsNotDefined) {
+  const auto labels = [] { return LabelMap::from_names({"a", "b", "c"}); };
+  const SingleLabelClassification by_area(labels(), "roc_auc"), by_accuracy(labels());
+  EXPECT_EQ(by_area.why_undefined(at::tensor({0, 1, 2}, at::kLong)), "");
+  EXPECT_EQ(by_area.why_undefined(at::tensor({0, 1, 1}, at::kLong)), "1 of 3 labels has no text: 'c'");
+  EXPECT_EQ(by_accuracy.why_undefined(at::tensor({0, 0}, at::kLong)), "");
+  const MultiLabelClassification of_several(labels(), "roc_auc");
+  EXPECT_EQ(of_several.why_undefined(at::tensor({1.f, 0.f, 1.f, 1.f, 1.f, 0.f}).view({2, 3})),
+            "all texts have label 'a'");
+  EXPECT_EQ(of_several.why_undefined(at::tensor({1.f, 0.f, 1.f, 0.f, 0.f, 0.f}).view({2, 3})),
+            "1 of 3 labels has no text: 'b'");
+  for (const char* metric : {"pearson", "spearman"}) {
+    const Regression task(metric);
+    EXPECT_EQ(task.why_undefined(at::tensor({2.5f, 3.f})), "");
+    EXPECT_EQ(task.why_undefined(at::tensor({2.5f, 2.5f})), "all numbers are 2.5");
+    EXPECT_EQ(task.why_undefined(at::tensor({2.5f})), "there is one text");
+  }
+  EXPECT_EQ(Regression().why_undefined(at::tensor({2.5f})), "");
 }
 
 TEST(SingleLabelClassificationTest, PredictsTheLabelItsScoreAndTheScoresOfAll) {

@@ -42,7 +42,7 @@ class SearchTest : public testing::Test {
           fmt::format(
               "echo trained to {0}; mkdir -p {1}/checkpoints; echo weights > {1}/model.safetensors; "
               "echo '{{\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {2}, \"total_steps\": 90, "
-              "\"best_accuracy\": {3}, \"finished\": {4}}}' > {1}/run.json",
+              "\"best_accuracy\": {3}, \"best_loss\": 0.5, \"finished\": {4}}}' > {1}/run.json",
               share, folder.string(), std::ceil(share * 90), std::stod(worth) / 1e6, is_done)};
     };
     options.stop_requested = [] { return false; };
@@ -158,7 +158,8 @@ TEST_F(SearchTest, ATrialThatEndedUnseenIsNotTrainedAgain) {
   for (const Trial& trial : draw_trials(of)) {
     fs::create_directories(trial_file(trial, "run.json").parent_path());
     std::ofstream(trial_file(trial, "run.json"))
-        << R"({"metric": "accuracy", "greater_is_better": true, "steps": 90, "total_steps": 90, "best_accuracy": 0.5, "finished": true})";
+        << R"({"metric": "accuracy", "greater_is_better": true, "steps": 90, "total_steps": 90, "best_accuracy": 0.5,
+            "best_loss": 0.25, "finished": true})";
   }
   of.stop_requested = [] { return false; };
   of.command = [](const auto&...) { return std::vector<std::string>{"/bin/sh", "-c", "echo there already; exit 2"}; };
@@ -167,6 +168,29 @@ TEST_F(SearchTest, ATrialThatEndedUnseenIsNotTrainedAgain) {
   for (const Trial& trial : found.trials) {
     EXPECT_EQ(trial.state, State::kFinished);
     EXPECT_EQ(trial.scores.back().value, 0.5);
+    EXPECT_EQ(trial.scores.back().loss, 0.25);
+  }
+}
+
+/// All as good as each other by a metric that is 0.5, or null, after the first part.
+TEST_F(SearchTest, OfEqualsThoseWithTheLowerLossGoOn) {
+  for (const char* value : {"0.5", "null"}) {
+    auto of = options();
+    of.command = [value](const Trial& trial, const fs::path& folder, double share) {
+      return std::vector<std::string>{
+          "/bin/sh", "-c",
+          fmt::format("mkdir -p {4}; echo '{{\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {0}, "
+                      "\"total_steps\": 90, "
+                      "\"best_accuracy\": {1}, \"best_loss\": {2}, \"finished\": {3}}}' > {4}/run.json",
+                      std::ceil(share * 90), value, 1 - std::stod(trial.settings.front().second) / 1e6, share == 1,
+                      folder.string())};
+    };
+    const auto found = search(of);
+    std::vector<int64_t> worths;
+    for (const Trial& trial : found.trials) worths.push_back(worth_of(trial));
+    EXPECT_TRUE(std::ranges::is_sorted(worths, std::greater())) << value;
+    EXPECT_EQ(found.trials.front().state, State::kFinished);
+    fs::remove_all(of.output);
   }
 }
 
@@ -262,7 +286,8 @@ TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
     TrialStore store(file, {{"a", "1"}}, trials);
     EXPECT_FALSE(store.metric());
     store.set_metric({"loss", false});
-    trials[1].scores = {{.share = 0.5, .step = 7, .value = std::nan(""), .seconds = 1.5}, {.share = 1, .value = 0.25}};
+    trials[1].scores = {{.share = 0.5, .step = 7, .value = std::nan(""), .loss = 0.75, .seconds = 1.5},
+                        {.share = 1, .value = 0.25}};
     trials[1].state = State::kFailed;
     trials[1].message = "it's \"broken\"";
     store.update(trials[1]);
@@ -278,7 +303,9 @@ TEST_F(SearchTest, AStoreGivesBackWhatItWasTold) {
   ASSERT_EQ(again[1].scores.size(), 2U);
   EXPECT_TRUE(std::isnan(again[1].scores[0].value));
   EXPECT_EQ(again[1].scores[0].step, 7);
+  EXPECT_EQ(again[1].scores[0].loss, 0.75);
   EXPECT_EQ(again[1].scores[1].value, 0.25);
+  EXPECT_TRUE(std::isnan(again[1].scores[1].loss));
   auto others = draw_trials(options());
   others[3].settings.front().second = "0";
   EXPECT_THAT([&] { TrialStore(file, {{"a", "1"}}, others); },
@@ -294,7 +321,8 @@ class DamagedStoreTest : public SearchTest {
     store.set_metric({"accuracy", true});
     trials[2].state = State::kFailed;
     trials[2].message = "no room";
-    trials[0].scores = {{.share = 0.5, .step = 7, .value = -std::nan(""), .seconds = 1.5}, {.share = 1, .value = 0.1}};
+    trials[0].scores = {{.share = 0.5, .step = 7, .value = -std::nan(""), .loss = 0.5, .seconds = 1.5},
+                        {.share = 1, .value = 0.1}};
     trials[0].state = State::kFinished;
     trials[1].scores = {{.share = 0.5, .step = 7, .value = -0.0, .seconds = 0.1}};
     trials[1].state = State::kDropped;
@@ -321,9 +349,9 @@ class DamagedStoreTest : public SearchTest {
     std::string all;
     for (const Trial& trial : trials) {
       all += fmt::format("{} {} {}", trial.number, state_name(trial.state), trial.message);
-      for (const auto& [share, step, value, seconds] : trial.scores) {
-        const auto same = std::isnan(value) ? "NaN" : fmt::format("{}", value + 0.0);  // as the hash has it
-        all += fmt::format(" {} {} {} {}", share, step, same, seconds);
+      const auto same = [](double value) { return std::isnan(value) ? "NaN" : fmt::format("{}", value + 0.0); };
+      for (const auto& [share, step, value, loss, seconds] : trial.scores) {  // as the hash has them
+        all += fmt::format(" {} {} {} {} {}", share, step, same(value), same(loss), seconds);
       }
     }
     return all;

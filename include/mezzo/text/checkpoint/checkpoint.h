@@ -15,7 +15,7 @@
 namespace mezzo::text {
 
 /// The format of checkpoints written by this version; others are refused.
-constexpr int64_t kCheckpointFormat = 3;
+constexpr int64_t kCheckpointFormat = 4;
 
 /// What decides a run's numbers, by name. Must agree when the run goes on. A difference in an
 /// earlier group may be the cause of one in a later.
@@ -30,7 +30,8 @@ struct RunIdentity {
 struct BestModel {
   int64_t step = 0;    ///< after which it was found
   std::string metric;  ///< the name of what it is the best by, on dev
-  double value = 0;    ///< of that metric
+  double value = 0;    ///< of that metric; NaN where it is not defined
+  double loss = 0;     ///< on dev
   std::string hash;    ///< of its model.safetensors
 };
 

@@ -21,6 +21,7 @@ class Classification : public Task {
   std::vector<std::string> odd_rows(const LabeledRows& rows) const override;
   std::vector<std::string> untrained(const at::Tensor& targets, const std::string& why) const override;
   const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
+  std::string why_undefined(const at::Tensor& targets) const override;
   std::shared_ptr<const Task> with_loss(const LossOptions& options,
                                         const at::Tensor& targets,
                                         c10::Device device) const override;
@@ -47,6 +48,9 @@ class Classification : public Task {
   const at::Tensor& class_weights() const { return class_weights_; }
 
  private:
+  /// Of each label, whether a text, or word, has it.
+  std::vector<bool> has_text(const at::Tensor& targets) const;
+
   LabelMap labels_;
   MetricChoice metrics_;
   std::string on_unknown_label_;

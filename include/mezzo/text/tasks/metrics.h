@@ -18,6 +18,16 @@ struct MetricInfo {
   bool greater_is_better = true;
 };
 
+/// What a model comes to on dev, by which models are compared.
+struct ModelScore {
+  double value = 0;  ///< of the metric that decides; NaN where it is not defined
+  double loss = 0;
+};
+
+/// Whether `score` is better than `other`: by the metric, and by the lower loss where the metric says that they are
+/// equal. A model whose metric is not defined is worse than one whose metric is. A strict weak ordering.
+bool is_better(const ModelScore& score, const ModelScore& other, bool greater_is_better);
+
 /// Precision, recall and F1, 0 where their denominator is 0, and the number of rows they stand for.
 struct ClassScores {
   double precision = 0;

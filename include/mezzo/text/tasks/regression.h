@@ -35,8 +35,10 @@ class Regression : public Task {
                                         const at::Tensor& targets,
                                         c10::Device device) const override;
 
-  /// Mean squared error and Pearson's correlation; among the details Spearman's.
+  /// Mean squared error and Pearson's correlation; among the details Spearman's. Correlations are NaN where targets or
+  /// outputs are all the same.
   const std::vector<MetricInfo>& metrics() const override { return metrics_.shown(); }
+  std::string why_undefined(const at::Tensor& targets) const override;
   Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const override;
 
   /// The number, as "value".

@@ -36,7 +36,7 @@ struct Mistake {
 struct Evaluation {
   /// Mean over the texts, or words, in float32; inf or NaN where an output is.
   double loss = std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> metrics;                          ///< those of Task::metrics(); NaN where the loss is not finite
+  std::vector<double> metrics;  ///< those of Task::metrics(); NaN where not defined, or the loss is not finite
   std::vector<std::pair<std::string, double>> details;  ///< further numbers by name; none where the loss is not finite
   std::string report;                                   ///< for people, of several lines; empty where it is not finite
   std::vector<std::vector<int64_t>> confusion_matrix;   ///< [true label][predicted label]; empty where there is none
@@ -153,6 +153,8 @@ class Task {
 
   /// What evaluate() measures besides the loss, to be shown. The first decides which model is the best.
   virtual const std::vector<MetricInfo>& metrics() const = 0;
+  /// Why the first of metrics() is not defined for texts with these targets, whatever a model predicts; empty if it is.
+  virtual std::string why_undefined(const at::Tensor& targets) const;
   /// @param outputs  float32 on CPU; row i is text i's, as of `targets`.
   virtual Evaluation evaluate(const at::Tensor& outputs, const at::Tensor& targets) const = 0;
   /// The surest of the wrong predictions, twenty at most, the surest first; none where there are no labels.
@@ -165,9 +167,9 @@ class Task {
   virtual std::shared_ptr<const Task> tuned(const at::Tensor& outputs, const at::Tensor& targets) const;
   /// What tuned() has come to, for a note.
   virtual std::string tuning() const { return ""; }
-  /// Whether a model whose first metric is `value` is to be kept in place of one with `best`;
-  /// nullopt: of none. NaN is never better, and no number is worse than none.
-  bool is_better(double value, std::optional<double> best) const;
+  /// Whether a model with `score`, by the first of metrics(), is to be kept in place of one with `best`; nullopt: of
+  /// none. One whose loss is not finite never is.
+  bool is_better(const ModelScore& score, const std::optional<ModelScore>& best) const;
 
   /// One for each row of `outputs`, float32 on CPU and finite.
   /// @param words  of each row's text, for a head with a row a token.

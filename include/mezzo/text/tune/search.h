@@ -38,6 +38,7 @@ struct Trial {
     double share = 0;  ///< of all steps
     int64_t step = 0;
     double value = std::numeric_limits<double>::quiet_NaN();  ///< the metric of the best model so far, on dev
+    double loss = std::numeric_limits<double>::quiet_NaN();   ///< of that model, on dev
     double seconds = 0;                                       ///< that this part took
   };
 
