@@ -258,17 +258,8 @@ class Trial:
         for _ in range(self.chance.choice([1, 1, 2, 3])):
             if self.is_over(self.live(self.fault(), whole), whole):
                 return
-            if self.is_finished():  # killed after its end, or was told of it too late
-                break
-        if not self.is_finished():
-            self.live("", whole)
+        self.live("", whole)  # of one that was killed behind its end, nothing is left to do
         self.check_end(whole)
-
-    def is_finished(self):
-        try:
-            return json.loads((self.output / "run.json").read_text())["finished"]
-        except FileNotFoundError:
-            return False
 
     def live(self, fault, whole):
         wrap, variables = [], {"OMP_NUM_THREADS": "1"}

@@ -159,7 +159,8 @@ Run add_train(CLI::App& app) {
       "  mezzo train --config run.toml --learning-rate 2e-5\n"
       "  mezzo train --config out/run.json --output again\n"
       "  mezzo train --model DIR --train train.jsonl --output out --resume auto --save-every 100\n\n"
-      "Exit status: 0 trained, or paused; 1 failed; 2 the command line is wrong; 3 trained, but a checkpoint in "
+      "Exit status: 0 trained, paused or already finished; 1 failed; 2 the command line is wrong; 3 trained, but a "
+      "checkpoint in "
       "between could\n"
       "not be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was "
       "taken.");

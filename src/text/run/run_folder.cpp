@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -21,46 +22,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
-
-/// What a run.json says, as far as it matters here.
-struct PresentRun {
-  bool finished = false;
-  int64_t total_steps = 0;            // planned
-  int64_t steps = 0;                  // done, where it is finished
-  std::string run;                    // its name; empty for runs of a mezzo that gave none
-  std::string launch;                 // the launcher that started it; empty without
-  std::optional<std::string> resume;  // its --resume
-  std::optional<RunIdentity> identity;
-};
-
-/// nullopt where there is none, or none that a run of mezzo wrote.
-std::optional<PresentRun> read_present_run(const fs::path& output) {
-  if (!fs::exists(output / "run.json")) {
-    return std::nullopt;
-  }
-  try {
-    const Json json = read_json_object(output / "run.json");
-    json.at("environment").at("mezzo");
-    PresentRun present{json.at("finished").get<bool>(),
-                       json.value("total_steps", int64_t{0}),
-                       json.value("steps", int64_t{0}),
-                       json.value("run", ""),
-                       json.value("launch", ""),
-                       std::nullopt,
-                       std::nullopt};
-    if (const Json::json_pointer resume("/settings/resume"); json.contains(resume)) {
-      present.resume = json.at(resume).get<std::string>();
-    }
-    if (json.contains("identity")) {
-      present.identity = checkpoint_format::identity_from_json(json.at("identity"));
-    }
-    return present;
-  } catch (const Json::exception&) {
-    return std::nullopt;
-  } catch (const c10::ValueError&) {
-    return std::nullopt;
-  }
-}
 
 std::string make_name() {
   std::random_device random;
@@ -106,7 +67,42 @@ bool is_leftover(const fs::path& file) {
   return found;
 }
 
+/// As settings have one file or several.
+std::string joined(const Json& setting) {
+  return setting.is_array() ? fmt::format("{}", fmt::join(setting.get<std::vector<std::string>>(), " "))
+                            : setting.get<std::string>();
+}
+
 }  // namespace
+
+std::optional<PresentRun> read_present_run(const fs::path& output) {
+  if (!fs::exists(output / "run.json")) {
+    return std::nullopt;
+  }
+  try {
+    const Json json = read_json_object(output / "run.json");
+    json.at("environment").at("mezzo");
+    PresentRun present{json.at("finished").get<bool>(),
+                       json.value("total_steps", int64_t{0}),
+                       json.value("steps", int64_t{0}),
+                       json.value("run", ""),
+                       json.value("launch", ""),
+                       {},
+                       std::nullopt};
+    const Json settings = json.value("settings", Json::object());
+    for (const auto& [name, value] : settings.items()) {
+      present.settings[name] = joined(value);
+    }
+    if (json.contains("identity")) {
+      present.identity = checkpoint_format::identity_from_json(json.at("identity"));
+    }
+    return present;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  } catch (const c10::ValueError&) {
+    return std::nullopt;
+  }
+}
 
 RunFolder::RunFolder(const TrainConfig& config) : config_(config) {
   TORCH_CHECK_VALUE(!fs::exists(config.output) || fs::is_directory(config.output), "--output ", config.output.string(),
@@ -293,19 +289,6 @@ TrainConfig restarted(TrainConfig config, const Ranks& ranks) {
     config.shares = config.restarted;
   }
   return config;
-}
-
-std::optional<int64_t> steps_of_ended_run(const TrainConfig& config, const Ranks& ranks) {
-  if (config.restarted == 0) {
-    return std::nullopt;
-  }
-  const std::string found = ranks.together([&] {
-    const auto present = read_present_run(config.output);
-    const bool is_own = present && !launch_id().empty() && present->launch == launch_id();
-    return is_own && present->finished ? std::to_string(present->steps) : std::string();
-  });
-  const std::string of_main = ranks.all_gather(found).front();
-  return of_main.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(of_main));
 }
 
 }  // namespace mezzo::text

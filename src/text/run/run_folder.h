@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,9 +23,19 @@ std::string launch_id();
 /// looks.
 TrainConfig restarted(TrainConfig config, const Ranks& ranks);
 
-/// The steps of the run in `config.output`, where an earlier start of the same launch has ended it, as where a rank was
-/// lost behind that; nullopt where there is something left to do. Collective: the main rank looks.
-std::optional<int64_t> steps_of_ended_run(const TrainConfig& config, const Ranks& ranks);
+/// What a run.json says, as far as it matters for who comes next.
+struct PresentRun {
+  bool finished = false;
+  int64_t total_steps = 0;                      ///< planned
+  int64_t steps = 0;                            ///< done, where it is finished
+  std::string run;                              ///< its name; empty for runs of a mezzo that gave none
+  std::string launch;                           ///< the launcher that started it; empty without
+  std::map<std::string, std::string> settings;  ///< as of TrainConfig::settings()
+  std::optional<RunIdentity> identity;
+};
+
+/// nullopt where there is no run.json, or none that a run of mezzo wrote.
+std::optional<PresentRun> read_present_run(const std::filesystem::path& output);
 
 /// The folder of a run. Nothing in it is changed before it is certain that the run may write there,
 /// and nothing is ever removed that no run of mezzo wrote: run.json tells.

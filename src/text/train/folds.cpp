@@ -8,24 +8,22 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <map>
-#include <optional>
 #include <system_error>
 
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/records/run_records.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/train/trainer.h"
-#include "text/checkpoint/checkpoint_format.h"
 #include "text/io/json_file.h"
+#include "text/io/read_file.h"
 #include "text/run/recorded_run.h"
 #include "text/run/run_folder.h"
-#include "text/run/run_identity.h"
 #include "text/setup/ranks.h"
 #include "text/setup/run_files.h"
-#include "text/setup/run_plan.h"
 #include "text/setup/run_setup.h"
 #include "text/train/batch_size.h"
+#include "text/train/finished_run.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -34,11 +32,6 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr const char* kSummary = "folds.json";
-
-std::map<std::string, std::string> settings_of(const TrainConfig& config) {
-  const auto settings = config.settings();
-  return {settings.begin(), settings.end()};
-}
 
 TrainConfig config_of(const TrainConfig& config, int64_t fold) {
   TrainConfig of_fold = config;
@@ -58,6 +51,8 @@ void check_folders(const TrainConfig& config) {
     const bool may_hold_a_run = config.overwrite || config.resume == "auto";
     const bool is_run = fs::exists(of_fold.output / "run.json");
     has_run = has_run || is_run;
+    TORCH_CHECK_VALUE(!is_run || read_present_run(of_fold.output), (of_fold.output / "run.json").string(),
+                      ": is no run.json that mezzo train wrote; bring it back, or pass another --output");
     for (const char* name : kRunFiles) {
       const bool is_there = fs::exists(of_fold.output / name);
       TORCH_CHECK_VALUE(!is_there || (is_run && may_hold_a_run), "--output ", of_fold.output.string(), ": holds ",
@@ -81,55 +76,6 @@ void remove_summary(const TrainConfig& config) {
   for (const auto& entry : fs::directory_iterator(config.output, none)) {
     if (is_leftover_of(kSummary, entry.path())) fs::remove(entry.path());
   }
-}
-
-/// As the settings have several files.
-std::string joined(const Json& settings, const char* name) {
-  const Json value = settings.value(name, Json(""));
-  return value.is_array() ? fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "))
-                          : value.get<std::string>();
-}
-
-/// What the run.json of a fold that has come to its end tells of it.
-struct FinishedFold {
-  RunIdentity identity;
-  std::string test;
-  int64_t total_steps;
-};
-
-/// nullopt where the fold has not come to its end.
-std::optional<FinishedFold> read_finished(const fs::path& run_json) {
-  if (!fs::exists(run_json)) {
-    return std::nullopt;
-  }
-  const Json json = read_json_object(run_json);
-  try {
-    if (!json.at("finished").get<bool>()) return std::nullopt;
-    return FinishedFold{checkpoint_format::identity_from_json(json.at("identity")), joined(json.at("settings"), "test"),
-                        json.at("total_steps").get<int64_t>()};
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, run_json.string(), ": is no run.json that mezzo train wrote: ", error.what());
-  }
-}
-
-/// Whether the fold has been trained to its end, as it is to be trained now.
-/// @throws c10::ValueError  where it was trained otherwise: nothing is to be said of folds that do not belong together.
-bool has_finished(TrainConfig config, const Ranks& ranks) {
-  const auto finished = read_finished(config.output / "run.json");
-  if (!finished) {
-    return false;
-  }
-  keep_chosen(config, finished->identity.flags);
-  const RunSetup setup = set_up_run(config);
-  std::string difference = describe_difference(finished->identity, identity_of(config, setup));
-  const std::string test = settings_of(config).at("test");
-  if (difference.empty() && test != finished->test) {
-    difference = fmt::format("test was '{}', is now '{}'", finished->test, test);
-  }
-  TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
-                    "; resume with the same settings and data, or start afresh in another --output");
-  const auto texts = static_cast<int64_t>(setup.train.ids.size());
-  return plan_run(config, texts, ranks).total_steps <= finished->total_steps;
 }
 
 FoldScores scores_of(const fs::path& output, const std::string& split) {
@@ -180,7 +126,7 @@ std::string FoldsResult::table() const {
   for (const auto& [name, value] : folds.at(0).values) text += fmt::format("  {:>{}}", name, width(name));
   const auto add = [&](const std::string& title, const FoldScores& scores) {
     text += fmt::format("\n{:<6}", title);
-    for (const auto& [name, value] : scores.values) text += fmt::format("  {:>{}.4f}", value, width(name));
+    for (const auto& [name, value] : scores.values) text += fmt::format("  {:>{}}", fixed(value, 4), width(name));
   };
   for (size_t i = 0; i < folds.size(); ++i) add(std::to_string(i + 1), folds[i]);
   add("mean", mean());
@@ -210,15 +156,15 @@ FoldsResult train_folds(TrainConfig config,
   });
   const std::string split = config.test.empty() ? "dev" : "test";
   bool is_heard = true;  // whether anybody reads stdout
+  bool has_trained = false;
   FoldsResult result;
   for (int64_t fold = 1; fold <= config.folds; ++fold) {
     const TrainConfig of_fold = restarted(config_of(config, fold), ranks);
-    bool is_done = false;
-    ranks.all_or_none([&] {
-      is_done = ranks.is_main() && of_fold.resume == "auto" && !of_fold.overwrite && has_finished(of_fold, ranks);
-      if (ranks.is_main() && !is_done) remove_summary(config);
-    });
-    if (!ranks.any(is_done)) {
+    if (!steps_of_finished_run(of_fold, ranks)) {
+      has_trained = true;
+      ranks.all_or_none([&] {
+        if (ranks.is_main()) remove_summary(config);
+      });
       if (ranks.is_main() && !config.quiet) {
         std::fputs(fmt::format("fold {} of {}\n", fold, config.folds).c_str(), stderr);
       }
@@ -238,6 +184,10 @@ FoldsResult train_folds(TrainConfig config,
     });
   }
   result.finished = true;
+  if (!has_trained && ranks.is_main() && !config.quiet) {
+    std::fputs(fmt::format("already finished: all {} folds are in {}\n", config.folds, config.output.string()).c_str(),
+               stderr);
+  }
   ranks.all_or_none([&] {
     if (ranks.is_main()) {
       Json folds = Json::array();
@@ -246,7 +196,11 @@ FoldsResult train_folds(TrainConfig config,
                          {"folds", folds},
                          {"mean", to_json(result.mean())},
                          {"std", to_json(result.standard_deviation())}};
-      write_file_atomically(config.output / kSummary, json.dump(2) + "\n");
+      const std::string text = json.dump(2) + "\n";
+      const fs::path summary = config.output / kSummary;
+      if (has_trained || !fs::exists(summary) || read_file(summary) != text) {
+        write_file_atomically(summary, text);
+      }
     }
   });
   if (!is_heard) {

@@ -39,6 +39,7 @@
 #include "text/train/clock.h"
 #include "text/train/deterministic_guard.h"
 #include "text/train/dry_run.h"
+#include "text/train/finished_run.h"
 #include "text/train/gradient_accumulation.h"
 #include "text/train/out_of_memory.h"
 #include "text/train/recorded_steps.h"
@@ -687,14 +688,17 @@ TrainResult train(const TrainConfig& given,
                   distributed::ProcessGroup* group) {
   given.validate();
   const Ranks ranks(group);
-  if (const auto steps = steps_of_ended_run(given, ranks)) {
-    if (ranks.is_main() && !given.quiet) {
-      std::fputs("the run has ended before this restart: nothing is left to do\n", stderr);
+  TrainConfig config = restarted(given, ranks);
+  set_threads(config.threads);
+  if (const auto steps = steps_of_finished_run(config, ranks)) {
+    if (ranks.is_main() && !config.quiet) {
+      std::fputs(fmt::format("already finished after {}: model and report.html are in {}\n", counted(*steps, "step"),
+                             config.output.string())
+                     .c_str(),
+                 stderr);
     }
     return {.finished = true, .steps = *steps, .evaluation = std::nullopt};
   }
-  const TrainConfig config = restarted(given, ranks);
-  set_threads(config.threads);
   const DeterministicGuard deterministic(parse_device(config.device));
   return Trainer(config, stop_requested, group).run();
 }

@@ -95,6 +95,9 @@ class Search {
     if (parts > 0 && goes_on) {
       say(fmt::format("goes on: {} of {} begun before", counted(parts, "trial"), trials_.size()));
     }
+    if (!goes_on) {
+      say("already finished: no trial is left to train");
+    }
     for (size_t rung = 0; rung < rungs_.size(); ++rung) {
       if (!run_rung(rung)) {
         write_results(false);
@@ -157,7 +160,8 @@ class Search {
       if (!outcome) {
         continue;
       }
-      if (outcome->end.is_success() || outcome->end.status() == kNotAllSaved) {
+      // One that is killed behind its end has finished.
+      if (outcome->end.is_success() || outcome->end.status() == kNotAllSaved || has_finished(*outcome->trial)) {
         score(*outcome->trial, rung, outcome->seconds);
       } else if (!is_stopped) {
         fail(*outcome->trial, reason_of(*outcome->trial, outcome->end), rung);

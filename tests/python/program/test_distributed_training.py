@@ -332,11 +332,11 @@ def test_ranks_agree_on_the_checkpoint_before_they_act_on_it(data, tmp_path):
     # The other rank looks into a folder that has none, as on a host that
     # does not see the first one's.
     auto = flags(data, tmp_path / "seen", "--batch-size", "auto", "--max-steps", 2)
-    mezzo(*auto, "--save-every", 2)
+    mezzo(*auto, "--pause-at", 0.5)
     sizes = [*auto, "--batch-size", 8]
     for commands, message in [
         ([[*auto, "--resume", "auto"], [*auto, "--resume", "auto", "--output", tmp_path / "unseen"]],
-         "the checkpoint to resume from, which all hosts must see, differs between ranks: 'step 2 of run "),
+         "the checkpoint to resume from, which all hosts must see, differs between ranks: 'step 1 of run "),
         ([[*sizes, "--output", tmp_path / "new", "--test", data / "dev.json"], [*sizes, "--output", tmp_path / "new"]],
          "test data as tokens differs between ranks: '"),
         ([[*auto, "--output", tmp_path / "new"], [*sizes, "--output", tmp_path / "new"]],

@@ -7,7 +7,7 @@ import subprocess
 import numpy
 import pytest
 from support import PROGRAM, mezzo, records
-from tiny_runs import flags, model_of, run, trained, write_data, write_rows
+from tiny_runs import flags, model_of, run, snapshot, trained, write_data, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,30 @@ def test_goes_on_with_the_folds_that_have_not_finished(data, whole, tmp_path):
     assert refused.returncode == 1 and "learning-rate was '0.05', is now '0.01'" in refused.stderr
 
 
+def test_folds_that_have_all_finished_are_left_as_they_are(data, whole, tmp_path):
+    output = tmp_path / "out"
+    shutil.copytree(whole[0], output)
+    before = snapshot(output)
+    arguments = fold_flags(data, output, "--folds", 3, "--resume", "auto")
+    table = whole[1].stdout[whole[1].stdout.rindex("\nfold "):]
+    for command, rank in (arguments, ""), (["launch", "--nproc", 2, "--", *arguments], "[rank 0] "):
+        done = trained(command)
+        assert done.stderr == f"{rank}already finished: all 3 folds are in {output}\n" and done.stdout.replace(rank, "") == table
+        assert snapshot(output) == before
+    (output / "folds.json").unlink()  # as where it was killed just before
+    trained(arguments)
+    assert snapshot(output) == before
+
+
+def test_a_metric_that_a_fold_cannot_tell_is_refused_before_the_first(data, tmp_path):
+    rows = [json.dumps({"text": "goal law", "label": "ab"[i % 2]}) for i in range(12)] + ['{"text": "storm", "label": "rare"}']
+    (tmp_path / "train.jsonl").write_text("\n".join(rows) + "\n")
+    done = run(fold_flags(data, tmp_path / "out", "--folds", 3, "--train", tmp_path / "train.jsonl", "--metric", "roc_auc"))
+    assert done.returncode == 1 and not (tmp_path / "out").exists() and done.stderr.count("\n") == 1
+    assert "--metric roc_auc is not defined on the dev texts of fold " in done.stderr
+    assert ": 1 of 3 labels has no text: 'rare'. Pass another --metric, or fewer --folds" in done.stderr
+
+
 def test_folds_of_other_data_do_not_belong_together(data, whole, tmp_path):
     output = tmp_path / "out"
     shutil.copytree(whole[0], output)
@@ -104,7 +128,7 @@ def test_a_fold_of_which_nothing_can_be_read_is_named(data, whole, tmp_path):
     file = output / "fold-1/run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "identity": {"flags": 3}}))
     done = run(fold_flags(data, output, "--folds", 3, "--resume", "auto"))
-    assert done.returncode == 1 and f"mezzo train: {file}: is no run.json that mezzo train wrote: " in done.stderr
+    assert done.returncode == 1 and f"mezzo train: {file}: is no run.json that mezzo train wrote; " in done.stderr
 
 
 def test_all_folders_are_checked_before_the_first_fold(data, whole, tmp_path):

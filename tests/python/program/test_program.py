@@ -489,9 +489,8 @@ def test_bad_json_is_named_by_file_and_line(small, data, tmp_path):
 def test_a_run_is_not_overwritten_unless_asked(run, small, data):
     output, _ = run
     before = sha(output)
-    for more, message in [([], "holds a finished run already"), (["--resume", "auto"], "holds a finished run without a checkpoint")]:
-        done = mezzo(*train_flags(small, data, output, *more), check=False)
-        assert message in one_line(done, 1)
+    done = mezzo(*train_flags(small, data, output), check=False)
+    assert "holds a finished run already" in one_line(done, 1)
     assert sha(output) == before
 
 

@@ -237,10 +237,58 @@ def test_checkpoints_that_cannot_be_searched_are_not_taken_for_none(data, cut):
         assert re.search(r"out/checkpoints: cannot be searched for checkpoints: Not a directory", message)
 
 
+def left_alone(arguments, folder, rank=""):
+    """Ends well, says that the run there has finished, and nothing else, and leaves the folder as it was."""
+    before = snapshot(folder)
+    done = trained(arguments)
+    steps = json.loads((folder / "run.json").read_text())["steps"]
+    assert (done.stdout, done.stderr) == ("", f"{rank}already finished after {steps} steps: model and report.html are in {folder}\n")
+    assert snapshot(folder) == before
+
+
+def test_a_finished_run_is_left_as_it_is(data, finished):
+    arguments = flags(data, finished, "--resume", "auto")
+    left_alone(arguments, finished)
+    left_alone(["launch", "--nproc", 2, "--", *arguments], finished, rank="[rank 0] ")
+    assert trained([*arguments, "--quiet"]).stderr == ""
+    shutil.rmtree(finished / "checkpoints")
+    left_alone(arguments, finished)
+
+
+@pytest.mark.parametrize("more, difference", [
+    (["--learning-rate", 0.01], "learning-rate was '0.05', is now '0.01'"), (["--calibrate"], "calibrate was 'false', is now 'true'"),
+    (["--test", "dev.jsonl"], "test was '', is now '{data}/dev.jsonl'"), (["--metric", "macro_f1"], "metric was '', is now 'macro_f1'")])
+def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(more, difference, data, finished):
+    more = [data / word if word == "dev.jsonl" else word for word in more]
+    said = refused(flags(data, finished, "--resume", "auto", *more), finished)
+    assert f"{finished} holds another run: {difference.format(data=data)}; resume with the same settings and data, or start afresh" in said
+
+
+def test_a_run_that_is_killed_behind_its_last_write_has_finished(data, whole, tmp_path):
+    out = tmp_path / "out"
+    calls = logged_calls(flags(data, out), out, tmp_path / "log")
+    last = max(i for i, (_, path) in enumerate(calls, 1) if "run.json" in path)
+    for at in range(last + 1, len(calls) + 1):
+        shutil.rmtree(out)
+        assert run(flags(data, out), **faults(out, "kill", at)).returncode == -9, calls[at - 1]
+        done = trained(flags(data, out, "--resume", "auto"))
+        assert "already finished after 6 steps" in done.stderr and model_of(out) == model_of(whole)
+    assert last < len(calls), "the lock is removed"
+
+
+def test_a_paused_run_may_be_paused_there_again(data, tmp_path):
+    arguments = flags(data, tmp_path / "out", "--resume", "auto", "--pause-at", 0.5)
+    trained(arguments)
+    model = model_of(tmp_path / "out")
+    assert "go on with --resume auto" in trained(arguments).stderr and model_of(tmp_path / "out") == model
+
+
 def test_a_finished_run_is_undone_only_when_asked(data, finished, whole):
-    for resume in "auto", finished / "checkpoints/step-4":
-        message = refused(flags(data, finished, "--resume", resume), finished)
-        assert "holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend it, --overwrite to go back to step" in message
+    message = refused(flags(data, finished, "--resume", finished / "checkpoints/step-4"), finished)
+    assert "holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend it, --overwrite to go back to step" in message
+    (finished / "model.safetensors").rename(finished / "aside")
+    assert "--overwrite to go back to step 6" in refused(flags(data, finished, "--resume", "auto"), finished)
+    (finished / "aside").rename(finished / "model.safetensors")
     done = trained(flags(data, finished, "--resume", finished / "checkpoints/step-4", "--overwrite"))
     assert "resumed after step 4" in done.stderr and model_of(finished) == model_of(whole)
 
@@ -610,8 +658,7 @@ def test_a_finished_run_without_more_steps_or_checkpoints_says_so(data, tmp_path
     more = ["--schedule", "constant", "--save-every", 4]
     trained(flags(data, tmp_path / "out", "--max-steps", 8, *more))
     for steps in 8, 6:
-        message = refused(flags(data, tmp_path / "out", "--max-steps", steps, *more, "--resume", "auto"), tmp_path / "out")
-        assert "pass more --epochs or --max-steps to extend it" in message
+        left_alone(flags(data, tmp_path / "out", "--max-steps", steps, *more, "--resume", "auto"), tmp_path / "out")
     shutil.rmtree(tmp_path / "out/checkpoints")
     message = refused(flags(data, tmp_path / "out", "--max-steps", 12, *more, "--resume", "auto"), tmp_path / "out")
     assert "holds a finished run without a checkpoint" in message
@@ -631,4 +678,4 @@ def test_a_run_that_lost_patience_is_finished(data, tmp_path):
     trained(flags(data, tmp_path / "out", *more))
     steps = json.loads((tmp_path / "out/run.json").read_text())["steps"]
     assert steps < 40 and tiny_runs.checkpoints_of(tmp_path / "out") == [steps], "the end is kept, as it is after the last step"
-    assert "holds the finished run" in refused(flags(data, tmp_path / "out", *more, "--resume", "auto"), tmp_path / "out")
+    left_alone(flags(data, tmp_path / "out", *more, "--resume", "auto"), tmp_path / "out")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from support import PROGRAM, records
-from tiny_runs import flags, model_of, run, sha, trained, write_data
+from tiny_runs import flags, model_of, run, sha, snapshot, trained, write_data
 
 # Evaluated after each step: a pause is no evaluation that the run would not have had.
 TRAIN = {"max-length": 16, "batch-size": 4, "max-steps": 8, "eval-every": 1, "precision": "fp32", "threads": 1}
@@ -136,6 +136,25 @@ def test_a_finished_search_whose_best_trial_is_gone_says_so(found, tmp_path):
     shutil.rmtree(best)
     done = tune(folder / "search.toml", tmp_path / "out")
     assert done.returncode == 1 and f"{best}: the best trial is not there any more" in done.stderr
+
+
+def test_a_finished_search_is_left_as_it_is(found, tmp_path):
+    folder, done, _ = found
+    shutil.copytree(folder / "out", tmp_path / "out")
+    before = snapshot(tmp_path / "out")
+    again = tune(folder / "search.toml", tmp_path / "out")
+    assert again.returncode == 0 and again.stderr == "" and snapshot(tmp_path / "out") == before
+    ending = done.stdout[done.stdout.index("best: "):].replace(str(folder / "out"), str(tmp_path / "out"))
+    assert again.stdout == "already finished: no trial is left to train\n" + ending
+
+
+def test_a_search_of_an_older_format_is_refused(found, tmp_path):
+    folder, _, _ = found
+    shutil.copytree(folder / "out", tmp_path / "out")
+    with contextlib.closing(sqlite3.connect(tmp_path / "out" / "search.db", isolation_level=None)) as database:
+        database.execute("PRAGMA user_version = 2")
+    done = tune(folder / "search.toml", tmp_path / "out")
+    assert done.returncode == 2 and "is a search of format 2, and this mezzo reads format 3; go on with the version that wrote it" in done.stderr
 
 
 def test_reading_the_database_meanwhile_stops_nothing(data, tmp_path):

@@ -172,6 +172,21 @@ TEST_F(SearchTest, ATrialThatEndedUnseenIsNotTrainedAgain) {
   }
 }
 
+TEST_F(SearchTest, ATrialThatIsKilledBehindItsEndHasFinished) {
+  auto of = options();
+  of.trials = 2;
+  of.halving = 1;
+  const auto command = of.command;
+  of.command = [&](const Trial& trial, const fs::path& folder, double share) {
+    auto arguments = command(trial, folder, share);
+    arguments.back() += "; kill -9 $$";
+    return arguments;
+  };
+  for (const Trial& trial : search(of).trials) {
+    EXPECT_EQ(trial.state, State::kFinished) << trial.message;
+  }
+}
+
 /// All as good as each other by a metric that is 0.5, or null, after the first part.
 TEST_F(SearchTest, OfEqualsThoseWithTheLowerLossGoOn) {
   for (const char* value : {"0.5", "null"}) {

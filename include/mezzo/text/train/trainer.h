@@ -17,7 +17,7 @@ struct TrainResult {
   bool paused = false;                   ///< not finished, since `pause_at` was reached
   bool saves_failed = false;             ///< a checkpoint in between could not be written
   int64_t steps = 0;                     ///< optimizer steps done
-  std::optional<Evaluation> evaluation;  ///< on test, or on dev without one; none without both
+  std::optional<Evaluation> evaluation;  ///< on test, or on dev without one; none without both, or already finished
 };
 
 /// Fine-tunes a model as `config` says, and leaves in `config.output`: the best model on dev (or
@@ -27,6 +27,9 @@ struct TrainResult {
 /// kernels are switched on for that while it runs, with CUBLAS_WORKSPACE_CONFIG, unless set. With
 /// `config.dry_run`, prints what it would do and what that takes, by trying a few steps that it
 /// forgets, and leaves `config.output` as it is.
+///
+/// With `config.resume` "auto" a run that has finished with the same settings, data, `test` and `calibrate`, and at
+/// least as many steps, is left as it is; the result says finished.
 ///
 /// Called on every rank of `group` with the same config, a batch is `batch_size` texts of each
 /// rank, gradients are averaged over all texts, and every rank ends with the same weights. Rank 0
