@@ -170,7 +170,7 @@ void RunOutput::begin(const RunPlan& plan,
     metrics_.emplace(metrics);
   }
   board_.emplace(config.output / "tensorboard", board_options);
-  setup.tokenizer->save(config.output, config.max_length, setup.model->config().takes_token_types());
+  setup.tokenizer->save(config.output, *config.max_length, setup.model->config().takes_token_types());
   setup.model->config().save(config.output / "config.json");
 
   for (const std::string& line : setup.notes) {
@@ -421,7 +421,9 @@ void RunOutput::write_report(const std::string& notice,
   }
   input.notes = setup_.notes;
   input.settings = config_.settings();
-  input.default_settings = TrainConfig().settings();
+  TrainConfig defaults;
+  defaults.max_length = default_max_length(setup_.model->config());
+  input.default_settings = defaults.settings();
   input.environment = environment_of(setup_);
   write_file_atomically(config_.output / "report.html", render_report(input));
 }

@@ -29,8 +29,8 @@ std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
   if (config.dropout) {
     model->set_dropout(*config.dropout);
   }
-  TORCH_CHECK_VALUE(config.max_length <= model->max_tokens(), "--max-length is ", config.max_length,
-                    ", the model has positions for ", model->max_tokens());
+  TORCH_CHECK_VALUE(config.max_length.value_or(2) <= model->max_tokens(), "--max-length is ",
+                    config.max_length.value_or(2), ", the model has positions for ", model->max_tokens());
   return model;
 }
 
@@ -211,13 +211,13 @@ TokenizedTexts tokenize_dataset(const TrainConfig& config, const Tokenizer& toke
                     config.window, " is for single texts with labels of their own; leave it out for ",
                     dataset.words.empty() ? "pairs" : "words");
   TokenizedTexts texts =
-      config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, config.max_length, config.stride)
+      config.window != "none" ? tokenize_windows(tokenizer, dataset.texts, *config.max_length, config.stride)
       : dataset.words.empty()
-          ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, config.max_length, /*count_lost=*/true)
-          : tokenize(tokenizer, dataset.words, config.max_length, /*count_lost=*/true);
+          ? tokenize(tokenizer, dataset.texts, dataset.text_pairs, *config.max_length, /*count_lost=*/true)
+          : tokenize(tokenizer, dataset.words, *config.max_length, /*count_lost=*/true);
   check_has_tokens(texts, [&](int64_t row) { return dataset.places.at(row); });
   set_targets(texts, dataset.targets);
-  if (!texts.ids.empty()) check_reads_words(texts, dataset.places.file, config.max_length);
+  if (!texts.ids.empty()) check_reads_words(texts, dataset.places.file, *config.max_length);
   return texts;
 }
 
@@ -244,18 +244,21 @@ std::string describe_windows(const RunSetup& setup) {
 
 }  // namespace
 
+int64_t default_max_length(const ModelConfig& model) { return std::min<int64_t>(128, model.max_tokens()); }
+
 void check_data(const TrainConfig& config) {
   std::vector<std::string> notes;
   load_datasets(config, *read_config(config), c10::kCPU, notes);
 }
 
-RunSetup set_up_run(const TrainConfig& config) {
+RunSetup set_up_run(TrainConfig& config) {
   kernels::cpu::instruction_set();  // refused here, before anything is written, where it is unknown
   const c10::Device device = parse_device(config.device);
   const Precision precision = parse_precision(config.precision, device);
   TORCH_CHECK_VALUE(!config.master_weights || precision != Precision::kFloat32,
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   const auto model_config = read_config(config);
+  config.max_length = config.max_length.value_or(default_max_length(*model_config));
   RunSetup setup{device,
                  precision,
                  config.model.empty() ? Tokenizer::from_vocab(config.vocab) : Tokenizer::from_pretrained(config.model),
@@ -290,7 +293,7 @@ RunSetup set_up_run(const TrainConfig& config) {
                                     setup.dev.ids.size(), setup.test.ids.size(), setup.task->summary()));
   if (truncated > 0) {
     setup.notes.push_back(
-        fmt::format("{} {}", counted(truncated, "text"), describe_cut(config.max_length, read, lost)));
+        fmt::format("{} {}", counted(truncated, "text"), describe_cut(*config.max_length, read, lost)));
   }
 
   if (const std::string windows = describe_windows(setup); !windows.empty()) {

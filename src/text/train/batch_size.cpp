@@ -36,7 +36,7 @@ double mean_rows(const TrainConfig& config, const TokenizedTexts& texts, const s
       sequences += texts.num_windows(text);
       longest = std::max(longest, texts.longest(text));
     }
-    const int64_t rows = sequences * (batching == Batching::kPadded ? config.max_length : longest);
+    const int64_t rows = sequences * (batching == Batching::kPadded ? *config.max_length : longest);
     return static_cast<double>(rows) / static_cast<double>(order.size());
   }
   int64_t tokens = 0;
@@ -60,7 +60,7 @@ BatchSizeChoice choose_batch_size(const TrainConfig& config,
   const int64_t longest = setup.train.longest(order.front());
   const auto estimate = [&](int64_t texts) {
     const auto worst = std::span(order).first(texts);
-    const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), config.max_length);
+    const int64_t rows = count_rows(setup.train, worst, parse_batching(config.batching), *config.max_length);
     const auto needed = estimate_memory(*setup.model, setup.precision, config, ranks.size(), {rows, longest});
     return needed.total + (setup.device.is_cpu() ? needed.checkpoint / ranks_of_host(ranks) : 0);
   };

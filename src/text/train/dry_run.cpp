@@ -56,7 +56,7 @@ PlannedWork look_ahead(const TrainConfig& config, const TokenizedTexts& texts, R
   for (plan.rank = 0; plan.rank < plan.ranks; ++plan.rank) {
     for (int64_t step = 0; step < steps; ++step) {
       for (const auto& micro : plan.micro_batches(texts, step)) {
-        const int64_t rows = count_rows(texts, micro.indices, plan.batching, config.max_length);
+        const int64_t rows = count_rows(texts, micro.indices, plan.batching, *config.max_length);
         if (rows > work.largest.rows) {
           work.largest = {rows, longest_of(texts, micro.indices)};
           work.largest_step = step;

@@ -18,7 +18,7 @@ int64_t StepBatches::tokens() const {
 StepBatches GradientAccumulation::collate(const std::vector<MicroBatch>& micro_batches, int64_t step) const {
   StepBatches batches{{}, plan_.targets(setup_.train, step), {}};
   for (const MicroBatch& micro : micro_batches) {
-    batches.micro.push_back({text::collate(setup_.train, micro.indices, plan_.batching, config_.max_length,
+    batches.micro.push_back({text::collate(setup_.train, micro.indices, plan_.batching, *config_.max_length,
                                            setup_.model->config().pad_token_id),
                              micro.number, micro.is_stand_in});
   }

@@ -59,7 +59,7 @@ RecordedSteps::RecordedSteps(const TrainConfig& config, const RunSetup& setup, R
     : setup_(setup),
       compute_(std::move(compute)),
       is_possible_(can_record_steps(setup.device, plan.ranks)),
-      kinds_(is_possible_ ? sizes_of(setup.train, plan, config.max_length) : std::vector<StepSize>(),
+      kinds_(is_possible_ ? sizes_of(setup.train, plan, *config.max_length) : std::vector<StepSize>(),
              setup.model->config().max_tokens()),
       step_(
           setup.device,

@@ -66,7 +66,7 @@ std::vector<std::pair<std::string, at::Tensor>> clone(const std::vector<std::pai
 
 class Trainer {
  public:
-  Trainer(const TrainConfig& config, const std::function<bool()>& stop_requested, distributed::ProcessGroup* group)
+  Trainer(TrainConfig& config, const std::function<bool()>& stop_requested, distributed::ProcessGroup* group)
       : stop_requested_(stop_requested),
         ranks_(group),
         keeper_(config, ranks_, [this] { return state(); }),

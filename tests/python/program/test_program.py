@@ -486,6 +486,30 @@ def test_bad_json_is_named_by_file_and_line(small, data, tmp_path):
             shutil.rmtree(model)
 
 
+def test_a_model_of_few_positions_needs_no_max_length(data, tmp_path):
+    """By default texts are cut to 128 tokens, or to the model's positions, by every command."""
+    folder, out, long_texts = tmp_path / "model", tmp_path / "out", tmp_path / "long.jsonl"
+    model, _ = random_bert(folder, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, max_position_embeddings=64)
+    model.bert.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(MINILM).save_pretrained(folder)
+    long_texts.write_text("".join(json.dumps({"text": f"{word} " * 200, "label": label}) + "\n" for word, label in zip(WORDS, LABELS * 2)))
+    given = ["train", "--model", folder, "--train", long_texts, "--dev", long_texts, "--max-steps", 1, "--precision", "fp32"]
+    assert "cut to 64 tokens" in mezzo(*given, "--output", out).stderr
+    assert json.loads((out / "run.json").read_text())["settings"]["max-length"] == "64"
+    mezzo("train", "--config", out / "run.json", "--output", tmp_path / "again")
+    assert sha(tmp_path / "again") == sha(out)
+    mezzo(*given, "--output", out, "--resume", "auto", "--max-length", "auto")
+    assert "max-length was '64', is now '32'" in mezzo(*given, "--output", out, "--resume", "auto", "--max-length", 32, check=False).stderr
+    assert "--max-length is 65, the model has positions for 64" in mezzo(*given, "--output", tmp_path / "no", "--max-length", 65, check=False).stderr
+    (tmp_path / "search.toml").write_text(f'trials = 1\n[train]\nmodel = "{folder}"\ntrain = "{long_texts}"\ndev = "{long_texts}"\nmax-steps = 1\n'
+                                          '[search]\nseed = [1, 2]\n')
+    for command in [["eval", "--model", out, "--data", long_texts], ["predict", "--model", out, "--data", long_texts],
+                    ["quantize", "--model", out, "--data", long_texts, "--max-loss", 100], ["tokenize", "--model", out, "--data", long_texts],
+                    ["export", "--model", out, "--onnx", tmp_path / "model.onnx"], ["compare", out, tmp_path / "again", "--data", long_texts],
+                    ["tune", "--config", tmp_path / "search.toml", "--output", tmp_path / "search"]]:
+        mezzo(*command)
+
+
 def test_a_run_is_not_overwritten_unless_asked(run, small, data):
     output, _ = run
     before = sha(output)

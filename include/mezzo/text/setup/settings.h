@@ -133,7 +133,12 @@ void visit_settings(Config& config, Visit&& visit) {
             .takes_none(true),
         config.batch_size);
   visit(Setting(kRecipe, "grad-accumulation", "micro-batches per step").between(1, kMillion), config.grad_accumulation);
-  visit(Setting(kRecipe, "max-length", "tokens a text is cut to").between(2, kMillion), config.max_length);
+  visit(
+      Setting(kRecipe, "max-length", "tokens a text is cut to; auto: 128, or the model's positions if these are fewer")
+          .between(2, kMillion)
+          .none("auto")
+          .takes_none(true),
+      config.max_length);
   visit(
       Setting(
           kRecipe, "window",

@@ -47,9 +47,10 @@ struct TrainConfig {
   bool keep_norms_fp32 = false;            ///< with `master_weights`: layer norms stay in float32
   std::optional<int64_t> batch_size = 32;  ///< texts per micro-batch; nullopt: as many as fit the memory
   int64_t grad_accumulation = 1;           ///< micro-batches per optimizer step
-  int64_t max_length = 128;                ///< tokens a text is cut to, [CLS] and [SEP] included
-  std::string window = "none";  ///< of longer texts: none (they are cut), mean, max (pooled outputs of windows)
-  int64_t stride = 0;           ///< with windows: tokens that one has of the one before
+  std::optional<int64_t> max_length;  ///< tokens a text is cut to, [CLS] and [SEP] included; nullopt: 128, or as many
+                                      ///< as the model has positions for, if these are fewer
+  std::string window = "none";        ///< of longer texts: none (they are cut), mean, max (pooled outputs of windows)
+  int64_t stride = 0;                 ///< with windows: tokens that one has of the one before
   double epochs = 1;
   std::optional<int64_t> max_steps;  ///< optimizer steps; wins over `epochs`
   std::string batching = "packed";   ///< packed, grouped, dynamic, padded
