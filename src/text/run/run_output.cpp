@@ -170,7 +170,10 @@ void RunOutput::begin(const RunPlan& plan,
     metrics_.emplace(metrics);
   }
   board_.emplace(config.output / "tensorboard", board_options);
-  setup.tokenizer->save(config.output, *config.max_length, setup.model->config().takes_token_types());
+  setup.tokenizer->save(config.output, TokenizerSaveOptions()
+                                           .model_max_length(*config.max_length)
+                                           .token_types(setup.model->config().takes_token_types())
+                                           .words(setup.model->head().rows == RowsPer::kToken));
   setup.model->config().save(config.output / "config.json");
 
   for (const std::string& line : setup.notes) {

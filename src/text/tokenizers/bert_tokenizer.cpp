@@ -237,9 +237,9 @@ const BertTokenizerOptions& BertTokenizer::options() const { return impl_->spec.
 
 const std::string& BertTokenizer::token(int32_t id) const { return token_of(impl_->tokens, id, impl_->spec.source); }
 
-void BertTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length, bool token_types) const {
-  write_tokenizer_folder(impl_->spec, model_max_length != 0 ? model_max_length : options().model_max_length(),
-                         token_types && impl_->spec.has_token_types, folder);
+void BertTokenizer::save(const std::filesystem::path& folder, const TokenizerSaveOptions& save) const {
+  write_tokenizer_folder(impl_->spec, save.model_max_length() != 0 ? save.model_max_length() : model_max_length(),
+                         save.token_types() && impl_->spec.has_token_types, folder);
 }
 
 }  // namespace mezzo::text

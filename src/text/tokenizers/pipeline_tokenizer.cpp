@@ -180,8 +180,9 @@ std::vector<std::string> PipelineTokenizer::split_words(std::string_view text) c
 
 const std::string& PipelineTokenizer::token(int32_t id) const { return token_of(tokens_, id, source_); }
 
-void PipelineTokenizer::save(const std::filesystem::path& folder, int64_t model_max_length, bool token_types) const {
+void PipelineTokenizer::save(const std::filesystem::path& folder, const TokenizerSaveOptions& options) const {
   json document = document_;
+  if (options.words() && document.contains("pre_tokenizer")) begin_with_spaces(document["pre_tokenizer"]);
   model_->write(document["model"]);
   json added = json::array();
   std::vector<AddedToken> by_id = added_.tokens();
@@ -200,8 +201,8 @@ void PipelineTokenizer::save(const std::filesystem::path& folder, int64_t model_
   document["truncation"] = document["padding"] = nullptr;
   json config = config_;
   config["tokenizer_class"] = "PreTrainedTokenizerFast";  // takes all of tokenizer.json, whatever the model
-  if (model_max_length != 0) config["model_max_length"] = model_max_length;
-  config["model_input_names"] = model_input_names(token_types && has_token_types_);
+  if (options.model_max_length() != 0) config["model_max_length"] = options.model_max_length();
+  config["model_input_names"] = model_input_names(options.token_types() && has_token_types_);
   // Transformers 4 puts the config's setting, or false, in the place of the document's.
   const json pre_tokenizer = document.value("pre_tokenizer", json());
   if (pre_tokenizer.is_object() && pre_tokenizer.contains("add_prefix_space")) {

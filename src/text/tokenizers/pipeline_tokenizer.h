@@ -48,7 +48,7 @@ class PipelineTokenizer : public Tokenizer {
   int64_t model_max_length() const override { return model_max_length_; }
   int32_t pad_id() const override { return pad_id_; }
   const std::string& token(int32_t id) const override;
-  void save(const std::filesystem::path& folder, int64_t model_max_length = 0, bool token_types = true) const override;
+  void save(const std::filesystem::path& folder, const TokenizerSaveOptions& options = {}) const override;
 
  private:
   class ModelSink;

@@ -80,8 +80,11 @@ void bind_encoding(Class& tokenizer) {
            })
       .def("split_words", [](const T& self, const py::object& text) { return self.split_words(view(text)); })
       .def(
-          "save", [](const T& self, const std::string& folder, bool token_types) { self.save(folder, 0, token_types); },
-          py::arg("folder"), py::arg("token_types") = true)
+          "save",
+          [](const T& self, const std::string& folder, bool token_types, bool words) {
+            self.save(folder, mezzo::text::TokenizerSaveOptions().token_types(token_types).words(words));
+          },
+          py::arg("folder"), py::arg("token_types") = true, py::arg("words") = false)
       .def("token", &T::token)
       .def_property_readonly("pad_id", &T::pad_id)
       .def_property_readonly("vocab_size", &T::vocab_size)

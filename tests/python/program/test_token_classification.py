@@ -67,7 +67,7 @@ def folder(request, rows, tmp_path_factory):
         trained = ByteLevelBPETokenizer()
         trained.train_from_iterator([" ".join(words) for words, _ in rows], vocab_size=300, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
         trained.save_model(str(path))
-        RobertaTokenizerFast(vocab=str(path / "vocab.json"), merges=str(path / "merges.txt"), add_prefix_space=True).save_pretrained(path)
+        RobertaTokenizerFast(vocab=str(path / "vocab.json"), merges=str(path / "merges.txt")).save_pretrained(path)
         config = RobertaConfig(vocab_size=300, max_position_embeddings=64, **sizes)
     AutoModelForTokenClassification.from_config(config).save_pretrained(path)
     return path
@@ -164,7 +164,7 @@ def trained(folder, tmp_path_factory):
 
 def predictions_of(trained, rows, output):
     """By transformers' model: of each word that was read its label, and the true ones."""
-    model, tokenizer = AutoModelForTokenClassification.from_pretrained(output).eval(), AutoTokenizer.from_pretrained(output, add_prefix_space=True)
+    model, tokenizer = AutoModelForTokenClassification.from_pretrained(output).eval(), AutoTokenizer.from_pretrained(output)
     inputs, places, targets = encode(tokenizer, [words for words, _ in rows], [labels for _, labels in rows])
     with torch.no_grad():
         logits = model(**inputs).logits

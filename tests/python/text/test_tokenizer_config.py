@@ -200,6 +200,19 @@ def test_the_space_before_a_text_is_kept_for_transformers_4(tmp_path):
     assert "add_prefix_space" not in saved_config(folder, tmp_path / "none-saved")
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_tokenizer_of_words_reads_them_as_they_were_trained(name, tmp_path):
+    # Transformers 5 cannot add the space of a PreTrainedTokenizerFast later: add_prefix_space is only an attribute there.
+    folder = write_files(tmp_path / "given", name, TOKENIZERS[name]())
+    config = saved_config(folder, tmp_path / "saved", words=True)
+    words = ["hello", "a", "pup", ",", "9", "<mask>", "h"]
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")(words, is_split_into_words=True)
+    for path in (folder, tmp_path / "saved"):
+        ids, _, _, word_ids = _mezzo.Tokenizer.from_pretrained(str(path)).encode_words(words)
+        assert ids == theirs["input_ids"] and [None if i < 0 else i for i in word_ids] == theirs.word_ids()
+    assert config.get("add_prefix_space") == (True if TOKENIZERS[name] is byte_level else None)
+
+
 # --- known fields
 # ------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class ByteTokenizer : public Tokenizer {
     static const std::string none;
     return none;
   }
-  void save(const std::filesystem::path&, int64_t, bool) const override {}
+  void save(const std::filesystem::path&, const TokenizerSaveOptions&) const override {}
 };
 
 TEST(TokenizedTextsTest, EncodesEachTextAndCountsThoseThatWereCut) {

@@ -187,7 +187,7 @@ TEST_F(BertTokenizerTest, KeepsTheLengthTheModelWasTrainedWith) {
   write("tokenizer.json", wordpiece_document().dump());
   const auto reloaded = [&] { return BertTokenizer::from_pretrained(folder_).options().model_max_length(); };
   EXPECT_EQ(reloaded(), 0);
-  BertTokenizer::from_pretrained(folder_).save(folder_, 64);
+  BertTokenizer::from_pretrained(folder_).save(folder_, TokenizerSaveOptions().model_max_length(64));
   EXPECT_EQ(reloaded(), 64);
   BertTokenizer::from_pretrained(folder_).save(folder_);
   EXPECT_EQ(reloaded(), 64);

@@ -93,12 +93,10 @@ class BertTokenizer : public Tokenizer {
   /// Writes `vocab.txt` and `tokenizer_config.json`, from which `from_pretrained` and Hugging
   /// Face's `BertTokenizer` make the same ids again. The folder must exist. Each file appears whole
   /// or not at all.
-  /// @param model_max_length  written in place of the tokenizer's own option, unless 0
-  /// @param token_types  whether the model takes token_type_ids
   /// @throws c10::ValueError  where these files cannot express the tokenizer (another subword
   ///     prefix or word length, `clean_text` off, a token that would lose white space), or cannot be
   ///     written
-  void save(const std::filesystem::path& folder, int64_t model_max_length = 0, bool token_types = true) const override;
+  void save(const std::filesystem::path& folder, const TokenizerSaveOptions& options = {}) const override;
 
  private:
   struct Impl;

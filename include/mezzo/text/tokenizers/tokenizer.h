@@ -2,6 +2,8 @@
 
 #include "mezzo/cpp20.h"
 
+#include <torch/arg.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -19,6 +21,18 @@ struct Encoding {
   std::vector<int32_t> token_type_ids;  ///< as long as `input_ids`: 0, and 1 for what a model takes for the pair's
   bool truncated = false;               ///< whether `max_length` cost the text or the pair any token
   std::vector<int32_t> word_ids = {};   ///< of encode_words(): the word each token is of, -1 for special ones
+};
+
+/// How Tokenizer::save() writes a tokenizer for a model.
+struct TokenizerSaveOptions {
+  /// Most ids the model reads; 0: the tokenizer's own.
+  TORCH_ARG(int64_t, model_max_length) = 0;
+  /// Whether the model takes token_type_ids: ModelConfig::takes_token_types(). Decides, with the tokenizer's own files,
+  /// on `model_input_names`: transformers passes no other input to the model.
+  TORCH_ARG(bool, token_types) = true;
+  /// Whether the model labels words. A tokenizer of bytes then begins each text and word with a space, as
+  /// encode_words() does.
+  TORCH_ARG(bool, words) = false;
 };
 
 /// Turns texts into the ids that a model was trained on, those of Hugging Face's fast tokenizer.
@@ -90,13 +104,8 @@ class Tokenizer {
 
   /// Writes files from which `from_pretrained` and Hugging Face make the same ids again. The folder
   /// must exist. Each file appears whole or not at all.
-  /// @param model_max_length  written in place of the tokenizer's own, unless 0.
-  /// @param token_types  whether the model takes token_type_ids: ModelConfig::takes_token_types(). Decides, with the
-  ///     tokenizer's own files, on `model_input_names`: transformers passes no other input to the model.
   /// @throws c10::ValueError  where its files cannot express the tokenizer, or cannot be written.
-  virtual void save(const std::filesystem::path& folder,
-                    int64_t model_max_length = 0,
-                    bool token_types = true) const = 0;
+  virtual void save(const std::filesystem::path& folder, const TokenizerSaveOptions& options = {}) const = 0;
 };
 
 }  // namespace mezzo::text
