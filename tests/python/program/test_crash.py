@@ -32,6 +32,9 @@ def test_a_program_that_goes_on_otherwise_is_found_out(tmp_path):
     liar.write_text(f'#!/bin/bash\ncase "$*" in *--resume*) set -- "${{@/--resume/--overwrite}}" --seed 9; set -- "${{@/#auto/--quiet}}";; esac\n'
                     f'exec "{PROGRAM}" "$@"\n')
     liar.chmod(0o755)
-    done = crash_test(tmp_path, "--trials", 12, "--keep", tmp_path / "kept", MEZZO_PROGRAM=str(liar))
+    for first in range(0, 60, 12):  # on a busy machine few of 12 runs are broken in the middle
+        done = crash_test(tmp_path, "--first", first, "--trials", 12, "--keep", tmp_path / "kept", MEZZO_PROGRAM=str(liar))
+        if done.returncode:
+            break
     assert done.returncode == 1 and "other weights" in done.stdout, done.stdout + done.stderr
     assert list((tmp_path / "kept").glob("trial-*/life-0.txt"))
