@@ -95,15 +95,15 @@ AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const Au
 
 AutocastGuard::~AutocastGuard() {
   policy_region_.reset();
-  if (uses_cast_cache_) {
-    PyTorchCastCache::end_use(device_type_);
-  }
   if (at::autocast::decrement_nesting() == 0) {
     at::autocast::clear_cache();
   }
   at::autocast::set_autocast_enabled(device_type_, previous_enabled_);
   at::autocast::set_autocast_dtype(device_type_, previous_dtype_);
   at::autocast::set_autocast_cache_enabled(previous_cache_enabled_);
+  if (uses_cast_cache_) {
+    PyTorchCastCache::end_use(device_type_);
+  }
 }
 
 }  // namespace mezzo

@@ -88,15 +88,15 @@ AutocastStateGuard::~AutocastStateGuard() {
   while (!policies_.empty()) {
     policies_.pop_back();  // in the reverse order of their start
   }
+  if (state_.in_region_) {
+    at::autocast::decrement_nesting();
+  }
+  previous_.set();
   for (const auto& device : state_.devices_) {
     if (uses_cast_cache_.test(static_cast<size_t>(device.type))) {
       PyTorchCastCache::end_use(device.type);
     }
   }
-  if (state_.in_region_) {
-    at::autocast::decrement_nesting();
-  }
-  previous_.set();
 }
 
 }  // namespace mezzo

@@ -25,33 +25,41 @@ CacheUses& cache_uses() {
   return uses;
 }
 
+/// Whether this thread is in a region that keeps casts, and for which dtype; else Undefined.
+c10::ScalarType kept_dtype(c10::DeviceType device_type) {
+  const bool keeps = at::autocast::is_autocast_enabled(device_type) && at::autocast::is_autocast_cache_enabled();
+  return keeps ? at::autocast::get_autocast_dtype(device_type) : c10::ScalarType::Undefined;
+}
+
 }  // namespace
 
 bool PyTorchCastCache::begin_use(c10::DeviceType device_type, c10::ScalarType dtype) {
-  const bool python_uses_it = at::autocast::is_autocast_enabled(device_type) &&
-                              at::autocast::is_autocast_cache_enabled() &&
-                              at::autocast::get_autocast_dtype(device_type) != dtype;
-  if (python_uses_it) {  // or a region of mezzo's, which is counted below too
+  const auto enclosing = kept_dtype(device_type);
+  if (enclosing != c10::ScalarType::Undefined && enclosing != dtype) {
     return false;
   }
   auto& uses = cache_uses();
   const std::lock_guard lock(uses.mutex);
   CacheUse& use = uses.of_device_types[static_cast<size_t>(device_type)];
-  if (use.dtype != dtype) {
-    if (use.regions > 0) {
-      return false;
-    }
-    at::autocast::clear_cache();
-    use.dtype = dtype;
+  if (use.regions > 0 && use.dtype != dtype) {
+    return false;
   }
-  ++use.regions;
+  if (use.regions++ == 0) {
+    use.dtype = dtype;
+    if (enclosing != dtype) {
+      at::autocast::clear_cache();  // of casts of Python's regions, or of another copy of mezzo
+    }
+  }
   return true;
 }
 
 void PyTorchCastCache::end_use(c10::DeviceType device_type) {
   auto& uses = cache_uses();
   const std::lock_guard lock(uses.mutex);
-  --uses.of_device_types[static_cast<size_t>(device_type)].regions;
+  CacheUse& use = uses.of_device_types[static_cast<size_t>(device_type)];
+  if (--use.regions == 0 && kept_dtype(device_type) != use.dtype) {
+    at::autocast::clear_cache();
+  }
 }
 
 }  // namespace mezzo

@@ -23,15 +23,15 @@ LrScheduler::LrScheduler(Optimizer& optimizer, const LrSchedule& schedule)
                     "LrScheduler: this kind of schedule needs to know the steps of the run; set total_steps");
   TORCH_CHECK_VALUE(std::isfinite(schedule.factor(0)) && std::isfinite(schedule.factor(1)),
                     "LrScheduler: the schedule's factors are not finite; look at its numbers");
-  set();
+  set(0);
 }
 
-void LrScheduler::step() {
-  ++steps_;
-  set();
-}
+void LrScheduler::step() { set(steps_ + 1); }
 
-void LrScheduler::set() { optimizer_.set_lr(base_lr_ * schedule_.factor(steps_)); }
+void LrScheduler::set(int64_t steps) {
+  optimizer_.set_lr(base_lr_ * schedule_.factor(steps));
+  steps_ = steps;
+}
 
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const LrScheduler& scheduler) {
   archive.write("base_lr", c10::IValue(scheduler.base_lr_));
@@ -48,8 +48,7 @@ torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archi
                     "LrScheduler: the archive to load is not one of a scheduler; pass what torch::save made of "
                     "one");
   scheduler.base_lr_ = base_lr.toDouble();
-  scheduler.steps_ = steps.toInt();
-  scheduler.set();
+  scheduler.set(steps.toInt());
   return archive;
 }
 

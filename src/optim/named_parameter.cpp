@@ -41,16 +41,27 @@ bool ends_in_norm(std::string_view type) {
   return type.ends_with("Norm");
 }
 
-NormRole norm_role(const Module& module) {
+/// Whether a module has running statistics: a floating buffer of one number for each of `parameter`'s.
+bool has_statistics(const Module& module, const at::Tensor& parameter) {
+  const auto buffers = module.buffers(/*recurse=*/false);
+  return std::any_of(buffers.begin(), buffers.end(), [&](const at::Tensor& buffer) {
+    return buffer.defined() && buffer.is_floating_point() && buffer.sizes() == parameter.sizes();
+  });
+}
+
+/// No matrix, as SpectralNorm and WeightNorm have one.
+bool has_only_vectors(const Module& module) {
+  const auto own = module.parameters(/*recurse=*/false);
+  return std::all_of(own.begin(), own.end(), [](const at::Tensor& parameter) { return parameter.dim() <= 1; });
+}
+
+NormRole norm_role(const Module& module, const at::Tensor& parameter) {
   const std::string type = c10::demangle(typeid(module).name());
-  if (!is_norm_of_libtorch(module) && !ends_in_norm(type)) {
+  const bool is_norm = is_norm_of_libtorch(module) || (ends_in_norm(type) && has_only_vectors(module));
+  if (!is_norm) {
     return type.starts_with("torch::nn::") ? NormRole::kNone : NormRole::kUnknown;
   }
-  const auto buffers = module.buffers(/*recurse=*/false);
-  const bool has_statistics = std::any_of(buffers.begin(), buffers.end(), [](const at::Tensor& buffer) {
-    return buffer.defined() && buffer.is_floating_point();
-  });
-  return has_statistics ? NormRole::kNormWithStatistics : NormRole::kNorm;
+  return has_statistics(module, parameter) ? NormRole::kNormWithStatistics : NormRole::kNorm;
 }
 
 }  // namespace
@@ -59,11 +70,10 @@ std::vector<NamedParameter> named_parameters(const Module& module) {
   std::vector<NamedParameter> parameters;
   std::set<const void*> seen;
   module.apply([&](const std::string& path, const Module& part) {
-    const auto role = norm_role(part);
     for (const auto& item : part.named_parameters(/*recurse=*/false)) {
       if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
         const std::string name = path.empty() ? item.key() : path + "." + item.key();
-        parameters.push_back({name, item.value(), /*shadow=*/{}, role});
+        parameters.push_back({name, item.value(), /*shadow=*/{}, norm_role(part, item.value())});
       }
     }
   });

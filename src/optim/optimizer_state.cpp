@@ -87,10 +87,21 @@ void Optimizer::check_state_dict(const std::map<std::string, at::Tensor>& entrie
                     " entries that belong to no parameter of this optimizer");
 }
 
-void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& entries) {
-  check_state_dict(entries);
+void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& state_dict) {
+  check_state_dict(state_dict);
   const at::NoGradGuard no_grad;
   const auto names = all_slot_names();
+  std::map<const void*, std::string> own;
+  for (const auto& [name, tensor] : this->state_dict()) {
+    own[tensor.storage().data()] = name;
+  }
+  auto entries = state_dict;
+  for (auto& [name, entry] : entries) {
+    const auto found = own.find(entry.has_storage() ? entry.storage().data() : nullptr);
+    if (found != own.end() && found->second != name) {
+      entry = entry.clone();  // this optimizer's own, under another name: read before it is written
+    }
+  }
   for (const ParamGroup& group : groups_) {
     for (const NamedParameter& parameter : group.params) {
       const auto entry_of = [&](size_t slot) { return entries.find(std::string(names[slot]) + "/" + parameter.name); };

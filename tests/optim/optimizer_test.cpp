@@ -228,6 +228,14 @@ struct RMSNormImpl : torch::nn::Module {
   at::Tensor weight;
 };
 TORCH_MODULE(RMSNorm);
+struct SpectralNormImpl : torch::nn::Module {
+  SpectralNormImpl() {
+    register_parameter("weight_orig", at::ones({4, 2, 3}));
+    register_parameter("bias", at::ones({4}));
+    register_buffer("u", at::ones({4}));
+  }
+};
+
 struct PostNormBlock : torch::nn::Module {
   PostNormBlock() {
     gamma = register_parameter("gamma", at::ones({2}));
@@ -270,6 +278,9 @@ TEST(OptimizerTest, TellsNormsByTheTypesOfTheirModules) {
   EXPECT_EQ(norms, (std::vector<std::string>{"after.weight", "norm.weight"}))
       << "by type, and by name if that is unknown";
   EXPECT_TRUE(is_norm_parameter({"norm_head.bias", at::ones({2})})) << "by name, where there is no module";
+  for (const auto& parameter : named_parameters(SpectralNormImpl())) {
+    EXPECT_FALSE(is_norm_parameter(parameter)) << parameter.name;
+  }
 }
 
 TEST(OptimizerTest, TrainsAGroupThatIsAddedLater) {
@@ -428,6 +439,18 @@ TEST(OptimizerTest, LoadsAStateIntoTheMemoryThatItHas) {
   adamw.load_state_dict(
       {{"step/weight", at::ones({})}, {"exp_avg/weight", at::ones({4})}, {"exp_avg_sq/weight", at::ones({4})}});
   EXPECT_TRUE(at::equal(adamw.state_dict().at("exp_avg/weight"), at::ones({4})));
+}
+
+TEST(OptimizerTest, LoadsItsOwnTensorsUnderOtherNames) {
+  auto a = at::ones({2}).requires_grad_(), b = at::ones({2}).requires_grad_();
+  SGD sgd({{"a", a}, {"b", b}}, SGDOptions().lr(0.1).momentum(0.5));
+  (a.sum() + 2 * b.sum()).backward();
+  sgd.step();
+  auto state = sgd.state_dict();
+  std::swap(state.at("momentum_buffer/a"), state.at("momentum_buffer/b"));
+  sgd.load_state_dict(state);
+  EXPECT_TRUE(at::equal(sgd.state_dict().at("momentum_buffer/a"), at::full({2}, 2.0)));
+  EXPECT_TRUE(at::equal(sgd.state_dict().at("momentum_buffer/b"), at::full({2}, 1.0)));
 }
 
 std::string value_error_of(const std::function<void()>& call) {

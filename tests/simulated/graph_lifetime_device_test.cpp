@@ -359,7 +359,7 @@ TEST_F(GraphLifetimeTest, WhatTheHostDecidedStaysUntilAReset) {
       run.optimizer->load_torch_state_dict(state);
     };
   };
-  const Changes changes{
+  const Changes numbers{
       {"a learning rate that is a number", [](LifetimeRun& run) { run.optimizer->set_lr(0.5); }},
       {"a loaded learning rate that is a number", load_option("lr", 0.25)},
       {"a loaded weight decay", load_option("weight_decay", 0.5)},
@@ -374,33 +374,41 @@ TEST_F(GraphLifetimeTest, WhatTheHostDecidedStaysUntilAReset) {
          run.scaler.load_state_dict(state);
        }},
   };
-  for (const auto& [name, change] : changes) {
-    SCOPED_TRACE(name);
-    LifetimeRun graphed(device, {.has_schedule = false}), changed(device, {.graphed = false, .has_schedule = false}),
-        unchanged(device, {.graphed = false, .has_schedule = false});
-    const auto call_all = [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        for (LifetimeRun* run : {&graphed, &changed, &unchanged}) {
-          run->call(i);
+  const auto expect_no_effect = [&](const Changes& changes, bool has_schedule) {
+    for (const auto& [name, change] : changes) {
+      SCOPED_TRACE(name);
+      const LifetimeRun::Kind eager{.graphed = false, .has_schedule = has_schedule};
+      LifetimeRun graphed(device, {.has_schedule = has_schedule}), changed(device, eager), unchanged(device, eager);
+      const auto call_all = [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+          for (LifetimeRun* run : {&graphed, &changed, &unchanged}) {
+            run->call(i);
+          }
         }
-      }
-    };
-    call_all(0, 4);
-    const auto shift = unchanged.shift.detach().cpu().clone();
-    change(graphed);
-    change(changed);
-    call_all(4, 7);
-    EXPECT_TRUE(graphed.step.was_replayed());
-    EXPECT_FALSE(same_state(changed, unchanged)) << "the change changes something";
-    EXPECT_TRUE(same_bits(graphed.outputs[0], unchanged.outputs[0]));
-    EXPECT_TRUE(at::equal(graphed.shift.cpu(), shift));
-    change(unchanged);
-    graphed.step.reset();
-    call_all(7, 11);
-    EXPECT_TRUE(graphed.step.was_replayed());
-    EXPECT_TRUE(same_state(graphed, unchanged));
-    EXPECT_TRUE(same_bits(graphed.outputs[0], unchanged.outputs[0]));
-  }
+      };
+      call_all(0, 4);
+      const auto shift = unchanged.shift.detach().cpu().clone();
+      change(graphed);
+      change(changed);
+      call_all(4, 7);
+      EXPECT_TRUE(graphed.step.was_replayed());
+      EXPECT_FALSE(same_state(changed, unchanged)) << "the change changes something";
+      EXPECT_TRUE(same_bits(graphed.outputs[0], unchanged.outputs[0]));
+      EXPECT_TRUE(at::equal(graphed.shift.cpu(), shift));
+      change(unchanged);
+      graphed.step.reset();
+      call_all(7, 11);
+      EXPECT_TRUE(graphed.step.was_replayed());
+      EXPECT_TRUE(same_state(graphed, unchanged));
+      EXPECT_TRUE(same_bits(graphed.outputs[0], unchanged.outputs[0]));
+    }
+  };
+  expect_no_effect(numbers, /*has_schedule=*/false);
+  expect_no_effect({{"another tensor for the learning rate, while the first one is kept",
+                     [](LifetimeRun& run) {
+                       run.optimizer->set_lr(at::full({}, 0.02, at::TensorOptions(run.device).dtype(at::kDouble)));
+                     }}},
+                   /*has_schedule=*/true);
 }
 
 class GraphRefusalTest : public DeviceTest {

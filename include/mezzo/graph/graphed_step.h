@@ -87,17 +87,16 @@ struct GraphedStepCounts {
 ///   that is a tensor, the caller's own tensors. mezzo's loads copy in place: of an Optimizer
 ///   (`load_state_dict`, `load_torch_state_dict`, `torch::load`), a GradScaler's scale and
 ///   counters, MasterWeights, `DeviceLrSchedule::set_steps`.
-/// - tensors may get other memory: by `set_data`, `to()`, `torch::load` of a module, `set_lr` with
-///   another tensor, or gradients that are dropped. A graph remembers all memory that its operators
-///   read or write. If a tensor has moved, the next call drops the graph, warms up and records
-///   again; a warning and `eager_reason` name the tensor. Operators are LibTorch's and those that
-///   are registered with its dispatcher. After moving memory that only a kernel launched by hand
-///   knows, call `reset()`.
+/// - tensors may get other memory: by `set_data`, `to()` or `torch::load` of a module. A graph
+///   remembers all memory that its operators read or write. If a tensor has moved or is gone, the
+///   next call drops the graph, warms up and records again; a warning and `eager_reason` name the
+///   tensor. Operators are LibTorch's and those that are registered with its dispatcher. After
+///   moving memory that only a kernel launched by hand knows, call `reset()`.
 /// - what the step's C++ decides stays as it was recorded until `reset()`: a learning rate that is a
-///   number, other hyperparameters, parameter groups, `train()` and `eval()`, settings of LibTorch,
-///   a GradScaler's factors and intervals. Loading such numbers changes no graph either. If C++
-///   puts another tensor in the place of one that somebody keeps, the graph goes on with the kept
-///   one.
+///   number, the tensor that `set_lr` got, other hyperparameters, parameter groups, `train()` and
+///   `eval()`, settings of LibTorch, a GradScaler's factors and intervals. Loading such numbers
+///   changes no graph either. If C++ puts another tensor in the place of a tensor that somebody
+///   keeps, the graph uses the kept one.
 ///
 /// Runs eagerly, and says why (`eager_reason`), on devices without graphs, such as CPUs; under an
 /// AutocastGuard with an op policy or a CastLog, a FiniteTracer or autograd's anomaly mode, when

@@ -45,7 +45,7 @@ class LrScheduler {
  private:
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive&, const LrScheduler&);
   friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive&, LrScheduler&);
-  void set();
+  void set(int64_t steps);
 
   Optimizer& optimizer_;
   LrSchedule schedule_;

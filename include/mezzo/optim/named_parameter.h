@@ -37,7 +37,8 @@ struct NamedParameter {
 /// Those of a module, by their names in it; a tied one once. The type of the module that holds a
 /// parameter sets its `norm`:
 /// - LibTorch's BatchNorm, InstanceNorm, LayerNorm and GroupNorm are norms, and so is a class of
-///   yours whose name ends in `Norm`, `NormImpl` or `Norm2d` (`RMSNorm`);
+///   yours whose name ends in `Norm`, `NormImpl` or `Norm2d` (`RMSNorm`) and that has no matrix of
+///   its own (not `SpectralNorm`);
 /// - LibTorch's other modules are not;
 /// - any other class leaves kUnknown.
 std::vector<NamedParameter> named_parameters(const torch::nn::Module& module);

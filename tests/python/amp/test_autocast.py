@@ -86,3 +86,5 @@ def test_a_weight_is_cast_to_the_dtype_of_its_region_in_any_nesting(seed, device
             assert (weight @ weight).dtype == expected
 
     check(regions, torch.float32)
+    with torch.autocast(device, torch.bfloat16):
+        check(regions, torch.bfloat16)

@@ -94,7 +94,7 @@ def encode(tokenizer, texts, labels=None):
 
 def reference_losses(folder, rows, lr, accumulation=1, weights=None):
     model = AutoModelForTokenClassification.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, add_prefix_space=True)  # as transformers' example of words does
     optimizer = torch.optim.AdamW(no_decay_groups(model), lr=lr)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED)).tolist()
     batches = [order[i:i + BATCH] for i in range(0, len(order), BATCH)]
