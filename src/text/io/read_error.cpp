@@ -49,10 +49,10 @@ std::string did_you_mean_file(const fs::path& path) {
 
 void refuse_adapter(const fs::path& folder) {
   constexpr const char* kConfig = "adapter_config.json";
-  const fs::path whole = (fs::absolute(folder) / "..").lexically_normal();
+  if (!is_there_at_all(folder / kConfig)) return;
   std::error_code error;
-  TORCH_CHECK_VALUE(!is_there_at_all(folder / kConfig), folder.string(), ": holds a LoRA adapter (", kConfig,
-                    "), not a whole model. ",
+  const fs::path whole = (fs::absolute(folder) / "..").lexically_normal();
+  TORCH_CHECK_VALUE(false, folder.string(), ": holds a LoRA adapter (", kConfig, "), not a whole model. ",
                     fs::exists(whole / "config.json", error)  // as beside OUTPUT/adapter of mezzo train
                         ? "Name " + whole.string() + ", which holds a model."
                         : "In Python, peft's merge_and_unload() and save_pretrained() make a whole model of it.");

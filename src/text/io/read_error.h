@@ -12,8 +12,8 @@ namespace mezzo::text {
 /// is not; nothing where nothing is near.
 std::string did_you_mean_file(const std::filesystem::path& path);
 
-/// Refuses a folder with a LoRA adapter, as PEFT saves one: transformers adds the adapter to its base model, and mezzo
-/// reads whole models.
+/// Refuses a model folder with a LoRA adapter, as PEFT saves one: transformers adds the adapter to its base model, and
+/// mezzo reads whole models.
 /// @throws c10::ValueError  naming the folder.
 void refuse_adapter(const std::filesystem::path& folder);
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "text/io/read_error.h"
 #include "text/models/problem_types.h"
 
 namespace mezzo::text {
@@ -33,7 +32,6 @@ std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path&
   for (const ModelFamily& family : families()) {
     known.push_back(family.model_type);
   }
-  refuse_adapter(config_json.parent_path());
   const ConfigFields fields(config_json);
   fields.read_one_of("model_type", model_type, known);
   fields.check_known(model_type);

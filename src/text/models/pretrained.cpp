@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "mezzo/text/io/safetensors.h"
+#include "text/io/read_error.h"
 
 namespace mezzo::text {
 namespace {
@@ -21,6 +22,7 @@ using Parameters = torch::OrderedDict<std::string, at::Tensor>;
 constexpr std::string_view kWeightsFile = "model.safetensors";
 
 std::filesystem::path weights_path(const std::filesystem::path& folder) {
+  refuse_adapter(folder);
   const auto path = folder / kWeightsFile;
   if (!std::filesystem::exists(path)) {
     TORCH_CHECK_VALUE(!std::filesystem::exists(folder / "model.safetensors.index.json"), path.string(),

@@ -12,6 +12,7 @@
 #include "kernels/cpu/simd/instruction_set.h"
 #include "mezzo/text/models/pretrained.h"
 #include "text/data/data_check.h"
+#include "text/io/read_error.h"
 #include "text/models/lora.h"
 #include "text/words/printable.h"
 #include "text/words/words.h"
@@ -25,6 +26,7 @@ struct Datasets {
 };
 
 std::unique_ptr<ModelConfig> read_config(const TrainConfig& config) {
+  if (!config.model.empty()) refuse_adapter(config.model);  // before it lacks a config.json
   auto model = ModelConfig::from_file(config.model.empty() ? config.model_config : config.model / "config.json");
   if (config.dropout) {
     model->set_dropout(*config.dropout);

@@ -1,10 +1,12 @@
 """Folders that look like a trained classifier of texts and are none, or not a whole one."""
 import json
 import shutil
+import subprocess
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import PROGRAM
 from tiny_runs import flags, run, trained, write_data
 from transformers import AutoModelForQuestionAnswering, ModernBertConfig
 
@@ -147,7 +149,7 @@ def test_an_adapter_is_no_model(classifier, data, tmp_path):
             "a whole model of it.\n")
     for command in (["predict", "--text", "goal"], ["eval", "--data", data / "dev.jsonl"], ["tokenize"],
                     ["train", "--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--output", tmp_path / "out"],
-                    ["export", "--onnx", tmp_path / "m.onnx"]):
+                    ["export", "--onnx", tmp_path / "m.onnx"], ["quantize", "--data", data / "dev.jsonl"], ["serve"]):
         done = run([*command, "--model", folder])
         assert done.returncode == 1 and done.stderr == f"mezzo {command[0]}: {said}", done.stderr
     # Transformers adds it to a base model of its own choice, whatever lies beside it.
@@ -158,3 +160,13 @@ def test_an_adapter_is_no_model(classifier, data, tmp_path):
     done = run(["predict", "--model", classifier / "adapter", "--text", "goal"])
     assert done.stderr.endswith(f"not a whole model. Name {classifier}/, which holds a model.\n"), done.stderr
     shutil.rmtree(classifier / "adapter")
+
+
+def test_a_config_in_the_working_folder_needs_no_path(data, tmp_path):
+    """An adapter beside it does not matter: only its config is read."""
+    folder = shutil.copytree(data, tmp_path / "data")
+    (folder / "adapter_config.json").write_text("{}")
+    bare = [word.removeprefix(f"{folder}/") for word in flags(folder, tmp_path / "out", "--max-steps", 1)]
+    assert "config.json" in bare
+    done = subprocess.run([PROGRAM, *bare], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
