@@ -51,6 +51,8 @@ void refuse_adapter(const fs::path& folder) {
   constexpr const char* kConfig = "adapter_config.json";
   if (!is_there_at_all(folder / kConfig)) return;
   std::error_code error;
+  TORCH_CHECK_VALUE(!fs::exists(folder / "config.json", error), folder.string(), ": holds an adapter (", kConfig,
+                    ") beside a model. Remove the adapter's files to use the model alone.");
   const fs::path whole = (fs::absolute(folder) / "..").lexically_normal();
   TORCH_CHECK_VALUE(false, folder.string(), ": holds a LoRA adapter (", kConfig, "), not a whole model. ",
                     fs::exists(whole / "config.json", error)  // as beside OUTPUT/adapter of mezzo train

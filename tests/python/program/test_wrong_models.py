@@ -155,7 +155,12 @@ def test_an_adapter_is_no_model(classifier, data, tmp_path):
     # Transformers adds it to a base model of its own choice, whatever lies beside it.
     both = changed(classifier, tmp_path / "both", lambda weights: None)
     shutil.copy(folder / "adapter_config.json", both)
-    assert "both: holds a LoRA adapter" in run(["predict", "--model", both, "--text", "goal"]).stderr
+    for command in ["predict", "--text", "goal"], ["train", "--train", data / "train.jsonl", "--output", tmp_path / "out"]:
+        done = run([*command, "--model", both])
+        assert done.returncode == 1 and done.stderr == (
+            f"mezzo {command[0]}: {both}: holds an adapter (adapter_config.json) beside a model. Remove the adapter's files to use the model alone.\n")
+    (both / "adapter_config.json").unlink()
+    trained(["predict", "--model", both, "--text", "goal"])
     shutil.copytree(folder, classifier / "adapter")
     done = run(["predict", "--model", classifier / "adapter", "--text", "goal"])
     assert done.stderr.endswith(f"not a whole model. Name {classifier}/, which holds a model.\n"), done.stderr
