@@ -3,7 +3,6 @@
 #
 # Looked for in this order: Torch_DIR or CMAKE_PREFIX_PATH (a LibTorch or PyTorch of your own),
 # MEZZO_VENV (the project's .venv), then the python3 on the path.
-include_guard(GLOBAL)
 set(MEZZO_VENV "${PROJECT_SOURCE_DIR}/.venv" CACHE PATH "The Python environment that brings LibTorch and the tests' programs")
 
 function(_mezzo_torch_prefix_from_python out)
@@ -37,6 +36,11 @@ set(_mezzo_torch_version "${_mezzo_torch_config}")
 cmake_path(REPLACE_FILENAME _mezzo_torch_version TorchConfigVersion.cmake)
 file(STRINGS "${_mezzo_torch_version}" _mezzo_torch_version REGEX "PACKAGE_VERSION \"[0-9]")
 string(REGEX MATCH "[0-9]+\\.[0-9]+" MEZZO_TORCH_VERSION "${_mezzo_torch_version}")
+
+# Another folder of the build has found mezzo before. The variables above are of this folder.
+if(TARGET mezzo::torch)
+  return()
+endif()
 
 # LibTorch's own CMake package refuses a CUDA build where it does not find the very toolkit it
 # wants, though nothing of it is needed: libtorch.so brings its CUDA libraries in at run time. So

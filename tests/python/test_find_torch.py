@@ -161,23 +161,44 @@ def test_a_zip_of_libtorch_has_no_version_py(built_with_a_zip):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_user_with_another_libtorch_than_mezzos_is_told_both_versions(built_with_a_zip, site, tmp_path):
+@pytest.fixture
+def package(built_with_a_zip, tmp_path):
+    """mezzo's CMake package, without its libraries."""
     _, build = built_with_a_zip
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "mezzoConfig.cmake").write_text((build / "mezzoConfig.cmake").read_text())
-    (package / "MezzoTorch.cmake").write_text((ROOT / "cmake/MezzoTorch.cmake").read_text())
-    (package / "mezzoTargets.cmake").write_text("")
-    (site.project / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\nfind_package(mezzo REQUIRED)\n")
-    version = ".".join(metadata.version("torch").split(".")[:2])
-    for patch, other in ((f"{version}.7", None), (f"{version}9.0", f"{version}9")):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "mezzoConfig.cmake").write_text((build / "mezzoConfig.cmake").read_text())
+    (folder / "MezzoTorch.cmake").write_text((ROOT / "cmake/MezzoTorch.cmake").read_text())
+    (folder / "mezzoTargets.cmake").write_text("")
+    return folder
+
+
+USER = "cmake_minimum_required(VERSION 3.25)\nproject(user LANGUAGES CXX)\n"
+VERSION = ".".join(metadata.version("torch").split(".")[:2])
+
+
+def test_a_user_with_another_libtorch_than_mezzos_is_told_both_versions(package, site):
+    (site.project / "CMakeLists.txt").write_text(USER + "find_package(mezzo REQUIRED)\n")
+    for patch, other in ((f"{VERSION}.7", None), (f"{VERSION}9.0", f"{VERSION}9")):
         site.write("torch/share/cmake/Torch/TorchConfigVersion.cmake", f'set(PACKAGE_VERSION "{patch}")')
         done = site.configure(f"-Dmezzo_DIR={package}")
         assert (done.returncode == 0) == (other is None), done.stderr
         if other:
-            assert (f"mezzo was built with LibTorch {version}, and {site.folder}/torch is LibTorch {other}. Name a LibTorch {version} in "
+            assert (f"mezzo was built with LibTorch {VERSION}, and {site.folder}/torch is LibTorch {other}. Name a LibTorch {VERSION} in "
                     "CMAKE_PREFIX_PATH or Torch_DIR, or build mezzo with this one.") in one_line(done.stderr)
+
+
+def test_two_folders_of_a_build_find_mezzo(package, site):
+    site.write("torch/share/cmake/Torch/TorchConfigVersion.cmake", f'set(PACKAGE_VERSION "{VERSION}.0")')
+    (site.project / "CMakeLists.txt").write_text(USER + "add_subdirectory(one)\nadd_subdirectory(two)\n")
+    for folder in "one", "two":
+        (site.project / folder).mkdir()
+        (site.project / folder / "CMakeLists.txt").write_text(
+            "find_package(mezzo REQUIRED)\nget_target_property(definitions mezzo::torch INTERFACE_COMPILE_DEFINITIONS)\n"
+            'message(STATUS "definitions: ${definitions}")\n')
+    done = site.configure(f"-Dmezzo_DIR={package}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("-- definitions: USE_DISTRIBUTED;USE_C10D_GLOO\n") == 2
 
 
 def test_what_is_installed_finds_cudas_runtime_in_the_wheel(site, tmp_path):
