@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -67,12 +66,6 @@ bool is_leftover(const fs::path& file) {
   return found;
 }
 
-/// As settings have one file or several.
-std::string joined(const Json& setting) {
-  return setting.is_array() ? fmt::format("{}", fmt::join(setting.get<std::vector<std::string>>(), " "))
-                            : setting.get<std::string>();
-}
-
 }  // namespace
 
 std::optional<PresentRun> read_present_run(const fs::path& output) {
@@ -87,12 +80,8 @@ std::optional<PresentRun> read_present_run(const fs::path& output) {
                        json.value("steps", int64_t{0}),
                        json.value("run", ""),
                        json.value("launch", ""),
-                       {},
-                       std::nullopt};
-    const Json settings = json.value("settings", Json::object());
-    for (const auto& [name, value] : settings.items()) {
-      present.settings[name] = joined(value);
-    }
+                       std::nullopt,
+                       json.value("final_evaluation", RunIdentity::Values())};
     if (json.contains("identity")) {
       present.identity = checkpoint_format::identity_from_json(json.at("identity"));
     }

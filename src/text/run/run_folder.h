@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,12 +25,12 @@ TrainConfig restarted(TrainConfig config, const Ranks& ranks);
 /// What a run.json says, as far as it matters for who comes next.
 struct PresentRun {
   bool finished = false;
-  int64_t total_steps = 0;                      ///< planned
-  int64_t steps = 0;                            ///< done, where it is finished
-  std::string run;                              ///< its name; empty for runs of a mezzo that gave none
-  std::string launch;                           ///< the launcher that started it; empty without
-  std::map<std::string, std::string> settings;  ///< as of TrainConfig::settings()
+  int64_t total_steps = 0;  ///< planned
+  int64_t steps = 0;        ///< done, where it is finished
+  std::string run;          ///< its name; empty for runs of a mezzo that gave none
+  std::string launch;       ///< the launcher that started it; empty without
   std::optional<RunIdentity> identity;
+  RunIdentity::Values final_evaluation;  ///< as of final_evaluation_of()
 };
 
 /// nullopt where there is no run.json, or none that a run of mezzo wrote.

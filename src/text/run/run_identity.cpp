@@ -94,6 +94,10 @@ RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup) {
   return {flags_of(config, setup), setup.model->config().values(), std::move(data)};
 }
 
+RunIdentity::Values final_evaluation_of(const TrainConfig& config, const RunSetup& setup) {
+  return {{"calibrate", config.calibrate ? "true" : "false"}, {"test data as tokens", summary_of(setup.test)}};
+}
+
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks) {
   ranks.check_same(identity.flags);
   ranks.check_same(identity.model);
@@ -104,11 +108,13 @@ void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const
 
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is) {
   for (const auto group : {&RunIdentity::flags, &RunIdentity::model, &RunIdentity::data}) {
-    if (const auto different = differences(was.*group, is.*group); !different.empty()) {
-      return fmt::format("{}", fmt::join(different, "; "));
-    }
+    if (auto difference = describe_difference(was.*group, is.*group); !difference.empty()) return difference;
   }
   return "";
+}
+
+std::string describe_difference(const RunIdentity::Values& was, const RunIdentity::Values& is) {
+  return fmt::format("{}", fmt::join(differences(was, is), "; "));
 }
 
 std::string describe_difference(const Checkpoint& was, const RunIdentity& is, const Task& task) {

@@ -10,6 +10,9 @@ namespace mezzo::text {
 /// @param config  whose batch size and shares are numbers.
 RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup);
 
+/// What the evaluation at the end goes by, and no checkpoint: the texts of --test, and --calibrate.
+RunIdentity::Values final_evaluation_of(const TrainConfig& config, const RunSetup& setup);
+
 /// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  where
 /// ranks disagree, naming the first difference. Collective.
 void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const Ranks& ranks);
@@ -17,6 +20,7 @@ void check_same_on_all(const RunIdentity& identity, const RunSetup& setup, const
 /// What of `was` is not so in `is`: "seed was '1', is now '2'". Of a later group nothing where an
 /// earlier one differs. Empty where they agree.
 std::string describe_difference(const RunIdentity& was, const RunIdentity& is);
+std::string describe_difference(const RunIdentity::Values& was, const RunIdentity::Values& is);
 /// The same of a checkpoint; where the runs agree, whether its best model is the best by
 /// what `task` measures first.
 std::string describe_difference(const Checkpoint& was, const RunIdentity& is, const Task& task);

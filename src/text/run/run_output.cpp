@@ -447,6 +447,7 @@ void RunOutput::write_run_json(const std::string& status, int64_t steps, const s
       {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
       {"settings", settings_to_json(config_)},
       {"identity", checkpoint_format::to_json(identity_)},
+      {"final_evaluation", final_evaluation_of(config_, setup_)},
       {"environment", to_json_object(environment_of(setup_))},
       {"texts",
        {{"train", setup_.train.ids.size()}, {"dev", setup_.dev.ids.size()}, {"test", setup_.test.ids.size()}}}};

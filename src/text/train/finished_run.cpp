@@ -1,7 +1,6 @@
 #include "text/train/finished_run.h"
 
 #include <c10/util/Exception.h>
-#include <fmt/format.h>
 
 #include <filesystem>
 #include <string>
@@ -17,18 +16,9 @@ namespace {
 
 /// In what `config` is another run than the finished one; empty: in nothing.
 std::string difference_of(const PresentRun& finished, const TrainConfig& config, const RunSetup& setup) {
-  std::string difference = describe_difference(*finished.identity, identity_of(config, setup));
-  if (!difference.empty()) {
-    return difference;
-  }
-  for (const auto& [name, value] : config.settings()) {
-    const auto was = finished.settings.find(name);
-    const bool is_of_the_end = name == "test" || name == "calibrate";  // which decide no checkpoint
-    if (is_of_the_end && was != finished.settings.end() && was->second != value) {
-      return fmt::format("{} was '{}', is now '{}'", name, was->second, value);
-    }
-  }
-  return "";
+  const std::string difference = describe_difference(*finished.identity, identity_of(config, setup));
+  return difference.empty() ? describe_difference(finished.final_evaluation, final_evaluation_of(config, setup))
+                            : difference;
 }
 
 }  // namespace

@@ -257,11 +257,24 @@ def test_a_finished_run_is_left_as_it_is(data, finished):
 
 @pytest.mark.parametrize("more, difference", [
     (["--learning-rate", 0.01], "learning-rate was '0.05', is now '0.01'"), (["--calibrate"], "calibrate was 'false', is now 'true'"),
-    (["--test", "dev.jsonl"], "test was '', is now '{data}/dev.jsonl'"), (["--metric", "macro_f1"], "metric was '', is now 'macro_f1'")])
+    (["--metric", "macro_f1"], "metric was '', is now 'macro_f1'")])
 def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(more, difference, data, finished):
-    more = [data / word if word == "dev.jsonl" else word for word in more]
     said = refused(flags(data, finished, "--resume", "auto", *more), finished)
-    assert f"{finished} holds another run: {difference.format(data=data)}; resume with the same settings and data, or start afresh" in said
+    assert f"{finished} holds another run: {difference}; resume with the same settings and data, or start afresh" in said
+
+
+def test_a_finished_run_is_known_by_its_test_texts_and_not_by_their_path(data, finished, tmp_path):
+    (tmp_path / "folder").mkdir()
+    test, same = tmp_path / "test.jsonl", tmp_path / "folder/../test.jsonl"
+    shutil.copy(data / "dev.jsonl", test)
+    given = ["--resume", "auto", "--test", test]
+    was_none = r"holds another run: test data as tokens was '0 texts of hash \w+', is now '30 texts of hash \w+'; resume"
+    assert re.search(was_none, refused(flags(data, finished, *given), finished))
+    trained(flags(data, tmp_path / "tested", *given))
+    left_alone(flags(data, tmp_path / "tested", "--resume", "auto", "--test", same), tmp_path / "tested")
+    test.write_text(test.read_text().replace("goal", "law", 1))
+    differs = r"holds another run: test data as tokens was '30 texts of hash (\w+)', is now '30 texts of hash (?!\1)\w+'; resume"
+    assert re.search(differs, refused(flags(data, tmp_path / "tested", *given), tmp_path / "tested"))
 
 
 def test_a_run_that_is_killed_behind_its_last_write_has_finished(data, whole, tmp_path):

@@ -28,8 +28,9 @@ struct TrainResult {
 /// `config.dry_run`, prints what it would do and what that takes, by trying a few steps that it
 /// forgets, and leaves `config.output` as it is.
 ///
-/// With `config.resume` "auto" a run that has finished with the same settings, data, `test` and `calibrate`, and at
-/// least as many steps, is left as it is; the result says finished.
+/// With `config.resume` "auto" a run that has finished with at least as many steps is left as it is; the result says
+/// finished. The settings that a checkpoint must agree with, training, dev and test data and `calibrate` must be the
+/// same.
 ///
 /// Called on every rank of `group` with the same config, a batch is `batch_size` texts of each
 /// rank, gradients are averaged over all texts, and every rank ends with the same weights. Rank 0
