@@ -48,12 +48,19 @@ char other_delimiter(const std::vector<std::string>& header, char delimiter, std
   return '\0';
 }
 
+/// Whether the first line is "sep=;", by which Excel knows the delimiter. The next line names the columns.
+bool is_of_excel(const std::vector<std::string>& header) { return header.front().starts_with("sep="); }
+
 /// How to go on with a file whose columns `other` separates.
-std::string on_other_delimiter(char other) {
-  if (other == '\t') return "tabs. Name the file .tsv";
-  if (other == ',') return "commas. Name the file .csv";
+std::string on_other_delimiter(char other, bool has_line_of_excel) {
+  const char* remove_line = has_line_of_excel ? " and remove its first line" : "";
+  if (other == '\t') return fmt::format("tabs. Name the file .tsv{}", remove_line);
+  if (other == ',') return fmt::format("commas. Name the file .csv{}", remove_line);
+  // As strings, so that 007, None and N/A stay as they are.
   return fmt::format(
-      "'{0}'. Save it with commas; in Python: pandas.read_csv(FILE, sep='{0}').to_csv(FILE, index=False)", other);
+      "'{0}'. Save it with commas{1}. In Python: pandas.read_csv(FILE, sep='{0}',{2} dtype=str, keep_default_na=False)"
+      ".to_csv(NEW_FILE, index=False)",
+      other, has_line_of_excel ? " and without its first line" : "", has_line_of_excel ? " skiprows=1," : "");
 }
 
 CsvColumns csv_columns(const std::vector<std::string>& header,
@@ -64,7 +71,9 @@ CsvColumns csv_columns(const std::vector<std::string>& header,
     const auto found = std::ranges::find(header, column.name);
     const char other = found == header.end() ? other_delimiter(header, delimiter, column.name) : '\0';
     TORCH_CHECK_VALUE(other == '\0' || !column.is_required, where, "the columns are separated by ",
-                      on_other_delimiter(other), ".");
+                      on_other_delimiter(other, is_of_excel(header)), ".");
+    TORCH_CHECK_VALUE(found != header.end() || !column.is_required || !is_of_excel(header), where,
+                      "the first line tells Excel the delimiter. Remove that line.");
     TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among ",
                       first_names(header), ". The first line must name the columns: ", columns.text.name, " and ",
                       columns.label.name, ".", columns.advice(column, header));

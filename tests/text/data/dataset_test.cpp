@@ -309,10 +309,17 @@ TEST_F(LoadRowsTest, RefusesAListInOneString) {
 
 TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
   EXPECT_EQ(error("a.csv", "text;label\ngood;pos\n"),
-            "a.csv:1: the columns are separated by ';'. Save it with commas; in Python: pandas.read_csv(FILE, "
-            "sep=';').to_csv(FILE, index=False).");
-  EXPECT_EQ(error("a.csv", "sep=;\ntext;label\n", no_labels()).substr(0, 43),
-            "a.csv:1: the columns are separated by ';'. ");
+            "a.csv:1: the columns are separated by ';'. Save it with commas. In Python: pandas.read_csv(FILE, sep=';', "
+            "dtype=str, keep_default_na=False).to_csv(NEW_FILE, index=False).");
+  EXPECT_EQ(error("a.csv", "sep=;\ntext;label\n", no_labels()),
+            "a.csv:1: the columns are separated by ';'. Save it with commas and without its first line. In Python: "
+            "pandas.read_csv(FILE, sep=';', skiprows=1, dtype=str, keep_default_na=False).to_csv(NEW_FILE, "
+            "index=False).");
+  EXPECT_EQ(error("a.csv", "sep=\t\ntext\tlabel\n", no_labels()),
+            "a.csv:1: the columns are separated by tabs. Name the file .tsv and remove its first line.");
+  EXPECT_EQ(error("a.csv", "sep=,\ntext,label\ngood,pos\n"),
+            "a.csv:1: the first line tells Excel the delimiter. Remove that line.");
+  EXPECT_THAT(load("a.csv", "sep=x\ngood\n", no_labels().columns({.text = "sep=x"})).texts, ElementsAre("good"));
   EXPECT_EQ(error("a.csv", "review|stars\ngood|5\n", no_labels()).substr(0, 43),
             "a.csv:1: the columns are separated by '|'. ");
   EXPECT_EQ(error("a.csv", "text\tlabel\ngood\tpos\n"),
