@@ -16,15 +16,29 @@ namespace {
 /// but somebody's identifier.
 constexpr int64_t kMaxIntegerLabel = 999'999;
 
+/// Whether each word is a number, as in "0, 1" and "0.5 -1.", and not in "18-25". NumPy writes "..." for the middle of
+/// a long array.
+bool are_numbers(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find_first_of(" ,\n"));
+    const char* const end = word.data() + word.size();
+    double number = 0;
+    if (!word.empty() && word != "..." && std::from_chars(word.data(), end, number).ptr != end) return false;
+    text.remove_prefix(std::min(word.size() + 1, text.size()));
+  }
+  return true;
+}
+
 /// Whether Python, NumPy or JSON wrote a list, tuple or set. A name in brackets, as [URL], is none.
 bool is_list(std::string_view text) {
   const char open = text.empty() ? '\0' : text.front();
   const char close = open == '[' ? ']' : open == '(' ? ')' : open == '{' ? '}' : '\0';
   if (close == '\0' || text.size() < 2 || text.back() != close) return false;
-  text.remove_prefix(std::min(text.find_first_not_of(' ', 1), text.size() - 1));
-  const char first = text.front();
-  return first == '\'' || first == '"' ||
-         (open == '[' && (first == ']' || first == '-' || (first >= '0' && first <= '9')));
+  text = text.substr(1, text.size() - 2);
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  const bool has_digit = text.find_first_of("0123456789") != text.npos;
+  return text.starts_with('\'') || text.starts_with('"') ||
+         (open == '[' && (text.empty() || (has_digit && are_numbers(text))));
 }
 
 }  // namespace

@@ -298,13 +298,19 @@ TEST_F(LoadRowsTest, RefusesAListInOneString) {
             "a.csv:2: row 1: the label '['joy']'" + advice + ", with --task multi_label_classification.");
   EXPECT_EQ(error("a.jsonl", R"(["a", "[\"joy\"]"])"),
             "a.jsonl:1: row 1: the label '[\"joy\"]'" + advice + ", with --task multi_label_classification.");
-  for (const char* list : {"[]", "('a', 'b')", "{'a'}", "[0, 1]", "[ 0.5 -1 ]", "[-1]"}) {
+  for (const char* list :
+       {"[]", "('a', 'b')", "{'a'}", "[0, 1]", "[ 0.5 -1 ]", "[-1]", "[3]", "[1.e-03 0.]", "[0 1 ... 0]"}) {
     EXPECT_EQ(error("a.tsv", "text\tlabel\na\t" + std::string(list) + "\n", several),
               "a.tsv:2: row 1: the label '" + std::string(list) + "'" + advice + ".");
   }
   const auto names = load("a.tsv", "text\tlabel\na\t[URL]\nb\t(x)\nc\t{y}\nd\t[\ne\t]\nf\t['a'\n");
   EXPECT_THAT(names.labels, ElementsAre(RawLabel("[URL]"), RawLabel("(x)"), RawLabel("{y}"), RawLabel("["),
                                         RawLabel("]"), RawLabel("['a'")));
+  for (const char* name : {"[18-25]", "[36+]", "[1st]", "[-]", "[1 - 2]", "[...]", "[2024-01-31]", "[1.2.3]"}) {
+    EXPECT_THAT(load("a.tsv", "text\tlabel\na\t" + std::string(name) + "\n").labels, ElementsAre(RawLabel(name)));
+  }
+  EXPECT_EQ(error("a.csv", "text,label\na,\"[0 1\n 0 1]\"\n", several),  // as NumPy breaks a long array
+            "a.csv:2: row 1: the label '[0 1  0 1]'" + advice + ".");
 }
 
 TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
