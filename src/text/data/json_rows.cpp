@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "mezzo/text/io/nearest_name.h"
@@ -182,10 +183,12 @@ class JsonRows {
   void read_object() {
     const Columns& columns = rows_.columns();
     bool has_text = false, has_pair = false, has_label = false;
-    const auto take = [&](bool& seen, const std::string& key) {
-      if (std::exchange(seen, true)) json_.fail("the row has two keys \"" + key + "\"");
+    const auto check_is_first = [&](bool is_first, const std::string& key) {
+      if (!is_first) json_.fail("the row has two keys \"" + key + "\"");
     };
+    const auto take = [&](bool& seen, const std::string& key) { check_is_first(!std::exchange(seen, true), key); };
     std::vector<std::string> others;
+    std::set<std::string> copied;
     JsonObjectText values;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
@@ -203,6 +206,7 @@ class JsonRows {
         take(has_label, key);
         read_label(key, values);
       } else {
+        if (rows_.options().other_columns()) check_is_first(copied.insert(key).second, key);
         other_value(key, values);
         others.push_back(std::move(key));
       }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <locale>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -235,6 +236,7 @@ void JsonReader::walk(std::string* copy) {
   struct Open {
     bool is_object;
     bool is_empty = true;
+    std::set<std::string> keys = {};  // that are copied
   };
   std::string key;
   std::vector<Open> open;  // the values opened here
@@ -250,6 +252,8 @@ void JsonReader::walk(std::string* copy) {
     if (!(inner.is_object ? next_key(key) : next_element())) return false;
     if (!std::exchange(inner.is_empty, false)) add(",");
     if (inner.is_object) {
+      const bool is_second = copy != nullptr && !inner.keys.insert(key).second;
+      if (is_second) fail(fmt::format("the key '{}' occurs twice in one object. Keep one", key));
       add_string(key);
       add(":");
     }

@@ -57,7 +57,8 @@ class JsonReader {
   bool boolean();
   /// Reads past any value.
   void skip() { walk(nullptr); }
-  /// The value as JSON, without white space between its parts; numbers as they are written.
+  /// The value as JSON, without white space between its parts; numbers as they are written. Fails for a key that an
+  /// object has twice.
   std::string copy();
   /// Fails unless only white space is left.
   void expect_end();
