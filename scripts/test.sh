@@ -1,14 +1,8 @@
 #!/usr/bin/env bash
 # Sets up, builds, and runs the default tests. Other arguments go to ctest, e.g. -R tokenizers
-#   bash scripts/test.sh [--all] [CTEST ARGUMENTS]     --all: also the tests that are long and rarely break
+#   bash scripts/test.sh [CTEST ARGUMENTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-choice=(-LE long)
-if [[ ${1:-} == --all ]]; then
-  shift
-  choice=()
-  export MEZZO_ALL_TESTS=1
-fi
 
 SECONDS=0
 stage() { printf '== %s (%d:%02d)\n' "$1" $((SECONDS / 60)) $((SECONDS % 60)); }
@@ -19,7 +13,7 @@ stage "building"
 NINJA_STATUS="[%f of %t, %e s] " cmake --build --preset release
 stage "testing"
 # The ten slowest tests, before ctest's summary.
-ctest --preset release "${choice[@]}" "$@" | awk '
+ctest --preset release "$@" | awk '
   / Test +#[0-9]+: / { line = $0; sub(/.*#[0-9]+: /, "", line); name = line; sub(/ .*/, "", name); seconds[name] = $(NF - 1) }
   / tests passed, / { print "The slowest tests:"; fflush(); for (n in seconds) printf "%9.1f s  %s\n", seconds[n], n | "sort -rn | head -n 10"; close("sort -rn | head -n 10"); print "" }
   { print; fflush() }'
