@@ -23,15 +23,20 @@ bool is_ip_address(const std::string& host) {
          ::inet_pton(AF_INET6, host.c_str(), address.data()) == 1;
 }
 
-/// "example.org" of "Example.org.:8080", "::1" of "[::1]:8080".
+/// "example.org" of "Example.org.:8080", "::1" of "[::1]:8080". Empty if anything but a port follows the name.
 std::string without_port(std::string_view host) {
-  if (host.starts_with('[')) {
-    host = host.substr(1, host.find(']') - 1);
-  } else {
-    host = host.substr(0, host.find(':'));
-    host.remove_suffix(host.ends_with('.') ? 1 : 0);
+  const bool is_in_brackets = host.starts_with('[');
+  const size_t end = is_in_brackets ? host.find(']') : std::min(host.find(':'), host.size());
+  if (end == host.npos) return "";
+  std::string_view name = host.substr(0, end), rest = host.substr(end);
+  if (is_in_brackets) {
+    name.remove_prefix(1);
+    rest.remove_prefix(1);
+  } else if (name.ends_with('.')) {
+    name.remove_suffix(1);
   }
-  return in_lower_case(host);
+  const bool is_port = rest.starts_with(':') && rest.find_first_not_of("0123456789", 1) == rest.npos;
+  return rest.empty() || is_port ? in_lower_case(name) : "";
 }
 
 std::string name_of_this_machine() {
@@ -52,7 +57,8 @@ AllowedHosts::AllowedHosts(const std::string& listens_on, const std::vector<std:
 bool AllowedHosts::allow(const std::string& host) const {
   const std::string name = without_port(host);
   const auto has = [&](const std::string& one) { return std::ranges::find(names_, one) != names_.end(); };
-  return host.empty() || is_ip_address(name) || name.ends_with(".localhost") || has(name) || has("*");
+  return host.empty() || has("*") ||
+         (!name.empty() && (is_ip_address(name) || name.ends_with(".localhost") || has(name)));
 }
 
 bool is_from_another_site(const HttpRequest& request) {

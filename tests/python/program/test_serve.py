@@ -295,7 +295,8 @@ PATHS = ["/", "/page.js", "/healthz", "/models", "/metrics", "/predict", "/reloa
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "evillocalhost",
-                                  "[evil.example]:80", "evil.example.", "2130706433", "::1"])
+                                  "[evil.example]:80", "evil.example.", "2130706433", "::1", "localhost:80.evil.example", "[::1].evil.example", "[::1",
+                                  "evil.example:1.localhost", ":80"])
 def test_names_of_other_hosts_are_refused(host, server):
     for path in PATHS:
         body = {"text": "goal", "model": "topics"} if path in ("/predict", "/reload") else None
