@@ -267,9 +267,10 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
   for (const auto& [name, value] : best.settings) {
     settings += fmt::format(" --{} {}", name, value);
   }
-  text::write_stdout(fmt::format("best: trial {}, {} {:.4f}:{}\nmodel: {}\nreport: {}\nnext: mezzo eval --model {} …\n",
-                                 best.number, result.metric, best.scores.back().value, settings,
-                                 (options.output / "trials" / std::to_string(best.number)).string(),
+  const double score = best.scores.back().value;
+  text::write_stdout(fmt::format("best: trial {}, {} {}:{}\nmodel: {}\nreport: {}\nnext: mezzo eval --model {} …\n",
+                                 best.number, result.metric, std::isnan(score) ? "NaN" : fmt::format("{:.4f}", score),
+                                 settings, (options.output / "trials" / std::to_string(best.number)).string(),
                                  (options.output / "report.html").string(),
                                  (options.output / "trials" / std::to_string(best.number)).string()));
   return 0;

@@ -9,6 +9,7 @@
 
 #include "mezzo/text/compare/comparison.h"
 #include "mezzo/text/data/tokenized_texts.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -126,7 +127,7 @@ TestedRuns test_models(const Task& task,
 }
 
 std::string to_string(const Interval& interval) {
-  return fmt::format("{:.4f} ({:.4f} to {:.4f})", interval.value, interval.low, interval.high);
+  return fmt::format("{} ({} to {})", fixed(interval.value, 4), fixed(interval.low, 4), fixed(interval.high, 4));
 }
 
 }  // namespace mezzo::text

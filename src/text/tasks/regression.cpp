@@ -73,7 +73,8 @@ Evaluation Regression::evaluate(const at::Tensor& outputs, const at::Tensor& tar
   metrics_.fill(evaluation, values);
   const auto known = regression_metrics();
   for (size_t i = 0; i < known.size(); ++i) {
-    evaluation.report += fmt::format("{:>20}  {:>12.6g}\n", known[i].title, values[i]);
+    evaluation.report += fmt::format("{:>20}  {:>12}\n", known[i].title,
+                                     std::isnan(values[i]) ? "NaN" : fmt::format("{:.6g}", values[i]));
   }
   return evaluation;
 }

@@ -111,6 +111,17 @@ def test_every_task_is_measured_as_eval_measures_it(task, tmp_path):
     assert found[1]["beyond_the_first"]["difference"]["value"] == pytest.approx(expected[1][first] - expected[0][first], abs=1e-9)
 
 
+def test_what_is_not_defined_is_NaN(tmp_path):
+    """The correlation with numbers that are all the same."""
+    write_data(tmp_path / "data")
+    trained_for(tmp_path, "regression", [dict(text="goal", label=1.5), dict(text="law", label=0.5), dict(text="goal law", label=2)] * 4)
+    (tmp_path / "same.jsonl").write_text('{"text": "goal", "label": 1}\n{"text": "law", "label": 1}\n')
+    said = trained(["eval", "--model", tmp_path / "3", "--data", tmp_path / "same.jsonl"]).stdout
+    assert [line.split() for line in said.splitlines()[3:]] == [["Pearson", "correlation", "NaN"], ["Spearman", "correlation", "NaN"]]
+    said = compare(tmp_path / "3", tmp_path / "4", "--data", tmp_path / "same.jsonl").stdout
+    assert "NaN (NaN to NaN)" in said and "nan" not in said.replace(str(tmp_path), "")
+
+
 def test_words_of_models_that_cut_others_are_not_compared(tmp_path):
     write_data(tmp_path / "data")
     rows = [ROWS["token_classification"](None, ["goal", "law"] * 5) for _ in range(8)]

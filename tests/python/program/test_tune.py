@@ -148,6 +148,16 @@ def test_a_finished_search_is_left_as_it_is(found, tmp_path):
     assert again.stdout == "already finished: no trial is left to train\n" + ending
 
 
+def test_a_score_that_is_not_defined_is_NaN(data, tmp_path):
+    """The correlation of one answer to all texts, as they are the same."""
+    for name, text in ("train.jsonl", "goal law"), ("dev.jsonl", "goal"):
+        (tmp_path / name).write_text("".join(json.dumps(dict(text=text, label=i / 2)) + "\n" for i in range(6)))
+    config = write_search(data, tmp_path / "search.toml", ["learning-rate = [0.01]"], train=tmp_path / "train.jsonl", dev=tmp_path / "dev.jsonl",
+                          task="regression", metric="pearson", max_steps=2)
+    done = tune(config, tmp_path / "out", "--trials", 1, "--halving", 1)
+    assert done.returncode == 0 and "\nbest: trial 1, pearson NaN: " in done.stdout, done
+
+
 def test_a_search_of_an_older_format_is_refused(found, tmp_path):
     folder, _, _ = found
     shutil.copytree(folder / "out", tmp_path / "out")
