@@ -76,7 +76,7 @@ std::string why_missing(const ModelForTask& model,
       const std::string bare = name.substr(0, at) + name.substr(at + prefix.size());
       if (bare != parameter && (inside.empty() || bare != inside)) continue;
       return fmt::format(
-          "; it has {}, and {} puts \"{}\" into names. Save the model without that, or rename the "
+          "; it has {}, and {} puts \"{}\" into names. Save the unwrapped model, or rename the "
           "tensors in Python with load_file and save_file of safetensors",
           name, wrapper, prefix);
     }

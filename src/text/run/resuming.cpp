@@ -29,7 +29,7 @@ std::optional<Checkpoint> find_checkpoint(const TrainConfig& config, bool warns)
   auto checkpoint = load_newest_checkpoint(checkpoints, problems);
   TORCH_CHECK_VALUE(checkpoint || problems.empty(), "--resume auto: no checkpoint in ", checkpoints.string(),
                     " is intact: ", fmt::format("{}", fmt::join(problems, "; ")),
-                    "; nothing was changed: bring a copy back, or start anew in another --output");
+                    "; nothing was changed: restore a copy, or start anew in another --output");
   for (const std::string& problem : problems) {
     if (warns) {
       TORCH_WARN("checkpoint passed over: ", problem);

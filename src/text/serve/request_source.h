@@ -18,8 +18,8 @@ class AllowedHosts {
   /// @param more  further names; "*" allows all.
   AllowedHosts(const std::string& listens_on, const std::vector<std::string>& more);
 
-  /// Whether a client may call the server by this Host header. The port does not matter. An empty one, which no browser
-  /// sends, may be.
+  /// Whether a client may call the server by this Host header. The port does not matter. An empty Host is
+  /// allowed; no browser sends one.
   bool allow(const std::string& host) const;
 
  private:

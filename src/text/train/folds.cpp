@@ -52,7 +52,7 @@ void check_folders(const TrainConfig& config) {
     const bool is_run = fs::exists(of_fold.output / "run.json");
     has_run = has_run || is_run;
     TORCH_CHECK_VALUE(!is_run || read_present_run(of_fold.output), (of_fold.output / "run.json").string(),
-                      ": is no run.json that mezzo train wrote; bring it back, or pass another --output");
+                      ": is no run.json that mezzo train wrote; restore it, or pass another --output");
     for (const char* name : kRunFiles) {
       const bool is_there = fs::exists(of_fold.output / name);
       TORCH_CHECK_VALUE(!is_there || (is_run && may_hold_a_run), "--output ", of_fold.output.string(), ": holds ",

@@ -112,7 +112,7 @@ class Search {
                 "; the same command tries it again");
     TORCH_CHECK(fs::exists(folder_of(options_, ranked.front()) / "run.json"),
                 folder_of(options_, ranked.front()).string(),
-                ": the best trial is not there any more; bring it back, or pass another --output");
+                ": the best trial is not there any more; restore it, or pass another --output");
     for (size_t place = 0; const Trial& trial : ranked) {
       if (place++ >= static_cast<size_t>(options_.keep)) {
         remove_weights(folder_of(options_, trial));
@@ -160,7 +160,7 @@ class Search {
       if (!outcome) {
         continue;
       }
-      // One that is killed behind its end has finished.
+      // A trial that is killed after its last write has finished.
       if (outcome->end.is_success() || outcome->end.status() == kNotAllSaved || has_finished(*outcome->trial)) {
         score(*outcome->trial, rung, outcome->seconds);
       } else if (!is_stopped) {

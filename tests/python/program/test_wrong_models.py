@@ -106,7 +106,7 @@ def test_weights_under_the_names_of_a_wrapper_are_told_by_it(classifier, tmp_pat
         done = run(["predict", "--model", folder, "--text", "goal"])
         assert done.returncode == 1 and done.stderr == (
             f"mezzo predict: {folder}/model.safetensors: has no tensor {name}, which config.json calls for; it has {prefix}{name}, and {wrapper} puts "
-            f'"{prefix}" into names. Save the model without that, or rename the tensors in Python with load_file and save_file of safetensors\n')
+            f'"{prefix}" into names. Save the unwrapped model, or rename the tensors in Python with load_file and save_file of safetensors\n')
 
 
 def test_a_part_that_is_wrapped_is_told_too(classifier, tmp_path):
