@@ -321,5 +321,14 @@ TEST_F(SimdKernelsTest, AttentionIsItsFormula) {
   }
 }
 
+TEST_F(SimdKernelsTest, PeakLoopsDoAsManyOperationsAsTheySay) {
+  for (const PeakLoop& loop : {kernels_.peak->float32, kernels_.peak->bfloat16, kernels_.peak->int8}) {
+    for (const int64_t rounds : {1, 7}) {
+      const double multiplications = loop.run == nullptr ? 0 : loop.run(rounds);
+      EXPECT_EQ(2 * multiplications, loop.operations_of_a_round * static_cast<double>(rounds));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mezzo::encoder::cpu

@@ -279,7 +279,8 @@ struct Int8Kernels {
   void (*rows)(const Int8Product&, int64_t begin, int64_t end);
 };
 
-/// One kind of multiplication, over and over in registers; what comes of it means nothing.
+/// One kind of multiplication, over and over in registers. Half of the operations are multiplications, each of ones:
+/// `run` returns how many it did, while float32 and int32 hold the number.
 struct PeakLoop {
   float (*run)(int64_t rounds) = nullptr;  ///< null where there is no instruction for it
   double operations_of_a_round = 0;
