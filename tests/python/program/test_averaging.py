@@ -23,6 +23,8 @@ def averaging_adamw(*averages):
         steps = itertools.count(1)
 
         def update(*_):
+            if getattr(optimizer, "found_inf", 0):  # of a GradScaler, which leaves the skipping to a fused optimizer
+                return
             step = next(steps)
             for kept, decay in zip(averages, (min(DECAY, (1 + step) / (10 + step)), DECAY)):
                 get_ema_multi_avg_fn(decay)([kept[id(p)] for p in parameters], [p.detach() for p in parameters], None)
@@ -33,29 +35,33 @@ def averaging_adamw(*averages):
     return make
 
 
-@pytest.mark.parametrize("flags, dtype", [
-    (["--precision", "fp32"], None),
-    # The first steps overflow, in PyTorch's run as in this one: a skipped step is no part of the average. fp16 rounds
-    # elsewhere here than there, and steps of 1e-2 are large.
-    (["--precision", "fp16", "--init-scale", 2.0**40], torch.float16),
+@pytest.mark.parametrize("flags, dtype, rounding", [
+    # 10 times the distance of two float32 runs on a Zen 5: 1e-5 of that to the last weights.
+    (["--precision", "fp32"], None, 1e-4),
+    # The first steps overflow, in PyTorch's run as in this one: a skipped step is no part of the average, nor of its count.
+    # fp16 rounds elsewhere here than there: 5 times the distance on a Zen 5. Counting the skipped steps makes it 0.46.
+    (["--precision", "fp16", "--init-scale", 2.0**40], torch.float16, 0.1),
 ])  # fmt: skip
-def test_keeps_pytorchs_average(flags, dtype, small, texts, tmp_path):  # noqa: F811
-    flags = [*flags, "--learning-rate", 1e-2, "--max-grad-norm", 1]
+def test_keeps_pytorchs_average(flags, dtype, rounding, small, texts, tmp_path):  # noqa: F811
+    flags = [*flags, "--learning-rate", 3e-3, "--max-grad-norm", 1]
     losses, steps = train(small, texts, tmp_path / "out", *flags, "--ema-decay", DECAY)
     plain, _ = train(small, texts, tmp_path / "plain", *flags)
     assert losses == plain, "what is trained is not the average"
     averages, cold = {}, {}
     scale = dict(init_scale=2.0**40) if dtype else {}
-    expected, _, model = reference_losses(small, texts[1], dtype=dtype, lr=1e-2, max_norm=1.0,
+    expected, _, model = reference_losses(small, texts[1], dtype=dtype, lr=3e-3, max_norm=1.0,
                                           make_optimizer=averaging_adamw(averages, cold), **scale)  # fmt: skip
     skipped = sum(record["skipped"] for record in steps)
-    assert largest_difference(losses, expected) < (2e-3 if dtype is None else 0.05) and (skipped > 5) == (dtype is not None)
+    assert largest_difference(losses, expected) < 0.1 * rounding and (skipped > 5) == (dtype is not None)
     kept = load_file(tmp_path / "out/model.safetensors")
-    distance = sum((kept[name] - averages[id(p)]).norm() ** 2 for name, p in model.named_parameters()) ** 0.5
-    from_last, from_cold = (sum((theirs(p) - averages[id(p)]).norm() ** 2 for p in model.parameters()) ** 0.5
-                            for theirs in (torch.Tensor.detach, lambda p: cold[id(p)]))
-    assert distance < (0.02 if dtype is None else 0.6) * from_last, "the average, and not the last weights"
-    assert distance < (0.005 if dtype is None else 0.2) * from_cold, "the decay warms up"
+
+    def distance(theirs):
+        # Softmax cancels the keys' biases: their gradients are rounding noise, which Adam makes steps of full size.
+        return sum((theirs(name, p) - averages[id(p)]).norm() ** 2 for name, p in model.named_parameters() if "key.bias" not in name) ** 0.5
+
+    mine = distance(lambda name, p: kept[name])
+    assert mine < rounding * distance(lambda name, p: p.detach()), "the average, and not the last weights"
+    assert mine < rounding * distance(lambda name, p: cold[id(p)]), "the decay warms up"
 
 
 def test_a_short_run_keeps_what_it_has_learned(small, texts, tmp_path):  # noqa: F811
