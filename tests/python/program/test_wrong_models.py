@@ -161,10 +161,25 @@ def test_an_adapter_is_no_model(classifier, data, tmp_path):
             f"mezzo {command[0]}: {both}: holds an adapter (adapter_config.json) beside a model. Remove the adapter's files to use the model alone.\n")
     (both / "adapter_config.json").unlink()
     trained(["predict", "--model", both, "--text", "goal"])
-    shutil.copytree(folder, classifier / "adapter")
-    done = run(["predict", "--model", classifier / "adapter", "--text", "goal"])
-    assert done.stderr.endswith(f"not a whole model. Name {classifier}/, which holds a model.\n"), done.stderr
-    shutil.rmtree(classifier / "adapter")
+    # OUTPUT of a run holds the merged model if the run had --lora; else it is another model.
+    output = shutil.copytree(classifier, tmp_path / "output")
+    shutil.copytree(folder, output / "adapter")
+    done = run(["predict", "--model", output / "adapter", "--text", "goal"])
+    assert done.stderr.endswith("make a whole model of it.\n"), done.stderr
+    record = json.loads((output / "run.json").read_text())
+    assert record["settings"]["lora"] == "0"
+    record["settings"]["lora"] = "4"
+    (output / "run.json").write_text(json.dumps(record))
+    done = run(["predict", "--model", output / "adapter", "--text", "goal"])
+    assert done.stderr.endswith(f"not a whole model. Name {output}/, which holds the merged model.\n"), done.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_no_adapter(data, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for command in ["predict", "--text", "goal"], ["train", "--train", data / "train.jsonl", "--output", tmp_path / "out"]:
+        done = run([*command, "--model", tmp_path / "loop"])
+        assert done.returncode == 1 and done.stderr.startswith(
+            f"mezzo {command[0]}: {tmp_path}/loop: cannot be read: Too many levels of symbolic links"), done.stderr
 
 
 def test_a_config_in_the_working_folder_needs_no_path(data, tmp_path):
