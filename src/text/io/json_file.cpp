@@ -75,6 +75,7 @@ PlainJson parse_json(std::string_view text, const std::string& where) {
 
 PlainJson read_json(const std::filesystem::path& path) {
   const std::string contents = read_file(path, kMaxBytes);
+  check_is_utf8_text(path.string(), contents);
   std::string_view text = contents;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   TextInput input(text);

@@ -244,7 +244,22 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
       error("a.txt", "a"),
       "a.txt:1: row 1: a .txt file has no labels but those of fastText (__label__spam and a text). Use .json, .jsonl, "
       ".csv or .tsv for others.");
-  EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"), "a.csv: the file is UTF-16. Save it as UTF-8.");
+}
+
+TEST_F(LoadRowsTest, RefusesOtherEncodingsOfUnicode) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"sv), "a.csv: the file is UTF-16. Save it as UTF-8.");
+  EXPECT_EQ(error("a.csv", "\xFE\xFF\0t"sv), "a.csv: the file is UTF-16. Save it as UTF-8.");
+  EXPECT_EQ(error("a.csv", "\xFF\xFE\0\0t\0\0\0"sv), "a.csv: the file is UTF-32. Save it as UTF-8.");
+  EXPECT_EQ(error("a.csv", "\0\0\xFE\xFF\0\0\0t"sv), "a.csv: the file is UTF-32. Save it as UTF-8.");
+  for (const char* file : {"a.csv", "a.json", "a.jsonl", "a.txt", "a.conll"}) {
+    const auto options = of_kind(std::string(file) == "a.conll" ? LabelKind::kWords : LabelKind::kNone);
+    for (const auto bytes : {"t\0e\0"sv, "\0t\0e"sv, "t\0\0\0e\0\0\0"sv, "\x2d\x4e,\0"sv}) {
+      EXPECT_EQ(
+          error(file, bytes, options),
+          std::string(file) + ": the file is not text in UTF-8: it has zero bytes, as UTF-16 has. Save it as UTF-8.");
+    }
+  }
 }
 
 TEST_F(LoadRowsTest, ReadsLabelsOfFastText) {
