@@ -85,7 +85,7 @@ PlainJson read_json(const std::filesystem::path& path) {
 
 PlainJson read_json_object(const std::filesystem::path& path) {
   PlainJson json = read_json(path);
-  TORCH_CHECK_VALUE(json.is_object(), path.string(), ": expected a JSON object, found ", json.type_name());
+  TORCH_CHECK_VALUE(json.is_object(), path.string(), ": the file holds a JSON ", json.type_name(), ", not an object.");
   return json;
 }
 

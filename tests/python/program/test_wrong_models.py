@@ -137,7 +137,7 @@ def test_float8_weights_with_scales_are_refused(classifier, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="compressed-tensors"))))
     done = run(["predict", "--model", folder, "--text", "goal"])
-    assert 'config.json: quantization_config is {"quant_method":"compressed-tensors"}, mezzo runs: null; its weights are quantized' in done.stderr
+    assert 'config.json: quantization_config is {"quant_method":"compressed-tensors"}, which mezzo does not support; its weights are quantized' in done.stderr
 
 
 def test_an_adapter_is_no_model(classifier, data, tmp_path):
@@ -180,6 +180,22 @@ def test_a_folder_that_cannot_be_read_is_no_adapter(data, tmp_path):
         done = run([*command, "--model", tmp_path / "loop"])
         assert done.returncode == 1 and done.stderr.startswith(
             f"mezzo {command[0]}: {tmp_path}/loop: cannot be read: Too many levels of symbolic links"), done.stderr
+
+
+def test_a_config_that_is_none_is_told_plainly(classifier, tmp_path):
+    folder = changed(classifier, tmp_path / "model", lambda weights: None)
+    config = json.loads((folder / "config.json").read_text())
+    for written, message in (
+            (b"[]", "the file holds a JSON array, not an object."),
+            (b"{}", "has no model_type. Add the model's, one of bert, camembert, deberta-v2, distilbert, electra, modernbert, roberta, xlm-roberta."),
+            (json.dumps(config).encode("utf-16"), "the file is UTF-16. Save it as UTF-8."),
+            (json.dumps(config | dict(pruned_heads={"0": [1]})).encode(), 'pruned_heads is {"0":[1]}, which mezzo does not support'),
+            (json.dumps(config | dict(problem_type="regression")).encode(), "id2label has 3 names; a model for regression has one output"),
+            (json.dumps(config | dict(id2label=["a", "b"])).encode(),
+             'id2label is not an object of ids and names, as {"0": "negative", "1": "positive"}')):
+        (folder / "config.json").write_bytes(written)
+        done = run(["predict", "--model", folder, "--text", "goal"])
+        assert done.returncode == 1 and done.stderr == f"mezzo predict: {folder}/config.json: {message}\n", done.stderr
 
 
 def test_a_config_in_the_working_folder_needs_no_path(data, tmp_path):
