@@ -198,6 +198,13 @@ def test_a_config_that_is_none_is_told_plainly(classifier, tmp_path):
         assert done.returncode == 1 and done.stderr == f"mezzo predict: {folder}/config.json: {message}\n", done.stderr
 
 
+def test_an_op_policy_without_ops_is_refused(tmp_path):
+    (tmp_path / "empty.toml").touch()
+    done = run(["ops", "--policy", tmp_path / "empty.toml"])
+    assert done.returncode == 1 and done.stderr == (
+        f'mezzo ops: {tmp_path}/empty.toml: lists no op. Give it a preset, as preset = "cuda", or lines under [ops].\n')
+
+
 def test_a_config_in_the_working_folder_needs_no_path(data, tmp_path):
     """An adapter beside it does not matter: only its config is read."""
     folder = shutil.copytree(data, tmp_path / "data")
