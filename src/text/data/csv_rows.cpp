@@ -107,7 +107,7 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
 /// A class is a name, here.
 /// @param rows  those before it, not of LabelKind::kWords.
 RawLabel label_of_cell(std::string cell, const RowCollector& rows, int64_t line) {
-  check_is_no_list(cell, rows.label_kind(), rows.where(line));
+  check_is_no_list(cell, rows.options(), rows.where(line));
   if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell, rows.where(line));
   if (rows.label_kind() == LabelKind::kNumber && !cell.empty()) return number_label(cell, rows.where(line));
   return cell;

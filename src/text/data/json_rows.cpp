@@ -55,8 +55,9 @@ RawLabel word_labels(std::vector<std::string> names, const std::string& where) {
   return names;
 }
 
-RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) {
+RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std::string& where) {
   using Type = JsonReader::Type;
+  const LabelKind kind = options.label_kind();
   const Type type = json.peek();
   if (type == Type::kNull || kind == LabelKind::kNone) {
     json.skip();
@@ -67,14 +68,15 @@ RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) 
   if (kind == LabelKind::kNumber && type == Type::kNumber) return number_label(json.number(), where);
   if (kind == LabelKind::kClass && type == Type::kString) {
     std::string name = json.string();
-    check_is_no_list(name, kind, where);
+    check_is_no_list(name, options, where);
     return name;
   }
-  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), where);
+  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), options, where);
   const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
   json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
-                        are_several ? "; several labels a text need --task multi_label_classification, labels of words "
-                                      "--task token_classification"
+                        are_several ? fmt::format("; several labels a text need {0} multi_label_classification, "
+                                                  "labels of words need {0} token_classification",
+                                                  options.on_other_task())
                                     : ""));
 }
 
@@ -149,7 +151,7 @@ class JsonRows {
   /// Where nobody asks for labels, one is what any other column is.
   void read_label(const std::string& key, JsonObjectText& values) {
     if (rows_.has_labels()) {
-      row_.label = json_label(json_, rows_.label_kind(), where());
+      row_.label = json_label(json_, rows_.options(), where());
     } else {
       other_value(key, values);
     }

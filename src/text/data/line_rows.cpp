@@ -59,10 +59,11 @@ void read_txt(TextInput& input, RowCollector& rows) {
     if (has_fasttext_labels) {
       if (kind == LabelKind::kSeveral) row.label = label_set(std::move(labels), where);
       if (kind == LabelKind::kClass) {
-        TORCH_CHECK_VALUE(labels.size() == 1, where, "the line has ", labels.size(),
-                          " labels of the form __label__name",
-                          labels.empty() ? ", and every row needs one."
-                                         : ". Several labels a text need --task multi_label_classification.");
+        TORCH_CHECK_VALUE(
+            labels.size() == 1, where, "the line has ", labels.size(), " labels of the form __label__name",
+            labels.empty()
+                ? ", and every row needs one."
+                : ". Several labels a text need " + rows.options().on_other_task() + " multi_label_classification.");
         row.label = std::move(labels.front());
       }
     }

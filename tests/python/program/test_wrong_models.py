@@ -198,6 +198,20 @@ def test_a_config_that_is_none_is_told_plainly(classifier, tmp_path):
         assert done.returncode == 1 and done.stderr == f"mezzo predict: {folder}/config.json: {message}\n", done.stderr
 
 
+def test_labels_of_another_task_name_a_way_that_the_command_has(classifier, tmp_path):
+    """eval and quantize have no --task; train needs --new-head for another task."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\ngoal,\"['joy', 'love']\"\nteam,\"['joy']\"\n")
+    for command in ["eval", "--data"], ["quantize", "--data"]:
+        done = run([*command, rows, "--model", classifier])
+        assert done.returncode == 1 and done.stderr.endswith(", with a model trained with --task multi_label_classification.\n"), done.stderr
+    train = ["train", "--model", classifier, "--train", rows, "--output", tmp_path / "out", "--dev-ratio", 0, "--max-steps", 1]
+    done = run(train)
+    assert done.returncode == 1 and done.stderr.endswith(", with --new-head --task multi_label_classification.\n"), done.stderr
+    rows.write_text("text,label\ngoal,joy|love\nteam,joy\n")
+    trained([*train, "--new-head", "--task", "multi_label_classification"])
+
+
 def test_an_op_policy_without_ops_is_refused(tmp_path):
     (tmp_path / "empty.toml").touch()
     done = run(["ops", "--policy", tmp_path / "empty.toml"])

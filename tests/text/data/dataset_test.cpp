@@ -18,6 +18,8 @@ namespace mezzo::text {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
+using testing::StartsWith;
 using Strings = std::vector<std::string>;
 using Labels = std::vector<RawLabel>;
 
@@ -137,7 +139,7 @@ TEST_F(LoadRowsTest, ReadsSeveralLabels) {
             "a.json:1: row 2: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(error("a.json", R"([["x", ["b"]]])"),
             "a.json:1: row 1: the label is an array, not a string or an integer; several labels a text need "
-            "--task multi_label_classification, labels of words --task token_classification.");
+            "--task multi_label_classification, labels of words need --task token_classification.");
 }
 
 TEST_F(LoadRowsTest, ReadsNumbers) {
@@ -328,6 +330,19 @@ TEST_F(LoadRowsTest, RefusesAListInOneString) {
             "a.csv:2: row 1: the label '[0 1  0 1]'" + advice + ".");
 }
 
+TEST_F(LoadRowsTest, NamesTheTaskOfOtherLabelsAsTheCallerSays) {
+  const auto options = LoadRowsOptions().on_other_task("a model of");
+  EXPECT_THAT(error("a.txt", "__label__a __label__b x\n", options),
+              EndsWith("need a model of multi_label_classification."));
+  EXPECT_THAT(error("a.csv", "text,label\na,['joy']\n", options),
+              EndsWith("with a model of multi_label_classification."));
+  EXPECT_THAT(
+      error("a.json", R"([["a", ["joy"]]])", options),
+      EndsWith("several labels a text need a model of multi_label_classification, labels of words need a model of "
+               "token_classification."));
+  EXPECT_THAT(error("a.json", R"([["a", 0.5]])", options), EndsWith("Other numbers need a model of regression."));
+}
+
 TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
   EXPECT_EQ(error("a.csv", "text;label\ngood;pos\n"),
             "a.csv:1: the columns are separated by ';'. Save it with commas. In Python: pandas.read_csv(FILE, sep=';', "
@@ -493,8 +508,8 @@ TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
   }
   EXPECT_EQ(
       error("a.jsonl", "[\"a\", 1.0]"),
-      "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings; --task regression "
-      "learns numbers.");
+      "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings. Other numbers need "
+      "--task regression.");
   EXPECT_EQ(load("a.json", "[[\"a\", 999999]]").labels, (Labels{id(999'999)}));
 }
 

@@ -90,6 +90,9 @@ struct LoadRowsOptions {
   /// Tokenizer::split_words().
   TORCH_ARG(WordSplitter, split_words) = {};
   TORCH_ARG(ColumnNames, columns) = {};
+  /// Messages about labels of another kind put this before the name of the task that fits. A program without --task
+  /// gives "a model trained with --task".
+  TORCH_ARG(std::string, on_other_task) = "--task";
   /// Whether LabeledRows::others is wanted. With LabelKind::kNone a label is one of them.
   TORCH_ARG(bool, other_columns) = false;
 };
