@@ -363,6 +363,20 @@ TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
   EXPECT_EQ(error("a.tsv", "text,label\ngood,pos\n"),
             "a.tsv:1: the columns are separated by commas. Name the file .csv.");
   EXPECT_THAT(load("a.csv", "a;b\nx;y\n", no_labels().columns({.text = "a;b"})).texts, ElementsAre("x;y"));
+  const std::string semicolons = ":1: the columns are separated by ';'. Save it with commas.";
+  EXPECT_THAT(error("a.csv", "\"text\";\"label\"\n\"good film\";\"pos\"\n"), StartsWith("a.csv" + semicolons));
+  EXPECT_THAT(error("a.csv", "text;label;a,b\ngood;pos;1,2\n"), StartsWith("a.csv" + semicolons));
+  EXPECT_THAT(error("a.tsv", "\"my text\";\"my label\"\n"), StartsWith("a.tsv" + semicolons));
+  const std::string tabs = "a.csv:1: the columns are separated by tabs. Name the file .tsv.";
+  EXPECT_EQ(error("a.csv", "\"text\"\t\"label\"\n\"good\"\t\"pos\"\n", no_labels()), tabs);
+  EXPECT_EQ(error("a.csv", "text\tlabel\ta,b\ngood\tpos\t1,2\n", no_labels()), tabs);
+  EXPECT_EQ(error("a.tsv", "\n\"text\",\"label\"\n\"good\",\"pos\"\n"),
+            "a.tsv:2: the columns are separated by commas. Name the file .csv.");
+  EXPECT_EQ(error("a.csv", "\"x\"y,label\n"),
+            "a.csv:1: text after the closing quote of a field; inside quotes, write a quote twice.");
+  EXPECT_THAT(load("a.csv", "text,label,\"a;b\tc\"\nx,0,1\n").texts, ElementsAre("x"));
+  EXPECT_THAT(load("a.csv", "\"te\nxt\",label\nx,0\n", LoadRowsOptions().columns({.text = "te\nxt"})).texts,
+              ElementsAre("x"));
 }
 
 TEST_F(LoadRowsTest, RefusesTheHeaderAgain) {
@@ -517,6 +531,8 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
   EXPECT_EQ(error("a.csv", "\nx,sentence,label\na,0"),
             "a.csv:2: no column 'text' among 'x', 'sentence', 'label'. The first line must name the columns: text and "
             "label.");
+  EXPECT_EQ(error("a.csv", "x,sentence,label\na,0", no_labels()),
+            "a.csv:1: no column 'text' among 'x', 'sentence', 'label'. The first line must name the column text.");
   EXPECT_EQ(error("a.csv", "text\na"),
             "a.csv:1: no column 'label' among 'text'. The first line must name the columns: text and label.");
   EXPECT_EQ(error("a.csv", "text,label,text\n"), "a.csv:1: two columns 'text'. Rename one.");
