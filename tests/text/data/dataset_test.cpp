@@ -404,7 +404,14 @@ TEST_F(LoadRowsTest, RefusesConllWhoseFirstColumnNumbersTheWords) {
   EXPECT_EQ(
       error("a.conll", "#begin document (bc/cctv); part 000\nbc/cctv 0 0 In IN\n", words),
       "a.conll:1: the file is in the format of CoNLL-2012. Make the word the first column, and its label the last.");
-  EXPECT_THAT(load("a.conll", "1 O\n2 O\n", words).words, ElementsAre(Strings{"1", "2"}));  // no column besides
+  EXPECT_EQ(error("a.conll", "1. The O\n2. cat O\n", words), "a.conll:1" + numbered);
+  EXPECT_EQ(error("a.conll", "1\tThe\n2\tcat\n", words), "a.conll:1" + numbered);
+  // Tags leave no column for the words: these are the numbers. Prediction reads the same rows as training.
+  const auto texts = no_labels().split_words([](auto text) { return Strings{std::string(text)}; });
+  for (const auto& options : {words, texts}) {
+    EXPECT_THAT(load("a.conll", "1 O\n2 B-A\n", options).words, ElementsAre(Strings{"1", "2"}));
+    EXPECT_THAT(load("a.conll", "1. O\n2. I-A\n", options).words, ElementsAre(Strings{"1.", "2."}));
+  }
   EXPECT_THAT(load("a.conll", "a X O\nb X O\n\n1 X O\n2 X O\n", words).words,
               ElementsAre(Strings{"a", "b"}, Strings{"1", "2"}));
 }
