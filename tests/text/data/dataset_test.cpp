@@ -441,6 +441,19 @@ TEST_F(LoadRowsTest, NamesValuesOfOtherLanguages) {
   EXPECT_EQ(error("a.jsonl", "{'text': 'a'}"), where + "a string in single quotes. Write it in double quotes.");
   EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n\xEF\xBB\xBF[\"b\", 1]\n"),
             "a.jsonl:2: row 2: not valid JSON: a byte order mark inside the file. Remove it.");
+  for (const char* word : {"nan", "NULL", "Null", "undefined", "inf", "-inf"}) {
+    EXPECT_EQ(row(word), where + word + " is not a JSON value. Write null in its place.");
+  }
+  EXPECT_EQ(row("FALSE"), where + "FALSE is not a JSON value. Write false in its place.");
+  EXPECT_EQ(row("[{\"a\": NaN}]"), where + "NaN is not a JSON value. Write null in its place.");
+  EXPECT_EQ(row("nil"), where + "null expected.");
+  // null would be refused there.
+  for (const char* needed :
+       {R"({"text": NaN, "label": 0})", R"({"text": "a", "label": NaN})", R"(["a", NaN])", "NaN"}) {
+    EXPECT_EQ(error("a.jsonl", needed), where + "NaN is not a JSON value. A value is needed here, or remove the row.");
+  }
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "label": NaN})", no_labels()),
+            where + "NaN is not a JSON value. Write null in its place.");
 }
 
 TEST_F(LoadRowsTest, RefusesFilesWithoutRows) {
@@ -461,6 +474,9 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
   EXPECT_EQ(at_row("3"), R"(a.json:4: row 3: the row is a number, not [text, label] or {"text": …, "label": …}.)");
   EXPECT_EQ(at_row("\"c\""), R"(a.json:4: row 3: the row is a string, not [text, label] or {"text": …, "label": …}.)");
   EXPECT_EQ(at_row("[]"), "a.json:4: row 3: the row is an empty array, not [text, label].");
+  EXPECT_EQ(error("a.jsonl", "3", no_labels()),
+            R"(a.jsonl:1: row 1: the row is a number, not a text, [text] or {"text": …}.)");
+  EXPECT_EQ(error("a.jsonl", "[]", no_labels()), "a.jsonl:1: row 1: the row is an empty array, not [text].");
   EXPECT_EQ(at_row("[\"c\"]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("[\"c\", \"\"]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("[\"c\", null]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
@@ -504,6 +520,12 @@ TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
 TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
   EXPECT_EQ(error("a.json", "{\"text\": \"a\"}\n"),
             "a.json:1: row 1: the file is an object, not an array of rows. For one object a line, name it .jsonl.");
+  const std::string advice =
+      " is an object without \"text\". If its array 'data' holds the rows, save that array alone as a .json file.";
+  EXPECT_EQ(error("a.json", R"({"data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
+  EXPECT_EQ(error("a.json", R"({"version": {"x": [1]}, "data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
+  EXPECT_EQ(error("a.jsonl", R"({"version": 1, "data": [{"text": "a"}]})"), "a.jsonl:1: row 1: the row" + advice);
+  EXPECT_THAT(load("a.jsonl", R"({"tags": [1], "text": "a"})", no_labels()).texts, ElementsAre("a"));
   EXPECT_EQ(error("a.json", "  \n"), "a.json:2: the JSON ends where a value is expected.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: the JSON ends where ',' or ']' is expected.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]]\nx"), "a.json:2: not valid JSON: more text after its end.");
