@@ -12,7 +12,8 @@ LabelledTexts read_labelled_texts(const std::vector<std::filesystem::path>& data
                                   const text::Task& task,
                                   bool warns) {
   const auto kind = text::label_kind(task.problem_type());
-  auto rows = text::load_rows(data, text::LoadRowsOptions().label_kind(kind).columns(columns));
+  auto rows = text::load_rows(
+      data, text::LoadRowsOptions().label_kind(kind).columns(columns).on_other_task("a model trained with --task"));
   if (warns) {
     warn_of_invalid_utf8(rows);
   }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <set>
@@ -37,19 +38,51 @@ std::string first_names(const std::vector<std::string>& header) {
   return fmt::format("{}{}", fmt::join(names, ", "), names.size() < header.size() ? ", …" : "");
 }
 
-/// Another delimiter that separates the columns, for a header that lacks the column `missing`; '\0' for none. Such a
-/// header is one field, unless its names hold the delimiter.
-char other_delimiter(const std::vector<std::string>& header, char delimiter, std::string_view missing) {
-  if (header.size() > 1) return '\0';
-  const std::string& line = header.front();
-  for (const char other : {'\t', ';', '|', ','}) {
-    if (other != delimiter && line != missing && line.find(other) != line.npos) return other;
+/// The first line that is not empty, as far as it has been read, and its number.
+std::pair<std::string, int64_t> first_line(TextInput& input) {
+  const std::string_view text = input.at_hand();
+  const size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
+  const std::string_view line = text.substr(begin, text.find_first_of("\r\n", begin) - begin);
+  return {std::string(line), 1 + std::ranges::count(text.substr(0, begin), '\n')};
+}
+
+/// The fields of a line; none if its quotes do not fit the delimiter.
+std::vector<std::string> split(std::string_view line, char delimiter, bool unquoted) {
+  struct Fault {};
+  TextInput input(line);
+  CsvReader csv(input, delimiter, [](int64_t, const std::string&) { throw Fault(); }, unquoted);
+  std::vector<std::string> fields;
+  try {
+    csv.next(fields);
+  } catch (const Fault&) {
+    fields.clear();
   }
-  return '\0';
+  return fields;
+}
+
+/// The delimiter of a header, if it differs from that of the file's name; else '\0'.
+char other_delimiter(const std::string& line, char delimiter, bool unquoted, const Columns& columns) {
+  const auto has_columns = [&](const std::vector<std::string>& names) {
+    return std::ranges::all_of(std::array{&columns.text, &columns.text_pair, &columns.label},
+                               [&](const Column* column) {
+                                 return !column->is_required || std::ranges::find(names, column->name) != names.end();
+                               });
+  };
+  const auto names = split(line, delimiter, unquoted);
+  if (has_columns(names)) return '\0';
+  char likely = '\0';
+  for (const char other : {'\t', ';', '|', ','}) {
+    if (other == delimiter) continue;
+    const auto names_by_other = split(line, other, unquoted);
+    if (has_columns(names_by_other)) return other;
+    // A user may have other names. One field, or quotes that do not fit, then tell that the delimiter is wrong.
+    if (likely == '\0' && names.size() <= 1 && names_by_other.size() > 1) likely = other;
+  }
+  return likely;
 }
 
 /// Whether the first line is "sep=;", by which Excel knows the delimiter. The next line names the columns.
-bool is_of_excel(const std::vector<std::string>& header) { return header.front().starts_with("sep="); }
+bool is_of_excel(std::string_view line) { return line.starts_with("sep="); }
 
 /// How to go on with a file whose columns `other` separates.
 std::string on_other_delimiter(char other, bool has_line_of_excel) {
@@ -63,20 +96,16 @@ std::string on_other_delimiter(char other, bool has_line_of_excel) {
       other, has_line_of_excel ? " and without its first line" : "", has_line_of_excel ? " skiprows=1," : "");
 }
 
-CsvColumns csv_columns(const std::vector<std::string>& header,
-                       char delimiter,
-                       const std::string& where,
-                       const Columns& columns) {
+CsvColumns csv_columns(const std::vector<std::string>& header, const std::string& where, const Columns& columns) {
   const auto find = [&](const Column& column) -> std::optional<size_t> {
     const auto found = std::ranges::find(header, column.name);
-    const char other = found == header.end() ? other_delimiter(header, delimiter, column.name) : '\0';
-    TORCH_CHECK_VALUE(other == '\0' || !column.is_required, where, "the columns are separated by ",
-                      on_other_delimiter(other, is_of_excel(header)), ".");
-    TORCH_CHECK_VALUE(found != header.end() || !column.is_required || !is_of_excel(header), where,
+    TORCH_CHECK_VALUE(found != header.end() || !column.is_required || !is_of_excel(header.front()), where,
                       "the first line tells Excel the delimiter. Remove that line.");
     TORCH_CHECK_VALUE(found != header.end() || !column.is_required, where, "no column '", column.name, "' among ",
-                      first_names(header), ". The first line must name the columns: ", columns.text.name, " and ",
-                      columns.label.name, ".", columns.advice(column, header));
+                      first_names(header), ". The first line must name the column",
+                      columns.label.is_required ? "s: " : " ", columns.text.name,
+                      columns.label.is_required ? " and " + columns.label.name : "", ".",
+                      columns.advice(column, header));
     if (found == header.end()) return std::nullopt;
     TORCH_CHECK_VALUE(std::find(found + 1, header.end(), column.name) == header.end(), where, "two columns '",
                       column.name, "'. Rename one.");
@@ -107,7 +136,7 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
 /// A class is a name, here.
 /// @param rows  those before it, not of LabelKind::kWords.
 RawLabel label_of_cell(std::string cell, const RowCollector& rows, int64_t line) {
-  check_is_no_list(cell, rows.label_kind(), rows.where(line));
+  check_is_no_list(cell, rows.options(), rows.where(line));
   if (rows.label_kind() == LabelKind::kSeveral) return names_of_cell(cell, rows.where(line));
   if (rows.label_kind() == LabelKind::kNumber && !cell.empty()) return number_label(cell, rows.where(line));
   return cell;
@@ -164,9 +193,13 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
   CsvReader csv(input, delimiter, fail, unquoted);
   TORCH_CHECK_VALUE(rows.label_kind() != LabelKind::kWords, rows.between(1),
                     "a cell holds no labels of words. Use .conll, .json or .jsonl.");
+  const auto [line_of_names, number] = first_line(input);
+  const char other = other_delimiter(line_of_names, delimiter, unquoted, rows.columns());
+  TORCH_CHECK_VALUE(other == '\0', rows.between(number), "the columns are separated by ",
+                    on_other_delimiter(other, is_of_excel(line_of_names)), ".");
   std::vector<std::string> fields;
   if (!csv.next(fields)) return;
-  const CsvColumns columns = csv_columns(fields, delimiter, rows.between(csv.line()), rows.columns());
+  const CsvColumns columns = csv_columns(fields, rows.between(csv.line()), rows.columns());
   const std::vector<std::string> names = unique_names(fields);
   const std::vector<std::string> header = fields;
 

@@ -11,6 +11,7 @@
 #include "text/data/row_formats.h"
 #include "text/io/json_object_text.h"
 #include "text/io/json_reader.h"
+#include "text/words/printable.h"
 
 namespace mezzo::text {
 namespace {
@@ -55,8 +56,9 @@ RawLabel word_labels(std::vector<std::string> names, const std::string& where) {
   return names;
 }
 
-RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) {
+RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std::string& where) {
   using Type = JsonReader::Type;
+  const LabelKind kind = options.label_kind();
   const Type type = json.peek();
   if (type == Type::kNull || kind == LabelKind::kNone) {
     json.skip();
@@ -67,14 +69,15 @@ RawLabel json_label(JsonReader& json, LabelKind kind, const std::string& where) 
   if (kind == LabelKind::kNumber && type == Type::kNumber) return number_label(json.number(), where);
   if (kind == LabelKind::kClass && type == Type::kString) {
     std::string name = json.string();
-    check_is_no_list(name, kind, where);
+    check_is_no_list(name, options, where);
     return name;
   }
-  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), where);
+  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), options, where);
   const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
   json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
-                        are_several ? "; several labels a text need --task multi_label_classification, labels of words "
-                                      "--task token_classification"
+                        are_several ? fmt::format("; several labels a text need {0} multi_label_classification, "
+                                                  "labels of words need {0} token_classification",
+                                                  options.on_other_task())
                                     : ""));
 }
 
@@ -85,8 +88,10 @@ class JsonRows {
       : json_(json, [this] { return where(); }, first_line), rows_(rows), is_line_(is_line) {}
 
   void read_array() {
-    TORCH_CHECK_VALUE(json_.peek() == JsonReader::Type::kArray, rows_.where(json_.line()), "the file is ",
-                      to_string(json_.peek()), ", not an array of rows. For one object a line, name it .jsonl.");
+    const JsonReader::Type type = json_.peek();
+    if (type == JsonReader::Type::kObject) check_holds_no_rows();
+    TORCH_CHECK_VALUE(type == JsonReader::Type::kArray, rows_.where(json_.line()), "the file is ", to_string(type),
+                      ", not an array of rows. For one object a line, name it .jsonl.");
     json_.begin_array();
     while (json_.next_element()) {
       read_row();
@@ -101,10 +106,25 @@ class JsonRows {
   }
 
  private:
+  /// Refuses a file of one object around the rows, as {"data": [...]}.
+  void check_holds_no_rows() {
+    json_.begin_object();
+    for (std::string key; json_.next_key(key) && rows_.columns().is_other(key); json_.skip()) {
+      if (json_.peek() == JsonReader::Type::kArray) fail_with_array_of_rows(key);
+    }
+  }
+
+  [[noreturn]] void fail_with_array_of_rows(const std::string& key) const {
+    json_.fail(fmt::format(
+        "the {} is an object without \"{}\". If its array '{}' holds the rows, save that array alone as a .json file",
+        is_line_ ? "row" : "file", rows_.columns().text.name, printable(key)));
+  }
+
   std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
 
   void read_row() {
     is_in_row_ = true;
+    json_.advise_null(false);
     const JsonReader::Type type = json_.peek();
     const int64_t line = json_.line();
     row_ = {};
@@ -115,7 +135,9 @@ class JsonRows {
     } else if (type == JsonReader::Type::kString && !rows_.has_labels()) {
       read_text("text");
     } else {
-      json_.fail("the row is " + to_string(type) + R"(, not [text, label] or {"text": …, "label": …})");
+      json_.fail("the row is " + to_string(type) +
+                 (rows_.has_labels() ? R"(, not [text, label] or {"text": …, "label": …})"
+                                     : R"(, not a text, [text] or {"text": …})"));
     }
     rows_.add(std::move(row_), line);
     is_in_row_ = false;
@@ -149,7 +171,7 @@ class JsonRows {
   /// Where nobody asks for labels, one is what any other column is.
   void read_label(const std::string& key, JsonObjectText& values) {
     if (rows_.has_labels()) {
-      row_.label = json_label(json_, rows_.label_kind(), where());
+      row_.label = json_label(json_, rows_.options(), where());
     } else {
       other_value(key, values);
     }
@@ -159,7 +181,9 @@ class JsonRows {
     const Column& pair = rows_.columns().text_pair;
     if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
-    if (!json_.next_element()) json_.fail("the row is an empty array, not [text, label]");
+    if (!json_.next_element()) {
+      json_.fail(std::string("the row is an empty array, not [text") + (rows_.has_labels() ? ", label]" : "]"));
+    }
     const JsonReader::Type first = json_.peek();
     if (is_line_ && first == JsonReader::Type::kObject) {
       json_.fail("the line is an array of rows, not one row. Name the file .json");
@@ -188,14 +212,18 @@ class JsonRows {
     };
     const auto take = [&](bool& seen, const std::string& key) { check_is_first(!std::exchange(seen, true), key); };
     std::vector<std::string> others;
+    std::string array;  // the last other key of one
     std::set<std::string> copied;
     JsonObjectText values;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
+      const bool is_pair = key == columns.text_pair.name;
+      json_.advise_null(columns.is_other(key) || (is_pair && !columns.text_pair.is_required) ||
+                        (key == columns.label.name && !rows_.has_labels()));
       if (key == columns.text.name) {
         take(has_text, key);
         read_text(key);
-      } else if (key == columns.text_pair.name) {
+      } else if (is_pair) {
         take(has_pair, key);
         if (json_.peek() == JsonReader::Type::kNull && !columns.text_pair.is_required) {
           json_.skip();
@@ -207,11 +235,13 @@ class JsonRows {
         read_label(key, values);
       } else {
         if (rows_.options().other_columns()) check_is_first(copied.insert(key).second, key);
+        if (json_.peek() == JsonReader::Type::kArray) array = key;
         other_value(key, values);
         others.push_back(std::move(key));
       }
     }
     row_.others = values.take();
+    if (!has_text && !has_label && !array.empty() && !rows_.has_words()) fail_with_array_of_rows(array);
     if (!has_text) fail_without(columns.text, others);
     if (!has_pair && columns.text_pair.is_required) fail_without(columns.text_pair, others);
     const bool misses_label = !has_label && rows_.has_labels();

@@ -59,10 +59,11 @@ void read_txt(TextInput& input, RowCollector& rows) {
     if (has_fasttext_labels) {
       if (kind == LabelKind::kSeveral) row.label = label_set(std::move(labels), where);
       if (kind == LabelKind::kClass) {
-        TORCH_CHECK_VALUE(labels.size() == 1, where, "the line has ", labels.size(),
-                          " labels of the form __label__name",
-                          labels.empty() ? ", and every row needs one."
-                                         : ". Several labels a text need --task multi_label_classification.");
+        TORCH_CHECK_VALUE(
+            labels.size() == 1, where, "the line has ", labels.size(), " labels of the form __label__name",
+            labels.empty()
+                ? ", and every row needs one."
+                : ". Several labels a text need " + rows.options().on_other_task() + " multi_label_classification.");
         row.label = std::move(labels.front());
       }
     }
@@ -82,11 +83,14 @@ bool are_numbers(std::span<const std::string> column) {
   int64_t next = column.front().starts_with('0') ? 0 : 1;
   return std::ranges::all_of(column, [&](const std::string& text) {
     const std::string number = std::to_string(next);
-    const bool is_next = text == number;
+    const bool is_next = text == number || text == number + ".";
     next += is_next;
     return is_next || text.starts_with(number + "-") || text.starts_with(std::to_string(next - 1) + ".");
   });
 }
+
+/// Whether a label marks an entity or its absence, as O, B-PER and I-PER do.
+bool is_tag(std::string_view label) { return label == "O" || (label.size() > 2 && label[1] == '-'); }
 
 /// The columns of a line, with white space between them.
 std::vector<std::string> columns_of(std::string_view line) {
@@ -112,12 +116,14 @@ void read_conll(TextInput& input, RowCollector& rows) {
   int64_t first_line = 0;
   bool may_be_numbered = true;  // until a text of two words is not
   size_t num_columns = 0;       // of the last line
+  bool are_tags = true;         // what the last columns of a text hold
   const auto end_row = [&] {
     if (words.empty()) return;
-    const bool has_more = num_columns > (rows.has_labels() ? 2 : 1);
-    TORCH_CHECK_VALUE(!may_be_numbered || !has_more || !are_numbers(words), rows.between(first_line),
+    const bool has_words_besides = num_columns > 2 || (num_columns == 2 && !are_tags);
+    TORCH_CHECK_VALUE(!may_be_numbered || !has_words_besides || !are_numbers(words), rows.between(first_line),
                       "the first column numbers the words. Make the word the first column, and its label the last.");
     may_be_numbered = may_be_numbered && words.size() < 2;
+    are_tags = true;
     Row row{.words = std::exchange(words, {})};
     if (rows.has_labels()) row.label = std::exchange(labels, {});
     rows.add_bytes(std::move(row), first_line);
@@ -142,6 +148,7 @@ void read_conll(TextInput& input, RowCollector& rows) {
     TORCH_CHECK_VALUE(!rows.has_labels() || columns.size() > 1, rows.where(number),
                       "the line has a word alone. Put its label into the last column.");
     num_columns = columns.size();
+    are_tags = are_tags && is_tag(columns.back());
     words.push_back(std::move(columns.front()));
     if (rows.has_labels()) labels.push_back(std::move(columns.back()));
     return true;

@@ -12,6 +12,7 @@
 #include "text/data/parquet_rows.h"
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
+#include "text/io/read_file.h"
 #include "text/io/text_input.h"
 
 namespace mezzo::text {
@@ -20,7 +21,6 @@ namespace {
 /// Moves to the file's text: what follows a byte order mark.
 void begin_text(TextInput& input, const std::string& file) {
   const std::string mark(input.ahead(2));
-  TORCH_CHECK_VALUE(mark != "\xFF\xFE" && mark != "\xFE\xFF", file, ": the file is UTF-16. Save it as UTF-8.");
   using namespace std::string_view_literals;
   for (const auto& [begin, program] : {std::pair("\xFD"
                                                  "7zXZ\0"sv,
@@ -33,6 +33,7 @@ void begin_text(TextInput& input, const std::string& file) {
   const bool is_gzip = mark == "\x1F\x8B";
   TORCH_CHECK_VALUE(!is_gzip && input.ahead(4) != "\x28\xB5\x2F\xFD", file, ": the file is compressed. Name it ", file,
                     is_gzip ? ".gz." : ".zst.");
+  check_is_utf8_text(file, input.at_hand());
   if (input.ahead(3) == "\xEF\xBB\xBF") input.skip(3);
   TORCH_CHECK_VALUE(!input.at_end(), file, ": the file is empty.");
 }

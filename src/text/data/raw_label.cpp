@@ -43,17 +43,19 @@ bool is_list(std::string_view text) {
 
 }  // namespace
 
-void check_is_no_list(std::string_view label, LabelKind kind, const std::string& where) {
+void check_is_no_list(std::string_view label, const LoadRowsOptions& options, const std::string& where) {
+  const LabelKind kind = options.label_kind();
   if (kind != LabelKind::kClass && kind != LabelKind::kSeveral) return;
-  TORCH_CHECK_VALUE(!is_list(label), where, "the label ", quoted_name(label),
-                    " is a list in one string. Write several labels as joy|love in a cell, as an array in JSON",
-                    kind == LabelKind::kClass ? ", with --task multi_label_classification." : ".");
+  TORCH_CHECK_VALUE(
+      !is_list(label), where, "the label ", quoted_name(label),
+      " is a list in one string. Write several labels as joy|love in a cell, as an array in JSON",
+      kind == LabelKind::kClass ? ", with " + options.on_other_task() + " multi_label_classification." : ".");
 }
 
-int64_t integer_label(std::string_view number, const std::string& where) {
-  TORCH_CHECK_VALUE(
-      number.find_first_of(".eE") == number.npos, where, "label ", number,
-      " is not a whole number. Labels are integers from 0, or strings; --task regression learns numbers.");
+int64_t integer_label(std::string_view number, const LoadRowsOptions& options, const std::string& where) {
+  TORCH_CHECK_VALUE(number.find_first_of(".eE") == number.npos, where, "label ", number,
+                    " is not a whole number. Labels are integers from 0, or strings. Other numbers need ",
+                    options.on_other_task(), " regression.");
   TORCH_CHECK_VALUE(!number.starts_with('-'), where, "label ", number,
                     " is negative. Labels are integers from 0, or strings.");
   int64_t value = 0;

@@ -94,7 +94,7 @@ void RowCollector::make_integers() {
     return name != nullptr && is_integer(*name);
   });
   for (size_t i = 0; are_integers && i < rows_.labels.size(); ++i) {
-    rows_.labels[i] = integer_label(std::get<std::string>(rows_.labels[i]), rows_.where(i));
+    rows_.labels[i] = integer_label(std::get<std::string>(rows_.labels[i]), options_, rows_.where(i));
   }
 }
 

@@ -18,7 +18,9 @@ std::string message_of(const std::exception& error) {
     const std::string reason = of_files->code().message();
     const size_t end = what.find(reason);
     if (what.starts_with(kBegin) && end != std::string::npos && !of_files->path1().empty()) {
-      return of_files->path1().string() + ": " + what.substr(kBegin.size(), end - kBegin.size()) + reason;
+      std::string failed = what.substr(kBegin.size(), end - kBegin.size());
+      if (!failed.starts_with("cannot ")) failed = "cannot be read: ";  // a name such as "status: "
+      return of_files->path1().string() + ": " + failed + reason;
     }
   }
   return what;

@@ -75,6 +75,7 @@ PlainJson parse_json(std::string_view text, const std::string& where) {
 
 PlainJson read_json(const std::filesystem::path& path) {
   const std::string contents = read_file(path, kMaxBytes);
+  check_is_utf8_text(path.string(), contents);
   std::string_view text = contents;
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   TextInput input(text);
@@ -84,7 +85,7 @@ PlainJson read_json(const std::filesystem::path& path) {
 
 PlainJson read_json_object(const std::filesystem::path& path) {
   PlainJson json = read_json(path);
-  TORCH_CHECK_VALUE(json.is_object(), path.string(), ": expected a JSON object, found ", json.type_name());
+  TORCH_CHECK_VALUE(json.is_object(), path.string(), ": the file holds a JSON ", json.type_name(), ", not an object.");
   return json;
 }
 

@@ -20,9 +20,10 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /// How other languages write a value, and JSON's word for it. Python's json.dumps() writes the first three.
-constexpr std::pair<std::string_view, std::string_view> kForeignWords[] = {{"NaN", "null"},       {"Infinity", "null"},
-                                                                           {"-Infinity", "null"}, {"None", "null"},
-                                                                           {"True", "true"},      {"False", "false"}};
+constexpr std::pair<std::string_view, std::string_view> kForeignWords[] = {
+    {"NaN", "null"},  {"Infinity", "null"}, {"-Infinity", "null"}, {"None", "null"},  {"nan", "null"},
+    {"inf", "null"},  {"-inf", "null"},     {"NULL", "null"},      {"Null", "null"},  {"undefined", "null"},
+    {"True", "true"}, {"TRUE", "true"},     {"False", "false"},    {"FALSE", "false"}};
 constexpr const char* kSingleQuotes = "not valid JSON: a string in single quotes. Write it in double quotes";
 
 /// Above the largest double, as serde_json and Python's strictest readers refuse
@@ -79,14 +80,17 @@ JsonReader::Type JsonReader::peek() {
   if (c == '{') return Type::kObject;
   if (c == '[') return Type::kArray;
   if (c == '"') return Type::kString;
-  if (is_digit(c) || (c == '-' && input_.ahead(2) != "-I")) return Type::kNumber;
+  if (is_digit(c)) return Type::kNumber;
   if (c == 't' || c == 'f') return Type::kBool;
-  if (c == 'n') return Type::kNull;
   for (const auto& [word, in_json] : kForeignWords) {
-    if (input_.ahead(word.size()) == word) {
-      fail(fmt::format("not valid JSON: {} is not a JSON value. Write {} in its place", word, in_json));
+    if (c == word.front() && input_.ahead(word.size()) == word) {
+      const std::string advice =
+          advises_null_ ? fmt::format("Write {} in its place", in_json) : "A value is needed here, or remove the row";
+      fail(fmt::format("not valid JSON: {} is not a JSON value. {}", word, advice));
     }
   }
+  if (c == '-') return Type::kNumber;
+  if (c == 'n') return Type::kNull;
   if (c == '\'') fail(kSingleQuotes);
   if (input_.ahead(3) == "\xEF\xBB\xBF") fail("not valid JSON: a byte order mark inside the file. Remove it");
   fail("not valid JSON: a value expected");

@@ -63,6 +63,9 @@ class JsonReader {
   /// Fails unless only white space is left.
   void expect_end();
 
+  /// Whether messages about NaN advise null from now on. They must not if a value is needed. Initially true.
+  void advise_null(bool advises) { advises_null_ = advises; }
+
   int64_t line() const { return line_; }
   size_t offset() const { return input_.offset(); }
   [[noreturn]] void fail(const std::string& found) const;
@@ -82,7 +85,8 @@ class JsonReader {
   TextInput& input_;
   std::function<std::string()> where_;
   int64_t line_;
-  std::string number_;               // the last one
+  std::string number_;  // the last one
+  bool advises_null_ = true;
   std::vector<bool> open_is_empty_;  // one per open object or array: nothing was read in it yet
 };
 

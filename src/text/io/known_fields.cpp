@@ -20,10 +20,11 @@ void check(const KnownField& field, const nlohmann::json& value, const std::stri
   if (value.is_null() || std::ranges::find(accepted, value) != accepted.end()) return;
   std::string known;
   for (const auto& one : accepted) {
+    if (one.is_object()) continue;  // {} means none
     known += (known.empty() ? "" : ", ") + (one.is_string() ? one.get<std::string>() : one.dump());
   }
   TORCH_CHECK_VALUE(false, file, ": ", field.name, " is ", shortened(value),
-                    ", mezzo runs: ", known.empty() ? "null" : known, field.advice);
+                    known.empty() ? ", which mezzo does not support" : ", mezzo supports: " + known, field.advice);
 }
 
 }  // namespace

@@ -3,10 +3,12 @@
 #include <c10/util/Exception.h>
 
 #include <cerrno>
+#include <exception>
 #include <system_error>
 #include <vector>
 
 #include "mezzo/text/io/nearest_name.h"
+#include "text/io/json_file.h"
 
 namespace mezzo::text {
 namespace fs = std::filesystem;
@@ -31,6 +33,20 @@ bool is_there_at_all(const fs::path& path) {
   return fs::symlink_status(path, error).type() != fs::file_type::not_found;
 }
 
+/// The folder of a run of `mezzo train --lora`, which leaves the adapter in OUTPUT/adapter and the merged model in
+/// OUTPUT; empty if `adapter` is not of such a run.
+fs::path merged_model_of(const fs::path& adapter) {
+  const fs::path folder = fs::absolute(adapter / "").lexically_normal().parent_path();
+  const fs::path output = folder.parent_path() / "";
+  try {
+    const auto run = read_json_object(output / "run.json");
+    const bool is_of_lora = folder.filename() == "adapter" && run.at("settings").at("lora") != "0";
+    return is_of_lora && fs::exists(output / "config.json") ? output : "";
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
 }  // namespace
 
 std::string did_you_mean_file(const fs::path& path) {
@@ -49,15 +65,17 @@ std::string did_you_mean_file(const fs::path& path) {
 
 void refuse_adapter(const fs::path& folder) {
   constexpr const char* kConfig = "adapter_config.json";
-  if (!is_there_at_all(folder / kConfig)) return;
   std::error_code error;
+  const fs::file_type type = fs::symlink_status(folder / kConfig, error).type();
+  if (type == fs::file_type::none) fail_to_read(folder, error.value());
+  if (type == fs::file_type::not_found || fs::is_directory(folder / kConfig, error)) return;
   TORCH_CHECK_VALUE(!fs::exists(folder / "config.json", error), folder.string(), ": holds an adapter (", kConfig,
                     ") beside a model. Remove the adapter's files to use the model alone.");
-  const fs::path whole = (fs::absolute(folder) / "..").lexically_normal();
+  const fs::path merged = merged_model_of(folder);
   TORCH_CHECK_VALUE(false, folder.string(), ": holds a LoRA adapter (", kConfig, "), not a whole model. ",
-                    fs::exists(whole / "config.json", error)  // as beside OUTPUT/adapter of mezzo train
-                        ? "Name " + whole.string() + ", which holds a model."
-                        : "In Python, peft's merge_and_unload() and save_pretrained() make a whole model of it.");
+                    merged.empty()
+                        ? "In Python, peft's merge_and_unload() and save_pretrained() make a whole model of it."
+                        : "Name " + merged.string() + ", which holds the merged model.");
 }
 
 void fail_to_read(const fs::path& path, int error) {

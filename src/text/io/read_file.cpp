@@ -48,4 +48,14 @@ void check_no_lfs_pointer(const std::string& name, std::string_view bytes) {
                     ": holds a pointer of Git LFS in place of the file; `git lfs pull` fetches the file itself");
 }
 
+void check_is_utf8_text(const std::string& name, std::string_view bytes) {
+  using namespace std::string_view_literals;
+  const auto check = [&](bool good, const char* encoding) {
+    TORCH_CHECK_VALUE(good, name, ": the file is ", encoding, ". Save it as UTF-8.");
+  };
+  check(!bytes.starts_with("\xFF\xFE\0\0"sv) && !bytes.starts_with("\0\0\xFE\xFF"sv), "UTF-32");
+  check(!bytes.starts_with("\xFF\xFE") && !bytes.starts_with("\xFE\xFF"), "UTF-16");
+  check(bytes.substr(0, 16).find('\0') == bytes.npos, "not text in UTF-8: it has zero bytes, as UTF-16 has");
+}
+
 }  // namespace mezzo::text

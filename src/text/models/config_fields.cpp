@@ -41,7 +41,7 @@ void ConfigFields::read_one_of(const char* name, std::string& value, const std::
     const bool is_known =
         field->is_string() && std::find(known.begin(), known.end(), field->get<std::string>()) != known.end();
     TORCH_CHECK_VALUE(is_known, at(name), "is ", field->dump(),
-                      ", mezzo runs: ", fmt::format("{}", fmt::join(known, ", ")));
+                      ", mezzo supports: ", fmt::format("{}", fmt::join(known, ", ")));
     value = field->get<std::string>();
   }
 }
@@ -55,7 +55,7 @@ void ConfigFields::read_flag(const char* name, bool& value) const {
 
 void ConfigFields::expect(const char* name, const nlohmann::json& value) const {
   if (const auto* field = json(name)) {
-    TORCH_CHECK_VALUE(*field == value, at(name), "is ", field->dump(), ", mezzo runs: ", value.dump());
+    TORCH_CHECK_VALUE(*field == value, at(name), "is ", field->dump(), ", mezzo supports: ", value.dump());
   }
 }
 
@@ -123,7 +123,8 @@ std::vector<std::string> ConfigFields::read_label_names() const {
     }
     return names;
   }
-  TORCH_CHECK_VALUE(id2label->is_object(), at("id2label"), "is not an object that maps ids to names");
+  TORCH_CHECK_VALUE(id2label->is_object(), at("id2label"),
+                    R"(is not an object of ids and names, as {"0": "negative", "1": "positive"})");
   const auto* num_labels = json("num_labels");
   TORCH_CHECK_VALUE(num_labels == nullptr || *num_labels == id2label->size(), at("num_labels"), "is ",
                     num_labels->dump(), ", but id2label has ", id2label->size());
@@ -158,7 +159,7 @@ std::vector<double> ConfigFields::read_label_thresholds(size_t count) const {
 std::string architecture(std::string_view family, std::string_view problem_type) {
   const auto type = std::ranges::find(kProblemTypes, problem_type, &ProblemType::name);
   TORCH_CHECK_VALUE(type != kProblemTypes.end(), "problem_type is \"", problem_type,
-                    "\", mezzo runs: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
+                    "\", mezzo supports: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
   return fmt::format("{}{}", family, type->architecture);
 }
 

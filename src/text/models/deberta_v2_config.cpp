@@ -43,7 +43,7 @@ std::vector<std::string> read_pos_att_type(const ConfigFields& fields) {
   }
   for (size_t i = 0; i < types.size(); ++i) {
     TORCH_CHECK_VALUE(types[i] == "c2p" || types[i] == "p2c", fields.at("pos_att_type"), "has ",
-                      nlohmann::json(types[i]).dump(), ", mezzo runs: c2p, p2c");
+                      nlohmann::json(types[i]).dump(), ", mezzo supports: c2p, p2c");
     TORCH_CHECK_VALUE(std::find(types.begin(), types.begin() + static_cast<ptrdiff_t>(i), types[i]) ==
                           types.begin() + static_cast<ptrdiff_t>(i),
                       fields.at("pos_att_type"), "has ", nlohmann::json(types[i]).dump(), " twice");
@@ -60,7 +60,7 @@ void read_relative_positions(const ConfigFields& fields, DebertaV2Config& config
   config.pos_att_type = read_pos_att_type(fields);
   TORCH_CHECK_VALUE(config.relative_attention == !config.pos_att_type.empty(), fields.at("pos_att_type"), "is ",
                     config.pos_att_type.empty() ? "empty" : "given", ", but relative_attention is ",
-                    config.relative_attention ? "true" : "false", "; mezzo runs both or none");
+                    config.relative_attention ? "true" : "false", "; give both or neither");
   TORCH_CHECK_VALUE(config.relative_attention || config.norm_rel_ebd == "none", fields.at("norm_rel_ebd"),
                     "is \"layer_norm\", but relative_attention is false");
   // Distances of up to half the buckets have one each; only beyond is there a logarithm, of farthest() - 1 to that

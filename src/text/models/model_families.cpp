@@ -1,6 +1,8 @@
 #include "text/models/model_families.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
@@ -33,6 +35,9 @@ std::unique_ptr<ModelConfig> ModelConfig::from_file(const std::filesystem::path&
     known.push_back(family.model_type);
   }
   const ConfigFields fields(config_json);
+  // Google's configs of BERT name no type.
+  TORCH_CHECK_VALUE(fields.json("model_type") != nullptr || fields.json("hidden_size") != nullptr, config_json.string(),
+                    ": has no model_type. Add the model's, one of ", fmt::format("{}", fmt::join(known, ", ")), ".");
   fields.read_one_of("model_type", model_type, known);
   fields.check_known(model_type);
   auto config = family_of(model_type).read_config(fields);

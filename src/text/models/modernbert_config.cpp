@@ -37,7 +37,7 @@ std::vector<bool> read_layer_types(const ConfigFields& fields, int64_t layers) {
   std::vector<bool> is_local;
   for (const auto& type : *types) {
     TORCH_CHECK_VALUE(type == kFull || type == kSliding, fields.at("layer_types"), "has ", type.dump(),
-                      ", mezzo runs: ", kFull, ", ", kSliding);
+                      ", mezzo supports: ", kFull, ", ", kSliding);
     is_local.push_back(type == kSliding);
   }
   return is_local;
@@ -67,7 +67,7 @@ std::optional<double> read_rope_parameters(const ConfigFields& fields, const cha
   for (const auto& [key, value] : own->items()) {
     TORCH_CHECK_VALUE(key == "rope_theta" || (key == "rope_type" && value == "default"),
                       fields.at((name + key).c_str()), "is ", value.dump(),
-                      ", mezzo runs rope_type \"default\" with a rope_theta");
+                      ", mezzo supports rope_type \"default\" with a rope_theta");
   }
   const auto given = own->find("rope_theta");
   return given == own->end() ? std::nullopt

@@ -122,7 +122,11 @@ Datasets load_datasets(const TrainConfig& config,
                        c10::Device device,
                        std::vector<std::string>& notes) {
   const TaskOptions task = choose_task(config, model);
-  const auto options = LoadRowsOptions().label_kind(label_kind(task.problem_type)).columns(config.columns());
+  const bool has_trained_head = !task.on_unknown_label.empty();
+  const auto options = LoadRowsOptions()
+                           .label_kind(label_kind(task.problem_type))
+                           .columns(config.columns())
+                           .on_other_task(has_trained_head ? "--new-head --task" : "--task");
   LabeledRows rows = load_rows(config.train, LoadRowsOptions(options).limit(config.limit));
   check_has_text(rows);
   Datasets data{make_task(rows, task), {}, {}, {}};

@@ -70,7 +70,7 @@ LabelKind label_kind(std::string_view problem_type) {
   if (problem_type == MultiLabelClassification::kProblemType) return LabelKind::kSeveral;
   if (problem_type == TokenClassification::kProblemType) return LabelKind::kWords;
   TORCH_CHECK_VALUE(problem_type == Regression::kProblemType, "problem_type is \"", problem_type,
-                    "\", mezzo runs: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
+                    "\", mezzo supports: ", fmt::format("{}", fmt::join(problem_type_names(), ", ")));
   return LabelKind::kNumber;
 }
 

@@ -103,10 +103,7 @@ TokenizerConfig::TokenizerConfig(const fs::path& folder)
     check_known_fields(root().as_object(), file_, known_tokenizer_fields());
   }
   if (!config_.contains("added_tokens_decoder")) merge_special_tokens_map();
-  if (is_there(model_file_)) {
-    model_config_ = read_json(model_file_);
-    JsonField(model_config_, model_file_, "").as_object();
-  }
+  if (is_there(model_file_)) model_config_ = read_json_object(model_file_);
 }
 
 namespace {

@@ -31,6 +31,8 @@ class PolicyReader {
       check(ops->is_table(), *ops, "'ops' must be a table: [ops]");
       set_lines(policy, *ops->as_table(), "");
     }
+    TORCH_CHECK_VALUE(!policy.lines().empty(), path_,
+                      ": lists no op. Give it a preset, as preset = \"cuda\", or lines under [ops].");
     return policy;
   }
 

@@ -183,7 +183,7 @@ def test_a_trained_head_keeps_its_task(trained, tmp_path):
 @pytest.mark.parametrize("rows, more, message", [
     ([["a", ["x"]], ["b", ["y"]]], [], "rows.json:1: row 1: the label is an array, not a string or an integer; several labels a text need"
      " --task multi_label_classification"),
-    ([["a", 0.5], ["b", 1.5]], [], "label 0.5 is not a whole number. Labels are integers from 0, or strings; --task regression learns numbers"),
+    ([["a", 0.5], ["b", 1.5]], [], "label 0.5 is not a whole number. Labels are integers from 0, or strings. Other numbers need --task regression"),
     ([["a", ["x"]], ["b", ["x"]]], ["--task", "multi_label_classification"], "all texts have the same label, 'x'"),
     ([["a", []], ["b", []]], ["--task", "multi_label_classification"], "all texts have the same label, none"),
     ([["a", 2], ["b", 2.0]], ["--task", "regression"], "all texts have the same label, 2"),

@@ -137,7 +137,7 @@ def test_float8_weights_with_scales_are_refused(classifier, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | dict(quantization_config=dict(quant_method="compressed-tensors"))))
     done = run(["predict", "--model", folder, "--text", "goal"])
-    assert 'config.json: quantization_config is {"quant_method":"compressed-tensors"}, mezzo runs: null; its weights are quantized' in done.stderr
+    assert 'config.json: quantization_config is {"quant_method":"compressed-tensors"}, which mezzo does not support; its weights are quantized' in done.stderr
 
 
 def test_an_adapter_is_no_model(classifier, data, tmp_path):
@@ -161,10 +161,62 @@ def test_an_adapter_is_no_model(classifier, data, tmp_path):
             f"mezzo {command[0]}: {both}: holds an adapter (adapter_config.json) beside a model. Remove the adapter's files to use the model alone.\n")
     (both / "adapter_config.json").unlink()
     trained(["predict", "--model", both, "--text", "goal"])
-    shutil.copytree(folder, classifier / "adapter")
-    done = run(["predict", "--model", classifier / "adapter", "--text", "goal"])
-    assert done.stderr.endswith(f"not a whole model. Name {classifier}/, which holds a model.\n"), done.stderr
-    shutil.rmtree(classifier / "adapter")
+    # OUTPUT of a run holds the merged model if the run had --lora; else it is another model.
+    output = shutil.copytree(classifier, tmp_path / "output")
+    shutil.copytree(folder, output / "adapter")
+    done = run(["predict", "--model", output / "adapter", "--text", "goal"])
+    assert done.stderr.endswith("make a whole model of it.\n"), done.stderr
+    record = json.loads((output / "run.json").read_text())
+    assert record["settings"]["lora"] == "0"
+    record["settings"]["lora"] = "4"
+    (output / "run.json").write_text(json.dumps(record))
+    done = run(["predict", "--model", output / "adapter", "--text", "goal"])
+    assert done.stderr.endswith(f"not a whole model. Name {output}/, which holds the merged model.\n"), done.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_no_adapter(data, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for command in ["predict", "--text", "goal"], ["train", "--train", data / "train.jsonl", "--output", tmp_path / "out"]:
+        done = run([*command, "--model", tmp_path / "loop"])
+        assert done.returncode == 1 and done.stderr.startswith(
+            f"mezzo {command[0]}: {tmp_path}/loop: cannot be read: Too many levels of symbolic links"), done.stderr
+
+
+def test_a_config_that_is_none_is_told_plainly(classifier, tmp_path):
+    folder = changed(classifier, tmp_path / "model", lambda weights: None)
+    config = json.loads((folder / "config.json").read_text())
+    for written, message in (
+            (b"[]", "the file holds a JSON array, not an object."),
+            (b"{}", "has no model_type. Add the model's, one of bert, camembert, deberta-v2, distilbert, electra, modernbert, roberta, xlm-roberta."),
+            (json.dumps(config).encode("utf-16"), "the file is UTF-16. Save it as UTF-8."),
+            (json.dumps(config | dict(pruned_heads={"0": [1]})).encode(), 'pruned_heads is {"0":[1]}, which mezzo does not support'),
+            (json.dumps(config | dict(problem_type="regression")).encode(), "id2label has 3 names; a model for regression has one output"),
+            (json.dumps(config | dict(id2label=["a", "b"])).encode(),
+             'id2label is not an object of ids and names, as {"0": "negative", "1": "positive"}')):
+        (folder / "config.json").write_bytes(written)
+        done = run(["predict", "--model", folder, "--text", "goal"])
+        assert done.returncode == 1 and done.stderr == f"mezzo predict: {folder}/config.json: {message}\n", done.stderr
+
+
+def test_labels_of_another_task_name_a_way_that_the_command_has(classifier, tmp_path):
+    """eval and quantize have no --task; train needs --new-head for another task."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\ngoal,\"['joy', 'love']\"\nteam,\"['joy']\"\n")
+    for command in ["eval", "--data"], ["quantize", "--data"]:
+        done = run([*command, rows, "--model", classifier])
+        assert done.returncode == 1 and done.stderr.endswith(", with a model trained with --task multi_label_classification.\n"), done.stderr
+    train = ["train", "--model", classifier, "--train", rows, "--output", tmp_path / "out", "--dev-ratio", 0, "--max-steps", 1]
+    done = run(train)
+    assert done.returncode == 1 and done.stderr.endswith(", with --new-head --task multi_label_classification.\n"), done.stderr
+    rows.write_text("text,label\ngoal,joy|love\nteam,joy\n")
+    trained([*train, "--new-head", "--task", "multi_label_classification"])
+
+
+def test_an_op_policy_without_ops_is_refused(tmp_path):
+    (tmp_path / "empty.toml").touch()
+    done = run(["ops", "--policy", tmp_path / "empty.toml"])
+    assert done.returncode == 1 and done.stderr == (
+        f'mezzo ops: {tmp_path}/empty.toml: lists no op. Give it a preset, as preset = "cuda", or lines under [ops].\n')
 
 
 def test_a_config_in_the_working_folder_needs_no_path(data, tmp_path):

@@ -230,13 +230,13 @@ def test_what_does_not_fit_is_an_error_that_names_it(minilm, tmp_path, change, m
 @pytest.mark.parametrize(
     "field, value, message",
     [
-        ("model_type", "gpt2", 'model_type is "gpt2", mezzo runs: bert'),
-        ("hidden_act", "swish", "hidden_act is \"swish\", mezzo runs: gelu"),
+        ("model_type", "gpt2", 'model_type is "gpt2", mezzo supports: bert'),
+        ("hidden_act", "swish", "hidden_act is \"swish\", mezzo supports: gelu"),
         ("hidden_size", 0, "hidden_size is 0, expected an integer from 1"),
         ("hidden_size", "many", 'hidden_size is "many"'),
         ("num_attention_heads", 7, "hidden_size is 384, which 7 attention heads do not divide"),
         ("position_embedding_type", "relative_key", "position_embedding_type"),
-        ("problem_type", "chess", "mezzo runs: single_label_classification, multi_label_classification, regression"),
+        ("problem_type", "chess", "mezzo supports: single_label_classification, multi_label_classification, regression"),
         ("hidden_dropout_prob", 1.0, "hidden_dropout_prob is 1.0, expected a number from 0 to below 1"),
         ("id2label", {"0": "a", "2": "b"}, 'id2label has the entry "2"'),
         ("pad_token_id", 99999, "pad_token_id is 99999, outside the vocabulary of 30522"),

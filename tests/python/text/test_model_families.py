@@ -364,19 +364,19 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
 
 @pytest.mark.parametrize("name, change, message", [
     ("roberta", dict(model_type="gpt2"),
-     'model_type is "gpt2", mezzo runs: bert, camembert, deberta-v2, distilbert, electra, modernbert, roberta, xlm-roberta'),
-    ("roberta", dict(hidden_act="swish"), 'hidden_act is "swish", mezzo runs: gelu, gelu_new, gelu_pytorch_tanh, relu'),
-    ("roberta", dict(position_embedding_type="relative_key"), 'position_embedding_type is "relative_key", mezzo runs: absolute'),
+     'model_type is "gpt2", mezzo supports: bert, camembert, deberta-v2, distilbert, electra, modernbert, roberta, xlm-roberta'),
+    ("roberta", dict(hidden_act="swish"), 'hidden_act is "swish", mezzo supports: gelu, gelu_new, gelu_pytorch_tanh, relu'),
+    ("roberta", dict(position_embedding_type="relative_key"), 'position_embedding_type is "relative_key", mezzo supports: absolute'),
     ("roberta", dict(max_position_embeddings=3), "max_position_embeddings is 3, too few for a text: its positions begin at 2"),
     ("roberta", dict(pad_token_id=120), "pad_token_id is 120, outside the vocabulary of 120"),
-    ("camembert", dict(is_decoder=True), "is_decoder is true, mezzo runs: false"),
-    ("xlm-roberta", dict(add_cross_attention=True), "add_cross_attention is true, mezzo runs: false"),
-    ("bert", dict(pruned_heads={"1": [0, 2]}), r'pruned_heads is {"1":\[0,2\]}, mezzo runs: {}'),
+    ("camembert", dict(is_decoder=True), "is_decoder is true, mezzo supports: false"),
+    ("xlm-roberta", dict(add_cross_attention=True), "add_cross_attention is true, mezzo supports: false"),
+    ("bert", dict(pruned_heads={"1": [0, 2]}), r'pruned_heads is {"1":\[0,2\]}, which mezzo does not support'),
     ("electra", dict(embedding_size=0), "embedding_size is 0, expected an integer from 1"),
     ("bert", dict(num_hidden_layers=1025), "num_hidden_layers is 1025, expected an integer from 1 to 1024"),
     ("electra", dict(hidden_act="gelu_fast"), 'hidden_act is "gelu_fast"'),
     ("electra", dict(classifier_dropout=1.5), "classifier_dropout is 1.5, expected a number from 0 to below 1"),
-    ("distilbert", dict(activation="silu"), 'activation is "silu", mezzo runs: gelu'),
+    ("distilbert", dict(activation="silu"), 'activation is "silu", mezzo supports: gelu'),
     ("distilbert", dict(dim=30), "dim is 30, which 4 attention heads do not divide"),
     ("distilbert", dict(n_layers="six"), 'n_layers is "six", expected an integer from 1'),
     ("distilbert", dict(sinusoidal_pos_embds=1), "sinusoidal_pos_embds is 1, expected true or false"),
@@ -386,21 +386,21 @@ def test_weights_of_one_family_are_refused_by_the_others(models, tmp_path):
     ("bert", dict(num_labels=4), "num_labels is 4, but id2label has 3"),
     ("bert", dict(num_labels=65_537, id2label=None, label2id=None), "num_labels is 65537, expected an integer from 1 to 65536"),
     ("modernbert", dict(sliding_window=-1), "sliding_window is -1, expected an integer from 0"),
-    ("deberta-v3", dict(pos_att_type="c2p|p2p"), 'pos_att_type has "p2p", mezzo runs: c2p, p2c'),
+    ("deberta-v3", dict(pos_att_type="c2p|p2p"), 'pos_att_type has "p2p", mezzo supports: c2p, p2c'),
     ("deberta-v3", dict(pos_att_type=["c2p", "c2p"]), 'pos_att_type has "c2p" twice'),
     ("deberta-v3", dict(pos_att_type=7), r'pos_att_type is 7, expected a list such as \["p2c", "c2p"\]'),
     ("deberta-v3", dict(pos_att_type=None), "pos_att_type is empty, but relative_attention is true"),
     ("deberta-v3", dict(relative_attention=False), "pos_att_type is given, but relative_attention is false"),
     ("deberta, absolute", dict(norm_rel_ebd="layer_norm"), 'norm_rel_ebd is "layer_norm", but relative_attention is false'),
-    ("deberta-v3", dict(norm_rel_ebd="rms"), 'norm_rel_ebd is "rms", mezzo runs: none, layer_norm'),
+    ("deberta-v3", dict(norm_rel_ebd="rms"), 'norm_rel_ebd is "rms", mezzo supports: none, layer_norm'),
     ("deberta-v3", dict(position_buckets=1),
      "position_buckets is 1, of which half must be at least 1 and less than the largest distance, 71; -1 for a row a distance"),
     ("deberta-v3", dict(position_buckets=38, max_relative_positions=20), "position_buckets is 38, of which half must be .*, 19; -1 for"),
-    ("deberta-v3", dict(pos_att_type="c 2p"), 'pos_att_type has "c 2p", mezzo runs: c2p, p2c'),
-    ("deberta-v3", dict(conv_kernel_size=3), "conv_kernel_size is 3, mezzo runs: 0"),
-    ("deberta-v3", dict(attention_head_size=16), "attention_head_size is 16, mezzo runs: 8"),
-    ("deberta-v3", dict(pooler_hidden_size=16), "pooler_hidden_size is 16, mezzo runs: 32"),
-    ("deberta-v3", dict(pooler_hidden_act="tanh"), 'pooler_hidden_act is "tanh", mezzo runs: gelu'),
+    ("deberta-v3", dict(pos_att_type="c 2p"), 'pos_att_type has "c 2p", mezzo supports: c2p, p2c'),
+    ("deberta-v3", dict(conv_kernel_size=3), "conv_kernel_size is 3, mezzo supports: 0"),
+    ("deberta-v3", dict(attention_head_size=16), "attention_head_size is 16, mezzo supports: 8"),
+    ("deberta-v3", dict(pooler_hidden_size=16), "pooler_hidden_size is 16, mezzo supports: 32"),
+    ("deberta-v3", dict(pooler_hidden_act="tanh"), 'pooler_hidden_act is "tanh", mezzo supports: gelu'),
     ("deberta-v3", dict(max_relative_positions=-2), "max_relative_positions is -2, expected an integer from -1"),
     ("deberta-v3", dict(max_relative_positions=1 << 24), "max_relative_positions is 16777216, expected an integer from -1 to 131072"),
     ("deberta-v3", dict(position_buckets=1 << 24), "position_buckets is 16777216, expected an integer from -1 to 131072"),
@@ -463,7 +463,7 @@ def test_known_fields_are_what_they_are_said_to_be(model_type, models, tmp_path)
 
 def test_weights_that_are_quantized_are_refused_by_their_config(models, tmp_path):
     target = with_config(models("bert")[1], tmp_path / "m", quantization_config=dict(quant_method="compressed-tensors", config_groups={"a" * 99: 1}))
-    with pytest.raises(ValueError, match=r'quantization_config is {"config_groups":.*\.\.\., mezzo runs: null; its weights are quantized. Use the '
+    with pytest.raises(ValueError, match=r'quantization_config is {"config_groups":.*\.\.\., which mezzo does not support; its weights are quantized. Use the '
                                          "model from before its quantization$"):
         _mezzo.Model(str(target))
 

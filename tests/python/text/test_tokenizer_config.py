@@ -236,7 +236,7 @@ def test_known_settings_are_what_they_are_said_to_be(name, tmp_path):
     assert same.encode_batch(TEXTS) == usual.encode_batch(TEXTS) and same.encode_pair("a", "b") == usual.encode_pair("a", "b")
     assert [field for field, use in fields.items() if use == "only"] == ["split_special_tokens"]
     write_files(tmp_path / "split", name, TOKENIZERS[name](), {"split_special_tokens": True})
-    with pytest.raises(ValueError, match="tokenizer_config.json: split_special_tokens is true, mezzo runs: false: special tokens in a text are"):
+    with pytest.raises(ValueError, match="tokenizer_config.json: split_special_tokens is true, mezzo supports: false: special tokens in a text are"):
         _mezzo.Tokenizer.from_pretrained(str(tmp_path / "split"))
 
 

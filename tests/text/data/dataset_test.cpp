@@ -18,6 +18,8 @@ namespace mezzo::text {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
+using testing::StartsWith;
 using Strings = std::vector<std::string>;
 using Labels = std::vector<RawLabel>;
 
@@ -137,7 +139,7 @@ TEST_F(LoadRowsTest, ReadsSeveralLabels) {
             "a.json:1: row 2: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(error("a.json", R"([["x", ["b"]]])"),
             "a.json:1: row 1: the label is an array, not a string or an integer; several labels a text need "
-            "--task multi_label_classification, labels of words --task token_classification.");
+            "--task multi_label_classification, labels of words need --task token_classification.");
 }
 
 TEST_F(LoadRowsTest, ReadsNumbers) {
@@ -244,7 +246,22 @@ TEST_F(LoadRowsTest, RefusesFilesItCannotRead) {
       error("a.txt", "a"),
       "a.txt:1: row 1: a .txt file has no labels but those of fastText (__label__spam and a text). Use .json, .jsonl, "
       ".csv or .tsv for others.");
-  EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"), "a.csv: the file is UTF-16. Save it as UTF-8.");
+}
+
+TEST_F(LoadRowsTest, RefusesOtherEncodingsOfUnicode) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(error("a.csv", "\xFF\xFEt\0"sv), "a.csv: the file is UTF-16. Save it as UTF-8.");
+  EXPECT_EQ(error("a.csv", "\xFE\xFF\0t"sv), "a.csv: the file is UTF-16. Save it as UTF-8.");
+  EXPECT_EQ(error("a.csv", "\xFF\xFE\0\0t\0\0\0"sv), "a.csv: the file is UTF-32. Save it as UTF-8.");
+  EXPECT_EQ(error("a.csv", "\0\0\xFE\xFF\0\0\0t"sv), "a.csv: the file is UTF-32. Save it as UTF-8.");
+  for (const char* file : {"a.csv", "a.json", "a.jsonl", "a.txt", "a.conll"}) {
+    const auto options = of_kind(std::string(file) == "a.conll" ? LabelKind::kWords : LabelKind::kNone);
+    for (const auto bytes : {"t\0e\0"sv, "\0t\0e"sv, "t\0\0\0e\0\0\0"sv, "\x2d\x4e,\0"sv}) {
+      EXPECT_EQ(
+          error(file, bytes, options),
+          std::string(file) + ": the file is not text in UTF-8: it has zero bytes, as UTF-16 has. Save it as UTF-8.");
+    }
+  }
 }
 
 TEST_F(LoadRowsTest, ReadsLabelsOfFastText) {
@@ -313,6 +330,19 @@ TEST_F(LoadRowsTest, RefusesAListInOneString) {
             "a.csv:2: row 1: the label '[0 1  0 1]'" + advice + ".");
 }
 
+TEST_F(LoadRowsTest, NamesTheTaskOfOtherLabelsAsTheCallerSays) {
+  const auto options = LoadRowsOptions().on_other_task("a model of");
+  EXPECT_THAT(error("a.txt", "__label__a __label__b x\n", options),
+              EndsWith("need a model of multi_label_classification."));
+  EXPECT_THAT(error("a.csv", "text,label\na,['joy']\n", options),
+              EndsWith("with a model of multi_label_classification."));
+  EXPECT_THAT(
+      error("a.json", R"([["a", ["joy"]]])", options),
+      EndsWith("several labels a text need a model of multi_label_classification, labels of words need a model of "
+               "token_classification."));
+  EXPECT_THAT(error("a.json", R"([["a", 0.5]])", options), EndsWith("Other numbers need a model of regression."));
+}
+
 TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
   EXPECT_EQ(error("a.csv", "text;label\ngood;pos\n"),
             "a.csv:1: the columns are separated by ';'. Save it with commas. In Python: pandas.read_csv(FILE, sep=';', "
@@ -333,6 +363,20 @@ TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
   EXPECT_EQ(error("a.tsv", "text,label\ngood,pos\n"),
             "a.tsv:1: the columns are separated by commas. Name the file .csv.");
   EXPECT_THAT(load("a.csv", "a;b\nx;y\n", no_labels().columns({.text = "a;b"})).texts, ElementsAre("x;y"));
+  const std::string semicolons = ":1: the columns are separated by ';'. Save it with commas.";
+  EXPECT_THAT(error("a.csv", "\"text\";\"label\"\n\"good film\";\"pos\"\n"), StartsWith("a.csv" + semicolons));
+  EXPECT_THAT(error("a.csv", "text;label;a,b\ngood;pos;1,2\n"), StartsWith("a.csv" + semicolons));
+  EXPECT_THAT(error("a.tsv", "\"my text\";\"my label\"\n"), StartsWith("a.tsv" + semicolons));
+  const std::string tabs = "a.csv:1: the columns are separated by tabs. Name the file .tsv.";
+  EXPECT_EQ(error("a.csv", "\"text\"\t\"label\"\n\"good\"\t\"pos\"\n", no_labels()), tabs);
+  EXPECT_EQ(error("a.csv", "text\tlabel\ta,b\ngood\tpos\t1,2\n", no_labels()), tabs);
+  EXPECT_EQ(error("a.tsv", "\n\"text\",\"label\"\n\"good\",\"pos\"\n"),
+            "a.tsv:2: the columns are separated by commas. Name the file .csv.");
+  EXPECT_EQ(error("a.csv", "\"x\"y,label\n"),
+            "a.csv:1: text after the closing quote of a field; inside quotes, write a quote twice.");
+  EXPECT_THAT(load("a.csv", "text,label,\"a;b\tc\"\nx,0,1\n").texts, ElementsAre("x"));
+  EXPECT_THAT(load("a.csv", "\"te\nxt\",label\nx,0\n", LoadRowsOptions().columns({.text = "te\nxt"})).texts,
+              ElementsAre("x"));
 }
 
 TEST_F(LoadRowsTest, RefusesTheHeaderAgain) {
@@ -360,7 +404,14 @@ TEST_F(LoadRowsTest, RefusesConllWhoseFirstColumnNumbersTheWords) {
   EXPECT_EQ(
       error("a.conll", "#begin document (bc/cctv); part 000\nbc/cctv 0 0 In IN\n", words),
       "a.conll:1: the file is in the format of CoNLL-2012. Make the word the first column, and its label the last.");
-  EXPECT_THAT(load("a.conll", "1 O\n2 O\n", words).words, ElementsAre(Strings{"1", "2"}));  // no column besides
+  EXPECT_EQ(error("a.conll", "1. The O\n2. cat O\n", words), "a.conll:1" + numbered);
+  EXPECT_EQ(error("a.conll", "1\tThe\n2\tcat\n", words), "a.conll:1" + numbered);
+  // Tags leave no column for the words: these are the numbers. Prediction reads the same rows as training.
+  const auto texts = no_labels().split_words([](auto text) { return Strings{std::string(text)}; });
+  for (const auto& options : {words, texts}) {
+    EXPECT_THAT(load("a.conll", "1 O\n2 B-A\n", options).words, ElementsAre(Strings{"1", "2"}));
+    EXPECT_THAT(load("a.conll", "1. O\n2. I-A\n", options).words, ElementsAre(Strings{"1.", "2."}));
+  }
   EXPECT_THAT(load("a.conll", "a X O\nb X O\n\n1 X O\n2 X O\n", words).words,
               ElementsAre(Strings{"a", "b"}, Strings{"1", "2"}));
 }
@@ -390,6 +441,19 @@ TEST_F(LoadRowsTest, NamesValuesOfOtherLanguages) {
   EXPECT_EQ(error("a.jsonl", "{'text': 'a'}"), where + "a string in single quotes. Write it in double quotes.");
   EXPECT_EQ(error("a.jsonl", "[\"a\", 0]\n\xEF\xBB\xBF[\"b\", 1]\n"),
             "a.jsonl:2: row 2: not valid JSON: a byte order mark inside the file. Remove it.");
+  for (const char* word : {"nan", "NULL", "Null", "undefined", "inf", "-inf"}) {
+    EXPECT_EQ(row(word), where + word + " is not a JSON value. Write null in its place.");
+  }
+  EXPECT_EQ(row("FALSE"), where + "FALSE is not a JSON value. Write false in its place.");
+  EXPECT_EQ(row("[{\"a\": NaN}]"), where + "NaN is not a JSON value. Write null in its place.");
+  EXPECT_EQ(row("nil"), where + "null expected.");
+  // null would be refused there.
+  for (const char* needed :
+       {R"({"text": NaN, "label": 0})", R"({"text": "a", "label": NaN})", R"(["a", NaN])", "NaN"}) {
+    EXPECT_EQ(error("a.jsonl", needed), where + "NaN is not a JSON value. A value is needed here, or remove the row.");
+  }
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "label": NaN})", no_labels()),
+            where + "NaN is not a JSON value. Write null in its place.");
 }
 
 TEST_F(LoadRowsTest, RefusesFilesWithoutRows) {
@@ -410,6 +474,9 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
   EXPECT_EQ(at_row("3"), R"(a.json:4: row 3: the row is a number, not [text, label] or {"text": …, "label": …}.)");
   EXPECT_EQ(at_row("\"c\""), R"(a.json:4: row 3: the row is a string, not [text, label] or {"text": …, "label": …}.)");
   EXPECT_EQ(at_row("[]"), "a.json:4: row 3: the row is an empty array, not [text, label].");
+  EXPECT_EQ(error("a.jsonl", "3", no_labels()),
+            R"(a.jsonl:1: row 1: the row is a number, not a text, [text] or {"text": …}.)");
+  EXPECT_EQ(error("a.jsonl", "[]", no_labels()), "a.jsonl:1: row 1: the row is an empty array, not [text].");
   EXPECT_EQ(at_row("[\"c\"]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("[\"c\", \"\"]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("[\"c\", null]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
@@ -453,6 +520,12 @@ TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
 TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
   EXPECT_EQ(error("a.json", "{\"text\": \"a\"}\n"),
             "a.json:1: row 1: the file is an object, not an array of rows. For one object a line, name it .jsonl.");
+  const std::string advice =
+      " is an object without \"text\". If its array 'data' holds the rows, save that array alone as a .json file.";
+  EXPECT_EQ(error("a.json", R"({"data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
+  EXPECT_EQ(error("a.json", R"({"version": {"x": [1]}, "data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
+  EXPECT_EQ(error("a.jsonl", R"({"version": 1, "data": [{"text": "a"}]})"), "a.jsonl:1: row 1: the row" + advice);
+  EXPECT_THAT(load("a.jsonl", R"({"tags": [1], "text": "a"})", no_labels()).texts, ElementsAre("a"));
   EXPECT_EQ(error("a.json", "  \n"), "a.json:2: the JSON ends where a value is expected.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: the JSON ends where ',' or ']' is expected.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]]\nx"), "a.json:2: not valid JSON: more text after its end.");
@@ -478,8 +551,8 @@ TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
   }
   EXPECT_EQ(
       error("a.jsonl", "[\"a\", 1.0]"),
-      "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings; --task regression "
-      "learns numbers.");
+      "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings. Other numbers need "
+      "--task regression.");
   EXPECT_EQ(load("a.json", "[[\"a\", 999999]]").labels, (Labels{id(999'999)}));
 }
 
@@ -487,6 +560,8 @@ TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
   EXPECT_EQ(error("a.csv", "\nx,sentence,label\na,0"),
             "a.csv:2: no column 'text' among 'x', 'sentence', 'label'. The first line must name the columns: text and "
             "label.");
+  EXPECT_EQ(error("a.csv", "x,sentence,label\na,0", no_labels()),
+            "a.csv:1: no column 'text' among 'x', 'sentence', 'label'. The first line must name the column text.");
   EXPECT_EQ(error("a.csv", "text\na"),
             "a.csv:1: no column 'label' among 'text'. The first line must name the columns: text and label.");
   EXPECT_EQ(error("a.csv", "text,label,text\n"), "a.csv:1: two columns 'text'. Rename one.");

@@ -1,6 +1,7 @@
 #include "text/io/read_error.h"
 
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -63,6 +64,39 @@ TEST_F(ReadErrorTest, AFileThatIsNotThereIsReportedWithIt) {
                                              ": cannot be read: No such file or directory." +
                                              asks("data/emotion/dev.jsonl"));
   EXPECT_EQ(error(folder), folder.string() + ": cannot be read: Is a directory.");
+}
+
+TEST_F(ReadErrorTest, OnlyAFileMakesAFolderAnAdapter) {
+  const auto error = [](const fs::path& folder) -> std::string {
+    try {
+      refuse_adapter(folder);
+    } catch (const c10::ValueError& e) {
+      return e.what_without_backtrace();
+    }
+    return "";
+  };
+  const fs::path folder = folder_ / "adapter", config = folder / "adapter_config.json", run = folder_ / "run.json";
+  const std::string itself = folder.string() + ": holds a LoRA adapter (adapter_config.json), not a whole model. ";
+  const std::string merge = "In Python, peft's merge_and_unload() and save_pretrained() make a whole model of it.";
+  fs::create_symlink("loop", folder_ / "loop");
+  EXPECT_EQ(error(folder_ / "loop"),
+            (folder_ / "loop").string() + ": cannot be read: Too many levels of symbolic links.");
+  fs::create_directories(config);
+  EXPECT_EQ(error(folder), "");
+  EXPECT_EQ(error(folder_ / "data"), "");
+  EXPECT_EQ(error(folder_ / "none"), "");
+  fs::remove(config);
+  std::ofstream(config) << "{}";
+  EXPECT_EQ(error(folder), itself + merge);
+  // The parent may be another model, which does not hold this adapter's training.
+  std::ofstream(folder_ / "config.json") << "{}";
+  EXPECT_EQ(error(folder), itself + merge);
+  std::ofstream(run) << R"({"settings": {"lora": "0"}})";
+  EXPECT_EQ(error(folder), itself + merge);
+  std::ofstream(run) << R"({"settings": {"lora": "8"}})";
+  EXPECT_EQ(error(folder), itself + "Name " + (folder_ / "").string() + ", which holds the merged model.");
+  fs::rename(folder, folder_ / "other");
+  EXPECT_THAT(error(folder_ / "other"), testing::EndsWith(merge));
 }
 
 }  // namespace

@@ -28,8 +28,17 @@ TEST_F(BertConfigTest, NamesTheFileAndLineOfBadJson) {
   EXPECT_EQ(error("{\n\"layer_norm_eps\": 1e999}"), "config.json:2: a number too large for a double.");
   EXPECT_EQ(error("{\"x\": " + std::string(1'000'000, '[')), "config.json:1: JSON nested more than 127 deep.");
   EXPECT_EQ(error("{\"hidden_size\": 768"), "config.json:1: the JSON ends where ',' or '}' is expected.");
-  EXPECT_EQ(error("[]"), "config.json: expected a JSON object, found array");
+  EXPECT_EQ(error("[]"), "config.json: the file holds a JSON array, not an object.");
+  EXPECT_EQ(error({"{\0}\0", 4}),
+            "config.json: the file is not text in UTF-8: it has zero bytes, as UTF-16 has. Save it as UTF-8.");
   EXPECT_THAT(error("{\"hidden_size\": 1e300}"), StartsWith("config.json: hidden_size is 1e+300, expected an integer"));
+}
+
+TEST_F(BertConfigTest, RefusesAFileThatNamesNoModel) {
+  EXPECT_EQ(error("{}"),
+            "config.json: has no model_type. Add the model's, one of bert, camembert, deberta-v2, distilbert, electra, "
+            "modernbert, roberta, xlm-roberta.");
+  EXPECT_EQ(ModelConfig::from_file(folder_.write("config.json", R"({"hidden_size": 24})"))->model_type(), "bert");
 }
 
 TEST_F(BertConfigTest, KeepsTheNamesOfManyLabelsInOrder) {
@@ -50,7 +59,7 @@ TEST_F(BertConfigTest, NamesTransformersClassForItsProblemType) {
   config.problem_type = "chess";
   EXPECT_EQ(
       value_error([&] { config.save(folder_ / "config.json"); }, folder_),
-      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression, "
+      "problem_type is \"chess\", mezzo supports: single_label_classification, multi_label_classification, regression, "
       "token_classification");
 }
 

@@ -56,7 +56,7 @@ TEST(SingleLabelClassificationTest, RefusesWhatItIsNotFor) {
   config.problem_type = "chess";
   EXPECT_EQ(
       value_error([&] { make_task(config); }, none),
-      "problem_type is \"chess\", mezzo runs: single_label_classification, multi_label_classification, regression, "
+      "problem_type is \"chess\", mezzo supports: single_label_classification, multi_label_classification, regression, "
       "token_classification");
 }
 

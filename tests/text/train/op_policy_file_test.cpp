@@ -40,7 +40,11 @@ pow.Tensor_Scalar = "lower_precision_fp"
 TEST_F(OpPolicyFileTest, WithoutAPresetNothingElseIsListed) {
   EXPECT_EQ(load("[ops]\nmm = \"lower_precision_fp\"\n").lines(),
             (std::vector<OpPolicy::Line>{{"aten::mm", CastPolicy::kLowerPrecision}}));
-  EXPECT_TRUE(load("").lines().empty());
+  for (const char* none : {"", "# nothing\n", "[ops]\n"}) {
+    EXPECT_THAT([&] { load(none); },
+                ThrowsMessage<c10::ValueError>(HasSubstr(
+                    "policy.toml: lists no op. Give it a preset, as preset = \"cuda\", or lines under [ops].")));
+  }
 }
 
 TEST_F(OpPolicyFileTest, MistakesAreToldWithTheirLine) {

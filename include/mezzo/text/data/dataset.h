@@ -90,6 +90,9 @@ struct LoadRowsOptions {
   /// Tokenizer::split_words().
   TORCH_ARG(WordSplitter, split_words) = {};
   TORCH_ARG(ColumnNames, columns) = {};
+  /// Messages about labels of another kind put this before the name of the task that fits. A program without --task
+  /// gives "a model trained with --task".
+  TORCH_ARG(std::string, on_other_task) = "--task";
   /// Whether LabeledRows::others is wanted. With LabelKind::kNone a label is one of them.
   TORCH_ARG(bool, other_columns) = false;
 };
@@ -106,7 +109,8 @@ struct LoadRowsOptions {
 ///   the file is fastText's: each such word of a line is a label, and the others are the text;
 /// - `.conll`: one word a line, of which the first column is the word and the last its label, and an empty line between
 ///   texts; columns are apart by white space, `-DOCSTART-` ends a text, and comments before
-///   one (`# sent_id = 1`) are skipped. A first column that numbers the words is an error. For words alone;
+///   one (`# sent_id = 1`) are skipped. A first column that numbers the words is an error, if another column can be the
+///   words. For words alone;
 /// - `.parquet`, in a build that has Arrow, and with mezzo_parquet.so beside the program or in lib/mezzo: rows are what
 ///   their columns are as keys of JSON, and lines their numbers. Decimals are numbers, classes of Hugging Face's
 ///   datasets (ClassLabel) their names, NaN is null, and of other columns dates and the like are strings.

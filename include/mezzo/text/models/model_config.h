@@ -40,7 +40,8 @@ struct ModelConfig {
 
   virtual ~ModelConfig() = default;
 
-  /// Reads the config of the family that its `model_type` names; of "bert" where it names none.
+  /// Reads the config of the family that its `model_type` names. A file with `hidden_size` and without
+  /// `model_type` is of "bert", as Google's are.
   /// @throws c10::ValueError  naming the file and the field, for anything that mezzo does not run.
   static std::unique_ptr<ModelConfig> from_file(const std::filesystem::path& config_json);
 

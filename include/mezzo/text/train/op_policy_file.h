@@ -16,8 +16,8 @@ namespace mezzo::text {
 /// layer_norm = "untouched"
 /// "pow.Tensor_Scalar" = "fp32"       # the words of to_string(CastPolicy)
 /// @endcode
-/// @throws c10::ValueError  for what is not such a file, an op that does not exist or cannot follow
-///     the line, naming file and line; c10::Error if the file cannot be read
+/// @throws c10::ValueError  for what is not such a file or lists no op, an op that does not exist or
+///     cannot follow the line, naming file and line; c10::Error if the file cannot be read
 OpPolicy load_op_policy(const std::filesystem::path& path);
 
 /// A preset, if `name_or_path` is the name of one, else `load_op_policy`.
