@@ -116,7 +116,7 @@ int run_train(TrainFlags& flags) {
     };
     if (trains_folds) {
       const auto result = text::train_folds(flags.config, stop_requested, group);
-      if (result.finished && is_main(group)) {
+      if (result.finished && is_main(group) && !flags.config.quiet) {
         text::write_stdout("\n" + result.table());
         text::flush_stdout();
       }
