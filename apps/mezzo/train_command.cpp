@@ -136,7 +136,7 @@ void add_flags(CLI::App& app, TrainFlags& flags) {
 
 }  // namespace
 
-PlannedRun check_train_arguments(std::vector<std::string> arguments) {
+TrainConfig check_train_arguments(std::vector<std::string> arguments) {
   CLI::App app("", "mezzo");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   TrainFlags flags;
@@ -145,7 +145,7 @@ PlannedRun check_train_arguments(std::vector<std::string> arguments) {
   parse_command_line(app, std::move(arguments));
   return as_usage([&] {
     flags.config.validate();
-    return PlannedRun{flags.config.has_dev(), text::parse_device(flags.config.device).is_cpu()};
+    return flags.config;
   });
 }
 
