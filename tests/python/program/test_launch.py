@@ -686,6 +686,17 @@ def test_ranks_of_slurm_meet_where_rank_0_is(small, tmp_path):
     assert [process.returncode for process in both] == [0, 0], said
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_host_of_slurm_that_has_no_address_is_told_at_once(rank, small, tmp_path):
+    variables = dict(SLURM_PROCID=str(rank), SLURM_STEP_NUM_TASKS="2", SLURM_NODEID=str(rank), SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_LOCALID="0",
+                     SLURM_JOB_ID="77", SLURM_STEP_NODELIST="no-such-host.invalid,other")
+    done = subprocess.run([PROGRAM, *map(str, train(small, tmp_path / "out"))], env={**os.environ, **variables}, capture_output=True, text=True,
+                          timeout=PATIENCE)  # a tenth of --timeout
+    assert re.fullmatch(f"mezzo train: rank {rank} finds no address of the host 'no-such-host.invalid', where rank 0 is: [^.;]+. Set MASTER_ADDR, for "
+                        "all ranks, to a name or an address of that host that all hosts know\n", done.stderr), done.stderr
+    assert done.returncode == 1
+
+
 def test_a_machine_without_its_loopback_network_is_told(tmp_path):
     if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode != 0:
         pytest.skip("this machine allows no network of its own")
