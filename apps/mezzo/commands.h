@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/text/setup/train_config.h"
+
 /// The commands of the program `mezzo`: each adds its flags to `app` and returns what to do once
 /// they are parsed. That returns the exit status.
 namespace mezzo::app {
@@ -48,12 +50,9 @@ Run add_serve(CLI::App& app);
 Run add_launch(CLI::App& app);
 Run add_tune(CLI::App& app);
 
-/// What `mezzo train` would do with some arguments.
-struct PlannedRun {
-  bool has_dev, is_on_cpu;
-};
+/// The run that `mezzo train` would make of some arguments.
 /// @throws UsageError  that says why it would not begin
-PlannedRun check_train_arguments(std::vector<std::string> arguments);
+text::TrainConfig check_train_arguments(std::vector<std::string> arguments);
 
 /// Takes the command that `mezzo launch` runs out of `arguments`, and the `--` before it. Empty if there is none, and
 /// for other commands than launch. Its words are not for this program to read.

@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <arpa/inet.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -96,6 +97,19 @@ void keep_few_compiled_products() {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
+/// Whether a Host header may have it as its name: words with single dots between them, or an IP address.
+bool is_host_name(std::string host) {
+  const bool is_in_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  in6_addr address{};
+  const std::string bare = is_in_brackets ? host.substr(1, host.size() - 2) : host;
+  if (::inet_pton(AF_INET6, bare.c_str(), &address) == 1) return true;
+  if (host.ends_with('.')) host.pop_back();
+  return !host.empty() && host.front() != '.' && host.front() != '-' && host.find("..") == std::string::npos &&
+         !host.ends_with('.') && std::ranges::all_of(host, [](unsigned char c) {
+           return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+         });
+}
+
 int run_serve(ServeFlags flags) {
   if (distributed::RankEnvironment::detect()) {
     throw UsageError("it is for one process; start it without mezzo launch");
@@ -175,12 +189,9 @@ Run add_serve(CLI::App& app) {
       check("--max-queue", flags->options.max_queue, 1, 1'000'000);
       check("--timeout", flags->timeout, 1, 86'400);
       for (const std::string& host : flags->options.allowed_hosts) {
-        const bool is_name = std::ranges::all_of(host, [](unsigned char c) {
-          return std::isalnum(c) != 0 ||
-                 std::string_view("-_.:[]").find(static_cast<char>(c)) != std::string_view::npos;
-        });
-        TORCH_CHECK_VALUE(is_name || host == "*", "--allowed-host '", host,
-                          "' is no host name; pass a name such as mezzo.example.org, or '*' for any");
+        TORCH_CHECK_VALUE(is_host_name(host) || host == "*", "--allowed-host '", host,
+                          "' is no host name; pass a whole name without a port, such as mezzo.example.org, or '*' for "
+                          "any");
       }
     });
     return run_serve(*flags);

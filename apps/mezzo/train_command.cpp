@@ -116,7 +116,7 @@ int run_train(TrainFlags& flags) {
     };
     if (trains_folds) {
       const auto result = text::train_folds(flags.config, stop_requested, group);
-      if (result.finished && is_main(group)) {
+      if (result.finished && is_main(group) && !flags.config.quiet) {
         text::write_stdout("\n" + result.table());
         text::flush_stdout();
       }
@@ -136,7 +136,7 @@ void add_flags(CLI::App& app, TrainFlags& flags) {
 
 }  // namespace
 
-PlannedRun check_train_arguments(std::vector<std::string> arguments) {
+TrainConfig check_train_arguments(std::vector<std::string> arguments) {
   CLI::App app("", "mezzo");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   TrainFlags flags;
@@ -145,7 +145,7 @@ PlannedRun check_train_arguments(std::vector<std::string> arguments) {
   parse_command_line(app, std::move(arguments));
   return as_usage([&] {
     flags.config.validate();
-    return PlannedRun{flags.config.has_dev(), text::parse_device(flags.config.device).is_cpu()};
+    return flags.config;
   });
 }
 

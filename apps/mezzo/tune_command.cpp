@@ -1,9 +1,11 @@
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -15,6 +17,8 @@
 #include "commands.h"
 #include "config_values.h"
 #include "mezzo/text/machine/threads.h"
+#include "mezzo/text/models/precision.h"
+#include "mezzo/text/setup/train_config.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/text/tune/search.h"
 #include "stop_signal.h"
@@ -186,6 +190,16 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   return fixed;
 }
 
+/// What is odd about the texts of all trials, which mezzo train says into the log of each.
+void print_data_warnings(const Arguments& arguments) {
+  std::vector<std::string> warnings;
+  try {
+    warnings = text::data_warnings(check_train_arguments(arguments));
+  } catch (const c10::Error&) {  // each trial ends with it
+  }
+  for (const std::string& line : warnings) std::fputs((line + "\n").c_str(), stderr);
+}
+
 void show_trials(SearchOptions options, const std::vector<Trial>& trials) {
   std::string out;
   if (std::ssize(trials) < options.trials) {
@@ -220,8 +234,8 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
   const int64_t cores = text::usable_processors();
   if (options.parallel == 0) {
     constexpr int64_t kCoresOfATrial = 4;
-    const bool is_on_cpu = check_train_arguments(with_output(fixed, options.output)).is_on_cpu;
-    options.parallel = is_on_cpu ? std::max<int64_t>(1, cores / kCoresOfATrial) : 1;
+    const auto device = text::parse_device(check_train_arguments(with_output(fixed, options.output)).device);
+    options.parallel = device.is_cpu() ? std::max<int64_t>(1, cores / kCoresOfATrial) : 1;
   }
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const auto arguments_of = [=, parallel = options.parallel](const Trial& trial, const std::filesystem::path& folder) {
@@ -235,15 +249,18 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
     arguments.insert(arguments.end(), {"--output", folder.string(), "--resume", "auto", "--keep", "1"});
     return arguments;
   };
-  options.command = [=](const Trial& trial, const std::filesystem::path& folder, double share) {
+  options.command = [=, has_warned = false](const Trial& trial, const std::filesystem::path& folder,
+                                            double share) mutable {
     Arguments command = arguments_of(trial, folder);
+    if (!std::exchange(has_warned, true)) print_data_warnings(command);
     command.insert(command.begin(), {program, "train"});
     command.push_back(fmt::format("--pause-at={}", share));
     return command;
   };
   const auto trials = text::draw_trials(options);
   for (const Trial& trial : trials) {
-    if (!check_train_arguments(arguments_of(trial, options.output / "trials" / std::to_string(trial.number))).has_dev) {
+    if (!check_train_arguments(arguments_of(trial, options.output / "trials" / std::to_string(trial.number)))
+             .has_dev()) {
       throw UsageError("a search compares trials on dev: set dev, dev-ratio or dev-fraction in [train]");
     }
   }
@@ -251,6 +268,7 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
     throw UsageError("--least-share must be a number from 0.001 to 1");
   }
   if (flags.is_dry) {
+    print_data_warnings(arguments_of(trials.front(), options.output / "trials"));
     show_trials(options, trials);
     return 0;
   }

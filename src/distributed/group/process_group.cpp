@@ -6,6 +6,7 @@
 #include <c10/util/Type.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netdb.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,6 +72,27 @@ bool is_communication_error(const std::exception& error) {
          c10::demangle(typeid(error).name()).starts_with("gloo::") || has_stamp_of_gloo(first_line(error));
 }
 
+/// Slurm's nodes have their names before a job starts, so waiting for a name is in vain. Elsewhere, as on Kubernetes, a
+/// name may come later: LibTorch waits for it.
+void check_host_of_slurm(const RankEnvironment& environment, milliseconds at_most) {
+  if (environment.launcher != "Slurm") return;
+  addrinfo* found = nullptr;
+  int error = 0;
+  const auto end = std::chrono::steady_clock::now() + at_most;
+  while ((error = getaddrinfo(environment.master_addr.c_str(), nullptr, nullptr, &found)) == EAI_AGAIN &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(milliseconds(500));
+  }
+  if (error != 0) {
+    throw BlamingError(
+        fmt::format("rank {} finds no address of the host '{}', where rank 0 is: {}. Set MASTER_ADDR, for all ranks, "
+                    "to a name or an "
+                    "address of that host that all hosts know",
+                    environment.rank, environment.master_addr, gai_strerror(error)));
+  }
+  freeaddrinfo(found);
+}
+
 /// What is said of an exception that is no std::exception.
 constexpr const char* kNoStdException = "an exception of an unknown type";
 
@@ -130,6 +152,7 @@ void ProcessGroup::keep_store_for_others() const {
 
 /// Opens two connections to the store: for the group, and for the heartbeat.
 void ProcessGroup::connect() {
+  check_host_of_slurm(environment_, patience(options_.timeout()));
   c10d::TCPStoreOptions tcp;
   tcp.port = environment_.master_port;
   tcp.isServer = rank() == 0 && !environment_.launcher_hosts_store;
@@ -155,7 +178,8 @@ void ProcessGroup::connect() {
     heartbeat_ = std::make_unique<Heartbeat>(c10::make_intrusive<c10d::PrefixStore>(prefix, tcp_store->clone()), rank(),
                                              size(), this_process(), beat_interval(options_.timeout()));
   } catch (const std::exception& error) {
-    const std::string why = first_line(error);
+    std::string why = first_line(error);
+    if (why.ends_with('.')) why.pop_back();
     const bool cannot_listen = why.find("listen") != std::string::npos;
     throw BlamingError(tcp.isServer
                            ? fmt::format("rank 0 cannot open the store where ranks meet at {}: {}; set {} of this host",

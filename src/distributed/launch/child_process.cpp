@@ -9,13 +9,21 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "distributed/launch/pipe.h"
 
 namespace mezzo::distributed {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::vector<char*> pointers(const std::vector<std::string>& strings) {
   std::vector<char*> result;
@@ -79,6 +87,36 @@ void reset_signals() {
   ::_exit(127);
 }
 
+/// The file that exec takes for `program`: a name without a slash is looked for on PATH.
+fs::path file_of(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr || program.find('/') != std::string::npos ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((fs::path(folder) / program).c_str(), X_OK) == 0) return fs::path(folder) / program;
+  }
+  return program;
+}
+
+/// Why exec failed with the error `reason`, and the remedy.
+std::string why_not_run(const std::string& program, int reason) {
+  const fs::path file = file_of(program);
+  std::error_code none;
+  if (reason == ENOENT && !fs::exists(file, none)) return "it does not exist. Check the path";
+  if (fs::is_directory(file, none)) return "it is a folder. Name a program in it";
+  if (reason == EACCES && fs::exists(file, none) && ::access(file.c_str(), X_OK) != 0) {
+    return "it is not executable. Run: chmod +x " + file.string();
+  }
+  std::string line, interpreter;
+  std::ifstream script(file);
+  if (!std::getline(script, line) || !line.starts_with("#!")) {
+    return reason == ENOENT ? "its dynamic loader does not exist. Build it for this system" : std::strerror(reason);
+  }
+  std::istringstream(line.substr(2)) >> interpreter;  // without a carriage return
+  return "its first line names the interpreter " + interpreter +
+         (line.ends_with('\r') ? " and ends in a carriage return. Save the file with Unix line ends"
+                               : c10::str(": ", std::strerror(reason), ". Install it, or correct the line"));
+}
+
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& command,
@@ -105,7 +143,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command,
   } while (count < 0 && errno == EINTR);
   if (count == sizeof reason) {
     ::waitpid(pid_, nullptr, 0);
-    TORCH_CHECK(false, "cannot run '", command[0], "': ", std::strerror(reason));
+    TORCH_CHECK(false, "cannot run '", command[0], "': ", why_not_run(command[0], reason));
   }
 }
 

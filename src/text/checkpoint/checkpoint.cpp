@@ -238,8 +238,8 @@ Manifest read_manifest(const fs::path& checkpoint) {
       manifest.files[name] = {count_of(noted, "bytes", kMostCounted, file), noted.at("hash").get<std::string>()};
     }
     json.at("environment").get_to(manifest.environment);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, file.string(), ": is no manifest of a checkpoint: ", error.what());
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(false, file.string(), ": is no manifest of a checkpoint; a field is missing or of another type");
   }
   return manifest;
 }
@@ -254,8 +254,9 @@ Checkpoint read_and_verify(const fs::path& folder) {
   Checkpoint checkpoint;
   try {
     read_state(read_json_object(folder / kState), folder / kState, checkpoint);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, (folder / kState).string(), ": is no checkpoint state: ", error.what());
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(false, (folder / kState).string(),
+                      ": is no checkpoint state; a field is missing or of another type");
   }
   const int64_t named = named_step(folder);
   TORCH_CHECK_VALUE(named < 0 || named == checkpoint.step, folder.string(), ": is named for step ", named,

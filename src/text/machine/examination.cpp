@@ -238,11 +238,12 @@ MachineAdvice advice_of(const Examination& machine) {
   tell(
       machine.processor_share < 0.9,
       [&] {
-        return fmt::format(
-            "other programs, or a quota, take {:.0f} % of the time of {} threads, so the rates above are low",
-            100 * (1 - machine.processor_share), machine.num_threads);
+        return fmt::format("other programs{} take {:.0f} % of the time of {} threads, so the rates above are low",
+                           machine.quota > 0 ? ", or the CPU quota of the container," : "",
+                           100 * (1 - machine.processor_share), machine.num_threads);
       },
-      "end the other programs, which top shows, or try again later");
+      machine.quota > 0 ? "end the other programs, which top shows, or raise the quota"
+                        : "end the other programs, which top shows, or try again later");
   constexpr int64_t kGigabyte = 1'000'000'000;
   tell(
       machine.available_bytes < 3 * kGigabyte,

@@ -43,25 +43,29 @@ bool replace_ending(std::string& name, std::string_view old_ending, std::string_
   return true;
 }
 
+/// Without the parts that wrappers of a model add to names: torch.compile, DistributedDataParallel, FSDP, activation
+/// checkpointing.
+std::string without_wrappers(std::string name) {
+  for (const std::string_view part :
+       {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module."}) {
+    for (size_t at = name.find(part); at != name.npos;) {
+      const bool is_whole = at == 0 || name[at - 1] == '.';
+      if (is_whole) name.erase(at, part.size());
+      at = name.find(part, is_whole ? at : at + 1);
+    }
+  }
+  return name;
+}
+
 /// The parameter that a tensor of the file stands for, as `model` names it; the tensor's own
 /// name where there is none.
 std::string parameter_name(const ModelForTask& model, const Parameters& parameters, const std::string& stored) {
-  std::string name = stored;
+  std::string name = without_wrappers(stored);
   replace_ending(name, "LayerNorm.gamma", "LayerNorm.weight") ||
       replace_ending(name, "LayerNorm.beta", "LayerNorm.bias");
   const std::string inside = fmt::format("{}.{}", model.base_model_prefix(), name);
   return parameters.contains(name) ? name : parameters.contains(inside) ? inside : stored;
 }
-
-/// Parts of names that wrappers of a model add to its parameters.
-constexpr std::pair<std::string_view, std::string_view> kWrappers[] = {
-    {"_orig_mod.", "torch.compile"},
-    {"_fsdp_wrapped_module.", "FSDP"},
-    {"_checkpoint_wrapped_module.", "activation checkpointing"},
-    {"module.", "DistributedDataParallel"},
-    {"base_model.model.", "PEFT"},
-    {"model.", "a module around the model"},
-};
 
 /// A likely reason why the file lacks a parameter.
 std::string why_missing(const ModelForTask& model,
@@ -69,17 +73,30 @@ std::string why_missing(const ModelForTask& model,
                         const std::vector<std::string>& names,
                         bool has_encoder) {
   const std::string inside(model.name_in_encoder(parameter));
-  for (const auto& [prefix, wrapper] : kWrappers) {
-    for (const std::string& name : names) {
-      const size_t at = name.find(prefix);
-      if (at == name.npos) continue;
-      const std::string bare = name.substr(0, at) + name.substr(at + prefix.size());
-      if (bare != parameter && (inside.empty() || bare != inside)) continue;
-      return fmt::format(
-          "; it has {}, and {} puts \"{}\" into names. Save the unwrapped model, or rename the "
-          "tensors in Python with load_file and save_file of safetensors",
-          name, wrapper, prefix);
-    }
+  const auto is_of_peft = [](const std::string& name) {
+    return name.starts_with("base_model.model.") || name.find(".lora_A.") != name.npos;
+  };
+  if (const auto found = std::ranges::find_if(names, is_of_peft); found != names.end()) {
+    return fmt::format(
+        "; it has {}, so the model is inside an adapter of PEFT. In Python, peft's merge_and_unload() and "
+        "save_pretrained() make a whole model of it",
+        *found);
+  }
+  const auto find_ending = [&](const std::string& ending) {
+    return std::ranges::find_if(names, [&](const std::string& name) { return name.ends_with('.' + ending); });
+  };
+  if (const auto found = find_ending(parameter); found != names.end()) {
+    return fmt::format(
+        "; it has {}, with \"{}\" before the name. Save the inner model, or rename the tensors in Python with "
+        "load_file "
+        "and save_file of safetensors",
+        *found, found->substr(0, found->size() - parameter.size()));
+  }
+  if (const auto found = find_ending(inside); !inside.empty() && found != names.end()) {
+    return fmt::format(
+        "; it has {}, with \"{}\" in place of \"{}.\". Correct model_type in config.json, or rename the tensors in "
+        "Python with load_file and save_file of safetensors",
+        *found, found->substr(0, found->size() - inside.size()), model.base_model_prefix());
   }
   return has_encoder ? ""
                      : fmt::format("; it has nothing of {}, so its weights are of another model_type than \"{}\"",
@@ -127,7 +144,8 @@ bool has_head(const ModelConfig& config, const std::filesystem::path& folder) {
   const RowsPer rows = config.problem_type == "token_classification" ? RowsPer::kToken : RowsPer::kText;
   if (is_of_another_task(config, rows)) return false;
   const auto names = SafetensorsReader(weights_path(folder), SafetensorsReader::Access::kRead).names();
-  return std::ranges::any_of(names, [&](const std::string& name) { return is_of_head(config, rows, name); });
+  return std::ranges::any_of(names,
+                             [&](const std::string& name) { return is_of_head(config, rows, without_wrappers(name)); });
 }
 
 namespace {

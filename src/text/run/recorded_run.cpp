@@ -28,8 +28,10 @@ auto read_from(const std::filesystem::path& run_json, const Read& read) {
   try {
     json.at("environment").at("mezzo");
     return read(json);
-  } catch (const Json::exception& error) {
-    TORCH_CHECK_VALUE(false, run_json.string(), ": is no run.json that mezzo train wrote: ", error.what());
+  } catch (const Json::exception&) {
+    TORCH_CHECK_VALUE(
+        false, run_json.string(),
+        ": is no run.json that mezzo train wrote; name the run.json of a run, or a TOML file of settings");
   }
 }
 

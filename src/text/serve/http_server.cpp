@@ -355,7 +355,10 @@ HttpServer::HttpServer(const Options& options, Check check, Handler handler, Des
                                     kMemory, MHD_OPTION_THREAD_POOL_SIZE, kThreads, MHD_OPTION_END);
   const int error = errno;
   TORCH_CHECK(state_->daemon != nullptr, "cannot listen on ", options.host, ":", options.port, ": ",
-              std::generic_category().message(error), error == EADDRINUSE ? "; pass another --port" : "");
+              std::generic_category().message(error),
+              error == EADDRNOTAVAIL ? "; pass an address of this machine as --host, such as 127.0.0.1 or 0.0.0.0"
+              : error == EACCES      ? "; pass a --port from 1024 on, or run as a user that may use this one"
+                                     : "; pass another --port");
   state_->port = MHD_get_daemon_info(state_->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
 }
 

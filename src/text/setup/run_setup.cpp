@@ -252,9 +252,11 @@ std::string describe_windows(const RunSetup& setup) {
 
 int64_t default_max_length(const ModelConfig& model) { return std::min<int64_t>(128, model.max_tokens()); }
 
-void check_data(const TrainConfig& config) {
+std::vector<std::string> data_warnings(const TrainConfig& config) {
   std::vector<std::string> notes;
   load_datasets(config, *read_config(config), c10::kCPU, notes);
+  std::erase_if(notes, [](const std::string& note) { return !note.starts_with("warning: "); });
+  return notes;
 }
 
 RunSetup set_up_run(TrainConfig& config) {

@@ -31,10 +31,6 @@ struct RunSetup {
 /// The tokens that texts are cut to where --max-length does not say.
 int64_t default_max_length(const ModelConfig& model);
 
-/// Reads all texts, and checks what can be known of them without a tokenizer.
-/// @throws c10::ValueError  for what is wrong with them, or with settings beside them
-void check_data(const TrainConfig& config);
-
 /// @param config  whose `max_length` is given its default.
 /// @throws c10::ValueError  for settings or files that are wrong
 RunSetup set_up_run(TrainConfig& config);

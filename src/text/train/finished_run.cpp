@@ -4,7 +4,10 @@
 
 #include <filesystem>
 #include <string>
+#include <system_error>
 
+#include "mezzo/text/io/safetensors.h"
+#include "text/io/json_file.h"
 #include "text/run/run_folder.h"
 #include "text/run/run_identity.h"
 #include "text/setup/run_plan.h"
@@ -21,11 +24,36 @@ std::string difference_of(const PresentRun& finished, const TrainConfig& config,
                             : difference;
 }
 
+/// @throws c10::ValueError  if the model or the report in `output` is missing or cannot be read
+void check_is_complete(const std::filesystem::path& output) {
+  constexpr const char* kRemedy =
+      " Restore the file, or add --overwrite. The run then starts from its last checkpoint, if it has one, and writes "
+      "all files again.";
+  const auto check = [&](bool is_there, const char* name) {
+    TORCH_CHECK_VALUE(is_there, "--resume: ", output.string(), " holds a finished run without ", name, ".", kRemedy);
+  };
+  const auto has = [&](const char* name) {
+    std::error_code none;
+    return std::filesystem::is_regular_file(output / name, none);
+  };
+  for (const char* name : {"model.safetensors", "config.json", "tokenizer_config.json", "report.html"}) {
+    check(has(name), name);
+  }
+  check(has("vocab.txt") || has("tokenizer.json"), "vocab.txt or tokenizer.json");
+  try {
+    const SafetensorsReader header_and_size(output / "model.safetensors");
+    read_json_object(output / "config.json");
+  } catch (const c10::ValueError& error) {
+    const std::string why = error.what_without_backtrace();
+    TORCH_CHECK_VALUE(false, "--resume: the finished run is damaged: ", why, why.ends_with('.') ? "" : ".", kRemedy);
+  }
+}
+
 }  // namespace
 
 std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ranks) {
   const std::string found = ranks.together([&]() -> std::string {
-    if (!ranks.is_main() || config.dry_run) {
+    if (!ranks.is_main() || config.output.empty()) {  // as of a dry run
       return "";
     }
     const auto present = read_present_run(config.output);
@@ -35,8 +63,7 @@ std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ra
     if (config.restarted > 0 && !launch_id().empty() && present->launch == launch_id()) {
       return std::to_string(present->steps);
     }
-    const bool has_model = std::filesystem::exists(config.output / "model.safetensors");
-    if (config.resume != "auto" || config.overwrite || !has_model || !present->identity) {
+    if (config.resume != "auto" || config.overwrite || !present->identity) {
       return "";
     }
     keep_chosen(config, present->identity->flags);
@@ -45,8 +72,11 @@ std::optional<int64_t> steps_of_finished_run(TrainConfig config, const Ranks& ra
     TORCH_CHECK_VALUE(difference.empty(), "--resume: ", config.output.string(), " holds another run: ", difference,
                       "; resume with the same settings and data, or start afresh in another --output");
     const auto texts = static_cast<int64_t>(setup.train.ids.size());
-    const bool is_to_be_longer = plan_run(config, texts, ranks).total_steps > present->total_steps;
-    return is_to_be_longer ? "" : std::to_string(present->steps);
+    if (plan_run(config, texts, ranks).total_steps > present->total_steps) {
+      return "";
+    }
+    check_is_complete(config.output);
+    return std::to_string(present->steps);
   });
   const std::string of_main = ranks.all_gather(found).front();
   return of_main.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(of_main));

@@ -151,7 +151,7 @@ FoldsResult train_folds(TrainConfig config,
     if (!ranks.is_main() || config.restarted > 0) return;
     check_folders(config);
     for (int64_t fold = 1; !config.metric.empty() && fold <= config.folds; ++fold) {
-      check_data(config_of(config, fold));  // each dev part has to tell the metric
+      data_warnings(config_of(config, fold));  // each dev part has to tell the metric
     }
   });
   const std::string split = config.test.empty() ? "dev" : "test";

@@ -692,7 +692,11 @@ TrainResult train(const TrainConfig& given,
   set_threads(config.threads);
   if (const auto steps = steps_of_finished_run(config, ranks)) {
     if (ranks.is_main() && !config.quiet) {
-      std::fputs(fmt::format("already finished after {}: model and report.html are in {}\n", counted(*steps, "step"),
+      const auto present = read_present_run(config.output);
+      const bool ended_early = present && present->total_steps > *steps;
+      std::fputs(fmt::format("already finished after {}: model and report.html are in {}\n",
+                             ended_early ? fmt::format("{} of {} steps", *steps, present->total_steps)
+                                         : counted(*steps, "step"),
                              config.output.string())
                      .c_str(),
                  stderr);

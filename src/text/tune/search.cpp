@@ -95,9 +95,6 @@ class Search {
     if (parts > 0 && goes_on) {
       say(fmt::format("goes on: {} of {} begun before", counted(parts, "trial"), trials_.size()));
     }
-    if (!goes_on) {
-      say("already finished: no trial is left to train");
-    }
     for (size_t rung = 0; rung < rungs_.size(); ++rung) {
       if (!run_rung(rung)) {
         write_results(false);
@@ -110,9 +107,15 @@ class Search {
     TORCH_CHECK(ranked.front().state == State::kFinished, "no trial was trained to its end; trial ",
                 failed == ranked.end() ? 0 : failed->number, ": ", failed == ranked.end() ? "" : failed->message,
                 "; the same command tries it again");
-    TORCH_CHECK(fs::exists(folder_of(options_, ranked.front()) / "run.json"),
-                folder_of(options_, ranked.front()).string(),
-                ": the best trial is not there any more; restore it, or pass another --output");
+    for (const char* name : {"run.json", "model.safetensors"}) {
+      const fs::path file = folder_of(options_, ranked.front()) / name;
+      TORCH_CHECK(
+          fs::exists(file), file.string(),
+          ": the best trial's file is not there any more. Restore it, or pass another --output to search again");
+    }
+    if (!goes_on) {
+      say("already finished: no trial is left to train");
+    }
     for (size_t place = 0; const Trial& trial : ranked) {
       if (place++ >= static_cast<size_t>(options_.keep)) {
         remove_weights(folder_of(options_, trial));

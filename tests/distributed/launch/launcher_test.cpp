@@ -116,7 +116,7 @@ TEST(LauncherTest, LeavesNoProcessOfARankBehind) {
 TEST(LauncherTest, SaysThatTheCommandCannotBeRun) {
   const auto [status, output] = run("nproc=2 -- /no/such/program");
   EXPECT_EQ(status, 100);
-  EXPECT_EQ(output, "Error: cannot run '/no/such/program': No such file or directory\n");
+  EXPECT_EQ(output, "Error: cannot run '/no/such/program': it does not exist. Check the path\n");
 }
 
 }  // namespace

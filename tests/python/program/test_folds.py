@@ -87,6 +87,8 @@ def test_folds_that_have_all_finished_are_left_as_they_are(data, whole, tmp_path
         done = trained(command)
         assert done.stderr == f"{rank}already finished: all 3 folds are in {output}\n" and done.stdout.replace(rank, "") == table
         assert snapshot(output) == before
+    quiet = trained([*arguments, "--quiet"])
+    assert quiet.stdout == quiet.stderr == ""
     (output / "folds.json").unlink()  # as where it was killed just before
     trained(arguments)
     assert snapshot(output) == before

@@ -539,8 +539,18 @@ def test_any_program_may_be_launched_with_its_arguments_as_they_are(name, dashes
 def test_a_program_that_cannot_be_run_is_one_line(tmp_path):
     program = write_program(tmp_path / "program", "true")
     program.chmod(0o644)
-    assert one_line(launch_program("--nproc", 2, "--", program), 1) == f"mezzo launch: cannot run '{program}': Permission denied"
-    assert one_line(launch_program("--nproc", 2, "--", "./none", cwd=tmp_path), 1) == "mezzo launch: cannot run './none': No such file or directory"
+    (tmp_path / "folder").mkdir()
+    scripts = {"lost": "#!/no/such/interpreter -x\n", "dos": "#!/bin/sh\r\n"}
+    for name, script in scripts.items():
+        (tmp_path / name).write_bytes(script.encode())
+        (tmp_path / name).chmod(0o755)
+    lost = "its first line names the interpreter /no/such/interpreter: No such file or directory. Install it, or correct the line"
+    on_path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for given, why in {"./program": "it is not executable. Run: chmod +x ./program", "./none": "it does not exist. Check the path",
+                       "./folder": "it is a folder. Name a program in it", "./lost": lost, "lost": lost,
+                       "./dos": "its first line names the interpreter /bin/sh and ends in a carriage return. Save the file with Unix line ends"}.items():
+        said = one_line(launch_program("--nproc", 2, "--", given, cwd=tmp_path, env=on_path), 1)
+        assert said == f"mezzo launch: cannot run '{given}': {why}"
     assert one_line(launch_program("--nproc", 2, "--", "program", cwd=tmp_path), 2) == (
         "mezzo launch: 'program' is neither a command of mezzo nor a program on PATH. For the file of that name pass ./program. See mezzo launch --help")
 
@@ -674,6 +684,17 @@ def test_ranks_of_slurm_meet_where_rank_0_is(small, tmp_path):
     both = [subprocess.Popen(command, env={**os.environ, **variables(rank)}, stderr=subprocess.PIPE, text=True) for rank in range(2)]
     said = [finish(process)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_host_of_slurm_that_has_no_address_is_told_at_once(rank, small, tmp_path):
+    variables = dict(SLURM_PROCID=str(rank), SLURM_STEP_NUM_TASKS="2", SLURM_NODEID=str(rank), SLURM_STEP_TASKS_PER_NODE="1(x2)", SLURM_LOCALID="0",
+                     SLURM_JOB_ID="77", SLURM_STEP_NODELIST="no-such-host.invalid,other")
+    done = subprocess.run([PROGRAM, *map(str, train(small, tmp_path / "out"))], env={**os.environ, **variables}, capture_output=True, text=True,
+                          timeout=PATIENCE)  # a tenth of --timeout
+    assert re.fullmatch(f"mezzo train: rank {rank} finds no address of the host 'no-such-host.invalid', where rank 0 is: [^.;]+. Set MASTER_ADDR, for "
+                        "all ranks, to a name or an address of that host that all hosts know\n", done.stderr), done.stderr
+    assert done.returncode == 1
 
 
 def test_a_machine_without_its_loopback_network_is_told(tmp_path):

@@ -97,6 +97,13 @@ def test_a_file_that_is_none(text, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_json_file_of_something_else(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    done = again(tmp_path / "adapter_config.json", "--output", tmp_path / "out")
+    assert done.returncode == 2 and done.stderr == (
+        f"mezzo train: {tmp_path}/adapter_config.json: is no run.json that mezzo train wrote; name the run.json of a run, or a TOML file of settings\n")
+
+
 def test_one_that_is_not_there(tmp_path):
     done = again(tmp_path / "run.json")
     assert done.returncode == 2 and "run.json: cannot be read: No such file or directory" in done.stderr

@@ -241,7 +241,8 @@ def left_alone(arguments, folder, rank=""):
     """Ends well, says that the run there has finished, and nothing else, and leaves the folder as it was."""
     before = snapshot(folder)
     done = trained(arguments)
-    steps = json.loads((folder / "run.json").read_text())["steps"]
+    told = json.loads((folder / "run.json").read_text())
+    steps = f"{told['steps']} of {told['total_steps']}" if told["steps"] < told["total_steps"] else told["steps"]
     assert (done.stdout, done.stderr) == ("", f"{rank}already finished after {steps} steps: model and report.html are in {folder}\n")
     assert snapshot(folder) == before
 
@@ -253,6 +254,60 @@ def test_a_finished_run_is_left_as_it_is(data, finished):
     assert trained([*arguments, "--quiet"]).stderr == ""
     shutil.rmtree(finished / "checkpoints")
     left_alone(arguments, finished)
+
+
+FILES = ["model.safetensors", "config.json", "vocab.txt", "tokenizer_config.json", "report.html"]
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_a_finished_run_without_one_of_its_files_is_not_called_finished(with_checkpoint, data, finished):
+    if not with_checkpoint:
+        shutil.rmtree(finished / "checkpoints")
+    arguments = flags(data, finished, "--resume", "auto")
+    model = model_of(finished)
+    for name in FILES:
+        (finished / name).rename(finished / "aside")
+        named = "vocab.txt or tokenizer.json" if name == "vocab.txt" else name
+        assert refused(arguments, finished) == (
+            f"mezzo train: --resume: {finished} holds a finished run without {named}. Restore the file, or add --overwrite. The run then starts from "
+            "its last checkpoint, if it has one, and writes all files again.")
+        (finished / "aside").rename(finished / name)
+    left_alone(arguments, finished)
+    for name in FILES:
+        (finished / name).unlink()
+    trained([*arguments, "--overwrite"])
+    left_alone(arguments, finished)
+    assert model_of(finished) == model
+
+
+def test_a_finished_run_whose_model_is_damaged_is_not_called_finished(data, finished):
+    arguments = flags(data, finished, "--resume", "auto")
+    for name, contents, why in (("model.safetensors", (finished / "model.safetensors").read_bytes()[:-8], "The file is cut off"),
+                                ("config.json", b"", "config.json")):
+        (finished / name).write_bytes(contents)
+        said = refused(arguments, finished)
+        assert said.startswith(f"mezzo train: --resume: the finished run is damaged: {finished}/{name}:") and why in said, said
+        assert said.endswith(". Restore the file, or add --overwrite. The run then starts from its last checkpoint, if it has one, and writes all files "
+                             "again.") and ".." not in said, said
+        trained([*arguments, "--overwrite"])
+        left_alone(arguments, finished)
+
+
+def test_a_dry_run_of_a_finished_run_says_that_it_has_finished(data, finished):
+    left_alone(flags(data, finished, "--resume", "auto", "--dry-run"), finished)
+    left_alone(flags(data, finished, "--resume", "auto", "--dry-run", "--max-steps", 4), finished)
+
+
+def test_fewer_steps_or_less_patience_end_a_run_well(data, tmp_path):
+    """As docs/resuming.md has it; the schedule does not depend on the number of steps."""
+    trained(flags(data, tmp_path / "paused", "--pause-at", 0.5))  # after step 3, whose model is no better than step 2's
+    for more, of in (["--max-steps", 3], "3 steps"), (["--patience", 1], "3 of 6 steps"):
+        out = tmp_path / more[0]
+        shutil.copytree(tmp_path / "paused", out)
+        trained(flags(data, out, "--resume", "auto", *more))
+        assert f"already finished after {of}: " in trained(flags(data, out, "--resume", "auto", "--max-steps", 2)).stderr
+    said = refused(flags(data, tmp_path / "paused", "--resume", "auto", "--max-steps", 2), tmp_path / "paused")
+    assert "the checkpoint to resume from is of step 3, the run has 2; go on from another" in said
 
 
 @pytest.mark.parametrize("more, difference", [
@@ -299,9 +354,6 @@ def test_a_paused_run_may_be_paused_there_again(data, tmp_path):
 def test_a_finished_run_is_undone_only_when_asked(data, finished, whole):
     message = refused(flags(data, finished, "--resume", finished / "checkpoints/step-4"), finished)
     assert "holds the finished run of this checkpoint already; pass more --epochs or --max-steps to extend it, --overwrite to go back to step" in message
-    (finished / "model.safetensors").rename(finished / "aside")
-    assert "--overwrite to go back to step 6" in refused(flags(data, finished, "--resume", "auto"), finished)
-    (finished / "aside").rename(finished / "model.safetensors")
     done = trained(flags(data, finished, "--resume", finished / "checkpoints/step-4", "--overwrite"))
     assert "resumed after step 4" in done.stderr and model_of(finished) == model_of(whole)
 

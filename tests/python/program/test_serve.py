@@ -314,17 +314,17 @@ def test_addresses_and_names_of_this_machine_are_answered(server):
 
 def test_further_names_are_allowed_by_a_flag(folders):
     topics = ("--model", folders["topics"])
-    with serving(*topics, "--allowed-host", "mezzo.example.org", "--allowed-host", "Other.example:8443", "--host", "127.1") as named:
+    with serving(*topics, "--allowed-host", "mezzo.example.org", "--allowed-host", "Other.example.", "--host", "127.1") as named:
         for host, status in {"mezzo.example.org": 200, "MEZZO.example.org:443": 200, "other.example": 200, "127.1:8080": 200,
                              "example.org": 403, "x.mezzo.example.org": 403, "*": 403}.items():
             assert named.ask("GET", "/healthz", Host=host)[0] == status, host
     with serving(*topics, "--allowed-host", "*") as anyone:
         assert anyone.ask("GET", "/healthz", Host="evil.example")[0] == 200
         assert anyone.ask("POST", "/reload", {}, Host="a", Origin="http://evil.example")[0] == 403
-    for bad in ("https://mezzo.example.org", "*.example.org", "a b"):
+    for bad in ("https://mezzo.example.org", "*.example.org", "a b", ".example.org", "ex.org:80", "name:http", "a..b", "[::1]:80", "-a", "."):
         done = subprocess.run([PROGRAM, "serve", *map(str, topics), "--allowed-host", bad], capture_output=True, text=True, timeout=120)
         assert done.returncode == 2 and done.stderr == (
-            f"mezzo serve: --allowed-host '{bad}' is no host name; pass a name such as mezzo.example.org, or '*' for any\n")
+            f"mezzo serve: --allowed-host '{bad}' is no host name; pass a whole name without a port, such as mezzo.example.org, or '*' for any\n")
 
 
 @pytest.mark.parametrize("path", ["/predict", "/reload"])
@@ -573,7 +573,9 @@ def test_what_it_cannot_serve_is_refused_at_the_start(server, folders, tmp_path)
     topics = ["--model", folders["topics"]]
     assert f"cannot listen on 127.0.0.1:{server.port}: Address already in use; pass another --port" in refused(*topics, "--port", server.port)
     assert "--host no.such.host.invalid" in refused(*topics, "--host", "no.such.host.invalid")
-    assert "cannot listen on 192.0.2.1" in refused(*topics, "--host", "192.0.2.1", "--port", 0)
+    assert refused(*topics, "--host", "192.0.2.1", "--port", 0) == (
+        "mezzo serve: cannot listen on 192.0.2.1:0: Cannot assign requested address; pass an address of this machine as --host, such as 127.0.0.1 or "
+        "0.0.0.0\n")
     assert "tokenizer.json" in refused("--model", tmp_path)
     assert "int8.json" in refused(*topics, "--precision", "int8")
     assert "--port is 70000, expected 0 to 65535" in refused(*topics, "--port", 70000, status=2)

@@ -135,7 +135,23 @@ def test_a_finished_search_whose_best_trial_is_gone_says_so(found, tmp_path):
     best = tmp_path / "out" / "trials" / str(results["trials"][0]["trial"])
     shutil.rmtree(best)
     done = tune(folder / "search.toml", tmp_path / "out")
-    assert done.returncode == 1 and f"{best}: the best trial is not there any more" in done.stderr
+    said = "the best trial's file is not there any more. Restore it, or pass another --output to search again"
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr == f"mezzo tune: {best}/run.json: {said}\n"
+    shutil.copytree(folder / "out" / "trials" / best.name, best)
+    (best / "model.safetensors").unlink()
+    done = tune(folder / "search.toml", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr == f"mezzo tune: {best}/model.safetensors: {said}\n"
+
+
+def test_a_search_by_texts_that_it_trains_on_says_so(data, tmp_path):
+    """As mezzo train does; of the trials that are in their logs."""
+    config = write_search(data, tmp_path / "search.toml", dev=data / "train.jsonl")
+    dry = tune(config, tmp_path / "out", "--dry-run")
+    done = tune(config, tmp_path / "out")
+    for said in dry, done:
+        assert said.returncode == 0
+        assert said.stderr.count(f"warning: the dev texts are the training file, {data}/train.jsonl: ") == 1, said.stderr
+    assert tune(config, tmp_path / "out").stderr == "", "nothing is left to train"
 
 
 def test_a_finished_search_is_left_as_it_is(found, tmp_path):

@@ -95,27 +95,62 @@ def test_a_folder_that_is_not_there_is_said_to_be_none(tmp_path):
     assert f"{tmp_path}/nothing: is no folder; name a Hugging Face folder" in done.stderr, done.stderr
 
 
-def test_weights_under_the_names_of_a_wrapper_are_told_by_it(classifier, tmp_path):
-    name = "bert.embeddings.word_embeddings.weight"
-    for prefix, wrapper in (("_orig_mod.", "torch.compile"), ("module.", "DistributedDataParallel"), ("model.", "a module around the model")):
-        def wrap(weights):
-            for key in list(weights):
-                weights[prefix + key] = weights.pop(key)  # noqa: B023
+def renamed(classifier, folder, rename):
+    def change(weights):
+        for key in list(weights):
+            weights[rename(key)] = weights.pop(key)
 
-        folder = changed(classifier, tmp_path / prefix, wrap)
+    return changed(classifier, folder, change)
+
+
+def test_weights_under_the_names_of_wrappers_are_read(classifier, data, tmp_path):
+    """Which torch.compile, DistributedDataParallel, FSDP and activation checkpointing put around a model, or a part of it."""
+    given = ["--text", "goal law", "--logits"]
+    expected = trained(["predict", "--model", classifier, *given]).stdout
+    layer = "layer.0."
+    for number, (inside, put) in enumerate([
+            ("", "_orig_mod."), ("", "module."), ("", "module._orig_mod."), ("", "_orig_mod.module."), ("", "_fsdp_wrapped_module._orig_mod."),
+            (layer, "layer.0._checkpoint_wrapped_module."), (layer, "layer.0._fsdp_wrapped_module._checkpoint_wrapped_module.")]):
+        folder = renamed(classifier, tmp_path / str(number), lambda key: key.replace(inside, put) if inside else put + key)  # noqa: B023
+        done = trained(["predict", "--model", folder, *given])
+        assert (done.stdout, done.stderr) == (expected, ""), put
+    # The head among them: training goes on with it.
+    done = trained(["train", "--model", folder.parent / "2", "--train", data / "train.jsonl", "--dev", data / "dev.jsonl", "--output", tmp_path / "out",
+                    "--max-steps", 1, "--max-length", 16])
+    assert "initialised" not in done.stderr, done.stderr
+
+
+def test_an_unknown_word_before_all_names_is_told(classifier, tmp_path):
+    name = "bert.embeddings.word_embeddings.weight"
+    rest = "rename the tensors in Python with load_file and save_file of safetensors\n"
+    for prefix in "net.", "model.", "module.net.":
+        folder = renamed(classifier, tmp_path / prefix, lambda key: prefix + key)  # noqa: B023
         done = run(["predict", "--model", folder, "--text", "goal"])
         assert done.returncode == 1 and done.stderr == (
-            f"mezzo predict: {folder}/model.safetensors: has no tensor {name}, which config.json calls for; it has {prefix}{name}, and {wrapper} puts "
-            f'"{prefix}" into names. Save the unwrapped model, or rename the tensors in Python with load_file and save_file of safetensors\n')
+            f"mezzo predict: {folder}/model.safetensors: has no tensor {name}, which config.json calls for; it has {prefix}{name}, with \"{prefix}\" "
+            f"before the name. Save the inner model, or {rest}")
+    folder = renamed(classifier, tmp_path / "other", lambda key: key.replace("bert.", "roberta."))
+    done = run(["predict", "--model", folder, "--text", "goal"])
+    assert f'with "roberta." in place of "bert.". Correct model_type in config.json, or {rest}' in done.stderr, done.stderr
 
 
-def test_a_part_that_is_wrapped_is_told_too(classifier, tmp_path):
+def test_the_weights_of_a_model_inside_an_adapter_are_told(classifier, tmp_path):
+    """As the state dict of a model of peft 0.17 has them."""
     def wrap(weights):
-        for key in [key for key in weights if key.startswith("bert.encoder.layer.0.")]:
-            weights[key.replace("layer.0.", "layer.0._checkpoint_wrapped_module.")] = weights.pop(key)
+        for key in list(weights):
+            tensor = weights.pop(key)
+            if key.endswith("query.weight"):
+                name = key.removesuffix("weight")
+                weights[f"base_model.model.{name}lora_A.default.weight"] = torch.zeros(2, 8)
+                weights[f"base_model.model.{name}lora_B.default.weight"] = torch.zeros(8, 2)
+                key = name + "base_layer.weight"
+            weights["base_model.model." + key] = tensor
 
-    done = run(["predict", "--model", changed(classifier, tmp_path / "part", wrap), "--text", "goal"])
-    assert 'and activation checkpointing puts "_checkpoint_wrapped_module." into names' in done.stderr, done.stderr
+    folder = changed(classifier, tmp_path / "peft", wrap)
+    done = run(["predict", "--model", folder, "--text", "goal"])
+    assert done.returncode == 1 and done.stderr.endswith(
+        ", so the model is inside an adapter of PEFT. In Python, peft's merge_and_unload() and save_pretrained() make a whole model of it\n")
+    assert "it has base_model.model.bert." in done.stderr
 
 
 def test_float8_weights_with_scales_are_refused(classifier, tmp_path):

@@ -60,8 +60,14 @@ TEST(MachineAdviceTest, NamesEachProblemAndItsRemedyAlone) {
         m.threads_are_set = true;
       },
       "1 of 8 possible threads", "unset it");
-  expect([](auto& m) { m.processor_share = 0.6; }, "other programs, or a quota, take 40 % of the time of 8 threads",
+  expect([](auto& m) { m.processor_share = 0.6; }, "other programs take 40 % of the time of 8 threads",
          "end the other programs");
+  expect(
+      [](auto& m) {
+        m.processor_share = 0.6;
+        m.quota = 8;
+      },
+      "other programs, or the CPU quota of the container, take 40 %", "or raise the quota");
   expect([](auto& m) { m.available_bytes = 1'000'000'000; }, "1.0 GB of memory are free", "--lora");
   expect([](auto& m) { m.shared_memory_bytes = 64 << 20; }, "/dev/shm has 0.07 GB", "--shm-size=1g");
   expect([](auto& m) { m.has_nvidia_driver = true; }, "LibTorch is one for the CPU alone", "install a torch for CUDA");

@@ -157,6 +157,7 @@ TEST_F(SearchTest, ATrialThatEndedUnseenIsNotTrainedAgain) {
   EXPECT_FALSE(search(of).finished) << "nothing is begun";
   for (const Trial& trial : draw_trials(of)) {
     fs::create_directories(trial_file(trial, "run.json").parent_path());
+    std::ofstream(trial_file(trial, "model.safetensors")) << "weights";
     std::ofstream(trial_file(trial, "run.json"))
         << R"({"metric": "accuracy", "greater_is_better": true, "steps": 90, "total_steps": 90, "best_accuracy": 0.5,
             "best_loss": 0.25, "finished": true})";
@@ -194,7 +195,8 @@ TEST_F(SearchTest, OfEqualsThoseWithTheLowerLossGoOn) {
     of.command = [value](const Trial& trial, const fs::path& folder, double share) {
       return std::vector<std::string>{
           "/bin/sh", "-c",
-          fmt::format("mkdir -p {4}; echo '{{\"metric\": \"accuracy\", \"greater_is_better\": true, \"steps\": {0}, "
+          fmt::format("mkdir -p {4}; echo weights > {4}/model.safetensors; echo '{{\"metric\": \"accuracy\", "
+                      "\"greater_is_better\": true, \"steps\": {0}, "
                       "\"total_steps\": 90, "
                       "\"best_accuracy\": {1}, \"best_loss\": {2}, \"finished\": {3}}}' > {4}/run.json",
                       std::ceil(share * 90), value, 1 - std::stod(trial.settings.front().second) / 1e6, share == 1,

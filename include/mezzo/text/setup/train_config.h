@@ -122,4 +122,9 @@ struct TrainConfig {
   std::vector<std::pair<std::string, std::string>> settings() const;
 };
 
+/// The warnings that train() gives of the texts, such as dev texts that are training texts; empty: none. Reads all
+/// texts, and no weights. Thread-safe.
+/// @throws c10::ValueError  for what is wrong with texts, labels or config.json, as far as it shows without a tokenizer
+std::vector<std::string> data_warnings(const TrainConfig& config);
+
 }  // namespace mezzo::text
