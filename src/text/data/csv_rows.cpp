@@ -38,16 +38,18 @@ std::string first_names(const std::vector<std::string>& header) {
   return fmt::format("{}{}", fmt::join(names, ", "), names.size() < header.size() ? ", …" : "");
 }
 
-/// The first line that is not empty, as far as it has been read, and its number.
+/// The first line that is not empty, and its number. The line is empty if its end is not at hand.
 std::pair<std::string, int64_t> first_line(TextInput& input) {
   const std::string_view text = input.at_hand();
   const size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
-  const std::string_view line = text.substr(begin, text.find_first_of("\r\n", begin) - begin);
+  const size_t end = text.find_first_of("\r\n", begin);
+  const std::string_view line = text.substr(begin, end == text.npos ? 0 : end - begin);
   return {std::string(line), 1 + std::ranges::count(text.substr(0, begin), '\n')};
 }
 
-/// The fields of a line; none if its quotes do not fit the delimiter.
-std::vector<std::string> split(std::string_view line, char delimiter, bool unquoted) {
+/// The fields of a line; none if its quotes do not fit the delimiter, and nullopt if the last field goes on in the
+/// next.
+std::optional<std::vector<std::string>> split(std::string_view line, char delimiter, bool unquoted) {
   struct Fault {};
   TextInput input(line);
   CsvReader csv(input, delimiter, [](int64_t, const std::string&) { throw Fault(); }, unquoted);
@@ -55,6 +57,7 @@ std::vector<std::string> split(std::string_view line, char delimiter, bool unquo
   try {
     csv.next(fields);
   } catch (const Fault&) {
+    if (input.at_end()) return std::nullopt;
     fields.clear();
   }
   return fields;
@@ -69,14 +72,14 @@ char other_delimiter(const std::string& line, char delimiter, bool unquoted, con
                                });
   };
   const auto names = split(line, delimiter, unquoted);
-  if (has_columns(names)) return '\0';
+  if (!names || has_columns(*names)) return '\0';
   char likely = '\0';
   for (const char other : {'\t', ';', '|', ','}) {
     if (other == delimiter) continue;
-    const auto names_by_other = split(line, other, unquoted);
+    const auto names_by_other = split(line, other, unquoted).value_or(std::vector<std::string>());
     if (has_columns(names_by_other)) return other;
     // A user may have other names. One field, or quotes that do not fit, then tell that the delimiter is wrong.
-    if (likely == '\0' && names.size() <= 1 && names_by_other.size() > 1) likely = other;
+    if (likely == '\0' && names->size() <= 1 && names_by_other.size() > 1) likely = other;
   }
   return likely;
 }

@@ -375,6 +375,11 @@ TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
   EXPECT_EQ(error("a.csv", "\"x\"y,label\n"),
             "a.csv:1: text after the closing quote of a field; inside quotes, write a quote twice.");
   EXPECT_THAT(load("a.csv", "text,label,\"a;b\tc\"\nx,0,1\n").texts, ElementsAre("x"));
+  EXPECT_THAT(load("a.csv", "id,\"Was it good; or bad?\n(one answer)\",text,label\n1,x,goal,0\n").texts,
+              ElementsAre("goal"));
+  EXPECT_THAT(load("a.tsv", "id\t\"good, or\nbad\"\ttext\tlabel\n1\tx\tgoal\t0\n").texts, ElementsAre("goal"));
+  EXPECT_THAT(load("a.csv", "id,\"" + std::string(100'000, ';') + "\",text,label\n1,x,goal,0\n").texts,
+              ElementsAre("goal"));
   EXPECT_THAT(load("a.csv", "\"te\nxt\",label\nx,0\n", LoadRowsOptions().columns({.text = "te\nxt"})).texts,
               ElementsAre("x"));
 }
