@@ -84,8 +84,9 @@ JsonReader::Type JsonReader::peek() {
   if (c == 't' || c == 'f') return Type::kBool;
   for (const auto& [word, in_json] : kForeignWords) {
     if (c == word.front() && input_.ahead(word.size()) == word) {
-      const std::string advice =
-          advises_null_ ? fmt::format("Write {} in its place", in_json) : "A value is needed here, or remove the row";
+      const std::string advice = advises_null_       ? fmt::format("Write {} in its place", in_json)
+                                 : in_json == "null" ? "Give it a value, or remove the row"
+                                                     : fmt::format("For a text or a name, write \"{}\"", word);
       fail(fmt::format("not valid JSON: {} is not a JSON value. {}", word, advice));
     }
   }

@@ -63,7 +63,8 @@ class JsonReader {
   /// Fails unless only white space is left.
   void expect_end();
 
-  /// Whether messages about NaN advise null from now on. They must not if a value is needed. Initially true.
+  /// Whether messages about NaN advise null from now on, and those about True advise true. They must not if another
+  /// value is needed. Initially true.
   void advise_null(bool advises) { advises_null_ = advises; }
 
   int64_t line() const { return line_; }

@@ -451,11 +451,15 @@ TEST_F(LoadRowsTest, NamesValuesOfOtherLanguages) {
   }
   EXPECT_EQ(row("FALSE"), where + "FALSE is not a JSON value. Write false in its place.");
   EXPECT_EQ(row("[{\"a\": NaN}]"), where + "NaN is not a JSON value. Write null in its place.");
+  const std::string in_quotes = where + "True is not a JSON value. For a text or a name, write \"True\".";
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "label": True})"), in_quotes);
+  EXPECT_EQ(error("a.jsonl", R"([True, 0])"), in_quotes);
+  EXPECT_EQ(load("a.jsonl", R"(["True", "True"])").labels, Labels{name("True")});
   EXPECT_EQ(row("nil"), where + "null expected.");
   // null would be refused there.
   for (const char* needed :
        {R"({"text": NaN, "label": 0})", R"({"text": "a", "label": NaN})", R"(["a", NaN])", "NaN"}) {
-    EXPECT_EQ(error("a.jsonl", needed), where + "NaN is not a JSON value. A value is needed here, or remove the row.");
+    EXPECT_EQ(error("a.jsonl", needed), where + "NaN is not a JSON value. Give it a value, or remove the row.");
   }
   EXPECT_EQ(error("a.jsonl", R"({"text": "a", "label": NaN})", no_labels()),
             where + "NaN is not a JSON value. Write null in its place.");
