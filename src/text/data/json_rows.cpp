@@ -83,14 +83,15 @@ RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std:
 
 class JsonRows {
  public:
-  /// @param is_line  whether the row stands in a line of its own
+  /// @param is_line  whether the row is a line of a file of JSON Lines
   JsonRows(TextInput& json, RowCollector& rows, int64_t first_line, bool is_line)
       : json_(json, [this] { return where(); }, first_line), rows_(rows), is_line_(is_line) {}
 
   void read_array() {
     const JsonReader::Type type = json_.peek();
-    if (type == JsonReader::Type::kObject) check_holds_no_rows();
-    TORCH_CHECK_VALUE(type == JsonReader::Type::kArray, rows_.where(json_.line()), "the file is ", to_string(type),
+    const int64_t line = json_.line();
+    if (type == JsonReader::Type::kObject) check_is_not_around_rows(line);
+    TORCH_CHECK_VALUE(type == JsonReader::Type::kArray, rows_.where(line), "the file is ", to_string(type),
                       ", not an array of rows. For one object a line, name it .jsonl.");
     json_.begin_array();
     while (json_.next_element()) {
@@ -100,24 +101,27 @@ class JsonRows {
     json_.expect_end();
   }
 
-  void read_line() {
+  void read_row_alone() {
     read_row();
     json_.expect_end();
   }
 
  private:
   /// Refuses a file of one object around the rows, as {"data": [...]}.
-  void check_holds_no_rows() {
+  void check_is_not_around_rows(int64_t line) {
+    std::string array;
     json_.begin_object();
-    for (std::string key; json_.next_key(key) && rows_.columns().is_other(key); json_.skip()) {
-      if (json_.peek() == JsonReader::Type::kArray) fail_with_array_of_rows(key);
+    for (std::string key; json_.next_key(key); json_.skip()) {
+      if (!rows_.columns().is_other(key)) return;
+      if (array.empty() && json_.holds_objects_or_arrays()) array = key;
     }
+    TORCH_CHECK_VALUE(array.empty(), rows_.between(line), "the file", around_rows(array), ".");
   }
 
-  [[noreturn]] void fail_with_array_of_rows(const std::string& key) const {
-    json_.fail(fmt::format(
-        "the {} is an object without \"{}\". If its array '{}' holds the rows, save that array alone as a .json file",
-        is_line_ ? "row" : "file", rows_.columns().text.name, printable(key)));
+  std::string around_rows(const std::string& array) const {
+    return fmt::format(
+        " is an object without \"{}\". If its array '{}' holds the rows, save that array alone as a .json file",
+        printable(rows_.columns().text.name), printable(array));
   }
 
   std::string where() const { return is_in_row_ ? rows_.where(json_.line()) : rows_.between(json_.line()); }
@@ -212,7 +216,7 @@ class JsonRows {
     };
     const auto take = [&](bool& seen, const std::string& key) { check_is_first(!std::exchange(seen, true), key); };
     std::vector<std::string> others;
-    std::string array;  // the last other key of one
+    std::string array;  // the key of one that may hold rows
     std::set<std::string> copied;
     JsonObjectText values;
     json_.begin_object();
@@ -235,13 +239,16 @@ class JsonRows {
         read_label(key, values);
       } else {
         if (rows_.options().other_columns()) check_is_first(copied.insert(key).second, key);
-        if (json_.peek() == JsonReader::Type::kArray) array = key;
+        if (array.empty() && json_.holds_objects_or_arrays()) array = key;
         other_value(key, values);
         others.push_back(std::move(key));
       }
     }
     row_.others = values.take();
-    if (!has_text && !has_label && !array.empty() && !rows_.has_words()) fail_with_array_of_rows(array);
+    const bool may_be_around_rows = is_line_ && !has_text && !has_label && !array.empty() && !rows_.has_words();
+    if (may_be_around_rows && nearest_name(columns.text.name, others).value_or(array) == array) {
+      json_.fail("the row" + around_rows(array));
+    }
     if (!has_text) fail_without(columns.text, others);
     if (!has_pair && columns.text_pair.is_required) fail_without(columns.text_pair, others);
     const bool misses_label = !has_label && rows_.has_labels();
@@ -267,7 +274,7 @@ void read_json(TextInput& input, RowCollector& rows) { JsonRows(input, rows, 1, 
 
 void read_json_row(const std::string& text, int64_t line, RowCollector& rows) {
   TextInput json(text);
-  JsonRows(json, rows, line, /*is_line=*/true).read_line();
+  JsonRows(json, rows, line, /*is_line=*/false).read_row_alone();
 }
 
 void read_jsonl(TextInput& input, RowCollector& rows) {
@@ -276,7 +283,8 @@ void read_jsonl(TextInput& input, RowCollector& rows) {
     if (begin == line.npos) return true;
     TORCH_CHECK_VALUE(line.compare(begin, line.npos, "[") != 0, rows.between(number),
                       "the file is one array of rows, not one row a line. Name it .json.");
-    read_json_row(line, number, rows);
+    TextInput json(line);
+    JsonRows(json, rows, number, /*is_line=*/true).read_row_alone();
     return !rows.full();
   });
 }

@@ -97,6 +97,14 @@ JsonReader::Type JsonReader::peek() {
   fail("not valid JSON: a value expected");
 }
 
+bool JsonReader::holds_objects_or_arrays() {
+  constexpr size_t kMostSpace = 256;
+  if (peek() != Type::kArray) return false;
+  const std::string_view text = input_.ahead(kMostSpace);
+  const size_t first = text.find_first_not_of(" \n\r\t", 1);
+  return first != text.npos && (text[first] == '{' || text[first] == '[');
+}
+
 void JsonReader::open(char bracket) {
   expect(bracket, bracket == '{' ? "'{'" : "'['");
   if (open_is_empty_.size() == kMaxDepth) fail(fmt::format("JSON nested more than {} deep", kMaxDepth));

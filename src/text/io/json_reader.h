@@ -42,6 +42,9 @@ class JsonReader {
   /// once the object has ended.
   bool next_key(std::string& key);
 
+  /// Whether the value that comes next is an array whose first element is an object or an array.
+  bool holds_objects_or_arrays();
+
   void begin_array();
   /// True when another element comes next; false once the array has ended.
   bool next_element();

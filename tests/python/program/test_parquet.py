@@ -126,6 +126,12 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
         _mezzo.load_rows(path)
 
 
+def test_a_column_of_lists_is_not_taken_for_the_rows(tmp_path):
+    path = write(tmp_path / "a.parquet", dict(number=[1], spans=[[{"begin": 0}]]))
+    with pytest.raises(ValueError, match=r'a.parquet:1: row 1: the row has no key "text"\.$'):
+        _mezzo.load_rows(path)
+
+
 def test_bytes_of_other_columns_may_be_anything(tmp_path):
     path = write(tmp_path / "a.parquet", dict(text=["a", "b"], image=[{"bytes": b"\xff\x00"}, {"bytes": b"png"}]))
     said = mezzo("tokenize", "--model", MINILM, "--data", path)

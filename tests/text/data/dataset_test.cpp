@@ -533,7 +533,22 @@ TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
       " is an object without \"text\". If its array 'data' holds the rows, save that array alone as a .json file.";
   EXPECT_EQ(error("a.json", R"({"data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
   EXPECT_EQ(error("a.json", R"({"version": {"x": [1]}, "data": [{"text": "a"}]})"), "a.json:1: the file" + advice);
+  EXPECT_EQ(error("a.json", "{\"data\":\n[\n{\"text\": \"a\"}]}"), "a.json:1: the file" + advice);
   EXPECT_EQ(error("a.jsonl", R"({"version": 1, "data": [{"text": "a"}]})"), "a.jsonl:1: row 1: the row" + advice);
+  EXPECT_EQ(error("a.jsonl", R"({"data": [["a", 0]]})"), "a.jsonl:1: row 1: the row" + advice);
+  for (const char* row : {R"({"id": "0", "tokens": ["a"], "ner_tags": [0]})", R"({"input_ids": [1, 2], "text": "a"})",
+                          R"({"spans": [{"begin": 0}], "text": "a"})"}) {
+    EXPECT_EQ(error("a.json", row),
+              "a.json:1: row 1: the file is an object, not an array of rows. For one object a line, name it .jsonl.");
+  }
+  EXPECT_EQ(error("a.jsonl", R"({"review": "goal", "stars": 5, "tags": ["x"]})"),
+            "a.jsonl:1: row 1: the row has no key \"text\".");
+  for (const char* row : {R"({"txt": "goal", "tags": []})", R"({"txt": "goal", "spans": [{"begin": 0}]})"}) {
+    EXPECT_EQ(error("a.jsonl", row),
+              "a.jsonl:1: row 1: the row has no key \"text\". Rename 'txt' to 'text', or pass --text-column 'txt'.");
+  }
+  EXPECT_EQ(error("a.json", R"([{"spans": [{"begin": 0}], "id": 1}])"),
+            "a.json:1: row 1: the row has no key \"text\".");
   EXPECT_THAT(load("a.jsonl", R"({"tags": [1], "text": "a"})", no_labels()).texts, ElementsAre("a"));
   EXPECT_EQ(error("a.json", "  \n"), "a.json:2: the JSON ends where a value is expected.");
   EXPECT_EQ(error("a.json", "[[\"a\", 0]\n"), "a.json:2: the JSON ends where ',' or ']' is expected.");
