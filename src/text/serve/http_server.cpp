@@ -357,8 +357,10 @@ HttpServer::HttpServer(const Options& options, Check check, Handler handler, Des
   TORCH_CHECK(state_->daemon != nullptr, "cannot listen on ", options.host, ":", options.port, ": ",
               std::generic_category().message(error),
               error == EADDRNOTAVAIL ? "; pass an address of this machine as --host, such as 127.0.0.1 or 0.0.0.0"
-              : error == EACCES      ? "; pass a --port from 1024 on, or run as a user that may use this one"
-                                     : "; pass another --port");
+              : error == EADDRINUSE  ? "; pass another --port"
+              : error == EACCES && options.port < 1024
+                  ? "; pass a --port from 1024 on, or run as a user that may use this one"
+                  : "");
   state_->port = MHD_get_daemon_info(state_->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
 }
 
