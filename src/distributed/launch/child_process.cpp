@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -103,12 +104,21 @@ std::string why_not_run(const std::string& program, int reason) {
   std::error_code none;
   if (reason == ENOENT && !fs::exists(file, none)) return "it does not exist. Check the path";
   if (fs::is_directory(file, none)) return "it is a folder. Name a program in it";
-  if (reason == EACCES && fs::exists(file, none) && ::access(file.c_str(), X_OK) != 0) {
-    return "it is not executable. Run: chmod +x " + file.string();
+  struct statvfs mounted{};
+  if (reason == EACCES && ::statvfs(file.c_str(), &mounted) == 0) {
+    if ((mounted.f_flag & ST_NOEXEC) != 0) {
+      return "its file system allows no programs (noexec). Copy it to another file system";
+    }
+    const auto execute = fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec;
+    if ((fs::status(file, none).permissions() & execute) == fs::perms::none) {
+      return "it is not executable. Run: chmod +x " + file.string();
+    }
+    if (::access(file.c_str(), X_OK) != 0) return "this user may not execute it";
   }
+  const bool may_be_the_interpreter = reason == ENOENT || reason == EACCES || reason == ENOTDIR || reason == ELOOP;
   std::string line, interpreter;
   std::ifstream script(file);
-  if (!std::getline(script, line) || !line.starts_with("#!")) {
+  if (!may_be_the_interpreter || !std::getline(script, line) || !line.starts_with("#!")) {
     return reason == ENOENT ? "its dynamic loader does not exist. Build it for this system" : std::strerror(reason);
   }
   std::istringstream(line.substr(2)) >> interpreter;  // without a carriage return

@@ -555,6 +555,16 @@ def test_a_program_that_cannot_be_run_is_one_line(tmp_path):
         "mezzo launch: 'program' is neither a command of mezzo nor a program on PATH. For the file of that name pass ./program. See mezzo launch --help")
 
 
+def test_a_program_on_a_file_system_without_programs_is_told(tmp_path):
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this machine allows no private mounts")
+    script = 'mount -t tmpfs -o noexec mezzo "$0" && cp /bin/true "$0/program" && exec "$@"'
+    program = tmp_path / "program"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script, tmp_path, PROGRAM, "launch", "--nproc", "1", "--", program], capture_output=True,
+                          text=True, timeout=120)
+    assert one_line(done, 1) == f"mezzo launch: cannot run '{program}': its file system allows no programs (noexec). Copy it to another file system"
+
+
 def test_a_program_is_started_again_and_with_fewer_ranks(tmp_path):
     program = write_program(tmp_path / "program", """echo start $TORCHELASTIC_RESTART_COUNT of $WORLD_SIZE "$@"
 test $TORCHELASTIC_RESTART_COUNT = 1 || exit 0$STATUS""")
