@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -45,16 +46,17 @@ bool replace_ending(std::string& name, std::string_view old_ending, std::string_
 
 /// Without the parts that wrappers of a model add to names: torch.compile, DistributedDataParallel, FSDP, activation
 /// checkpointing.
-std::string without_wrappers(std::string name) {
-  for (const std::string_view part :
-       {"_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module."}) {
-    for (size_t at = name.find(part); at != name.npos;) {
-      const bool is_whole = at == 0 || name[at - 1] == '.';
-      if (is_whole) name.erase(at, part.size());
-      at = name.find(part, is_whole ? at : at + 1);
-    }
+std::string without_wrappers(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kWrappers = {"_orig_mod.", "_fsdp_wrapped_module.",
+                                                         "_checkpoint_wrapped_module.", "module."};
+  std::string rest;
+  while (!name.empty()) {
+    const size_t dot = name.find('.');
+    const std::string_view word = name.substr(0, dot == name.npos ? dot : dot + 1);
+    if (std::ranges::find(kWrappers, word) == kWrappers.end()) rest += word;
+    name.remove_prefix(word.size());
   }
-  return name;
+  return rest;
 }
 
 /// The parameter that a tensor of the file stands for, as `model` names it; the tensor's own
