@@ -30,7 +30,7 @@ struct PresentRun {
   std::string run;          ///< its name; empty for runs of a mezzo that gave none
   std::string launch;       ///< the launcher that started it; empty without
   std::optional<RunIdentity> identity;
-  RunIdentity::Values final_evaluation;  ///< as of final_evaluation_of()
+  RunIdentity::Values final_evaluation;  ///< as of final_evaluation_of(); empty if an older mezzo wrote it
 };
 
 /// nullopt where there is no run.json, or none that a run of mezzo wrote.

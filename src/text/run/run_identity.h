@@ -10,7 +10,7 @@ namespace mezzo::text {
 /// @param config  whose batch size and shares are numbers.
 RunIdentity identity_of(const TrainConfig& config, const RunSetup& setup);
 
-/// What the evaluation at the end goes by, and no checkpoint: the texts of --test, and --calibrate.
+/// The settings and texts that only the final evaluation depends on: --calibrate and --test.
 RunIdentity::Values final_evaluation_of(const TrainConfig& config, const RunSetup& setup);
 
 /// Of the texts of --test, too, which a resumed run may change. @throws c10::ValueError  where

@@ -20,8 +20,8 @@ namespace {
 /// In what `config` is another run than the finished one; empty: in nothing.
 std::string difference_of(const PresentRun& finished, const TrainConfig& config, const RunSetup& setup) {
   const std::string difference = describe_difference(*finished.identity, identity_of(config, setup));
-  return difference.empty() ? describe_difference(finished.final_evaluation, final_evaluation_of(config, setup))
-                            : difference;
+  if (!difference.empty() || finished.final_evaluation.empty()) return difference;
+  return describe_difference(finished.final_evaluation, final_evaluation_of(config, setup));
 }
 
 /// @throws c10::ValueError  if the model or the report in `output` is missing or cannot be read
