@@ -190,14 +190,11 @@ Arguments read_tables(TuneFlags& flags, const CLI::App& train) {
   return fixed;
 }
 
-/// What is odd about the texts of all trials, which mezzo train says into the log of each.
+/// Prints the warnings about the texts. mezzo train writes them to the log of each trial.
 void print_data_warnings(const Arguments& arguments) {
-  std::vector<std::string> warnings;
-  try {
-    warnings = text::data_warnings(check_train_arguments(arguments));
-  } catch (const c10::Error&) {  // each trial ends with it
+  for (const std::string& line : text::data_warnings(check_train_arguments(arguments))) {
+    std::fputs((line + "\n").c_str(), stderr);
   }
-  for (const std::string& line : warnings) std::fputs((line + "\n").c_str(), stderr);
 }
 
 void show_trials(SearchOptions options, const std::vector<Trial>& trials) {
@@ -252,7 +249,10 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
   options.command = [=, has_warned = false](const Trial& trial, const std::filesystem::path& folder,
                                             double share) mutable {
     Arguments command = arguments_of(trial, folder);
-    if (!std::exchange(has_warned, true)) print_data_warnings(command);
+    try {
+      if (!std::exchange(has_warned, true)) print_data_warnings(command);
+    } catch (const c10::Error&) {  // each trial reports this error
+    }
     command.insert(command.begin(), {program, "train"});
     command.push_back(fmt::format("--pause-at={}", share));
     return command;

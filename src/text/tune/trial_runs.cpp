@@ -60,9 +60,9 @@ void TrialRuns::start(Trial& trial, double share) {
   while (is_at_work(folder_of(options_, trial)) && now() < deadline && !options_.stop_requested()) {
     std::this_thread::sleep_for(kBetweenLooks);  // one of a search that was killed ends by itself
   }
-  runs_.push_back({&trial, now(),
-                   ChildProcess(options_.command(trial, folder_of(options_, trial), share), environment(),
-                                {.in = nothing.get(), .out = log.get(), .err = log.get()})});
+  const auto command = options_.command(trial, folder_of(options_, trial), share);  // may read all texts
+  runs_.push_back(
+      {&trial, now(), ChildProcess(command, environment(), {.in = nothing.get(), .out = log.get(), .err = log.get()})});
 }
 
 void TrialRuns::stop() {

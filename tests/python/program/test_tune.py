@@ -152,6 +152,8 @@ def test_a_search_by_texts_that_it_trains_on_says_so(data, tmp_path):
         assert said.returncode == 0
         assert said.stderr.count(f"warning: the dev texts are the training file, {data}/train.jsonl: ") == 1, said.stderr
     assert tune(config, tmp_path / "out").stderr == "", "nothing is left to train"
+    dry = tune(write_search(data, tmp_path / "search.toml", train=tmp_path / "none.jsonl"), tmp_path / "out", "--dry-run")
+    assert (dry.returncode, dry.stdout) == (1, "") and dry.stderr.startswith(f"mezzo tune: {tmp_path}/none.jsonl: "), dry
 
 
 def test_a_finished_search_is_left_as_it_is(found, tmp_path):
