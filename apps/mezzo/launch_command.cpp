@@ -202,10 +202,9 @@ Run add_launch(CLI::App& app) {
                      "how often all ranks start again after one failed; training goes on from its last checkpoint, a "
                      "program begins anew")
           ->capture_default_str();
-  app.add_option(
-         "--min-nproc", flags->min_nproc,
-         "after a failure start again with one rank less for each that failed, down to this number; mezzo train "
-         "goes on with the same batches; 0: with as many as before")
+  app.add_option("--min-nproc", flags->min_nproc,
+                 "fewest ranks after a failure; each restart leaves out the failed ranks; mezzo train keeps the same "
+                 "batches; 0: all ranks")
       ->capture_default_str();
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();
