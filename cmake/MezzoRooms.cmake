@@ -1,28 +1,38 @@
-# mezzo_add_room(LIBRARY FOLDER SOURCES ... [NEEDS ...] [LINKS ...])
-# A room of the house: the sources of one idea, in src/FOLDER, compiled as a target of their own
-# and put into LIBRARY. NEEDS names the rooms, by their folders, whose headers it may include:
-# none that is not declared yet, so arrows point down only. tests/python/test_rooms.py holds the
-# include lines against it.
+# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with rooms, and
+# what its users link with it. TARGET_objects compiles the sources of its rooms.
+function(mezzo_add_library target name)
+  add_library(${target})
+  add_library(mezzo::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} LINKER_LANGUAGE CXX)
+  target_link_libraries(${target} PUBLIC ${ARGN})
+  set(objects ${target}_objects)
+  add_library(${objects} OBJECT)
+  target_compile_features(${objects} PRIVATE cxx_std_20)
+  target_include_directories(${objects} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
+  target_link_libraries(${objects} PRIVATE mezzo::torch mezzo_warnings)
+  target_precompile_headers(${objects} REUSE_FROM mezzo_pch)
+  set_target_properties(${objects} PROPERTIES UNITY_BUILD_MODE GROUP)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+endfunction()
+
+# mezzo_add_room(LIBRARY FOLDER UNIT SOURCES ... [NEEDS ...] [LINKS ...])
+# A room of the house: the sources of one idea, in src/FOLDER, put into LIBRARY. NEEDS names the
+# rooms, by their folders, whose headers it may include: none that is not declared yet, so arrows
+# point down only. tests/python/test_rooms.py holds the include lines against it. With
+# CMAKE_UNITY_BUILD, rooms of the same UNIT are compiled as one source.
 function(mezzo_add_room library folder)
-  cmake_parse_arguments(PARSE_ARGV 2 room "" "" "SOURCES;NEEDS;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 2 room "" "UNIT" "SOURCES;NEEDS;LINKS")
+  get_property(declared GLOBAL PROPERTY MEZZO_ROOMS)
   foreach(need IN LISTS room_NEEDS)
-    string(REPLACE "/" "_" needed "mezzo_${need}_room")
-    if(NOT TARGET ${needed})
+    if(NOT need IN_LIST declared)
       message(FATAL_ERROR "the room ${folder} needs ${need}, which is not declared before it")
     endif()
   endforeach()
-  string(REPLACE "/" "_" target "mezzo_${folder}_room")
-  if(NOT room_SOURCES)
-    add_library(${target} INTERFACE) # headers alone
-    return()
-  endif()
+  set_property(GLOBAL APPEND PROPERTY MEZZO_ROOMS ${folder})
   list(TRANSFORM room_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/src/${folder}/")
-  add_library(${target} OBJECT ${room_SOURCES})
-  target_compile_features(${target} PRIVATE cxx_std_20)
-  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
-  target_link_libraries(${target} PRIVATE mezzo::torch mezzo_warnings ${room_LINKS})
-  target_precompile_headers(${target} REUSE_FROM mezzo_pch)
-  target_sources(${library} PRIVATE $<TARGET_OBJECTS:${target}>)
+  target_sources(${library}_objects PRIVATE ${room_SOURCES})
+  set_source_files_properties(${room_SOURCES} PROPERTIES UNITY_GROUP ${room_UNIT})
+  target_link_libraries(${library}_objects PRIVATE ${room_LINKS})
 endfunction()
 
 # mezzo_add_simd_sources(LIBRARY FOLDER INSTRUCTION_SETS ... SOURCES ... [OPTIONS ...])
@@ -52,13 +62,4 @@ function(mezzo_add_simd_sources library folder)
       target_sources(${library} PRIVATE $<TARGET_OBJECTS:${target}>)
     endif()
   endforeach()
-endfunction()
-
-# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with rooms, and
-# what its users link with it.
-function(mezzo_add_library target name)
-  add_library(${target})
-  add_library(mezzo::${name} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} LINKER_LANGUAGE CXX)
-  target_link_libraries(${target} PUBLIC ${ARGN})
 endfunction()

@@ -20,7 +20,7 @@ binding=(-DMEZZO_VENV="$PWD/no-tests-in-python")
 generator=(-G "Unix Makefiles")
 ! command -v ninja >/dev/null || generator=(-G Ninja)
 cmake -S mezzo -B build "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O2 \
-  -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=4 -DMEZZO_WERROR=OFF -DMEZZO_BUILD_TESTS=ON \
+  -DCMAKE_UNITY_BUILD=ON -DMEZZO_WERROR=OFF -DMEZZO_BUILD_TESTS=ON \
   -DMEZZO_BUILD_BENCHMARKS=ON -DCMAKE_INCLUDE_PATH="$PWD/third_party/usr/include" -DTorch_DIR="$torch/share/cmake/Torch" \
   -DMEZZO_PYTHON3="$python" "${binding[@]}" "${packages[@]}" "$@"
 read -ra targets <<<"${MEZZO_TARGETS:-all}"

@@ -45,7 +45,7 @@ class Checks {
   bool failed_ = false;
 };
 
-at::ScalarType product() { return at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); }
+at::ScalarType product_dtype() { return at::mm(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); }
 
 using ProductInRegion = int8_t(const char* mm_policy, void (*inside)());
 
@@ -63,22 +63,22 @@ Checks checks;
 ProductInRegion *first_copy = nullptr, *second_copy = nullptr;
 
 void see_from_other_copies() {
-  checks.expect(product() == at::kFloat, "the first copy's policy is in force for the tests' own");
+  checks.expect(product_dtype() == at::kFloat, "the first copy's policy is in force for the tests' own");
   const auto state = AutocastState::current();
   std::thread([&] {
     const AutocastStateGuard same(state);
-    checks.expect(product() == at::kFloat, "and goes along to another thread");
+    checks.expect(product_dtype() == at::kFloat, "and goes along to another thread");
   }).join();
   {
     const AutocastGuard half(at::kCPU, at::kHalf);
-    checks.expect(product() == at::kFloat, "and holds in a guard of the tests' own");
+    checks.expect(product_dtype() == at::kFloat, "and holds in a guard of the tests' own");
     const AutocastGuard lists(at::kCPU, at::kHalf, AutocastOptions().policy(OpPolicy::preset("cpu")));
-    checks.expect(product() == at::kHalf, "unless that has a policy of its own");
+    checks.expect(product_dtype() == at::kHalf, "unless that has a policy of its own");
   }
   checks.expect(second_copy("lower_precision_fp", [] {}) == static_cast<int8_t>(at::kBFloat16),
                 "the second copy's policy replaces the first's");
   checks.expect(second_copy(nullptr, [] {}) == static_cast<int8_t>(at::kFloat), "without one it takes the first's");
-  checks.expect(product() == at::kFloat, "what was replaced is back");
+  checks.expect(product_dtype() == at::kFloat, "what was replaced is back");
 }
 
 void open_regions_of_three_copies() {
@@ -87,7 +87,7 @@ void open_regions_of_three_copies() {
   checks.expect(first_copy != nullptr && second_copy != nullptr && first_copy != second_copy, "two copies are loaded");
   checks.expect(first_copy("fp32", &see_from_other_copies) == static_cast<int8_t>(at::kFloat),
                 "the first's own policy");
-  checks.expect(product() == at::kFloat && PolicyThread::current() == nullptr, "nothing is left behind");
+  checks.expect(product_dtype() == at::kFloat && PolicyThread::current() == nullptr, "nothing is left behind");
   CastLog log;
   {
     const AutocastGuard autocast(at::kCPU, at::kBFloat16, AutocastOptions().log(&log));
@@ -112,7 +112,7 @@ void close_the_copy_that_opened_the_first_region() {
   dlclose(library);  // this one's
   dlclose(library);  // load_copy's
   const AutocastGuard autocast(at::kCPU, at::kBFloat16, AutocastOptions().policy(OpPolicy::preset("cpu")));
-  checks.expect(product() == at::kBFloat16, "its home of regions outlives it");
+  checks.expect(product_dtype() == at::kBFloat16, "its home of regions outlives it");
   checks.end();
 }
 
@@ -130,9 +130,9 @@ void expect_refusal(const std::string& words) {
     message = error.what_without_backtrace();
   }
   checks.expect(message.find(words) != std::string::npos, "the message says: " + words + "; it is: " + message);
-  checks.expect(product() == at::kFloat, "autocast is off again");
+  checks.expect(product_dtype() == at::kFloat, "autocast is off again");
   const AutocastGuard plain(at::kCPU, at::kBFloat16);
-  checks.expect(product() == at::kBFloat16, "guards without a policy go on");
+  checks.expect(product_dtype() == at::kBFloat16, "guards without a policy go on");
   checks.end();
 }
 

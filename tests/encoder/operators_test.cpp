@@ -92,7 +92,7 @@ class Draw {
 };
 
 constexpr double kEps = 1e-5, kDropout = 0.25;
-constexpr int64_t kSeed = -12, kStep = 3, kSite = 4, kHeads = 3;
+constexpr int64_t kSeed = -12, kStep = 3, kSite = 4, kHeadsOfSample = 3;
 
 Tensors many(const Draw& draw,
              const std::vector<std::vector<int64_t>>& sizes,
@@ -111,12 +111,12 @@ c10::IValue offset(Draw& draw) { return draw.optional(draw.number_of(5, at::kLon
 
 /// Of attention weights: LibTorch's flash attention has masks of its own, so it is compared without.
 double attention_dropout(const Draw& draw, int64_t hidden) {
-  return draw.runs_flash_attention(hidden / kHeads) ? 0 : kDropout;
+  return draw.runs_flash_attention(hidden / kHeadsOfSample) ? 0 : kDropout;
 }
 
 /// Of heads of an even number of columns.
 c10::IValue rotary(const Draw& draw, int64_t hidden) {
-  return draw.optional(rotary_table(80, hidden / kHeads, 50).to(draw.device()));
+  return draw.optional(rotary_table(80, hidden / kHeadsOfSample, 50).to(draw.device()));
 }
 
 /// So narrow that the specification takes long texts in pieces, or none.
@@ -141,7 +141,7 @@ Tensors biases(const Draw& draw, const std::vector<std::vector<int64_t>>& sizes)
 }
 
 Stack attention(Draw& draw) {
-  const int64_t h = kHeads * draw.number(1, 40);
+  const int64_t h = kHeadsOfSample * draw.number(1, 40);
   Stack stack{draw.floats({draw.rows(), h}),
               many(draw, {{h, h}, {h, h}, {h, h}, {h, h}}),
               many(draw, {{h}, {h}, {h}, {h}}),
@@ -149,7 +149,7 @@ Stack attention(Draw& draw) {
               draw.floats({h}),
               draw.floats({h}),
               kEps,
-              kHeads,
+              kHeadsOfSample,
               draw.layout(),
               attention_dropout(draw, h),
               kDropout,
@@ -235,12 +235,12 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
        }},
       {"packed_attention",
        [](Draw& draw) {
-         const int64_t h = kHeads * 2 * draw.number(1, 20);
+         const int64_t h = kHeadsOfSample * 2 * draw.number(1, 20);
          const int64_t terms = std::max<int64_t>(draw.number(-2, 2), 0);
          Stack stack{draw.floats({draw.rows(), h}),
                      draw.floats({draw.rows(), h}),
                      draw.floats({draw.rows(), h}),
-                     kHeads,
+                     kHeadsOfSample,
                      draw.layout(),
                      attention_dropout(draw, h),
                      kSeed,
@@ -254,7 +254,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
        }},
       {"pre_norm_attention_block",
        [](Draw& draw) {
-         const int64_t h = kHeads * 2 * draw.number(1, 20);
+         const int64_t h = kHeadsOfSample * 2 * draw.number(1, 20);
          return Stack{draw.floats({draw.rows(), h}),
                       many(draw, {{3 * h, h}, {h, h}}),
                       biases(draw, {{3 * h}, {h}}),
@@ -262,7 +262,7 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                       draw.optional(draw.floats({h})),
                       draw.optional(draw.floats({h})),
                       kEps,
-                      kHeads,
+                      kHeadsOfSample,
                       draw.layout(),
                       rotary(draw, h),
                       window(draw),

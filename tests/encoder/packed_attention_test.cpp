@@ -12,12 +12,12 @@
 namespace mezzo::encoder {
 namespace {
 
-constexpr int64_t kHeads = 2, kHeadSize = 5, kHidden = kHeads * kHeadSize;
+constexpr int64_t kAttentionHeads = 2, kHeadSize = 5, kAttentionHidden = kAttentionHeads * kHeadSize;
 
 /// Attention of one sequence by its formula, in float64.
 at::Tensor attention_of_one(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   std::vector<at::Tensor> heads;
-  for (int64_t head = 0; head < kHeads; ++head) {
+  for (int64_t head = 0; head < kAttentionHeads; ++head) {
     const auto slice = [&](const at::Tensor& x) { return x.narrow(1, head * kHeadSize, kHeadSize); };
     heads.push_back((slice(q).mm(slice(k).t()) / std::sqrt(double{kHeadSize})).softmax(1).mm(slice(v)));
   }
@@ -29,11 +29,11 @@ TEST(PackedAttentionTest, EachSequenceAttendsToItselfAlone) {
   // three rows of filler follow.
   const auto cu_seqlens = at::tensor({0, 4, 7, 13}, at::kInt), seqlens = at::tensor({4, 1, 6}, at::kInt);
   const int64_t rows = 16;
-  const auto make = [&] { return at::randn({rows, kHidden}, at::kDouble).requires_grad_(); };
+  const auto make = [&] { return at::randn({rows, kAttentionHidden}, at::kDouble).requires_grad_(); };
   const auto q = make(), k = make(), v = make();
   const auto layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, rows, at::kCPU);
-  const auto out = packed_attention(q, k, v, kHeads, layout, /*dropout=*/{});
-  ASSERT_EQ(out.sizes(), (at::IntArrayRef{rows, kHidden}));
+  const auto out = packed_attention(q, k, v, kAttentionHeads, layout, /*dropout=*/{});
+  ASSERT_EQ(out.sizes(), (at::IntArrayRef{rows, kAttentionHidden}));
 
   at::Tensor mine = at::zeros({}, at::kDouble), expected = at::zeros({}, at::kDouble);
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 4}, {4, 1}, {7, 6}}) {
@@ -53,11 +53,11 @@ TEST(PackedAttentionTest, EachSequenceAttendsToItselfAlone) {
 TEST(PackedAttentionTest, DropsAttentionWeightsInTraining) {
   const auto cu_seqlens = at::tensor({0, 50}, at::kInt), seqlens = at::tensor({50}, at::kInt);
   const auto layout = c10::make_intrusive<SequenceLayout>(cu_seqlens, seqlens, 50, at::kCPU);
-  const auto zeros = at::zeros({50, kHidden}), ones = at::ones({50, kHidden});
+  const auto zeros = at::zeros({50, kAttentionHidden}), ones = at::ones({50, kAttentionHidden});
   // Equal scores: every weight is 1 / 50, so an output says how many of the 50 keys
   // were kept, times 1 / 0.8.
   const auto out =
-      packed_attention(zeros, zeros, ones, kHeads, layout, {.p = 0.2, .key = {.seed = 1, .step = 1, .site = 1}});
+      packed_attention(zeros, zeros, ones, kAttentionHeads, layout, {.p = 0.2, .key = {.seed = 1, .step = 1, .site = 1}});
   const auto kept = out * 50 * 0.8;
   EXPECT_TRUE(at::allclose(kept, kept.round(), 0, 1e-4));
   EXPECT_NEAR(kept.mean().item<double>(), 40, 1.5) << "100 draws of 50: 3.7 standard deviations";
@@ -112,12 +112,12 @@ TEST(PackedAttentionTest, OnCudaEqualsTheReferenceAndRepeatsItsMasks) {
 }
 
 TEST(SequenceLayoutTest, RefusesRowsThatOverlapStandOutOfOrderOrDoNotExist) {
-  struct Case {
+  struct LayoutCase {
     std::vector<int32_t> cu_seqlens, seqlens;
     const char* culprit;
   };
   const auto limit = std::numeric_limits<int32_t>::max();
-  const std::vector<Case> cases = {
+  const std::vector<LayoutCase> cases = {
       {{0, 4, 8}, {5, 4}, "sequence 0 has 5 tokens in rows 0 to 3"},            // reaches into the next
       {{4, 0, 8}, {4, 4}, "sequence 0 has 4 tokens in rows 4 to -1"},           // out of order
       {{0, 6, 4, 8}, {2, 2, 2}, "sequence 1 has 2 tokens in rows 6 to 3"},      //
@@ -127,10 +127,10 @@ TEST(SequenceLayoutTest, RefusesRowsThatOverlapStandOutOfOrderOrDoNotExist) {
       {{0, limit, limit}, {limit, limit}, "sequence 0 has 2147483647 tokens"},  // sums that overflow
       {{0, 4}, {4, 4}, "2 rows in cu_seqlens for 2 sequences"},
   };
-  const auto layout = [](const Case& c) {
+  const auto layout = [](const LayoutCase& c) {
     SequenceLayout(at::tensor(c.cu_seqlens), at::tensor(c.seqlens), 8, at::kCPU);
   };
-  for (const Case& bad : cases) {
+  for (const LayoutCase& bad : cases) {
     EXPECT_THAT([&] { layout(bad); }, testing::ThrowsMessage<c10::ValueError>(testing::HasSubstr(bad.culprit)));
   }
   EXPECT_NO_THROW(layout({{0, 4, 7}, {2, 3}, ""}));

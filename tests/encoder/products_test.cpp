@@ -38,12 +38,12 @@ TEST_F(ProductsTest, AreThoseOfFloat64ForAnyNumberOfShapesAndThreads) {
   for (int round = 0; round < 60; ++round) {
     at::set_num_threads(static_cast<int>(draw(4)));
     SCOPED_TRACE(testing::Message() << "round " << round << ", " << at::get_num_threads() << " threads");
-    struct Expected {
+    struct ExpectedSum {
       at::Tensor mine, right;
       int64_t depth;
     };
     Products products;
-    std::vector<Expected> expected;
+    std::vector<ExpectedSum> expected;
     const int64_t most = round % 2 == 0 ? 40 : 700;  // too small to be split, and not
     for (int64_t i = draw(4); i > 0; --i) {
       const int64_t m = draw(most), k = draw(90), n = draw(most);

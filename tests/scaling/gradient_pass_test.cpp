@@ -13,7 +13,7 @@
 namespace mezzo {
 namespace {
 
-at::Tensor parameter_with(const at::Tensor& gradient) {
+at::Tensor with_gradient(const at::Tensor& gradient) {
   auto parameter = torch::zeros(gradient.sizes(), gradient.options()).requires_grad_();
   parameter.mutable_grad() = gradient.clone();
   return parameter;
@@ -41,9 +41,9 @@ TEST(GradientPassTest, ChecksWhatUnscalingInPlaceComesTo) {
   for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf}) {
     for (const float scale : {0.25f, 1.0f, 4.0f, 1e-40f}) {
       for (const float value : {1.0f, 50000.0f, 2e38f, kInf, -kInf, kNaN}) {
-        const auto parameter = parameter_with(torch::tensor({0.0f, value, -1.0f}).to(dtype));
-        const auto other = parameter_with(torch::ones({2}));
-        auto pass = pass_over({other, parameter, parameter_with(torch::ones({0}, dtype))});
+        const auto parameter = with_gradient(torch::tensor({0.0f, value, -1.0f}).to(dtype));
+        const auto other = with_gradient(torch::ones({2}));
+        auto pass = pass_over({other, parameter, with_gradient(torch::ones({0}, dtype))});
         const auto before = parameter.grad().clone();
         const float checked = pass.check(scale_of(scale), Unscaled::kInPlace).item<float>();
         EXPECT_TRUE(parameter.grad().equal(before) || std::isnan(value)) << "a check changes nothing";
@@ -57,16 +57,16 @@ TEST(GradientPassTest, ChecksWhatUnscalingInPlaceComesTo) {
 }
 
 TEST(GradientPassTest, ChecksGradientsThatAreToBeDividedInFloat32) {
-  const auto half = parameter_with(torch::full({2}, 60000.0, torch::kHalf));
+  const auto half = with_gradient(torch::full({2}, 60000.0, torch::kHalf));
   EXPECT_EQ(pass_over({half}).check(scale_of(0.25f), Unscaled::kInFloat32).item<float>(), 0) << "float32 holds 240000";
   EXPECT_EQ(pass_over({half}).check(scale_of(0.25f), Unscaled::kInPlace).item<float>(), 1);
-  const auto large = parameter_with(torch::full({2}, 3e38f));
+  const auto large = with_gradient(torch::full({2}, 3e38f));
   EXPECT_EQ(pass_over({large}).check(scale_of(0.25f), Unscaled::kInFloat32).item<float>(), 1);
   EXPECT_EQ(pass_over({large}).check(scale_of(0.25f, true), Unscaled::kInFloat32).item<float>(), 0) << "as PyTorch";
 }
 
 TEST(GradientPassTest, UnscalesIntoTheGradientOfAFloat32Master) {
-  const auto half = parameter_with(torch::tensor({0x1p-20f, 2.0f}).to(torch::kHalf));
+  const auto half = with_gradient(torch::tensor({0x1p-20f, 2.0f}).to(torch::kHalf));
   const auto master = torch::zeros({2}).requires_grad_();
   GradientPass pass;
   pass.add(half, master);
@@ -76,9 +76,9 @@ TEST(GradientPassTest, UnscalesIntoTheGradientOfAFloat32Master) {
 }
 
 TEST(GradientPassTest, MeasuresAndChecksGradientsOfAnyDtypesAtOnce) {
-  const std::vector<at::Tensor> parameters{parameter_with(torch::full({4}, 6.0, torch::kHalf)),
-                                           parameter_with(torch::full({1}, 16.0f)),
-                                           parameter_with(torch::full({1}, 12.0, torch::kDouble))};
+  const std::vector<at::Tensor> parameters{with_gradient(torch::full({4}, 6.0, torch::kHalf)),
+                                           with_gradient(torch::full({1}, 16.0f)),
+                                           with_gradient(torch::full({1}, 12.0, torch::kDouble))};
   const auto found = pass_over(parameters).measure(torch::full({}, 2.0f), /*max_norm=*/1);
   EXPECT_FLOAT_EQ(found.norm.item<float>(), std::sqrt(4 * 9.0f + 64.0f + 36.0f));
   EXPECT_FLOAT_EQ(found.sum_of_squares.item<float>(), 4 * 9.0f + 64.0f + 36.0f);

@@ -23,7 +23,7 @@ namespace {
 using torch::jit::Stack;
 
 /// The one device of all tensors. Numbers may come from the CPU, and indices, as on CUDA.
-c10::Device device_of(const c10::OperatorHandle& op, const Stack& arguments) {
+c10::Device device_of_call(const c10::OperatorHandle& op, const Stack& arguments) {
   std::optional<c10::Device> device;
   Stack looked_at = arguments;
   change_tensors(op.schema().arguments(), looked_at, [&](const at::Tensor& tensor, const c10::Argument&) {
@@ -207,7 +207,7 @@ Stack waited_for(const c10::OperatorHandle& op, const Stack& arguments, c10::Dev
 
 void call(const c10::OperatorHandle& op, Stack* stack) {
   const Stack arguments = torch::jit::pop(*stack, op.schema().arguments().size());
-  const auto device = device_of(op, arguments);
+  const auto device = device_of_call(op, arguments);
   const c10::DeviceGuard guard(device);
   resize_written(op, arguments);
   for (auto& result : waits(op, arguments) ? waited_for(op, arguments, device) : queued(op, arguments, device)) {

@@ -112,7 +112,7 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   bool leave_bytes_ = false;
 };
 
-enum class PrependScheme { kAlways, kNever, kFirst };
+enum class PrependScheme { kAlways, kNever, kFirstWord };
 
 class MetaspacePreTokenizer : public PreTokenizer {
  public:
@@ -123,7 +123,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
     std::string replaced;
     replaced.reserve(text.size() + 2 * replacement_.size() + text.size() / 4);
     const bool has_prefix = text.starts_with(' ') || text.starts_with(replacement_);
-    if (!has_prefix && (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirst && from_first > 0))) {
+    if (!has_prefix && (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirstWord && from_first > 0))) {
       replaced.append(replacement_);
     }
     const size_t first = std::min(from_first, text.size());
@@ -279,7 +279,7 @@ std::unique_ptr<PreTokenizer> read_metaspace(const JsonField& field) {
     field["prepend_scheme"].expect(name == "always" || name == "never" || name == "first", "always, never or first");
     scheme = name == "always"  ? PrependScheme::kAlways
              : name == "never" ? PrependScheme::kNever
-                               : PrependScheme::kFirst;
+                               : PrependScheme::kFirstWord;
     // An older file's setting beside it must say the same.
     if (!field["add_prefix_space"].is_null()) {
       field["add_prefix_space"].expect(field["add_prefix_space"].as_bool() || scheme == PrependScheme::kNever,

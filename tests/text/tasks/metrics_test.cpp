@@ -13,11 +13,11 @@ namespace mezzo::text {
 namespace {
 
 using testing::ElementsAre;
-using Ids = std::vector<int64_t>;
+using ClassIds = std::vector<int64_t>;
 
 TEST(ClassificationReportTest, CountsAndPrintsWhatScikitLearnDocuments) {
   // The example of scikit-learn's documentation.
-  const auto report = classification_report(Ids{0, 1, 2, 2, 2}, Ids{0, 0, 2, 2, 1}, {"class 0", "class 1", "class 2"});
+  const auto report = classification_report(ClassIds{0, 1, 2, 2, 2}, ClassIds{0, 0, 2, 2, 1}, {"class 0", "class 1", "class 2"});
   EXPECT_DOUBLE_EQ(report.accuracy, 0.6);
   EXPECT_DOUBLE_EQ(report.classes[2].f1, 0.8);
   EXPECT_DOUBLE_EQ(report.macro_avg.precision, 0.5);
@@ -35,7 +35,7 @@ TEST(ClassificationReportTest, CountsAndPrintsWhatScikitLearnDocuments) {
 }
 
 TEST(ClassificationReportTest, LeavesOutAClassThatNeverOccurs) {
-  const auto report = classification_report(Ids{0, 0, 0}, Ids{0, 0, 2}, {"a", "never", "only predicted"});
+  const auto report = classification_report(ClassIds{0, 0, 0}, ClassIds{0, 0, 2}, {"a", "never", "only predicted"});
   EXPECT_THAT(report.names, ElementsAre("a", "only predicted"));
   ASSERT_EQ(report.classes.size(), 2U);
   EXPECT_EQ(report.classes[1].support, 0);
@@ -45,14 +45,14 @@ TEST(ClassificationReportTest, LeavesOutAClassThatNeverOccurs) {
 }
 
 TEST(ClassificationReportTest, MeasuresNamesInCodePoints) {
-  const std::string text = classification_report(Ids{0}, Ids{1}, {"一二三四五六七八九十一二三", "é"}).to_text(0);
+  const std::string text = classification_report(ClassIds{0}, ClassIds{1}, {"一二三四五六七八九十一二三", "é"}).to_text(0);
   EXPECT_THAT(text, testing::HasSubstr("\n一二三四五六七八九十一二三          0 "));
   EXPECT_THAT(text, testing::HasSubstr("\n            é          0 "));
 }
 
 TEST(ClassificationReportTest, KeepsItsTableWhateverClassesAreCalled) {
   const std::string longest(200, 'x');
-  const std::string text = classification_report(Ids{0, 1}, Ids{0, 1}, {"two\nlines\x1b[31m", longest}).to_text();
+  const std::string text = classification_report(ClassIds{0, 1}, ClassIds{0, 1}, {"two\nlines\x1b[31m", longest}).to_text();
   EXPECT_THAT(text, testing::HasSubstr("\n" + std::string(27, ' ') + "two lines[31m       1.00      1.00"));
   EXPECT_THAT(text, testing::HasSubstr("\n" + std::string(39, 'x') + "…       1.00"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 8);
@@ -60,7 +60,7 @@ TEST(ClassificationReportTest, KeepsItsTableWhateverClassesAreCalled) {
 
 TEST(ClassificationReportTest, RefusesWhatItCannotCount) {
   const ScratchFolder none;
-  const auto error = [&](const Ids& y_true, const Ids& y_pred) {
+  const auto error = [&](const ClassIds& y_true, const ClassIds& y_pred) {
     return value_error([&] { classification_report(y_true, y_pred, {"a", "b"}); }, none);
   };
   EXPECT_EQ(error({0}, {0, 1}), "classification_report: 1 true labels but 2 predicted ones.");
@@ -68,7 +68,7 @@ TEST(ClassificationReportTest, RefusesWhatItCannotCount) {
   EXPECT_EQ(error({0, 2}, {0, 1}),
             "classification_report: row 2 has label 2, but there are names for labels 0 to 1 only.");
   EXPECT_EQ(error({0}, {-1}), "classification_report: row 1 has label -1, but there are names for labels 0 to 1 only.");
-  EXPECT_EQ(value_error([] { classification_report(Ids{0}, Ids{0}, {"a"}).to_text(-1); }, none),
+  EXPECT_EQ(value_error([] { classification_report(ClassIds{0}, ClassIds{0}, {"a"}).to_text(-1); }, none),
             "classification_report: digits must be from 0 to 100, got -1.");
 }
 
@@ -76,7 +76,7 @@ TEST(ClassificationReportTest, TakesNoMatrixsRoomForVeryManyLabels) {
   std::vector<std::string> names(90'000);
   for (size_t i = 0; i < names.size(); ++i) names[i] = std::to_string(i);
   // A matrix of these would take 65 GB.
-  const auto report = classification_report(Ids{0, 89'999, 89'999}, Ids{0, 89'999, 1}, names);
+  const auto report = classification_report(ClassIds{0, 89'999, 89'999}, ClassIds{0, 89'999, 1}, names);
   EXPECT_TRUE(report.confusion.empty());
   EXPECT_DOUBLE_EQ(report.accuracy, 2.0 / 3);
   EXPECT_THAT(report.names, ElementsAre("0", "1", "89999"));

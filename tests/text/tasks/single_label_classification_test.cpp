@@ -19,7 +19,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::IsNan;
 
-LabeledRows rows(std::vector<RawLabel> labels) {
+LabeledRows rows_with(std::vector<RawLabel> labels) {
   LabeledRows result;
   result.places.file = "f";
   for (RawLabel& label : labels) {
@@ -37,7 +37,7 @@ std::shared_ptr<const Task> trained(std::vector<std::string> label_names) {
 }
 
 TEST(SingleLabelClassificationTest, TakesItsLabelsFromTheDataOrFromTheTrainedModel) {
-  const LabeledRows data = rows({"sad", "joy", "sad"});
+  const LabeledRows data = rows_with({"sad", "joy", "sad"});
   const auto from_data = make_task(data);
   EXPECT_EQ(from_data->problem_type(), "single_label_classification");
   EXPECT_THAT(from_data->label_names(), ElementsAre("joy", "sad"));
@@ -50,7 +50,7 @@ TEST(SingleLabelClassificationTest, TakesItsLabelsFromTheDataOrFromTheTrainedMod
 
 TEST(SingleLabelClassificationTest, RefusesWhatItIsNotFor) {
   const ScratchFolder none;
-  EXPECT_EQ(value_error([] { make_task(rows({"joy", "joy"})); }, none),
+  EXPECT_EQ(value_error([] { make_task(rows_with({"joy", "joy"})); }, none),
             "f: all texts have the same label, 'joy'; there must be different ones to learn from");
   BertConfig config;
   config.problem_type = "chess";
