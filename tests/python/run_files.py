@@ -2,36 +2,46 @@
 most tests do. Fails where one of them fails.
 
     run_files.py FILE...
+
+Tests with the mark `slow` run only if MEZZO_ALL_TESTS is set, as scripts/test.sh --all does, or if PYTEST_ADDOPTS chooses tests.
 """
 import contextlib
 import gc
 import importlib
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 
-def prepare():
+def prepare(files):
     """Not at the top of the file, which processes that tests start by multiprocessing import again."""
+    names = ["torch"]
+    if any(re.search("transformers|sklearn|support|families", Path(file).read_text()) for file in files):
+        names += ["safetensors.torch", "sklearn.metrics", "transformers.models.bert.modeling_bert", "transformers.models.auto"]
     # Where a package is missing, the tests that need it say so. What starts threads when it is imported must stand a fork, as OpenBLAS does.
-    for name in "torch", "safetensors.torch", "sklearn.metrics", "transformers.models.bert.modeling_bert", "transformers.models.auto":
+    for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()  # pytest collects garbage again and again: not among what is imported
 
 
 def main():
-    prepare()
+    prepare(sys.argv[1:])
+    are_chosen = re.search(r"(^|\s)-[km]", os.environ.get("PYTEST_ADDOPTS", ""))
+    chosen = [] if are_chosen or os.environ.get("MEZZO_ALL_TESTS") else ["-m", "not slow"]
     failed = []
     for file in map(Path, sys.argv[1:]):
         print(f"{file.name}:", flush=True)
         child = os.fork()
         if child == 0:
-            sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", str(file)]))
+            sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-o",
+                                  "markers=slow: long, and rarely breaks", *chosen, str(file)]))
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        nothing_chosen = status == pytest.ExitCode.NO_TESTS_COLLECTED and "PYTEST_ADDOPTS" in os.environ
+        may_be_empty = are_chosen or (chosen and "mark.slow" in file.read_text())
+        nothing_chosen = status == pytest.ExitCode.NO_TESTS_COLLECTED and may_be_empty
         if status != 0 and not nothing_chosen:
             failed.append(file.name)
     sys.exit(f"failed: {' '.join(failed)}" if failed else 0)

@@ -103,6 +103,7 @@ def test_a_page_names_machine_versions_and_command(tmp_path):
         assert part in page
 
 
+@pytest.mark.slow
 def test_servers_are_asked_alike(tmp_path):
     """Each peer gives the labels that mezzo gives, or the page would not be there."""
     run(sys.executable, BENCHMARKS / "serve.py", "--quick", "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)
@@ -111,6 +112,7 @@ def test_servers_are_asked_alike(tmp_path):
         assert part in page
 
 
+@pytest.mark.slow
 def test_the_page_of_a_gpu_is_made_without_one(tmp_path):
     run(sys.executable, BENCHMARKS / "gpu.py", "--device", "cpu", "--quick", "--parts", "training", "--workloads", "base-bf16", "large-bf16",
         "--train", TRAIN, "--vocab", VOCAB, "--results", tmp_path)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support import PROGRAM
 
 TOOL = Path(__file__).resolve().parents[3] / "tools/crash_test.py"
@@ -16,6 +17,7 @@ def crash_test(folder, *flags, **variables):
                           text=True, env={**os.environ, **variables})
 
 
+@pytest.mark.slow
 def test_runs_broken_at_random_come_to_the_same_bits(tmp_path):
     done = crash_test(tmp_path, "--trials", TRIALS, "--results", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -26,6 +28,7 @@ def test_runs_broken_at_random_come_to_the_same_bits(tmp_path):
     assert f"**{TRIALS} trials, {len(lives)} starts of the program, 0 inconsistencies**, of mezzo" in (tmp_path / "crash_test.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_program_that_goes_on_otherwise_is_found_out(tmp_path):
     liar = tmp_path / "liar"
     # Trains other weights where it resumes, and says that all is well.

@@ -133,6 +133,7 @@ def test_a_checkpoint_belongs_to_the_weights_it_began_with(folders, texts, tmp_p
     assert done.returncode == 1 and "weights of --model was" in done.stderr
 
 
+@pytest.mark.slow
 def test_bert_base_takes_a_third_of_the_memory(tmp_path_factory):
     from transformers import BertConfig, BertForSequenceClassification
 

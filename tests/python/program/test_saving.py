@@ -70,7 +70,7 @@ def command(kind, data, output, *more):
     return [*launch, *flags(data, output, *extra, *more)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow) if "two-ranks" in kind else kind for kind in KINDS])
 def test_a_run_killed_at_any_write_goes_on_to_the_same_bits(data, tmp_path, kind):
     whole = tmp_path / "whole"
     calls = logged_calls(command(kind, data, whole), whole, tmp_path / "log")
@@ -390,7 +390,7 @@ def test_time_makes_checkpoints_too_and_a_run_goes_on_from_them_to_the_same_bits
         assert model_of(output) == model_of(whole) and losses_of(output) == losses_of(whole), step
 
 
-@pytest.mark.parametrize("kind", ["fp32", "two-ranks"])
+@pytest.mark.parametrize("kind", ["fp32", pytest.param("two-ranks", marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_moment_while_it_saves_beside_training_goes_on_to_the_same_bits(data, tmp_path, kind):
     whole, output = tmp_path / "whole", tmp_path / "cut"
     often = ["--save-every", 1, "--keep", 2, "--max-steps", 60]

@@ -13,6 +13,10 @@ from transformers import BertForSequenceClassification, BertForTokenClassificati
 BATCHINGS = ["packed", "dynamic", "grouped", "padded"]
 
 
+# BERT-base differs in size alone.
+MODELS = ["minilm", pytest.param("bert_base", marks=pytest.mark.slow)]
+
+
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory):
     """The pretrained encoder with a random classifier of 18 labels, saved by transformers."""
@@ -41,7 +45,7 @@ def once():
     return get
 
 
-@pytest.mark.parametrize("name", ["minilm", "bert_base"])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_logits_are_those_of_transformers_for_mixed_lengths(name, batching, request, once):
     model, folder = request.getfixturevalue(name)
@@ -77,7 +81,7 @@ def types_of_pairs(ids, seed=0):
     return [[0] * first + [1] * (len(row) - first) for row, first in zip(ids, firsts)]
 
 
-@pytest.mark.parametrize("name", ["minilm", "bert_base"])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("batching", BATCHINGS)
 def test_logits_of_pairs_are_those_of_transformers(name, batching, request, once):
     model, folder = request.getfixturevalue(name)
@@ -99,7 +103,7 @@ def loss_gradients(model, ids, labels, token_types=None):
     return {key: tensor.grad.clone() for key, tensor in model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", ["minilm", "bert_base"])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("batching", ["packed", "dynamic"])
 @pytest.mark.parametrize("pairs", [False, True], ids=["texts", "pairs"])
 def test_gradients_of_every_parameter_are_those_of_transformers(name, batching, pairs, request, once):
