@@ -26,9 +26,9 @@ at::Tensor binary_cross_entropy(const at::Tensor& probabilities,
                                 const at::Tensor& target,
                                 torch::nn::functional::BinaryCrossEntropyFuncOptions options = {});
 
-/// log(max(x, floor)), elementwise: with a gradient of 1 / x where x ≥ floor and of exactly 0
-/// below. (Clamping log(x) itself has the gradient NaN at 0.) NaN stays NaN, so that its source can
-/// be found.
+/// log(max(x, floor)), elementwise. The gradient is 1 / x above floor, exactly 0 below, and at
+/// floor what LibTorch's clamp_min gives: 1 / floor up to LibTorch 2.14, 0 from 2.15 on. (Clamping
+/// log(x) itself has the gradient NaN at 0.) NaN stays NaN, so that its source can be found.
 /// @param x  of any shape and floating dtype; the result is float32, or float64 for float64
 /// @param floor  the least number to take the logarithm of, which bounds the gradient by 1 / floor.
 ///     At least the smallest normal float32, 1.2e-38.

@@ -68,10 +68,12 @@ def test_clamped_log_is_the_log_above_its_floor_and_flat_below(dtype):
     x = torch.tensor([-1.0, 0.0, 1e-30, 1e-12, 1e-3, 0.5, 1.0, 6e4]).to(dtype).requires_grad_()
     y = _mezzo.clamped_log(x)
     work = torch.float64 if dtype == torch.float64 else torch.float32
-    exact = x.detach().to(work).clamp_min(1e-12)
-    same(y.detach(), exact.log())
+    exact = x.to(work).clamp_min(1e-12)
+    same(y.detach(), exact.detach().log())
     (gradient,) = grads(y, x)
-    same(gradient, torch.where(x.detach().to(work) >= 1e-12, 1 / exact, 0).to(dtype))
+    # At the floor itself, clamp passes the gradient on up to torch 2.14, and not from 2.15 on.
+    same(gradient, grads(exact.log(), x)[0])
+    assert (gradient[:2] == 0).all() and (gradient[4:] == (1 / x.detach().to(work)[4:]).to(dtype)).all()
 
 
 def test_clamped_log_keeps_nan_and_differs_from_a_clamped_logarithm_at_zero():

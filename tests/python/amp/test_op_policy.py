@@ -265,7 +265,8 @@ def test_random_programs_give_pytorchs_dtypes_and_bits(seed):
 
 
 def test_presets_are_the_lists_they_say():
-    assert len(CPU.lines()) == 127 and len(CUDA.lines()) == 119 and _mezzo.OpPolicy().lines() == []
+    removed = [op for op in ("cholesky", "qr") if not hasattr(torch.ops.aten, op)]  # by torch 2.15
+    assert len(CPU.lines()) == 127 - len(removed) and len(CUDA.lines()) == 119 and _mezzo.OpPolicy().lines() == []
     norms = set(CUDA.lines()) - set(_mezzo.OpPolicy.preset("norms_stay_low").lines())
     assert norms == {(f"aten::{op}", "fp32") for op in ("layer_norm", "native_layer_norm", "rms_norm")}
     first = _mezzo.OpPolicy.preset("cuda_2020").lines()
