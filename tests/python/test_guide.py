@@ -47,8 +47,8 @@ def test_every_page_of_docs_is_linked_from_the_readme():
     assert set(links) == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
 
 
-# Flags of CMake, pip and other programs that the pages name.
-FOREIGN_FLAGS = {"--install", "--local-dir", "--no-deps", "--no-python", "--prefix", "--target"}
+# Flags of CMake, pip, our scripts and other programs that the pages name.
+FOREIGN_FLAGS = {"--all", "--install", "--local-dir", "--no-deps", "--no-python", "--prefix", "--target"}
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in ("data", "gpus", "precision", "predicting", "training"))])
