@@ -16,10 +16,10 @@ function(mezzo_add_library target name)
 endfunction()
 
 # mezzo_add_room(LIBRARY FOLDER UNIT SOURCES ... [NEEDS ...] [LINKS ...])
-# A room of the house: the sources of one idea, in src/FOLDER, put into LIBRARY. NEEDS names the
-# rooms, by their folders, whose headers it may include: none that is not declared yet, so arrows
-# point down only. tests/python/test_rooms.py holds the include lines against it. With
-# CMAKE_UNITY_BUILD, rooms of the same UNIT are compiled as one source.
+# A room: the sources of one idea, in src/FOLDER, put into LIBRARY. NEEDS lists the folders of the
+# rooms whose headers it may include. They must be declared before it. tests/python/test_rooms.py
+# compares the include lines with NEEDS. With CMAKE_UNITY_BUILD, rooms of the same UNIT are compiled
+# as one source.
 function(mezzo_add_room library folder)
   cmake_parse_arguments(PARSE_ARGV 2 room "" "UNIT" "SOURCES;NEEDS;LINKS")
   get_property(declared GLOBAL PROPERTY MEZZO_ROOMS)
