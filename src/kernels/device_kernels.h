@@ -11,7 +11,7 @@
 
 namespace mezzo::kernels {
 
-/// What computes this room's operators on a kind of accelerator, as their specifications do.
+/// What computes the operators of this module on a kind of accelerator, as their specifications do.
 struct DeviceKernels {
   decltype(&reference::dropout) dropout;
   decltype(&reference::adam) adam;

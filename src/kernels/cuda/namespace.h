@@ -1,6 +1,6 @@
 #pragma once
 
-/// What the rooms' cuda/ folders hold: the namespace is `cuda`, but where the tests compile the
+/// What the modules' cuda/ folders hold: the namespace is `cuda`, but where the tests compile the
 /// same sources for the CPU.
 #ifndef MEZZO_CUDA
 #define MEZZO_CUDA cuda

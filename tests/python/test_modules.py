@@ -1,4 +1,4 @@
-"""The house keeps its shape: what each room includes is what src/**/CMakeLists.txt says it needs."""
+"""Each module includes what src/**/CMakeLists.txt says that it needs, and nothing else."""
 import re
 from pathlib import Path
 
@@ -6,19 +6,19 @@ ROOT = Path(__file__).parents[2]
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 
 
-def rooms_of(root):
-    """{folder: the rooms it needs}, in the order of their declaration, which CMake keeps downward."""
-    rooms = {}
+def modules_of(root):
+    """{folder: the modules it needs}, in the order of their declaration, which CMake keeps downward."""
+    modules = {}
     for lists in sorted((root / "src").rglob("CMakeLists.txt")):
-        for folder, rest in re.findall(r"mezzo_add_room\(\w+ ([\w/]+)([^)]*)\)", lists.read_text()):
+        for folder, rest in re.findall(r"mezzo_add_module\(\w+ ([\w/]+)([^)]*)\)", lists.read_text()):
             needs = re.search(r"NEEDS((?:\s+[a-z_/]+)+)", rest)
-            rooms[folder] = set(needs[1].split()) if needs else set()
-    return rooms
+            modules[folder] = set(needs[1].split()) if needs else set()
+    return modules
 
 
-def room_of(path, rooms):
-    """Of a path below src/ or include/mezzo/: the innermost room."""
-    return max((room for room in rooms if path.is_relative_to(room)), key=len, default=None)
+def module_of(path, modules):
+    """Of a path below src/ or include/mezzo/: the innermost module."""
+    return max((module for module in modules if path.is_relative_to(module)), key=len, default=None)
 
 
 def sources(root):
@@ -26,56 +26,56 @@ def sources(root):
 
 
 def arrows_of(root):
-    """(file, what it includes of ours, both rooms); of no room: a public umbrella, the program, the precompiled header."""
-    rooms = rooms_of(root)
+    """(file, what it includes of ours, both modules); of no module: a public umbrella, the program, the precompiled header."""
+    modules = modules_of(root)
     for path in sources(root):
         file = path.relative_to(root)
         below = Path(*file.parts[2:]) if file.parts[0] == "include" else Path(*file.parts[1:])
-        here = room_of(below, rooms) if file.parts[0] != "apps" else None
+        here = module_of(below, modules) if file.parts[0] != "apps" else None
         for name in INCLUDE.findall(path.read_text()):
             public, private = root / "include" / name, root / "src" / name
             if name not in ("mezzo/cpp20.h", "mezzo/version.h") and (public.is_file() or private.is_file()):
                 target = Path(name).relative_to("mezzo") if public.is_file() else Path(name)
-                yield file, name, here, room_of(target, rooms)
+                yield file, name, here, module_of(target, modules)
 
 
 def complaints(root):
-    rooms = rooms_of(root)
-    found, used = [], {room: set() for room in rooms}
+    modules = modules_of(root)
+    found, used = [], {module: set() for module in modules}
     for file, name, here, there in arrows_of(root):
         if file.parts[0] != "src" and not name.startswith("mezzo/"):
             found.append(f"{file} includes {name}, which is private")
         elif here is not None and there is None:
-            found.append(f"{file} includes {name}, which stands in no room")
+            found.append(f"{file} includes {name}, which is in no module")
         elif here is not None and there != here:
             used[here].add(there)
-            if there not in rooms[here]:
+            if there not in modules[here]:
                 found.append(f"{file} includes {name}: {here} does not say that it needs {there}")
-    found += [f"{room} says that it needs {need}, and includes nothing of it"
-              for room, needs in rooms.items() for need in sorted(needs - used[room])]
+    found += [f"{module} says that it needs {need}, and includes nothing of it"
+              for module, needs in modules.items() for need in sorted(needs - used[module])]
     return found
 
 
-def test_rooms_include_what_they_need_and_nothing_else():
-    assert len(rooms_of(ROOT)) > 15 and len(list(arrows_of(ROOT))) > 500, "the lists are read"
+def test_modules_include_what_they_need_and_nothing_else():
+    assert len(modules_of(ROOT)) > 15 and len(list(arrows_of(ROOT))) > 500, "the lists are read"
     assert complaints(ROOT) == []
 
 
-def test_every_source_stands_in_a_room():
-    rooms = rooms_of(ROOT)
+def test_every_source_is_in_a_module():
+    modules = modules_of(ROOT)
     for path in sources(ROOT):
         file = path.relative_to(ROOT)
         if file.parts[0] == "src" and file.stem != "pch":
-            assert room_of(Path(*file.parts[1:]), rooms), file
+            assert module_of(Path(*file.parts[1:]), modules), file
 
 
 def test_the_core_knows_nothing_of_ranks_models_files_or_flags():
     above = {"encoder", "distributed", "text"}
-    for room, needs in rooms_of(ROOT).items():
-        if room.split("/")[0] not in above:
-            assert not {need for need in needs if need.split("/")[0] in above}, room
-        if room.split("/")[0] in ("encoder", "distributed"):
-            assert not {need for need in needs if need.startswith("text/")}, room
+    for module, needs in modules_of(ROOT).items():
+        if module.split("/")[0] not in above:
+            assert not {need for need in needs if need.split("/")[0] in above}, module
+        if module.split("/")[0] in ("encoder", "distributed"):
+            assert not {need for need in needs if need.startswith("text/")}, module
 
 
 def test_arrows_that_point_up_are_found(tmp_path):
@@ -83,8 +83,8 @@ def test_arrows_that_point_up_are_found(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    write("src/CMakeLists.txt", "mezzo_add_room(m low SOURCES a.cpp)\nmezzo_add_room(m high NEEDS low middle\n SOURCES b.cpp)\n"
-                                "mezzo_add_room(m middle)\n")
+    write("src/CMakeLists.txt", "mezzo_add_module(m low SOURCES a.cpp)\nmezzo_add_module(m high NEEDS low middle\n SOURCES b.cpp)\n"
+                                "mezzo_add_module(m middle)\n")
     write("src/low/a.cpp", '#include "high/b.h"\n#include <vector>\n')
     write("src/high/b.h", '#include "low/a.h"\n')
     write("src/low/a.h", "")

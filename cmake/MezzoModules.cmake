@@ -1,5 +1,5 @@
-# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with rooms, and
-# what its users link with it. TARGET_objects compiles the sources of its rooms.
+# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with modules, and
+# what its users link with it. TARGET_objects compiles the sources of its modules.
 function(mezzo_add_library target name)
   add_library(${target})
   add_library(mezzo::${name} ALIAS ${target})
@@ -15,28 +15,28 @@ function(mezzo_add_library target name)
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
 endfunction()
 
-# mezzo_add_room(LIBRARY FOLDER UNIT SOURCES ... [NEEDS ...] [LINKS ...])
-# A room: the sources of one idea, in src/FOLDER, put into LIBRARY. NEEDS lists the folders of the
-# rooms whose headers it may include. They must be declared before it. tests/python/test_rooms.py
-# compares the include lines with NEEDS. With CMAKE_UNITY_BUILD, rooms of the same UNIT are compiled
+# mezzo_add_module(LIBRARY FOLDER UNIT SOURCES ... [NEEDS ...] [LINKS ...])
+# A module: the sources of one idea, in src/FOLDER, put into LIBRARY. NEEDS lists the folders of the
+# modules whose headers it may include. They must be declared before it. tests/python/test_modules.py
+# compares the include lines with NEEDS. With CMAKE_UNITY_BUILD, modules of the same UNIT are compiled
 # as one source.
-function(mezzo_add_room library folder)
-  cmake_parse_arguments(PARSE_ARGV 2 room "" "UNIT" "SOURCES;NEEDS;LINKS")
-  get_property(declared GLOBAL PROPERTY MEZZO_ROOMS)
-  foreach(need IN LISTS room_NEEDS)
+function(mezzo_add_module library folder)
+  cmake_parse_arguments(PARSE_ARGV 2 module "" "UNIT" "SOURCES;NEEDS;LINKS")
+  get_property(declared GLOBAL PROPERTY MEZZO_MODULES)
+  foreach(need IN LISTS module_NEEDS)
     if(NOT need IN_LIST declared)
-      message(FATAL_ERROR "the room ${folder} needs ${need}, which is not declared before it")
+      message(FATAL_ERROR "the module ${folder} needs ${need}, which is not declared before it")
     endif()
   endforeach()
-  set_property(GLOBAL APPEND PROPERTY MEZZO_ROOMS ${folder})
-  list(TRANSFORM room_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/src/${folder}/")
-  target_sources(${library}_objects PRIVATE ${room_SOURCES})
-  set_source_files_properties(${room_SOURCES} PROPERTIES UNITY_GROUP ${room_UNIT})
-  target_link_libraries(${library}_objects PRIVATE ${room_LINKS})
+  set_property(GLOBAL APPEND PROPERTY MEZZO_MODULES ${folder})
+  list(TRANSFORM module_SOURCES PREPEND "${PROJECT_SOURCE_DIR}/src/${folder}/")
+  target_sources(${library}_objects PRIVATE ${module_SOURCES})
+  set_source_files_properties(${module_SOURCES} PROPERTIES UNITY_GROUP ${module_UNIT})
+  target_link_libraries(${library}_objects PRIVATE ${module_LINKS})
 endfunction()
 
 # mezzo_add_simd_sources(LIBRARY FOLDER INSTRUCTION_SETS ... SOURCES ... [OPTIONS ...])
-# Sources of the room that are compiled once per instruction set, into a namespace of its name, and
+# Sources of the module that are compiled once per instruction set, into a namespace of its name, and
 # put into LIBRARY; those of x86 only there. src/kernels/cpu/simd/instruction_set.h says how one is
 # chosen when the program runs.
 set(MEZZO_OPTIONS_FOR_avx2 -march=x86-64-v3)
