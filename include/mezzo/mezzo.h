@@ -5,6 +5,7 @@
 
 #include "mezzo/cpp20.h"
 
+#include "mezzo/amp/accelerator.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/autocast_state.h"
 #include "mezzo/amp/cast_log.h"
