@@ -25,10 +25,6 @@ constexpr auto kPolicyKey = c10::DispatchKey::DeferredInit;
 c10::DispatchKey autocast_key(c10::DeviceType device_type);
 
 /// What the open regions of a thread know.
-///
-/// A process has one for each thread, however many shared objects carry a copy of mezzo: the copy
-/// that opens the first region registers the kernel, and where the regions lie; the others find
-/// both in the dispatcher. The shared object that came first must stay loaded.
 struct PolicyThread {
   std::array<const PolicyRegion*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> innermost{};  // by device type
   c10::SmallVector<c10::DeviceType, 2> device_types;                                // those that have a region
@@ -40,8 +36,8 @@ struct PolicyThread {
   static PolicyThread* current();
 
   /// Of this thread, for a region to be opened.
-  /// @throws c10::Error  where another library has taken kPolicyKey, or mezzo is
-  ///   there in another version.
+  /// @throws c10::Error  if another library has taken kPolicyKey, or a second copy of mezzo is in
+  ///   this process
   static PolicyThread& ready();
 };
 

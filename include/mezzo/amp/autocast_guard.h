@@ -59,7 +59,7 @@ struct AutocastOptions {
 /// in-place update within a region. So guards of one dtype at a time use it, for each device type;
 /// a guard of another dtype, nested or on another thread, casts a parameter at each use. (Python's
 /// own regions do not know of this: inside a guard of another dtype, or beside one on another
-/// thread, they need `cache_enabled=False`. So do guards of another copy of mezzo in the process.)
+/// thread, they need `cache_enabled=False`.)
 /// Under a policy, each thread has mezzo's cache, which goes by dtype and casts an updated parameter
 /// again.
 ///
