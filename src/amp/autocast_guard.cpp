@@ -4,11 +4,15 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <atomic>
+
 #include "amp/autocast_setting.h"
 #include "amp/named_overflow.h"
 #include "amp/policy_region.h"
 #include "amp/pytorch_cast_cache.h"
 #include "kernels/dtypes.h"
+#include "mezzo/amp/op_lists.h"
 
 namespace mezzo {
 namespace {
@@ -19,6 +23,16 @@ c10::DeviceType checked_device_type(c10::Device device) {
                     c10::DeviceTypeName(device_type, /*lower_case=*/true),
                     " has no autocast. Pass the device type that the model's tensors live on, such as kCPU or kCUDA.");
   return device_type;
+}
+
+/// A backend from outside of LibTorch has autocast kernels once its library is loaded.
+void check_has_kernels(c10::DeviceType device_type) {
+  static std::array<std::atomic<bool>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> has_kernels{};
+  auto& known = has_kernels[static_cast<size_t>(device_type)];
+  TORCH_CHECK_VALUE(known || !autocast_ops(device_type).empty(), "AutocastGuard: no op has an autocast kernel for device type ",
+                    c10::DeviceTypeName(device_type, /*lower_case=*/true),
+                    ", so autocast would change nothing. Load the library of that backend first, or pass an op policy.");
+  known = true;
 }
 
 /// kFloat, for a region that is not enabled, leaves the dtype as it is.
@@ -61,6 +75,9 @@ AutocastGuard::AutocastGuard(c10::Device device,
     TORCH_WARN_ONCE(
         "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
+  }
+  if (setting.enabled && !has_policy) {
+    check_has_kernels(device_type_);
   }
   if (setting.enabled && setting.dtype == at::kHalf) {
     name_ops_in_overflow_errors(device_type_);

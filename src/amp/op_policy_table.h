@@ -40,6 +40,12 @@ struct OpPolicyTable {
 
 inline std::shared_ptr<const OpPolicyTable> table_of(const OpPolicy& policy) { return policy.table_; }
 
+/// All ops that PyTorch autocasts on any device type, in full, with the policy on accelerators.
+const std::map<std::string, CastPolicy>& known_policies();
+
+/// The op of a full name, "aten::pow.Tensor_Scalar".
+std::optional<c10::OperatorHandle> find_op(const std::string& full);
+
 /// @throws c10::ValueError  for a policy that only ops can follow.
 void check_function_policy(std::string_view name, CastPolicy policy);
 

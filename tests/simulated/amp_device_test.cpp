@@ -55,6 +55,25 @@ TEST_F(AmpDeviceTest, AutocastFollowsTheListForAccelerators) {
   EXPECT_THAT(watch.host_syncs(), IsEmpty());
 }
 
+TEST_F(AmpDeviceTest, TheOpListIsWhatTheBackendRegisters) {
+  std::set<std::string> registered, listed;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (const auto op = dispatcher.findOp(name);
+        op && op->hasKernelForDispatchKey(c10::DispatchKey::AutocastPrivateUse1)) {
+      registered.insert(c10::toString(name));
+    }
+  }
+  for (const auto op : ops_named_in_overflow_errors()) {  // by mezzo's kernels, which cast nothing
+    registered.erase(std::string(op));
+  }
+  for (const auto& entry : autocast_ops(kType)) {
+    listed.insert(entry.op);
+  }
+  EXPECT_EQ(listed, registered);
+  EXPECT_GT(listed.size(), 100);
+}
+
 TEST_F(AmpDeviceTest, PoliciesAndLogsWaitForNothingAndSayTheSame) {
   at::Tensor built_in, by_policy;
   CastLog of_built_in, of_policy;

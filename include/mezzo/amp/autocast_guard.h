@@ -86,16 +86,17 @@ class AutocastGuard {
   /// @param enabled  false makes a full-precision region inside an autocast one
   /// @param cache_enabled  whether casts of float32 leaf parameters are kept until the outermost
   ///     region ends; nullopt keeps the current setting (initially true)
-  /// @throws c10::ValueError  for any other `dtype`, or a device type without autocast; no state
-  ///     has changed then
+  /// @throws c10::ValueError  for any other `dtype`; for a device type without autocast; if enabled
+  ///     without a policy, also for a device type for which no op has an autocast kernel. No state
+  ///     has changed then.
   [[nodiscard]] AutocastGuard(c10::Device device,
                               c10::ScalarType dtype,
                               bool enabled = true,
                               std::optional<bool> cache_enabled = std::nullopt);
 
   /// With a policy or a log.
-  /// @throws c10::Error  also where another library, or another version of mezzo in this process,
-  ///     has taken what these need of LibTorch's dispatcher; no state has changed then
+  /// @throws c10::Error  also if another library in this process has taken the dispatch key that
+  ///     policies and logs need, or holds a second copy of mezzo; no state has changed then
   [[nodiscard]] AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options);
 
   /// With the device type's current autocast dtype, as `torch.autocast("cpu")`: initially kBFloat16
