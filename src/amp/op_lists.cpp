@@ -62,8 +62,8 @@ vdot)"},
 });
 
 /// The ops to which autocast on the CPU gives another policy than on accelerators: float32.
-constexpr std::array<std::string_view, 4> kFloat32OnCpu = {"aten::binary_cross_entropy", "aten::grid_sampler", "aten::prod",
-                                                           "aten::prod.dim_int"};
+constexpr std::array<std::string_view, 4> kFloat32OnCpu = {"aten::binary_cross_entropy", "aten::grid_sampler",
+                                                           "aten::prod", "aten::prod.dim_int"};
 
 }  // namespace
 
@@ -71,7 +71,8 @@ std::string_view to_string(CastPolicy policy) { return kPolicyWords.at(static_ca
 
 CastPolicy parse_cast_policy(std::string_view word) {
   const auto found = std::find(kPolicyWords.begin(), kPolicyWords.end(), word);
-  TORCH_CHECK_VALUE(found != kPolicyWords.end(), "op policy '", word, "' is not known: ", c10::Join(", ", kPolicyWords));
+  TORCH_CHECK_VALUE(found != kPolicyWords.end(), "op policy '", word,
+                    "' is not known: ", c10::Join(", ", kPolicyWords));
   return static_cast<CastPolicy>(found - kPolicyWords.begin());
 }
 

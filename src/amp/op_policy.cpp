@@ -174,6 +174,16 @@ std::optional<c10::OperatorHandle> find_op(const std::string& full) {
   return c10::Dispatcher::singleton().findSchema(operator_name(full));
 }
 
+std::shared_ptr<const OpPolicyTable> built_in_table(c10::DeviceType device_type) {
+  const auto make = [](c10::DeviceType type) {
+    auto table = std::make_shared<OpPolicyTable>(*table_of(OpPolicy::built_in(type)));
+    table->is_built_in = true;
+    return table;
+  };
+  static const auto cpu = make(c10::kCPU), cuda = make(c10::kCUDA);
+  return device_type == c10::kCPU ? cpu : device_type == c10::kCUDA ? cuda : make(device_type);
+}
+
 void check_function_policy(std::string_view name, CastPolicy policy) {
   TORCH_CHECK_VALUE(policy != CastPolicy::kFloat32SetOptDtype && policy != CastPolicy::kFloat32AppendDtype,
                     "OpPolicy: ", to_string(policy), " is for ops with a dtype argument, and ", name,
@@ -245,8 +255,9 @@ std::vector<OpPolicyEntry> OpPolicy::lines() const {
     lines.push_back({name, policy});
   }
   std::erase_if(lines, [](const OpPolicyEntry& line) { return line.policy == CastPolicy::kUntouched; });
-  std::sort(lines.begin(), lines.end(),
-            [](const OpPolicyEntry& a, const OpPolicyEntry& b) { return std::tie(a.policy, a.op) < std::tie(b.policy, b.op); });
+  std::sort(lines.begin(), lines.end(), [](const OpPolicyEntry& a, const OpPolicyEntry& b) {
+    return std::tie(a.policy, a.op) < std::tie(b.policy, b.op);
+  });
   return lines;
 }
 

@@ -10,7 +10,6 @@
 
 namespace mezzo {
 
-class CastWatch;
 struct PolicyRegion;
 
 /// The dispatch key whose kernel sees every op while a region with a policy or a log is open.
@@ -29,7 +28,6 @@ struct PolicyThread {
   std::array<const PolicyRegion*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> innermost{};  // by device type
   c10::SmallVector<c10::DeviceType, 2> device_types;                                // those that have a region
   c10::DispatchKeySet autocast;                                                     // their autocast keys
-  CastWatch* watch = nullptr;  // of the built-in autocast kernel that is at work
   CastCache cache;
 
   /// Of this thread; nullptr outside of regions.

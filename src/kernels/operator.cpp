@@ -31,8 +31,10 @@ OperatorKernel meta_in_place() {
 }
 
 void check_first_copy(const std::string& name) {
-  TORCH_CHECK(!c10::Dispatcher::singleton().findSchema({"mezzo::" + name, ""}), "mezzo: two copies of mezzo are in this "
-              "process, and this one, version ", MEZZO_VERSION, ", was loaded second (mezzo::", name,
+  TORCH_CHECK(!c10::Dispatcher::singleton().findSchema({"mezzo::" + name, ""}),
+              "mezzo: two copies of mezzo are in this "
+              "process, and this one, version ",
+              MEZZO_VERSION, ", was loaded second (mezzo::", name,
               " is registered already). Link all users of mezzo in a process with the same shared library.");
 }
 

@@ -84,8 +84,15 @@ const Operator<decltype(unscale_nothing)> unscale_op(
 /// The rules as the schema has them, in the order of the struct.
 std::vector<double> list_of(const LossScaleRules& rules) {
   const auto number = [](auto value) { return static_cast<double>(value); };
-  return {rules.init_scale, rules.growth_factor, rules.backoff_factor, number(rules.growth_interval), rules.min_scale,
-          rules.max_scale, number(rules.hysteresis), number(rules.is_static), number(rules.reproduce_pytorch),
+  return {rules.init_scale,
+          rules.growth_factor,
+          rules.backoff_factor,
+          number(rules.growth_interval),
+          rules.min_scale,
+          rules.max_scale,
+          number(rules.hysteresis),
+          number(rules.is_static),
+          number(rules.reproduce_pytorch),
           number(rules.counts_skips_in_a_row)};
 }
 

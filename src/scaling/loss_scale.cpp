@@ -39,8 +39,8 @@ void check_hysteresis(const LossScaleRules& rules) {
   TORCH_CHECK_VALUE(rules.hysteresis >= 1 && rules.hysteresis <= kMostCounted,
                     "GradScaler: hysteresis must be between 1, which backs off at every overflow, and ", kMostCounted,
                     ", got ", rules.hysteresis, ".");
-  TORCH_CHECK_VALUE(rules.hysteresis == 1 || !rules.reproduce_pytorch, "GradScaler: hysteresis is ",
-                    rules.hysteresis, ", but PyTorch has none. Set it to 1, or reproduce_pytorch to false.");
+  TORCH_CHECK_VALUE(rules.hysteresis == 1 || !rules.reproduce_pytorch, "GradScaler: hysteresis is ", rules.hysteresis,
+                    ", but PyTorch has none. Set it to 1, or reproduce_pytorch to false.");
 }
 
 const c10::Scalar& entry(const LossScale::StateDict& state_dict, const char* key) {
@@ -73,8 +73,7 @@ double real_entry(const LossScale::StateDict& state_dict, const char* key) {
 
 }  // namespace
 
-LossScale::LossScale(const LossScaleRules& rules)
-    : rules_(rules), init_hysteresis_tracker_(rules.hysteresis) {
+LossScale::LossScale(const LossScaleRules& rules) : rules_(rules), init_hysteresis_tracker_(rules.hysteresis) {
   TORCH_CHECK_VALUE(rules.min_scale >= 0.0 && rules.min_scale <= rules.max_scale &&
                         rules.max_scale <= std::numeric_limits<float>::max(),
                     "GradScaler: min_scale and max_scale must satisfy 0 <= min_scale <= max_scale <= ",

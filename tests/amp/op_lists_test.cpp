@@ -74,9 +74,15 @@ TEST(OpListsTest, ListExactlyTheOpsThatTheDispatcherAutocasts) {
     counts[device_type] = names.size();
   }
   if (TORCH_VERSION_MINOR == 13) {
-    EXPECT_EQ(counts, (std::map<c10::DeviceType, size_t>{{c10::kCPU, 127},  {c10::kCUDA, 119}, {c10::kXPU, 117},
-                                                         {c10::kMPS, 95},   {c10::kMTIA, 117}, {c10::kMAIA, 117},
-                                                         {c10::kHPU, 0},    {c10::kIPU, 0},    {c10::kXLA, 0}}));
+    EXPECT_EQ(counts, (std::map<c10::DeviceType, size_t>{{c10::kCPU, 127},
+                                                         {c10::kCUDA, 119},
+                                                         {c10::kXPU, 117},
+                                                         {c10::kMPS, 95},
+                                                         {c10::kMTIA, 117},
+                                                         {c10::kMAIA, 117},
+                                                         {c10::kHPU, 0},
+                                                         {c10::kIPU, 0},
+                                                         {c10::kXLA, 0}}));
   }
 }
 
@@ -148,14 +154,8 @@ TEST(OpListsTest, NameThePolicyThatOpsFollowOnTheCpu) {
       {"aten::cdist", [](auto& a, auto& b) { return torch::cdist(a, b); }},
       {"aten::trace", [](auto& a, auto&) { return a.trace(); }},
       {"aten::prod", [](auto& a, auto&) { return a.prod(); }},
-      {"aten::cat",
-       [](auto& a, auto& b) {
-         return torch::cat({a, b});
-       }},
-      {"aten::stack",
-       [](auto& a, auto& b) {
-         return torch::stack({a, b});
-       }},
+      {"aten::cat", [](auto& a, auto& b) { return torch::cat({a, b}); }},
+      {"aten::stack", [](auto& a, auto& b) { return torch::stack({a, b}); }},
   };
   const auto table = table_of(c10::kCPU);
   const auto full = torch::ones({3, 3});
