@@ -25,6 +25,7 @@ function(mezzo_add_library target name)
   set(objects ${target}_objects)
   add_library(${objects} OBJECT)
   target_compile_features(${objects} PRIVATE cxx_std_20)
+  target_compile_options(${objects} PRIVATE -fno-semantic-interposition) # calls within a source stay direct
   target_include_directories(${objects} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
   target_link_libraries(${objects} PRIVATE mezzo::torch mezzo_warnings)
   target_precompile_headers(${objects} REUSE_FROM mezzo_pch)
