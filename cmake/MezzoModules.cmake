@@ -1,13 +1,31 @@
-# mezzo_add_library(TARGET NAME [LIBRARIES]): mezzo::NAME, to be filled with modules, and
-# what its users link with it. TARGET_objects compiles the sources of its modules.
+# mezzo_add_library(TARGET NAME [SHARED] [LIBRARIES]): mezzo::NAME, to be filled with modules, and
+# what its users link with it. TARGET_objects compiles the sources of its modules. Without SHARED,
+# BUILD_SHARED_LIBS decides.
 function(mezzo_add_library target name)
-  add_library(${target})
+  cmake_parse_arguments(PARSE_ARGV 2 library "SHARED" "" "")
+  if(library_SHARED)
+    add_library(${target} SHARED)
+  else()
+    add_library(${target})
+  endif()
   add_library(mezzo::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} LINKER_LANGUAGE CXX)
-  target_link_libraries(${target} PUBLIC ${ARGN})
+  target_link_libraries(${target} PUBLIC ${library_UNPARSED_ARGUMENTS})
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL SHARED_LIBRARY)
+    # The first two numbers of the version: what find_package takes for compatible. LibTorch is looked for beside it, too.
+    set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+      INSTALL_RPATH "$ORIGIN;$ORIGIN/mezzo/torch/lib;${MEZZO_TORCH_ROOT}/lib")
+    if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+      target_link_options(${target} PRIVATE LINKER:-z,lazy) # the program tells of a LibTorch of another version
+    endif()
+  elseif(CMAKE_SYSTEM_NAME STREQUAL "Linux") # a user's shared library exports no function of mezzo
+    target_link_options(${target} INTERFACE LINKER:--exclude-libs,lib${target}.a)
+  endif()
   set(objects ${target}_objects)
   add_library(${objects} OBJECT)
   target_compile_features(${objects} PRIVATE cxx_std_20)
+  target_compile_options(${objects} PRIVATE -fno-semantic-interposition) # calls within a source stay direct
   target_include_directories(${objects} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
   target_link_libraries(${objects} PRIVATE mezzo::torch mezzo_warnings)
   target_precompile_headers(${objects} REUSE_FROM mezzo_pch)

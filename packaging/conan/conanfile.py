@@ -38,12 +38,13 @@ class Mezzo(ConanFile):
     description = "Automatic mixed precision training in C++, on LibTorch"
     license = "Apache-2.0"
     topics = ("amp", "mixed-precision", "libtorch", "pytorch", "bert")
-    package_type = "static-library"
+    package_type = "library"
     settings = "os", "arch", "compiler", "build_type"
     # text: mezzo::text and the program too, not the AMP library and mezzo::distributed alone. torch: LibTorch's folder; where it is not named,
     # that of the python3 on the path.
-    options = {"text": [True, False], "torch": [None, "ANY"]}
-    default_options = {"text": True, "torch": None}
+    # shared: mezzo::mezzo, which a process must have once; the other libraries are static.
+    options = {"shared": [True, False], "text": [True, False], "torch": [None, "ANY"]}
+    default_options = {"shared": True, "text": True, "torch": None}
 
     @property
     def _sources(self):
@@ -88,6 +89,8 @@ class Mezzo(ConanFile):
     def generate(self):
         toolchain = CMakeToolchain(self)
         toolchain.user_presets_path = False
+        toolchain.cache_variables["MEZZO_BUILD_SHARED"] = bool(self.options.shared)
+        toolchain.cache_variables["BUILD_SHARED_LIBS"] = False
         toolchain.cache_variables["MEZZO_BUILD_TESTS"] = False
         toolchain.cache_variables["MEZZO_WERROR"] = False
         toolchain.cache_variables["MEZZO_BUILD_TEXT"] = bool(self.options.text)

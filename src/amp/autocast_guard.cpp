@@ -4,11 +4,15 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
+#include <array>
+#include <atomic>
+
 #include "amp/autocast_setting.h"
 #include "amp/named_overflow.h"
 #include "amp/policy_region.h"
 #include "amp/pytorch_cast_cache.h"
 #include "kernels/dtypes.h"
+#include "mezzo/amp/op_lists.h"
 
 namespace mezzo {
 namespace {
@@ -19,6 +23,17 @@ c10::DeviceType checked_device_type(c10::Device device) {
                     c10::DeviceTypeName(device_type, /*lower_case=*/true),
                     " has no autocast. Pass the device type that the model's tensors live on, such as kCPU or kCUDA.");
   return device_type;
+}
+
+/// A backend from outside of LibTorch has autocast kernels once its library is loaded.
+void check_has_kernels(c10::DeviceType device_type) {
+  static std::array<std::atomic<bool>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> has_kernels{};
+  auto& known = has_kernels[static_cast<size_t>(device_type)];
+  TORCH_CHECK_VALUE(
+      known || !autocast_ops(device_type).empty(), "AutocastGuard: no op has an autocast kernel for device type ",
+      c10::DeviceTypeName(device_type, /*lower_case=*/true),
+      ", so autocast would change nothing. Load the library of that backend first, or pass an op policy.");
+  known = true;
 }
 
 /// kFloat, for a region that is not enabled, leaves the dtype as it is.
@@ -47,12 +62,12 @@ AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, bool ena
 AutocastGuard::AutocastGuard(c10::Device device,
                              const detail::AutocastSetting& setting,
                              std::optional<bool> cache_enabled)
-    : AutocastGuard(device, setting, cache_enabled, PolicyRegion::has_policy(device.type())) {}
+    : AutocastGuard(device, setting, cache_enabled, PolicyRegion::is_governed(device.type())) {}
 
 AutocastGuard::AutocastGuard(c10::Device device,
                              const detail::AutocastSetting& setting,
                              std::optional<bool> cache_enabled,
-                             bool has_policy)
+                             bool is_governed)
     : device_type_(device.type()),
       previous_enabled_(at::autocast::is_autocast_enabled(device_type_)),
       previous_dtype_(at::autocast::get_autocast_dtype(device_type_)),
@@ -62,11 +77,14 @@ AutocastGuard::AutocastGuard(c10::Device device,
         "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
   }
+  if (setting.enabled && !is_governed) {
+    check_has_kernels(device_type_);
+  }
   if (setting.enabled && setting.dtype == at::kHalf) {
     name_ops_in_overflow_errors(device_type_);
   }
   bool keeps_casts = cache_enabled.value_or(previous_cache_enabled_);
-  if (keeps_casts && setting.enabled && is_half(setting.dtype) && !has_policy) {
+  if (keeps_casts && setting.enabled && is_half(setting.dtype) && !is_governed) {
     keeps_casts = uses_cast_cache_ = PyTorchCastCache::begin_use(device_type_, setting.dtype);
   }
   at::autocast::set_autocast_enabled(device_type_, setting.enabled);
@@ -76,10 +94,11 @@ AutocastGuard::AutocastGuard(c10::Device device,
 }
 
 AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options)
-    : AutocastGuard(device,
-                    checked_setting(checked_device_type(device), dtype, options.enabled()),
-                    options.cache_enabled(),
-                    options.policy().has_value() || PolicyRegion::has_policy(device.type())) {
+    : AutocastGuard(
+          device,
+          checked_setting(checked_device_type(device), dtype, options.enabled()),
+          options.cache_enabled(),
+          /*is_governed=*/options.policy() || options.log() != nullptr || PolicyRegion::is_governed(device.type())) {
   if (options.policy() || options.log() != nullptr) {
     const PolicyRegion* outer = PolicyRegion::current(device_type_);
     PolicyRegion region = outer != nullptr ? *outer : PolicyRegion();
@@ -88,6 +107,9 @@ AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const Au
     }
     if (options.log() != nullptr) {
       region.log = options.log();
+    }
+    if (options.enabled() && region.policy == nullptr) {
+      check_has_kernels(device_type_);
     }
     policy_region_ = std::make_unique<PolicyRegionGuard>(device_type_, std::move(region));
   }

@@ -8,6 +8,7 @@
 
 #include "amp/dtype_name.h"
 #include "amp/random_state_guard.h"
+#include "amp/text_table.h"
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/module_scope.h"
 
@@ -67,31 +68,18 @@ std::vector<CastLog::Entry> CastLog::entries() const {
 }
 
 std::string CastLog::to_table() const {
-  const auto all = entries();
-  size_t op_width = 2, module_width = 6;
-  for (const Entry& entry : all) {
-    op_width = std::max(op_width, entry.op.size());
-    module_width = std::max(module_width, entry.module.size());
-  }
-  std::ostringstream table;
-  const auto line = [&](std::string_view op, std::string_view policy, std::string_view from, std::string_view to,
-                        std::string_view module, const std::string& count, const std::string& cached,
-                        const std::string& mb) {
-    table << std::left << std::setw(static_cast<int>(op_width)) << op << "  " << std::setw(18) << policy << "  "
-          << std::setw(8) << from << "  " << std::setw(8) << to << "  " << std::setw(static_cast<int>(module_width))
-          << module << std::right << std::setw(9) << count << std::setw(9) << cached << std::setw(12) << mb << '\n';
-  };
-  line("op", "policy", "from", "to", "module", "casts", "cached", "MB");
+  std::vector<std::vector<std::string>> rows = {{"op", "policy", "from", "to", "module", "casts", "cached", "MB"}};
   Totals sum;
-  for (const Entry& e : all) {
-    line(e.op, to_string(e.policy), dtype_name(e.from), dtype_name(e.to), e.module, std::to_string(e.count),
-         std::to_string(e.cached), megabytes(e.bytes));
+  for (const Entry& e : entries()) {
+    rows.push_back({e.op, std::string(to_string(e.policy)), std::string(dtype_name(e.from)),
+                    std::string(dtype_name(e.to)), e.module, std::to_string(e.count), std::to_string(e.cached),
+                    megabytes(e.bytes)});
     sum.count += e.count;
     sum.cached += e.cached;
     sum.bytes += e.bytes;
   }
-  line("all", "", "", "", "", std::to_string(sum.count), std::to_string(sum.cached), megabytes(sum.bytes));
-  return table.str();
+  rows.push_back({"all", "", "", "", "", std::to_string(sum.count), std::to_string(sum.cached), megabytes(sum.bytes)});
+  return text_table(rows, /*left=*/5);
 }
 
 std::string CastLog::to_json() const {

@@ -11,15 +11,13 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <sstream>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
-#include "amp/finite_counts.h"
 #include "amp/forward_ops.h"
 #include "amp/op_watchers.h"
 #include "amp/recorded_inputs.h"
+#include "amp/thread_observer.h"
 #include "amp/traced_op.h"
 #include "amp/traced_tensor.h"
 #include "amp/value_origins.h"
@@ -27,8 +25,6 @@
 
 namespace mezzo {
 namespace {
-
-using Mode = FiniteTracerOptions::Mode;
 
 /// The engine's range around a node, in which it also sums gradients to the shape of a parameter.
 constexpr std::string_view kEngineRange = "autograd::engine::evaluate_function: ";
@@ -117,18 +113,18 @@ Findings look_at(const std::vector<TracedTensor>& tensors) {
   return findings;
 }
 
-/// Calls `visit(name, values)` for what the op returned or changed in place.
+/// Calls `visit(values)` for what the op returned or changed in place.
 template <class Visit>
 void visit_results(const Call& call, const std::vector<at::IValue>& outputs, Visit&& visit) {
   const bool returns_nothing = outputs.empty();
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (i >= call.op->returns_view.size() || !call.op->returns_view[i]) {
-      visit_values(outputs[i], [&](const at::Tensor& values) { visit("output", values); });
+      visit_values(outputs[i], visit);
     }
   }
   for (size_t i = 0; returns_nothing && i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
     if (call.op->arguments[i].is_written) {
-      visit_values(call.inputs[i], [&](const at::Tensor& values) { visit("output", values); });
+      visit_values(call.inputs[i], visit);
     }
   }
 }
@@ -162,18 +158,12 @@ class FiniteTracer::Trace {
   explicit Trace(FiniteTracerOptions options) : options_(std::move(options)), ops_(options_.ignore_ops()) {}
 
   std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function);
-  void end(Call& call, const at::RecordFunction& function);
+  void end(at::ObserverContext& context, const at::RecordFunction& function);
 
   std::optional<NonFiniteOp> first() const {
     const std::lock_guard lock(mutex_);
     return first_;
   }
-  std::vector<Count> counts() {
-    const std::lock_guard lock(mutex_);
-    const Unobserved unobserved;
-    return counts_.read();
-  }
-  bool is_counting() const { return options_.mode() == Mode::kCount; }
 
  private:
   void begin_node(Call& call, const at::RecordFunction& function);
@@ -193,7 +183,6 @@ class FiniteTracer::Trace {
   mutable std::mutex mutex_;  // of all below
   ForwardOps forward_ops_;
   ValueOrigins origins_;
-  FiniteCounts counts_;
   std::optional<NonFiniteOp> first_;
   std::atomic<bool> origin_is_known_ = true;  // false once non-finite values were asked for, or came from an ignored op
   std::atomic<bool> is_done_ = false;
@@ -213,9 +202,6 @@ std::unique_ptr<at::ObserverContext> FiniteTracer::Trace::begin(const at::Record
 
 void FiniteTracer::Trace::begin_node(Call& call, const at::RecordFunction& function) {
   call.node.emplace(function.name(), function.forwardThreadId(), function.seqNr());
-  if (is_counting()) {
-    return;
-  }
   const Unobserved unobserved;
   std::vector<TracedTensor> gradients;
   for (const at::IValue& input : recorded_inputs(function)) {
@@ -237,7 +223,7 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
     }
     return call.node.has_value();
   }
-  if (!is_counting() && BackwardNode::innermost() == nullptr) {
+  if (BackwardNode::innermost() == nullptr) {
     const auto next = at::sequence_number::peek();
     const auto module = ModuleScope::current_path();
     const std::lock_guard lock(mutex_);
@@ -249,20 +235,19 @@ bool FiniteTracer::Trace::begin_op(Call& call, const at::RecordFunction& functio
   }
   const auto inputs = recorded_inputs(function);
   call.inputs.assign(inputs.begin(), inputs.end());
-  if (!is_counting()) {
-    const Unobserved unobserved;
-    for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
-      if (const auto& argument = call.op->arguments[i]; argument.is_written && !argument.is_out) {
-        visit_values(call.inputs[i],
-                     [&](const at::Tensor& values) { call.overwritten.push_back(describe(argument.name, values)); });
-      }
+  const Unobserved unobserved;
+  for (size_t i = 0; i < std::min(call.inputs.size(), call.op->arguments.size()); ++i) {
+    if (const auto& argument = call.op->arguments[i]; argument.is_written && !argument.is_out) {
+      visit_values(call.inputs[i],
+                   [&](const at::Tensor& values) { call.overwritten.push_back(describe(argument.name, values)); });
     }
   }
   call.enter();
   return true;
 }
 
-void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
+void FiniteTracer::Trace::end(at::ObserverContext& context, const at::RecordFunction& function) {
+  auto& call = static_cast<Call&>(context);
   if (call.node) {
     call.node->tell_range();
     call.node.reset();
@@ -273,18 +258,9 @@ void FiniteTracer::Trace::end(Call& call, const at::RecordFunction& function) {
     return;
   }
   const Unobserved unobserved;
-  if (is_counting()) {
-    const std::lock_guard lock(mutex_);
-    visit_results(call, function.outputs(), [&](const char*, const at::Tensor& values) {
-      if (!call.op->is_ignored) {
-        counts_.add(*call.op, BackwardNode::innermost() != nullptr, values);
-      }
-    });
-    return;
-  }
   std::vector<TracedTensor> outputs;
-  visit_results(call, function.outputs(), [&](const char* name, const at::Tensor& values) {
-    outputs.push_back(describe(name, values));
+  visit_results(call, function.outputs(), [&](const at::Tensor& values) {
+    outputs.push_back(describe("output", values));
     note_origin(call, values);
   });
   if (const auto made = look_at(outputs); made.inf || made.nan) {
@@ -375,116 +351,43 @@ void FiniteTracer::Trace::place(NonFiniteOp& op) const {
   op.module = origin.module;
 }
 
-namespace {
+/// Suspends an outer tracer of the thread while it lives.
+struct FiniteTracer::Scope {
+  using Observer = ThreadObserver<Trace>;
 
-/// Tracers by the handle of their callback. Callbacks are plain functions: they find their
-/// tracer by the handle that LibTorch copies, with all thread-local callbacks, to the threads
-/// that run a backward pass.
-struct Registry {
-  std::mutex mutex;
-  std::unordered_map<uint64_t, std::shared_ptr<void>> traces;
-
-  static Registry& instance() {
-    static Registry registry;
-    return registry;
-  }
-};
-
-}  // namespace
-
-struct TracerCallbacks {
-  using Trace = FiniteTracer::Trace;
-
-  /// A call and its tracer, whom it keeps alive.
-  struct Context : at::ObserverContext {
-    std::shared_ptr<Trace> trace;
-    std::unique_ptr<at::ObserverContext> call;
-  };
-
-  /// The tracer at work on this thread.
-  static uint64_t current_handle() {
-    for (const auto& entry : at::get_record_function_tls_().sorted_tls_callbacks_) {
-      if (entry.enabled_ && entry.callback_.start() == &begin) {
-        return entry.handle_;
-      }
+  explicit Scope(std::shared_ptr<Trace> trace) : suspended_handle(Observer::current_handle()) {
+    if (suspended_handle != at::INVALID_CALLBACK_HANDLE) {
+      at::disableCallback(suspended_handle);
     }
-    return at::INVALID_CALLBACK_HANDLE;
+    observer.emplace(std::move(trace),
+                     std::unordered_set{at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});
+    ++op_watchers_begun();
   }
-
-  static std::shared_ptr<Trace> current() {
-    auto& registry = Registry::instance();
-    const std::lock_guard lock(registry.mutex);
-    const auto found = registry.traces.find(current_handle());
-    return found == registry.traces.end() ? nullptr : std::static_pointer_cast<Trace>(found->second);
-  }
-
-  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    auto trace = current();
-    auto call = trace ? trace->begin(function) : nullptr;
-    if (!call) {
-      return nullptr;
-    }
-    auto context = std::make_unique<Context>();
-    context->trace = std::move(trace);
-    context->call = std::move(call);
-    return context;
-  }
-
-  static void end(const at::RecordFunction& function, at::ObserverContext* context) {
-    if (context != nullptr) {
-      auto& ours = static_cast<Context&>(*context);
-      ours.trace->end(static_cast<Call&>(*ours.call), function);
+  ~Scope() {
+    observer.reset();
+    if (suspended_handle != at::INVALID_CALLBACK_HANDLE) {
+      at::reenableCallback(suspended_handle);
     }
   }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  const uint64_t suspended_handle;
+  std::optional<Observer> observer;
 };
 
 FiniteTracer::FiniteTracer(FiniteTracerOptions options)
-    : trace_(std::make_shared<Trace>(std::move(options))), suspended_handle_(TracerCallbacks::current_handle()) {
-  if (suspended_handle_ != at::INVALID_CALLBACK_HANDLE) {
-    at::disableCallback(suspended_handle_);
-  }
-  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&TracerCallbacks::begin, &TracerCallbacks::end)
-                                           .needsInputs(true)
-                                           .needsOutputs(true)
-                                           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
-  auto& registry = Registry::instance();
-  const std::lock_guard lock(registry.mutex);
-  registry.traces.emplace(handle_, trace_);
-  ++op_watchers_begun();
-}
+    : trace_(std::make_shared<Trace>(std::move(options))), scope_(std::make_unique<Scope>(trace_)) {}
 
-FiniteTracer::~FiniteTracer() {
-  at::removeCallback(handle_);
-  if (suspended_handle_ != at::INVALID_CALLBACK_HANDLE) {
-    at::reenableCallback(suspended_handle_);
-  }
-  auto& registry = Registry::instance();
-  const std::lock_guard lock(registry.mutex);
-  registry.traces.erase(handle_);
-}
+FiniteTracer::~FiniteTracer() = default;
 
-bool FiniteTracer::is_active() { return TracerCallbacks::current() != nullptr; }
+bool FiniteTracer::is_active() { return Scope::Observer::current() != nullptr; }
 
 std::optional<NonFiniteOp> FiniteTracer::first() const { return trace_->first(); }
 
-std::vector<FiniteTracer::Count> FiniteTracer::counts() const { return trace_->counts(); }
-
 void FiniteTracer::check() const {
-  if (const auto op = first()) {
-    TORCH_CHECK(false, "FiniteTracer: ", op->to_string());
-  }
-  if (!trace_->is_counting()) {
-    return;
-  }
-  std::ostringstream found;
-  for (const Count& count : counts()) {
-    if (count.non_finite > 0) {
-      found << (found.tellp() > 0 ? ", " : "") << count.op << (count.in_backward ? " in backward: " : ": ")
-            << count.non_finite << " of " << count.results;
-    }
-  }
-  TORCH_CHECK(found.tellp() == 0, "FiniteTracer: results that held inf or NaN: ", found.str(),
-              ". Trace with kFirst to find where they began.");
+  const auto op = first();
+  TORCH_CHECK(!op, "FiniteTracer: ", op->to_string());
 }
 
 }  // namespace mezzo

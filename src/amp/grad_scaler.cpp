@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kSkipsToWarnOf = 50;
 
-LossScaleSettings settings_of(const GradScalerOptions& options) {
+LossScaleRules rules_of(const GradScalerOptions& options) {
   return {.init_scale = options.init_scale(),
           .growth_factor = options.growth_factor(),
           .backoff_factor = options.backoff_factor(),
@@ -42,7 +42,7 @@ bool StepResult::stepped() const {
 }
 
 GradScaler::GradScaler(GradScalerOptions options)
-    : options_(std::move(options)), loss_scale_(std::make_unique<LossScale>(settings_of(options_))) {
+    : options_(std::move(options)), loss_scale_(std::make_unique<LossScale>(rules_of(options_))) {
   constexpr auto most = std::numeric_limits<int32_t>::max();
   TORCH_CHECK_VALUE(options_.max_consecutive_skips() >= 0 && options_.max_consecutive_skips() <= most,
                     "GradScaler: max_consecutive_skips must be between 0, which allows any number, and ", most,
@@ -300,11 +300,11 @@ int64_t GradScaler::get_growth_tracker() const { return is_enabled() ? loss_scal
 
 int64_t GradScaler::get_skipped_steps() const { return is_enabled() ? loss_scale_->skipped() : 0; }
 
-double GradScaler::get_growth_factor() const { return loss_scale_->settings().growth_factor; }
+double GradScaler::get_growth_factor() const { return loss_scale_->rules().growth_factor; }
 
-double GradScaler::get_backoff_factor() const { return loss_scale_->settings().backoff_factor; }
+double GradScaler::get_backoff_factor() const { return loss_scale_->rules().backoff_factor; }
 
-int64_t GradScaler::get_growth_interval() const { return loss_scale_->settings().growth_interval; }
+int64_t GradScaler::get_growth_interval() const { return loss_scale_->rules().growth_interval; }
 
 void GradScaler::set_growth_factor(double growth_factor) { loss_scale_->set_growth_factor(growth_factor); }
 

@@ -88,7 +88,7 @@ void register_kernels(torch::Library& library, c10::DispatchKey key) {
 
 void name_ops_in_overflow_errors(c10::DeviceType device_type) {
   static std::mutex mutex;
-  // Never taken back, as the policies' kernel is not: see make_home().
+  // Registered until the process ends.
   static auto* const libraries = new std::map<c10::DeviceType, torch::Library>();
   const std::lock_guard lock(mutex);
   const auto key = autocast_key(device_type);

@@ -1,10 +1,17 @@
 #include "mezzo/amp/op_lists.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
+#include <sstream>
 #include <string>
+#include <tuple>
+
+#include "amp/op_policy_table.h"
+#include "amp/policy_thread.h"
 
 namespace mezzo {
 namespace {
@@ -13,258 +20,50 @@ namespace {
 constexpr std::array<std::string_view, 7> kPolicyWords = {
     "lower_precision_fp", "fp32", "fp32_set_opt_dtype", "fp32_append_dtype", "promote", "banned", "untouched"};
 
-// PyTorch 2.13, aten/src/ATen/autocast_mode.{h,cpp}; by policy, then by name.
-constexpr auto kCudaOps = std::to_array<OpPolicyEntry>({
-    {"aten::addbmm", CastPolicy::kLowerPrecision},
-    {"aten::addmm", CastPolicy::kLowerPrecision},
-    {"aten::addmv", CastPolicy::kLowerPrecision},
-    {"aten::addr", CastPolicy::kLowerPrecision},
-    {"aten::baddbmm", CastPolicy::kLowerPrecision},
-    {"aten::bmm", CastPolicy::kLowerPrecision},
-    {"aten::chain_matmul", CastPolicy::kLowerPrecision},
-    {"aten::conv1d", CastPolicy::kLowerPrecision},
-    {"aten::conv2d", CastPolicy::kLowerPrecision},
-    {"aten::conv3d", CastPolicy::kLowerPrecision},
-    {"aten::conv_tbc", CastPolicy::kLowerPrecision},
-    {"aten::conv_transpose1d", CastPolicy::kLowerPrecision},
-    {"aten::conv_transpose2d.input", CastPolicy::kLowerPrecision},
-    {"aten::conv_transpose3d.input", CastPolicy::kLowerPrecision},
-    {"aten::_convolution", CastPolicy::kLowerPrecision},
-    {"aten::convolution", CastPolicy::kLowerPrecision},
-    {"aten::_convolution.deprecated", CastPolicy::kLowerPrecision},
-    {"aten::cudnn_convolution", CastPolicy::kLowerPrecision},
-    {"aten::cudnn_convolution_transpose", CastPolicy::kLowerPrecision},
-    {"aten::einsum", CastPolicy::kLowerPrecision},
-    {"aten::gru_cell", CastPolicy::kLowerPrecision},
-    {"aten::linalg_multi_dot", CastPolicy::kLowerPrecision},
-    {"aten::linalg_vecdot", CastPolicy::kLowerPrecision},
-    {"aten::linear", CastPolicy::kLowerPrecision},
-    {"aten::lstm_cell", CastPolicy::kLowerPrecision},
-    {"aten::matmul", CastPolicy::kLowerPrecision},
-    {"aten::mm", CastPolicy::kLowerPrecision},
-    {"aten::mv", CastPolicy::kLowerPrecision},
-    {"aten::prelu", CastPolicy::kLowerPrecision},
-    {"aten::rnn_relu_cell", CastPolicy::kLowerPrecision},
-    {"aten::rnn_tanh_cell", CastPolicy::kLowerPrecision},
-    {"aten::scaled_dot_product_attention", CastPolicy::kLowerPrecision},
-    {"aten::_scaled_dot_product_flash_attention", CastPolicy::kLowerPrecision},
-    {"aten::_thnn_fused_gru_cell", CastPolicy::kLowerPrecision},
-    {"aten::_thnn_fused_lstm_cell", CastPolicy::kLowerPrecision},
-    {"aten::acos", CastPolicy::kFloat32},
-    {"aten::asin", CastPolicy::kFloat32},
-    {"aten::binary_cross_entropy_with_logits", CastPolicy::kFloat32},
-    {"aten::cdist", CastPolicy::kFloat32},
-    {"aten::cosh", CastPolicy::kFloat32},
-    {"aten::cosine_embedding_loss", CastPolicy::kFloat32},
-    {"aten::cosine_similarity", CastPolicy::kFloat32},
-    {"aten::dist", CastPolicy::kFloat32},
-    {"aten::erfinv", CastPolicy::kFloat32},
-    {"aten::exp", CastPolicy::kFloat32},
-    {"aten::expm1", CastPolicy::kFloat32},
-    {"aten::frobenius_norm.dim", CastPolicy::kFloat32},
-    {"aten::group_norm", CastPolicy::kFloat32},
-    {"aten::hinge_embedding_loss", CastPolicy::kFloat32},
-    {"aten::huber_loss", CastPolicy::kFloat32},
-    {"aten::kl_div", CastPolicy::kFloat32},
-    {"aten::l1_loss", CastPolicy::kFloat32},
-    {"aten::layer_norm", CastPolicy::kFloat32},
-    {"aten::log", CastPolicy::kFloat32},
-    {"aten::log10", CastPolicy::kFloat32},
-    {"aten::log1p", CastPolicy::kFloat32},
-    {"aten::log2", CastPolicy::kFloat32},
-    {"aten::logsumexp", CastPolicy::kFloat32},
-    {"aten::margin_ranking_loss", CastPolicy::kFloat32},
-    {"aten::mse_loss", CastPolicy::kFloat32},
-    {"aten::multi_margin_loss", CastPolicy::kFloat32},
-    {"aten::multilabel_margin_loss", CastPolicy::kFloat32},
-    {"aten::native_layer_norm", CastPolicy::kFloat32},
-    {"aten::nll_loss", CastPolicy::kFloat32},
-    {"aten::nll_loss2d", CastPolicy::kFloat32},
-    {"aten::nuclear_norm", CastPolicy::kFloat32},
-    {"aten::nuclear_norm.dim", CastPolicy::kFloat32},
-    {"aten::pdist", CastPolicy::kFloat32},
-    {"aten::poisson_nll_loss", CastPolicy::kFloat32},
-    {"aten::pow.Scalar", CastPolicy::kFloat32},
-    {"aten::pow.Tensor_Scalar", CastPolicy::kFloat32},
-    {"aten::pow.Tensor_Tensor", CastPolicy::kFloat32},
-    {"aten::reciprocal", CastPolicy::kFloat32},
-    {"aten::renorm", CastPolicy::kFloat32},
-    {"aten::rms_norm", CastPolicy::kFloat32},
-    {"aten::rsqrt", CastPolicy::kFloat32},
-    {"aten::sinh", CastPolicy::kFloat32},
-    {"aten::smooth_l1_loss", CastPolicy::kFloat32},
-    {"aten::soft_margin_loss", CastPolicy::kFloat32},
-    {"aten::softplus", CastPolicy::kFloat32},
-    {"aten::tan", CastPolicy::kFloat32},
-    {"aten::triplet_margin_loss", CastPolicy::kFloat32},
-    {"aten::upsample_bicubic2d", CastPolicy::kFloat32},
-    {"aten::_upsample_bicubic2d_aa", CastPolicy::kFloat32},
-    {"aten::upsample_bilinear2d", CastPolicy::kFloat32},
-    {"aten::_upsample_bilinear2d_aa", CastPolicy::kFloat32},
-    {"aten::upsample_linear1d", CastPolicy::kFloat32},
-    {"aten::upsample_nearest1d", CastPolicy::kFloat32},
-    {"aten::upsample_nearest2d", CastPolicy::kFloat32},
-    {"aten::upsample_nearest3d", CastPolicy::kFloat32},
-    {"aten::_upsample_nearest_exact1d", CastPolicy::kFloat32},
-    {"aten::_upsample_nearest_exact2d", CastPolicy::kFloat32},
-    {"aten::_upsample_nearest_exact3d", CastPolicy::kFloat32},
-    {"aten::upsample_trilinear3d", CastPolicy::kFloat32},
-    {"aten::cumprod", CastPolicy::kFloat32SetOptDtype},
-    {"aten::cumsum", CastPolicy::kFloat32SetOptDtype},
-    {"aten::linalg_matrix_norm", CastPolicy::kFloat32SetOptDtype},
-    {"aten::linalg_matrix_norm.str_ord", CastPolicy::kFloat32SetOptDtype},
-    {"aten::linalg_vector_norm", CastPolicy::kFloat32SetOptDtype},
-    {"aten::log_softmax.int", CastPolicy::kFloat32SetOptDtype},
-    {"aten::prod", CastPolicy::kFloat32SetOptDtype},
-    {"aten::prod.dim_int", CastPolicy::kFloat32SetOptDtype},
-    {"aten::softmax.int", CastPolicy::kFloat32SetOptDtype},
-    {"aten::sum", CastPolicy::kFloat32SetOptDtype},
-    {"aten::sum.dim_IntList", CastPolicy::kFloat32SetOptDtype},
-    {"aten::norm.Scalar", CastPolicy::kFloat32AppendDtype},
-    {"aten::norm.ScalarOpt_dim", CastPolicy::kFloat32AppendDtype},
-    {"aten::addcdiv", CastPolicy::kPromote},
-    {"aten::addcmul", CastPolicy::kPromote},
-    {"aten::atan2", CastPolicy::kPromote},
-    {"aten::bilinear", CastPolicy::kPromote},
-    {"aten::cross", CastPolicy::kPromote},
-    {"aten::dot", CastPolicy::kPromote},
-    {"aten::grid_sampler", CastPolicy::kPromote},
-    {"aten::index_put", CastPolicy::kPromote},
-    {"aten::scatter_add", CastPolicy::kPromote},
-    {"aten::tensordot", CastPolicy::kPromote},
-    {"aten::vdot", CastPolicy::kPromote},
-    {"aten::binary_cross_entropy", CastPolicy::kBanned},
+/// The policies of aten's ops in PyTorch 2.13, aten/src/ATen/autocast_mode.{h,cpp}. The dispatcher
+/// tells which of these ops a device type autocasts, but not by which policy.
+constexpr auto kPolicies = std::to_array<std::pair<CastPolicy, std::string_view>>({
+    {CastPolicy::kLowerPrecision,
+     R"(addbmm addmm _addmm_activation addmv addr baddbmm bmm chain_matmul conv1d conv1d.padding conv2d conv2d.padding
+conv3d conv3d.padding conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input _convolution
+convolution _convolution.deprecated cudnn_convolution cudnn_convolution_transpose einsum gru_cell
+linalg_multi_dot linalg_vecdot linear lstm_cell matmul mkldnn_rnn_layer mm _mps_convolution mv
+_native_multi_head_attention prelu rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention
+_scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell)"},
+    {CastPolicy::kFloat32,
+     R"(acos adaptive_avg_pool3d adaptive_max_pool3d asin avg_pool3d batch_norm binary_cross_entropy_with_logits cdist
+cholesky cholesky_inverse cholesky_solve cosh cosine_embedding_loss cosine_similarity cross_entropy_loss
+ctc_loss.IntList ctc_loss.Tensor dist erfinv exp expm1 fake_quantize_per_tensor_affine fft_fft fft_fft2
+fft_fftn fft_hfft fft_ifft fft_ifft2 fft_ifftn fft_ihfft fft_irfft fft_irfft2 fft_irfftn fft_rfft fft_rfft2
+fft_rfftn fractional_max_pool2d fractional_max_pool3d frobenius_norm.dim geqrf grid_sampler_2d
+_grid_sampler_2d_cpu_fallback grid_sampler_3d group_norm hinge_embedding_loss huber_loss inverse kl_div
+l1_loss layer_norm linalg_cholesky linalg_cholesky_ex linalg_cond linalg_cond.p_str linalg_eig linalg_eigh
+linalg_eigvals linalg_eigvalsh linalg_householder_product linalg_inv linalg_inv_ex linalg_lstsq
+linalg_matrix_rank linalg_matrix_rank.atol_rtol_float linalg_matrix_rank.atol_rtol_tensor
+linalg_matrix_rank.tol_tensor linalg_qr linalg_solve linalg_svd linalg_svdvals linalg_tensorinv
+linalg_tensorsolve log log10 log1p log2 logsumexp lu_solve _lu_with_info margin_ranking_loss max_pool3d
+max_unpool2d max_unpool3d mse_loss multi_margin_loss multilabel_margin_loss multilabel_margin_loss_forward
+nanquantile nanquantile.scalar native_layer_norm nll_loss nll_loss2d nuclear_norm nuclear_norm.dim orgqr ormqr
+pdist pinverse poisson_nll_loss polar pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor qr quantile
+quantile.scalar reciprocal reflection_pad1d reflection_pad2d renorm replication_pad1d replication_pad2d
+replication_pad3d rms_norm rsqrt sinh smooth_l1_loss soft_margin_loss softplus stft stft.center svd tan trace
+triangular_solve triplet_margin_loss upsample_bicubic2d _upsample_bicubic2d_aa upsample_bilinear2d
+_upsample_bilinear2d_aa upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_trilinear3d
+view_as_complex)"},
+    {CastPolicy::kFloat32SetOptDtype,
+     R"(cumprod cumsum linalg_matrix_norm linalg_matrix_norm.str_ord linalg_vector_norm log_softmax.int prod
+prod.dim_int softmax.int sum sum.dim_IntList)"},
+    {CastPolicy::kFloat32AppendDtype, "norm.Scalar norm.ScalarOpt_dim"},
+    {CastPolicy::kPromote,
+     R"(addcdiv addcmul atan2 bilinear cat cross dot grid_sampler index_copy index_put scatter_add stack tensordot
+vdot)"},
+    {CastPolicy::kBanned, "binary_cross_entropy"},
 });
 
-constexpr auto kCpuOps = std::to_array<OpPolicyEntry>({
-    {"aten::addbmm", CastPolicy::kLowerPrecision},
-    {"aten::addmm", CastPolicy::kLowerPrecision},
-    {"aten::_addmm_activation", CastPolicy::kLowerPrecision},
-    {"aten::baddbmm", CastPolicy::kLowerPrecision},
-    {"aten::bmm", CastPolicy::kLowerPrecision},
-    {"aten::conv1d", CastPolicy::kLowerPrecision},
-    {"aten::conv1d.padding", CastPolicy::kLowerPrecision},
-    {"aten::conv2d", CastPolicy::kLowerPrecision},
-    {"aten::conv2d.padding", CastPolicy::kLowerPrecision},
-    {"aten::conv3d", CastPolicy::kLowerPrecision},
-    {"aten::conv3d.padding", CastPolicy::kLowerPrecision},
-    {"aten::conv_tbc", CastPolicy::kLowerPrecision},
-    {"aten::conv_transpose1d", CastPolicy::kLowerPrecision},
-    {"aten::conv_transpose2d.input", CastPolicy::kLowerPrecision},
-    {"aten::conv_transpose3d.input", CastPolicy::kLowerPrecision},
-    {"aten::_convolution.deprecated", CastPolicy::kLowerPrecision},
-    {"aten::linalg_vecdot", CastPolicy::kLowerPrecision},
-    {"aten::linear", CastPolicy::kLowerPrecision},
-    {"aten::matmul", CastPolicy::kLowerPrecision},
-    {"aten::mkldnn_rnn_layer", CastPolicy::kLowerPrecision},
-    {"aten::mm", CastPolicy::kLowerPrecision},
-    {"aten::_native_multi_head_attention", CastPolicy::kLowerPrecision},
-    {"aten::prelu", CastPolicy::kLowerPrecision},
-    {"aten::scaled_dot_product_attention", CastPolicy::kLowerPrecision},
-    {"aten::adaptive_avg_pool3d", CastPolicy::kFloat32},
-    {"aten::adaptive_max_pool3d", CastPolicy::kFloat32},
-    {"aten::avg_pool3d", CastPolicy::kFloat32},
-    {"aten::binary_cross_entropy", CastPolicy::kFloat32},
-    {"aten::binary_cross_entropy_with_logits", CastPolicy::kFloat32},
-    {"aten::cdist", CastPolicy::kFloat32},
-    {"aten::cholesky", CastPolicy::kFloat32},
-    {"aten::cholesky_inverse", CastPolicy::kFloat32},
-    {"aten::cholesky_solve", CastPolicy::kFloat32},
-    {"aten::cosine_embedding_loss", CastPolicy::kFloat32},
-    {"aten::cross_entropy_loss", CastPolicy::kFloat32},
-    {"aten::ctc_loss.IntList", CastPolicy::kFloat32},
-    {"aten::ctc_loss.Tensor", CastPolicy::kFloat32},
-    {"aten::fake_quantize_per_tensor_affine", CastPolicy::kFloat32},
-    {"aten::fft_fft", CastPolicy::kFloat32},
-    {"aten::fft_fft2", CastPolicy::kFloat32},
-    {"aten::fft_fftn", CastPolicy::kFloat32},
-    {"aten::fft_hfft", CastPolicy::kFloat32},
-    {"aten::fft_ifft", CastPolicy::kFloat32},
-    {"aten::fft_ifft2", CastPolicy::kFloat32},
-    {"aten::fft_ifftn", CastPolicy::kFloat32},
-    {"aten::fft_ihfft", CastPolicy::kFloat32},
-    {"aten::fft_irfft", CastPolicy::kFloat32},
-    {"aten::fft_irfft2", CastPolicy::kFloat32},
-    {"aten::fft_irfftn", CastPolicy::kFloat32},
-    {"aten::fft_rfft", CastPolicy::kFloat32},
-    {"aten::fft_rfft2", CastPolicy::kFloat32},
-    {"aten::fft_rfftn", CastPolicy::kFloat32},
-    {"aten::fractional_max_pool2d", CastPolicy::kFloat32},
-    {"aten::fractional_max_pool3d", CastPolicy::kFloat32},
-    {"aten::geqrf", CastPolicy::kFloat32},
-    {"aten::grid_sampler", CastPolicy::kFloat32},
-    {"aten::grid_sampler_2d", CastPolicy::kFloat32},
-    {"aten::_grid_sampler_2d_cpu_fallback", CastPolicy::kFloat32},
-    {"aten::grid_sampler_3d", CastPolicy::kFloat32},
-    {"aten::hinge_embedding_loss", CastPolicy::kFloat32},
-    {"aten::huber_loss", CastPolicy::kFloat32},
-    {"aten::inverse", CastPolicy::kFloat32},
-    {"aten::kl_div", CastPolicy::kFloat32},
-    {"aten::l1_loss", CastPolicy::kFloat32},
-    {"aten::linalg_cholesky", CastPolicy::kFloat32},
-    {"aten::linalg_cholesky_ex", CastPolicy::kFloat32},
-    {"aten::linalg_cond", CastPolicy::kFloat32},
-    {"aten::linalg_cond.p_str", CastPolicy::kFloat32},
-    {"aten::linalg_eig", CastPolicy::kFloat32},
-    {"aten::linalg_eigh", CastPolicy::kFloat32},
-    {"aten::linalg_eigvals", CastPolicy::kFloat32},
-    {"aten::linalg_eigvalsh", CastPolicy::kFloat32},
-    {"aten::linalg_householder_product", CastPolicy::kFloat32},
-    {"aten::linalg_inv", CastPolicy::kFloat32},
-    {"aten::linalg_inv_ex", CastPolicy::kFloat32},
-    {"aten::linalg_lstsq", CastPolicy::kFloat32},
-    {"aten::linalg_matrix_rank", CastPolicy::kFloat32},
-    {"aten::linalg_matrix_rank.atol_rtol_float", CastPolicy::kFloat32},
-    {"aten::linalg_matrix_rank.atol_rtol_tensor", CastPolicy::kFloat32},
-    {"aten::linalg_matrix_rank.tol_tensor", CastPolicy::kFloat32},
-    {"aten::linalg_qr", CastPolicy::kFloat32},
-    {"aten::linalg_solve", CastPolicy::kFloat32},
-    {"aten::linalg_svd", CastPolicy::kFloat32},
-    {"aten::linalg_svdvals", CastPolicy::kFloat32},
-    {"aten::linalg_tensorinv", CastPolicy::kFloat32},
-    {"aten::linalg_tensorsolve", CastPolicy::kFloat32},
-    {"aten::lu_solve", CastPolicy::kFloat32},
-    {"aten::_lu_with_info", CastPolicy::kFloat32},
-    {"aten::margin_ranking_loss", CastPolicy::kFloat32},
-    {"aten::max_pool3d", CastPolicy::kFloat32},
-    {"aten::max_unpool2d", CastPolicy::kFloat32},
-    {"aten::max_unpool3d", CastPolicy::kFloat32},
-    {"aten::mse_loss", CastPolicy::kFloat32},
-    {"aten::multi_margin_loss", CastPolicy::kFloat32},
-    {"aten::multilabel_margin_loss", CastPolicy::kFloat32},
-    {"aten::multilabel_margin_loss_forward", CastPolicy::kFloat32},
-    {"aten::nanquantile", CastPolicy::kFloat32},
-    {"aten::nanquantile.scalar", CastPolicy::kFloat32},
-    {"aten::nll_loss", CastPolicy::kFloat32},
-    {"aten::nll_loss2d", CastPolicy::kFloat32},
-    {"aten::orgqr", CastPolicy::kFloat32},
-    {"aten::ormqr", CastPolicy::kFloat32},
-    {"aten::pinverse", CastPolicy::kFloat32},
-    {"aten::poisson_nll_loss", CastPolicy::kFloat32},
-    {"aten::polar", CastPolicy::kFloat32},
-    {"aten::prod", CastPolicy::kFloat32},
-    {"aten::prod.dim_int", CastPolicy::kFloat32},
-    {"aten::qr", CastPolicy::kFloat32},
-    {"aten::quantile", CastPolicy::kFloat32},
-    {"aten::quantile.scalar", CastPolicy::kFloat32},
-    {"aten::reflection_pad1d", CastPolicy::kFloat32},
-    {"aten::reflection_pad2d", CastPolicy::kFloat32},
-    {"aten::replication_pad1d", CastPolicy::kFloat32},
-    {"aten::replication_pad2d", CastPolicy::kFloat32},
-    {"aten::replication_pad3d", CastPolicy::kFloat32},
-    {"aten::smooth_l1_loss", CastPolicy::kFloat32},
-    {"aten::soft_margin_loss", CastPolicy::kFloat32},
-    {"aten::stft", CastPolicy::kFloat32},
-    {"aten::stft.center", CastPolicy::kFloat32},
-    {"aten::svd", CastPolicy::kFloat32},
-    {"aten::trace", CastPolicy::kFloat32},
-    {"aten::triangular_solve", CastPolicy::kFloat32},
-    {"aten::triplet_margin_loss", CastPolicy::kFloat32},
-    {"aten::view_as_complex", CastPolicy::kFloat32},
-    {"aten::cat", CastPolicy::kPromote},
-    {"aten::index_copy", CastPolicy::kPromote},
-    {"aten::stack", CastPolicy::kPromote},
-});
+/// The ops to which autocast on the CPU gives another policy than on accelerators: float32.
+constexpr std::array<std::string_view, 4> kFloat32OnCpu = {"aten::binary_cross_entropy", "aten::grid_sampler",
+                                                           "aten::prod", "aten::prod.dim_int"};
 
 }  // namespace
 
@@ -272,24 +71,44 @@ std::string_view to_string(CastPolicy policy) { return kPolicyWords.at(static_ca
 
 CastPolicy parse_cast_policy(std::string_view word) {
   const auto found = std::find(kPolicyWords.begin(), kPolicyWords.end(), word);
-  if (found == kPolicyWords.end()) {
-    std::string words;
-    for (const auto known : kPolicyWords) {
-      words.append(words.empty() ? "" : ", ").append(known);
-    }
-    TORCH_CHECK_VALUE(false, "op policy '", word, "' is not known: ", words);
-  }
+  TORCH_CHECK_VALUE(found != kPolicyWords.end(), "op policy '", word,
+                    "' is not known: ", c10::Join(", ", kPolicyWords));
   return static_cast<CastPolicy>(found - kPolicyWords.begin());
 }
 
-std::span<const OpPolicyEntry> autocast_ops(c10::DeviceType device_type) {
-  switch (device_type) {
-    case c10::DeviceType::CPU: return kCpuOps;
-    case c10::DeviceType::CUDA: return kCudaOps;
-    default:
-      TORCH_CHECK_VALUE(false, "autocast_ops: no op list is kept for device type ",
-                        c10::DeviceTypeName(device_type, /*lower_case=*/true), ". Ask for kCPU or kCUDA.");
+const std::map<std::string, CastPolicy>& known_policies() {
+  static const auto policies = [] {
+    std::map<std::string, CastPolicy> all;
+    for (const auto& [policy, names] : kPolicies) {
+      std::istringstream words{std::string(names)};
+      for (std::string name; words >> name;) {
+        all.emplace("aten::" + name, policy);
+      }
+    }
+    return all;
+  }();
+  return policies;
+}
+
+std::vector<OpPolicyEntry> autocast_ops(c10::DeviceType device_type) {
+  TORCH_CHECK_VALUE(at::autocast::is_autocast_available(device_type), "autocast_ops: device type ",
+                    c10::DeviceTypeName(device_type, /*lower_case=*/true), " has no autocast, so it has no op list.");
+  std::vector<OpPolicyEntry> entries;
+  for (auto [name, policy] : known_policies()) {
+    const auto op = find_op(name);
+    if (!op || !op->hasKernelForDispatchKey(autocast_key(device_type))) {
+      continue;
+    }
+    const bool is_float32_on_cpu = std::find(kFloat32OnCpu.begin(), kFloat32OnCpu.end(), name) != kFloat32OnCpu.end();
+    if ((device_type == c10::kCPU && is_float32_on_cpu) ||
+        (device_type == c10::kMPS && policy == CastPolicy::kFloat32SetOptDtype)) {
+      policy = CastPolicy::kFloat32;
+    }
+    entries.push_back({std::move(name), policy});
   }
+  std::sort(entries.begin(), entries.end(),
+            [](const auto& a, const auto& b) { return std::tie(a.policy, a.op) < std::tie(b.policy, b.op); });
+  return entries;
 }
 
 }  // namespace mezzo

@@ -1,6 +1,5 @@
 #include "mezzo/amp/op_policy.h"
 
-#include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -11,33 +10,18 @@
 #include <tuple>
 
 #include "amp/op_policy_table.h"
-#include "amp/policy_thread.h"
 
 namespace mezzo {
 namespace {
 
 constexpr std::array<std::string_view, 5> kPresetNames = {"cuda", "cpu", "cuda_2020", "norms_stay_low", "masks_fp32"};
 
-// The functions that torch.cuda.amp cast when it was new. Its "conv" family is one op
-// each in today's dispatcher.
-constexpr std::array<std::string_view, 18> kLowerPrecision2020 = {"aten::matmul",
-                                                                  "aten::addbmm",
-                                                                  "aten::addmm",
-                                                                  "aten::addmv",
-                                                                  "aten::addr",
-                                                                  "aten::baddbmm",
-                                                                  "aten::bmm",
-                                                                  "aten::conv1d",
-                                                                  "aten::conv2d",
-                                                                  "aten::conv3d",
-                                                                  "aten::chain_matmul",
-                                                                  "aten::linear",
-                                                                  "aten::mm",
-                                                                  "aten::mv",
-                                                                  "aten::prelu",
-                                                                  "aten::conv_transpose1d",
-                                                                  "aten::conv_transpose2d.input",
-                                                                  "aten::conv_transpose3d.input"};
+/// The functions that torch.cuda.amp cast when it was new. Its "conv" family is one op each in
+/// today's dispatcher.
+constexpr std::string_view kLowerPrecision2020 =
+    " aten::addbmm aten::addmm aten::addmv aten::addr aten::baddbmm aten::bmm aten::chain_matmul aten::conv1d "
+    "aten::conv2d aten::conv3d aten::conv_transpose1d aten::conv_transpose2d.input aten::conv_transpose3d.input "
+    "aten::linear aten::matmul aten::mm aten::mv aten::prelu ";
 
 constexpr std::array<std::string_view, 3> kNormOps = {"aten::layer_norm", "aten::native_layer_norm", "aten::rms_norm"};
 
@@ -64,10 +48,6 @@ std::string full_name(std::string_view op) {
 c10::OperatorName operator_name(const std::string& full) {
   const auto dot = full.find('.', full.find("::"));
   return {full.substr(0, dot), dot == std::string::npos ? "" : full.substr(dot + 1)};
-}
-
-std::optional<c10::OperatorHandle> find_op(const std::string& full) {
-  return c10::Dispatcher::singleton().findSchema(operator_name(full));
 }
 
 /// "; it has the overloads …" or nothing, to end a message about an unknown op.
@@ -150,15 +130,13 @@ OpPolicyEntryPoint entry_point(const c10::OperatorHandle& op, CastPolicy policy)
   return entry;
 }
 
-/// Every op of PyTorch's lists, untouched.
+/// Every op that PyTorch autocasts, untouched.
 std::shared_ptr<OpPolicyTable> empty_table() {
   static const auto table = [] {
     auto made = std::make_shared<OpPolicyTable>();
-    for (const auto device_type : {c10::kCPU, c10::kCUDA}) {
-      for (const auto& [name, policy] : autocast_ops(device_type)) {
-        if (const auto op = find_op(std::string(name))) {  // other versions of LibTorch may lack one
-          made->ops[&op->schema()] = entry_point(*op, CastPolicy::kUntouched);
-        }
+    for (const auto& [name, policy] : known_policies()) {
+      if (const auto op = find_op(name)) {  // other versions of LibTorch may lack one
+        made->ops[&op->schema()] = entry_point(*op, CastPolicy::kUntouched);
       }
     }
     return made;
@@ -166,22 +144,10 @@ std::shared_ptr<OpPolicyTable> empty_table() {
   return table;
 }
 
-OpPolicy of_list(c10::DeviceType device_type) {
-  OpPolicy policy;
-  for (const auto& [op, cast] : autocast_ops(device_type)) {
-    if (find_op(std::string(op))) {
-      policy.set(op, cast);
-    }
-  }
-  return policy;
-}
-
 OpPolicy cuda_2020() {
   auto policy = OpPolicy::preset("cuda");
   for (const auto& [op, cast] : policy.lines()) {
-    const bool kept =
-        std::find(kLowerPrecision2020.begin(), kLowerPrecision2020.end(), op) != kLowerPrecision2020.end();
-    if (cast == CastPolicy::kLowerPrecision && !kept) {
+    if (cast == CastPolicy::kLowerPrecision && kLowerPrecision2020.find(" " + op + " ") == std::string_view::npos) {
       policy.set(op, CastPolicy::kUntouched);
     }
   }
@@ -202,27 +168,21 @@ OpPolicy masks_fp32() {
       .set("masked_fill.Tensor", CastPolicy::kFloat32);
 }
 
-/// CUDA's list, without the ops for which this LibTorch has no autocast kernel on `device_type`.
-OpPolicy of_accelerator(c10::DeviceType device_type) {
-  const bool is_mps = device_type == c10::kMPS;
-  OpPolicy policy;
-  const auto set_if_there = [&](std::string_view name, CastPolicy cast) {
-    const auto op = find_op(std::string(name));
-    if (op && op->hasKernelForDispatchKey(autocast_key(device_type))) {
-      policy.set(name, is_mps && cast == CastPolicy::kFloat32SetOptDtype ? CastPolicy::kFloat32 : cast);
-    }
-  };
-  for (const auto& [name, cast] : autocast_ops(c10::kCUDA)) {
-    set_if_there(name, cast);
-  }
-  if (is_mps) {  // which has two lines of its own
-    set_if_there("aten::_mps_convolution", CastPolicy::kLowerPrecision);
-    set_if_there("aten::batch_norm", CastPolicy::kFloat32);
-  }
-  return policy;
+}  // namespace
+
+std::optional<c10::OperatorHandle> find_op(const std::string& full) {
+  return c10::Dispatcher::singleton().findSchema(operator_name(full));
 }
 
-}  // namespace
+std::shared_ptr<const OpPolicyTable> built_in_table(c10::DeviceType device_type) {
+  const auto make = [](c10::DeviceType type) {
+    auto table = std::make_shared<OpPolicyTable>(*table_of(OpPolicy::built_in(type)));
+    table->is_built_in = true;
+    return table;
+  };
+  static const auto cpu = make(c10::kCPU), cuda = make(c10::kCUDA);
+  return device_type == c10::kCPU ? cpu : device_type == c10::kCUDA ? cuda : make(device_type);
+}
 
 void check_function_policy(std::string_view name, CastPolicy policy) {
   TORCH_CHECK_VALUE(policy != CastPolicy::kFloat32SetOptDtype && policy != CastPolicy::kFloat32AppendDtype,
@@ -241,7 +201,7 @@ OpPolicy::OpPolicy() : table_(empty_table()) {}
 std::span<const std::string_view> OpPolicy::preset_names() { return kPresetNames; }
 
 OpPolicy OpPolicy::preset(std::string_view name) {
-  static const OpPolicy cuda = of_list(c10::kCUDA), cpu = of_list(c10::kCPU);
+  static const OpPolicy cuda = built_in(c10::kCUDA), cpu = built_in(c10::kCPU);
   if (name == "cuda") return cuda;
   if (name == "cpu") return cpu;
   if (name == "cuda_2020") return cuda_2020();
@@ -251,16 +211,11 @@ OpPolicy OpPolicy::preset(std::string_view name) {
 }
 
 OpPolicy OpPolicy::built_in(c10::DeviceType device_type) {
-  switch (device_type) {
-    case c10::kCPU: return preset("cpu");
-    case c10::kCUDA: return preset("cuda");
-    default: {
-      TORCH_CHECK_VALUE(at::autocast::is_autocast_available(device_type), "OpPolicy: device type ",
-                        c10::DeviceTypeName(device_type, /*lower_case=*/true),
-                        " has no autocast, so it has no op list.");
-      return of_accelerator(device_type);
-    }
+  OpPolicy policy;
+  for (const auto& [op, cast] : autocast_ops(device_type)) {
+    policy.set(op, cast);
   }
+  return policy;
 }
 
 OpPolicy& OpPolicy::set(std::string_view op, CastPolicy policy) {
@@ -291,17 +246,18 @@ CastPolicy OpPolicy::get(std::string_view op) const {
   return entry == nullptr ? CastPolicy::kUntouched : entry->policy;
 }
 
-std::vector<OpPolicy::Line> OpPolicy::lines() const {
-  std::vector<Line> lines;
+std::vector<OpPolicyEntry> OpPolicy::lines() const {
+  std::vector<OpPolicyEntry> lines;
   for (const auto& [schema, entry] : table_->ops) {
     lines.push_back({entry.op, entry.policy});
   }
   for (const auto& [name, policy] : table_->functions) {
     lines.push_back({name, policy});
   }
-  std::erase_if(lines, [](const Line& line) { return line.policy == CastPolicy::kUntouched; });
-  std::sort(lines.begin(), lines.end(),
-            [](const Line& a, const Line& b) { return std::tie(a.policy, a.op) < std::tie(b.policy, b.op); });
+  std::erase_if(lines, [](const OpPolicyEntry& line) { return line.policy == CastPolicy::kUntouched; });
+  std::sort(lines.begin(), lines.end(), [](const OpPolicyEntry& a, const OpPolicyEntry& b) {
+    return std::tie(a.policy, a.op) < std::tie(b.policy, b.op);
+  });
   return lines;
 }
 

@@ -29,6 +29,7 @@ struct OpPolicyTable {
   /// The ops of PyTorch's own lists, listed or not, and whatever else was set.
   /// Other ops follow no policy.
   std::unordered_map<const c10::FunctionSchema*, OpPolicyEntryPoint> ops;
+  bool is_built_in = false;  ///< PyTorch's lists, for a region with a log alone
   /// Functions wrapped by `autocast_function`.
   std::map<std::string, CastPolicy, std::less<>> functions;
 
@@ -39,6 +40,15 @@ struct OpPolicyTable {
 };
 
 inline std::shared_ptr<const OpPolicyTable> table_of(const OpPolicy& policy) { return policy.table_; }
+
+/// PyTorch's lists for a device type, marked as built in.
+std::shared_ptr<const OpPolicyTable> built_in_table(c10::DeviceType device_type);
+
+/// All ops that PyTorch autocasts on any device type, in full, with the policy on accelerators.
+const std::map<std::string, CastPolicy>& known_policies();
+
+/// The op of a full name, "aten::pow.Tensor_Scalar".
+std::optional<c10::OperatorHandle> find_op(const std::string& full);
 
 /// @throws c10::ValueError  for a policy that only ops can follow.
 void check_function_policy(std::string_view name, CastPolicy policy);

@@ -4,12 +4,13 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <iomanip>
-#include <sstream>
 
 #include "amp/dtype_name.h"
+#include "amp/text_table.h"
+#include "kernels/device_scalars.h"
 #include "memory/device_copy.h"
 
 namespace mezzo {
@@ -44,7 +45,7 @@ std::vector<Checked> collect(AmpOptimizer& optimizer) {
 at::Tensor gather(const std::vector<at::Tensor>& rows) {
   std::vector<at::Tensor> together;
   for (const at::Tensor& row : rows) {
-    together.push_back(copy_to(row, rows.front().device(), row.is_mps() ? at::kFloat : at::kDouble));
+    together.push_back(copy_to(row, rows.front().device(), widest_float(row.device())));
   }
   return at::stack(together).cpu().to(at::kDouble);
 }
@@ -67,17 +68,13 @@ void keep_non_finite(std::vector<Checked>& checked) {
 
 /// Counts of inf and NaN, and the largest finite magnitude: [3].
 at::Tensor details(const at::Tensor& values) {
-  const auto dtype = values.is_mps() ? at::kFloat : at::kDouble;
+  const auto dtype = widest_float(values.device());
   const auto magnitude = values.abs();
   const auto largest = at::where(magnitude.isfinite(), magnitude, 0).max();
   return at::stack({magnitude.isinf().sum().to(dtype), magnitude.isnan().sum().to(dtype), largest.to(dtype)});
 }
 
-std::string shape_of(const OverflowedGradient& gradient) {
-  std::ostringstream out;
-  out << at::IntArrayRef(gradient.shape);
-  return out.str();
-}
+std::string shape_of(const OverflowedGradient& gradient) { return c10::str(at::IntArrayRef(gradient.shape)); }
 
 }  // namespace
 
@@ -110,47 +107,27 @@ bool OverflowReport::has_nan() const {
 }
 
 std::string OverflowReport::summary(size_t most) const {
-  std::ostringstream out;
-  out << overflowed.size() << " of " << num_gradients << " gradients of " << optimizer << " held inf or NaN";
+  auto text = c10::str(overflowed.size(), " of ", num_gradients, " gradients of ", optimizer, " held inf or NaN");
   for (size_t i = 0; i < std::min(most, overflowed.size()); ++i) {
     const auto& gradient = overflowed[i];
-    out << (i == 0 ? ": " : ", ") << gradient.parameter << " " << shape_of(gradient) << " (" << gradient.num_inf
-        << " inf, " << gradient.num_nan << " NaN, largest finite " << gradient.largest_finite << ")";
+    text += c10::str(i == 0 ? ": " : ", ", gradient.parameter, " ", shape_of(gradient), " (", gradient.num_inf,
+                     " inf, ", gradient.num_nan, " NaN, largest finite ", gradient.largest_finite, ")");
   }
-  if (overflowed.size() > most && most > 0) {
-    out << ", …";
-  }
-  return out.str();
+  return overflowed.size() > most && most > 0 ? text + ", …" : text;
 }
 
 std::string OverflowReport::to_string(size_t most) const {
-  const std::vector<OverflowedGradient> shown(
-      overflowed.begin(), overflowed.begin() + static_cast<std::ptrdiff_t>(std::min(most, overflowed.size())));
-  size_t name_width = 9;
-  size_t shape_width = 5;
-  for (const auto& gradient : shown) {
-    name_width = std::max(name_width, gradient.parameter.size());
-    shape_width = std::max(shape_width, shape_of(gradient).size());
+  std::vector<std::vector<std::string>> rows = {
+      {"parameter", "shape", "dtype", "inf", "NaN", "of values", "largest finite"}};
+  for (size_t i = 0; i < std::min(most, overflowed.size()); ++i) {
+    const auto& gradient = overflowed[i];
+    rows.push_back({gradient.parameter, shape_of(gradient), std::string(dtype_name(gradient.dtype)),
+                    std::to_string(gradient.num_inf), std::to_string(gradient.num_nan),
+                    std::to_string(gradient.num_values), c10::str(gradient.largest_finite)});
   }
-  std::ostringstream out;
-  out << summary(/*most=*/0) << '\n';
-  const auto row = [&](const auto& parameter, const auto& shape, const auto& dtype, const auto& inf, const auto& nan,
-                       const auto& values, const auto& largest) {
-    out << "  " << std::left << std::setw(static_cast<int>(name_width)) << parameter << "  "
-        << std::setw(static_cast<int>(shape_width)) << shape << "  " << std::setw(8) << dtype << std::right
-        << std::setw(10) << inf << std::setw(10) << nan << std::setw(12) << values << std::setw(17) << largest << '\n';
-  };
-  if (!shown.empty()) {
-    row("parameter", "shape", "dtype", "inf", "NaN", "of values", "largest finite");
-  }
-  for (const auto& gradient : shown) {
-    row(gradient.parameter, shape_of(gradient), dtype_name(gradient.dtype), gradient.num_inf, gradient.num_nan,
-        gradient.num_values, gradient.largest_finite);
-  }
-  if (shown.size() < overflowed.size()) {
-    out << "  … and " << overflowed.size() - shown.size() << " more\n";
-  }
-  return out.str();
+  const size_t shown = rows.size() - 1;
+  return summary(/*most=*/0) + '\n' + (shown > 0 ? text_table(rows, /*left=*/3, "  ") : "") +
+         (shown < overflowed.size() ? c10::str("  … and ", overflowed.size() - shown, " more\n") : "");
 }
 
 }  // namespace mezzo

@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 
-#include "amp/cast_watch.h"
 #include "amp/policy_region.h"
 #include "amp/policy_thread.h"
 #include "amp/tensor_caster.h"
-#include "mezzo/amp/cast_log.h"
 
 namespace mezzo {
 namespace {
@@ -116,38 +113,11 @@ bool concerns(c10::DeviceType device_type, at::ArrayRef<c10::IValue> arguments) 
          any_tensor(arguments, [&](const at::Tensor& tensor) { return tensor.key_set().has(key); });
 }
 
-/// The log that the built-in autocast kernel's casts go to, where that kernel comes
-/// next, and its device type.
-std::optional<std::pair<c10::DeviceType, CastLog*>> log_of_next(const PolicyThread& thread, c10::DispatchKeySet keys) {
-  const auto next = keys.highestPriorityTypeId();
-  for (const auto device_type : thread.device_types) {
-    CastLog* log = thread.innermost[static_cast<size_t>(device_type)]->log;
-    if (log != nullptr && autocast_key(device_type) == next) {
-      return std::pair(device_type, log);
-    }
-  }
-  return std::nullopt;
-}
+}  // namespace
 
-/// Below the policies, which have done their part.
-void call_below(PolicyThread& thread,
-                const c10::OperatorHandle& op,
-                c10::DispatchKeySet keys,
-                torch::jit::Stack* stack) {
-  const auto log = log_of_next(thread, keys);
-  if (!log) {
-    op.redispatchBoxed(keys, stack);
-    return;
-  }
-  const WatchedCall call(op, log->first, *log->second, torch::jit::last(*stack, op.schema().arguments().size()));
-  const CastWatch watch(thread, &call);
-  op.redispatchBoxed(keys, stack);
-}
-
-void call_by_policies(PolicyThread& thread,
-                      const c10::OperatorHandle& op,
-                      c10::DispatchKeySet below,
-                      torch::jit::Stack* stack) {
+void call_by_policy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const PolicyThread& thread = *PolicyThread::current();
+  auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPolicyKey);
   c10::DispatchKeySet done;  // autocast keys of device types whose tensors were cast: off for what the op is made of
   auto target = op;
   const size_t num_arguments = op.schema().arguments().size();
@@ -166,62 +136,11 @@ void call_by_policies(PolicyThread& thread,
     const TensorCaster caster(device_type, entry->op, entry->policy, region.log);
     target = CallArguments(*stack, *entry, caster).apply().value_or(target);
   }
-  if (done.empty()) {
-    call_below(thread, op, below, stack);
-    return;
-  }
   if (done == thread.autocast) {
     done = done.add(kPolicyKey);  // nothing is left to decide
   }
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(done);
-  call_below(thread, target, below, stack);
-}
-
-/// The call that a watched one ends in.
-void call_watched(PolicyThread& thread,
-                  CastWatch& watch,
-                  const c10::OperatorHandle& op,
-                  c10::DispatchKeySet below,
-                  torch::jit::Stack* stack) {
-  watch.record(op, torch::jit::last(*stack, op.schema().arguments().size()));
-  if (thread.autocast == c10::DispatchKeySet(autocast_key(watch.call()->device_type()))) {
-    const c10::impl::ExcludeDispatchKeyGuard nothing_is_left_to_decide(kPolicyKey);
-    op.redispatchBoxed(below, stack);
-  } else {
-    call_by_policies(thread, op, below, stack);
-  }
-}
-
-/// What an op is made of is not watched; afterwards, the watch goes on.
-class PausedWatch {
- public:
-  explicit PausedWatch(PolicyThread& thread) : thread_(thread), watch_(std::exchange(thread.watch, nullptr)) {}
-  ~PausedWatch() { thread_.watch = watch_; }
-  PausedWatch(const PausedWatch&) = delete;
-  PausedWatch& operator=(const PausedWatch&) = delete;
-
-  CastWatch* watch() const { return watch_; }
-
- private:
-  PolicyThread& thread_;
-  CastWatch* watch_;
-};
-
-}  // namespace
-
-void call_by_policy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  PolicyThread& thread = *PolicyThread::current();
-  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kPolicyKey);
-  const PausedWatch paused(thread);
-  CastWatch* watch = paused.watch();
-  if (watch != nullptr && watch->call() != nullptr && watch->call()->ends_in(op)) {
-    call_watched(thread, *watch, op, below, stack);
-    return;
-  }
-  call_by_policies(thread, op, below, stack);
-  if (watch != nullptr) {
-    watch->note(torch::jit::last(*stack, op.schema().returns().size()));
-  }
+  target.redispatchBoxed(below, stack);
 }
 
 }  // namespace mezzo

@@ -13,9 +13,13 @@ const PolicyRegion* PolicyRegion::current(c10::DeviceType device_type) {
   return thread == nullptr ? nullptr : thread->innermost[static_cast<size_t>(device_type)];
 }
 
-bool PolicyRegion::has_policy(c10::DeviceType device_type) {
+bool PolicyRegion::is_governed(c10::DeviceType device_type) {
   const auto* region = current(device_type);
   return region != nullptr && region->policy != nullptr;
+}
+
+bool PolicyRegion::has_policy(c10::DeviceType device_type) {
+  return is_governed(device_type) && !current(device_type)->policy->is_built_in;
 }
 
 CastLog* PolicyRegion::current_log(c10::DeviceType device_type) {
@@ -36,6 +40,9 @@ PolicyRegionGuard::PolicyRegionGuard(c10::DeviceType device_type, PolicyRegion r
       outer_(thread_.innermost[static_cast<size_t>(device_type)]),
       was_included_(c10::impl::tls_is_dispatch_key_included(kPolicyKey)) {
   const auto key = autocast_key(device_type);
+  if (region_.log != nullptr && region_.policy == nullptr) {
+    region_.policy = built_in_table(device_type);
+  }
   if (outer_ == nullptr) {
     thread_.device_types.push_back(device_type);  // the last that may throw
     thread_.autocast = thread_.autocast.add(key);

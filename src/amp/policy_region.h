@@ -14,12 +14,14 @@ struct PolicyThread;
 
 /// What a guard with a policy or a log adds to the autocast state of its thread.
 struct PolicyRegion {
-  std::shared_ptr<const OpPolicyTable> policy;  ///< null: the built-in autocast kernels run
+  std::shared_ptr<const OpPolicyTable> policy;  ///< null: PyTorch's own autocast kernels run
   CastLog* log = nullptr;
 
   /// This thread's innermost for a device type; nullptr outside of any.
   static const PolicyRegion* current(c10::DeviceType device_type);
-  /// Whether that one has a policy.
+  /// Whether mezzo's kernel casts in that one: by a policy, or for a log.
+  static bool is_governed(c10::DeviceType device_type);
+  /// Whether that one has a policy of the user's.
   static bool has_policy(c10::DeviceType device_type);
   /// Its log; may be null.
   static CastLog* current_log(c10::DeviceType device_type);
@@ -27,8 +29,8 @@ struct PolicyRegion {
   static std::vector<c10::DeviceType> open_device_types();
 };
 
-/// Puts a PolicyRegion in force on this thread while it lives. Guards end in the
-/// reverse order of their start.
+/// Puts a PolicyRegion in force on this thread while it lives. Guards end in the reverse order of
+/// their start. A region with a log alone follows PyTorch's lists by mezzo's kernel.
 ///
 /// Works by a dispatch key above all autocast keys, included while a region is open, whose one
 /// boxed kernel sees every op (see call_by_policy). So nothing that other threads see is changed.

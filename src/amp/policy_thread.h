@@ -10,7 +10,6 @@
 
 namespace mezzo {
 
-class CastWatch;
 struct PolicyRegion;
 
 /// The dispatch key whose kernel sees every op while a region with a policy or a log is open.
@@ -25,23 +24,18 @@ constexpr auto kPolicyKey = c10::DispatchKey::DeferredInit;
 c10::DispatchKey autocast_key(c10::DeviceType device_type);
 
 /// What the open regions of a thread know.
-///
-/// A process has one for each thread, however many shared objects carry a copy of mezzo: the copy
-/// that opens the first region registers the kernel, and where the regions lie; the others find
-/// both in the dispatcher. The shared object that came first must stay loaded.
 struct PolicyThread {
   std::array<const PolicyRegion*, c10::COMPILE_TIME_MAX_DEVICE_TYPES> innermost{};  // by device type
   c10::SmallVector<c10::DeviceType, 2> device_types;                                // those that have a region
   c10::DispatchKeySet autocast;                                                     // their autocast keys
-  CastWatch* watch = nullptr;  // of the built-in autocast kernel that is at work
   CastCache cache;
 
   /// Of this thread; nullptr outside of regions.
   static PolicyThread* current();
 
   /// Of this thread, for a region to be opened.
-  /// @throws c10::Error  where another library has taken kPolicyKey, or mezzo is
-  ///   there in another version.
+  /// @throws c10::Error  if another library has taken kPolicyKey, or a second copy of mezzo is in
+  ///   this process
   static PolicyThread& ready();
 };
 

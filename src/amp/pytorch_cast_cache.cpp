@@ -47,7 +47,7 @@ bool PyTorchCastCache::begin_use(c10::DeviceType device_type, c10::ScalarType dt
   if (use.regions++ == 0) {
     use.dtype = dtype;
     if (enclosing != dtype) {
-      at::autocast::clear_cache();  // of casts of Python's regions, or of another copy of mezzo
+      at::autocast::clear_cache();  // of casts of Python's regions
     }
   }
   return true;

@@ -8,7 +8,7 @@ namespace mezzo {
 /// PyTorch's cache of cast weights is one map for all threads, keyed by the weight alone. Regions of
 /// two dtypes would get casts from each other. So regions of one dtype at a time use it, for each
 /// device type; a region of another dtype runs without. The cache is emptied when the first of them
-/// begins and when the last one ends. Thread-safe. Each copy of mezzo in a process counts its own regions.
+/// begins and when the last one ends. Thread-safe.
 class PyTorchCastCache {
  public:
   /// Whether a region of `dtype` may use the cache: no region of another dtype does. If true, call

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +20,7 @@
 #include <sstream>
 #include <utility>
 
+#include "amp/text_table.h"
 #include "memory/device_copy.h"
 
 namespace mezzo {
@@ -94,18 +96,22 @@ double share_between(const GradientExponents& exponents, int low, int high, doub
   return all > 0 ? static_cast<double>(count) / static_cast<double>(all) : 0;
 }
 
-/// Powers of two to the last digit, others as people write them.
-std::string scale_text(double scale) {
+std::string digits(double value, int precision) {
   std::ostringstream out;
-  out << std::setprecision(scale == std::floor(scale) ? 10 : 6) << scale;
+  out << std::setprecision(precision) << value;
   return out.str();
 }
 
-std::string percent(double share) {
+std::string fixed(double value, int decimals) {
   std::ostringstream out;
-  out << std::fixed << std::setprecision(2) << 100 * share << " %";
+  out << std::fixed << std::setprecision(decimals) << value;
   return out.str();
 }
+
+/// Powers of two to the last digit, others as people write them.
+std::string scale_text(double scale) { return digits(scale, scale == std::floor(scale) ? 10 : 6); }
+
+std::string percent(double share) { return fixed(100 * share, 2) + " %"; }
 
 }  // namespace
 
@@ -171,7 +177,7 @@ ScaleAdvice advise_scale(std::vector<GradientExponents> groups, double current_s
 
 std::string ScaleAdvice::objection() const {
   std::vector<std::pair<double, std::string>> losses;
-  std::string zeros;
+  std::vector<std::string> zeros;
   double least_headroom = std::numeric_limits<double>::infinity();
   for (const auto& group : groups) {
     const double lost = group.share_underflowed(scale);
@@ -179,49 +185,40 @@ std::string ScaleAdvice::objection() const {
       losses.emplace_back(lost, group.name);
     }
     if (group.nonzero() == 0 && group.zeros > 0) {
-      zeros += (zeros.empty() ? "" : ", ") + group.name;
+      zeros.push_back(group.name);
     }
     least_headroom = std::min(least_headroom, group.headroom(scale));
   }
-  std::stable_sort(losses.begin(), losses.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::ostringstream out;
-  for (size_t i = 0; i < std::min(kMostObjections, losses.size()); ++i) {
-    out << (i == 0 ? "the scale is too small for float16: of gradients that are not 0, it loses " : ", ")
-        << percent(losses[i].first) << " of " << losses[i].second;
+  if (!losses.empty()) {
+    std::stable_sort(losses.begin(), losses.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+    std::vector<std::string> named;
+    for (size_t i = 0; i < std::min(kMostObjections, losses.size()); ++i) {
+      named.push_back(percent(losses[i].first) + " of " + losses[i].second);
+    }
+    return c10::str("the scale is too small for float16: of gradients that are not 0, it loses ",
+                    c10::Join(", ", named), losses.size() > kMostObjections ? ", …" : "");
   }
-  if (losses.size() > kMostObjections) {
-    out << ", …";
+  if (least_headroom < 0) {
+    return c10::str("the scale is too large for float16: the largest gradient times it exceeds ", kLargestHalf);
   }
-  if (losses.empty() && least_headroom < 0) {
-    out << "the scale is too large for float16: the largest gradient times it exceeds " << kLargestHalf;
-  } else if (losses.empty() && !zeros.empty()) {
-    out << "all gradients are 0 of " << zeros << ": the scale may be too small for them";
-  }
-  return out.str();
+  return zeros.empty() ? ""
+                       : "all gradients are 0 of " + c10::Join(", ", zeros) + ": the scale may be too small for them";
 }
 
 std::string ScaleAdvice::to_string() const {
-  const std::string against = objection();
-  size_t width = 9;
-  for (const auto& group : groups) {
-    width = std::max(width, group.name.size());
-  }
-  std::ostringstream out;
-  out << std::left << std::setw(static_cast<int>(width)) << "gradients" << std::right << std::setw(12) << "largest"
-      << std::setw(11) << "zero" << std::setw(12) << "lost at 1" << std::setw(14) << "lost at scale" << std::setw(12)
-      << "subnormal" << std::setw(20) << "doublings to 65504" << '\n';
+  std::vector<std::vector<std::string>> rows = {
+      {"gradients", "largest", "zero", "lost at 1", "lost at scale", "subnormal", "doublings to 65504"}};
   for (const auto& group : groups) {
     const auto all = static_cast<double>(group.nonzero() + group.zeros + group.non_finite);
-    out << std::left << std::setw(static_cast<int>(width)) << group.name << std::right << std::setprecision(3)
-        << std::setw(12) << group.largest << std::setw(11)
-        << percent(all > 0 ? static_cast<double>(group.zeros) / all : 0) << std::setw(12)
-        << percent(group.share_lost(1)) << std::setw(14) << percent(group.share_underflowed(scale)) << std::setw(12)
-        << percent(group.share_subnormal(scale)) << std::setw(20) << std::fixed << std::setprecision(1)
-        << group.headroom(scale) << std::defaultfloat << '\n';
+    rows.push_back({group.name, digits(group.largest, 3), percent(all > 0 ? static_cast<double>(group.zeros) / all : 0),
+                    percent(group.share_lost(1)), percent(group.share_underflowed(scale)),
+                    percent(group.share_subnormal(scale)), fixed(group.headroom(scale), 1)});
   }
-  out << "scale " << scale_text(scale) << "; recommended for float16: " << scale_text(recommended_scale)
-      << (needs_scale || !against.empty() ? "" : " (these gradients would hardly need one)") << '\n';
-  return against.empty() ? out.str() : out.str() + against + '\n';
+  const std::string against = objection();
+  return text_table(rows, /*left=*/1) + "scale " + scale_text(scale) +
+         "; recommended for float16: " + scale_text(recommended_scale) +
+         (needs_scale || !against.empty() ? "" : " (these gradients would hardly need one)") + '\n' +
+         (against.empty() ? "" : against + '\n');
 }
 
 }  // namespace mezzo

@@ -5,7 +5,6 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
-#include "amp/cast_watch.h"
 #include "amp/dtype_name.h"
 #include "amp/policy_region.h"
 #include "amp/policy_thread.h"
@@ -38,8 +37,8 @@ at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const
   if (!is_eligible(tensor) || tensor.scalar_type() == to) {
     return tensor;
   }
-  if (!PolicyRegion::has_policy(device_type_)) {
-    return cast_as_pytorch(tensor, to);
+  if (!PolicyRegion::is_governed(device_type_)) {
+    return at::autocast::cached_cast(to, tensor, device_type_);
   }
   const bool keep = to == low_ && at::autocast::is_autocast_cache_enabled() && !c10::InferenceMode::is_enabled() &&
                     CastCache::takes(tensor);
@@ -54,18 +53,6 @@ at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const
   const c10::AutoGradMode differentiable(true);  // also for later uses, should gradients be off just now
   auto result = convert(tensor, to);
   cache.keep(tensor, result);
-  return result;
-}
-
-/// By PyTorch's own cache.
-at::Tensor TensorCaster::cast_as_pytorch(const at::Tensor& tensor, at::ScalarType to) const {
-  auto* thread = PolicyThread::current();
-  if (log_ == nullptr || thread == nullptr) {
-    return at::autocast::cached_cast(to, tensor, device_type_);
-  }
-  CastWatch watch(*thread);
-  auto result = at::autocast::cached_cast(to, tensor, device_type_);
-  log(tensor.scalar_type(), result, /*from_cache=*/!watch.is_new(result));
   return result;
 }
 

@@ -4,12 +4,12 @@
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
-#include <map>
 #include <mutex>
 #include <unordered_map>
 #include <utility>
 
 #include "amp/recorded_inputs.h"
+#include "amp/thread_observer.h"
 
 namespace mezzo {
 namespace {
@@ -79,8 +79,12 @@ struct MemoryWatch::Notes {
     return storages.emplace(storage.unsafeGetStorageImpl(), std::move(made)).first->second;
   }
 
-  /// Of an operator that begins. @return how many storages are known
-  size_t begin(const at::RecordFunction& function, bool is_outermost) {
+  struct Operator : at::ObserverContext {
+    size_t known = 0;  ///< how many storages, when it began
+  };
+
+  std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    const bool is_outermost = operators_under_way++ == 0;
     const std::lock_guard lock(mutex);
     for (const c10::IValue& input : recorded_inputs(function)) {
       visit_memory(input, [&](const at::Tensor& tensor) {
@@ -92,11 +96,15 @@ struct MemoryWatch::Notes {
                                tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), storage.name});
       });
     }
-    return storages.size();
+    auto call = std::make_unique<Operator>();
+    call->known = storages.size();
+    return call;
   }
 
-  /// Of an operator that ends: results in memory that was not known when it began are its own.
-  void end(const at::RecordFunction& function, size_t known) {
+  /// Results in memory that was not known when the operator began are its own.
+  void end(at::ObserverContext& context, const at::RecordFunction& function) {
+    --operators_under_way;
+    const size_t known = static_cast<Operator&>(context).known;
     const std::lock_guard lock(mutex);
     for (const c10::IValue& output : function.outputs()) {
       visit_memory(output, [&](const at::Tensor& tensor) {
@@ -107,77 +115,24 @@ struct MemoryWatch::Notes {
   }
 };
 
-/// Plain functions, which find their watch by its handle: LibTorch copies that to the threads of a backward pass.
-struct MemoryWatch::Callbacks {
-  struct Operator : at::ObserverContext {
-    std::shared_ptr<Notes> notes;
-    size_t known = 0;
-  };
-  struct Watches {
-    std::mutex mutex;
-    std::map<uint64_t, std::shared_ptr<Notes>> notes;
-  };
-
-  static Watches& watches() {
-    static Watches all;
-    return all;
-  }
-
-  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
-    auto call = std::make_unique<Operator>();
-    for (const auto& entry : at::get_record_function_tls_().sorted_tls_callbacks_) {
-      if (entry.callback_.start() == &begin) {
-        const std::lock_guard lock(watches().mutex);
-        const auto found = watches().notes.find(entry.handle_);
-        call->notes = found == watches().notes.end() ? nullptr : found->second;
-      }
-    }
-    if (call->notes) {
-      call->known = call->notes->begin(function, /*is_outermost=*/operators_under_way == 0);
-    }
-    ++operators_under_way;
-    return call;
-  }
-
-  static void end(const at::RecordFunction& function, at::ObserverContext* context) {
-    --operators_under_way;
-    if (const auto& call = static_cast<Operator&>(*context); call.notes) {
-      call.notes->end(function, call.known);
-    }
-  }
-};
-
 MemoryWatch::MemoryWatch() : notes_(std::make_shared<Notes>()) {
   using enum at::RecordScope;  // what runs in a backward node or a script is not outermost
-  handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Callbacks::begin, &Callbacks::end)
-                                           .needsInputs(true)
-                                           .needsOutputs(true)
-                                           .scopes({FUNCTION, BACKWARD_FUNCTION, TORCHSCRIPT_FUNCTION}));
-  const std::lock_guard lock(Callbacks::watches().mutex);
-  Callbacks::watches().notes.emplace(handle_, notes_);
+  observer_ = std::make_unique<ThreadObserver<Notes>>(
+      notes_, std::unordered_set{FUNCTION, BACKWARD_FUNCTION, TORCHSCRIPT_FUNCTION});
 }
 
-MemoryWatch::~MemoryWatch() { remove(); }
-
-void MemoryWatch::remove() {
-  if (std::exchange(notes_, nullptr)) {
-    at::removeCallback(handle_);
-    const std::lock_guard lock(Callbacks::watches().mutex);
-    Callbacks::watches().notes.erase(handle_);
-  }
-}
+MemoryWatch::~MemoryWatch() = default;
 
 UsedMemory MemoryWatch::stop(c10::DeviceType device_type) {
-  const auto notes = notes_;
-  remove();
+  observer_.reset();
   const auto check = [](bool stayed, const std::string& name) {
     TORCH_CHECK(stayed, name,
                 ", was freed or moved meanwhile, and a replay would use its old memory; keep the tensor, "
                 "and change it in place");
   };
   UsedMemory used;
-  const std::lock_guard lock(notes->mutex);
-  for (auto& [key, storage] : notes->storages) {
+  const std::lock_guard lock(notes_->mutex);
+  for (auto& [key, storage] : notes_->storages) {
     const bool has_moved = UsedMemory::has_moved(storage);
     if (storage.device.is_cpu()) {
       storage.is_left_out |= has_moved || !at::globalContext().isPinnedPtr(storage.data, device_type);
@@ -189,8 +144,8 @@ UsedMemory MemoryWatch::stop(c10::DeviceType device_type) {
       used.storages_.push_back(storage);
     }
   }
-  for (auto& [key, tensor] : notes->tensors) {
-    if (!notes->storages.at(tensor.storage).is_left_out && !tensor.tensor.expired()) {
+  for (auto& [key, tensor] : notes_->tensors) {
+    if (!notes_->storages.at(tensor.storage).is_left_out && !tensor.tensor.expired()) {
       check(!UsedMemory::has_moved(tensor), tensor.name);
       used.tensors_.push_back(std::move(tensor));
     }

@@ -10,6 +10,9 @@
 
 namespace mezzo {
 
+template <class State>
+class ThreadObserver;
+
 /// The memory from before a recording that its operators read or write, and so does each replay: memory of
 /// accelerators, and pinned memory of the CPU.
 class UsedMemory {
@@ -54,11 +57,9 @@ class MemoryWatch {
 
  private:
   struct Notes;
-  struct Callbacks;
-  void remove();
 
   std::shared_ptr<Notes> notes_;
-  uint64_t handle_;
+  std::unique_ptr<ThreadObserver<Notes>> observer_;
 };
 
 }  // namespace mezzo

@@ -11,9 +11,12 @@
 /// 0-dim tensors that decide on a step where they live, so that nothing waits for them.
 namespace mezzo {
 
+/// float64, or float32 on MPS, which has no float64.
+inline at::ScalarType widest_float(c10::Device device) { return device.is_mps() ? at::kFloat : at::kDouble; }
+
 /// 1 / scale, rounded once: float32 division is inexact under some compilers' fast modes.
 inline at::Tensor inverse_of(const at::Tensor& scale) {
-  return scale.device().is_mps() ? scale.reciprocal() : scale.to(at::kDouble).reciprocal().to(at::kFloat);
+  return scale.to(widest_float(scale.device())).reciprocal().to(at::kFloat);
 }
 
 /// What gradients of this total norm are multiplied by, so that it is `max_norm` at most.

@@ -58,16 +58,17 @@ OperatorKernel meta_like_first();
 /// The same, of operators that only write to their arguments.
 OperatorKernel meta_in_place();
 
-/// Where to register an operator; nullptr where another copy of mezzo in this process, of the same
-/// version, has registered it with the same schema. Nothing is ever taken back: that copy may
-/// outlive this one's static storage.
-/// @throws c10::Error  if the other copy is of another version or has another schema, or as `check_libtorch_version`.
-torch::Library* library_for(const std::string& schema);
+/// Where mezzo registers its operators. They stay registered until the process ends.
+/// @throws c10::Error  as `check_first_copy` and `check_libtorch_version`
+torch::Library& library();
+
+/// @throws c10::Error  if mezzo::NAME is registered: a second copy of mezzo is in this process.
+void check_first_copy(const std::string& name);
 
 /// An operator mezzo::NAME of LibTorch's dispatcher, which finds the kernel for its arguments'
 /// device and autograd state, and lets policies, cast logs, FiniteTracer, profilers and
-/// torch.ops.mezzo see the call. Registered when the program or library is loaded; what goes wrong
-/// then is thrown at the first call. Calls are thread-safe.
+/// torch.ops.mezzo see the call. Registered when the program or library is loaded; an error then,
+/// such as a second copy of mezzo, is thrown at the first call. Calls are thread-safe.
 template <class Signature>
 class Operator;
 
@@ -80,10 +81,10 @@ class Operator<Result(Arguments...)> {
   explicit Operator(const std::string& schema, const Kernels&... kernels) {
     try {
       const std::string name = schema.substr(0, schema.find('('));
-      if (torch::Library* library = library_for(schema)) {
-        library->def(schema.c_str());
-        (add(*library, name, kernels), ...);
-      }
+      torch::Library& registered = library();
+      check_first_copy(name);
+      registered.def(schema.c_str());
+      (add(registered, name, kernels), ...);
       handle_ =
           c10::Dispatcher::singleton().findSchemaOrThrow(("mezzo::" + name).c_str(), "").typed<Result(Arguments...)>();
     } catch (const c10::Error& error) {

@@ -21,56 +21,59 @@ MEZZO_ELEMENT float clip_by_norm(float norm, float max_norm) {
   return wanted > 1 ? 1 : wanted;                      // NaN stays
 }
 
-/// How a loss scale changes, as GradScalerOptions has it.
+/// The loss scale's part of GradScalerOptions.
 struct LossScaleRules {
-  double growth_factor, backoff_factor;
-  int64_t growth_interval, hysteresis;
+  double init_scale, growth_factor, backoff_factor;
+  int64_t growth_interval;
   double min_scale, max_scale;
+  int64_t hysteresis;
   bool is_static;
-  bool counts_skips_in_a_row;
   bool reproduce_pytorch;  ///< no bounds; a count of good iterations beyond the interval never grows
+  bool counts_skips_in_a_row;
 };
 
-/// A loss scale and what it counts, wherever they lie.
-struct LossScaleNumbers {
-  float* scale;
-  int32_t *growth_tracker, *hysteresis_tracker, *skips_in_a_row;  ///< the latter two where rules ask for them
-  int64_t* skipped;
+/// The counts of a loss scale.
+enum LossScaleCount {
+  kGrowthTracker,      ///< good iterations since the scale changed
+  kHysteresisTracker,  ///< overflows before the scale backs off; only if hysteresis > 1
+  kSkipsInARow,        ///< up to the last update; only if the rules count them
+  kSkipped,            ///< all skipped iterations
+  kNumLossScaleCounts,
 };
 
 /// Ends an iteration.
-MEZZO_ELEMENT void update_loss_scale(const LossScaleNumbers& state, bool overflowed, const LossScaleRules& rules) {
+MEZZO_ELEMENT void update_loss_scale(float& scale, int32_t* counts, bool overflowed, const LossScaleRules& rules) {
   if (rules.counts_skips_in_a_row) {
-    *state.skips_in_a_row = overflowed ? *state.skips_in_a_row + 1 : 0;
+    counts[kSkipsInARow] = overflowed ? counts[kSkipsInARow] + 1 : 0;
   }
-  *state.skipped += overflowed ? 1 : 0;
+  counts[kSkipped] += overflowed ? 1 : 0;
   if (rules.is_static) {
     return;
   }
   int32_t overflows_left = 0;  // before the scale backs off
   if (rules.hysteresis > 1) {
-    const int32_t before = *state.hysteresis_tracker;
+    const int32_t before = counts[kHysteresisTracker];
     overflows_left = before > 0 ? before - 1 : 0;
-    *state.hysteresis_tracker = overflowed ? overflows_left : static_cast<int32_t>(rules.hysteresis);
+    counts[kHysteresisTracker] = overflowed ? overflows_left : static_cast<int32_t>(rules.hysteresis);
   }
   const auto interval = static_cast<int32_t>(rules.growth_interval);
   if (overflowed) {
-    *state.growth_tracker = 0;
+    counts[kGrowthTracker] = 0;
     if (overflows_left == 0) {
-      *state.scale = static_cast<float>(static_cast<double>(*state.scale) * rules.backoff_factor);
+      scale = static_cast<float>(static_cast<double>(scale) * rules.backoff_factor);
     }
   } else {
-    const int32_t good = *state.growth_tracker + 1;
+    const int32_t good = counts[kGrowthTracker] + 1;
     const bool grows = rules.reproduce_pytorch ? good == interval : good >= interval;
-    *state.growth_tracker = grows ? 0 : good;
-    const auto grown = static_cast<float>(static_cast<double>(*state.scale) * rules.growth_factor);
+    counts[kGrowthTracker] = grows ? 0 : good;
+    const auto grown = static_cast<float>(static_cast<double>(scale) * rules.growth_factor);
     if (grows && is_finite(grown)) {
-      *state.scale = grown;
+      scale = grown;
     }
   }
   if (!rules.reproduce_pytorch) {
     const auto least = static_cast<float>(rules.min_scale), most = static_cast<float>(rules.max_scale);
-    *state.scale = *state.scale < least ? least : *state.scale > most ? most : *state.scale;
+    scale = scale < least ? least : scale > most ? most : scale;
   }
 }
 

@@ -81,54 +81,53 @@ const Operator<decltype(unscale_nothing)> unscale_op(
     kernel<&unscale_nothing>(c10::DispatchKey::Meta),
     no_autograd());
 
+/// The rules as the schema has them, in the order of the struct.
+std::vector<double> list_of(const LossScaleRules& rules) {
+  const auto number = [](auto value) { return static_cast<double>(value); };
+  return {rules.init_scale,
+          rules.growth_factor,
+          rules.backoff_factor,
+          number(rules.growth_interval),
+          rules.min_scale,
+          rules.max_scale,
+          number(rules.hysteresis),
+          number(rules.is_static),
+          number(rules.reproduce_pytorch),
+          number(rules.counts_skips_in_a_row)};
+}
+
+LossScaleRules rules_of(at::ArrayRef<double> list) {
+  constexpr size_t kRules = 10;
+  TORCH_CHECK_VALUE(list.size() == kRules, "mezzo: a loss scale has ", kRules, " rules, got ", list.size());
+  const auto count = [&](size_t i) { return static_cast<int64_t>(list[i]); };
+  return {list[0], list[1], list[2], count(3), list[4], list[5], count(6), list[7] != 0, list[8] != 0, list[9] != 0};
+}
+
 void update_on_cpu(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
-  update_loss_scale(numbers_of(state), *found_inf.const_data_ptr<float>() != 0, rules);
+  update_loss_scale(*state.scale.mutable_data_ptr<float>(), state.counts.mutable_data_ptr<int32_t>(),
+                    *found_inf.const_data_ptr<float>() != 0, rules);
 }
 
 /// @tparam kInPlace  whether the kernel tells autograd nothing of what it writes to
 template <LossScaleKernel& kKernel, bool kInPlace>
-void update(at::Tensor& scale,
-            at::Tensor& growth_tracker,
-            at::Tensor& hysteresis_tracker,
-            at::Tensor& skips_in_a_row,
-            at::Tensor& skipped,
-            const at::Tensor& found_inf,
-            double growth_factor,
-            double backoff_factor,
-            int64_t growth_interval,
-            int64_t hysteresis,
-            double min_scale,
-            double max_scale,
-            bool is_static,
-            bool counts_skips_in_a_row,
-            bool reproduce_pytorch) {
-  const auto is_one = [&](const at::Tensor& tensor, at::ScalarType dtype) {
-    return is_number(tensor, dtype, scale.device());
-  };
-  const bool fits = is_one(scale, at::kFloat) && is_one(growth_tracker, at::kInt) &&
-                    is_one(hysteresis_tracker, at::kInt) && is_one(skips_in_a_row, at::kInt) &&
-                    is_one(skipped, at::kLong) && is_one(found_inf, at::kFloat);
-  TORCH_CHECK_VALUE(fits,
-                    "mezzo: a loss scale and found_inf must be float32, its trackers int32 and its count of skipped "
-                    "iterations int64, each one number of one device");
-  kKernel({scale, growth_tracker, hysteresis_tracker, skips_in_a_row, skipped}, found_inf,
-          {growth_factor, backoff_factor, growth_interval, hysteresis, min_scale, max_scale, is_static,
-           counts_skips_in_a_row, reproduce_pytorch});
+void update(at::Tensor& scale, at::Tensor& counts, const at::Tensor& found_inf, at::ArrayRef<double> list) {
+  TORCH_CHECK_VALUE(is_number(scale, at::kFloat, scale.device()) && is_number(found_inf, at::kFloat, scale.device()) &&
+                        counts.scalar_type() == at::kInt && counts.device() == scale.device() &&
+                        counts.is_contiguous() && counts.numel() == kNumLossScaleCounts,
+                    "mezzo: a loss scale and found_inf must be float32 numbers, and its counts ", +kNumLossScaleCounts,
+                    " int32 numbers, all of one device");
+  const auto rules = rules_of(list);
+  kKernel({scale, counts}, found_inf, rules);
   if (kInPlace) {
-    for (const at::Tensor& changed : {growth_tracker, hysteresis_tracker, skips_in_a_row, skipped}) {
-      changed.unsafeGetTensorImpl()->bump_version();
-    }
-    if (!is_static) {  // else a backward after this may still read it
+    counts.unsafeGetTensorImpl()->bump_version();
+    if (!rules.is_static) {  // else a backward after this may still read it
       scale.unsafeGetTensorImpl()->bump_version();
     }
   }
 }
 
 const Operator<std::remove_pointer_t<decltype(&update<update_on_cpu, true>)>> update_op(
-    "update_loss_scale_(Tensor(a!) scale, Tensor(b!) growth_tracker, Tensor(c!) hysteresis_tracker, "
-    "Tensor(d!) skips_in_a_row, Tensor(e!) skipped, Tensor found_inf, float growth_factor, float backoff_factor, "
-    "int growth_interval, int hysteresis, float min_scale, float max_scale, bool is_static, "
-    "bool counts_skips_in_a_row, bool reproduce_pytorch) -> ()",
+    "update_loss_scale_(Tensor(a!) scale, Tensor(b!) counts, Tensor found_inf, float[] rules) -> ()",
     kernel<&update<update_on_cpu, true>>(c10::DispatchKey::CPU),
     accelerator_kernels<&update<device::update_loss_scale, true>>(),
     kernel<&update<reference::update_loss_scale, false>>(c10::DispatchKey::CompositeExplicitAutograd),
@@ -136,12 +135,6 @@ const Operator<std::remove_pointer_t<decltype(&update<update_on_cpu, true>)>> up
     no_autograd());
 
 }  // namespace
-
-LossScaleNumbers numbers_of(const LossScaleTensors& state) {
-  return {state.scale.mutable_data_ptr<float>(), state.growth_tracker.mutable_data_ptr<int32_t>(),
-          state.hysteresis_tracker.mutable_data_ptr<int32_t>(), state.skips_in_a_row.mutable_data_ptr<int32_t>(),
-          state.skipped.mutable_data_ptr<int64_t>()};
-}
 
 at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale) {
   return check_op(gradients.in_place, gradients.in_float32, scale.value, scale.may_be_below_one,
@@ -154,10 +147,8 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
 }
 
 void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
-  auto [scale, growth_tracker, hysteresis_tracker, skips_in_a_row, skipped] = state;
-  update_op(scale, growth_tracker, hysteresis_tracker, skips_in_a_row, skipped, found_inf, rules.growth_factor,
-            rules.backoff_factor, rules.growth_interval, rules.hysteresis, rules.min_scale, rules.max_scale,
-            rules.is_static, rules.counts_skips_in_a_row, rules.reproduce_pytorch);
+  auto [scale, counts] = state;
+  update_op(scale, counts, found_inf, list_of(rules));
 }
 
 }  // namespace mezzo::kernels

@@ -40,19 +40,15 @@ struct GradientsToUnscale {
 /// Divides every gradient by the scale, and returns the verdict of `check_gradients`.
 at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale);
 
-/// 0-dim tensors of one device, changed in place.
+/// Tensors of one device, changed in place.
 struct LossScaleTensors {
-  at::Tensor scale;                                               ///< float32
-  at::Tensor growth_tracker, hysteresis_tracker, skips_in_a_row;  ///< int32
-  at::Tensor skipped;                                             ///< int64
+  at::Tensor scale;   ///< float32, 0-dim
+  at::Tensor counts;  ///< int32, [kNumLossScaleCounts]
 };
 
 /// Ends an iteration: 1 in `found_inf` backs off, 0 counts towards growth. `found_inf`: of their
 /// device.
 void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules);
-
-/// Where these lie.
-LossScaleNumbers numbers_of(const LossScaleTensors& state);
 
 /// In ATen operations, for any device and dtype.
 namespace reference {

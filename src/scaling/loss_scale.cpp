@@ -1,6 +1,6 @@
 #include "scaling/loss_scale.h"
 
-#include <ATen/ops/full.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -35,12 +35,12 @@ void check_growth_interval(int64_t growth_interval) {
                     ". For a scale that stays as it is, use GradScalerOptions().static_scale(true).");
 }
 
-void check_hysteresis(const LossScaleSettings& settings) {
-  TORCH_CHECK_VALUE(settings.hysteresis >= 1 && settings.hysteresis <= kMostCounted,
+void check_hysteresis(const LossScaleRules& rules) {
+  TORCH_CHECK_VALUE(rules.hysteresis >= 1 && rules.hysteresis <= kMostCounted,
                     "GradScaler: hysteresis must be between 1, which backs off at every overflow, and ", kMostCounted,
-                    ", got ", settings.hysteresis, ".");
-  TORCH_CHECK_VALUE(settings.hysteresis == 1 || !settings.reproduce_pytorch, "GradScaler: hysteresis is ",
-                    settings.hysteresis, ", but PyTorch has none. Set it to 1, or reproduce_pytorch to false.");
+                    ", got ", rules.hysteresis, ".");
+  TORCH_CHECK_VALUE(rules.hysteresis == 1 || !rules.reproduce_pytorch, "GradScaler: hysteresis is ", rules.hysteresis,
+                    ", but PyTorch has none. Set it to 1, or reproduce_pytorch to false.");
 }
 
 const c10::Scalar& entry(const LossScale::StateDict& state_dict, const char* key) {
@@ -73,64 +73,53 @@ double real_entry(const LossScale::StateDict& state_dict, const char* key) {
 
 }  // namespace
 
-LossScale::LossScale(const LossScaleSettings& settings)
-    : settings_(settings), init_hysteresis_tracker_(settings.hysteresis) {
-  TORCH_CHECK_VALUE(settings.min_scale >= 0.0 && settings.min_scale <= settings.max_scale &&
-                        settings.max_scale <= std::numeric_limits<float>::max(),
+LossScale::LossScale(const LossScaleRules& rules) : rules_(rules), init_hysteresis_tracker_(rules.hysteresis) {
+  TORCH_CHECK_VALUE(rules.min_scale >= 0.0 && rules.min_scale <= rules.max_scale &&
+                        rules.max_scale <= std::numeric_limits<float>::max(),
                     "GradScaler: min_scale and max_scale must satisfy 0 <= min_scale <= max_scale <= ",
-                    std::numeric_limits<float>::max(), ", got ", settings.min_scale, " and ", settings.max_scale, ".");
-  checked("init_scale", settings.init_scale);
-  check_growth_factor(settings.growth_factor);
-  check_backoff_factor(settings.backoff_factor);
-  check_growth_interval(settings.growth_interval);
-  check_hysteresis(settings);
+                    std::numeric_limits<float>::max(), ", got ", rules.min_scale, " and ", rules.max_scale, ".");
+  checked("init_scale", rules.init_scale);
+  check_growth_factor(rules.growth_factor);
+  check_backoff_factor(rules.backoff_factor);
+  check_growth_interval(rules.growth_interval);
+  check_hysteresis(rules);
 }
 
 double LossScale::checked(const char* what, double value) const {
   const auto as_float = static_cast<float>(value);
   TORCH_CHECK_VALUE(std::isfinite(as_float) && as_float > 0.0f, "GradScaler: ", what,
                     " must be positive and finite in float32, got ", value, ".");
-  TORCH_CHECK_VALUE(settings_.reproduce_pytorch || (value >= settings_.min_scale && value <= settings_.max_scale),
-                    "GradScaler: ", what, " must be between min_scale ", settings_.min_scale, " and max_scale ",
-                    settings_.max_scale, ", got ", value, ".");
+  TORCH_CHECK_VALUE(rules_.reproduce_pytorch || (value >= rules_.min_scale && value <= rules_.max_scale),
+                    "GradScaler: ", what, " must be between min_scale ", rules_.min_scale, " and max_scale ",
+                    rules_.max_scale, ", got ", value, ".");
   return value;
 }
 
 void LossScale::create(c10::Device device) {
-  const auto number = at::TensorOptions(device).dtype(at::kFloat), count = number.dtype(at::kInt);
-  scale_ = at::full({}, settings_.init_scale, number);
-  growth_tracker_ = at::full({}, init_growth_tracker_, count);
-  hysteresis_tracker_ = at::full({}, init_hysteresis_tracker_, count);
-  skips_in_a_row_ = at::zeros({}, count);
-  skipped_ = at::zeros({}, number.dtype(at::kLong));
+  const auto number = at::TensorOptions(device).dtype(at::kFloat);
+  scale_ = at::empty({}, number);
+  counts_ = at::zeros({kernels::kNumLossScaleCounts}, number.dtype(at::kInt));
+  write_initial_state();
 }
 
-double LossScale::value() const { return exists() ? scale_.item<double>() : settings_.init_scale; }
-
-int64_t LossScale::growth_tracker() const { return exists() ? growth_tracker_.item<int64_t>() : init_growth_tracker_; }
-
-int64_t LossScale::skipped() const { return exists() ? skipped_.item<int64_t>() : 0; }
-
-kernels::LossScaleRules LossScale::rules() const {
-  return {.growth_factor = settings_.growth_factor,
-          .backoff_factor = settings_.backoff_factor,
-          .growth_interval = settings_.growth_interval,
-          .hysteresis = settings_.hysteresis,
-          .min_scale = settings_.min_scale,
-          .max_scale = settings_.max_scale,
-          .is_static = settings_.is_static,
-          .counts_skips_in_a_row = settings_.counts_skips_in_a_row,
-          .reproduce_pytorch = settings_.reproduce_pytorch};
+void LossScale::write_initial_state() {
+  scale_.fill_(rules_.init_scale);
+  counts_[kernels::kGrowthTracker].fill_(init_growth_tracker_);
+  counts_[kernels::kHysteresisTracker].fill_(init_hysteresis_tracker_);
+  counts_[kernels::kSkipsInARow].zero_();
 }
+
+double LossScale::value() const { return exists() ? scale_.item<double>() : rules_.init_scale; }
+
+int64_t LossScale::count(kernels::LossScaleCount which) const { return counts_[which].item<int64_t>(); }
+
+int64_t LossScale::growth_tracker() const { return exists() ? count(kernels::kGrowthTracker) : init_growth_tracker_; }
+
+int64_t LossScale::skipped() const { return exists() ? count(kernels::kSkipped) : 0; }
 
 void LossScale::update(const at::Tensor& found_inf) {
   const c10::NoGradGuard no_grad;
-  kernels::update_loss_scale({.scale = scale_,
-                              .growth_tracker = growth_tracker_,
-                              .hysteresis_tracker = hysteresis_tracker_,
-                              .skips_in_a_row = skips_in_a_row_,
-                              .skipped = skipped_},
-                             found_inf, rules());
+  kernels::update_loss_scale({.scale = scale_, .counts = counts_}, found_inf, rules_);
 }
 
 void LossScale::set(double scale) { scale_.fill_(scale); }
@@ -138,63 +127,60 @@ void LossScale::set(double scale) { scale_.fill_(scale); }
 void LossScale::set(const at::Tensor& scale) {
   const c10::NoGradGuard no_grad;
   scale_.copy_(copy_to(scale.reshape({}), scale_.device()));
-  if (!settings_.reproduce_pytorch) {
-    scale_.clamp_(settings_.min_scale, settings_.max_scale);
+  if (!rules_.reproduce_pytorch) {
+    scale_.clamp_(rules_.min_scale, rules_.max_scale);
   }
 }
 
 int64_t LossScale::skips_in_a_row(const at::Tensor& found_inf) const {
-  return at::where(found_inf != 0, skips_in_a_row_ + 1, 0).item<int64_t>();
+  return at::where(found_inf != 0, counts_[kernels::kSkipsInARow] + 1, 0).item<int64_t>();
 }
 
 void LossScale::set_growth_factor(double growth_factor) {
   check_growth_factor(growth_factor);
-  settings_.growth_factor = growth_factor;
+  rules_.growth_factor = growth_factor;
 }
 
 void LossScale::set_backoff_factor(double backoff_factor) {
   check_backoff_factor(backoff_factor);
-  settings_.backoff_factor = backoff_factor;
+  rules_.backoff_factor = backoff_factor;
 }
 
 void LossScale::set_growth_interval(int64_t growth_interval) {
   check_growth_interval(growth_interval);
-  settings_.growth_interval = growth_interval;
+  rules_.growth_interval = growth_interval;
 }
 
 LossScale::StateDict LossScale::state_dict() const {
   StateDict state{{"scale", value()},
-                  {"growth_factor", settings_.growth_factor},
-                  {"backoff_factor", settings_.backoff_factor},
-                  {"growth_interval", settings_.growth_interval},
+                  {"growth_factor", rules_.growth_factor},
+                  {"backoff_factor", rules_.backoff_factor},
+                  {"growth_interval", rules_.growth_interval},
                   {"_growth_tracker", growth_tracker()}};
-  if (settings_.hysteresis > 1) {
-    state[kHysteresisTracker] = exists() ? hysteresis_tracker_.item<int64_t>() : init_hysteresis_tracker_;
+  if (rules_.hysteresis > 1) {
+    state[kHysteresisTracker] = exists() ? count(kernels::kHysteresisTracker) : init_hysteresis_tracker_;
   }
   return state;
 }
 
 void LossScale::load_state_dict(const StateDict& state_dict) {
-  LossScaleSettings loaded = settings_;
+  LossScaleRules loaded = rules_;
   loaded.init_scale = checked("entry \"scale\" of the state_dict", real_entry(state_dict, "scale"));
   loaded.growth_factor = real_entry(state_dict, "growth_factor");
   loaded.backoff_factor = real_entry(state_dict, "backoff_factor");
   loaded.growth_interval = integer_entry(state_dict, "growth_interval");
   const int64_t growth_tracker = counter_entry(state_dict, "_growth_tracker");
   const int64_t hysteresis_tracker =
-      state_dict.count(kHysteresisTracker) > 0 ? counter_entry(state_dict, kHysteresisTracker) : settings_.hysteresis;
+      state_dict.count(kHysteresisTracker) > 0 ? counter_entry(state_dict, kHysteresisTracker) : rules_.hysteresis;
   check_growth_factor(loaded.growth_factor);
   check_backoff_factor(loaded.backoff_factor);
   check_growth_interval(loaded.growth_interval);
 
-  settings_ = loaded;
+  rules_ = loaded;
   init_growth_tracker_ = growth_tracker;
-  init_hysteresis_tracker_ = std::min(hysteresis_tracker, settings_.hysteresis);
+  init_hysteresis_tracker_ = std::min(hysteresis_tracker, rules_.hysteresis);
   if (exists()) {
-    scale_.fill_(settings_.init_scale);
-    growth_tracker_.fill_(init_growth_tracker_);
-    hysteresis_tracker_.fill_(init_hysteresis_tracker_);
-    skips_in_a_row_.zero_();
+    write_initial_state();
   }
 }
 

@@ -12,27 +12,19 @@
 
 namespace mezzo {
 
-/// As GradScalerOptions.
-struct LossScaleSettings {
-  double init_scale, growth_factor, backoff_factor;
-  int64_t growth_interval;
-  double min_scale, max_scale;
-  int64_t hysteresis;
-  bool is_static, reproduce_pytorch;
-  bool counts_skips_in_a_row;  ///< for `skips_in_a_row`
-};
+using kernels::LossScaleRules;
 
 /// The loss scale: torch.amp.GradScaler's state machine, with mezzo's hysteresis and bounds. Its
-/// scalars lie on one device, are made once and changed in place there, so that a captured graph
+/// tensors lie on one device, are made once and changed in place there, so that a captured graph
 /// may hold them. Only what says so syncs.
 class LossScale {
  public:
   using StateDict = std::map<std::string, c10::Scalar>;
 
-  /// @throws c10::ValueError  for a setting out of its range.
-  explicit LossScale(const LossScaleSettings& settings);
+  /// @throws c10::ValueError  for a rule out of its range.
+  explicit LossScale(const LossScaleRules& rules);
 
-  /// The scalars; until then there are but the settings.
+  /// Makes the tensors; until then there are but the rules.
   void create(c10::Device device);
   bool exists() const { return scale_.defined(); }
 
@@ -53,7 +45,7 @@ class LossScale {
   /// where they are counted. Syncs.
   int64_t skips_in_a_row(const at::Tensor& found_inf) const;
 
-  const LossScaleSettings& settings() const { return settings_; }
+  const LossScaleRules& rules() const { return rules_; }
   void set_growth_factor(double growth_factor);
   void set_backoff_factor(double backoff_factor);
   void set_growth_interval(int64_t growth_interval);
@@ -68,15 +60,12 @@ class LossScale {
   double checked(const char* what, double value) const;
 
  private:
-  kernels::LossScaleRules rules() const;
+  int64_t count(kernels::LossScaleCount which) const;
+  void write_initial_state();
 
-  LossScaleSettings settings_;
+  LossScaleRules rules_;
   int64_t init_growth_tracker_ = 0, init_hysteresis_tracker_;
-  at::Tensor scale_;
-  at::Tensor growth_tracker_;      // int32: steps without overflow since the scale changed
-  at::Tensor hysteresis_tracker_;  // int32: overflows still to come before the scale backs off
-  at::Tensor skips_in_a_row_;      // int32, up to the last update
-  at::Tensor skipped_;             // int64, since `create`; MPS has no float64
+  at::Tensor scale_, counts_;  // as LossScaleTensors
 };
 
 }  // namespace mezzo

@@ -156,6 +156,16 @@ TEST(AutocastGuardTest, RefusesOtherDtypesAndDevicesBeforeAnythingChanges) {
   } catch (const c10::ValueError& error) {
     EXPECT_NE(error.msg().find("device type meta has no autocast"), std::string::npos) << error.msg();
   }
+  try {
+    AutocastGuard autocast(torch::kHPU, torch::kBFloat16);
+    FAIL() << "hpu accepted";
+  } catch (const c10::ValueError& error) {
+    EXPECT_STREQ(error.what_without_backtrace(),
+                 "AutocastGuard: no op has an autocast kernel for device type hpu, so autocast would change nothing. "
+                 "Load the library of that backend first, or pass an op policy.");
+  }
+  EXPECT_NO_THROW(AutocastGuard::disabled(torch::kHPU));
+  EXPECT_NO_THROW(AutocastGuard(torch::kHPU, torch::kBFloat16, AutocastOptions().policy(OpPolicy())));
   EXPECT_EQ(Settings(), outside);
 }
 

@@ -142,8 +142,9 @@ TEST(CudaScalingTest, LaunchesOnceAListAndOnceForTheVerdict) {
 }
 
 LossScaleTensors numbers(float scale) {
-  return {at::full({}, scale), at::zeros({}, at::kInt), at::full({}, 2, at::kInt), at::zeros({}, at::kInt),
-          at::zeros({}, at::kLong)};
+  auto counts = at::zeros({kNumLossScaleCounts}, at::kInt);
+  counts[kHysteresisTracker] = 2;
+  return {at::full({}, scale), counts};
 }
 
 /// Against LibTorch's _amp_update_scale_ and the operations around it, over iterations at random.
@@ -152,22 +153,23 @@ TEST(CudaScalingTest, UpdatesTheLossScaleAsTheSpecificationDoes) {
     for (const bool is_static : {false, true}) {
       for (const bool reproduce_pytorch : {false, true}) {
         for (const double overflows : {0.1, 0.6}) {
-          const LossScaleRules rules{.growth_factor = 1.7,
+          const LossScaleRules rules{.init_scale = 8,
+                                     .growth_factor = 1.7,
                                      .backoff_factor = 0.3,
                                      .growth_interval = 2,
-                                     .hysteresis = reproduce_pytorch ? 1 : hysteresis,
                                      .min_scale = 1e-3,
                                      .max_scale = 1e4,
+                                     .hysteresis = reproduce_pytorch ? 1 : hysteresis,
                                      .is_static = is_static,
-                                     .counts_skips_in_a_row = hysteresis != 2,
-                                     .reproduce_pytorch = reproduce_pytorch};
+                                     .reproduce_pytorch = reproduce_pytorch,
+                                     .counts_skips_in_a_row = hysteresis != 2};
           auto a = numbers(8), b = numbers(8), c = numbers(8);
           at::manual_seed(1);
           for (int i = 0; i < 200; ++i) {
             const auto found_inf = (at::rand({}) < overflows).to(at::kFloat);
             if (i == 100) {  // as a growth interval that was set lower leaves it
               for (auto* state : {&a, &b, &c}) {
-                state->growth_tracker.fill_(5);
+                state->counts[kGrowthTracker].fill_(5);
               }
             }
             MEZZO_CUDA::update_loss_scale(a, found_inf, rules);
@@ -175,10 +177,7 @@ TEST(CudaScalingTest, UpdatesTheLossScaleAsTheSpecificationDoes) {
             reference::update_loss_scale(c, found_inf, rules);
             for (const auto* state : {&a, &b}) {
               ASSERT_TRUE(same(state->scale, c.scale)) << i;
-              ASSERT_TRUE(same(state->growth_tracker, c.growth_tracker)) << i;
-              ASSERT_TRUE(same(state->hysteresis_tracker, c.hysteresis_tracker)) << i;
-              ASSERT_TRUE(same(state->skips_in_a_row, c.skips_in_a_row)) << i;
-              ASSERT_TRUE(same(state->skipped, c.skipped)) << i;
+              ASSERT_TRUE(same(state->counts, c.counts)) << i;
             }
           }
         }
@@ -189,12 +188,12 @@ TEST(CudaScalingTest, UpdatesTheLossScaleAsTheSpecificationDoes) {
 
 /// Where growing would overflow the scale stays as it is, as PyTorch has it.
 TEST(CudaScalingTest, KeepsAScaleThatCannotGrow) {
-  const LossScaleRules rules{2, 0.5, 1, 1, 0, 3e38, false, false, /*reproduce_pytorch=*/true};
+  const LossScaleRules rules{3e38, 2, 0.5, 1, 0, 3e38, 1, false, /*reproduce_pytorch=*/true, false};
   auto a = numbers(3e38F), b = numbers(3e38F);
   MEZZO_CUDA::update_loss_scale(a, at::zeros({}), rules);
   reference::update_loss_scale(b, at::zeros({}), rules);
   EXPECT_EQ(a.scale.item<float>(), 3e38F);
-  EXPECT_TRUE(same(a.scale, b.scale) && same(a.growth_tracker, b.growth_tracker));
+  EXPECT_TRUE(same(a.scale, b.scale) && same(a.counts, b.counts));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace mezzo {
 namespace {
 
-LossScaleSettings settings() {
+LossScaleRules rules() {
   return {.init_scale = 8,
           .growth_factor = 2,
           .backoff_factor = 0.5,
@@ -24,8 +24,8 @@ LossScaleSettings settings() {
           .counts_skips_in_a_row = true};
 }
 
-LossScale made(const LossScaleSettings& settings) {
-  LossScale scale(settings);
+LossScale made(const LossScaleRules& rules) {
+  LossScale scale(rules);
   scale.create(c10::kCPU);
   return scale;
 }
@@ -43,20 +43,20 @@ std::vector<double> scales_after(LossScale& scale, const std::string& iterations
 }
 
 TEST(LossScaleTest, GrowsAfterGoodIterationsInARowAndBacksOffAtOnce) {
-  auto scale = made(settings());
+  auto scale = made(rules());
   EXPECT_THAT(scales_after(scale, "..x.x.."), testing::ElementsAre(8, 16, 8, 8, 4, 4, 8));
   EXPECT_EQ(scale.growth_tracker(), 0);
   EXPECT_EQ(scale.skipped(), 2);
 }
 
 TEST(LossScaleTest, StaysWithinItsBounds) {
-  auto scale = made(settings());
+  auto scale = made(rules());
   EXPECT_THAT(scales_after(scale, "xxxxx"), testing::ElementsAre(4, 2, 1, 1, 1));
   EXPECT_EQ(scales_after(scale, std::string(20, '.')).back(), 64);
 }
 
 TEST(LossScaleTest, BacksOffFromTheHysteresisthOverflowInARowOn) {
-  auto with = settings();
+  auto with = rules();
   with.hysteresis = 3;
   auto scale = made(with);
   EXPECT_THAT(scales_after(scale, "xx.xxxx.xx"), testing::ElementsAre(8, 8, 8, 8, 8, 4, 2, 2, 2, 2))
@@ -64,7 +64,7 @@ TEST(LossScaleTest, BacksOffFromTheHysteresisthOverflowInARowOn) {
 }
 
 TEST(LossScaleTest, CountsSkipsThoughItIsStatic) {
-  auto with = settings();
+  auto with = rules();
   with.is_static = true;
   auto scale = made(with);
   EXPECT_THAT(scales_after(scale, "...x.xx"), testing::Each(8));
@@ -74,7 +74,7 @@ TEST(LossScaleTest, CountsSkipsThoughItIsStatic) {
 }
 
 TEST(LossScaleTest, ChangesItsScalarInPlaceAsACapturedGraphNeedsIt) {
-  auto scale = made(settings());
+  auto scale = made(rules());
   const void* const place = scale.tensor().data_ptr();
   scales_after(scale, "x..");
   scale.set(16.0);
@@ -85,9 +85,9 @@ TEST(LossScaleTest, ChangesItsScalarInPlaceAsACapturedGraphNeedsIt) {
 }
 
 TEST(LossScaleTest, HasAStateBeforeItsScalarsAreMade) {
-  auto started = made(settings());
+  auto started = made(rules());
   scales_after(started, "x.");
-  LossScale lazy(settings());
+  LossScale lazy(rules());
   lazy.load_state_dict(started.state_dict());
   EXPECT_FALSE(lazy.exists());
   EXPECT_EQ(lazy.value(), 4);
@@ -97,7 +97,7 @@ TEST(LossScaleTest, HasAStateBeforeItsScalarsAreMade) {
 }
 
 TEST(LossScaleTest, CarriesOverflowsOnTheWayToABackoffInItsState) {
-  auto with = settings();
+  auto with = rules();
   with.hysteresis = 3;
   auto scale = made(with);
   scales_after(scale, "xx");
@@ -106,7 +106,7 @@ TEST(LossScaleTest, CarriesOverflowsOnTheWayToABackoffInItsState) {
   auto resumed = made(with);
   resumed.load_state_dict(state);
   EXPECT_THAT(scales_after(resumed, "x"), testing::ElementsAre(4));
-  EXPECT_EQ(made(settings()).state_dict().count("_hysteresis_tracker"), 0u) << "PyTorch knows of none";
+  EXPECT_EQ(made(rules()).state_dict().count("_hysteresis_tracker"), 0u) << "PyTorch knows of none";
 
   auto of_torch = state;
   of_torch.erase("_hysteresis_tracker");
@@ -116,7 +116,7 @@ TEST(LossScaleTest, CarriesOverflowsOnTheWayToABackoffInItsState) {
 
 TEST(LossScaleTest, GrowsAtTheNextGoodIterationWhereTheIntervalFellBelowTheirCount) {
   for (const bool reproduce_pytorch : {false, true}) {
-    auto with = settings();
+    auto with = rules();
     with.growth_interval = 10;
     with.reproduce_pytorch = reproduce_pytorch;
     auto scale = made(with);
@@ -128,7 +128,7 @@ TEST(LossScaleTest, GrowsAtTheNextGoodIterationWhereTheIntervalFellBelowTheirCou
 
 TEST(LossScaleTest, RefusesSettingsAndStatesOutOfRangeAndKeepsItsOwn) {
   const auto refuses = [](auto change) {
-    auto with = settings();
+    auto with = rules();
     change(with);
     EXPECT_THROW(LossScale scale(with), c10::ValueError);
   };
@@ -140,7 +140,7 @@ TEST(LossScaleTest, RefusesSettingsAndStatesOutOfRangeAndKeepsItsOwn) {
   refuses([](auto& with) { with.hysteresis = 0; });
   refuses([](auto& with) { with.hysteresis = 2, with.reproduce_pytorch = true; });
 
-  auto scale = made(settings());
+  auto scale = made(rules());
   auto state = scale.state_dict();
   state["scale"] = 2.0;
   state["_growth_tracker"] = int64_t{-1};

@@ -543,7 +543,7 @@ TEST_F(GraphedStepDeviceTest, AStepThatCannotBeRecordedIsOneLineThatNamesIt) {
       "CastLog or a FiniteTracer was opened in it");
   expect_error(
       [&](const Tensors& inputs) {
-        const FiniteTracer tracer(FiniteTracerOptions().mode(FiniteTracerOptions::Mode::kCount));
+        const FiniteTracer tracer;
         return Tensors{inputs[0] + 1};
       },
       "GraphedStep");

@@ -59,7 +59,7 @@ struct AutocastOptions {
 /// in-place update within a region. So guards of one dtype at a time use it, for each device type;
 /// a guard of another dtype, nested or on another thread, casts a parameter at each use. (Python's
 /// own regions do not know of this: inside a guard of another dtype, or beside one on another
-/// thread, they need `cache_enabled=False`. So do guards of another copy of mezzo in the process.)
+/// thread, they need `cache_enabled=False`.)
 /// Under a policy, each thread has mezzo's cache, which goes by dtype and casts an updated parameter
 /// again.
 ///
@@ -86,16 +86,17 @@ class AutocastGuard {
   /// @param enabled  false makes a full-precision region inside an autocast one
   /// @param cache_enabled  whether casts of float32 leaf parameters are kept until the outermost
   ///     region ends; nullopt keeps the current setting (initially true)
-  /// @throws c10::ValueError  for any other `dtype`, or a device type without autocast; no state
-  ///     has changed then
+  /// @throws c10::ValueError  for any other `dtype`; for a device type without autocast; if enabled
+  ///     without a policy, also for a device type for which no op has an autocast kernel. No state
+  ///     has changed then.
   [[nodiscard]] AutocastGuard(c10::Device device,
                               c10::ScalarType dtype,
                               bool enabled = true,
                               std::optional<bool> cache_enabled = std::nullopt);
 
   /// With a policy or a log.
-  /// @throws c10::Error  also where another library, or another version of mezzo in this process,
-  ///     has taken what these need of LibTorch's dispatcher; no state has changed then
+  /// @throws c10::Error  also if another library in this process has taken the dispatch key that
+  ///     policies and logs need, or holds a second copy of mezzo; no state has changed then
   [[nodiscard]] AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options);
 
   /// With the device type's current autocast dtype, as `torch.autocast("cpu")`: initially kBFloat16
@@ -118,7 +119,7 @@ class AutocastGuard {
   AutocastGuard(c10::Device device,
                 const detail::AutocastSetting& setting,
                 std::optional<bool> cache_enabled,
-                bool has_policy);
+                bool is_governed);
 
   c10::DeviceType device_type_;
   bool previous_enabled_;

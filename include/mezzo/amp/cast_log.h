@@ -19,8 +19,9 @@
 namespace mezzo {
 
 /// Records what autocast casts while an AutocastGuard carries it: which op, by which policy line,
-/// from and to which dtype, where in the model, how often and how many bytes. Changes no number:
-/// without an OpPolicy it watches PyTorch's own autocast kernels, on whatever device.
+/// from and to which dtype, where in the model, how often and how many bytes. Changes no number.
+/// Without an OpPolicy, casts follow OpPolicy::built_in, and are kept as under a policy: a parameter
+/// that is updated in place within the region is cast again.
 ///
 /// @code
 /// mezzo::CastLog log;
@@ -36,7 +37,7 @@ class CastLog {
  public:
   struct Entry {
     std::string op;     ///< "aten::linear", or the name of a wrapped function
-    CastPolicy policy;  ///< the line that asked for it; without an OpPolicy, told by what was cast to what
+    CastPolicy policy;  ///< the line that asked for it
     c10::ScalarType from, to;
     std::string module;  ///< the ModuleScope path; empty where none is known
     int64_t count = 0;   ///< tensors converted
@@ -69,7 +70,6 @@ class CastLog {
                const std::optional<OpPolicy>& policy = std::nullopt);
 
  private:
-  friend class CastWatch;
   friend class TensorCaster;
 
   /// One tensor of `bytes` converted, or a kept copy used.

@@ -48,10 +48,6 @@ struct NonFiniteOp {
 };
 
 struct FiniteTracerOptions {
-  /// kFirst: finds the first op in detail. kCount: counts how many results
-  /// of each op held inf or NaN.
-  enum class Mode { kFirst, kCount };
-  TORCH_ARG(Mode, mode) = Mode::kFirst;
   /// Ops to pass over, by name with or without overload: "aten::log", "aten::div.Tensor".
   TORCH_ARG(std::vector<std::string>, ignore_ops) = {};
   /// Called with the first op, on the thread and at the place where it ran: to print a stack trace,
@@ -75,18 +71,10 @@ struct FiniteTracerOptions {
 /// Traces its own thread, on which it must also be destroyed, and the threads of the autograd
 /// engine that work for it. Scopes nest; the innermost traces.
 ///
-/// kFirst waits for the device at each op until it has found one, and costs next to nothing from
-/// then on. kCount waits only when `counts` is asked, so it may stay on. Neither fits the capture
-/// of a CUDA graph.
+/// Waits for the device at each op until it has found one, and costs next to nothing from then on.
+/// Does not fit the capture of a CUDA graph.
 class FiniteTracer {
  public:
-  struct Count {
-    std::string op;
-    bool in_backward = false;
-    int64_t results = 0;     ///< floating tensors that the op returned or changed in place
-    int64_t non_finite = 0;  ///< those among them with an inf or NaN
-  };
-
   [[nodiscard]] explicit FiniteTracer(FiniteTracerOptions options = {});
   ~FiniteTracer();
   FiniteTracer(const FiniteTracer&) = delete;
@@ -95,22 +83,18 @@ class FiniteTracer {
   /// Whether one traces this thread: for code that fuses operations which a tracer should see.
   static bool is_active();
 
-  /// The first op found so far; kFirst only. Never syncs.
+  /// The first op found so far. Never syncs.
   std::optional<NonFiniteOp> first() const;
 
-  /// Throws if an op was found, or, in kCount, if any result was non-finite. Only kCount syncs.
-  /// @throws c10::Error  with the op's `to_string`, or the counts.
+  /// Never syncs.
+  /// @throws c10::Error  with the op's `to_string`, if one was found
   void check() const;
-
-  /// Every op seen, in order of appearance; kCount only. Syncs.
-  std::vector<Count> counts() const;
 
  private:
   class Trace;
-  friend struct TracerCallbacks;
+  struct Scope;
   std::shared_ptr<Trace> trace_;
-  uint64_t handle_;
-  uint64_t suspended_handle_;
+  std::unique_ptr<Scope> scope_;
 };
 
 }  // namespace mezzo

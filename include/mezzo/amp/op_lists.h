@@ -4,8 +4,9 @@
 
 #include <c10/core/DeviceType.h>
 
-#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace mezzo {
 
@@ -31,15 +32,17 @@ CastPolicy parse_cast_policy(std::string_view word);
 
 /// One op and its policy.
 struct OpPolicyEntry {
-  std::string_view op;  ///< with its overload, as the dispatcher spells it: "aten::mm", "aten::pow.Tensor_Scalar"
+  std::string op;  ///< with its overload, as the dispatcher spells it: "aten::mm", "aten::pow.Tensor_Scalar"
   CastPolicy policy;
+  bool operator==(const OpPolicyEntry&) const = default;
 };
 
-/// PyTorch 2.13's autocast op list for a device type: 127 entries for kCPU, 119 for kCUDA, by
-/// policy, then by name. Ops that are not listed run in whatever dtype their arguments have;
-/// in-place and `out=` forms are never cast. A static table: valid for the whole run, and
-/// thread-safe to read.
-/// @throws c10::ValueError  for any other device type
-std::span<const OpPolicyEntry> autocast_ops(c10::DeviceType device_type);
+/// The ops that autocast on `device_type` casts, by policy, then by name: those for which this
+/// process has an autocast kernel of the device type. Their policies are PyTorch 2.13's. There,
+/// kCPU has 127 ops, kCUDA 119, kXPU, kMTIA and kMAIA 117 and kMPS 95. kPrivateUse1, kHPU, kIPU and
+/// kXLA have the ops that their backend registers, and none before it is loaded. Ops that are not
+/// listed run in the dtype of their arguments. In-place and `out=` forms are never cast. Thread-safe.
+/// @throws c10::ValueError  for a device type without autocast
+std::vector<OpPolicyEntry> autocast_ops(c10::DeviceType device_type);
 
 }  // namespace mezzo

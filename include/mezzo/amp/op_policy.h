@@ -39,7 +39,7 @@ class OpPolicy {
   OpPolicy();
 
   /// One of `preset_names()`:
-  /// - "cuda", "cpu": PyTorch 2.13's lists for these device types, to be used with any;
+  /// - "cuda", "cpu": `autocast_ops` of these device types, to be used with any;
   /// - "cuda_2020": "cuda" with only the 18 ops in lower precision that the first torch.cuda.amp
   ///   (PyTorch 1.6) cast;
   /// - "norms_stay_low": "cuda" without float32 forced on layer_norm, native_layer_norm and
@@ -50,11 +50,7 @@ class OpPolicy {
   static OpPolicy preset(std::string_view name);
   static std::span<const std::string_view> preset_names();
 
-  /// What AutocastGuard does without a policy on LibTorch 2.13: preset "cpu" for kCPU, "cuda" for
-  /// kCUDA. For another device type: the lines of "cuda" for which this LibTorch has an autocast
-  /// kernel there. So kPrivateUse1 has those that its backend registers, and kHPU, kIPU and kXLA
-  /// have none. kMPS casts to float32 where "cuda" sets a dtype, and has lines for batch_norm and
-  /// _mps_convolution.
+  /// What AutocastGuard does without a policy: the lines of `autocast_ops(device_type)`.
   /// @throws c10::ValueError  for a device type without autocast
   static OpPolicy built_in(c10::DeviceType device_type);
 
@@ -68,13 +64,8 @@ class OpPolicy {
   /// @throws c10::ValueError  for an op that does not exist.
   CastPolicy get(std::string_view op) const;
 
-  struct Line {
-    std::string op;  ///< in full: "aten::pow.Tensor_Scalar"
-    CastPolicy policy;
-    bool operator==(const Line&) const = default;
-  };
-  /// All lines but kUntouched ones, by policy, then by name.
-  std::vector<Line> lines() const;
+  /// All lines except kUntouched ones, by policy, then by name.
+  std::vector<OpPolicyEntry> lines() const;
 
  private:
   friend std::shared_ptr<const OpPolicyTable> table_of(const OpPolicy& policy);

@@ -72,7 +72,8 @@ struct VerdictArguments {
 void give_verdict(const VerdictArguments& arguments, Stream stream);
 
 struct LossScaleArguments {
-  LossScaleNumbers state;
+  float* scale;
+  int32_t* counts;  ///< [kNumLossScaleCounts]
   const float* found_inf;
   LossScaleRules rules;
 };

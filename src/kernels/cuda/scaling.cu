@@ -85,17 +85,14 @@ struct GiveVerdict {
 struct UpdateLossScale {
   template <class Memory>
   static void uses(Memory& memory, const LossScaleArguments& a) {
-    memory.updates(a.state.scale, 1);
-    memory.updates(a.state.growth_tracker, 1);
-    memory.updates(a.state.hysteresis_tracker, 1);
-    memory.updates(a.state.skips_in_a_row, 1);
-    memory.updates(a.state.skipped, 1);
+    memory.updates(a.scale, 1);
+    memory.updates(a.counts, kNumLossScaleCounts);
     memory.reads(a.found_inf, 1);
   }
 
   MEZZO_DEVICE static void run(const Block& block, const LossScaleArguments& a) {
     if (block.thread() == 0) {
-      update_loss_scale(a.state, *a.found_inf != 0, a.rules);
+      update_loss_scale(*a.scale, a.counts, *a.found_inf != 0, a.rules);
     }
   }
 };

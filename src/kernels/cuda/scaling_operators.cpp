@@ -107,7 +107,9 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
 
 void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
   const OnDeviceOf device(state.scale);
-  update_loss_scale(LossScaleArguments{numbers_of(state), number(found_inf), rules}, device.stream);
+  const LossScaleArguments arguments{number(state.scale), state.counts.mutable_data_ptr<int32_t>(), number(found_inf),
+                                     rules};
+  update_loss_scale(arguments, device.stream);
 }
 
 }  // namespace mezzo::kernels::MEZZO_CUDA

@@ -107,18 +107,19 @@ at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfG
 
 void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_inf, const LossScaleRules& rules) {
   const auto overflowed = found_inf != 0;
+  auto growth_tracker = state.counts[kGrowthTracker], hysteresis_tracker = state.counts[kHysteresisTracker];
   if (!rules.is_static) {
     if (!rules.reproduce_pytorch) {
-      state.growth_tracker.clamp_max_(rules.growth_interval - 1);  // LibTorch's kernel grows on equality alone
+      growth_tracker.clamp_max_(rules.growth_interval - 1);  // LibTorch's kernel grows on equality alone
     }
-    auto scale = state.scale, growth_tracker = state.growth_tracker;
+    auto scale = state.scale;
     const auto previous_scale = rules.hysteresis > 1 ? scale.clone() : at::Tensor();
     at::_amp_update_scale_(scale, growth_tracker, found_inf, rules.growth_factor, rules.backoff_factor,
                            rules.growth_interval);
     if (rules.hysteresis > 1) {
-      const auto left = (state.hysteresis_tracker - 1).clamp_min_(0);
-      state.hysteresis_tracker.copy_(at::where(overflowed, left, rules.hysteresis));
-      const auto backs_off_later = overflowed.logical_and(state.hysteresis_tracker > 0);
+      const auto left = (hysteresis_tracker - 1).clamp_min_(0);
+      hysteresis_tracker.copy_(at::where(overflowed, left, rules.hysteresis));
+      const auto backs_off_later = overflowed.logical_and(hysteresis_tracker > 0);
       scale.copy_(at::where(backs_off_later, previous_scale, scale));
     }
     if (!rules.reproduce_pytorch) {
@@ -126,9 +127,9 @@ void update_loss_scale(const LossScaleTensors& state, const at::Tensor& found_in
     }
   }
   if (rules.counts_skips_in_a_row) {
-    state.skips_in_a_row.add_(1).mul_(overflowed);
+    state.counts[kSkipsInARow].add_(1).mul_(overflowed);
   }
-  state.skipped.add_(overflowed);
+  state.counts[kSkipped].add_(overflowed);
 }
 
 }  // namespace mezzo::kernels::reference

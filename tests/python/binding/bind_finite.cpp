@@ -139,14 +139,13 @@ void bind_tracer(py::module_& m) {
       .def("__str__", &NonFiniteOp::to_string);
   using HeldTracer = Held<FiniteTracer>;
   py::class_<HeldTracer>(m, "FiniteTracer")
-      .def(py::init([](bool count, const std::vector<std::string>& ignore_ops,
-                       const std::function<void(const NonFiniteOp&)>& on_first) {
-             mezzo::FiniteTracerOptions options;
-             options.ignore_ops(ignore_ops).on_first(on_first);
-             options.mode(count ? mezzo::FiniteTracerOptions::Mode::kCount : mezzo::FiniteTracerOptions::Mode::kFirst);
-             return HeldTracer([options] { return std::make_unique<FiniteTracer>(options); });
-           }),
-           py::arg("count") = false, py::arg("ignore_ops") = std::vector<std::string>{}, py::arg("on_first") = nullptr)
+      .def(py::init(
+               [](const std::vector<std::string>& ignore_ops, const std::function<void(const NonFiniteOp&)>& on_first) {
+                 mezzo::FiniteTracerOptions options;
+                 options.ignore_ops(ignore_ops).on_first(on_first);
+                 return HeldTracer([options] { return std::make_unique<FiniteTracer>(options); });
+               }),
+           py::arg("ignore_ops") = std::vector<std::string>{}, py::arg("on_first") = nullptr)
       .def(
           "__enter__",
           [](HeldTracer& self) -> HeldTracer& {
@@ -156,14 +155,7 @@ void bind_tracer(py::module_& m) {
           py::return_value_policy::reference)
       .def("__exit__", [](HeldTracer& self, const py::args&) { self.exit(); })
       .def_property_readonly("first", [](HeldTracer& self) { return self.scope().first(); })
-      .def("check", [](HeldTracer& self) { self.scope().check(); })
-      .def("counts", [](HeldTracer& self) {
-        std::vector<std::tuple<std::string, bool, int64_t, int64_t>> counts;
-        for (const auto& count : self.scope().counts()) {
-          counts.emplace_back(count.op, count.in_backward, count.results, count.non_finite);
-        }
-        return counts;
-      });
+      .def("check", [](HeldTracer& self) { self.scope().check(); });
   using HeldScope = Held<mezzo::ModuleScope>;
   py::class_<HeldScope, std::shared_ptr<HeldScope>>(m, "ModuleScope")
       .def(py::init([](const std::string& name) {

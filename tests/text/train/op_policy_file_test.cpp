@@ -39,7 +39,7 @@ pow.Tensor_Scalar = "lower_precision_fp"
 
 TEST_F(OpPolicyFileTest, WithoutAPresetNothingElseIsListed) {
   EXPECT_EQ(load("[ops]\nmm = \"lower_precision_fp\"\n").lines(),
-            (std::vector<OpPolicy::Line>{{"aten::mm", CastPolicy::kLowerPrecision}}));
+            (std::vector<OpPolicyEntry>{{"aten::mm", CastPolicy::kLowerPrecision}}));
   for (const char* none : {"", "# nothing\n", "[ops]\n"}) {
     EXPECT_THAT([&] { load(none); },
                 ThrowsMessage<c10::ValueError>(HasSubstr(

@@ -157,7 +157,7 @@ class LabelMap {
   int64_t size() const { return static_cast<int64_t>(names_.size()); }
   const std::vector<std::string>& names() const { return names_; }
   /// @throws std::out_of_range
-  const std::string& name(int64_t id) const { return names_.at(id); }
+  const std::string& name(int64_t id) const { return names_.at(static_cast<size_t>(id)); }
   std::optional<int64_t> id(std::string_view name) const;
 
  private:
