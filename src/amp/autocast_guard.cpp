@@ -62,12 +62,12 @@ AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, bool ena
 AutocastGuard::AutocastGuard(c10::Device device,
                              const detail::AutocastSetting& setting,
                              std::optional<bool> cache_enabled)
-    : AutocastGuard(device, setting, cache_enabled, PolicyRegion::is_governed(device.type())) {}
+    : AutocastGuard(device, setting, cache_enabled, PolicyRegion::has_policy(device.type())) {}
 
 AutocastGuard::AutocastGuard(c10::Device device,
                              const detail::AutocastSetting& setting,
                              std::optional<bool> cache_enabled,
-                             bool is_governed)
+                             bool has_policy)
     : device_type_(device.type()),
       previous_enabled_(at::autocast::is_autocast_enabled(device_type_)),
       previous_dtype_(at::autocast::get_autocast_dtype(device_type_)),
@@ -77,14 +77,14 @@ AutocastGuard::AutocastGuard(c10::Device device,
         "AutocastGuard: for CUDA, which this process does not have, so it changes nothing. Pass the device "
         "type that the model's tensors live on.");
   }
-  if (setting.enabled && !is_governed) {
+  if (setting.enabled && !has_policy) {
     check_has_kernels(device_type_);
   }
   if (setting.enabled && setting.dtype == at::kHalf) {
     name_ops_in_overflow_errors(device_type_);
   }
   bool keeps_casts = cache_enabled.value_or(previous_cache_enabled_);
-  if (keeps_casts && setting.enabled && is_half(setting.dtype) && !is_governed) {
+  if (keeps_casts && setting.enabled && is_half(setting.dtype) && !has_policy) {
     keeps_casts = uses_cast_cache_ = PyTorchCastCache::begin_use(device_type_, setting.dtype);
   }
   at::autocast::set_autocast_enabled(device_type_, setting.enabled);
@@ -94,11 +94,10 @@ AutocastGuard::AutocastGuard(c10::Device device,
 }
 
 AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const AutocastOptions& options)
-    : AutocastGuard(
-          device,
-          checked_setting(checked_device_type(device), dtype, options.enabled()),
-          options.cache_enabled(),
-          /*is_governed=*/options.policy() || options.log() != nullptr || PolicyRegion::is_governed(device.type())) {
+    : AutocastGuard(device,
+                    checked_setting(checked_device_type(device), dtype, options.enabled()),
+                    options.cache_enabled(),
+                    options.policy().has_value() || PolicyRegion::has_policy(device.type())) {
   if (options.policy() || options.log() != nullptr) {
     const PolicyRegion* outer = PolicyRegion::current(device_type_);
     PolicyRegion region = outer != nullptr ? *outer : PolicyRegion();
@@ -107,9 +106,6 @@ AutocastGuard::AutocastGuard(c10::Device device, c10::ScalarType dtype, const Au
     }
     if (options.log() != nullptr) {
       region.log = options.log();
-    }
-    if (options.enabled() && region.policy == nullptr) {
-      check_has_kernels(device_type_);
     }
     policy_region_ = std::make_unique<PolicyRegionGuard>(device_type_, std::move(region));
   }

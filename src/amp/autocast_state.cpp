@@ -71,7 +71,7 @@ AutocastStateGuard::AutocastStateGuard(AutocastState state)
 bool AutocastStateGuard::use_cast_cache() {
   for (const auto& device : state_.devices_) {
     const bool has_policy = std::ranges::any_of(state_.policies_, [&](const AutocastState::Policy& policy) {
-      return policy.type == device.type && policy.table != nullptr;
+      return policy.type == device.type && policy.table != nullptr && !policy.table->is_built_in;
     });
     if (!state_.cache_enabled_ || !device.enabled || !is_half(device.dtype) || has_policy) {
       continue;

@@ -18,6 +18,11 @@ at::Tensor CastCache::find(const at::Tensor& tensor, c10::ScalarType dtype) cons
   return is_good ? entry.cast : at::Tensor();
 }
 
+bool CastCache::has(const at::Tensor& tensor, const at::Tensor& cast) const {
+  const auto found = entries_.find({tensor.unsafeGetTensorImpl(), cast.scalar_type()});
+  return found != entries_.end() && found->second.cast.is_same(cast);
+}
+
 void CastCache::keep(const at::Tensor& tensor, const at::Tensor& cast) {
   entries_.insert_or_assign({tensor.unsafeGetTensorImpl(), cast.scalar_type()},
                             Entry{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), tensor._version(),

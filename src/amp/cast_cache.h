@@ -23,6 +23,9 @@ class CastCache {
   /// The kept cast of `tensor` to `dtype`; undefined if there is none that is still good.
   at::Tensor find(const at::Tensor& tensor, c10::ScalarType dtype) const;
 
+  /// Whether `cast` is the kept one, for whatever version of `tensor`.
+  bool has(const at::Tensor& tensor, const at::Tensor& cast) const;
+
   void keep(const at::Tensor& tensor, const at::Tensor& cast);
   void clear() { entries_.clear(); }
   size_t size() const { return entries_.size(); }

@@ -13,13 +13,9 @@ const PolicyRegion* PolicyRegion::current(c10::DeviceType device_type) {
   return thread == nullptr ? nullptr : thread->innermost[static_cast<size_t>(device_type)];
 }
 
-bool PolicyRegion::is_governed(c10::DeviceType device_type) {
-  const auto* region = current(device_type);
-  return region != nullptr && region->policy != nullptr;
-}
-
 bool PolicyRegion::has_policy(c10::DeviceType device_type) {
-  return is_governed(device_type) && !current(device_type)->policy->is_built_in;
+  const auto* region = current(device_type);
+  return region != nullptr && region->policy != nullptr && !region->policy->is_built_in;
 }
 
 CastLog* PolicyRegion::current_log(c10::DeviceType device_type) {

@@ -19,8 +19,6 @@ struct PolicyRegion {
 
   /// This thread's innermost for a device type; nullptr outside of any.
   static const PolicyRegion* current(c10::DeviceType device_type);
-  /// Whether mezzo's kernel casts in that one: by a policy, or for a log.
-  static bool is_governed(c10::DeviceType device_type);
   /// Whether that one has a policy of the user's.
   static bool has_policy(c10::DeviceType device_type);
   /// Its log; may be null.

@@ -37,8 +37,8 @@ at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const
   if (!is_eligible(tensor) || tensor.scalar_type() == to) {
     return tensor;
   }
-  if (!PolicyRegion::is_governed(device_type_)) {
-    return at::autocast::cached_cast(to, tensor, device_type_);
+  if (!PolicyRegion::has_policy(device_type_)) {
+    return cast_as_pytorch(tensor, to);
   }
   const bool keep = to == low_ && at::autocast::is_autocast_cache_enabled() && !c10::InferenceMode::is_enabled() &&
                     CastCache::takes(tensor);
@@ -53,6 +53,19 @@ at::Tensor TensorCaster::cast(const at::Tensor& tensor, at::ScalarType to) const
   const c10::AutoGradMode differentiable(true);  // also for later uses, should gradients be off just now
   auto result = convert(tensor, to);
   cache.keep(tensor, result);
+  return result;
+}
+
+/// By PyTorch's own cache, whose casts of parameters the thread's cache remembers for the log.
+at::Tensor TensorCaster::cast_as_pytorch(const at::Tensor& tensor, at::ScalarType to) const {
+  auto result = at::autocast::cached_cast(to, tensor, device_type_);
+  if (log_ != nullptr) {
+    auto& cache = PolicyThread::current()->cache;
+    log(tensor.scalar_type(), result, /*from_cache=*/cache.has(tensor, result));
+    if (at::autocast::is_autocast_cache_enabled() && CastCache::takes(tensor)) {
+      cache.keep(tensor, result);
+    }
+  }
   return result;
 }
 

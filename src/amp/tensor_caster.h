@@ -28,8 +28,8 @@ class TensorCaster {
   /// `tensor` in dtype `to`; itself, if it is not eligible.
   at::Tensor convert(const at::Tensor& tensor, at::ScalarType to) const;
 
-  /// The same; casts of parameters are kept in the thread's CastCache, or in PyTorch's outside of
-  /// regions with a policy or a log.
+  /// The same; casts of parameters are kept in the thread's CastCache under a policy, else in
+  /// PyTorch's.
   at::Tensor cast(const at::Tensor& tensor, at::ScalarType to) const;
 
   /// kPromote: the dtype for all, `so_far` (low() to begin with) before this one was looked at.
@@ -43,6 +43,7 @@ class TensorCaster {
   [[noreturn]] void refuse() const;
 
  private:
+  at::Tensor cast_as_pytorch(const at::Tensor& tensor, at::ScalarType to) const;
   void log(at::ScalarType from, const at::Tensor& result, bool from_cache) const;
 
   c10::DeviceType device_type_;

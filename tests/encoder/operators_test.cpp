@@ -340,9 +340,9 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
       {"update_loss_scale_",
        [](Draw& draw) {
          return Stack{draw.number_of(1024),
-                      at::tensor({draw.number(0, 1), int64_t{2}, int64_t{1}, int64_t{3}}, at::kInt),
-                      draw.number_of(draw.number(0, 1)),
-                      std::vector<double>{65536, 2, 0.5, 2, 1, 65536, 2, 0, 0, 1}};
+                      at::stack({draw.number_of(draw.number(0, 1), at::kInt), draw.number_of(2, at::kInt),
+                                 draw.number_of(1, at::kInt), draw.number_of(3, at::kInt)}),
+                      draw.number_of(draw.number(0, 1)), std::vector<double>{65536, 2, 0.5, 2, 1, 65536, 2, 0, 0, 1}};
        }},
       {"adam_", [](Draw& draw) { return update(draw, 3, true, {0.9, 0.999, 1e-8, true, true}); }},
       {"sgd_", [](Draw& draw) { return update(draw, 1, false, {0.9, true}); }},

@@ -4,6 +4,8 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PARENT = """
 cmake_minimum_required(VERSION 3.25)
@@ -37,6 +39,14 @@ def test_it_builds_the_amp_library_alone_and_installs_nothing(tmp_path):
     assert ("src", "amp") in folders and {first for first, _ in folders} == {"src"}
     assert not {second for _, second in folders} & {"text", "encoder", "distributed"}
     assert parent.install_rules() == []
+
+
+@pytest.mark.parametrize("shared, library", [("ON", "libmezzo.so."), ("OFF", "libmezzo.a")])
+def test_a_parent_chooses_between_a_shared_and_a_static_library(tmp_path, shared, library):
+    parent = Parent(tmp_path, *([] if shared == "ON" else ["-DMEZZO_BUILD_SHARED=OFF"]))
+    rules = (parent.build / "build.ninja").read_text()
+    linked, = [line for line in rules.splitlines() if line.startswith("build user:")]
+    assert f"mezzo/src/{library}" in linked
 
 
 def test_without_a_build_type_it_is_optimised_and_the_parent_is_not(tmp_path):

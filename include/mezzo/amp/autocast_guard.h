@@ -119,7 +119,7 @@ class AutocastGuard {
   AutocastGuard(c10::Device device,
                 const detail::AutocastSetting& setting,
                 std::optional<bool> cache_enabled,
-                bool is_governed);
+                bool has_policy);
 
   c10::DeviceType device_type_;
   bool previous_enabled_;

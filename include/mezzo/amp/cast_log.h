@@ -19,9 +19,8 @@
 namespace mezzo {
 
 /// Records what autocast casts while an AutocastGuard carries it: which op, by which policy line,
-/// from and to which dtype, where in the model, how often and how many bytes. Changes no number.
-/// Without an OpPolicy, casts follow OpPolicy::built_in, and are kept as under a policy: a parameter
-/// that is updated in place within the region is cast again.
+/// from and to which dtype, where in the model, how often and how many bytes. Changes no number:
+/// without an OpPolicy, casts follow OpPolicy::built_in and PyTorch's cache.
 ///
 /// @code
 /// mezzo::CastLog log;
