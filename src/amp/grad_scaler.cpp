@@ -160,9 +160,8 @@ at::Tensor GradScaler::unscale_gradients(Optimizer& optimizer) const {
 /// anyway does both at once.
 at::Tensor GradScaler::check_scaled_gradients(Optimizer& optimizer, detail::AmpScalingOptimizer& amp) const {
   const auto own = options_.reproduce_pytorch() ? std::nullopt : amp.check_gradients(scale_tensor());
-  return all_reduced(own ? *own
-                         : gradients_of(optimizer, Unscaled::kInFloat32)
-                               .check(scale_of_gradients(), Unscaled::kInFloat32));
+  return all_reduced(
+      own ? *own : gradients_of(optimizer, Unscaled::kInFloat32).check(scale_of_gradients(), Unscaled::kInFloat32));
 }
 
 /// That of all processes.
@@ -213,8 +212,8 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   }
   check_scale_exists("unscale_()");
   const auto stage = state_of(optimizer).stage;
-  TORCH_CHECK(stage != Stage::kUnscaled, "GradScaler: unscale_() has already been called on ", detail::name_of(optimizer),
-              " since the last update(). Call it once per step, after the last backward.");
+  TORCH_CHECK(stage != Stage::kUnscaled, "GradScaler: unscale_() has already been called on ",
+              detail::name_of(optimizer), " since the last update(). Call it once per step, after the last backward.");
   TORCH_CHECK(stage != Stage::kStepped, "GradScaler: unscale_() was called on ", detail::name_of(optimizer),
               " after step(). Call it before step(), and update() at the end of the iteration.");
   optimizer_states_[&optimizer] = {Stage::kUnscaled, unscale_gradients(optimizer)};
@@ -239,8 +238,8 @@ StepResult GradScaler::step_on_device(Optimizer& optimizer,
   const bool are_scaled = state.stage == Stage::kReady;
   auto found_inf = are_scaled ? check_scaled_gradients(optimizer, amp) : state.found_inf;
   // Gradients that became inf since unscale_: this process would hear from the update, others not.
-  if (const auto later = !are_scaled && options_.found_inf_all_reduce() ? amp.check_gradients(std::nullopt)
-                                                                        : std::nullopt) {
+  if (const auto later =
+          !are_scaled && options_.found_inf_all_reduce() ? amp.check_gradients(std::nullopt) : std::nullopt) {
     found_inf = all_reduced(either(found_inf, copy_to(*later, scale_tensor().device())));
   }
   check_has_gradients(optimizer, found_inf);

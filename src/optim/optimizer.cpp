@@ -108,6 +108,9 @@ void Optimizer::append(const ParamGroup& group) {
   }
   std::vector<at::Tensor> tensors;
   for (const NamedParameter& parameter : group.params) {
+    TORCH_CHECK_VALUE(parameter.tensor.defined() && parameter.tensor.is_leaf() && parameter.tensor.requires_grad(),
+                      "Optimizer: parameter ", parameter.name,
+                      " cannot be trained: it must be a leaf tensor that requires a gradient");
     tensors.push_back(parameter.tensor);
     about_.try_emplace(parameter.tensor.unsafeGetTensorImpl(),
                        About{parameter.name, parameter.half_copy, parameter.norm});
@@ -161,11 +164,11 @@ void Optimizer::check_parameter(const at::Tensor& parameter, size_t index) const
   TORCH_CHECK_VALUE(!options_.stochastic_rounding_seed || dtype != at::kHalf, "Optimizer: parameter ", name,
                     " is float16, which is not rounded stochastically; use bfloat16, or float32 master weights");
   const auto half_copy = half_copy_of(parameter);
-  TORCH_CHECK_VALUE(!half_copy.defined() || (dtype == at::kFloat && is_half(half_copy.scalar_type()) &&
-                                             half_copy.sizes() == parameter.sizes() &&
-                                             half_copy.device() == parameter.device()),
-                    "Optimizer: the half copy of parameter ", name,
-                    " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
+  TORCH_CHECK_VALUE(
+      !half_copy.defined() || (dtype == at::kFloat && is_half(half_copy.scalar_type()) &&
+                               half_copy.sizes() == parameter.sizes() && half_copy.device() == parameter.device()),
+      "Optimizer: the half copy of parameter ", name,
+      " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
 }
 
 std::vector<ParamGroup> Optimizer::named_param_groups() const {
@@ -262,9 +265,11 @@ std::optional<at::Tensor> Optimizer::check_gradients(const std::optional<at::Ten
   const at::NoGradGuard no_grad;
   checked_.reset();
   const bool measures = options_.max_grad_norm > 0;
-  const auto is_sparse = [](const auto& owner) { return owner.tensor.grad().defined() && owner.tensor.grad().is_sparse(); };
-  if (!measures && (!scale || (takes_sparse_gradients() &&
-                               std::ranges::any_of(detail::gradient_owners(*this), is_sparse)))) {
+  const auto is_sparse = [](const auto& owner) {
+    return owner.tensor.grad().defined() && owner.tensor.grad().is_sparse();
+  };
+  if (!measures &&
+      (!scale || (takes_sparse_gradients() && std::ranges::any_of(detail::gradient_owners(*this), is_sparse)))) {
     return std::nullopt;
   }
   auto found = measure(scale, /*found_inf=*/{}, /*measures=*/true);

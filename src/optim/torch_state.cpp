@@ -60,8 +60,8 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     const auto& saved = loaded.param_groups[g];
     const std::string where = c10::str("Optimizer: group ", g, " of the state to load: ");
-    TORCH_CHECK_VALUE(saved.params.size() == param_groups_[g].params().size(), where, "there are ",
-                      saved.params.size(), " parameters, expected ", param_groups_[g].params().size());
+    TORCH_CHECK_VALUE(saved.params.size() == param_groups_[g].params().size(), where, "there are ", saved.params.size(),
+                      " parameters, expected ", param_groups_[g].params().size());
     auto& options = *all_options.emplace_back(param_groups_[g].options().clone());
     for (const auto& [name, own] : torch_options(options)) {
       const auto found = saved.options.find(name);
@@ -140,10 +140,10 @@ void Optimizer::save_own(torch::serialize::OutputArchive& archive) const {
 
 void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serialize::InputArchive& archive) {
   c10::IValue of_class, steps;
-  TORCH_CHECK_VALUE(!archive.try_read(kClass, of_class) ||
-                        (of_class.isString() && of_class.toStringRef() == detail::name_of(*this)),
-                    detail::name_of(*this), ": the archive to load is of ",
-                    of_class.isString() ? of_class.toStringRef() : "something else");
+  TORCH_CHECK_VALUE(
+      !archive.try_read(kClass, of_class) || (of_class.isString() && of_class.toStringRef() == detail::name_of(*this)),
+      detail::name_of(*this), ": the archive to load is of ",
+      of_class.isString() ? of_class.toStringRef() : "something else");
   const bool has_steps = archive.try_read(kSteps, steps) && steps.isIntList() && steps.toIntVector().size() == size();
   TorchOptimizerState state;
   int64_t number = 0;

@@ -230,9 +230,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   std::vector<std::string_view> all_slot_names(const torch::optim::OptimizerOptions& options) const;
   int64_t* count_of(const void* parameter) const;
   TorchOptions torch_options(const torch::optim::OptimizerOptions& options) const;
-  StateTensors state_tensors(const at::Tensor& parameter,
-                             const torch::optim::OptimizerOptions& options,
-                             bool replaces);
+  StateTensors state_tensors(const at::Tensor& parameter, const torch::optim::OptimizerOptions& options, bool replaces);
   using StateVisitor = std::function<void(size_t index, std::string_view slot, const at::Tensor& tensor)>;
   void visit_state(const StateVisitor& visit) const;
   std::vector<Batch> collect_batches();
@@ -242,11 +240,11 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   StepOptions options_;
   at::Tensor lr_tensor_;  // in place of that of the options, if defined
   detail::GradientStatisticsHook statistics_hook_;
-  std::unordered_map<const void*, About> about_;      // by TensorImpl, as `state_`
-  std::vector<double> lr_scales_;                     // of groups; 1 beyond the end
-  size_t num_checked_ = 0;                            // parameters
-  std::unordered_map<const void*, at::Tensor> steps_; // step counts, where the kernels read and write them
-  std::optional<Checked> checked_;                    // by check_gradients, for the step that follows
+  std::unordered_map<const void*, About> about_;       // by TensorImpl, as `state_`
+  std::vector<double> lr_scales_;                      // of groups; 1 beyond the end
+  size_t num_checked_ = 0;                             // parameters
+  std::unordered_map<const void*, at::Tensor> steps_;  // step counts, where the kernels read and write them
+  std::optional<Checked> checked_;                     // by check_gradients, for the step that follows
   at::Tensor grad_norm_, found_inf_;
 };
 

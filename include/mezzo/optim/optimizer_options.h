@@ -42,18 +42,14 @@ class CheckedOptions : public TorchOptions {
   CheckedOptions(double lr = 1e-3) : TorchOptions(lr) { detail::check_option("lr", lr); }
   CheckedOptions(const TorchOptions& options) : TorchOptions(options) {}
 
-#define MEZZO_TORCH_OPTION(T, name)             \
-  Derived& name(T value) {                      \
-    detail::check_option(#name, value);         \
-    TorchOptions::name(value);                  \
-    return static_cast<Derived&>(*this);        \
-  }                                             \
-  const T& name() const noexcept {              \
-    return TorchOptions::name();                \
-  }                                             \
-  T& name() noexcept {                          \
-    return TorchOptions::name();                \
-  }
+#define MEZZO_TORCH_OPTION(T, name)                               \
+  Derived& name(T value) {                                        \
+    detail::check_option(#name, value);                           \
+    TorchOptions::name(value);                                    \
+    return static_cast<Derived&>(*this);                          \
+  }                                                               \
+  const T& name() const noexcept { return TorchOptions::name(); } \
+  T& name() noexcept { return TorchOptions::name(); }
   MEZZO_TORCH_OPTION(double, lr)
   MEZZO_TORCH_OPTION(betas_t, betas)
   MEZZO_TORCH_OPTION(double, eps)

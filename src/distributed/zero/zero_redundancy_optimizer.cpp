@@ -141,8 +141,8 @@ void ZeroRedundancyOptimizer::check_alike() const {
     }
   }
   group_.check_same({{"what ZeroRedundancyOptimizer is to train",
-                      fmt::format("{} of {} tensors with {} elements, fingerprint {:016x}", name,
-                                  owner_.size(), elements, std::hash<std::string>()(text))}});
+                      fmt::format("{} of {} tensors with {} elements, fingerprint {:016x}", name, owner_.size(),
+                                  elements, std::hash<std::string>()(text))}});
 }
 
 /// A master that is never updated would go stale, and into checkpoints.
@@ -236,11 +236,11 @@ mezzo::detail::GradientStatistics ZeroRedundancyOptimizer::statistics_of_all(
       at::stack({number(own.sum_of_squares), number(own.found_inf), has_gradients ? at::ones_like(zero) : zero});
   group_.all_reduce_sum(sums);
   bool has_double = false;  // on whatever rank
-  for_each_parameter(groups_, [&](const NamedParameter& parameter) {
-    has_double |= parameter.tensor.scalar_type() == at::kDouble;
-  });
+  for_each_parameter(
+      groups_, [&](const NamedParameter& parameter) { has_double |= parameter.tensor.scalar_type() == at::kDouble; });
   const auto norm = sums[0].sqrt().to(has_double ? at::kDouble : at::kFloat);
-  mezzo::detail::GradientStatistics all{.is_measured = own.is_measured, .norm = {}, .sum_of_squares = {}, .found_inf = {}};
+  mezzo::detail::GradientStatistics all{
+      .is_measured = own.is_measured, .norm = {}, .sum_of_squares = {}, .found_inf = {}};
   all.found_inf = sums[1].gt(0).logical_or(norm.isfinite().logical_not()).to(at::kFloat);
   // Waits for the device only where this rank had no gradient.
   if (own.is_measured && (has_gradients || sums[2].item<double>() > 0)) {

@@ -40,9 +40,7 @@ class TrainingModel {
   void accumulate_in_masters() { masters_->accumulate_gradients(); }
 
   /// Whole or sharded.
-  torch::optim::Optimizer& optimizer() {
-    return sharded_ ? static_cast<torch::optim::Optimizer&>(*sharded_) : *whole_;
-  }
+  torch::optim::Optimizer& optimizer() { return sharded_ ? static_cast<torch::optim::Optimizer&>(*sharded_) : *whole_; }
   /// Of the last step.
   at::Tensor found_inf() const { return sharded_ ? sharded_->found_inf() : whole_->found_inf(); }
   void set_lr(const at::Tensor& lr) { sharded_ ? sharded_->set_lr(lr) : whole_->set_lr(lr); }

@@ -95,7 +95,7 @@ TEST(ZeroRedundancyOptimizerTest, RefusesAnOptimizerThatWasUsed) {
     used->step();
     ZeroRedundancyOptimizer optimizer(group, std::move(used));
   });
-  EXPECT_THAT(errors, Each(StartsWith("ZeroRedundancyOptimizer: SGD has state already")));
+  EXPECT_THAT(errors, Each(StartsWith("ZeroRedundancyOptimizer: mezzo::SGD has state already")));
 }
 
 }  // namespace

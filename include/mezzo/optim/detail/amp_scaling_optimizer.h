@@ -35,9 +35,7 @@ class AmpScalingOptimizer {
   /// @param scale  float32, 0-dim. nullopt: `unscale_` has already divided; GradScaler asks so only
   ///     with `found_inf_all_reduce`.
   /// @return nullopt (the default): GradScaler checks by itself. After `unscale_`: nothing to add.
-  virtual std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& /*scale*/) {
-    return std::nullopt;
-  }
+  virtual std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& /*scale*/) { return std::nullopt; }
 
   /// Whether the last step was skipped: 1 or 0, float32, 0-dim, on any device. Undefined (the
   /// default): the optimizer follows the `found_inf` that it is given.
