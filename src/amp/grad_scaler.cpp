@@ -196,7 +196,7 @@ void GradScaler::check_has_gradients(const Optimizer& optimizer, const at::Tenso
     return;
   }
   TORCH_CHECK(false, "GradScaler: no gradient of ", detail::name_of(optimizer), " was checked: none of its ",
-              optimizer.size(),
+              detail::num_parameters(optimizer),
               " parameters had one. Run backward on scaler.scale(loss) before unscale_() or step(), or set "
               "GradScalerOptions().allow_no_gradients(true) to pass over such optimizers.");
 }

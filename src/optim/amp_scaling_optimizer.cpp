@@ -24,6 +24,14 @@ std::vector<GradientOwner> gradient_owners(torch::optim::Optimizer& optimizer) {
   return owners;
 }
 
+size_t num_parameters(const torch::optim::Optimizer& optimizer) {
+  size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    count += group.params().size();
+  }
+  return count;
+}
+
 std::string name_of(const torch::optim::Optimizer& optimizer) { return c10::demangle(typeid(optimizer).name()); }
 
 std::string parameter_name(const torch::optim::Optimizer& optimizer, size_t index) {

@@ -346,7 +346,7 @@ struct Optimizer::Batch {
 
 /// All parameters with gradients; makes the state of those that have none yet.
 std::vector<Optimizer::Batch> Optimizer::collect_batches() {
-  if (size() != num_checked_) {
+  if (detail::num_parameters(*this) != num_checked_) {
     check_groups();
   }
   std::vector<Batch> batches;

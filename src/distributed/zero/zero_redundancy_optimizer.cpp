@@ -263,7 +263,7 @@ void ZeroRedundancyOptimizer::set_lr(double lr) {
 
 /// Somebody may have changed those of this object's groups.
 void ZeroRedundancyOptimizer::copy_options_to_local() const {
-  TORCH_CHECK(size() == owner_.size(),
+  TORCH_CHECK(mezzo::detail::num_parameters(*this) == owner_.size(),
               "ZeroRedundancyOptimizer: parameters were added or removed. Make a new one with all parameters");
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     local_->param_groups()[g].set_options(param_groups_[g].options().clone());

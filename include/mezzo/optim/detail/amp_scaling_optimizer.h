@@ -63,6 +63,9 @@ struct GradientOwner {
 /// @throws c10::ValueError  if a parameter has a gradient of its own and one on its half copy
 std::vector<GradientOwner> gradient_owners(torch::optim::Optimizer& optimizer);
 
+/// Of all groups. LibTorch's `size()` warns that it will be removed.
+size_t num_parameters(const torch::optim::Optimizer& optimizer);
+
 /// For messages: the optimizer's class, such as "torch::optim::SGD".
 std::string name_of(const torch::optim::Optimizer& optimizer);
 
