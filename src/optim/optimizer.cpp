@@ -355,7 +355,11 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     const auto& options = param_groups_[g].options();
     auto settings = read_options(options);
-    check_options(settings, c10::str("Optimizer: group ", g, ": "));
+    try {
+      check_options(settings, "");
+    } catch (const c10::ValueError&) {  // again, with the group's number, which costs time at every step else
+      check_options(settings, c10::str("Optimizer: group ", g, ": "));
+    }
     const auto weight_decay = std::ranges::find(settings, "weight_decay", &NamedOptions::value_type::first)->second;
     const auto dampening = std::ranges::find(settings, "dampening", &NamedOptions::value_type::first);
     const bool dampens = dampening != settings.end() && std::get<double>(dampening->second) != 0;
