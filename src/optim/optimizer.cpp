@@ -242,10 +242,20 @@ void Optimizer::set_lr(at::Tensor lr) {
 }
 
 void Optimizer::zero_grad(bool set_to_none) {
-  torch::optim::Optimizer::zero_grad(set_to_none);
-  for (const auto& [parameter, about] : about_) {
-    if (about.half_copy.defined() && about.half_copy.grad().defined()) {
-      set_to_none ? about.half_copy.mutable_grad().reset() : void(about.half_copy.mutable_grad().detach_().zero_());
+  const auto zero = [&](const at::Tensor& owner) {
+    if (!owner.defined() || !owner.grad().defined()) {
+      return;
+    }
+    if (set_to_none) {  // LibTorch's detaches first, and a recorded step would then use memory that is given up
+      owner.mutable_grad().reset();
+    } else {
+      owner.mutable_grad().detach_().zero_();
+    }
+  };
+  for (const auto& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params()) {
+      zero(parameter);
+      zero(half_copy_of(parameter));
     }
   }
 }
