@@ -92,9 +92,9 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   /// Every step then reads the learning rate from `lr` when the step runs, so that neither a device
   /// nor a captured graph waits for the value. `lr` is 0-dim, float64, on the device of a parameter,
   /// and shared with the caller, who may change it in place between steps. Each group multiplies it
-  /// by `lr_scale` in float64; the results equal those of a number bit by bit. The learning rates in
-  /// the groups' options are then ignored. Parameters of other devices are updated by a copy, made at every step.
-  /// Saved states hold the value.
+  /// by `lr_scale` in float64; the results are bit-identical to those of a number. The learning rates
+  /// in the groups' options are then ignored. Parameters of other devices use a copy, made at every
+  /// step. Saved states hold the value.
   /// @throws c10::ValueError  for another shape, dtype or device, and for a tensor that requires a
   ///     gradient; on the CPU for a value that is negative or not finite, here and at each step. On
   ///     other devices values are not checked. Nothing has changed then.
@@ -104,8 +104,9 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   /// The tensor given to `set_lr`; undefined if the learning rate is a number.
   const at::Tensor& lr_tensor() const { return lr_tensor_; }
 
-  /// As LibTorch's, also for half copies. Called through `torch::optim::Optimizer&`, it leaves the
-  /// gradients of half copies alone.
+  /// As LibTorch's, also for half copies, and in recorded steps (GraphedStep). Called through
+  /// `torch::optim::Optimizer&`, it is LibTorch's: the gradients of half copies stay, and the next
+  /// backward adds to them.
   void zero_grad(bool set_to_none = true);
 
   /// Updates every parameter that has a gradient. With `max_grad_norm`, does nothing if the
