@@ -1,5 +1,5 @@
 /// One optimizer step over the parameters of BERT-base: check, unscale, clip, AdamW and a
-/// bfloat16 shadow copy, by mezzo and by LibTorch's own operations in the same process.
+/// bfloat16 copy, by mezzo and by LibTorch's own operations in the same process.
 /// Prints a table in Markdown. Usage: bench_optimizer_step [--device cuda]
 
 #include <ATen/ATen.h>
@@ -46,30 +46,30 @@ Timing time_of(const c10::Device& device, const std::function<void()>& step) {
   return {milliseconds[kRuns / 2], milliseconds.front(), milliseconds.back()};
 }
 
-/// The parameters of a model with their gradients, shadows and moments.
+/// The parameters of a model with their gradients, half copies and moments.
 struct Model {
   Model(const c10::Device& device, at::ScalarType gradient_dtype) {
     for (const auto& shape : mezzo::benchmarks::bert_base_shapes()) {
       params.push_back(at::randn(shape, device).mul_(0.02).requires_grad_());
-      shadows.push_back(params.back().detach().to(at::kBFloat16));
+      half_copies.push_back(params.back().detach().to(at::kBFloat16));
       gradients.push_back(at::randn(shape, device).to(gradient_dtype));
       count += params.back().numel();
     }
   }
 
-  Tensors params, shadows, gradients;
+  Tensors params, half_copies, gradients;
   int64_t count = 0;
 };
 
-/// mezzo's two passes; half gradients lie on the shadows, as a model with
+/// mezzo's two passes; half gradients lie on the half copies, as a model with
 /// master weights leaves them.
 Timing time_mezzo(const c10::Device& device, at::ScalarType gradient_dtype) {
   Model model(device, gradient_dtype);
   mezzo::ParamGroup group{{}, 0.01};
   for (size_t i = 0; i < model.params.size(); ++i) {
-    at::Tensor& owner = gradient_dtype == at::kFloat ? model.params[i] : model.shadows[i];
+    at::Tensor& owner = gradient_dtype == at::kFloat ? model.params[i] : model.half_copies[i];
     owner.mutable_grad() = model.gradients[i];
-    group.params.push_back({"parameter " + std::to_string(i), model.params[i], model.shadows[i]});
+    group.params.push_back({"parameter " + std::to_string(i), model.params[i], model.half_copies[i]});
   }
   mezzo::AdamW optimizer({group}, mezzo::AdamWOptions().lr(3e-5).max_grad_norm(1.0));
   mezzo::GradScaler scaler(mezzo::GradScalerOptions().init_scale(1024));
@@ -101,7 +101,7 @@ Timing time_libtorch(const c10::Device& device) {
     at::_foreach_add_(steps, 1);
     at::_fused_adamw_(params, model.gradients, exp_avg, exp_avg_sq, {}, steps, 3e-5, 0.9, 0.999, 0.01, 1e-8,
                       /*amsgrad=*/false, /*maximize=*/false, /*grad_scale=*/std::nullopt, found_inf);
-    at::_foreach_copy_(model.shadows, params);
+    at::_foreach_copy_(model.half_copies, params);
   });
 }
 

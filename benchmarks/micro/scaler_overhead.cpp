@@ -67,7 +67,7 @@ class Training {
     const auto shadows = model_->make_shadows(at::kHalf);
     for (mezzo::NamedParameter& parameter : parameters) {
       if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.shadow = shadow->second;
+        parameter.half_copy = shadow->second;
       }
     }
     // At a rate of 0 the steps go on for ever without a loss that runs away.

@@ -1,5 +1,8 @@
 #include "mezzo/amp/grad_scaler.h"
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
@@ -8,16 +11,39 @@
 #include <string>
 #include <utility>
 
-#include "amp/scaled_gradients.h"
 #include "kernels/device_scalars.h"
 #include "memory/recording_scope.h"
 #include "mezzo/amp/overflow_report.h"
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
+#include "scaling/gradient_pass.h"
 #include "scaling/loss_scale.h"
 
 namespace mezzo {
 namespace {
 
 constexpr int64_t kSkipsToWarnOf = 50;
+
+/// nullptr for an optimizer whose steps the scaler decides on.
+detail::AmpScalingOptimizer* amp_scaling(torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<detail::AmpScalingOptimizer*>(&optimizer);
+}
+
+void check_gradient(const torch::optim::Optimizer& optimizer,
+                    size_t index,
+                    const at::Tensor& gradient,
+                    bool half_allowed) {
+  const auto dtype = gradient.scalar_type();
+  if (!at::isFloatingType(dtype) || (dtype == at::kHalf && !half_allowed)) {
+    const auto who = c10::str(detail::parameter_name(optimizer, index), " of ", detail::name_of(optimizer));
+    TORCH_CHECK_VALUE(dtype == at::kHalf, "GradScaler: ", who, " has a gradient of dtype ", dtype, " and shape ",
+                      gradient.sizes(),
+                      "; only floating-point gradients can be unscaled. Give that parameter an optimizer that the "
+                      "scaler does not see.");
+    TORCH_CHECK_VALUE(false, "GradScaler: ", who, " has a float16 gradient of shape ", gradient.sizes(),
+                      ", too coarse to be unscaled in place. Keep parameters in float32 and run forward under "
+                      "AutocastGuard, or use one of mezzo's optimizers with MasterWeights.");
+  }
+}
 
 LossScaleRules rules_of(const GradScalerOptions& options) {
   return {.init_scale = options.init_scale(),
@@ -84,11 +110,75 @@ std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   return scaled;
 }
 
-ScaledGradients GradScaler::gradients_of(AmpOptimizer& optimizer) const {
+/// The gradients of an optimizer.
+/// @throws c10::ValueError  for one that cannot be divided, naming the parameter
+GradientPass GradScaler::gradients_of(Optimizer& optimizer, Unscaled unscaled) const {
+  const c10::NoGradGuard no_grad;
+  auto* const amp = amp_scaling(optimizer);
+  const bool half_allowed = unscaled == Unscaled::kInFloat32 || (amp != nullptr && amp->allows_half_gradients());
+  GradientPass pass;
+  std::vector<at::Tensor> owners;
+  size_t index = 0;
+  for (auto& [owner, master] : detail::gradient_owners(optimizer)) {
+    if (owner.grad().defined()) {
+      check_gradient(optimizer, index, owner.grad(), half_allowed || master.defined());
+      pass.add(owner, unscaled == Unscaled::kInPlace ? master : at::Tensor());
+      owners.push_back(owner);
+    }
+    ++index;
+  }
+  for (const at::Tensor& owner : owners) {  // sums entries of equal index, which may overflow: before the check
+    if (at::Tensor& gradient = owner.mutable_grad(); gradient.is_sparse() && gradient.scalar_type() == at::kHalf) {
+      gradient = gradient.coalesce();
+    }
+  }
+  return pass;
+}
+
+/// What to divide gradients by.
+ScaleOfGradients GradScaler::scale_of_gradients() const {
   // On the CPU there is nothing to wait for.
   const bool may_be_below_one =
       scale_tensor().is_cpu() ? !(scale_tensor().item<float>() >= 1.0f) : options_.min_scale() < 1.0;
-  return {optimizer, {scale_tensor(), may_be_below_one, options_.reproduce_pytorch()}, options_.agree()};
+  return {scale_tensor(), may_be_below_one, options_.reproduce_pytorch()};
+}
+
+/// Divides every gradient. Returns the `found_inf` of all processes: 1 or 0, on the scale's device;
+/// undefined if no process has a gradient. No gradient has changed if the all-reduce throws.
+at::Tensor GradScaler::unscale_gradients(Optimizer& optimizer) const {
+  auto pass = gradients_of(optimizer, Unscaled::kInPlace);
+  const auto scale = scale_of_gradients();
+  if (!options_.found_inf_all_reduce()) {
+    return pass.unscale(scale);
+  }
+  auto found_inf = all_reduced(pass.check(scale, Unscaled::kInPlace));
+  pass.unscale(scale);
+  return found_inf;
+}
+
+/// The same `found_inf`, of gradients that `amp` will divide. An optimizer that measures them
+/// anyway does both at once.
+at::Tensor GradScaler::check_scaled_gradients(Optimizer& optimizer, detail::AmpScalingOptimizer& amp) const {
+  const auto own = options_.reproduce_pytorch() ? std::nullopt : amp.check_gradients(scale_tensor());
+  return all_reduced(
+      own ? *own : gradients_of(optimizer, Unscaled::kInFloat32).check(scale_of_gradients(), Unscaled::kInFloat32));
+}
+
+/// That of all processes.
+at::Tensor GradScaler::all_reduced(const at::Tensor& found_inf) const {
+  if (!options_.found_inf_all_reduce()) {
+    return found_inf;
+  }
+  const c10::NoGradGuard no_grad;
+  const bool has_gradients = found_inf.defined();
+  const auto options = scale_tensor().options();
+  const auto no = at::zeros({}, options);
+  auto flags = has_gradients ? at::stack({found_inf, at::ones({}, options)}) : at::stack({no, no});
+  options_.found_inf_all_reduce()(flags);
+  if (!has_gradients && flags[1].item<float>() == 0.0f) {  // waits for the device in this rare case alone
+    return {};
+  }
+  return flags[0];
 }
 
 void GradScaler::check_scale_exists(const char* function) const {
@@ -96,95 +186,103 @@ void GradScaler::check_scale_exists(const char* function) const {
               " was called before scale(). Run backward on scaler.scale(loss) first.");
 }
 
-void GradScaler::check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const {
-  TORCH_CHECK(stage != Stage::kStepped, "GradScaler: step() has already been called on ", optimizer.name(),
+void GradScaler::check_not_stepped(const Optimizer& optimizer, Stage stage) const {
+  TORCH_CHECK(stage != Stage::kStepped, "GradScaler: step() has already been called on ", detail::name_of(optimizer),
               " since the last update(). Call update() once per iteration, after the step() of every optimizer.");
 }
 
-void GradScaler::check_has_gradients(AmpOptimizer& optimizer, const at::Tensor& found_inf) const {
+void GradScaler::check_has_gradients(const Optimizer& optimizer, const at::Tensor& found_inf) const {
   if (found_inf.defined() || options_.allow_no_gradients()) {
     return;
   }
-  size_t parameters = 0;
-  optimizer.visit_parameters([&](at::Tensor&) { ++parameters; });
-  TORCH_CHECK(false, "GradScaler: no gradient of ", optimizer.name(), " was checked: none of its ", parameters,
+  TORCH_CHECK(false, "GradScaler: no gradient of ", detail::name_of(optimizer), " was checked: none of its ",
+              detail::num_parameters(optimizer),
               " parameters had one. Run backward on scaler.scale(loss) before unscale_() or step(), or set "
               "GradScalerOptions().allow_no_gradients(true) to pass over such optimizers.");
 }
 
-GradScaler::OptimizerState GradScaler::state_of(const AmpOptimizer& optimizer) const {
-  const auto found = optimizer_states_.find(optimizer.identity());
+GradScaler::OptimizerState GradScaler::state_of(const Optimizer& optimizer) const {
+  const auto found = optimizer_states_.find(&optimizer);
   return found == optimizer_states_.end() ? OptimizerState{} : found->second;
 }
 
-void GradScaler::unscale_(AmpOptimizerRef optimizer) {
+void GradScaler::unscale_(Optimizer& optimizer) {
   if (!is_enabled()) {
     return;
   }
   check_scale_exists("unscale_()");
-  const auto stage = state_of(*optimizer).stage;
-  TORCH_CHECK(stage != Stage::kUnscaled, "GradScaler: unscale_() has already been called on ", optimizer->name(),
-              " since the last update(). Call it once per step, after the last backward.");
-  TORCH_CHECK(stage != Stage::kStepped, "GradScaler: unscale_() was called on ", optimizer->name(),
+  const auto stage = state_of(optimizer).stage;
+  TORCH_CHECK(stage != Stage::kUnscaled, "GradScaler: unscale_() has already been called on ",
+              detail::name_of(optimizer), " since the last update(). Call it once per step, after the last backward.");
+  TORCH_CHECK(stage != Stage::kStepped, "GradScaler: unscale_() was called on ", detail::name_of(optimizer),
               " after step(). Call it before step(), and update() at the end of the iteration.");
-  optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, gradients_of(*optimizer).unscale()};
+  optimizer_states_[&optimizer] = {Stage::kUnscaled, unscale_gradients(optimizer)};
 }
 
-StepResult GradScaler::step(AmpOptimizerRef optimizer) {
-  if (!is_enabled() || !optimizer->applies_scale_itself()) {
-    return step_by(*optimizer, [&] { return optimizer->step(nullptr); });
+StepResult GradScaler::step(Optimizer& optimizer) {
+  auto* const amp = amp_scaling(optimizer);
+  if (!is_enabled() || amp == nullptr) {
+    return step_by(optimizer, [&] { return optimizer.step(nullptr); });
   }
   check_scale_exists("step()");
-  const auto state = state_of(*optimizer);
-  check_not_stepped(*optimizer, state.stage);
-  return step_on_device(*optimizer, state, /*loss=*/{});
+  const auto state = state_of(optimizer);
+  check_not_stepped(optimizer, state.stage);
+  return step_on_device(optimizer, *amp, state, /*loss=*/{});
 }
 
-/// The step of an optimizer that applies the scale itself: no host sync anywhere.
-StepResult GradScaler::step_on_device(AmpOptimizer& optimizer, const OptimizerState& state, at::Tensor loss) {
+/// The step of an optimizer that unscales and skips on the device: no host sync anywhere.
+StepResult GradScaler::step_on_device(Optimizer& optimizer,
+                                      detail::AmpScalingOptimizer& amp,
+                                      const OptimizerState& state,
+                                      at::Tensor loss) {
   const bool are_scaled = state.stage == Stage::kReady;
-  auto gradients = gradients_of(optimizer);
-  auto found_inf = are_scaled ? gradients.check() : gradients.check_again(state.found_inf);
+  auto found_inf = are_scaled ? check_scaled_gradients(optimizer, amp) : state.found_inf;
+  // Gradients that became inf since unscale_: this process would hear from the update, others not.
+  if (const auto later =
+          !are_scaled && options_.found_inf_all_reduce() ? amp.check_gradients(std::nullopt) : std::nullopt) {
+    found_inf = all_reduced(either(found_inf, copy_to(*later, scale_tensor().device())));
+  }
   check_has_gradients(optimizer, found_inf);
   if (!found_inf.defined()) {
     return finish(optimizer, std::move(found_inf), /*stepped=*/false, std::move(loss));
   }
-  auto returned = optimizer.step_scaled(are_scaled ? std::optional(scale_tensor()) : std::nullopt, found_inf);
+  auto returned = amp.step_scaled(are_scaled ? std::optional(scale_tensor()) : std::nullopt, found_inf);
   return updated(optimizer, std::move(found_inf), loss.defined() ? std::move(loss) : std::move(returned));
 }
 
-/// The step of any other: unscale, wait for the verdict, `take_step`.
-StepResult GradScaler::step_by(AmpOptimizerRef optimizer, const std::function<at::Tensor()>& take_step) {
+/// The step of any other: unscale, wait for `found_inf`, `take_step`.
+StepResult GradScaler::step_by(Optimizer& optimizer, const std::function<at::Tensor()>& take_step) {
   if (!is_enabled()) {
-    return updated(*optimizer, /*found_inf=*/{}, take_step());
+    return updated(optimizer, /*found_inf=*/{}, take_step());
   }
   check_scale_exists("step()");
-  auto state = state_of(*optimizer);
-  check_not_stepped(*optimizer, state.stage);
+  auto state = state_of(optimizer);
+  check_not_stepped(optimizer, state.stage);
   if (state.stage == Stage::kReady) {
-    state.found_inf = gradients_of(*optimizer).unscale();
+    state.found_inf = unscale_gradients(optimizer);
   }
-  check_has_gradients(*optimizer, state.found_inf);
+  check_has_gradients(optimizer, state.found_inf);
   // Should the step throw, the gradients are unscaled all the same.
-  optimizer_states_[optimizer->identity()] = {Stage::kUnscaled, state.found_inf};
+  optimizer_states_[&optimizer] = {Stage::kUnscaled, state.found_inf};
   if (!state.found_inf.defined() || state.found_inf.item<float>() != 0.0f) {
-    return finish(*optimizer, state.found_inf, /*stepped=*/false, /*loss=*/{});
+    return finish(optimizer, state.found_inf, /*stepped=*/false, /*loss=*/{});
   }
-  return updated(*optimizer, state.found_inf, take_step());
+  return updated(optimizer, state.found_inf, take_step());
 }
 
-/// The optimizer has run: what its update says of itself is the last word.
-StepResult GradScaler::updated(AmpOptimizer& optimizer, at::Tensor found_inf, at::Tensor loss) {
-  const auto verdict = optimizer.found_inf();
-  const bool decided_itself = verdict.defined() || (is_enabled() && optimizer.applies_scale_itself());
-  if (verdict.defined()) {
-    found_inf = is_enabled() ? copy_to(verdict, scale_tensor().device()) : verdict;
+/// The optimizer has run: its own `found_inf` decides.
+StepResult GradScaler::updated(Optimizer& optimizer, at::Tensor found_inf, at::Tensor loss) {
+  auto* const amp = amp_scaling(optimizer);
+  const auto own = amp != nullptr ? amp->found_inf() : at::Tensor();
+  const bool decided_itself = own.defined() || (is_enabled() && amp != nullptr);
+  if (own.defined()) {
+    found_inf = is_enabled() ? copy_to(own, scale_tensor().device()) : own;
   }
   return finish(optimizer, std::move(found_inf), decided_itself ? std::nullopt : std::optional(true), std::move(loss));
 }
 
 /// Takes note of a step's end. `stepped`: nullopt where `found_inf` is to tell, on the device.
-StepResult GradScaler::finish(AmpOptimizer& optimizer,
+StepResult GradScaler::finish(Optimizer& optimizer,
                               at::Tensor found_inf,
                               std::optional<bool> stepped,
                               at::Tensor loss) {
@@ -193,7 +291,7 @@ StepResult GradScaler::finish(AmpOptimizer& optimizer,
       check_not_stuck(optimizer, found_inf);
     }
     note_skip(found_inf, stepped);
-    optimizer_states_[optimizer.identity()] = {Stage::kStepped, found_inf};
+    optimizer_states_[&optimizer] = {Stage::kStepped, found_inf};
   }
   return StepResult(stepped, std::move(found_inf), std::move(loss));
 }
@@ -218,7 +316,7 @@ void GradScaler::update() {
   end_iteration();
 }
 
-/// A skip of this iteration, where the verdict is on the host.
+/// A skip of this iteration, if `found_inf` is on the host.
 void GradScaler::note_skip(const at::Tensor& found_inf, std::optional<bool> stepped) {
   if (!found_inf.defined() || stepped == true) {
     return;
@@ -240,9 +338,9 @@ void GradScaler::end_iteration() {
 
 /// Throws if this iteration, skipped by `optimizer`, is the last of the skips
 /// in a row that are allowed.
-void GradScaler::check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf) {
+void GradScaler::check_not_stuck(Optimizer& optimizer, const at::Tensor& found_inf) {
   const int64_t most = options_.max_consecutive_skips();
-  const bool waits_for_nothing = found_inf.is_cpu() || !optimizer.applies_scale_itself();
+  const bool waits_for_nothing = found_inf.is_cpu() || amp_scaling(optimizer) == nullptr;
   if (most == 0 || RecordingScope::is_open() || (!waits_for_nothing && updates_since_skips_were_read_ + 1 < most)) {
     return;
   }
@@ -252,7 +350,7 @@ void GradScaler::check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& foun
     return;
   }
   const auto report = overflow_report(optimizer);
-  const char* cause = report.empty() && options_.agree()
+  const char* cause = report.empty() && options_.found_inf_all_reduce()
                           ? "No gradient of this process is inf or NaN as it stands: look at the others."
                       : report.empty()   ? "No gradient is inf or NaN as it stands: unscaling made it so, or the scale "
                                            "itself has no finite reciprocal. Raise min_scale."

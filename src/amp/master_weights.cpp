@@ -16,7 +16,7 @@ namespace mezzo {
 namespace {
 
 void check_parameter(const NamedParameter& parameter) {
-  const auto& [name, tensor, shadow, norm] = parameter;
+  const auto& [name, tensor, half_copy, norm] = parameter;
   TORCH_CHECK_VALUE(tensor.scalar_type() == at::kFloat, "MasterWeights: parameter ", name, " is ", tensor.scalar_type(),
                     "; masters are made from float32 weights, before the model is cast");
   TORCH_CHECK_VALUE(!tensor.grad().defined(), "MasterWeights: parameter ", name,
@@ -76,7 +76,7 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
       rounded.push_back(weights_.size());
       values.push_back(parameter.tensor.detach());
     }
-    weights_.push_back({parameter.name, parameter.tensor, /*shadow=*/{}, parameter.norm});
+    weights_.push_back({parameter.name, parameter.tensor, /*half_copy=*/{}, parameter.norm});
   }
   const auto halves = convert_together(values, [&](const at::Tensor& each) { return each.to(dtype); });
   values.clear();
@@ -86,10 +86,10 @@ MasterWeights::MasterWeights(std::vector<NamedParameter> model, c10::ScalarType 
   }
   rounding.check();
   for (size_t i = 0; i < rounded.size(); ++i) {
-    auto& [name, tensor, shadow, norm] = weights_[rounded[i]];
-    shadow = tensor;
-    tensor = shadow.detach().clone().requires_grad_(shadow.requires_grad());
-    shadow.set_data(halves[i]);
+    auto& [name, tensor, half_copy, norm] = weights_[rounded[i]];
+    half_copy = tensor;
+    tensor = half_copy.detach().clone().requires_grad_(half_copy.requires_grad());
+    half_copy.set_data(halves[i]);
   }
   std::ranges::copy_if(weights_, std::back_inserter(masters_),
                        [](const NamedParameter& weight) { return weight.tensor.requires_grad(); });
@@ -106,10 +106,10 @@ std::vector<at::Tensor> MasterWeights::parameters() const {
 void MasterWeights::accumulate_gradients() {
   const at::NoGradGuard no_grad;
   for (NamedParameter& master : masters_) {
-    if (!master.shadow.defined() || !master.shadow.grad().defined()) {
+    if (!master.half_copy.defined() || !master.half_copy.grad().defined()) {
       continue;
     }
-    at::Tensor& gradient = master.shadow.mutable_grad();
+    at::Tensor& gradient = master.half_copy.mutable_grad();
     at::Tensor& sum = master.tensor.mutable_grad();
     if (sum.defined()) {
       sum.add_(gradient);
@@ -123,18 +123,18 @@ void MasterWeights::accumulate_gradients() {
 void MasterWeights::copy_to_model() {
   const at::NoGradGuard no_grad;
   for (NamedParameter& weight : weights_) {
-    if (weight.shadow.defined()) {
-      weight.shadow.copy_(weight.tensor);
+    if (weight.half_copy.defined()) {
+      weight.half_copy.copy_(weight.tensor);
     }
   }
 }
 
 void MasterWeights::to_float32() {
   for (NamedParameter& weight : weights_) {
-    if (weight.shadow.defined()) {
-      weight.shadow.mutable_grad().reset();
+    if (weight.half_copy.defined()) {
+      weight.half_copy.mutable_grad().reset();
       weight.tensor.mutable_grad().reset();
-      weight.shadow.set_data(weight.tensor.detach());
+      weight.half_copy.set_data(weight.tensor.detach());
     }
   }
 }
@@ -162,7 +162,7 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
                       "MasterWeights: entry ", weight.name, " of the state to load is ", values.scalar_type(),
                       " of shape ", values.sizes(), ", expected Float of shape ", weight.tensor.sizes(),
                       "; load a state saved from masters, or a float32 model");
-    if (weight.shadow.defined()) {
+    if (weight.half_copy.defined()) {
       rounding.add(weight.name, values, values.detach().to(dtype_));
     }
   }

@@ -12,6 +12,7 @@
 #include "amp/text_table.h"
 #include "kernels/device_scalars.h"
 #include "memory/device_copy.h"
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
 
 namespace mezzo {
 namespace {
@@ -22,13 +23,13 @@ struct Checked {
   at::Tensor values;
 };
 
-std::vector<Checked> collect(AmpOptimizer& optimizer) {
+std::vector<Checked> collect(torch::optim::Optimizer& optimizer) {
   std::vector<Checked> checked;
   size_t index = 0;
-  optimizer.visit_parameters([&](at::Tensor& parameter) {
-    if (const at::Tensor& gradient = parameter.grad(); gradient.defined()) {
+  for (const auto& [owner, master] : detail::gradient_owners(optimizer)) {
+    if (const at::Tensor& gradient = owner.grad(); gradient.defined()) {
       const auto values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
-      checked.push_back({{.parameter = optimizer.parameter_name(index),
+      checked.push_back({{.parameter = detail::parameter_name(optimizer, index),
                           .index = index,
                           .shape = gradient.sizes().vec(),
                           .dtype = gradient.scalar_type(),
@@ -36,7 +37,7 @@ std::vector<Checked> collect(AmpOptimizer& optimizer) {
                          values});
     }
     ++index;
-  });
+  }
   return checked;
 }
 
@@ -78,11 +79,11 @@ std::string shape_of(const OverflowedGradient& gradient) { return c10::str(at::I
 
 }  // namespace
 
-OverflowReport overflow_report(AmpOptimizerRef optimizer) {
+OverflowReport overflow_report(torch::optim::Optimizer& optimizer) {
   const c10::NoGradGuard no_grad;
-  auto checked = collect(*optimizer);
+  auto checked = collect(optimizer);
   OverflowReport report{
-      .optimizer = optimizer->name(), .num_gradients = static_cast<int64_t>(checked.size()), .overflowed = {}};
+      .optimizer = detail::name_of(optimizer), .num_gradients = static_cast<int64_t>(checked.size()), .overflowed = {}};
   keep_non_finite(checked);
   if (checked.empty()) {
     return report;

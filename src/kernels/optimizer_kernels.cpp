@@ -310,14 +310,26 @@ const Operator<decltype(summarize_anywhere)> summarize_op(
 }  // namespace
 
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors) {
+  if (settings.maximize) {
+    reference::adam(updates, settings, factors);
+    return;
+  }
   adam_op(updates, factors, settings.beta1, settings.beta2, settings.eps, settings.amsgrad, settings.decoupled);
 }
 
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors) {
+  if (settings.maximize || settings.dampening != 0) {
+    reference::sgd(updates, settings, factors);
+    return;
+  }
   sgd_op(updates, factors, settings.momentum, settings.nesterov);
 }
 
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
+  if (settings.maximize) {
+    reference::lamb(updates, settings, factors);
+    return;
+  }
   lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps);
 }
 

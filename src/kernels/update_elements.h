@@ -35,6 +35,7 @@ struct AdamSettings {
   double beta1, beta2, eps;
   bool amsgrad;    ///< divides by the root of the largest second moment so far
   bool decoupled;  ///< weight decay shrinks the weights (AdamW), not added to gradients (Adam)
+  bool maximize = false;
 };
 
 /// @param step  the number of this update, from 1
@@ -79,6 +80,8 @@ MEZZO_ELEMENT void adam_element(
 struct SgdSettings {
   double momentum;
   bool nesterov;
+  double dampening = 0;
+  bool maximize = false;
 };
 
 struct SgdConstants {
@@ -104,6 +107,7 @@ MEZZO_ELEMENT void sgd_element(float& param, float gradient, float* buffer, cons
 
 struct LambSettings {
   double beta1, beta2, eps;
+  bool maximize = false;
 };
 
 struct LambConstants {

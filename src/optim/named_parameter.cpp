@@ -73,7 +73,7 @@ std::vector<NamedParameter> named_parameters(const Module& module) {
     for (const auto& item : part.named_parameters(/*recurse=*/false)) {
       if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
         const std::string name = path.empty() ? item.key() : path + "." + item.key();
-        parameters.push_back({name, item.value(), /*shadow=*/{}, norm_role(part, item.value())});
+        parameters.push_back({name, item.value(), /*half_copy=*/{}, norm_role(part, item.value())});
       }
     }
   });

@@ -12,49 +12,34 @@
 
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
-#include "kernels/grouped.h"
 #include "memory/recording_scope.h"
 #include "optim/check_number.h"
 #include "scaling/gradient_pass.h"
 
 namespace mezzo {
+namespace detail {
+
+void check_option(std::string_view name, double value, std::string_view where) {
+  const auto what = name == "lr"             ? "learning rate"
+                    : name == "eps"          ? "epsilon value"
+                    : name == "weight_decay" ? "weight_decay value"
+                    : name == "momentum"     ? "momentum value"
+                                             : "dampening value";
+  const bool may_be_negative = name == "dampening";
+  TORCH_CHECK_VALUE(std::isfinite(value) && (may_be_negative || value >= 0), where, "Invalid ", what, ": ", value);
+}
+
+void check_option(std::string_view /*name*/, const std::tuple<double, double>& betas, std::string_view where) {
+  const auto [beta1, beta2] = betas;
+  TORCH_CHECK_VALUE(beta1 >= 0 && beta1 < 1, where, "Invalid beta parameter at index 0: ", beta1);
+  TORCH_CHECK_VALUE(beta2 >= 0 && beta2 < 1, where, "Invalid beta parameter at index 1: ", beta2);
+}
+
+}  // namespace detail
+
 namespace {
 
-/// The tensor whose gradient is the parameter's.
-const at::Tensor& gradient_owner(const NamedParameter& parameter) {
-  const auto& [name, tensor, shadow, norm] = parameter;
-  const bool on_shadow = shadow.defined() && shadow.grad().defined();
-  TORCH_CHECK_VALUE(!on_shadow || !tensor.grad().defined(), "Optimizer: parameter ", name,
-                    " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
-                    "backward, or after none");
-  return on_shadow ? shadow : tensor;
-}
-
-/// The gradient to update a parameter from; undefined where there is none.
-const at::Tensor& dense_gradient(const NamedParameter& parameter) {
-  const at::Tensor& gradient = gradient_owner(parameter).grad();
-  TORCH_CHECK_VALUE(!gradient.defined() || gradient.layout() == at::kStrided, "Optimizer: the gradient of parameter ",
-                    parameter.name, " is sparse, which this optimizer does not take");
-  return gradient;
-}
-
-void check_parameter(const NamedParameter& parameter, bool stochastic) {
-  const auto& [name, tensor, shadow, norm] = parameter;
-  TORCH_CHECK_VALUE(tensor.defined() && tensor.is_leaf() && tensor.requires_grad(), "Optimizer: parameter ", name,
-                    " cannot be trained: it must be a leaf tensor that requires a gradient");
-  TORCH_CHECK_VALUE(has_kernel(tensor.scalar_type()) || tensor.scalar_type() == at::kDouble, "Optimizer: parameter ",
-                    name, " is ", tensor.scalar_type(),
-                    "; this optimizer trains float32, float64, float16 and bfloat16. Train the parameter with an "
-                    "optimizer of torch::optim");
-  TORCH_CHECK_VALUE(!stochastic || tensor.scalar_type() != at::kHalf, "Optimizer: parameter ", name,
-                    " is float16, which is not rounded stochastically; use bfloat16, or float32 master weights");
-  TORCH_CHECK_VALUE(!shadow.defined() || (tensor.scalar_type() == at::kFloat && is_half(shadow.scalar_type()) &&
-                                          shadow.sizes() == tensor.sizes() && shadow.device() == tensor.device()),
-                    "Optimizer: the shadow of parameter ", name,
-                    " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
-}
-
-/// Of a learning rate that is a tensor, where nothing has to be waited for.
+/// Of a learning rate that is a tensor, if nothing has to be waited for.
 void check_lr_value(const at::Tensor& lr) {
   if (lr.defined() && lr.is_cpu()) {
     check_not_negative("Optimizer: the learning rate in the tensor given to set_lr()", lr.item<double>());
@@ -71,54 +56,174 @@ ParamGroups::ParamGroups(const torch::nn::Module& module) {
   groups_.push_back({std::move(parameters)});
 }
 
-Optimizer::Optimizer(ParamGroups groups, const StepOptions& options)
-    : groups_(std::move(groups.groups_)), options_(options) {
-  check_not_negative("Optimizer: lr", options.lr);
-  check_not_negative("Optimizer: weight_decay", options.weight_decay);
-  TORCH_CHECK_VALUE(options.max_grad_norm >= 0, "Optimizer: max_grad_norm must be at least 0, got ",
-                    options.max_grad_norm);
-  for (ParamGroup& group : groups_) {
-    group.weight_decay = group.weight_decay.value_or(options.weight_decay);
+Optimizer::Optimizer(std::unique_ptr<torch::optim::OptimizerOptions> defaults, const StepOptions& options)
+    : torch::optim::Optimizer(std::vector<torch::optim::OptimizerParamGroup>(), std::move(defaults)),
+      options_(options) {}
+
+template <class Add>
+void Optimizer::add_or_undo(const Add& add) {
+  const auto groups = static_cast<std::ptrdiff_t>(param_groups_.size());
+  const auto about = about_;
+  const auto scales = lr_scales_;
+  try {
+    add();
+    check_groups();
+  } catch (...) {
+    param_groups_.erase(param_groups_.begin() + groups, param_groups_.end());
+    about_ = about;
+    lr_scales_ = scales;
+    throw;
   }
-  check_groups(groups_);
 }
 
-void Optimizer::check_groups(const std::vector<ParamGroup>& groups) const {
-  std::set<std::string> names;
-  std::set<const void*> tensors;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    check_not_negative(c10::str("Optimizer: weight_decay of group ", g), *groups[g].weight_decay);
-    check_not_negative(c10::str("Optimizer: lr_scale of group ", g), groups[g].lr_scale);
-    for (const NamedParameter& parameter : groups[g].params) {
-      check_parameter(parameter, options_.stochastic_rounding_seed.has_value());
-      TORCH_CHECK_VALUE(tensors.insert(parameter.tensor.unsafeGetTensorImpl()).second, "Optimizer: parameter ",
-                        parameter.name, " is listed twice");
-      TORCH_CHECK_VALUE(names.insert(parameter.name).second, "Optimizer: two parameters are named ", parameter.name,
-                        ", and state is kept by name. Give those of one module a prefix before you pass them: "
-                        "parameter.name = \"decoder.\" + parameter.name");
+void Optimizer::add_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  add_or_undo([&] {
+    for (const auto& group : groups) {
+      torch::optim::Optimizer::add_param_group(group);
     }
-  }
-  TORCH_CHECK_VALUE(!names.empty(), "Optimizer: no parameters to train");
+  });
 }
+
+void Optimizer::add_groups(ParamGroups groups) {
+  add_or_undo([&] {
+    for (const ParamGroup& group : groups.groups_) {
+      append(group);
+    }
+  });
+}
+
+void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) { add_groups(std::vector{group}); }
 
 void Optimizer::add_param_group(ParamGroup group) {
   TORCH_CHECK_VALUE(!group.params.empty(), "Optimizer: add_param_group() got a group without parameters");
-  group.weight_decay = group.weight_decay.value_or(options_.weight_decay);
-  auto groups = groups_;
-  groups.push_back(std::move(group));
-  check_groups(groups);
-  groups_ = std::move(groups);
+  add_groups(ParamGroups(std::vector{std::move(group)}));
 }
 
-double Optimizer::lr() const { return lr_tensor_.defined() ? lr_tensor_.item<double>() : options_.lr; }
+void Optimizer::append(const ParamGroup& group) {
+  check_not_negative(c10::str("Optimizer: lr_scale of group ", param_groups_.size()), group.lr_scale);
+  auto options = defaults_->clone();
+  options->set_lr(base_lr() * group.lr_scale);
+  if (group.weight_decay) {
+    write_option(*options, "weight_decay", *group.weight_decay);
+  }
+  std::vector<at::Tensor> tensors;
+  for (const NamedParameter& parameter : group.params) {
+    TORCH_CHECK_VALUE(parameter.tensor.defined() && parameter.tensor.is_leaf() && parameter.tensor.requires_grad(),
+                      "Optimizer: parameter ", parameter.name,
+                      " cannot be trained: it must be a leaf tensor that requires a gradient");
+    tensors.push_back(parameter.tensor);
+    about_.try_emplace(parameter.tensor.unsafeGetTensorImpl(),
+                       About{parameter.name, parameter.half_copy, parameter.norm});
+  }
+  lr_scales_.resize(param_groups_.size(), 1.0);
+  lr_scales_.push_back(group.lr_scale);
+  param_groups_.emplace_back(std::move(tensors), std::move(options));
+}
+
+void Optimizer::check_options(const NamedOptions& options, std::string_view where) const {
+  double momentum = 0, dampening = 0;
+  bool nesterov = false;
+  for (const auto& [name, option] : options) {
+    std::visit([&, &each = name](const auto& value) { detail::check_option(each, value, where); }, option);
+    if (name == "momentum") {
+      momentum = std::get<double>(option);
+    } else if (name == "dampening") {
+      dampening = std::get<double>(option);
+    } else if (name == "nesterov") {
+      nesterov = std::get<bool>(option);
+    }
+  }
+  TORCH_CHECK_VALUE(!nesterov || (momentum > 0 && dampening == 0), where,
+                    "Nesterov momentum requires a momentum and zero dampening");
+}
+
+/// Of all groups and parameters. Somebody may have added some through LibTorch's base class.
+void Optimizer::check_groups() {
+  std::set<const void*> tensors;
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    check_options(read_options(param_groups_[g].options()), c10::str("Optimizer: group ", g, ": "));
+    for (const at::Tensor& parameter : param_groups_[g].params()) {
+      check_parameter(parameter, tensors.size());
+      TORCH_CHECK_VALUE(tensors.insert(parameter.unsafeGetTensorImpl()).second, "Optimizer: parameter ",
+                        name_of(parameter), " is listed twice");
+    }
+  }
+  TORCH_CHECK_VALUE(!tensors.empty(), "Optimizer: no parameters to train");
+  num_checked_ = tensors.size();
+}
+
+void Optimizer::check_parameter(const at::Tensor& parameter, size_t index) const {
+  const auto name = parameter.defined() ? detail::parameter_name(*this, index) : name_of(parameter);
+  TORCH_CHECK_VALUE(parameter.defined() && parameter.is_leaf(), "Optimizer: parameter ", name,
+                    " cannot be trained: it must be a leaf tensor");
+  const auto dtype = parameter.scalar_type();
+  TORCH_CHECK_VALUE(!parameter.requires_grad() || has_kernel(dtype) || dtype == at::kDouble, "Optimizer: parameter ",
+                    name, " is ", dtype,
+                    "; this optimizer trains float32, float64, float16 and bfloat16. Train the parameter with an "
+                    "optimizer of torch::optim");
+  TORCH_CHECK_VALUE(!options_.stochastic_rounding_seed || dtype != at::kHalf, "Optimizer: parameter ", name,
+                    " is float16, which is not rounded stochastically; use bfloat16, or float32 master weights");
+  const auto half_copy = half_copy_of(parameter);
+  TORCH_CHECK_VALUE(
+      !half_copy.defined() || (dtype == at::kFloat && is_half(half_copy.scalar_type()) &&
+                               half_copy.sizes() == parameter.sizes() && half_copy.device() == parameter.device()),
+      "Optimizer: the half copy of parameter ", name,
+      " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
+}
+
+std::vector<ParamGroup> Optimizer::named_param_groups() const {
+  std::vector<ParamGroup> groups;
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    ParamGroup& group = groups.emplace_back();
+    group.lr_scale = scale_of(g);
+    for (const auto& [name, option] : read_options(param_groups_[g].options())) {
+      if (name == "weight_decay") {
+        group.weight_decay = std::get<double>(option);
+      }
+    }
+    for (const at::Tensor& parameter : param_groups_[g].params()) {
+      const auto found = about_.find(parameter.unsafeGetTensorImpl());
+      const About about = found == about_.end() ? About() : found->second;
+      group.params.push_back({about.name, parameter, about.half_copy, about.norm});
+    }
+  }
+  return groups;
+}
+
+at::Tensor Optimizer::half_copy_of(const at::Tensor& parameter) const {
+  const auto found = about_.find(parameter.unsafeGetTensorImpl());
+  return found == about_.end() ? at::Tensor() : found->second.half_copy;
+}
+
+std::string Optimizer::name_of(const at::Tensor& parameter) const {
+  const auto found = about_.find(parameter.unsafeGetTensorImpl());
+  return found == about_.end() ? std::string() : found->second.name;
+}
+
+/// By the groups' options.
+double Optimizer::base_lr() const {
+  const double base = defaults_->get_lr();
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    if (const double scale = scale_of(g); scale != 0) {
+      const double lr = param_groups_[g].options().get_lr();
+      return lr == base * scale ? base : lr / scale;
+    }
+  }
+  return base;
+}
+
+double Optimizer::lr() const { return lr_tensor_.defined() ? lr_tensor_.item<double>() : base_lr(); }
 
 void Optimizer::set_lr(double lr) {
-  check_not_negative("Optimizer: lr", lr);
+  detail::check_option("lr", lr, "Optimizer: ");
   if (lr_tensor_.defined()) {
     const at::NoGradGuard no_grad;
     lr_tensor_.fill_(lr);
-  } else {
-    options_.lr = lr;
+    return;
+  }
+  defaults_->set_lr(lr);
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    param_groups_[g].options().set_lr(lr * scale_of(g));
   }
 }
 
@@ -127,49 +232,62 @@ void Optimizer::set_lr(at::Tensor lr) {
                     "Optimizer: a learning rate that is a tensor must be 0-dim, float64 and require no gradient, got ",
                     lr.defined() ? lr.toString() : "an undefined one",
                     lr.defined() ? c10::str(" of sizes ", lr.sizes()) : "");
-  const bool is_at_hand = std::ranges::any_of(groups_, [&](const ParamGroup& group) {
-    return std::ranges::any_of(group.params, [&](const auto& each) { return each.tensor.device() == lr.device(); });
+  const bool is_at_hand = std::ranges::any_of(param_groups_, [&](const auto& group) {
+    return std::ranges::any_of(group.params(), [&](const at::Tensor& each) { return each.device() == lr.device(); });
   });
   TORCH_CHECK_VALUE(is_at_hand, "Optimizer: the learning rate is on ", lr.device(),
-                    ", where no parameter is; move it to ", parameter_at(0).tensor.device());
+                    ", where no parameter is; move it to ", param_groups_.front().params().front().device());
   check_lr_value(lr);
   lr_tensor_ = std::move(lr);
 }
 
-void Optimizer::zero_grad() {
-  for (ParamGroup& group : groups_) {
-    for (NamedParameter& parameter : group.params) {
-      parameter.tensor.mutable_grad().reset();
-      if (parameter.shadow.defined()) {
-        parameter.shadow.mutable_grad().reset();
-      }
+void Optimizer::zero_grad(bool set_to_none) {
+  const auto zero = [&](const at::Tensor& owner) {
+    if (!owner.defined() || !owner.grad().defined()) {
+      return;
+    }
+    if (set_to_none) {  // LibTorch's detaches first, and a recorded step would then use memory that is given up
+      owner.mutable_grad().reset();
+    } else {
+      owner.mutable_grad().detach_().zero_();
+    }
+  };
+  for (const auto& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params()) {
+      zero(parameter);
+      zero(half_copy_of(parameter));
     }
   }
 }
 
-at::Tensor Optimizer::step(const Closure& closure) {
+at::Tensor Optimizer::step(LossClosure closure) {
   at::Tensor loss;
   if (closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
   checked_.reset();
-  apply(look(/*scale=*/{}, /*found_inf=*/{}, options_.max_grad_norm > 0));
+  apply(measure(/*scale=*/{}, /*found_inf=*/{}, options_.max_grad_norm > 0));
   return loss;
 }
 
 std::optional<at::Tensor> Optimizer::check_gradients(const std::optional<at::Tensor>& scale) {
   const at::NoGradGuard no_grad;
   checked_.reset();
-  if (!scale && options_.max_grad_norm == 0) {
+  const bool measures = options_.max_grad_norm > 0;
+  const auto is_sparse = [](const auto& owner) {
+    return owner.tensor.grad().defined() && owner.tensor.grad().is_sparse();
+  };
+  if (!measures &&
+      (!scale || (takes_sparse_gradients() && std::ranges::any_of(detail::gradient_owners(*this), is_sparse)))) {
     return std::nullopt;
   }
-  auto found = look(scale, /*found_inf=*/{}, /*measures=*/true);
-  if (!found.verdict.norm.defined()) {
+  auto found = measure(scale, /*found_inf=*/{}, /*measures=*/true);
+  if (!found.statistics.norm.defined()) {
     return at::Tensor();
   }
   checked_ = {scale, std::move(found)};
-  return checked_->look.verdict.found_inf;
+  return checked_->measured.statistics.found_inf;
 }
 
 at::Tensor Optimizer::step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) {
@@ -177,126 +295,158 @@ at::Tensor Optimizer::step_scaled(const std::optional<at::Tensor>& grad_scale, c
   const auto checked = std::exchange(checked_, std::nullopt);
   const bool is_of_these = checked && checked->scale.has_value() == grad_scale.has_value() &&
                            (!grad_scale || checked->scale->is_same(*grad_scale));
-  auto found = is_of_these ? checked->look : look(grad_scale, found_inf, options_.max_grad_norm > 0);
-  if (is_of_these) {  // others that agreed may have found more
-    found.verdict.found_inf = either(found_inf, found.verdict.found_inf);
+  auto found = is_of_these ? checked->measured : measure(grad_scale, found_inf, options_.max_grad_norm > 0);
+  if (is_of_these) {  // other processes may have found more
+    found.statistics.found_inf = either(found_inf, found.statistics.found_inf);
   }
   apply(found);
   return {};
 }
 
-void Optimizer::visit_parameters(const ParameterVisitor& visit) {
-  for (ParamGroup& group : groups_) {
-    for (NamedParameter& parameter : group.params) {
-      const bool on_shadow = gradient_owner(parameter).is_same(parameter.shadow);
-      visit(on_shadow ? parameter.shadow : parameter.tensor);
-    }
-  }
-}
-
-at::Tensor Optimizer::master_of(size_t index) const {
-  const NamedParameter& parameter = parameter_at(index);
-  return gradient_owner(parameter).is_same(parameter.shadow) ? parameter.tensor : at::Tensor();
-}
-
-std::string Optimizer::parameter_name(size_t index) const { return parameter_at(index).name; }
-
-const NamedParameter& Optimizer::parameter_at(size_t index) const {
-  for (const ParamGroup& group : groups_) {
-    if (index < group.params.size()) {
-      return group.params[index];
-    }
-    index -= group.params.size();
-  }
-  TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
-}
-
-/// Of all its parameters with gradients; makes the state of those that have none yet.
-std::vector<ParameterUpdate> Optimizer::collect_updates() {
-  std::vector<ParameterUpdate> updates;
-  const bool has_step = all_slot_names().size() > slot_names().size();
-  uint32_t index = 0;
-  for (const ParamGroup& group : groups_) {
-    for (const NamedParameter& parameter : group.params) {
-      ParameterUpdate update{.param = parameter.tensor,
-                             .gradient = dense_gradient(parameter),
-                             .shadow = parameter.shadow,
-                             .step = {},
-                             .slots = {},
-                             .lr = lr_tensor_.defined() ? group.lr_scale : options_.lr * group.lr_scale,
-                             .weight_decay = *group.weight_decay,
-                             .index = index++,
-                             .rounding_seed = options_.stochastic_rounding_seed};
-      if (!update.gradient.defined()) {
-        continue;
-      }
-      auto& state = state_[parameter.name];
-      if (state.empty()) {
-        TORCH_CHECK(!RecordingScope::is_open() || all_slot_names().empty(), "Optimizer: parameter ", parameter.name,
-                    " has its first gradient in a step that is recorded, and each replay would begin with its state "
-                    "at 0; let a warm-up call give it a gradient");
-        state = initial_state(parameter.tensor);
-      }
-      update.slots.assign(state.begin() + (has_step ? 1 : 0), state.end());
-      if (has_step) {
-        update.step = state.front();
-      }
-      updates.push_back(std::move(update));
-    }
-  }
-  return updates;
-}
-
-/// What there is to know before a step: `found_inf`, a verdict given or undefined, and where it
-/// `measures` them, what gradients divided by `scale` come to; on the device of `scale`, if given,
-/// or else of the first gradient.
-Optimizer::Look Optimizer::look(const std::optional<at::Tensor>& scale,
-                                const at::Tensor& found_inf,
-                                bool measures) const {
+/// What is known before a step: `found_inf`, given or undefined, and if it `measures` them, the
+/// statistics of the gradients divided by `scale`; on the device of `scale`, if given, or else of
+/// the first gradient.
+Optimizer::Measured Optimizer::measure(const std::optional<at::Tensor>& scale,
+                                       const at::Tensor& found_inf,
+                                       bool measures) {
   const at::NoGradGuard no_grad;
   const double max_norm = options_.max_grad_norm;
-  Look result{.verdict = {.is_measured = measures, .norm = {}, .sum_of_squares = {}, .found_inf = found_inf},
-              .inv_scale = {},
-              .clip = {}};
-  GradientVerdict& verdict = result.verdict;
+  Measured result{.statistics = {.is_measured = measures, .norm = {}, .sum_of_squares = {}, .found_inf = found_inf},
+                  .inv_scale = {},
+                  .clip = {}};
+  auto& statistics = result.statistics;
   if (measures) {
     GradientPass pass;
-    for (const ParamGroup& group : groups_) {
-      for (const NamedParameter& parameter : group.params) {
-        if (dense_gradient(parameter).defined()) {
-          pass.add(gradient_owner(parameter));
-        }
+    size_t index = 0;
+    for (const auto& [owner, master] : detail::gradient_owners(*this)) {
+      TORCH_CHECK_VALUE(!owner.grad().defined() || owner.grad().layout() == at::kStrided, detail::name_of(*this),
+                        ": the gradient of ", detail::parameter_name(*this, index),
+                        " is sparse, and its norm cannot be measured. Set max_grad_norm to 0");
+      if (owner.grad().defined()) {
+        pass.add(owner);
       }
+      ++index;
     }
     const auto found = pass.measure(scale.value_or(at::Tensor()), max_norm);
-    verdict.norm = found.norm;
-    verdict.sum_of_squares = found.sum_of_squares;
-    verdict.found_inf = either(found_inf, found.found_inf);
+    statistics.norm = found.norm;
+    statistics.sum_of_squares = found.sum_of_squares;
+    statistics.found_inf = either(found_inf, found.found_inf);
     result.inv_scale = scale ? found.inv_scale : at::Tensor();
     result.clip = max_norm > 0 ? found.clip : at::Tensor();
   }
   if (scale && !result.inv_scale.defined()) {
     result.inv_scale = inverse_of(*scale);
   }
-  if (verdict_hook_ && (measures || found_inf.defined())) {
-    verdict = verdict_hook_(verdict);
-    result.clip = verdict.norm.defined() && max_norm > 0 ? clip_factor(verdict.norm, max_norm) : at::Tensor();
+  if (statistics_hook_ && (measures || found_inf.defined())) {
+    statistics = statistics_hook_(statistics);
+    result.clip = statistics.norm.defined() && max_norm > 0 ? clip_factor(statistics.norm, max_norm) : at::Tensor();
   }
   return result;
 }
 
-/// Updates every parameter that has a gradient, unless the verdict says not to. Both norm and
-/// verdict are the step's then.
-void Optimizer::apply(const Look& look) {
+/// Parameters of one device and one set of options, and what to do after their update.
+struct Optimizer::Batch {
+  at::Device device;
+  NamedOptions settings;
+  std::unique_ptr<torch::optim::OptimizerOptions> options;
+  std::vector<ParameterUpdate> updates;
+  std::vector<std::pair<int64_t*, at::Tensor>> counts;  // of steps, on the CPU
+  std::vector<void*> first;                             // parameters whose first step has no dampening
+};
+
+/// All parameters with gradients; makes the state of those that have none yet.
+std::vector<Optimizer::Batch> Optimizer::collect_batches() {
+  if (detail::num_parameters(*this) != num_checked_) {
+    check_groups();
+  }
+  std::vector<Batch> batches;
+  const auto owners = detail::gradient_owners(*this);
+  uint32_t index = 0;
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    const auto& options = param_groups_[g].options();
+    auto settings = read_options(options);
+    try {
+      check_options(settings, "");
+    } catch (const c10::ValueError&) {  // again, with the group's number, which costs time at every step else
+      check_options(settings, c10::str("Optimizer: group ", g, ": "));
+    }
+    const auto weight_decay = std::ranges::find(settings, "weight_decay", &NamedOptions::value_type::first)->second;
+    const auto dampening = std::ranges::find(settings, "dampening", &NamedOptions::value_type::first);
+    const bool dampens = dampening != settings.end() && std::get<double>(dampening->second) != 0;
+    std::erase_if(settings, [](const auto& each) { return each.first == "lr" || each.first == "weight_decay"; });
+    const double lr = lr_tensor_.defined() ? scale_of(g) : options.get_lr();
+    for (const at::Tensor& parameter : param_groups_[g].params()) {
+      const auto number = index++;
+      const at::Tensor& gradient = owners[number].tensor.grad();
+      if (!gradient.defined()) {
+        continue;
+      }
+      TORCH_CHECK_VALUE(gradient.layout() == at::kStrided || (gradient.is_sparse() && takes_sparse_gradients()),
+                        detail::name_of(*this), " does not support sparse gradients, but ",
+                        detail::parameter_name(*this, number), " has one; train it with mezzo::SGD");
+      auto* const key = parameter.unsafeGetTensorImpl();
+      const bool is_first = dampens && state_.find(key) == state_.end();
+      const auto state = state_tensors(parameter, options, /*replaces=*/false);
+      ParameterUpdate update{.param = parameter,
+                             .gradient = gradient,
+                             .shadow = half_copy_of(parameter),
+                             .step = {},
+                             .slots = {},
+                             .lr = lr,
+                             .weight_decay = std::get<double>(weight_decay),
+                             .index = number,
+                             .rounding_seed = options_.stochastic_rounding_seed};
+      int64_t* count = nullptr;
+      if (state.step != nullptr) {
+        update.step = *state.step;
+        count = update.step.is_cpu() ? count_of(key) : nullptr;
+        if (count != nullptr) {
+          *update.step.data_ptr<float>() = static_cast<float>(*count);
+        }
+      }
+      for (const at::Tensor* slot : state.slots) {
+        update.slots.push_back(*slot);
+      }
+      auto batch = std::ranges::find_if(batches, [&](const Batch& each) {
+        return each.device == parameter.device() && each.first.empty() == !is_first && each.settings == settings;
+      });
+      if (batch == batches.end()) {
+        batch = batches.insert(batch, Batch{parameter.device(), settings, options.clone(), {}, {}, {}});
+        if (is_first) {
+          write_option(*batch->options, "dampening", 0.0);
+        }
+      }
+      batch->updates.push_back(std::move(update));
+      if (count != nullptr) {
+        batch->counts.emplace_back(count, batch->updates.back().step);
+      }
+      if (is_first) {
+        batch->first.push_back(key);
+      }
+    }
+  }
+  return batches;
+}
+
+/// Updates every parameter that has a gradient, unless `found_inf` says not to.
+void Optimizer::apply(const Measured& measured) {
   const at::NoGradGuard no_grad;
   check_lr_value(lr_tensor_);
-  const auto updates_by_device = grouped(collect_updates(), [](const auto& each) { return each.param.device(); });
-  grad_norm_ = look.verdict.norm;
-  found_inf_ = look.verdict.found_inf;
-  for (const auto& updates : updates_by_device) {
-    const at::Device device = updates.front().param.device();
-    update(updates, {copy_to(look.inv_scale, device), copy_to(look.clip, device), copy_to(found_inf_, device),
-                     copy_to(lr_tensor_, device)});
+  auto batches = collect_batches();
+  grad_norm_ = measured.statistics.norm;
+  found_inf_ = measured.statistics.found_inf;
+  for (Batch& batch : batches) {
+    update(*batch.options, batch.updates,
+           {copy_to(measured.inv_scale, batch.device), copy_to(measured.clip, batch.device),
+            copy_to(found_inf_, batch.device), copy_to(lr_tensor_, batch.device)});
+    for (const auto& [count, step] : batch.counts) {
+      *count = static_cast<int64_t>(*step.data_ptr<float>());
+    }
+    if (!batch.first.empty() && found_inf_.defined() && found_inf_.is_cpu() && found_inf_.item<float>() != 0) {
+      for (void* const key : batch.first) {
+        state_.erase(key);
+      }
+    }
   }
 }
 

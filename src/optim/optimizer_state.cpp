@@ -1,9 +1,11 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/dtypes.h"
+#include "memory/recording_scope.h"
 #include "mezzo/optim/optimizer.h"
 
 namespace mezzo {
@@ -20,62 +22,129 @@ at::TensorOptions options_of(std::string_view slot, const at::Tensor& param) {
   return at::TensorOptions(param.device()).dtype(is_float ? at::kFloat : param.scalar_type());
 }
 
+/// Whether a state tensor is as it would be made now: a parameter can get other memory.
+bool fits(const at::Tensor& tensor, std::string_view slot, const at::Tensor& param) {
+  const auto options = options_of(slot, param);
+  return tensor.sizes() == sizes_of(slot, param) && tensor.device() == options.device() &&
+         tensor.dtype() == options.dtype();
+}
+
 }  // namespace
 
-std::vector<std::string_view> Optimizer::all_slot_names() const {
-  auto names = slot_names();
-  if (counts_steps() || options_.stochastic_rounding_seed) {
+std::vector<std::string_view> Optimizer::all_slot_names(const torch::optim::OptimizerOptions& options) const {
+  auto names = slot_names(options);
+  if (options_.stochastic_rounding_seed || step_count(*make_state()) != nullptr) {
     names.insert(names.begin(), kStep);
   }
   return names;
 }
 
-std::vector<at::Tensor> Optimizer::initial_state(const at::Tensor& param) const {
-  std::vector<at::Tensor> state;
-  for (const std::string_view name : all_slot_names()) {
-    state.push_back(at::zeros(sizes_of(name, param), options_of(name, param)));
-  }
-  return state;
+/// LibTorch's count of a parameter's steps; nullptr if there is none.
+int64_t* Optimizer::count_of(const void* parameter) const {
+  const auto state = state_.find(const_cast<void*>(parameter));
+  return state == state_.end() ? nullptr : step_count(*state->second);
 }
 
-/// Whether `state` is as `initial_state` would make it now: a parameter can get other memory.
-bool Optimizer::fits(const std::vector<at::Tensor>& state, const at::Tensor& param) const {
-  const auto names = all_slot_names();
-  for (size_t slot = 0; slot < state.size(); ++slot) {
-    const auto options = options_of(names[slot], param);
-    if (state[slot].sizes() != sizes_of(names[slot], param) || state[slot].device() != options.device() ||
-        state[slot].dtype() != options.dtype()) {
-      return false;
+/// The state of a parameter, made if it has none.
+/// @param replaces  whether tensors that no longer fit the parameter are made anew
+Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
+                                                 const torch::optim::OptimizerOptions& options,
+                                                 bool replaces) {
+  auto* const key = parameter.unsafeGetTensorImpl();
+  StateTensors result;
+  const auto use = [&](at::Tensor& tensor, std::string_view name) {
+    if (!tensor.defined() || (replaces && !fits(tensor, name, parameter))) {
+      TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: parameter ", name_of(parameter),
+                  " has its first gradient in a step that is recorded, and each replay would begin with its state "
+                  "at 0; let a warm-up call give it a gradient");
+      tensor = at::zeros(sizes_of(name, parameter), options_of(name, parameter));
+    }
+    return &tensor;
+  };
+  for (const std::string_view name : all_slot_names(options)) {
+    if (name == kStep) {
+      result.step = use(steps_[key], name);
+      continue;
+    }
+    auto& state = state_[key];
+    if (state == nullptr) {
+      state = make_state();
+      if (result.step != nullptr) {
+        *result.step = at::zeros_like(*result.step);
+      }
+    }
+    result.slots.push_back(use(slot(*state, result.slots.size()), name));
+  }
+  return result;
+}
+
+std::vector<std::string> Optimizer::state_keys() const {
+  std::map<std::string, int> uses;
+  std::vector<std::string> keys;
+  for (const auto& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params()) {
+      keys.push_back(name_of(parameter));
+      ++uses[keys.back()];
     }
   }
-  return state.size() == names.size();
+  const auto is_taken = [&](const std::string& key) { return key.empty() || uses[key] > 1; };
+  const auto is_number = [](const std::string& key) { return key.find_first_not_of("0123456789") == key.npos; };
+  const bool has_numbers = std::ranges::any_of(keys, is_taken);  // a name must not be the number of another then
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (is_taken(keys[i]) || (has_numbers && is_number(keys[i]))) {
+      keys[i] = std::to_string(i);
+    }
+  }
+  return keys;
+}
+
+/// Of all parameters, by their numbers.
+void Optimizer::visit_state(const StateVisitor& visit) const {
+  size_t index = 0;
+  for (const auto& group : param_groups_) {
+    const auto names = slot_names(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      auto* const key = parameter.unsafeGetTensorImpl();
+      const auto state = state_.find(key);
+      const auto step = steps_.find(key);
+      if (step != steps_.end() && (state != state_.end() || names.empty())) {
+        visit(index, kStep, step->second);
+      }
+      for (size_t i = 0; state != state_.end() && i < names.size(); ++i) {
+        if (const at::Tensor& tensor = slot(*state->second, i); tensor.defined()) {
+          visit(index, names[i], tensor);
+        }
+      }
+      ++index;
+    }
+  }
 }
 
 std::map<std::string, at::Tensor> Optimizer::state_dict() const {
   std::map<std::string, at::Tensor> entries;
-  const auto names = all_slot_names();
-  for (const auto& [parameter, tensors] : state_) {
-    for (size_t slot = 0; slot < tensors.size(); ++slot) {
-      entries[std::string(names[slot]) + "/" + parameter] = tensors[slot];
-    }
-  }
+  const auto names = state_keys();
+  visit_state([&](size_t index, std::string_view slot, const at::Tensor& tensor) {
+    entries[std::string(slot) + "/" + names[index]] = tensor;
+  });
   return entries;
 }
 
 void Optimizer::check_state_dict(const std::map<std::string, at::Tensor>& entries) const {
-  const auto names = all_slot_names();
-  size_t used = 0;
-  for (const ParamGroup& group : groups_) {
-    for (const NamedParameter& parameter : group.params) {
+  size_t used = 0, index = 0;
+  const auto parameter_keys = state_keys();
+  for (const auto& group : param_groups_) {
+    const auto names = all_slot_names(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      const auto& parameter_key = parameter_keys[index++];
       size_t found = 0;
       for (size_t slot = 0; slot < names.size(); ++slot) {
-        const std::string key = std::string(names[slot]) + "/" + parameter.name;
+        const std::string key = std::string(names[slot]) + "/" + parameter_key;
         const auto entry = entries.find(key);
         if (entry == entries.end()) {
           TORCH_CHECK_VALUE(found == 0, "Optimizer: the state to load has no entry ", key);
           continue;
         }
-        const auto expected = sizes_of(names[slot], parameter.tensor);
+        const auto expected = sizes_of(names[slot], parameter);
         TORCH_CHECK_VALUE(entry->second.sizes() == expected && found == slot, "Optimizer: state entry ", key, " is ",
                           entry->second.sizes(), ", expected ", expected, " and every slot of the parameter");
         ++found;
@@ -90,7 +159,6 @@ void Optimizer::check_state_dict(const std::map<std::string, at::Tensor>& entrie
 void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& state_dict) {
   check_state_dict(state_dict);
   const at::NoGradGuard no_grad;
-  const auto names = all_slot_names();
   std::map<const void*, std::string> own;
   for (const auto& [name, tensor] : this->state_dict()) {
     own[tensor.storage().data()] = name;
@@ -102,21 +170,42 @@ void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& state_d
       entry = entry.clone();  // this optimizer's own, under another name: read before it is written
     }
   }
-  for (const ParamGroup& group : groups_) {
-    for (const NamedParameter& parameter : group.params) {
-      const auto entry_of = [&](size_t slot) { return entries.find(std::string(names[slot]) + "/" + parameter.name); };
+  size_t index = 0;
+  const auto parameter_keys = state_keys();
+  for (const auto& group : param_groups_) {
+    const auto names = all_slot_names(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      const auto& key = parameter_keys[index++];
+      const auto entry_of = [&](size_t slot) { return entries.find(std::string(names[slot]) + "/" + key); };
       const bool is_loaded = !names.empty() && entry_of(0) != entries.end();
-      if (!is_loaded && !state_.contains(parameter.name)) {
+      auto* const impl = parameter.unsafeGetTensorImpl();
+      if (!is_loaded && state_.find(impl) == state_.end() && !steps_.contains(impl)) {
         continue;
       }
-      auto& state = state_[parameter.name];
-      if (!fits(state, parameter.tensor)) {
-        state = initial_state(parameter.tensor);
+      const auto state = state_tensors(parameter, group.options(), /*replaces=*/true);
+      auto tensors = state.slots;
+      if (state.step != nullptr) {
+        tensors.insert(tensors.begin(), state.step);
       }
       for (size_t slot = 0; slot < names.size(); ++slot) {  // in place, since a recorded step may use the memory
-        is_loaded ? state[slot].copy_(entry_of(slot)->second) : state[slot].zero_();
+        is_loaded ? tensors[slot]->copy_(entry_of(slot)->second) : tensors[slot]->zero_();
+      }
+      if (int64_t* const count = count_of(impl); count != nullptr && state.step->is_cpu()) {
+        *count = state.step->item<int64_t>();
       }
     }
+  }
+}
+
+void Optimizer::drop_state(size_t index) {
+  for (const auto& group : param_groups_) {
+    if (index < group.params().size()) {
+      auto* const key = group.params()[index].unsafeGetTensorImpl();
+      state_.erase(key);
+      steps_.erase(key);
+      return;
+    }
+    index -= group.params().size();
   }
 }
 

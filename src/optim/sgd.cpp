@@ -1,42 +1,55 @@
 #include "mezzo/optim/sgd.h"
 
-#include <c10/util/Exception.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/where.h>
 
 #include "kernels/optimizer_kernels.h"
-#include "optim/check_number.h"
 
 namespace mezzo {
+namespace {
 
-SGD::SGD(ParamGroups groups, SGDOptions options)
-    : Optimizer(std::move(groups),
-                {.lr = options.lr(),
-                 .max_grad_norm = options.max_grad_norm(),
-                 .stochastic_rounding_seed = options.stochastic_rounding_seed(),
-                 .weight_decay = options.weight_decay()}),
-      options_(options) {
-  check_not_negative("SGD: momentum", options.momentum());
-  TORCH_CHECK_VALUE(!options.nesterov() || options.momentum() > 0, "SGD: nesterov needs a momentum above 0");
+/// `param` -= lr * gradient, for the rows that the gradient has.
+void add_sparse(const ParameterUpdate& update, bool maximize, const GradientFactors& factors) {
+  const at::Tensor& gradient = update.gradient;
+  auto values = gradient._values();
+  for (const at::Tensor& factor : {factors.inv_scale, factors.clip}) {
+    values = factor.defined() ? values * factor.to(values.scalar_type()) : values;
+  }
+  values = values * (maximize ? update.lr : -update.lr);
+  if (factors.lr.defined()) {
+    values = values * factors.lr.to(values.scalar_type());
+  }
+  if (factors.found_inf.defined()) {
+    values = at::where(factors.found_inf != 0, at::zeros_like(values), values);
+  }
+  update.param.add_(at::sparse_coo_tensor(gradient._indices(), values, gradient.sizes()));
 }
 
-std::vector<std::string_view> SGD::slot_names() const {
-  return options_.momentum() == 0 ? std::vector<std::string_view>{} : std::vector<std::string_view>{"momentum_buffer"};
-}
+}  // namespace
 
-void SGD::update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) {
-  kernels::sgd(updates, {.momentum = options_.momentum(), .nesterov = options_.nesterov()}, factors);
-}
-
-TorchOptions SGD::hyperparameters() const {
-  return {
-      {"momentum", options_.momentum()}, {"dampening", 0.0}, {"nesterov", options_.nesterov()}, {"maximize", false}};
-}
-
-void SGD::set_hyperparameters(const TorchOptions& options) {
-  const double momentum = std::get<double>(options.at("momentum"));
-  check_not_negative("SGD: momentum", momentum);
-  TORCH_CHECK_VALUE((momentum == 0) == (options_.momentum() == 0), "SGD: the state to load has momentum ", momentum,
-                    ", this optimizer has ", options_.momentum(), "; make it with or without momentum alike");
-  options_.momentum(momentum);
+void SGD::update(const torch::optim::OptimizerOptions& options,
+                 const std::vector<ParameterUpdate>& updates,
+                 const GradientFactors& factors) {
+  const auto& of_torch = static_cast<const torch::optim::SGDOptions&>(options);
+  std::vector<ParameterUpdate> dense;
+  for (const ParameterUpdate& update : updates) {
+    const auto dtype = update.param.scalar_type();
+    const bool is_plain = update.gradient.is_sparse() && of_torch.momentum() == 0 && update.weight_decay == 0 &&
+                          (dtype == at::kFloat || dtype == at::kDouble) && update.gradient.scalar_type() == dtype &&
+                          !update.shadow.defined();
+    if (is_plain) {
+      add_sparse(update, maximizes(), factors);
+    } else {
+      dense.push_back(update);
+      dense.back().gradient = update.gradient.is_sparse() ? update.gradient.to_dense() : update.gradient;
+    }
+  }
+  kernels::sgd(dense,
+               {.momentum = of_torch.momentum(),
+                .nesterov = of_torch.nesterov(),
+                .dampening = of_torch.dampening(),
+                .maximize = maximizes()},
+               factors);
 }
 
 }  // namespace mezzo

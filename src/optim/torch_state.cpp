@@ -1,118 +1,180 @@
 #include "mezzo/optim/torch_state.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/serialize/archive.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "mezzo/optim/optimizer.h"
-#include "optim/check_number.h"
 
 namespace mezzo {
 namespace {
 
-/// That of a group, which is never negative.
-double number_of(const TorchOptimizerState& state, size_t group, const std::string& key) {
-  const TorchOptions& options = state.param_groups[group].options;
-  const auto found = options.find(key);
-  TORCH_CHECK_VALUE(found != options.end() && std::holds_alternative<double>(found->second), "Optimizer: group ", group,
-                    " of the state to load has no number ", key);
-  const double number = std::get<double>(found->second);
-  check_not_negative(c10::str("Optimizer: ", key, " of group ", group, " of the state to load"), number);
-  return number;
-}
+constexpr const char *kClass = "mezzo_class", *kSteps = "mezzo_steps";
 
-/// What of a group's options `own` names; those it lacks are as in `own`. Flags and the
-/// dampening cannot be taken over.
-TorchOptions known_options(const TorchOptions& own, const TorchOptions& loaded) {
-  TorchOptions result = own;
-  for (auto& [key, value] : result) {
-    const auto found = loaded.find(key);
-    if (found == loaded.end()) {
-      continue;
-    }
-    TORCH_CHECK_VALUE(found->second.index() == value.index(), "Optimizer: option ", key,
-                      " of the state to load has another type than this optimizer's");
-    TORCH_CHECK_VALUE((!std::holds_alternative<bool>(value) && key != "dampening") || found->second == value,
-                      "Optimizer: the state to load is of an optimizer with another ", key,
-                      ", which cannot be taken over; make this optimizer alike");
-    value = found->second;
+}  // namespace
+
+/// As `read_options`, and what of PyTorch's options holds for all groups.
+TorchOptions Optimizer::torch_options(const torch::optim::OptimizerOptions& options) const {
+  TorchOptions result;
+  for (const auto& [name, value] : read_options(options)) {
+    result.emplace(name, value);
+  }
+  result["maximize"] = options_.maximize;
+  const bool is_decoupled = dynamic_cast<const torch::optim::AdamWOptions*>(&options) != nullptr;
+  if (is_decoupled || dynamic_cast<const torch::optim::AdamOptions*>(&options) != nullptr) {
+    result["decoupled_weight_decay"] = is_decoupled;
   }
   return result;
 }
 
-}  // namespace
-
 TorchOptimizerState Optimizer::torch_state_dict() const {
+  write_device_values();
   TorchOptimizerState result;
-  const auto names = all_slot_names();
-  const double base_lr = lr();
   int64_t number = 0;
-  for (const ParamGroup& group : groups_) {
-    TorchOptimizerState::Group& saved = result.param_groups.emplace_back();
-    saved.options = hyperparameters();
-    saved.options["lr"] = base_lr * group.lr_scale;
-    saved.options["weight_decay"] = *group.weight_decay;
-    for (const NamedParameter& parameter : group.params) {
-      saved.params.push_back(number);
-      const auto state = state_.find(parameter.name);
-      for (size_t slot = 0; state != state_.end() && slot < names.size(); ++slot) {
-        result.state[number][std::string(names[slot])] = state->second[slot];
-      }
-      ++number;
+  for (const auto& group : param_groups_) {
+    auto& saved = result.param_groups.emplace_back();
+    saved.options = torch_options(group.options());
+    for (size_t i = 0; i < group.params().size(); ++i) {
+      saved.params.push_back(number++);
     }
   }
+  visit_state([&](size_t index, std::string_view slot, const at::Tensor& tensor) {
+    result.state[static_cast<int64_t>(index)][std::string(slot)] = tensor;
+  });
   return result;
 }
 
 void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
-  TORCH_CHECK_VALUE(loaded.param_groups.size() == groups_.size(), "Optimizer: the state to load has ",
-                    loaded.param_groups.size(), " parameter groups, this optimizer has ", groups_.size());
-  const TorchOptions own = hyperparameters();
-  const TorchOptions options = known_options(own, loaded.param_groups.front().options);
-  const auto learns = std::ranges::find_if(groups_, [](const ParamGroup& group) { return group.lr_scale > 0; });
-  const auto first = static_cast<size_t>(learns - groups_.begin());
-  const double lr = learns == groups_.end() ? this->lr() : number_of(loaded, first, "lr") / learns->lr_scale;
+  TORCH_CHECK_VALUE(loaded.param_groups.size() == param_groups_.size(), "Optimizer: the state to load has ",
+                    loaded.param_groups.size(), " parameter groups, this optimizer has ", param_groups_.size());
   std::map<std::string, at::Tensor> entries;
-  size_t used = 0;
-  for (size_t g = 0; g < groups_.size(); ++g) {
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> all_options;
+  const auto parameter_keys = state_keys();
+  std::map<int64_t, size_t> place;  // of a loaded parameter
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
     const auto& saved = loaded.param_groups[g];
-    TORCH_CHECK_VALUE(saved.params.size() == groups_[g].params.size(), "Optimizer: group ", g,
-                      " of the state to load has ", saved.params.size(), " parameters, expected ",
-                      groups_[g].params.size());
-    TORCH_CHECK_VALUE(g == 0 || known_options(own, saved.options) == options, "Optimizer: group ", g,
-                      " of the state to load has hyperparameters of its own, of which mezzo knows lr and weight_decay");
-    const double group_lr = lr * groups_[g].lr_scale;
-    const double saved_lr = number_of(loaded, g, "lr");
-    TORCH_CHECK_VALUE(std::abs(saved_lr - group_lr) <= 1e-9 * group_lr, "Optimizer: group ", g,
-                      " of the state to load has lr ", saved_lr, ", expected ", group_lr,
-                      "; give the groups of this optimizer an lr_scale in the same ratio");
-    number_of(loaded, g, "weight_decay");
-    for (size_t i = 0; i < saved.params.size(); ++i) {
-      const auto state = loaded.state.find(saved.params[i]);
-      if (state != loaded.state.end()) {
-        ++used;
-        for (const auto& [slot, tensor] : state->second) {
-          entries[slot + "/" + groups_[g].params[i].name] = tensor;
-        }
+    const std::string where = c10::str("Optimizer: group ", g, " of the state to load: ");
+    TORCH_CHECK_VALUE(saved.params.size() == param_groups_[g].params().size(), where, "there are ", saved.params.size(),
+                      " parameters, expected ", param_groups_[g].params().size());
+    auto& options = *all_options.emplace_back(param_groups_[g].options().clone());
+    for (const auto& [name, own] : torch_options(options)) {
+      const auto found = saved.options.find(name);
+      const bool is_there = found != saved.options.end();
+      TORCH_CHECK_VALUE(is_there || (name != "lr" && name != "weight_decay"), where, "there is no number ", name);
+      if (!is_there) {
+        continue;
       }
+      TORCH_CHECK_VALUE(found->second.index() == own.index(), where, name, " has another type than this optimizer's");
+      TORCH_CHECK_VALUE((name != "maximize" && name != "decoupled_weight_decay") || found->second == own, where,
+                        "this optimizer has another ", name, ", which cannot be taken over");
+      write_option(options, name, found->second);
+    }
+    check_options(read_options(options), where);
+    for (const int64_t number : saved.params) {
+      TORCH_CHECK_VALUE(place.emplace(number, place.size()).second, where, "parameter ", number, " is there twice");
     }
   }
-  TORCH_CHECK_VALUE(used == loaded.state.size(), "Optimizer: the state to load is of ", loaded.state.size(),
-                    " parameters, of which ", used, " are in its groups");
-  const auto previous = hyperparameters();
-  set_hyperparameters(options);
+  for (const auto& [number, slots] : loaded.state) {
+    TORCH_CHECK_VALUE(place.contains(number), "Optimizer: the state to load is of parameter ", number,
+                      ", which is in none of its groups");
+    for (const auto& [slot, tensor] : slots) {
+      entries[slot + "/" + parameter_keys[place.at(number)]] = tensor;
+    }
+  }
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> previous;
+  const auto exchange = [&](auto& given) {
+    for (size_t g = 0; g < param_groups_.size(); ++g) {
+      auto& options = param_groups_[g].options();
+      previous.push_back(options.clone());
+      for (const auto& [name, value] : read_options(*given[g])) {
+        write_option(options, name, value);
+      }
+    }
+  };
+  exchange(all_options);
   try {
     load_state_dict(entries);
   } catch (...) {
-    set_hyperparameters(previous);
+    const auto saved = std::move(previous);
+    exchange(saved);
     throw;
   }
-  set_lr(lr);
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g].weight_decay = number_of(loaded, g, "weight_decay");
+  if (lr_tensor_.defined() && std::ranges::any_of(lr_scales_, [](double scale) { return scale != 0; })) {
+    const at::NoGradGuard no_grad;
+    lr_tensor_.fill_(base_lr());
   }
+}
+
+void Optimizer::write_device_values() const {
+  for (const auto& [parameter, step] : steps_) {
+    if (int64_t* const count = count_of(parameter); count != nullptr && !step.is_cpu()) {
+      *count = step.item<int64_t>();
+    }
+  }
+  if (lr_tensor_.defined()) {
+    const double lr = this->lr();
+    for (size_t g = 0; g < param_groups_.size(); ++g) {
+      // The archive's template reads them there; a step does not, as long as there is a tensor.
+      const_cast<torch::optim::OptimizerOptions&>(param_groups_[g].options()).set_lr(lr * scale_of(g));
+    }
+  }
+}
+
+/// What LibTorch's archives lack: the class, and step counts that LibTorch's states have no place for.
+void Optimizer::save_own(torch::serialize::OutputArchive& archive) const {
+  archive.write(kClass, c10::IValue(detail::name_of(*this)));
+  if (options_.stochastic_rounding_seed) {
+    std::vector<int64_t> steps(num_checked_, 0);
+    visit_state([&](size_t index, std::string_view slot, const at::Tensor& tensor) {
+      steps[index] = slot == "step" ? tensor.item<int64_t>() : steps[index];
+    });
+    archive.write(kSteps, c10::IValue(steps));
+  }
+}
+
+void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serialize::InputArchive& archive) {
+  c10::IValue of_class, steps;
+  TORCH_CHECK_VALUE(
+      !archive.try_read(kClass, of_class) || (of_class.isString() && of_class.toStringRef() == detail::name_of(*this)),
+      detail::name_of(*this), ": the archive to load is of ",
+      of_class.isString() ? of_class.toStringRef() : "something else");
+  const bool has_steps = archive.try_read(kSteps, steps) && steps.isIntList() && steps.toIntVector().size() == num_checked_;
+  TorchOptimizerState state;
+  int64_t number = 0;
+  for (size_t g = 0; g < loaded.param_groups().size(); ++g) {
+    const auto& group = loaded.param_groups()[g];
+    auto& saved = state.param_groups.emplace_back();
+    for (const auto& [name, value] : read_options(group.options())) {
+      saved.options.emplace(name, value);
+    }
+    const auto names = all_slot_names(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = loaded.state().find(parameter.unsafeGetTensorImpl());
+      const bool has_state = found != loaded.state().end();
+      size_t slot = 0;
+      for (const std::string_view name : names) {
+        if (name == "step") {
+          const int64_t* count = has_state ? step_count(*found->second) : nullptr;
+          const int64_t done = count != nullptr ? *count : has_steps ? steps.toIntVector()[number] : has_state ? 1 : 0;
+          if (done > 0 || has_state) {
+            state.state[number]["step"] = at::full({}, static_cast<double>(done), at::kFloat);
+          }
+        } else if (has_state) {
+          if (const at::Tensor& tensor = this->slot(*found->second, slot++); tensor.defined()) {
+            state.state[number][std::string(name)] = tensor.detach();
+          }
+        }
+      }
+      saved.params.push_back(number++);
+    }
+  }
+  load_torch_state_dict(state);
 }
 
 }  // namespace mezzo

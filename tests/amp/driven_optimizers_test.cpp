@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
-#include <algorithm>
+#include <memory>
 #include <string>
 
 #include "amp/grad_scaler_fixture.h"
@@ -21,7 +21,7 @@ TEST(GradScalerTest, PassesOverAnOptimizerWithoutGradientsOnRequestOnly) {
       "over such optimizers.";
   EXPECT_EQ(error_of([&] { strict.step(sgd); }), message);
   FusedSgd fused({weight}, 0.5);
-  EXPECT_THAT(error_of([&] { strict.step(fused); }), testing::HasSubstr("no gradient of FusedSgd was checked"));
+  EXPECT_THAT(error_of([&] { strict.step(fused); }), testing::HasSubstr("no gradient of mezzo::FusedSgd was checked"));
 
   GradScaler scaler(GradScalerOptions().allow_no_gradients(true));
   scaler.scale(torch::ones({}));
@@ -32,7 +32,7 @@ TEST(GradScalerTest, PassesOverAnOptimizerWithoutGradientsOnRequestOnly) {
   EXPECT_EQ(scaler.get_growth_tracker(), 0) << "nothing was learnt";
 }
 
-TEST(GradScalerTest, StepsAnOptimizerThatAppliesTheScaleItself) {
+TEST(GradScalerTest, LetsAnOptimizerUnscaleAndSkipOnTheDevice) {
   auto weight = weights();
   FusedSgd fused({weight}, 0.5);
   GradScaler scaler(GradScalerOptions().init_scale(8.0));
@@ -57,27 +57,48 @@ TEST(GradScalerTest, StepsAnOptimizerThatAppliesTheScaleItself) {
   EXPECT_EQ(scaler.get_scale(), 4.0);
 }
 
-/// An optimizer that is both kinds, as one that learning-rate schedulers
-/// of LibTorch drive would be.
-class BothKinds : public torch::optim::SGD, public AmpOptimizer {
- public:
-  using torch::optim::SGD::SGD;
-  std::string name() const override { return "BothKinds"; }
-  void visit_parameters(const ParameterVisitor& visit) override {
-    auto& parameters = param_groups()[0].params();
-    std::for_each(parameters.begin(), parameters.end(), visit);
-  }
-  at::Tensor step(const Closure& closure) override { return torch::optim::SGD::step(closure); }
-};
-
-TEST(GradScalerTest, TakesAnOptimizerOfBothKindsAsAnAmpOptimizer) {
+TEST(GradScalerTest, KnowsAnOptimizerBehindLibTorchsBaseClass) {
   auto weight = weights();
-  BothKinds optimizer({weight}, 0.5);
+  FusedSgd optimizer({weight}, 0.5);
   torch::optim::Optimizer& behind_base = optimizer;
   GradScaler scaler;
   backward(scaler, weight, {1.0f, 1.0f});
   scaler.unscale_(optimizer);
-  EXPECT_THAT(error_of([&] { scaler.unscale_(behind_base); }), testing::HasSubstr("called on BothKinds since"));
+  EXPECT_THAT(error_of([&] { scaler.unscale_(behind_base); }), testing::HasSubstr("called on mezzo::FusedSgd since"));
+}
+
+/// An optimizer of a user's own, as the guide shows: sign descent.
+class SignSgd : public torch::optim::Optimizer {
+ public:
+  SignSgd(std::vector<torch::Tensor> parameters, double lr)
+      : Optimizer(std::move(parameters), std::make_unique<torch::optim::SGDOptions>(lr)) {}
+  torch::Tensor step(LossClosure closure = nullptr) override {
+    const torch::NoGradGuard no_grad;
+    torch::Tensor loss = closure ? closure() : torch::Tensor();
+    for (auto& group : param_groups()) {
+      for (torch::Tensor& parameter : group.params()) {
+        if (parameter.grad().defined()) {
+          parameter.sub_(parameter.grad().sign(), group.options().get_lr());
+        }
+      }
+    }
+    return loss;
+  }
+};
+
+TEST(GradScalerTest, DrivesAnOptimizerOfYourOwn) {
+  auto weight = weights();
+  SignSgd optimizer({weight}, 0.5);
+  GradScaler scaler(GradScalerOptions().init_scale(8.0));
+  backward(scaler, weight, {3.0f, -2.0f});
+  EXPECT_TRUE(scaler.step(optimizer).stepped());
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0f, -2.0f}))) << "unscaled";
+  EXPECT_TRUE(torch::equal(weight, torch::tensor({0.5f, 1.5f}))) << weight;
+  scaler.update();
+  optimizer.zero_grad();
+  backward(scaler, weight, {kInf, 1.0f});
+  EXPECT_FALSE(scaler.step(optimizer).stepped());
+  EXPECT_TRUE(torch::equal(weight, torch::tensor({0.5f, 1.5f}))) << weight;
 }
 
 /// An optimizer whose step takes arguments of its own.
@@ -137,18 +158,17 @@ TEST(GradScalerTest, KeepsGradientsUnscaledWhenTheOptimizersStepThrows) {
   EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5))) << "unscaled once, not twice: " << weight;
 }
 
-/// An optimizer that applies the scale itself and skips when told to by `skips`,
-/// whatever the scaler found.
+/// An optimizer that skips if `skips` is set, whatever the scaler found.
 class Wilful : public FusedSgd {
  public:
   using FusedSgd::FusedSgd;
   torch::Tensor found_inf() const override { return torch::full({}, skips ? 1.0 : 0.0); }
-  torch::Tensor step(const Closure& /*closure*/) override { return {}; }
+  torch::Tensor step(LossClosure /*closure*/ = nullptr) override { return {}; }
   torch::Tensor step_scaled(const std::optional<torch::Tensor>&, const torch::Tensor&) override { return {}; }
   bool skips = false;
 };
 
-TEST(GradScalerTest, TakesTheUpdatesVerdictForTheLastWord) {
+TEST(GradScalerTest, FollowsTheFoundInfOfTheOptimizer) {
   for (const bool enabled : {true, false}) {
     for (const bool skips : {false, true}) {
       auto weight = weights();

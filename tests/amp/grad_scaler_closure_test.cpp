@@ -14,7 +14,7 @@ struct Quadratic {
   int evaluations = 0;
   int overflow_at = -1;
 
-  AmpOptimizer::Closure closure(GradScaler* scaler) {
+  torch::optim::Optimizer::LossClosure closure(GradScaler* scaler) {
     return [this, scaler] {
       weight.mutable_grad().reset();
       const auto curvature = torch::tensor({1.0f, 10.0f});
@@ -93,7 +93,7 @@ TEST(GradScalerClosureTest, PutsEverythingBackWhenALaterEvaluationOverflows) {
   }
 }
 
-TEST(GradScalerClosureTest, EvaluatesOnceForAnOptimizerThatAppliesTheScaleItself) {
+TEST(GradScalerClosureTest, EvaluatesOnceForAnOptimizerThatSkipsOnTheDevice) {
   Quadratic problem;
   FusedSgd fused({problem.weight}, 0.01);
   GradScaler scaler;

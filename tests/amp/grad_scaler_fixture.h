@@ -46,17 +46,15 @@ inline torch::optim::SGD sgd_for(std::vector<torch::Tensor> parameters, double l
   return torch::optim::SGD(std::move(parameters), lr);
 }
 
-/// SGD of a float32 master, where there is one, that a half parameter has its values from.
+/// SGD of a float32 master, if there is one, and its half copy.
 class MasteredSgd : public FusedSgd {
  public:
   MasteredSgd(const torch::Tensor& half, torch::Tensor master, double lr)
-      : FusedSgd({half}, lr), half_(half), master_(std::move(master)), lr_(lr) {}
+      : FusedSgd({master.defined() ? master : half}, lr), half_(half), master_(std::move(master)), lr_(lr) {}
 
-  void visit_parameters(const ParameterVisitor& visit) override {
-    auto& owner = has_moved() ? master_ : half_;
-    visit(owner);
+  torch::Tensor half_copy_of(const torch::Tensor& /*parameter*/) const override {
+    return master_.defined() ? half_ : torch::Tensor();
   }
-  torch::Tensor master_of(size_t /*index*/) const override { return has_moved() ? torch::Tensor() : master_; }
   torch::Tensor step_scaled(const std::optional<torch::Tensor>& grad_scale, const torch::Tensor& found_inf) override {
     const torch::NoGradGuard no_grad;
     if (found_inf.item<float>() == 0) {

@@ -6,8 +6,13 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/loss.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
 #include <iostream>
+#include <memory>
+#include <sstream>
 
 #include "mezzo/mezzo.h"
 

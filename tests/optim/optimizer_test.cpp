@@ -22,6 +22,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -35,6 +36,15 @@
 
 namespace mezzo {
 namespace {
+
+std::string value_error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::ValueError& error) {
+    return error.what_without_backtrace();
+  }
+  return "none";
+}
 
 /// Sizes around the ends of vectors, blocks and chunks.
 kernels::ParameterUpdates updates_of(at::ScalarType dtype, at::ScalarType gradient_dtype, size_t slots) {
@@ -107,16 +117,16 @@ TEST(OptimizerKernelsTest, AgreeWithTheirReferenceForSizesAroundVectorsBlocksAnd
       [&](Updates u) { kernels::reference::lamb(u, lamb, factors); });
 }
 
-TEST(OptimizerTest, TellsAutogradThatItChangedParametersAndShadows) {
+TEST(OptimizerTest, TellsAutogradThatItChangedParametersAndHalfCopies) {
   auto weight = at::ones({3}).requires_grad_();
-  auto shadow = at::ones({3}, at::kHalf);
-  SGD sgd({{"weight", weight, shadow}}, SGDOptions().lr(0.5));
+  auto half_copy = at::ones({3}, at::kHalf);
+  SGD sgd({{"weight", weight, half_copy}}, SGDOptions().lr(0.5));
   weight.mutable_grad() = at::ones({3});
-  const auto version = weight._version(), shadow_version = shadow._version();
+  const auto version = weight._version(), half_version = half_copy._version();
   sgd.step();
   EXPECT_GT(weight._version(), version);
-  EXPECT_GT(shadow._version(), shadow_version);
-  EXPECT_TRUE(at::equal(shadow, at::full({3}, 0.5, at::kHalf)));
+  EXPECT_GT(half_copy._version(), half_version);
+  EXPECT_TRUE(at::equal(half_copy, at::full({3}, 0.5, at::kHalf)));
 }
 
 TEST(OptimizerTest, TakesGradientsAndParametersOfAnyStrides) {
@@ -186,11 +196,11 @@ std::vector<std::string> names_of(const ParamGroup& group) {
 TEST(OptimizerTest, TakesAModuleAndLeavesItsFrozenParametersOut) {
   LinearAndNorm net;
   const AdamW adamw(net);
-  ASSERT_EQ(adamw.param_groups().size(), 1u);
-  EXPECT_EQ(names_of(adamw.param_groups().front()),
+  ASSERT_EQ(adamw.named_param_groups().size(), 1u);
+  EXPECT_EQ(names_of(adamw.named_param_groups().front()),
             (std::vector<std::string>{"linear.weight", "norm.weight", "norm.bias"}));
-  EXPECT_EQ(adamw.param_groups().front().weight_decay, 0.01) << "as torch.optim.AdamW";
-  EXPECT_EQ(Adam(net).param_groups().front().weight_decay, 0) << "as torch.optim.Adam";
+  EXPECT_EQ(adamw.named_param_groups().front().weight_decay, 0.01) << "as torch.optim.AdamW";
+  EXPECT_EQ(Adam(net).named_param_groups().front().weight_decay, 0) << "as torch.optim.Adam";
 }
 
 TEST(OptimizerTest, TakesParametersHoweverTheyAreWritten) {
@@ -199,26 +209,26 @@ TEST(OptimizerTest, TakesParametersHoweverTheyAreWritten) {
   const std::vector<ParamGroup> groups{{params, 0.5}};
   for (const auto& optimizer : {std::make_shared<SGD>(params), std::make_shared<SGD>(groups),
                                 std::make_shared<SGD>(ParamGroups{{"weight", weight}})}) {
-    EXPECT_EQ(names_of(optimizer->param_groups().front()), std::vector<std::string>{"weight"});
+    EXPECT_EQ(names_of(optimizer->named_param_groups().front()), std::vector<std::string>{"weight"});
   }
-  EXPECT_EQ(SGD({{params, 0.25}}).param_groups().front().weight_decay, 0.25);
-  EXPECT_EQ(SGD({{"weight", weight}}).param_groups().size(), 1u);
+  EXPECT_EQ(SGD({{params, 0.25}}).named_param_groups().front().weight_decay, 0.25);
+  EXPECT_EQ(SGD({{"weight", weight}}).named_param_groups().size(), 1u);
   const std::vector<NamedParameter> others{{"bias", at::ones({2}).requires_grad_()}};
-  EXPECT_EQ(SGD({{params}}).param_groups().size(), 1u) << "groups, each of parameters alone";
-  EXPECT_EQ(AdamW({{params}, {others}}).param_groups().size(), 2u);
+  EXPECT_EQ(SGD({{params}}).named_param_groups().size(), 1u) << "groups, each of parameters alone";
+  EXPECT_EQ(AdamW({{params}, {others}}).named_param_groups().size(), 2u);
   EXPECT_EQ(Adam({{params}}, AdamOptions().lr(0.5)).lr(), 0.5);
-  EXPECT_EQ(LAMB({{params}, {others, 0.25}}).param_groups()[1].weight_decay, 0.25);
+  EXPECT_EQ(LAMB({{params}, {others, 0.25}}).named_param_groups()[1].weight_decay, 0.25);
 }
 
 TEST(OptimizerTest, TakesGroupsWithoutDecayForBiasesAndNorms) {
   LinearAndNorm net;
   const AdamW adamw(no_decay_groups(net, 0.3));
-  ASSERT_EQ(adamw.param_groups().size(), 2u);
-  EXPECT_EQ(names_of(adamw.param_groups()[0]), std::vector<std::string>{"linear.weight"});
-  EXPECT_EQ(adamw.param_groups()[0].weight_decay, 0.3);
-  EXPECT_EQ(names_of(adamw.param_groups()[1]), (std::vector<std::string>{"norm.weight", "norm.bias"}));
-  EXPECT_EQ(adamw.param_groups()[1].weight_decay, 0);
-  EXPECT_EQ(AdamW(no_decay_groups(net), AdamWOptions().weight_decay(0.2)).param_groups()[0].weight_decay, 0.2)
+  ASSERT_EQ(adamw.named_param_groups().size(), 2u);
+  EXPECT_EQ(names_of(adamw.named_param_groups()[0]), std::vector<std::string>{"linear.weight"});
+  EXPECT_EQ(adamw.named_param_groups()[0].weight_decay, 0.3);
+  EXPECT_EQ(names_of(adamw.named_param_groups()[1]), (std::vector<std::string>{"norm.weight", "norm.bias"}));
+  EXPECT_EQ(adamw.named_param_groups()[1].weight_decay, 0);
+  EXPECT_EQ(AdamW(no_decay_groups(net), AdamWOptions().weight_decay(0.2)).named_param_groups()[0].weight_decay, 0.2)
       << "the optimizer's own, where none is given";
 }
 
@@ -295,11 +305,11 @@ TEST(OptimizerTest, TrainsAGroupThatIsAddedLater) {
   step();
   EXPECT_TRUE(at::equal(second, at::ones({2})));
   EXPECT_THROW(sgd.add_param_group({{{"third", first}}}), c10::ValueError) << "one tensor twice";
-  EXPECT_THROW(sgd.add_param_group({{{"first", second}}}), c10::ValueError) << "one name twice";
+  EXPECT_THROW(sgd.add_param_group({{{"second", second}}, -0.1}), c10::ValueError);
   EXPECT_THROW(sgd.add_param_group({}), c10::ValueError);
   EXPECT_EQ(sgd.param_groups().size(), 1u);
   sgd.add_param_group({{{"second", second}}, /*weight_decay=*/std::nullopt, /*lr_scale=*/0.5});
-  EXPECT_EQ(sgd.param_groups()[1].weight_decay, 0.1);
+  EXPECT_EQ(sgd.named_param_groups()[1].weight_decay, 0.1);
   step();
   EXPECT_TRUE(at::allclose(second, at::full({2}, 1 - 0.25 * 1.1))) << second;
 }
@@ -332,8 +342,8 @@ void expect_to_go_on(const MakeOptimizer& make) {
   torch::load(*resumed, file);
   EXPECT_EQ(resumed->lr(), 0.02);
   train(*resumed, 3);
-  EXPECT_TRUE(at::equal(weight, weight_after)) << resumed->name();
-  EXPECT_TRUE(at::equal(bias, bias_after)) << resumed->name();
+  EXPECT_TRUE(at::equal(weight, weight_after)) << detail::name_of(*resumed);
+  EXPECT_TRUE(at::equal(bias, bias_after)) << detail::name_of(*resumed);
 }
 
 TEST(OptimizerTest, GoesOnToTheBitFromAnArchive) {
@@ -358,52 +368,21 @@ TEST(OptimizerTest, RefusesAnArchiveThatIsNotItsOwn) {
   AdamW adamw({{"weight", weight}});
   EXPECT_THROW(torch::load(adamw, of_tensor), c10::ValueError);
   EXPECT_THROW(torch::load(adamw, of_sgd), c10::ValueError) << "an SGD's has no moments to take over";
-  const SGD with_momentum({{"weight", weight}}, SGDOptions().momentum(0.5));
-  SGD sgd({{"weight", weight}});
-  std::stringstream of_momentum;
-  torch::save(with_momentum, of_momentum);
-  EXPECT_THROW(torch::load(sgd, of_momentum), c10::ValueError);
-}
-
-/// An archive with this state of one parameter, as somebody else may have made it.
-std::stringstream archive_of(const std::string& number, const std::vector<int64_t>& params, const c10::IValue& step) {
-  torch::serialize::OutputArchive archive, group(archive.compilation_unit()), options(archive.compilation_unit()),
-      state(archive.compilation_unit()), slots(archive.compilation_unit());
-  options.write("lr", c10::IValue(0.1));
-  options.write("weight_decay", c10::IValue(0.0));
-  group.write("options", options);
-  group.write("params", c10::IValue(params));
-  archive.write("kind", c10::IValue(std::string("AdamW")));
-  archive.write("groups", c10::IValue(int64_t{1}));
-  archive.write("0", group);
-  slots.write("exp_avg", at::ones({2}));
-  slots.write("exp_avg_sq", at::ones({2}));
-  step.isTensor() ? slots.write("step", step.toTensor()) : slots.write("step", step);
-  state.write(number, slots);
-  archive.write("state", state);
-  std::stringstream file;
-  archive.save_to(file);
-  return file;
-}
-
-TEST(OptimizerTest, RefusesAnArchiveThatSomebodyAltered) {
-  auto weight = at::ones({2}).requires_grad_();
-  AdamW adamw({{"weight", weight}});
-  const auto load = [&](const std::string& number, const std::vector<int64_t>& params, const c10::IValue& step) {
-    auto file = archive_of(number, params, step);
-    torch::load(adamw, file);
-  };
-  load("0", {0}, at::ones({}).requires_grad_());
-  EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1);
-  EXPECT_FALSE(adamw.state_dict().at("step/weight").requires_grad());
-  for (const char* number : {"layer", "1x", "-1", "99999999999999999999"}) {
-    EXPECT_THROW(load(number, {0}, at::ones({})), c10::ValueError) << number;
-  }
-  EXPECT_THROW(load("0", {0, 0}, at::ones({})), c10::ValueError);
-  EXPECT_THROW(load("0", {1}, at::ones({})), c10::ValueError);
-  EXPECT_THROW(load("0", {0}, c10::IValue(1.0)), c10::ValueError);
-  EXPECT_THROW(load("0", {0}, at::ones({3})), c10::ValueError);
-  EXPECT_EQ(adamw.state_dict().at("step/weight").item<float>(), 1) << "nothing has changed";
+  Adam adam({{"weight", weight}}, AdamOptions().lr(0.5));
+  std::stringstream of_adamw;
+  torch::save(adamw, of_adamw);
+  EXPECT_THAT(value_error_of([&] { torch::load(adam, of_adamw); }),
+              testing::HasSubstr("mezzo::Adam: the archive to load is of mezzo::AdamW"));
+  EXPECT_EQ(adam.lr(), 0.5) << "nothing has changed";
+  auto bias = at::ones({3}).requires_grad_();
+  AdamW of_other({{"bias", bias}});
+  weight.mutable_grad() = at::ones({2});
+  adamw.step();
+  std::stringstream of_weight;
+  torch::save(adamw, of_weight);
+  EXPECT_THAT(value_error_of([&] { torch::load(of_other, of_weight); }),
+              testing::HasSubstr("state entry exp_avg/bias is [2], expected [3]"));
+  EXPECT_TRUE(of_other.state_dict().empty());
 }
 
 /// Copies would share moments, and each step of one would be half a step of the other's.
@@ -453,53 +432,64 @@ TEST(OptimizerTest, LoadsItsOwnTensorsUnderOtherNames) {
   EXPECT_TRUE(at::equal(sgd.state_dict().at("momentum_buffer/b"), at::full({2}, 1.0)));
 }
 
-std::string value_error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "none";
-}
-
 TEST(OptimizerTest, RefusesNumbersThatArePastTheirRange) {
   auto weight = at::ones({2}).requires_grad_();
   const std::vector<NamedParameter> params{{"weight", weight}};
-  const auto message = [](const std::string& what) {
-    return testing::HasSubstr(what + " must be finite and not negative, got ");
+  const auto lr_scale_of = [](int group) {
+    return testing::HasSubstr(c10::str("lr_scale of group ", group, " must be finite and not negative, got "));
   };
+  const auto invalid = [](const std::string& what) { return testing::HasSubstr("Invalid " + what + ": "); };
   SGD sgd(params, SGDOptions().lr(0.4).momentum(0.5)), with_tensor(params, SGDOptions().lr(0.4));
   const auto lr = at::full({}, 0.4, at::kDouble);
   with_tensor.set_lr(lr);
   for (const double bad : {-0.1, std::nan(""), std::numeric_limits<double>::infinity()}) {
     SCOPED_TRACE(bad);
-    EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().lr(bad)); }), message("lr"));
-    EXPECT_THAT(value_error_of([&] { AdamW(params, AdamWOptions().weight_decay(bad)); }), message("weight_decay"));
-    EXPECT_THAT(value_error_of([&] { SGD({{params, bad}}); }), message("weight_decay of group 0"));
-    EXPECT_THAT(value_error_of([&] { SGD({{params, 0.0, bad}}); }), message("lr_scale of group 0"));
-    EXPECT_THAT(value_error_of([&] { Adam(params, AdamOptions().eps(bad)); }), message("eps"));
-    EXPECT_THAT(value_error_of([&] { LAMB(params, LAMBOptions().eps(bad)); }), message("eps"));
-    EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().momentum(bad)); }), message("momentum"));
-    EXPECT_NE(value_error_of([&] { Adam(params, AdamOptions().betas({bad, 0.9})); }), "none");
-    EXPECT_NE(value_error_of([&] { LAMB(params, LAMBOptions().betas({0.9, bad})); }), "none");
-    EXPECT_THAT(value_error_of([&] { sgd.set_lr(bad); }), message("lr"));
-    EXPECT_THAT(value_error_of([&] { with_tensor.set_lr(bad); }), message("lr"));
+    EXPECT_THAT(value_error_of([&] { SGDOptions().lr(bad); }), invalid("learning rate"));
+    EXPECT_THAT(value_error_of([&] { AdamWOptions{bad}; }), invalid("learning rate"));
+    EXPECT_THAT(value_error_of([&] { AdamWOptions().set_lr(bad); }), invalid("learning rate"));
+    EXPECT_THAT(value_error_of([&] { AdamWOptions().weight_decay(bad); }), invalid("weight_decay value"));
+    EXPECT_THAT(value_error_of([&] { AdamOptions().eps(bad); }), invalid("epsilon value"));
+    EXPECT_THAT(value_error_of([&] { LAMBOptions().eps(bad); }), invalid("epsilon value"));
+    EXPECT_THAT(value_error_of([&] { SGDOptions().momentum(bad); }), invalid("momentum value"));
+    EXPECT_THAT(value_error_of([&] { AdamOptions().betas({bad, 0.9}); }), invalid("beta parameter at index 0"));
+    EXPECT_THAT(value_error_of([&] { LAMBOptions().betas({0.9, bad}); }), invalid("beta parameter at index 1"));
+    EXPECT_THAT(value_error_of([&] { SGD({{params, bad}}); }),
+                testing::HasSubstr("group 0: Invalid weight_decay value"));
+    EXPECT_THAT(value_error_of([&] { SGD({{params, 0.0, bad}}); }), lr_scale_of(0));
+    EXPECT_THAT(value_error_of([&] { sgd.set_lr(bad); }), invalid("learning rate"));
+    EXPECT_THAT(value_error_of([&] { with_tensor.set_lr(bad); }), invalid("learning rate"));
     EXPECT_THAT(value_error_of([&] { sgd.add_param_group({{{"bias", at::ones({1}).requires_grad_()}}, 0.0, bad}); }),
-                message("lr_scale of group 1"));
-    for (const auto& [option, what] : {std::pair("lr", "lr of group 0 of the state to load"),
-                                       std::pair("weight_decay", "weight_decay of group 0 of the state to load"),
-                                       std::pair("momentum", "momentum")}) {
+                lr_scale_of(1));
+    for (const auto& [option, what] :
+         {std::pair("lr", "learning rate"), std::pair("weight_decay", "weight_decay value"),
+          std::pair("momentum", "momentum value")}) {
       auto state = sgd.torch_state_dict();
       state.param_groups[0].options[option] = bad;
-      EXPECT_THAT(value_error_of([&] { sgd.load_torch_state_dict(state); }), message(what));
+      EXPECT_THAT(value_error_of([&] { sgd.load_torch_state_dict(state); }),
+                  testing::HasSubstr(c10::str("group 0 of the state to load: Invalid ", what)));
     }
+    // Through LibTorch's classes, which check nothing: found by the next step.
+    torch::optim::AdamWOptions of_torch(0.1);
+    of_torch.eps(bad);
+    EXPECT_THAT(value_error_of([&] { AdamW({weight}, of_torch); }), testing::HasSubstr("group 0: Invalid epsilon"));
+    SGD written({weight}, SGDOptions(0.1));
+    static_cast<torch::optim::SGDOptions&>(written.param_groups()[0].options()).lr(bad);
+    EXPECT_THAT(value_error_of([&] { written.step(); }), testing::HasSubstr("group 0: Invalid learning rate"));
   }
+  EXPECT_THAT(value_error_of([&] { SGDOptions().dampening(std::nan("")); }), invalid("dampening value"));
   EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().max_grad_norm(std::nan(""))); }),
               testing::HasSubstr("max_grad_norm"));
+  EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().nesterov(true)); }),
+              testing::HasSubstr("Nesterov momentum requires a momentum and zero dampening"));
+  EXPECT_THAT(value_error_of([&] { SGD(params, SGDOptions().momentum(0.9).dampening(0.1).nesterov(true)); }),
+              testing::HasSubstr("Nesterov momentum requires a momentum and zero dampening"));
+  LAMB lamb(params);
+  static_cast<torch::optim::AdamOptions&>(lamb.param_groups()[0].options()).amsgrad(true);
+  EXPECT_THAT(value_error_of([&] { lamb.step(); }), testing::HasSubstr("LAMB has no amsgrad"));
   EXPECT_EQ(sgd.lr(), 0.4) << "nothing has changed";
   EXPECT_EQ(lr.item<double>(), 0.4);
   EXPECT_EQ(sgd.param_groups().size(), 1u);
-  EXPECT_EQ(sgd.param_groups()[0].weight_decay, 0);
+  EXPECT_EQ(sgd.named_param_groups()[0].weight_decay, 0);
   EXPECT_EQ(std::get<double>(sgd.torch_state_dict().param_groups[0].options.at("momentum")), 0.5);
 }
 
@@ -519,22 +509,66 @@ TEST(OptimizerTest, LoadsAStateWhoseGroupDoesNotLearn) {
   }
 }
 
-/// Two modules may have parameters of the same names; state is kept by name.
-TEST(OptimizerTest, SaysHowToTrainModulesWhoseNamesAreTheSame) {
+/// As two groups of torch.optim may have.
+TEST(OptimizerTest, LoadsLearningRatesInAnyRatio) {
+  auto first = at::ones({2}).requires_grad_(), second = at::ones({2}).requires_grad_();
+  AdamW adamw(std::vector<ParamGroup>{{{{"first", first}}}, {{{"second", second}}}}, AdamWOptions(0.1));
+  auto state = adamw.torch_state_dict();
+  state.param_groups[0].options["lr"] = 0.3;
+  state.param_groups[1].options["lr"] = 0.7;
+  state.param_groups[1].options["betas"] = std::tuple(0.5, 0.6);
+  adamw.load_torch_state_dict(state);
+  EXPECT_EQ(adamw.param_groups()[0].options().get_lr(), 0.3);
+  EXPECT_EQ(adamw.param_groups()[1].options().get_lr(), 0.7);
+  const auto& options = static_cast<const torch::optim::AdamWOptions&>(adamw.param_groups()[1].options());
+  EXPECT_EQ(options.betas(), std::tuple(0.5, 0.6));
+  adamw.set_lr(0.2);
+  EXPECT_EQ(adamw.param_groups()[1].options().get_lr(), 0.2);
+}
+
+/// Rounding at random depends on the number of steps, which torch::optim::SGDParamState has not.
+TEST(OptimizerTest, SavesTheStepsThatSeedStochasticRounding) {
+  const auto make = [](const at::Tensor& weight, double momentum) {
+    return SGD({weight}, SGDOptions(1e-3).momentum(momentum).stochastic_rounding_seed(7));
+  };
+  for (const double momentum : {0.0, 0.9}) {
+    auto weight = at::ones({64}, at::kBFloat16).requires_grad_();
+    auto sgd = make(weight, momentum);
+    const auto step = [&](SGD& optimizer) {
+      weight.mutable_grad() = at::full({64}, 0.3, at::kBFloat16);
+      optimizer.step();
+    };
+    step(sgd);
+    step(sgd);
+    std::stringstream file;
+    torch::save(sgd, file);
+    const auto then = weight.detach().clone();
+    step(sgd);
+    const auto expected = weight.detach().clone();
+    weight.detach().copy_(then);
+    auto resumed = make(weight, momentum);
+    torch::load(resumed, file);
+    step(resumed);
+    EXPECT_TRUE(at::equal(weight, expected)) << momentum;
+  }
+}
+
+/// Such parameters go by their numbers in a state.
+TEST(OptimizerTest, TrainsModulesWhoseNamesAreTheSame) {
   const torch::nn::Linear encoder(2, 3), decoder(3, 2);
   auto parameters = named_parameters(*encoder);
   auto more = named_parameters(*decoder);
-  const auto message = value_error_of([&] { SGD({{parameters}, {more}}); });
-  EXPECT_THAT(message, testing::HasSubstr("two parameters are named weight"));
-  EXPECT_THAT(message, testing::HasSubstr(R"(parameter.name = "decoder." + parameter.name)"));
-  for (NamedParameter& parameter : more) {
-    parameter.name = "decoder." + parameter.name;
-  }
   SGD sgd({{parameters}, {more}}, SGDOptions().lr(1).momentum(0.5));
   decoder->weight.mutable_grad() = at::ones({2, 3});
   sgd.step();
   EXPECT_EQ(sgd.state_dict().size(), 1u);
-  EXPECT_TRUE(sgd.state_dict().contains("momentum_buffer/decoder.weight"));
+  EXPECT_TRUE(sgd.state_dict().contains("momentum_buffer/2"));
+  for (NamedParameter& parameter : more) {
+    parameter.name = "decoder." + parameter.name;
+  }
+  SGD named({{parameters}, {more}}, SGDOptions().lr(1).momentum(0.5));
+  named.step();
+  EXPECT_TRUE(named.state_dict().contains("momentum_buffer/decoder.weight"));
   EXPECT_THAT(value_error_of([&] { SGD({{parameters}, {parameters}}); }),
               testing::HasSubstr("parameter weight is listed twice"));
 }

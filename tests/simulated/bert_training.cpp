@@ -36,7 +36,7 @@ BertTraining::BertTraining(const Options& options, c10::Device device)
     const auto shadows = model_->make_shadows(*half);
     for (NamedParameter& parameter : parameters_) {
       if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.shadow = shadow->second;
+        parameter.half_copy = shadow->second;
       }
     }
   }

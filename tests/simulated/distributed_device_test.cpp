@@ -178,7 +178,7 @@ TEST_F(DistributedDeviceTest, RanksAgreeOnOverflowsWithoutWaiting) {
   on_two_ranks([](ProcessGroup& group, c10::Device mine) {
     auto weight = at::ones({2}, mine).requires_grad_();
     mezzo::SGD optimizer({{"weight", weight}}, SGDOptions().lr(0.5));
-    GradScaler scaler(GradScalerOptions().init_scale(8).agree(agree_on_found_inf(group)));
+    GradScaler scaler(GradScalerOptions().init_scale(8).found_inf_all_reduce(found_inf_all_reduce(group)));
     const auto factor = at::full({}, group.rank() == 1 ? kInf : 1.0f, mine);
     group.barrier();
     const Watch watch;

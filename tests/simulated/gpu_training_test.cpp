@@ -73,9 +73,10 @@ Trained train(const Case& of, c10::Device device) {
     const auto& parameter = training.parameters()[i];
     trained.gradients.emplace_back(parameter.name, on_cpu(gradients[i]) / of.init_scale);
     trained.weights.push_back(on_cpu(parameter.tensor));
-    if (parameter.shadow.defined()) {
-      trained.shadows.push_back(parameter.shadow.cpu());
-      EXPECT_TRUE(at::equal(trained.shadows.back(), parameter.tensor.detach().cpu().to(parameter.shadow.scalar_type())))
+    if (parameter.half_copy.defined()) {
+      trained.shadows.push_back(parameter.half_copy.cpu());
+      EXPECT_TRUE(
+          at::equal(trained.shadows.back(), parameter.tensor.detach().cpu().to(parameter.half_copy.scalar_type())))
           << parameter.name;
     }
   }

@@ -255,7 +255,7 @@ TEST_F(GradScalerDeviceTest, AgreesWithoutWaiting) {
   auto weight = weights_on(device);
   mezzo::SGD optimizer({{"weight", weight}}, SGDOptions().lr(0.5));
   const auto good = gradient({1, -2}, device);
-  GradScaler scaler(GradScalerOptions().agree([](at::Tensor& flags) { flags[0].fill_(1); }));
+  GradScaler scaler(GradScalerOptions().found_inf_all_reduce([](at::Tensor& flags) { flags[0].fill_(1); }));
   const Watch watch;
   backward(scaler, weight, good);
   const auto result = scaler.step(optimizer);

@@ -89,10 +89,11 @@ struct LifetimeRun {
   /// All that a step changes.
   std::map<std::string, at::Tensor> state() const {
     std::map<std::string, at::Tensor> all = optimizer->state_dict();
-    for (const ParamGroup& group : optimizer->param_groups()) {
+    for (const ParamGroup& group : optimizer->named_param_groups()) {
       for (const NamedParameter& parameter : group.params) {
         all[parameter.name] = parameter.tensor.detach();
-        all["shadow of " + parameter.name] = parameter.shadow.defined() ? parameter.shadow.detach() : at::zeros({});
+        all["shadow of " + parameter.name] =
+            parameter.half_copy.defined() ? parameter.half_copy.detach() : at::zeros({});
       }
     }
     all["scale"] = scaler.scale_tensor();
@@ -193,7 +194,8 @@ TEST_F(GraphLifetimeTest, LoadsAreCopiedIntoTheMemoryThatAGraphUses) {
       {"torch::load of an optimizer",
        [](LifetimeRun& run) {
          std::vector<NamedParameter> on_cpu;
-         for (const NamedParameter& parameter : run.optimizer->param_groups()[0].params) {
+         const auto groups = run.optimizer->named_param_groups();
+         for (const NamedParameter& parameter : groups[0].params) {
            on_cpu.push_back({parameter.name, at::zeros(parameter.tensor.sizes()).requires_grad_()});
          }
          AdamW saved(on_cpu, AdamWOptions().lr(0.03));

@@ -89,7 +89,9 @@ class Training {
     if (recipe_.clipping == Clipping::kAfterUnscaling) {
       scaler_.unscale_(*optimizer_);
       std::vector<at::Tensor> owners;
-      optimizer_->visit_parameters([&](at::Tensor& parameter) { owners.push_back(parameter); });
+      for (const auto& [owner, master] : detail::gradient_owners(*optimizer_)) {
+        owners.push_back(owner);
+      }
       clip_grad_norm_(owners, 0.3);
     }
     const auto found_inf = scaler_.step(*optimizer_).found_inf();
@@ -102,8 +104,8 @@ class Training {
     Tensors all;
     for (const auto& parameter : masters_ ? masters_->masters() : parameters_) {
       all.push_back(parameter.tensor.detach().cpu());
-      if (parameter.shadow.defined()) {
-        all.push_back(parameter.shadow.detach().cpu());
+      if (parameter.half_copy.defined()) {
+        all.push_back(parameter.half_copy.detach().cpu());
       }
     }
     for (const auto& [name, tensor] : optimizer_->state_dict()) {

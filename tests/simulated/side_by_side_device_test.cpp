@@ -156,7 +156,7 @@ TEST_F(SideBySideDeviceTest, StayThereWhenWeightsChange) {
       parameter.tensor.copy_(at::ones(parameter.tensor.sizes()));
       parameter.tensor.mutable_grad() = at::ones_like(parameter.tensor);
       if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.shadow = shadow->second;
+        parameter.half_copy = shadow->second;
       }
     }
   }

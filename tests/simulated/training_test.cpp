@@ -107,7 +107,9 @@ Trained train(const Recipe& recipe, c10::Device device) {
     if (recipe.clipping == Clipping::kAfterUnscaling) {
       scaler.unscale_(*optimizer);
       std::vector<at::Tensor> parameters;
-      optimizer->visit_parameters([&](at::Tensor& parameter) { parameters.push_back(parameter); });
+      for (const auto& [owner, master] : detail::gradient_owners(*optimizer)) {
+        parameters.push_back(owner);
+      }
       norms.push_back(clip_grad_norm_(parameters, 0.3));
     }
     found_infs.push_back(scaler.step(*optimizer).found_inf());
@@ -121,8 +123,8 @@ Trained train(const Recipe& recipe, c10::Device device) {
   }
   for (const auto& parameter : masters ? masters->masters() : problem.parameters) {
     trained.tensors.push_back(parameter.tensor.detach().cpu());
-    if (parameter.shadow.defined()) {
-      trained.tensors.push_back(parameter.shadow.detach().cpu());
+    if (parameter.half_copy.defined()) {
+      trained.tensors.push_back(parameter.half_copy.detach().cpu());
     }
   }
   for (const auto& [name, tensor] : optimizer->state_dict()) {

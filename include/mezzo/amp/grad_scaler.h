@@ -4,9 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
-#include <mezzo/optim/amp_optimizer.h>
 #include <torch/arg.h>
+#include <torch/optim/optimizer.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -30,7 +31,15 @@ class OutputArchive;
 namespace mezzo {
 
 class LossScale;
-class ScaledGradients;
+class GradientPass;
+enum class Unscaled;
+
+namespace detail {
+class AmpScalingOptimizer;
+}
+namespace kernels {
+struct ScaleOfGradients;
+}
 
 struct GradScalerOptions {
   /// The scale before the first overflow or growth. Within [min_scale, max_scale].
@@ -69,15 +78,15 @@ struct GradScalerOptions {
   /// found; a growth interval set below the count of good steps stops all growth. Sets min_scale
   /// and max_scale aside; hysteresis must be 1.
   TORCH_ARG(bool, reproduce_pytorch) = false;
-  using agree_t = std::function<void(at::Tensor& flags)>;
+  using found_inf_all_reduce_t = std::function<void(at::Tensor& flags)>;
   /// For training in several processes, where all must skip the same steps and have the same scale:
   /// replaces `flags`, a float32 vector of zeros and ones on the scale's device, by its maximum
-  /// over all processes, in place (`mezzo::distributed::agree_on_found_inf`). Called once by
-  /// `unscale_`, `step` and each evaluation of a closure, also where this process has no gradient,
-  /// but by a `step` after `unscale_` only if the optimizer checks gradients itself; so every
-  /// process must make the same of these calls in the same order. No gradient has changed yet: if
-  /// it throws, the call may be made again. None: this process decides alone.
-  TORCH_ARG(agree_t, agree);
+  /// over all processes, in place (`mezzo::distributed::found_inf_all_reduce`). Called once by
+  /// `unscale_`, `step` and each evaluation of a closure, also if this process has no gradient.
+  /// A `step` after `unscale_` calls it only for one of mezzo's optimizers with `max_grad_norm`. So
+  /// every process must make the same of these calls in the same order. No gradient has changed
+  /// yet: if it throws, the call may be made again. None: this process decides alone.
+  TORCH_ARG(found_inf_all_reduce_t, found_inf_all_reduce);
 };
 
 /// What became of one `GradScaler::step`. Asks the device nothing until you ask it.
@@ -85,14 +94,13 @@ class StepResult {
  public:
   /// Whether the parameters were updated; false if the scaler skipped the step, or the optimizer
   /// did, as mezzo's with `max_grad_norm` do. Waits for the device the first time, and only after
-  /// an optimizer that applies the scale or checks gradients itself: for others `step` has waited
-  /// already.
+  /// a step of one of mezzo's optimizers: for others `step` has waited already.
   bool stepped() const;
 
   /// 1 if the step was skipped for an inf or NaN, else 0: float32, 0-dim, on the scale's device;
-  /// the one verdict that `stepped`, `update` and the optimizer's own `found_inf` follow. Undefined
-  /// where nothing was checked: an optimizer without gradients, or a disabled scaler whose
-  /// optimizer does not check by itself. Never syncs.
+  /// `stepped`, `update` and the optimizer's own `found_inf` agree with it. Undefined if nothing was
+  /// checked: an optimizer without gradients, or a disabled scaler whose optimizer does not check by
+  /// itself. Never syncs.
   const at::Tensor& found_inf() const { return found_inf_; }
 
   /// What the closure, or the optimizer's own step, returned; undefined if nothing. For a step
@@ -125,18 +133,19 @@ class StepResult {
 /// }
 /// @endcode
 ///
+/// Drives any torch::optim::Optimizer. mezzo's own optimizers unscale and skip on the device.
+///
 /// Several optimizers: `step` for each, `update` once; the scaler knows them by their address until
-/// then. Several processes: a scaler each, with GradScalerOptions' `agree` where gradients differ
-/// between them; `unscale_` and `step` then wait for the others. Not thread-safe.
+/// then. Several processes: a scaler each, with GradScalerOptions' `found_inf_all_reduce` if
+/// gradients differ between them; `unscale_` and `step` then wait for the others. Not thread-safe.
 ///
 /// Warns once if it skips after 50 iterations in a row were skipped. It counts only skips that it
-/// knows of without waiting for the device: all of them on the CPU, and those of optimizers that do
-/// not apply the scale themselves. An optimizer that steps on an accelerator by itself is never
-/// asked: set `max_consecutive_skips` for it.
+/// knows of without waiting for the device: all of them on the CPU, and those of LibTorch's
+/// optimizers. One of mezzo's on an accelerator is never asked: set `max_consecutive_skips` for it.
 ///
 /// The scale (float32) lives on the device of the first output that `scale` sees. Gradients may be
-/// on several devices, sparse (COO), and of any floating dtype; float16 only for optimizers that
-/// allow it. On MPS, which has no float64, the reciprocal of the scale is computed in float32, as in
+/// on several devices, sparse (COO), and of any floating dtype; float16 only for mezzo's
+/// optimizers. On MPS, which has no float64, the reciprocal of the scale is computed in float32, as in
 /// PyTorch; that was never run.
 ///
 /// @see torch.amp.GradScaler (Python). Same stages, numbers and state_dict; docs/guide.md, "From
@@ -183,16 +192,17 @@ class GradScaler {
   /// @throws c10::Error  before the first `scale`, twice, or after `step`
   /// @throws c10::ValueError  for a float16 or non-floating gradient, naming the parameter; no
   ///     gradient has changed then
-  void unscale_(AmpOptimizerRef optimizer);
+  void unscale_(torch::optim::Optimizer& optimizer);
 
   /// Unscales if `unscale_` has not, then steps unless an inf or NaN was found. Waits for the
-  /// device to decide, except for an optimizer that `applies_scale_itself`, which decides there.
-  /// With `agree`, also steps an optimizer without gradients if that of another process has some.
+  /// device to decide, except for mezzo's optimizers, which decide there. With
+  /// `found_inf_all_reduce`, also steps an optimizer without gradients if that of another process
+  /// has some.
   /// @throws c10::Error  before the first `scale`; twice; if no parameter has a gradient, which
   ///     leaves the optimizer's stage as it was; or for the `max_consecutive_skips`-th skip in a
   ///     row, which leaves parameters, optimizer and scale as they were, and the gradients there to
   ///     look at
-  StepResult step(AmpOptimizerRef optimizer);
+  StepResult step(torch::optim::Optimizer& optimizer);
 
   /// A step whose optimizer evaluates `closure`, as LBFGS does several times. The closure zeroes
   /// the gradients, runs forward and `scaler.scale(loss).backward()`, and returns the loss, as in
@@ -200,16 +210,17 @@ class GradScaler {
   /// overflow in the first evaluation skips the step; one in a later evaluation counts as skipped,
   /// too, and puts parameters and optimizer state back to where they were.
   ///
-  /// Keeps a copy of the parameters meanwhile, and syncs at each evaluation. An optimizer that
-  /// `applies_scale_itself` gets one evaluation, no copy, no sync.
+  /// Keeps a copy of the parameters meanwhile, and syncs at each evaluation. One of mezzo's
+  /// optimizers gets one evaluation, no copy, no sync.
   /// @throws c10::Error  as above, or after `unscale_`
-  StepResult step(AmpOptimizerRef optimizer, const AmpOptimizer::Closure& closure);
+  StepResult step(torch::optim::Optimizer& optimizer, const torch::optim::Optimizer::LossClosure& closure);
 
   /// For an optimizer whose `step` takes arguments of its own: unscales, checks, then calls
   /// `optimizer.step(arguments...)`. Syncs.
   template <class Optimizer, class... Arguments>
-    requires(sizeof...(Arguments) > 0) && std::is_convertible_v<Optimizer&, AmpOptimizerRef> &&
-            (sizeof...(Arguments) > 1 || (!std::is_convertible_v<Arguments &&, AmpOptimizer::Closure> && ...))
+    requires(sizeof...(Arguments) > 0) && std::derived_from<Optimizer, torch::optim::Optimizer> &&
+            (sizeof...(Arguments) > 1 ||
+             (!std::is_convertible_v<Arguments &&, torch::optim::Optimizer::LossClosure> && ...))
   StepResult step(Optimizer& optimizer, Arguments&&... arguments) {
     return step_by(optimizer, [&]() -> at::Tensor {
       using Returned = decltype(optimizer.step(std::forward<Arguments>(arguments)...));
@@ -272,17 +283,25 @@ class GradScaler {
     at::Tensor found_inf;  // 0 or 1, on the scale's device; undefined: nothing checked
   };
 
-  StepResult step_by(AmpOptimizerRef optimizer, const std::function<at::Tensor()>& take_step);
-  StepResult step_on_device(AmpOptimizer& optimizer, const OptimizerState& state, at::Tensor loss);
-  StepResult updated(AmpOptimizer& optimizer, at::Tensor found_inf, at::Tensor loss);
-  StepResult finish(AmpOptimizer& optimizer, at::Tensor found_inf, std::optional<bool> stepped, at::Tensor loss);
-  at::Tensor evaluate(AmpOptimizer& optimizer, const AmpOptimizer::Closure& closure);
-  OptimizerState state_of(const AmpOptimizer& optimizer) const;
-  ScaledGradients gradients_of(AmpOptimizer& optimizer) const;
-  void check_has_gradients(AmpOptimizer& optimizer, const at::Tensor& found_inf) const;
+  using Optimizer = torch::optim::Optimizer;
+  StepResult step_by(Optimizer& optimizer, const std::function<at::Tensor()>& take_step);
+  StepResult step_on_device(Optimizer& optimizer,
+                            detail::AmpScalingOptimizer& amp,
+                            const OptimizerState& state,
+                            at::Tensor loss);
+  StepResult updated(Optimizer& optimizer, at::Tensor found_inf, at::Tensor loss);
+  StepResult finish(Optimizer& optimizer, at::Tensor found_inf, std::optional<bool> stepped, at::Tensor loss);
+  at::Tensor evaluate(Optimizer& optimizer, const Optimizer::LossClosure& closure);
+  OptimizerState state_of(const Optimizer& optimizer) const;
+  GradientPass gradients_of(Optimizer& optimizer, Unscaled unscaled) const;
+  kernels::ScaleOfGradients scale_of_gradients() const;
+  at::Tensor unscale_gradients(Optimizer& optimizer) const;
+  at::Tensor check_scaled_gradients(Optimizer& optimizer, detail::AmpScalingOptimizer& amp) const;
+  at::Tensor all_reduced(const at::Tensor& found_inf) const;
+  void check_has_gradients(const Optimizer& optimizer, const at::Tensor& found_inf) const;
   void check_scale_exists(const char* function) const;
-  void check_not_stepped(const AmpOptimizer& optimizer, Stage stage) const;
-  void check_not_stuck(AmpOptimizer& optimizer, const at::Tensor& found_inf);
+  void check_not_stepped(const Optimizer& optimizer, Stage stage) const;
+  void check_not_stuck(Optimizer& optimizer, const at::Tensor& found_inf);
   void note_skip(const at::Tensor& found_inf, std::optional<bool> stepped);
   void end_iteration();
 

@@ -63,8 +63,8 @@ class MasterWeights {
   MasterWeights(const torch::nn::Module& model, c10::ScalarType dtype, MasterWeightsOptions options = {})
       : MasterWeights(named_parameters(model), dtype, std::move(options)) {}
 
-  /// What to train: float32 tensors, whose `shadow` is the model's parameter. A norm that stays
-  /// float32 is the model's own tensor, without shadow. Parameters that were frozen at construction
+  /// What to train: float32 tensors, whose `half_copy` is the model's parameter. A norm that stays
+  /// float32 is the model's own tensor, without a half copy. Parameters that were frozen at construction
   /// are not here.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
-#include <mezzo/optim/amp_optimizer.h>
+#include <torch/optim/optimizer.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace mezzo {
 
 /// A gradient that holds inf or NaN.
 struct OverflowedGradient {
-  std::string parameter;       ///< by the optimizer's `parameter_name`
-  size_t index = 0;            ///< among the tensors that `visit_parameters` visits
+  std::string parameter;       ///< its name, or "parameter 1 of group 0"
+  size_t index = 0;            ///< of the parameter, over all groups
   std::vector<int64_t> shape;  ///< of the gradient, also where it is sparse
   at::ScalarType dtype = at::kFloat;
   int64_t num_values = 0;  ///< checked; of a sparse gradient, the stored ones
@@ -28,7 +28,7 @@ struct OverflowedGradient {
 
 /// Which gradients of an optimizer hold inf or NaN.
 struct OverflowReport {
-  std::string optimizer;                       ///< its `name`
+  std::string optimizer;                       ///< its class
   int64_t num_gradients = 0;                   ///< looked at: parameters without gradient are not counted
   std::vector<OverflowedGradient> overflowed;  ///< in the optimizer's order
 
@@ -48,13 +48,12 @@ struct OverflowReport {
 /// Which gradients of `optimizer` hold inf or NaN: what a step was skipped for, when called right
 /// after it and before `zero_grad`.
 ///
-/// Values are reported as they stand: true gradients after `unscale_` or a step of an optimizer
-/// that does not apply the scale itself, scaled ones after a step skipped by one that
-/// `applies_scale_itself`. Call this before clipping, which turns gradients to 0 or NaN where
-/// their norm is inf or NaN.
+/// Values are reported as they stand: true gradients after `unscale_` or a step of one of LibTorch's
+/// optimizers, scaled ones after a step that one of mezzo's skipped. Call this before clipping,
+/// which turns gradients to 0 or NaN if their norm is inf or NaN.
 ///
 /// Sparse gradients are coalesced in a copy, since entries of equal index may overflow once summed.
 /// Waits for the device once, and once more where something overflowed.
-OverflowReport overflow_report(AmpOptimizerRef optimizer);
+OverflowReport overflow_report(torch::optim::Optimizer& optimizer);
 
 }  // namespace mezzo

@@ -2,50 +2,33 @@
 
 #include "mezzo/cpp20.h"
 
-#include <torch/arg.h>
+#include <torch/optim/adam.h>
 
-#include <cstdint>
-#include <initializer_list>
-#include <optional>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "mezzo/optim/optimizer.h"
 
 namespace mezzo {
 
-struct LAMBOptions {
-  TORCH_ARG(double, lr) = 1e-3;
-  using betas_t = std::pair<double, double>;
-  TORCH_ARG(betas_t, betas) = { 0.9, 0.999 };
-  TORCH_ARG(double, eps) = 1e-6;
-  /// Of groups that have none of their own; added to the direction.
-  TORCH_ARG(double, weight_decay) = 0;
-  /// As StepOptions.
-  TORCH_ARG(double, max_grad_norm) = 0;
-  /// As StepOptions.
-  TORCH_ARG(std::optional<uint64_t>, stochastic_rounding_seed) = std::nullopt;
+/// Those of Adam, with `eps` 1e-6. `amsgrad` is refused.
+struct LAMBOptions : CheckedOptions<LAMBOptions, torch::optim::AdamOptions> {
+  LAMBOptions(double lr = 1e-3) : CheckedOptions(lr) { eps(1e-6); }
 };
 
 /// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the
 /// identity as phi and bias correction): Adam's direction plus weight decay, scaled per parameter
 /// to lr times the parameter's norm. A parameter or direction of norm 0 takes the plain step.
-class LAMB : public Optimizer {
+/// Groups have torch::optim::AdamOptions, and the state is torch::optim::AdamParamState.
+class LAMB : public detail::OptimizerOf<LAMBOptions, torch::optim::AdamOptions, torch::optim::AdamParamState> {
  public:
-  explicit LAMB(ParamGroups groups, LAMBOptions options = {});
-  explicit LAMB(std::initializer_list<ParamGroup> groups, const LAMBOptions& options = {})
-      : LAMB(ParamGroups(groups), options) {}
-  std::string name() const override { return "LAMB"; }
+  using OptimizerOf::OptimizerOf;
 
  protected:
-  std::vector<std::string_view> slot_names() const override { return {"exp_avg", "exp_avg_sq"}; }
-  bool counts_steps() const override { return true; }
-  void update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) override;
-  TorchOptions hyperparameters() const override;
-  void set_hyperparameters(const TorchOptions& options) override;
-
- private:
-  LAMBOptions options_;
+  void check_options(const NamedOptions& options, std::string_view where) const override;
+  void update(const torch::optim::OptimizerOptions& options,
+              const std::vector<ParameterUpdate>& updates,
+              const GradientFactors& factors) override;
 };
 
 }  // namespace mezzo

@@ -21,15 +21,14 @@ enum class NormRole {
   kNormWithStatistics,  ///< it normalizes, and has buffers of running statistics, as BatchNorm has
 };
 
-/// A leaf tensor to train, and the name it goes by in messages and state. An optimizer wants
-/// different names: of two modules, give the parameters of one a prefix, such as "decoder.".
+/// A leaf tensor to train, and its name in messages and state.
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;
   /// A float16 or bfloat16 copy of a float32 `tensor`, as MasterWeights keeps one in the model:
   /// every update rewrites it in the same pass, and a gradient that backward left on it is the
   /// parameter's. Undefined: there is none.
-  at::Tensor shadow = {};
+  at::Tensor half_copy = {};
   /// Set by `named_parameters`.
   NormRole norm = NormRole::kUnknown;
 };

@@ -3,35 +3,37 @@
 #include "mezzo/cpp20.h"
 
 #include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/serialize.h>
+#include <torch/serialize/archive.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "mezzo/kernels/parameter_update.h"
-#include "mezzo/optim/amp_optimizer.h"
-#include "mezzo/optim/gradient_verdict.h"
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
+#include "mezzo/optim/detail/gradient_statistics.h"
 #include "mezzo/optim/named_parameter.h"
+#include "mezzo/optim/optimizer_options.h"
 #include "mezzo/optim/torch_state.h"
-
-namespace torch::serialize {
-class InputArchive;
-class OutputArchive;
-}  // namespace torch::serialize
 
 namespace mezzo {
 
-/// Parameters that share hyperparameters.
+/// Named parameters that share hyperparameters.
 struct ParamGroup {
   std::vector<NamedParameter> params;
-  std::optional<double> weight_decay = {};  ///< at least 0; nullopt: the optimizer's own, which it fills in
-  double lr_scale = 1;                      ///< at least 0; multiplies the optimizer's learning rate
+  std::optional<double> weight_decay = {};  ///< at least 0; nullopt: the optimizer's own
+  double lr_scale = 1;                      ///< at least 0; `Optimizer::set_lr` multiplies by it
 };
 
 /// What an optimizer trains. Converts from groups; from parameters, `{{"weight", weight},
@@ -50,172 +52,319 @@ class ParamGroups {
   std::vector<ParamGroup> groups_;
 };
 
-/// What every optimizer of mezzo can do besides its update; each has these among its own options.
-struct StepOptions {
-  double lr = 0;
-  /// The gradients' total L2 norm is clipped to it. 0: they are not measured.
-  /// Infinity: measured, never clipped.
-  double max_grad_norm = 0;
-  /// bfloat16 parameters are rounded up or down at random, with the seed given, so that updates too
-  /// small for them count on average. nullopt: rounded to nearest.
-  std::optional<uint64_t> stochastic_rounding_seed = {};
-  double weight_decay = 0;  ///< of groups that have none of their own
-};
-
-/// Base of mezzo's optimizers: parameter groups, one learning rate, and named state. A step reads
-/// gradients twice at most: to check and measure them, where that is asked for, and to unscale,
-/// clip and apply them, refreshing shadows on the way. It never writes to gradients, and decides on
-/// the device.
+/// Base of mezzo's optimizers, which replace LibTorch's: the parameter groups, their options, the
+/// state and archives are of LibTorch's classes. A change of a group's options counts from the next
+/// step on.
 ///
-/// Parameters of float16 or bfloat16 keep their moments in float32, as PyTorch does not. On the
-/// CPU, dense float32, float16 and bfloat16 tensors are updated by kernels whose results do not
-/// depend on the number of threads; all others by LibTorch's fused operations.
+/// Beyond LibTorch, an optimizer unscales, clips, checks and updates in one step, and decides on the
+/// device whether to skip. A step reads gradients at most twice: to check and measure them, if
+/// asked, and to apply them. The step refreshes half copies and never writes to gradients.
 ///
-/// Not thread-safe. No call syncs the device unless it says so.
-class Optimizer : public AmpOptimizer {
+/// Parameters of float16 or bfloat16 have float32 moments, unlike PyTorch's. On the CPU, dense
+/// float32, float16 and bfloat16 tensors are updated by kernels whose results do not depend on the
+/// number of threads; all others by LibTorch's fused operations.
+///
+/// Names of parameters are optional, and two parameters may share a name.
+///
+/// Not thread-safe. No call waits for the device unless it says so.
+/// @see torch::optim::Optimizer
+class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptimizer {
  public:
-  /// @throws c10::ValueError  for no parameters, or one that is listed twice, has the name of
-  ///     another, is no leaf, does not require a gradient, is of another dtype than float32,
-  ///     float64, float16 and bfloat16, or has a shadow of another shape or dtype; for a learning
-  ///     rate, weight decay or `lr_scale` that is negative or not finite; for a negative
-  ///     `max_grad_norm`; for a float16 parameter if stochastic rounding is asked for.
-  Optimizer(ParamGroups groups, const StepOptions& options);
   /// A copy would share the moments. A scaler and a scheduler know an optimizer by its address.
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Trains these, too, from now on, such as layers that were frozen before. Errors as of the
-  /// constructor; nothing has changed then.
+  /// Trains these parameters too from now on, such as layers that were frozen before.
+  /// @throws c10::ValueError  as the constructors; nothing has changed then
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
   void add_param_group(ParamGroup group);
 
-  const std::vector<ParamGroup>& param_groups() const { return groups_; }
-  /// The learning rate, which each group multiplies by its `lr_scale`. Syncs where it is a tensor
-  /// on a device.
+  /// The groups with names, half copies and `lr_scale`. Unnamed parameters have an empty name.
+  std::vector<ParamGroup> named_param_groups() const;
+
+  /// The learning rate of the first group whose `lr_scale` is not 0, divided by that. Waits for the
+  /// device if the learning rate is a tensor on a device.
   double lr() const;
-  /// If the learning rate is a tensor, writes to that tensor, which no step that was queued before
-  /// sees.
-  /// @throws c10::ValueError  for one that is negative or not finite
+  /// Sets the learning rate of each group to `lr` times its `lr_scale`. If the learning rate is a
+  /// tensor, writes to that tensor; no step that was queued before sees the change.
+  /// @throws c10::ValueError  for a number that is negative or not finite
   void set_lr(double lr);
-  /// Has every step read the learning rate from `lr` when it runs, so that neither a device nor a
-  /// captured graph waits for its value: 0-dim, float64, on the device of a parameter. Shared with
-  /// the caller, who changes it in place between steps, alone, by `set_lr(double)`, an LrScheduler
-  /// or a DeviceLrSchedule. Groups multiply it by their `lr_scale` in float64: the bits are those
-  /// of a number. Parameters of other devices are updated by a copy, made at every step; saved
-  /// states hold its value.
-  /// @throws c10::ValueError  for another shape, dtype or device, and one that requires a gradient;
-  ///     on the CPU for a value that is negative or not finite, here and at each step. On other
-  ///     devices values are not looked at. Nothing has changed then.
+  /// Every step then reads the learning rate from `lr` when the step runs, so that neither a device
+  /// nor a captured graph waits for the value. `lr` is 0-dim, float64, on the device of a parameter,
+  /// and shared with the caller, who may change it in place between steps. Each group multiplies it
+  /// by `lr_scale` in float64; the results are bit-identical to those of a number. The learning rates
+  /// in the groups' options are then ignored. Parameters of other devices use a copy, made at every
+  /// step. Saved states hold the value.
+  /// @throws c10::ValueError  for another shape, dtype or device, and for a tensor that requires a
+  ///     gradient; on the CPU for a value that is negative or not finite, here and at each step. On
+  ///     other devices values are not checked. Nothing has changed then.
   /// @see torch.optim's `lr` as a Tensor with `capturable=True` (Python). Differs: in float64;
-  ///     LibTorch's fused kernels for CUDA, which mezzo runs where it has none of its own, as for
-  ///     float64 parameters, round it to float32.
+  ///     LibTorch's fused kernels for CUDA, which mezzo runs for float64 parameters, round it to float32.
   void set_lr(at::Tensor lr);
-  /// The tensor given to `set_lr`; undefined where the learning rate is a number.
+  /// The tensor given to `set_lr`; undefined if the learning rate is a number.
   const at::Tensor& lr_tensor() const { return lr_tensor_; }
 
-  /// From now on asks `hook` once about what each `check_gradients` found, and about each step that
-  /// was not checked so; `grad_norm`, `found_inf` and clipping go by its answer. So optimizers of
-  /// several processes that divide one model's parameters can add up what they found
-  /// (ZeroRedundancyOptimizer). Not called by a step that neither measures gradients nor is told a
-  /// verdict.
-  void register_verdict_hook(VerdictHook hook) { verdict_hook_ = std::move(hook); }
+  /// As LibTorch's, also for half copies, and in recorded steps (GraphedStep). Called through
+  /// `torch::optim::Optimizer&`, it is LibTorch's: the gradients of half copies stay, and the next
+  /// backward adds to them.
+  void zero_grad(bool set_to_none = true);
 
-  /// Drops all gradients, so that backward writes fresh ones.
-  void zero_grad();
-
-  /// Updates every parameter that has a gradient. With `max_grad_norm`, does nothing where the
+  /// Updates every parameter that has a gradient. With `max_grad_norm`, does nothing if the
   /// gradients' norm is inf or NaN; without, such gradients reach the weights, as in PyTorch.
-  /// @param closure  if given, called first, with gradients enabled; its loss is returned.
-  /// @throws c10::ValueError  naming the parameter whose gradient is sparse, or lies
-  ///   both on it and on its shadow.
-  at::Tensor step(const Closure& closure = {}) override;
+  /// @param closure  if given, called first, with gradients enabled; its loss is returned
+  /// @throws c10::ValueError  for an option out of its range, naming the group; for a sparse gradient
+  ///     that the optimizer does not take, or a gradient both on a parameter and on its half copy,
+  ///     naming the parameter
+  at::Tensor step(LossClosure closure = nullptr) override;
 
   /// The norm of the true gradients at the last step, before clipping: float32, or float64 if a
-  /// gradient is, 0-dim, on the device of the first gradient, or of the loss scale. Measured with `max_grad_norm`, or
-  /// by a scaler's check of scaled gradients; else undefined.
+  /// gradient is, 0-dim, on the device of the first gradient, or of the loss scale. Measured with
+  /// `max_grad_norm`, or by a scaler's check of scaled dense gradients; else undefined.
   const at::Tensor& grad_norm() const { return grad_norm_; }
-  /// 1 where the last step was skipped, else 0: float32, 0-dim; undefined
-  /// where nothing was checked.
+  /// 1 if the last step was skipped, else 0: float32, 0-dim; undefined if nothing was checked.
   at::Tensor found_inf() const override { return found_inf_; }
 
-  bool applies_scale_itself() const override { return true; }
-  /// The parameter, where its gradient lies on its shadow.
-  at::Tensor master_of(size_t index) const override;
-  std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
-  /// Visits the tensors that own gradients: shadows, where backward reached those.
-  void visit_parameters(const ParameterVisitor& visit) override;
-  std::string parameter_name(size_t index) const override;
+  std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
+  at::Tensor half_copy_of(const at::Tensor& parameter) const override;
+  std::string name_of(const at::Tensor& parameter) const override;
+
+  /// From now on passes to `hook` the statistics of each `check_gradients`, and of each step that
+  /// was not checked so; `grad_norm`, `found_inf` and clipping go by its answer. Optimizers of
+  /// several processes that divide one model's parameters combine their statistics by it
+  /// (ZeroRedundancyOptimizer). Not called by a step that neither measures gradients nor is given
+  /// a `found_inf`.
+  void register_statistics_hook(detail::GradientStatisticsHook hook) { statistics_hook_ = std::move(hook); }
 
   /// State tensors by "slot/parameter name", e.g. "exp_avg/bert.pooler.dense.bias", sharing memory
-  /// with the optimizer. Parameters that never had a gradient have none.
+  /// with the optimizer. A parameter without a name, or whose name another has, goes by its number.
+  /// Parameters that never had a gradient have no state.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// Takes over what `state_dict` gave. Parameters that have no entries start afresh. Copies into
-  /// the tensors that are there, so that a recorded step (GraphedStep) goes on with the new values.
-  /// @throws c10::ValueError  for an entry that does not belong here; nothing has changed then.
+  /// The names of all parameters in it, group after group.
+  std::vector<std::string> state_keys() const;
+
+  /// Takes over a `state_dict`. Parameters without entries start afresh. Copies into the tensors
+  /// that are there, so that a recorded step (GraphedStep) goes on with the new values.
+  /// @throws c10::ValueError  for an entry that does not belong here; nothing has changed then
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
   /// The same errors; changes nothing.
   void check_state_dict(const std::map<std::string, at::Tensor>& state) const;
 
-  /// The state in torch.optim's layout, to go on with in Python; tensors are shared.
+  /// The state in the layout of torch.optim's `state_dict` (Python); tensors are shared.
   TorchOptimizerState torch_state_dict() const;
 
-  /// Takes over a state of torch.optim's layout: tensors, in place, learning rate, weight decay and
-  /// the optimizer's own hyperparameters. Groups keep their `lr_scale`. If it is 0 for all, the
-  /// learning rate stays as it is.
-  /// @throws c10::ValueError  for groups or tensors of other shapes, hyperparameters that are out of
-  ///     their range or differ between groups, learning rates that are not in the ratio of the
-  ///     groups' `lr_scale`, and an optimizer of another kind, such as with amsgrad or without;
-  ///     nothing has changed then
+  /// Takes over such a state: tensors, in place, and all options of the groups. Groups keep their
+  /// `lr_scale`.
+  /// @throws c10::ValueError  for groups or tensors of other shapes, options that are out of their
+  ///     range or that this optimizer lacks; nothing has changed then
   void load_torch_state_dict(const TorchOptimizerState& state);
 
+  /// Drops the state of the `index`-th parameter.
+  void drop_state(size_t index);
+
  protected:
-  /// The moments it keeps of each parameter. They start at 0.
-  virtual std::vector<std::string_view> slot_names() const = 0;
-  /// Whether the update itself needs to know how many there were.
-  virtual bool counts_steps() const = 0;
-  /// One step of parameters of one device, without autograd.
-  virtual void update(const std::vector<ParameterUpdate>& updates, const GradientFactors& factors) = 0;
-  /// All but lr and weight_decay, as torch.optim names them.
-  virtual TorchOptions hyperparameters() const = 0;
-  /// Takes over those of `options` that can be changed.
-  virtual void set_hyperparameters(const TorchOptions& options) = 0;
+  using NamedOptions = std::vector<std::pair<std::string_view, TorchOption>>;
+
+  Optimizer(std::unique_ptr<torch::optim::OptimizerOptions> defaults, const StepOptions& options);
+
+  void add_groups(const std::vector<torch::optim::OptimizerParamGroup>& groups);
+  void add_groups(ParamGroups groups);
+
+  /// The options of a group, by PyTorch's names.
+  virtual NamedOptions read_options(const torch::optim::OptimizerOptions& options) const = 0;
+  virtual void write_option(torch::optim::OptimizerOptions& options,
+                            std::string_view name,
+                            const TorchOption& value) const = 0;
+  virtual void check_options(const NamedOptions& options, std::string_view where) const;
+  /// The moments of a parameter with these options. They start at 0.
+  virtual std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const = 0;
+  virtual std::unique_ptr<torch::optim::OptimizerParamState> make_state() const = 0;
+  virtual at::Tensor& slot(torch::optim::OptimizerParamState& state, size_t index) const = 0;
+  /// nullptr if LibTorch's class has no count of steps.
+  virtual int64_t* step_count(torch::optim::OptimizerParamState& state) const = 0;
+  virtual bool takes_sparse_gradients() const { return false; }
+  /// One step of parameters of one device and one set of options, except `lr` and `weight_decay`,
+  /// which the updates have. Without autograd.
+  virtual void update(const torch::optim::OptimizerOptions& options,
+                      const std::vector<ParameterUpdate>& updates,
+                      const GradientFactors& factors) = 0;
+
+  bool maximizes() const { return options_.maximize; }
+
+  /// Before LibTorch's templates write the groups and the state: gives them the step counts and the
+  /// learning rate that lie on a device. Waits for the device.
+  void write_device_values() const;
+  void save_own(torch::serialize::OutputArchive& archive) const;
+  /// @param loaded  an optimizer of the same parameters, with what LibTorch's templates read
+  void load_from(const torch::optim::Optimizer& loaded, torch::serialize::InputArchive& archive);
 
  private:
-  /// What there is to know before a step: the verdict, and what gradients are multiplied by, each
-  /// undefined where they are not.
-  struct Look {
-    GradientVerdict verdict;
+  /// Known before a step: statistics, and the factors of gradients; undefined: no such factor.
+  struct Measured {
+    detail::GradientStatistics statistics;
     at::Tensor inv_scale, clip;
   };
-  /// What check_gradients found, and by which scale it divided.
+  /// Found by check_gradients, dividing by `scale`.
   struct Checked {
     std::optional<at::Tensor> scale;
-    Look look;
+    Measured measured;
   };
+  struct About {
+    std::string name;
+    at::Tensor half_copy;
+    NormRole norm = NormRole::kUnknown;
+  };
+  struct StateTensors {
+    at::Tensor* step = nullptr;  // nullptr: the optimizer does not count
+    std::vector<at::Tensor*> slots;
+  };
+  struct Batch;
 
-  void check_groups(const std::vector<ParamGroup>& groups) const;
-  std::vector<std::string_view> all_slot_names() const;
-  std::vector<at::Tensor> initial_state(const at::Tensor& param) const;
-  bool fits(const std::vector<at::Tensor>& state, const at::Tensor& param) const;
-  std::vector<ParameterUpdate> collect_updates();
-  const NamedParameter& parameter_at(size_t index) const;
-  Look look(const std::optional<at::Tensor>& scale, const at::Tensor& found_inf, bool measures) const;
-  void apply(const Look& look);
+  template <class Add>
+  void add_or_undo(const Add& add);
+  void append(const ParamGroup& group);
+  void check_groups();
+  void check_parameter(const at::Tensor& parameter, size_t index) const;
+  double scale_of(size_t group) const { return group < lr_scales_.size() ? lr_scales_[group] : 1.0; }
+  double base_lr() const;
+  std::vector<std::string_view> all_slot_names(const torch::optim::OptimizerOptions& options) const;
+  int64_t* count_of(const void* parameter) const;
+  TorchOptions torch_options(const torch::optim::OptimizerOptions& options) const;
+  StateTensors state_tensors(const at::Tensor& parameter, const torch::optim::OptimizerOptions& options, bool replaces);
+  using StateVisitor = std::function<void(size_t index, std::string_view slot, const at::Tensor& tensor)>;
+  void visit_state(const StateVisitor& visit) const;
+  std::vector<Batch> collect_batches();
+  Measured measure(const std::optional<at::Tensor>& scale, const at::Tensor& found_inf, bool measures);
+  void apply(const Measured& measured);
 
-  std::vector<ParamGroup> groups_;
   StepOptions options_;
-  at::Tensor lr_tensor_;  // in place of that of the options, where it is defined
-  VerdictHook verdict_hook_;
-  std::map<std::string, std::vector<at::Tensor>> state_;  // parameter name -> the step count, if any, and its slots
-  std::optional<Checked> checked_;                        // by check_gradients, for the step that follows
+  at::Tensor lr_tensor_;  // in place of that of the options, if defined
+  detail::GradientStatisticsHook statistics_hook_;
+  std::unordered_map<const void*, About> about_;       // by TensorImpl, as `state_`
+  std::vector<double> lr_scales_;                      // of groups; 1 beyond the end
+  size_t num_checked_ = 0;                             // parameters
+  std::unordered_map<const void*, at::Tensor> steps_;  // step counts, where the kernels read and write them
+  std::optional<Checked> checked_;                     // by check_gradients, for the step that follows
   at::Tensor grad_norm_, found_inf_;
 };
 
-/// For `torch::save` and `torch::load`: state, learning rate, weight decay and the optimizer's own
-/// hyperparameters, by the place of each parameter in the groups. Errors as of
-/// `load_torch_state_dict`, and for the archive of another optimizer.
-torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const Optimizer& optimizer);
-torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, Optimizer& optimizer);
+namespace detail {
 
+/// Calls `visit(name, value)` for the options that LibTorch's class `Options` has.
+template <class Options, class Visit>
+void visit_options(Options& options, const Visit& visit) {
+  visit("lr", options.lr());
+  if constexpr (requires { options.betas(); }) {
+    visit("betas", options.betas());
+    visit("eps", options.eps());
+  }
+  visit("weight_decay", options.weight_decay());
+  if constexpr (requires { options.amsgrad(); }) {
+    visit("amsgrad", options.amsgrad());
+  }
+  if constexpr (requires { options.momentum(); }) {
+    visit("momentum", options.momentum());
+    visit("dampening", options.dampening());
+    visit("nesterov", options.nesterov());
+  }
+}
+
+/// An optimizer whose groups have LibTorch's options `Torch`, and whose state is LibTorch's `State`.
+template <class Options, class Torch, class State>
+class OptimizerOf : public Optimizer {
+ public:
+  /// @throws c10::ValueError  for no parameters, or one that is listed twice, is no leaf, is of
+  ///     another dtype than float32, float64, float16 and bfloat16, or has a half copy of another
+  ///     shape or dtype; for an option out of its range; for a float16 parameter if stochastic
+  ///     rounding is asked for
+  explicit OptimizerOf(std::vector<at::Tensor> parameters, const Options& options = {})
+      : Optimizer(std::make_unique<Torch>(options), options.step_options()) {
+    add_groups({torch::optim::OptimizerParamGroup(std::move(parameters))});
+  }
+  explicit OptimizerOf(const std::vector<torch::optim::OptimizerParamGroup>& groups, const Options& options = {})
+      : Optimizer(std::make_unique<Torch>(options), options.step_options()) {
+    add_groups(groups);
+  }
+  explicit OptimizerOf(ParamGroups groups, const Options& options = {})
+      : Optimizer(std::make_unique<Torch>(options), options.step_options()) {
+    add_groups(std::move(groups));
+  }
+  explicit OptimizerOf(std::initializer_list<ParamGroup> groups, const Options& options = {})
+      : OptimizerOf(ParamGroups(groups), options) {}
+
+  void save(torch::serialize::OutputArchive& archive) const override {
+    write_device_values();
+    torch::optim::serialize<State, Torch>(archive, *this);
+    save_own(archive);
+  }
+
+  void load(torch::serialize::InputArchive& archive) override {
+    struct Loaded : torch::optim::Optimizer {
+      using torch::optim::Optimizer::Optimizer;
+      at::Tensor step(LossClosure /*closure*/) override { return {}; }
+    } loaded(param_groups_, defaults_->clone());
+    try {
+      torch::optim::serialize<State, Torch>(archive, loaded);
+    } catch (const std::exception& error) {
+      const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+      TORCH_CHECK_VALUE(false, detail::name_of(*this), ": the archive to load does not fit this optimizer: ",
+                        of_torch != nullptr ? of_torch->what_without_backtrace() : error.what());
+    }
+    load_from(loaded, archive);
+  }
+
+ protected:
+  NamedOptions read_options(const torch::optim::OptimizerOptions& options) const override {
+    const auto* of_torch = dynamic_cast<const Torch*>(&options);
+    TORCH_CHECK_VALUE(of_torch != nullptr, detail::name_of(*this),
+                      ": a parameter group has options of another optimizer's class");
+    NamedOptions named;
+    named.reserve(6);
+    visit_options(*of_torch, [&](std::string_view name, const auto& value) { named.emplace_back(name, value); });
+    return named;
+  }
+
+  void write_option(torch::optim::OptimizerOptions& options,
+                    std::string_view name,
+                    const TorchOption& value) const override {
+    visit_options(static_cast<Torch&>(options), [&]<class T>(std::string_view each, T& option) {
+      if (each == name) {
+        option = std::get<T>(value);
+      }
+    });
+  }
+
+  std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const override {
+    const auto& of_torch = static_cast<const Torch&>(options);
+    if constexpr (requires { of_torch.amsgrad(); }) {
+      return of_torch.amsgrad() ? std::vector<std::string_view>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+                                : std::vector<std::string_view>{"exp_avg", "exp_avg_sq"};
+    } else {
+      return of_torch.momentum() == 0 ? std::vector<std::string_view>{}
+                                      : std::vector<std::string_view>{"momentum_buffer"};
+    }
+  }
+
+  std::unique_ptr<torch::optim::OptimizerParamState> make_state() const override { return std::make_unique<State>(); }
+
+  at::Tensor& slot(torch::optim::OptimizerParamState& state, size_t index) const override {
+    auto& of_torch = static_cast<State&>(state);
+    if constexpr (requires { of_torch.exp_avg(); }) {
+      return index == 0 ? of_torch.exp_avg() : index == 1 ? of_torch.exp_avg_sq() : of_torch.max_exp_avg_sq();
+    } else {
+      return of_torch.momentum_buffer();
+    }
+  }
+
+  int64_t* step_count(torch::optim::OptimizerParamState& state) const override {
+    if constexpr (requires(State& of_torch) { of_torch.exp_avg(); }) {
+      return &static_cast<State&>(state).step();
+    } else {
+      return nullptr;
+    }
+  }
+};
+
+}  // namespace detail
 }  // namespace mezzo

@@ -7,14 +7,14 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <variant>
 #include <vector>
 
 namespace mezzo {
 
 /// A hyperparameter of a torch.optim optimizer: `nesterov`, `eps`, `betas`.
-using TorchOption = std::variant<bool, double, std::pair<double, double>>;
+using TorchOption = std::variant<bool, double, std::tuple<double, double>>;
 using TorchOptions = std::map<std::string, TorchOption>;
 
 /// What `state_dict()` of a torch.optim optimizer holds in Python, in its layout: parameters are

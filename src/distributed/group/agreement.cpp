@@ -2,7 +2,7 @@
 
 namespace mezzo::distributed {
 
-std::function<void(at::Tensor& flags)> agree_on_found_inf(ProcessGroup& group) {
+std::function<void(at::Tensor& flags)> found_inf_all_reduce(ProcessGroup& group) {
   return [&group](at::Tensor& flags) { group.all_reduce_max(flags); };
 }
 

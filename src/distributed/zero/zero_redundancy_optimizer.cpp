@@ -21,9 +21,9 @@
 namespace mezzo::distributed {
 namespace {
 
-/// What other ranks are to know of a parameter.
-const at::Tensor& travelling_tensor(const NamedParameter& parameter) {
-  return parameter.shadow.defined() ? parameter.shadow : parameter.tensor;
+/// What a parameter's owner sends to the other ranks.
+const at::Tensor& sent_tensor(const NamedParameter& parameter) {
+  return parameter.half_copy.defined() ? parameter.half_copy : parameter.tensor;
 }
 
 template <class Function>
@@ -42,11 +42,24 @@ at::Device first_device(const std::vector<ParamGroup>& groups) {
   return *first;
 }
 
+/// With the names that `state_dict` has, which are given and unique.
+std::vector<ParamGroup> named_groups(const mezzo::Optimizer& optimizer) {
+  auto groups = optimizer.named_param_groups();
+  const auto keys = optimizer.state_keys();
+  auto key = keys.begin();
+  for (ParamGroup& group : groups) {
+    for (NamedParameter& parameter : group.params) {
+      parameter.name = *key++;
+    }
+  }
+  return groups;
+}
+
 /// While it lives, the parameters that other ranks update have no gradient.
 class OwnGradientsAlone {
  public:
   explicit OwnGradientsAlone(const ZeroRedundancyOptimizer& optimizer) {
-    for_each_parameter(optimizer.local().param_groups(), [&](const NamedParameter& parameter) {
+    for_each_parameter(named_groups(optimizer.local()), [&](const NamedParameter& parameter) {
       if (parameter.tensor.grad().defined() && !optimizer.owns(parameter.name)) {
         others_.emplace_back(parameter.tensor, std::exchange(parameter.tensor.mutable_grad(), {}));
       }
@@ -82,26 +95,32 @@ std::map<std::string, int> partition_parameters(const std::vector<ParamGroup>& g
     for (const NamedParameter& parameter : largest_first) {
       const auto rank = std::min_element(elements.begin(), elements.end());
       *rank += parameter.tensor.numel();
-      owner[parameter.name] = static_cast<int>(rank - elements.begin());
+      const bool is_new = owner.emplace(parameter.name, static_cast<int>(rank - elements.begin())).second;
+      TORCH_CHECK_VALUE(is_new, "partition_parameters: two parameters are named '", parameter.name,
+                        "', and ranks know them by name. Give those of one module a prefix: parameter.name = "
+                        "\"decoder.\" + parameter.name");
     }
   }
   return owner;
 }
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(ProcessGroup& group,
-                                                 std::unique_ptr<Optimizer> optimizer,
+                                                 std::unique_ptr<mezzo::Optimizer> optimizer,
                                                  ZeroRedundancyOptimizerOptions options)
-    : group_(group),
+    : torch::optim::Optimizer(optimizer->param_groups(), optimizer->defaults().clone()),
+      group_(group),
       local_(std::move(optimizer)),
       options_(options),
-      owner_(partition_parameters(local_->param_groups(), group.size())) {
+      groups_(named_groups(*local_)),
+      owner_(partition_parameters(groups_, group.size())) {
   check_alike();
   group_.all_or_none([&] {
-    check_shadows();
-    TORCH_CHECK_VALUE(local_->state_dict().empty(), "ZeroRedundancyOptimizer: ", local_->name(),
+    check_half_copies();
+    TORCH_CHECK_VALUE(local_->state_dict().empty(), "ZeroRedundancyOptimizer: ", mezzo::detail::name_of(*local_),
                       " has state already; give it an optimizer that was not used yet");
   });
-  local_->register_verdict_hook([this](const GradientVerdict& own) { return verdict_of_all(own); });
+  local_->register_statistics_hook([this](const auto& own) { return statistics_of_all(own); });
+  copy_options_from_local();
   plan_messages();
 }
 
@@ -109,26 +128,27 @@ ZeroRedundancyOptimizer::~ZeroRedundancyOptimizer() = default;
 
 /// Else the partitions, and so the messages, would not fit.
 void ZeroRedundancyOptimizer::check_alike() const {
-  std::string text = local_->name();
+  const std::string name = mezzo::detail::name_of(*local_);
+  std::string text = name;
   int64_t elements = 0;
-  for (const ParamGroup& group : local_->param_groups()) {
+  for (const ParamGroup& group : groups_) {
     text += fmt::format("\n{} {}", *group.weight_decay, group.lr_scale);
     for (const NamedParameter& parameter : group.params) {
-      const at::Tensor& tensor = travelling_tensor(parameter);
+      const at::Tensor& tensor = sent_tensor(parameter);
       text += fmt::format("\n{} {} {}", parameter.name, static_cast<int>(tensor.scalar_type()),
                           fmt::join(tensor.sizes(), " "));
       elements += tensor.numel();
     }
   }
   group_.check_same({{"what ZeroRedundancyOptimizer is to train",
-                      fmt::format("{} of {} tensors with {} elements, fingerprint {:016x}", local_->name(),
-                                  owner_.size(), elements, std::hash<std::string>()(text))}});
+                      fmt::format("{} of {} tensors with {} elements, fingerprint {:016x}", name, owner_.size(),
+                                  elements, std::hash<std::string>()(text))}});
 }
 
 /// A master that is never updated would go stale, and into checkpoints.
-void ZeroRedundancyOptimizer::check_shadows() const {
-  for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
-    TORCH_CHECK_VALUE(!parameter.shadow.defined() || owns(parameter.name), "ZeroRedundancyOptimizer: rank ",
+void ZeroRedundancyOptimizer::check_half_copies() const {
+  for_each_parameter(groups_, [&](const NamedParameter& parameter) {
+    TORCH_CHECK_VALUE(!parameter.half_copy.defined() || owns(parameter.name), "ZeroRedundancyOptimizer: rank ",
                       group_.rank(), " has a master of ", parameter.name, ", which rank ", owner_.at(parameter.name),
                       " updates; make the masters by ShardedMasterWeights");
   });
@@ -137,9 +157,9 @@ void ZeroRedundancyOptimizer::check_shadows() const {
 /// Message by message of each rank in turn, so that all ranks send at the same time.
 void ZeroRedundancyOptimizer::plan_messages() {
   std::vector<std::vector<at::Tensor>> shares(static_cast<size_t>(group_.size()));
-  for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
+  for_each_parameter(groups_, [&](const NamedParameter& parameter) {
     if (parameter.tensor.numel() > 0) {
-      shares[owner_.at(parameter.name)].push_back(travelling_tensor(parameter));
+      shares[owner_.at(parameter.name)].push_back(sent_tensor(parameter));
     }
   });
   std::vector<std::vector<TensorBucket>> buckets;
@@ -158,7 +178,7 @@ void ZeroRedundancyOptimizer::plan_messages() {
 }
 
 /// Gives the new weights of this rank's share to the others, and takes theirs.
-void ZeroRedundancyOptimizer::hand_out() {
+void ZeroRedundancyOptimizer::broadcast_parameters() {
   const auto found_inf = local_->found_inf();
   const bool nothing_changed = found_inf.defined() && found_inf.is_cpu() && found_inf.item<float>() != 0.0f;
   if (group_.size() == 1 || nothing_changed) {
@@ -202,10 +222,11 @@ void ZeroRedundancyOptimizer::hand_out() {
 }
 
 /// Each rank has looked at the gradients of its share alone.
-GradientVerdict ZeroRedundancyOptimizer::verdict_of_all(const GradientVerdict& own) const {
+mezzo::detail::GradientStatistics ZeroRedundancyOptimizer::statistics_of_all(
+    const mezzo::detail::GradientStatistics& own) const {
   const auto device = own.norm.defined()        ? own.norm.device()
                       : own.found_inf.defined() ? own.found_inf.device()
-                                                : first_device(local_->param_groups());
+                                                : first_device(groups_);
   const auto zero = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
   const auto number = [&](const at::Tensor& value) {
     return value.defined() ? copy_to(value, device, at::kDouble) : zero;
@@ -215,11 +236,11 @@ GradientVerdict ZeroRedundancyOptimizer::verdict_of_all(const GradientVerdict& o
       at::stack({number(own.sum_of_squares), number(own.found_inf), has_gradients ? at::ones_like(zero) : zero});
   group_.all_reduce_sum(sums);
   bool has_double = false;  // on whatever rank
-  for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
-    has_double |= parameter.tensor.scalar_type() == at::kDouble;
-  });
+  for_each_parameter(
+      groups_, [&](const NamedParameter& parameter) { has_double |= parameter.tensor.scalar_type() == at::kDouble; });
   const auto norm = sums[0].sqrt().to(has_double ? at::kDouble : at::kFloat);
-  GradientVerdict all{.is_measured = own.is_measured, .norm = {}, .sum_of_squares = {}, .found_inf = {}};
+  mezzo::detail::GradientStatistics all{
+      .is_measured = own.is_measured, .norm = {}, .sum_of_squares = {}, .found_inf = {}};
   all.found_inf = sums[1].gt(0).logical_or(norm.isfinite().logical_not()).to(at::kFloat);
   // Waits for the device only where this rank had no gradient.
   if (own.is_measured && (has_gradients || sums[2].item<double>() > 0)) {
@@ -229,16 +250,43 @@ GradientVerdict ZeroRedundancyOptimizer::verdict_of_all(const GradientVerdict& o
   return all;
 }
 
-at::Tensor ZeroRedundancyOptimizer::step(const Closure& closure) {
+double ZeroRedundancyOptimizer::lr() const {
+  copy_options_to_local();
+  return local_->lr();
+}
+
+void ZeroRedundancyOptimizer::set_lr(double lr) {
+  copy_options_to_local();
+  local_->set_lr(lr);
+  copy_options_from_local();
+}
+
+/// Somebody may have changed those of this object's groups.
+void ZeroRedundancyOptimizer::copy_options_to_local() const {
+  TORCH_CHECK(mezzo::detail::num_parameters(*this) == owner_.size(),
+              "ZeroRedundancyOptimizer: parameters were added or removed. Make a new one with all parameters");
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    local_->param_groups()[g].set_options(param_groups_[g].options().clone());
+  }
+}
+
+void ZeroRedundancyOptimizer::copy_options_from_local() {
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    param_groups_[g].set_options(local_->param_groups()[g].options().clone());
+  }
+}
+
+at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
   at::Tensor loss;
   group_.guard([&] {
     if (closure) {
       const at::AutoGradMode enable_grad(true);
       loss = closure();
     }
+    copy_options_to_local();
     const OwnGradientsAlone own(*this);
     local_->step();
-    hand_out();
+    broadcast_parameters();
   });
   return loss;
 }
@@ -255,16 +303,17 @@ std::optional<at::Tensor> ZeroRedundancyOptimizer::check_gradients(const std::op
 at::Tensor ZeroRedundancyOptimizer::step_scaled(const std::optional<at::Tensor>& grad_scale,
                                                 const at::Tensor& found_inf) {
   group_.guard([&] {
+    copy_options_to_local();
     const OwnGradientsAlone own(*this);
     local_->step_scaled(grad_scale, found_inf);
-    hand_out();
+    broadcast_parameters();
   });
   return {};
 }
 
 bool ZeroRedundancyOptimizer::allows_half_gradients() const {
   bool updates_half = false;
-  for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
+  for_each_parameter(groups_, [&](const NamedParameter& parameter) {
     updates_half |= owns(parameter.name) && parameter.tensor.scalar_type() == at::kHalf;
   });
   return !updates_half;
@@ -281,15 +330,41 @@ void ZeroRedundancyOptimizer::load_state_dict(const std::map<std::string, at::Te
   local_->load_state_dict(own);
 }
 
-std::map<std::string, at::Tensor> ZeroRedundancyOptimizer::state_dict(int to) {
+void ZeroRedundancyOptimizer::save(torch::serialize::OutputArchive& archive) const {
+  copy_options_to_local();
+  const auto whole = state_dict();
+  if (group_.rank() == 0) {
+    local_->load_state_dict(whole);
+  }
+  local_->save(archive);
+  drop_state_of_others();
+}
+
+void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
+  local_->load(archive);
+  drop_state_of_others();
+  copy_options_from_local();
+}
+
+void ZeroRedundancyOptimizer::drop_state_of_others() const {
+  size_t index = 0;
+  for_each_parameter(groups_, [&](const NamedParameter& parameter) {
+    if (!owns(parameter.name)) {
+      local_->drop_state(index);
+    }
+    ++index;
+  });
+}
+
+std::map<std::string, at::Tensor> ZeroRedundancyOptimizer::state_dict(int to) const {
   return collect_tensors(group_, local_->state_dict(), to, options_.bucket_bytes());
 }
 
 std::map<std::string, at::Tensor> ZeroRedundancyOptimizer::weights(int to) {
   std::map<std::string, at::Tensor> masters, all;
-  for_each_parameter(local_->param_groups(), [&](const NamedParameter& parameter) {
+  for_each_parameter(groups_, [&](const NamedParameter& parameter) {
     all[parameter.name] = parameter.tensor.detach();
-    if (parameter.shadow.defined()) {
+    if (parameter.half_copy.defined()) {
       masters[parameter.name] = parameter.tensor.detach();
     }
   });

@@ -145,7 +145,7 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
     const auto largest = settings.amsgrad ? at::TensorList(batch.slots[2]) : at::TensorList();
     with_lr(batch, factors, [&](const auto& lr) {
       kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, lr, settings.beta1,
-             settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, /*maximize=*/false,
+             settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, settings.maximize,
              /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
     });
     if (flushes_denormals(settings)) {
@@ -160,7 +160,7 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
     // A buffer of zeros makes the first step like any other, also after a skipped one.
     with_lr(batch, factors, [&](const auto& lr) {
       at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, lr,
-                      /*dampening=*/0, settings.nesterov, /*maximize=*/false, /*is_first_step=*/false,
+                      settings.dampening, settings.nesterov, settings.maximize, /*is_first_step=*/false,
                       /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
     });
     flush_denormals(batch, factors);
@@ -171,7 +171,8 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
   run(updates, factors, [&](Batch& batch) {
     const auto& skip = factors.found_inf;
     for (size_t i = 0; i < batch.params.size(); ++i) {
-      const at::Tensor &param = batch.params[i], &grad = batch.gradients[i], &count = batch.steps[i];
+      const at::Tensor &param = batch.params[i], &count = batch.steps[i];
+      const auto grad = settings.maximize ? -batch.gradients[i] : batch.gradients[i];
       at::Tensor &exp_avg = batch.slots[0][i], &exp_avg_sq = batch.slots[1][i];
       const auto mean = exp_avg * settings.beta1 + grad * (1 - settings.beta1);
       const auto square = exp_avg_sq * settings.beta2 + grad * grad * (1 - settings.beta2);

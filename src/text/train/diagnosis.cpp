@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
+
 namespace mezzo::text {
 namespace {
 
@@ -24,7 +26,7 @@ void add(GradientExponents& total, const GradientExponents& counted) {
 
 }  // namespace
 
-void Diagnosis::look_at(AmpOptimizer& optimizer, double scale, const OverflowReport& overflow) {
+void Diagnosis::look_at(torch::optim::Optimizer& optimizer, double scale, const OverflowReport& overflow) {
   ++steps_;
   if (overflow.empty() && (counted_ < kFirstSteps || steps_ % kCountEvery == 0)) {
     latest_ = count(optimizer, scale);
@@ -60,17 +62,17 @@ void Diagnosis::end_step() {
   latest_.clear();
 }
 
-std::vector<GradientExponents> Diagnosis::count(AmpOptimizer& optimizer, double scale) const {
+std::vector<GradientExponents> Diagnosis::count(torch::optim::Optimizer& optimizer, double scale) const {
   std::vector<NamedGradients> groups;
   size_t index = 0;
-  optimizer.visit_parameters([&](const at::Tensor& parameter) {
-    const std::string part = part_of_(optimizer.parameter_name(index++));
+  for (const auto& [owner, master] : mezzo::detail::gradient_owners(optimizer)) {
+    const std::string part = part_of_(mezzo::detail::parameter_name(optimizer, index++));
     auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& seen) { return seen.name == part; });
     if (group == groups.end()) {
       group = groups.insert(group, {part, {}});
     }
-    group->gradients.push_back(parameter.grad());
-  });
+    group->gradients.push_back(owner.grad());
+  }
   return count_gradient_exponents(groups, scale);
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <torch/optim/optimizer.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -9,7 +11,6 @@
 
 #include "mezzo/amp/overflow_report.h"
 #include "mezzo/amp/scale_advice.h"
-#include "mezzo/optim/amp_optimizer.h"
 #include "mezzo/text/records/run_records.h"
 
 namespace mezzo::text {
@@ -23,11 +24,11 @@ class Diagnosis {
 
   /// Counts the optimizer's gradients, which are still multiplied by `scale`, by
   /// part of the model. Syncs.
-  std::vector<GradientExponents> count(AmpOptimizer& optimizer, double scale) const;
+  std::vector<GradientExponents> count(torch::optim::Optimizer& optimizer, double scale) const;
 
   /// Called once a step, before it is taken, on gradients that are still
   /// multiplied by `scale`. Syncs.
-  void look_at(AmpOptimizer& optimizer, double scale, const OverflowReport& overflow);
+  void look_at(torch::optim::Optimizer& optimizer, double scale, const OverflowReport& overflow);
 
   /// Where the step's gradients were counted and may be 0 because `scale` is too small for float16:
   /// a scale at which to count them again.

@@ -369,7 +369,7 @@ class Trainer {
     }
     model_->update_average();
     model_->zero_grad();
-    return {model_->grad_norm(), model_->optimizer().found_inf()};
+    return {model_->grad_norm(), model_->found_inf()};
   }
 
   void count_step(StepRecord& record, double seconds) {

@@ -28,7 +28,7 @@ TrainingModel::TrainingModel(const TrainConfig& config,
     const auto shadows = model_->make_shadows(autocast_dtype(setup.precision).value());
     for (NamedParameter& parameter : parameters_) {
       if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.shadow = shadow->second;
+        parameter.half_copy = shadow->second;
       }
     }
   }

@@ -40,14 +40,16 @@ class TrainingModel {
   void accumulate_in_masters() { masters_->accumulate_gradients(); }
 
   /// Whole or sharded.
-  AmpOptimizer& optimizer() { return sharded_ ? static_cast<AmpOptimizer&>(*sharded_) : *whole_; }
+  torch::optim::Optimizer& optimizer() { return sharded_ ? static_cast<torch::optim::Optimizer&>(*sharded_) : *whole_; }
+  /// Of the last step.
+  at::Tensor found_inf() const { return sharded_ ? sharded_->found_inf() : whole_->found_inf(); }
   void set_lr(const at::Tensor& lr) { sharded_ ? sharded_->set_lr(lr) : whole_->set_lr(lr); }
   void zero_grad() { sharded_ ? sharded_->zero_grad() : whole_->zero_grad(); }
   const at::Tensor& grad_norm() const { return sharded_ ? sharded_->grad_norm() : whole_->grad_norm(); }
 
   /// After a step: the moving average of the weights, where there is one, takes them in.
   void update_average() {
-    if (average_) average_->update(optimizer().found_inf());
+    if (average_) average_->update(found_inf());
   }
   /// The model gets the weights to evaluate and keep, averages where there are any, or those that are trained back.
   void swap_average() {

@@ -34,8 +34,8 @@ void WeightAverage::swap() {
     const at::Tensor kept = parameters_[i].tensor.detach().clone();
     parameters_[i].tensor.copy_(averages_[i]);
     averages_[i].copy_(kept);
-    if (parameters_[i].shadow.defined()) {
-      parameters_[i].shadow.detach().copy_(parameters_[i].tensor);
+    if (parameters_[i].half_copy.defined()) {
+      parameters_[i].half_copy.detach().copy_(parameters_[i].tensor);
     }
   }
   is_in_model_ = !is_in_model_;

@@ -48,8 +48,8 @@ TEST(ShardedMasterWeightsTest, HasMastersOfItsShareAlone) {
   const auto masters = model.masters();
   ASSERT_EQ(masters.masters().size(), 3u) << "in the model's order, each once";
   const NamedParameter &other = masters.masters()[0], &mine = masters.masters()[1], &norm = masters.masters()[2];
-  EXPECT_TRUE(mine.shadow.is_same(model.mine) && mine.tensor.scalar_type() == torch::kFloat);
-  EXPECT_TRUE(other.tensor.is_same(model.other) && !other.shadow.defined());
+  EXPECT_TRUE(mine.half_copy.is_same(model.mine) && mine.tensor.scalar_type() == torch::kFloat);
+  EXPECT_TRUE(other.tensor.is_same(model.other) && !other.half_copy.defined());
   EXPECT_TRUE(norm.tensor.is_same(model.norm) && norm.tensor.scalar_type() == torch::kFloat);
   for (const auto& half : {model.mine, model.other, model.frozen}) {
     EXPECT_EQ(half.scalar_type(), torch::kHalf);

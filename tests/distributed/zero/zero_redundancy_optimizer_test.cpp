@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/optim/schedulers/step_lr.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 
 #include <cmath>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,7 @@ namespace mezzo::distributed {
 namespace {
 
 using testing::Each;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
@@ -87,6 +91,77 @@ TEST(ZeroRedundancyOptimizerTest, ChecksAWholeStateAndTakesItsShare) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
+TEST(ZeroRedundancyOptimizerTest, SavesTheWholeStateInRankZerosArchive) {
+  const auto errors = RankThreads().run([](ProcessGroup& group) {
+    const auto parameters = two_parameters();
+    ZeroRedundancyOptimizer optimizer(group, momentum_sgd(parameters));
+    torch::optim::StepLR schedule(optimizer, /*step_size=*/1, /*gamma=*/0.5);
+    const auto step = [&](torch::optim::Optimizer& of, const std::vector<NamedParameter>& trained) {
+      set_gradients(trained);
+      of.step();
+    };
+    step(optimizer, parameters);
+    schedule.step();
+    schedule.step();
+    step(optimizer, parameters);
+    EXPECT_EQ(optimizer.lr(), 0.25) << "LibTorch's scheduler set the options of this object's groups";
+    EXPECT_EQ(optimizer.local().lr(), 0.25);
+    std::stringstream mine;
+    torch::save(optimizer, mine);
+    EXPECT_EQ(optimizer.local().state_dict().size(), 1u) << "moments of its share alone";
+
+    // The archive of rank 0 goes to all ranks, as files do.
+    const std::string sent = mine.str();
+    auto size = torch::tensor(static_cast<int64_t>(group.rank() == 0 ? sent.size() : 0));
+    group.all_reduce_sum(size);
+    auto bytes = torch::zeros({size.item<int64_t>()}, torch::kInt);
+    for (size_t i = 0; group.rank() == 0 && i < sent.size(); ++i) {
+      bytes[static_cast<int64_t>(i)] = static_cast<int>(static_cast<unsigned char>(sent[i]));
+    }
+    group.all_reduce_sum(bytes);
+    std::string whole;
+    for (int64_t i = 0; i < bytes.numel(); ++i) {
+      whole.push_back(static_cast<char>(bytes.const_data_ptr<int>()[i]));
+    }
+
+    const auto copies = [&] {
+      auto result = two_parameters();
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < result.size(); ++i) {
+        result[i].tensor.copy_(parameters[i].tensor);
+      }
+      return result;
+    };
+    const auto resumed_parameters = copies(), plain_parameters = copies();
+    ZeroRedundancyOptimizer resumed(group, momentum_sgd(resumed_parameters));
+    auto plain = momentum_sgd(plain_parameters);
+    std::stringstream first(whole), second(whole);
+    torch::load(resumed, first);
+    torch::load(*plain, second);
+    EXPECT_EQ(resumed.lr(), 0.25);
+    EXPECT_EQ(resumed.local().state_dict().size(), 1u);
+    EXPECT_EQ(plain->state_dict().size(), 2u);
+    step(optimizer, parameters);
+    step(resumed, resumed_parameters);
+    step(*plain, plain_parameters);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_TRUE(torch::equal(resumed_parameters[i].tensor, parameters[i].tensor));
+      EXPECT_TRUE(torch::allclose(plain_parameters[i].tensor, parameters[i].tensor, 1e-6)) << "but for the norm's sum";
+    }
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ZeroRedundancyOptimizerTest, RefusesParametersThatAreAddedLater) {
+  const auto errors = RankThreads{.world_size = 1}.run([](ProcessGroup& group) {
+    ZeroRedundancyOptimizer optimizer(group, momentum_sgd(two_parameters()));
+    optimizer.add_param_group(torch::optim::OptimizerParamGroup({torch::ones({2}).requires_grad_()}));
+    optimizer.step();
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("parameters were added or removed")));
+}
+
 TEST(ZeroRedundancyOptimizerTest, RefusesAnOptimizerThatWasUsed) {
   const auto errors = RankThreads{.world_size = 1}.run([](ProcessGroup& group) {
     const auto parameters = two_parameters();
@@ -95,7 +170,7 @@ TEST(ZeroRedundancyOptimizerTest, RefusesAnOptimizerThatWasUsed) {
     used->step();
     ZeroRedundancyOptimizer optimizer(group, std::move(used));
   });
-  EXPECT_THAT(errors, Each(StartsWith("ZeroRedundancyOptimizer: SGD has state already")));
+  EXPECT_THAT(errors, Each(StartsWith("ZeroRedundancyOptimizer: mezzo::SGD has state already")));
 }
 
 }  // namespace

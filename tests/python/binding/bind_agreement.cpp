@@ -16,14 +16,14 @@ void bind_agreement(py::module_& m) {
                               .reproduce_pytorch(reproduce_pytorch)
                               .allow_no_gradients(allow_no_gradients)
                               .max_consecutive_skips(max_consecutive_skips)
-                              .agree(agree_on_found_inf(group)));
+                              .found_inf_all_reduce(found_inf_all_reduce(group)));
       },
       py::keep_alive<0, 1>(), py::arg("group"), py::arg("init_scale") = 65536.0, py::arg("growth_interval") = 2000,
       py::arg("reproduce_pytorch") = false, py::arg("allow_no_gradients") = false,
       py::arg("max_consecutive_skips") = 0);
   m.def(
       "step_with_closure",
-      [](GradScaler& scaler, torch::optim::Optimizer& optimizer, const AmpOptimizer::Closure& closure) {
+      [](GradScaler& scaler, torch::optim::Optimizer& optimizer, const torch::optim::Optimizer::LossClosure& closure) {
         return scaler.step(optimizer, closure).stepped();
       },
       py::call_guard<py::gil_scoped_release>());

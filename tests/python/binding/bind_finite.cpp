@@ -49,11 +49,6 @@ void bind_losses(py::module_& m) {
       py::arg("ignore_index") = -100, py::arg("label_smoothing") = 0.0);
 }
 
-template <class Optimizer>
-mezzo::OverflowReport report_of(Optimizer& optimizer) {
-  return mezzo::overflow_report(optimizer);
-}
-
 void bind_reports(py::module_& m) {
   py::class_<mezzo::OverflowedGradient>(m, "OverflowedGradient")
       .def_readonly("parameter", &mezzo::OverflowedGradient::parameter)
@@ -70,8 +65,7 @@ void bind_reports(py::module_& m) {
       .def("has_nan", &mezzo::OverflowReport::has_nan)
       .def("summary", &mezzo::OverflowReport::summary, py::arg("most") = 4)
       .def("to_string", &mezzo::OverflowReport::to_string);
-  m.def("overflow_report", &report_of<mezzo::FusedSgd>);
-  m.def("overflow_report", &report_of<torch::optim::Optimizer>);
+  m.def("overflow_report", &mezzo::overflow_report);
 
   py::class_<mezzo::GradientExponents>(m, "GradientExponents")
       .def_readonly("name", &mezzo::GradientExponents::name)

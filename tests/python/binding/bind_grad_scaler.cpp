@@ -29,15 +29,9 @@ mezzo::GradScaler make_scaler(double init_scale,
                                .max_consecutive_skips(max_consecutive_skips));
 }
 
-template <class Optimizer>
-bool step(mezzo::GradScaler& scaler, Optimizer& optimizer) {
-  return scaler.step(optimizer).stepped();
-}
+bool step(mezzo::GradScaler& scaler, torch::optim::Optimizer& optimizer) { return scaler.step(optimizer).stepped(); }
 
-template <class Optimizer>
-void unscale(mezzo::GradScaler& scaler, Optimizer& optimizer) {
-  scaler.unscale_(optimizer);
-}
+void unscale(mezzo::GradScaler& scaler, torch::optim::Optimizer& optimizer) { scaler.unscale_(optimizer); }
 
 /// PyTorch's binding makes Python numbers of scalars, but not the reverse.
 mezzo::GradScaler::StateDict to_state_dict(const py::dict& state) {
@@ -77,7 +71,8 @@ void bind_grad_scaler(py::module_& m) {
              return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(lr));
            }),
            py::arg("parameters"), py::arg("lr"));
-  py::class_<mezzo::FusedSgd>(m, "FusedSGD").def(py::init<Parameters, double>(), py::arg("parameters"), py::arg("lr"));
+  py::class_<mezzo::FusedSgd, torch::optim::Optimizer>(m, "FusedSGD")
+      .def(py::init<Parameters, double>(), py::arg("parameters"), py::arg("lr"));
 
   using Scaler = mezzo::GradScaler;
   // A scaler whose ranks agree waits for Gloo's threads, which may want the GIL.
@@ -88,10 +83,8 @@ void bind_grad_scaler(py::module_& m) {
            py::arg("reproduce_pytorch") = false, py::arg("hysteresis") = 1, py::arg("max_consecutive_skips") = 0)
       .def("scale", [](Scaler& self, const at::Tensor& output) { return self.scale(output); })
       .def("scale", [](Scaler& self, const Parameters& outputs) { return self.scale(outputs); })
-      .def("unscale_", &unscale<mezzo::FusedSgd>, NoGil())
-      .def("unscale_", &unscale<torch::optim::Optimizer>, NoGil())
-      .def("step", &step<mezzo::FusedSgd>, NoGil())
-      .def("step", &step<torch::optim::Optimizer>, NoGil())
+      .def("unscale_", &unscale, NoGil())
+      .def("step", &step, NoGil())
       .def("update", [](Scaler& self) { self.update(); })
       .def("update", [](Scaler& self, double new_scale) { self.update(new_scale); })
       .def("update", [](Scaler& self, const at::Tensor& new_scale) { self.update(new_scale); })

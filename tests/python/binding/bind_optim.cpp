@@ -15,7 +15,7 @@ using namespace mezzo;
 
 struct OptimizerArguments {
   std::string kind;
-  std::vector<std::vector<at::Tensor>> groups, shadows;  ///< shadows: none, or as many as groups
+  std::vector<std::vector<at::Tensor>> groups, half_copies;  ///< half_copies: none, or as many as groups
   std::vector<double> weight_decays, lr_scales;
   double lr, momentum, max_grad_norm;
   bool nesterov;
@@ -27,8 +27,8 @@ std::vector<ParamGroup> param_groups(const OptimizerArguments& given) {
   for (size_t g = 0; g < given.groups.size(); ++g) {
     ParamGroup group{{}, given.weight_decays[g], given.lr_scales.empty() ? 1.0 : given.lr_scales[g]};
     for (size_t i = 0; i < given.groups[g].size(); ++i) {
-      const auto shadow = given.shadows.empty() ? at::Tensor() : given.shadows[g][i];
-      group.params.push_back({std::to_string(g) + "." + std::to_string(i), given.groups[g][i], shadow});
+      const auto half_copy = given.half_copies.empty() ? at::Tensor() : given.half_copies[g][i];
+      group.params.push_back({std::to_string(g) + "." + std::to_string(i), given.groups[g][i], half_copy});
     }
     result.push_back(std::move(group));
   }
@@ -240,18 +240,18 @@ void bind_schedules(py::module_& m) {
 }  // namespace
 
 void bind_optim(py::module_& m) {
-  py::class_<Optimizer>(m, "MezzoOptimizer")
+  py::class_<Optimizer, torch::optim::Optimizer>(m, "MezzoOptimizer")
       .def(py::init([](const std::string& kind, const std::vector<std::vector<at::Tensor>>& groups,
                        const std::vector<double>& weight_decays, double lr, double momentum, bool nesterov,
                        double max_grad_norm, std::optional<uint64_t> seed, const std::vector<double>& lr_scales,
-                       const std::vector<std::vector<at::Tensor>>& shadows) {
-             const OptimizerArguments given{kind, groups,   shadows,       weight_decays, lr_scales,
+                       const std::vector<std::vector<at::Tensor>>& half_copies) {
+             const OptimizerArguments given{kind, groups,   half_copies,       weight_decays, lr_scales,
                                             lr,   momentum, max_grad_norm, nesterov,      seed};
              return make(param_groups(given), given);
            }),
            py::arg("kind"), py::arg("groups"), py::arg("weight_decays"), py::arg("lr"), py::arg("momentum") = 0,
            py::arg("nesterov") = false, py::arg("max_grad_norm") = 0, py::arg("stochastic_rounding_seed") = py::none(),
-           py::arg("lr_scales") = std::vector<double>(), py::arg("shadows") = std::vector<std::vector<at::Tensor>>())
+           py::arg("lr_scales") = std::vector<double>(), py::arg("half_copies") = std::vector<std::vector<at::Tensor>>())
       .def_static("with_defaults", &make_with_defaults)
       .def("step", [](Optimizer& self) { self.step(); })
       .def("step_scaled", &Optimizer::step_scaled)
@@ -260,7 +260,7 @@ void bind_optim(py::module_& m) {
       .def("unscaled_by", [](Optimizer& self, GradScaler& scaler) { scaler.unscale_(self); })
       .def("grad_norm", &Optimizer::grad_norm)
       .def("found_inf", &Optimizer::found_inf)
-      .def("zero_grad", &Optimizer::zero_grad)
+      .def("zero_grad", [](Optimizer& self) { self.zero_grad(); })
       .def("lr", &Optimizer::lr)
       .def("set_lr", py::overload_cast<double>(&Optimizer::set_lr))
       .def("set_lr", py::overload_cast<at::Tensor>(&Optimizer::set_lr))

@@ -30,7 +30,7 @@ struct Arguments {
   std::optional<uint64_t> seed;
 };
 
-std::unique_ptr<Optimizer> make(const std::vector<NamedParameter>& parameters, const Arguments& given) {
+std::unique_ptr<mezzo::Optimizer> make(const std::vector<NamedParameter>& parameters, const Arguments& given) {
   const auto with = [&](auto options) {
     return options.lr(given.lr).max_grad_norm(given.max_grad_norm).stochastic_rounding_seed(given.seed);
   };
@@ -71,8 +71,10 @@ class Setup {
     }
   }
 
-  AmpOptimizer& stepping() { return zero_ ? static_cast<AmpOptimizer&>(*zero_) : *plain_; }
-  const Optimizer& local() { return zero_ ? zero_->local() : *plain_; }
+  torch::optim::Optimizer& stepping() {
+    return zero_ ? static_cast<torch::optim::Optimizer&>(*zero_) : *plain_;
+  }
+  const mezzo::Optimizer& local() { return zero_ ? zero_->local() : *plain_; }
   void zero_grad() { zero_ ? zero_->zero_grad() : plain_->zero_grad(); }
   void set_lr(double lr) { zero_ ? zero_->set_lr(lr) : plain_->set_lr(lr); }
   void load_state_dict(const std::map<std::string, at::Tensor>& state) {
@@ -86,7 +88,7 @@ class Setup {
       return zero_->weights(to);
     }
     std::map<std::string, at::Tensor> result;
-    for (const ParamGroup& group : plain_->param_groups()) {
+    for (const ParamGroup& group : plain_->named_param_groups()) {
       for (const NamedParameter& parameter : group.params) {
         result[parameter.name] = parameter.tensor.detach();
       }
@@ -98,7 +100,7 @@ class Setup {
   Group group_;
   std::optional<ShardedMasterWeights> masters_;
   std::unique_ptr<ZeroRedundancyOptimizer> zero_;
-  std::unique_ptr<Optimizer> plain_;
+  std::unique_ptr<mezzo::Optimizer> plain_;
 };
 
 }  // namespace
@@ -129,7 +131,7 @@ void bind_zero(py::module_& m) {
       .def(
           "step", [](Setup& self) { self.stepping().step({}); }, NoGil())
       .def(
-          "step_with", [](Setup& self, const AmpOptimizer::Closure& closure) { return self.stepping().step(closure); },
+          "step_with", [](Setup& self, const torch::optim::Optimizer::LossClosure& closure) { return self.stepping().step(closure); },
           NoGil())
       .def(
           "scaled_by", [](Setup& self, GradScaler& scaler) { return scaler.step(self.stepping()).stepped(); }, NoGil())

@@ -325,7 +325,7 @@ def test_closures_overflow_reports_and_failing_ranks():
     results = ranks.run(2, step_with_closure)
     for loss, summary, bias, _ in results:
         assert loss == 3.0 and bias == single[2][1].tolist()
-        assert summary.startswith("1 of 7 gradients of ZeroRedundancyOptimizer of SGD held inf or NaN: "
+        assert summary.startswith("1 of 7 gradients of mezzo::distributed::ZeroRedundancyOptimizer held inf or NaN: "
                                   "embedding [50, 16] (1 inf, 0 NaN, largest finite ")
     assert "is sparse" in results[1][3]
     assert results[0][3].startswith("rank 1 failed: Optimizer: the gradient of parameter") and "is sparse" in results[0][3]

@@ -66,7 +66,7 @@ def test_shadows_are_rounded_as_pytorch_rounds(dtype):
     values = torch.cat([halves, halfway, (bits + 1).view(torch.float32), (bits - 1).view(torch.float32)])
     weight, shadow = values.clone().requires_grad_(), torch.zeros_like(values, dtype=dtype)
     weight.grad = torch.zeros_like(values)
-    _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.0, shadows=[[shadow]]).step()
+    _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.0, half_copies=[[shadow]]).step()
     number = ~values.isnan()
     assert torch.equal(shadow[number], values.to(dtype)[number])
     assert shadow[~number].isnan().all()

@@ -68,7 +68,7 @@ def test_every_skipped_step_names_its_gradients_and_the_op_where_it_began(small,
     assert [r["step"] for r in found["first_op"]] == skipped, "traced as they ran, and traced again from the fourth"
     for record in found["first_op"]:
         assert "inf or NaN in backward, at " in record["text"] and "float16 holds at most 65504" in record["text"]
-    assert "gradients of AdamW held inf or NaN" in found["overflow"][0]["text"]
+    assert "gradients of mezzo::AdamW held inf or NaN" in found["overflow"][0]["text"]
     assert "aten::" in done.stderr and "largest finite" in done.stderr
     (gradients,) = found["gradients"]
     parts = [group["name"] for group in gradients["groups"]]
@@ -132,7 +132,7 @@ def test_a_run_that_goes_on_and_skips_the_rest_has_learned_something(small, text
 
 def test_what_fifty_steps_were_skipped_for_is_said_once(small, texts, tmp_path):
     done = train(small, texts, tmp_path / "out", "--precision", "fp16", "--loss-scale", 1e12, "--epochs", 9, "--diagnose", check=False)
-    assert done.stderr.count("gradients of AdamW held inf or NaN\n") == 1
+    assert done.stderr.count("gradients of mezzo::AdamW held inf or NaN\n") == 1
     assert done.stderr.count(" produced inf or NaN in backward") == 1
     assert "skipped alike: 49 more steps, up to step 50, loss scale 1e+12" in done.stderr
     page = (tmp_path / "out" / "report.html").read_text()

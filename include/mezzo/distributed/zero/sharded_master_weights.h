@@ -35,7 +35,7 @@ class ShardedMasterWeights {
                        int rank,
                        MasterWeightsOptions options = {});
 
-  /// What to train, in the model's order: masters, whose `shadow` is the model's parameter, norms
+  /// What to train, in the model's order: masters, whose `half_copy` is the model's parameter, norms
   /// that stay float32, and for parameters of other ranks the model's own half ones.
   const std::vector<NamedParameter>& masters() const { return masters_; }
 

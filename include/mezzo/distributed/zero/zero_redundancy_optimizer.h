@@ -13,7 +13,8 @@
 #include <vector>
 
 #include "mezzo/distributed/group/process_group.h"
-#include "mezzo/optim/amp_optimizer.h"
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
+#include "mezzo/optim/detail/gradient_statistics.h"
 #include "mezzo/optim/optimizer.h"
 
 namespace mezzo::distributed {
@@ -21,6 +22,7 @@ namespace mezzo::distributed {
 /// Which rank updates which parameter, by name: group after group, the largest tensors first, each
 /// goes to the rank with the fewest elements so far. The partition of
 /// torch.distributed.optim.ZeroRedundancyOptimizer. A pure function.
+/// @throws c10::ValueError  for two parameters of one name
 std::map<std::string, int> partition_parameters(const std::vector<ParamGroup>& groups, int num_ranks);
 
 struct ZeroRedundancyOptimizerOptions {
@@ -52,7 +54,11 @@ struct ZeroRedundancyStatistics {
 /// exist once over all ranks. Float32 weights are never sent in less: ranks would differ from the
 /// owner.
 ///
-/// `step`, `check_gradients` and `step_scaled` are collective: every rank makes the same calls in
+/// The groups are copies of the wrapped optimizer's: a change of their options, such as by
+/// torch::optim::StepLR, counts from the next step on. `state()` is empty: see `local().state()`.
+/// Parameters cannot be added.
+///
+/// `step`, `check_gradients`, `step_scaled` and `save` are collective: every rank makes the same calls in
 /// the same order, also where it has no gradient. They wait for the other ranks, and for a CUDA
 /// device only where the process group does. What breaks on one rank ends the others' calls with an
 /// error that names it. Not thread-safe. The process group must outlive it.
@@ -60,13 +66,13 @@ struct ZeroRedundancyStatistics {
 /// @see torch.distributed.optim.ZeroRedundancyOptimizer (Python). Differs: wraps an optimizer,
 ///     instead of making it; norm, clipping and found_inf are those of all ranks; `state_dict`
 ///     consolidates by itself.
-class ZeroRedundancyOptimizer : public AmpOptimizer {
+class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public mezzo::detail::AmpScalingOptimizer {
  public:
   /// Takes `optimizer`, made alike on every rank with all parameters and not used yet. Collective.
-  /// @throws c10::Error  on all ranks, where the parameters differ between ranks, one has a shadow,
+  /// @throws c10::Error  on all ranks, where the parameters differ between ranks, one has a half copy,
   ///     though another rank updates it, or the optimizer has state already.
   ZeroRedundancyOptimizer(ProcessGroup& group,
-                          std::unique_ptr<Optimizer> optimizer,
+                          std::unique_ptr<mezzo::Optimizer> optimizer,
                           ZeroRedundancyOptimizerOptions options = {});
   ~ZeroRedundancyOptimizer() override;
   ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
@@ -74,34 +80,37 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
 
   /// The optimizer that updates this rank's share, to look at: it has all parameters, and
   /// state of that share alone.
-  const Optimizer& local() const { return *local_; }
+  const mezzo::Optimizer& local() const { return *local_; }
 
-  double lr() const { return local_->lr(); }
-  void set_lr(double lr) { local_->set_lr(lr); }
-  /// As Optimizer has it; each rank's own.
-  void set_lr(at::Tensor lr) { local_->set_lr(std::move(lr)); }
-  void zero_grad() { local_->zero_grad(); }
-  /// As Optimizer has them, of all ranks together: the same on each.
+  /// As mezzo::Optimizer has them.
+  double lr() const;
+  void set_lr(double lr);
+  void set_lr(at::Tensor lr) { local_->set_lr(std::move(lr)); }  ///< each rank's own
+  void zero_grad(bool set_to_none = true) { local_->zero_grad(set_to_none); }
+  /// As mezzo::Optimizer has them, of all ranks together: the same on each.
   const at::Tensor& grad_norm() const { return local_->grad_norm(); }
   at::Tensor found_inf() const override { return local_->found_inf(); }
 
-  std::string name() const override { return "ZeroRedundancyOptimizer of " + local_->name(); }
-  at::Tensor step(const Closure& closure = {}) override;
-  bool applies_scale_itself() const override { return true; }
-  at::Tensor master_of(size_t index) const override { return local_->master_of(index); }
-  /// Where this rank updates no float16 parameter.
-  bool allows_half_gradients() const override;
+  at::Tensor step(LossClosure closure = nullptr) override;
   std::optional<at::Tensor> check_gradients(const std::optional<at::Tensor>& scale) override;
   at::Tensor step_scaled(const std::optional<at::Tensor>& grad_scale, const at::Tensor& found_inf) override;
-  /// All parameters, whoever updates them.
-  void visit_parameters(const ParameterVisitor& visit) override { local_->visit_parameters(visit); }
-  std::string parameter_name(size_t index) const override { return local_->parameter_name(index); }
-  const void* identity() const override { return local_->identity(); }
+  at::Tensor half_copy_of(const at::Tensor& parameter) const override { return local_->half_copy_of(parameter); }
+  std::string name_of(const at::Tensor& parameter) const override { return local_->name_of(parameter); }
+  /// Whether this rank updates no float16 parameter.
+  bool allows_half_gradients() const override;
+
+  /// For `torch::save`, which every rank calls. Rank 0's archive is that of the whole optimizer on
+  /// one rank; the others' have their shares alone. Collective.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  /// For `torch::load`: takes its share of rank 0's archive, or of a plain optimizer's. Each rank
+  /// must be given it; nothing is communicated.
+  /// @throws c10::ValueError  as Optimizer's
+  void load(torch::serialize::InputArchive& archive) override;
 
   /// The state of all ranks, as the whole optimizer would give it: complete on rank `to`,
   /// empty on the others. Collective. What other ranks had lies on the group's device; rank
   /// `to`'s own tensors are shared.
-  std::map<std::string, at::Tensor> state_dict(int to = 0);
+  std::map<std::string, at::Tensor> state_dict(int to = 0) const;
 
   /// Takes its share of a whole state, made by any number of ranks or by a plain optimizer. Each
   /// rank must be given it; nothing is communicated.
@@ -121,16 +130,20 @@ class ZeroRedundancyOptimizer : public AmpOptimizer {
 
  private:
   void check_alike() const;
-  void check_shadows() const;
+  void check_half_copies() const;
   void plan_messages();
-  GradientVerdict verdict_of_all(const GradientVerdict& own) const;
-  void hand_out();
+  mezzo::detail::GradientStatistics statistics_of_all(const mezzo::detail::GradientStatistics& own) const;
+  void copy_options_to_local() const;
+  void copy_options_from_local();
+  void drop_state_of_others() const;
+  void broadcast_parameters();
 
   struct Message;
 
   ProcessGroup& group_;
-  std::unique_ptr<Optimizer> local_;
+  std::unique_ptr<mezzo::Optimizer> local_;
   ZeroRedundancyOptimizerOptions options_;
+  std::vector<ParamGroup> groups_;  // of the wrapped optimizer, with names
   std::map<std::string, int> owner_;
   std::vector<Message> messages_;  // of one step, in the order in which all ranks send them
   ZeroRedundancyStatistics statistics_;

@@ -76,7 +76,7 @@ class ModelForTask : public torch::nn::Module {
   void set_gradient_checkpointing(bool on) { encoder().set_gradient_checkpointing(on); }
 
   /// Keeps copies in half precision of the encoder layers' weight matrices, so that autocast to
-  /// `dtype` casts none of them. Make each the `shadow` of its parameter in one of mezzo's
+  /// `dtype` casts none of them. Make each the `half_copy` of its parameter in one of mezzo's
   /// optimizers, which refreshes it along with the weight; one whose weight was changed otherwise
   /// is made anew when next used.
   /// @param dtype  kHalf or kBFloat16

@@ -18,8 +18,8 @@ TEST(GradScalerTest, RefusesHalfAndComplexGradientsNamingTheParameter) {
   set_gradient(scaler, half, torch::ones({3}, torch::kHalf));
   EXPECT_EQ(error_of<c10::ValueError>([&] { scaler.step(sgd); }),
             "GradScaler: parameter 0 of group 1 of torch::optim::SGD has a float16 gradient of shape [3], too coarse "
-            "to be unscaled in place. Keep parameters in float32 and run forward under AutocastGuard, or use an "
-            "optimizer with float32 master weights.");
+            "to be unscaled in place. Keep parameters in float32 and run forward under AutocastGuard, or use one "
+            "of mezzo's optimizers with MasterWeights.");
   EXPECT_TRUE(torch::equal(weight.grad(), torch::ones({2}))) << "nothing has changed";
   auto complex_sgd = sgd_for({complex});
   set_gradient(scaler, complex, torch::ones({1}, torch::kComplexFloat));
@@ -98,17 +98,18 @@ TEST(GradScalerTest, CoalescesSparseHalfGradientsBeforeTheCheck) {
   EXPECT_EQ(scaler.get_scale(), 2.0) << "the sum of two entries of one index overflows";
 }
 
-/// GradScalerOptions with an `agree` that throws while `fails`.
-GradScalerOptions agreeing_unless(const bool& fails) {
-  return GradScalerOptions().agree([&](torch::Tensor& /*flags*/) { TORCH_CHECK(!fails, "a rank is lost"); });
+/// GradScalerOptions with an all-reduce that throws while `fails`.
+GradScalerOptions reducing_unless(const bool& fails) {
+  return GradScalerOptions().found_inf_all_reduce(
+      [&](torch::Tensor& /*flags*/) { TORCH_CHECK(!fails, "a rank is lost"); });
 }
 
-TEST(GradScalerTest, LeavesGradientsScaledAndTheOptimizerReadyWhenAgreeThrows) {
+TEST(GradScalerTest, LeavesGradientsScaledAndTheOptimizerReadyWhenTheAllReduceThrows) {
   bool fails = true;
   for (const bool unscale : {true, false}) {
     auto weight = weights();
     auto sgd = sgd_for({weight});
-    GradScaler scaler(agreeing_unless(fails));
+    GradScaler scaler(reducing_unless(fails));
     backward(scaler, weight, {1.0f, -2.0f});
     for (int attempt = 0; attempt < 2; ++attempt) {
       fails = true;
@@ -127,11 +128,11 @@ TEST(GradScalerTest, LeavesGradientsScaledAndTheOptimizerReadyWhenAgreeThrows) {
   }
 }
 
-TEST(GradScalerTest, LeavesHalfGradientsWhereTheyAreWhenAgreeThrows) {
+TEST(GradScalerTest, LeavesHalfGradientsWhereTheyAreWhenTheAllReduceThrows) {
   bool fails = true;
   auto half = torch::zeros({2}, torch::TensorOptions(torch::kHalf).requires_grad(true)), master = weights();
   MasteredSgd optimizer(half, master, 0.5);
-  GradScaler scaler(agreeing_unless(fails));
+  GradScaler scaler(reducing_unless(fails));
   set_gradient(scaler, half, torch::full({2}, 32768.0, torch::kHalf));
   EXPECT_EQ(error_of([&] { scaler.unscale_(optimizer); }), "a rank is lost");
   EXPECT_TRUE(torch::equal(half.grad(), torch::full({2}, 32768.0, torch::kHalf)));
@@ -141,16 +142,16 @@ TEST(GradScalerTest, LeavesHalfGradientsWhereTheyAreWhenAgreeThrows) {
   EXPECT_TRUE(torch::equal(master.grad(), torch::full({2}, 0.5)));
 }
 
-TEST(GradScalerTest, AgreesOnTheVerdictThatUnscalingComesTo) {
+TEST(GradScalerTest, ReducesTheFoundInfThatUnscalingComesTo) {
   // 1 / scale times the largest bfloat16 is finite in float32, but rounds to inf in
   // bfloat16, where it is kept.
-  for (const bool agrees : {false, true}) {
+  for (const bool reduces : {false, true}) {
     const bool never = false;
     auto weight = torch::ones({2}, torch::TensorOptions(torch::kBFloat16).requires_grad(true));
     auto sgd = sgd_for({weight});
-    GradScaler scaler((agrees ? agreeing_unless(never) : GradScalerOptions()).init_scale(0.9975));
+    GradScaler scaler((reduces ? reducing_unless(never) : GradScalerOptions()).init_scale(0.9975));
     set_gradient(scaler, weight, torch::full({2}, 3.3895e38, torch::kBFloat16));
-    EXPECT_FALSE(scaler.step(sgd).stepped()) << agrees;
+    EXPECT_FALSE(scaler.step(sgd).stepped()) << reduces;
     EXPECT_TRUE(weight.grad().isinf().all().item<bool>());
   }
 }

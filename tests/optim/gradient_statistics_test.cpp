@@ -1,4 +1,4 @@
-#include "mezzo/optim/gradient_verdict.h"
+#include "mezzo/optim/detail/gradient_statistics.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -14,7 +14,7 @@ namespace {
 /// SGD of one parameter whose gradients are ones, and what its hook is asked.
 struct Hooked {
   explicit Hooked(double max_grad_norm) : sgd({{"weight", weight}}, SGDOptions().lr(0.5).max_grad_norm(max_grad_norm)) {
-    sgd.register_verdict_hook([this](const GradientVerdict& own) {
+    sgd.register_statistics_hook([this](const detail::GradientStatistics& own) {
       asked.push_back(own);
       return answer.is_measured ? answer : own;
     });
@@ -27,11 +27,11 @@ struct Hooked {
 
   at::Tensor weight = torch::ones({4}).requires_grad_();
   SGD sgd;
-  std::vector<GradientVerdict> asked;
-  GradientVerdict answer;
+  std::vector<detail::GradientStatistics> asked;
+  detail::GradientStatistics answer;
 };
 
-TEST(GradientVerdictTest, IsTheHooksForNormClippingAndSkipping) {
+TEST(GradientStatisticsTest, IsTheHooksForNormClippingAndSkipping) {
   Hooked hooked(/*max_grad_norm=*/1);
   hooked.answer = {.is_measured = true,
                    .norm = torch::full({}, 10.0f),
@@ -41,7 +41,7 @@ TEST(GradientVerdictTest, IsTheHooksForNormClippingAndSkipping) {
   hooked.backward(scaler);
   EXPECT_TRUE(scaler.step(hooked.sgd).stepped());
   scaler.update();
-  ASSERT_EQ(hooked.asked.size(), 1u) << "the check's verdict is the step's";
+  ASSERT_EQ(hooked.asked.size(), 1u) << "the check's statistics are the step's";
   EXPECT_EQ(hooked.asked[0].norm.item<float>(), 2);
   EXPECT_EQ(hooked.sgd.grad_norm().item<float>(), 10);
   EXPECT_TRUE(torch::allclose(hooked.weight, torch::full({4}, 0.95))) << "clipped by that norm: " << hooked.weight;
@@ -54,7 +54,7 @@ TEST(GradientVerdictTest, IsTheHooksForNormClippingAndSkipping) {
   EXPECT_EQ(hooked.sgd.found_inf().item<float>(), 1);
 }
 
-TEST(GradientVerdictTest, IsAskedForOncePerStepThatHasOne) {
+TEST(GradientStatisticsTest, IsAskedForOncePerStepThatHasOne) {
   Hooked plain(/*max_grad_norm=*/0), clipped(/*max_grad_norm=*/1);
   GradScaler off(GradScalerOptions().enabled(false)), scaler(GradScalerOptions().init_scale(8));
   plain.backward(off);
@@ -68,7 +68,7 @@ TEST(GradientVerdictTest, IsAskedForOncePerStepThatHasOne) {
   scaler.unscale_(plain.sgd);
   scaler.step(plain.sgd);
   ASSERT_EQ(plain.asked.size(), 1u);
-  EXPECT_FALSE(plain.asked[0].is_measured) << "it has the scaler's verdict alone";
+  EXPECT_FALSE(plain.asked[0].is_measured) << "it has the scaler's found_inf alone";
   EXPECT_TRUE(plain.asked[0].found_inf.defined());
   EXPECT_FALSE(plain.asked[0].norm.defined());
 }

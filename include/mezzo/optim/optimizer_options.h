@@ -1,0 +1,95 @@
+#pragma once
+
+#include "mezzo/cpp20.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <tuple>
+
+namespace mezzo {
+
+/// Options of mezzo's optimizers beyond LibTorch's. They hold for all parameter groups.
+struct StepOptions {
+  double max_grad_norm = 0;
+  std::optional<uint64_t> stochastic_rounding_seed = {};
+  bool maximize = false;
+};
+
+namespace detail {
+
+/// Refuses numbers that PyTorch refuses, in its words, such as "Invalid learning rate: -1".
+/// @param name  of the option: lr, betas, eps, weight_decay, momentum, dampening
+/// @param where  goes before the message
+/// @throws c10::ValueError
+void check_option(std::string_view name, double value, std::string_view where = "");
+void check_option(std::string_view name, const std::tuple<double, double>& value, std::string_view where = "");
+inline void check_option(std::string_view /*name*/, bool /*value*/, std::string_view /*where*/ = "") {}
+
+}  // namespace detail
+
+/// The options of LibTorch's optimizer, `TorchOptions`, and those of StepOptions. A setter checks
+/// the value, and returns `Derived`, so that calls chain.
+/// @throws c10::ValueError  from a setter, for a number that is negative, inf or NaN, and for
+///     betas outside [0, 1)
+template <class Derived, class TorchOptions>
+class CheckedOptions : public TorchOptions {
+ public:
+  using betas_t = std::tuple<double, double>;
+
+  CheckedOptions(double lr = 1e-3) : TorchOptions(lr) { detail::check_option("lr", lr); }
+  CheckedOptions(const TorchOptions& options) : TorchOptions(options) {}
+
+#define MEZZO_TORCH_OPTION(T, name)                               \
+  Derived& name(T value) {                                        \
+    detail::check_option(#name, value);                           \
+    TorchOptions::name(value);                                    \
+    return static_cast<Derived&>(*this);                          \
+  }                                                               \
+  const T& name() const noexcept { return TorchOptions::name(); } \
+  T& name() noexcept { return TorchOptions::name(); }
+  MEZZO_TORCH_OPTION(double, lr)
+  MEZZO_TORCH_OPTION(betas_t, betas)
+  MEZZO_TORCH_OPTION(double, eps)
+  MEZZO_TORCH_OPTION(double, weight_decay)
+  MEZZO_TORCH_OPTION(bool, amsgrad)
+  MEZZO_TORCH_OPTION(double, momentum)
+  MEZZO_TORCH_OPTION(double, dampening)
+  MEZZO_TORCH_OPTION(bool, nesterov)
+#undef MEZZO_TORCH_OPTION
+
+  void set_lr(const double lr) override { this->lr(lr); }
+
+  /// Clips the gradients' total L2 norm. 0, the default: the norm is not measured. Infinity:
+  /// measured, never clipped.
+  Derived& max_grad_norm(double value) {
+    TORCH_CHECK_VALUE(value >= 0, "max_grad_norm must be at least 0, got ", value);
+    step_options_.max_grad_norm = value;
+    return static_cast<Derived&>(*this);
+  }
+  double max_grad_norm() const { return step_options_.max_grad_norm; }
+
+  /// Rounds bfloat16 parameters up or down at random, with this seed, so that updates below their
+  /// precision count on average. nullopt, the default: rounds to nearest.
+  Derived& stochastic_rounding_seed(std::optional<uint64_t> value) {
+    step_options_.stochastic_rounding_seed = value;
+    return static_cast<Derived&>(*this);
+  }
+  std::optional<uint64_t> stochastic_rounding_seed() const { return step_options_.stochastic_rounding_seed; }
+
+  /// Steps along the gradient, not against it, as PyTorch's option in Python. Default: false.
+  Derived& maximize(bool value) {
+    step_options_.maximize = value;
+    return static_cast<Derived&>(*this);
+  }
+  bool maximize() const { return step_options_.maximize; }
+
+  const StepOptions& step_options() const { return step_options_; }
+
+ private:
+  StepOptions step_options_;
+};
+
+}  // namespace mezzo

@@ -1,0 +1,51 @@
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
+
+#include <typeinfo>
+
+namespace mezzo::detail {
+
+std::vector<GradientOwner> gradient_owners(torch::optim::Optimizer& optimizer) {
+  const auto* amp = dynamic_cast<AmpScalingOptimizer*>(&optimizer);
+  std::vector<GradientOwner> owners;
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto half_copy = amp != nullptr ? amp->half_copy_of(parameter) : at::Tensor();
+      const bool on_half_copy = half_copy.defined() && half_copy.grad().defined();
+      TORCH_CHECK_VALUE(!on_half_copy || !parameter.grad().defined(), "Optimizer: parameter ",
+                        parameter_name(optimizer, owners.size()),
+                        " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
+                        "backward, or after none");
+      owners.push_back(on_half_copy ? GradientOwner{half_copy, parameter} : GradientOwner{parameter, {}});
+    }
+  }
+  return owners;
+}
+
+size_t num_parameters(const torch::optim::Optimizer& optimizer) {
+  size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    count += group.params().size();
+  }
+  return count;
+}
+
+std::string name_of(const torch::optim::Optimizer& optimizer) { return c10::demangle(typeid(optimizer).name()); }
+
+std::string parameter_name(const torch::optim::Optimizer& optimizer, size_t index) {
+  size_t number = index, group = 0;
+  for (const auto& param_group : optimizer.param_groups()) {
+    if (number < param_group.params().size()) {
+      const auto* amp = dynamic_cast<const AmpScalingOptimizer*>(&optimizer);
+      const auto name = amp != nullptr ? amp->name_of(param_group.params()[number]) : std::string();
+      return name.empty() ? c10::str("parameter ", number, " of group ", group) : name;
+    }
+    number -= param_group.params().size();
+    ++group;
+  }
+  TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
+}
+
+}  // namespace mezzo::detail
