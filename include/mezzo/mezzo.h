@@ -24,6 +24,7 @@
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/amp_optimizer.h"
+#include "mezzo/optim/averaged_model.h"
 #include "mezzo/optim/clip_grad.h"
 #include "mezzo/optim/device_lr_schedule.h"
 #include "mezzo/optim/lamb.h"
