@@ -8,6 +8,7 @@
 #include "mezzo/amp/autocast_guard.h"
 #include "mezzo/amp/autocast_state.h"
 #include "mezzo/amp/cast_log.h"
+#include "mezzo/amp/checkpoint.h"
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/custom_function.h"
 #include "mezzo/amp/finite_tracer.h"
