@@ -98,8 +98,8 @@ class Optimizer : public AmpOptimizer {
   void set_lr(double lr);
   /// Has every step read the learning rate from `lr` when it runs, so that neither a device nor a
   /// captured graph waits for its value: 0-dim, float64, on the device of a parameter. Shared with
-  /// the caller, who changes it in place between steps, alone, by `set_lr(double)`, an LrScheduler
-  /// or a DeviceLrSchedule. Groups multiply it by their `lr_scale` in float64: the bits are those
+  /// the caller, who changes it in place between steps, alone, by `set_lr(double)` or an
+  /// LRScheduler. Groups multiply it by their `lr_scale` in float64: the bits are those
   /// of a number. Parameters of other devices are updated by a copy, made at every step; saved
   /// states hold its value.
   /// @throws c10::ValueError  for another shape, dtype or device, and one that requires a gradient;
