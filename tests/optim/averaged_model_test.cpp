@@ -43,11 +43,14 @@ TEST(AveragedModelTest, TakesTheMeanOfAllModels) {
 
 TEST(AveragedModelTest, MovesWithADecay) {
   auto model = make_model();
-  AveragedModel ema(model, get_ema_multi_avg_fn(0.75), /*use_buffers=*/true);
+  AveragedModel ema(model, get_ema_multi_avg_fn(0.75), /*use_buffers=*/true), other(model, get_ema_multi_avg_fn(0.75));
   for (const double value : {1.0, 2.0, 6.0}) {
     change(model, value);
     ema.update_parameters(*model);
+    other.update_parameters(*model);
   }
+  EXPECT_EQ(weight(other.module()), weight(ema.module()));
+  EXPECT_EQ(mean(other.module()), 6.0);
   EXPECT_EQ(weight(ema.module()), 0.75 * 1.25 + 0.25 * 6.0);
   EXPECT_EQ(mean(ema.module()), 0.75 * 1.25 + 0.25 * 6.0);
 }
@@ -61,7 +64,7 @@ TEST(AveragedModelTest, TakesAnInstanceWhereAModuleCannotBeCloned) {
   using Model = std::shared_ptr<NotCloneableImpl>;
   const auto model = std::make_shared<NotCloneableImpl>();
   EXPECT_THROW(AveragedModel<Model>{model}, c10::Error);
-  AveragedModel<Model> swa(AveragedModel<Model>::WithAverages(), std::make_shared<NotCloneableImpl>());
+  auto swa = AveragedModel<Model>::into(std::make_shared<NotCloneableImpl>());
   swa.update_parameters(*model);
   torch::NoGradGuard no_grad;
   model->weight.fill_(4);

@@ -83,21 +83,17 @@ class AveragedModel : public ModelAverage {
   /// @param model  is cloned: its class derives from `torch::nn::Cloneable`, as LibTorch's do
   /// @param multi_avg_fn  default: SWA
   /// @param use_buffers  whether buffers, such as BatchNorm's, are averaged instead of copied
-  /// @throws c10::Error  for a module that LibTorch cannot clone: pass a second instance
+  /// @throws c10::Error  for a module that LibTorch cannot clone: see `into`
   explicit AveragedModel(const Model& model, MultiAvgFn multi_avg_fn = get_swa_multi_avg_fn(), bool use_buffers = false)
-      : AveragedModel(WithAverages(),
-                      Model(std::dynamic_pointer_cast<Module>(model->clone())),
-                      std::move(multi_avg_fn),
-                      use_buffers) {}
+      : AveragedModel(std::move(multi_avg_fn), use_buffers, Model(std::dynamic_pointer_cast<Module>(model->clone()))) {}
 
-  struct WithAverages {};
   /// For a module that LibTorch cannot clone.
   /// @param averages  another instance of the model's class: the first update overwrites its values
-  AveragedModel(WithAverages,
-                Model averages,
-                MultiAvgFn multi_avg_fn = get_swa_multi_avg_fn(),
-                bool use_buffers = false)
-      : ModelAverage(as_pointer(averages), std::move(multi_avg_fn), use_buffers), module_(std::move(averages)) {}
+  static AveragedModel into(Model averages,
+                            MultiAvgFn multi_avg_fn = get_swa_multi_avg_fn(),
+                            bool use_buffers = false) {
+    return AveragedModel(std::move(multi_avg_fn), use_buffers, std::move(averages));
+  }
 
   /// The model with the averages.
   Model& module() { return module_; }
@@ -105,6 +101,10 @@ class AveragedModel : public ModelAverage {
 
  private:
   using Module = std::remove_reference_t<decltype(*std::declval<Model&>())>;
+
+  AveragedModel(MultiAvgFn multi_avg_fn, bool use_buffers, std::type_identity_t<Model> averages)
+      : ModelAverage(as_pointer(averages), std::move(multi_avg_fn), use_buffers), module_(std::move(averages)) {}
+
   static std::shared_ptr<torch::nn::Module> as_pointer(const Model& model) {
     if constexpr (requires { model.ptr(); }) {
       return model.ptr();
