@@ -1,14 +1,9 @@
 #include "scaling/gradient_pass.h"
 
-#include <ATen/ops/_foreach_clamp_max.h>
-#include <ATen/ops/_foreach_clamp_min.h>
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
 #include <utility>
@@ -17,20 +12,6 @@
 #include "kernels/grouped.h"
 
 namespace mezzo {
-namespace {
-
-/// The norm of each gradient of a group; of those without elements none, since LibTorch
-/// refuses their largest magnitude.
-at::Tensor norms_of(std::vector<at::Tensor> group, double norm_type, at::ScalarType dtype) {
-  const auto options = group.front().options().dtype(dtype);
-  std::erase_if(group, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
-  return group.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(group, norm_type, dtype));
-}
-
-at::ScalarType float32_or_wider(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
-
-}  // namespace
-
 /// As kernels want them: of a sparse gradient, those that are stored.
 at::Tensor GradientPass::Gradient::values() const {
   const at::Tensor& gradient = owner.grad();
@@ -39,14 +20,6 @@ at::Tensor GradientPass::Gradient::values() const {
 
 void GradientPass::add(at::Tensor owner, at::Tensor master) {
   gradients_.push_back({std::move(owner), std::move(master)});
-}
-
-std::vector<std::vector<at::Tensor>> GradientPass::groups() const {
-  std::vector<at::Tensor> gradients;
-  for (const Gradient& gradient : gradients_) {
-    gradients.push_back(gradient.values());
-  }
-  return grouped(std::move(gradients), device_and_dtype_of);
 }
 
 at::Tensor GradientPass::check(const ScaleOfGradients& scale, Unscaled unscaled) const {
@@ -134,32 +107,6 @@ kernels::GradientSummary GradientPass::measure(const at::Tensor& scale, double m
     all.clip = clip_factor(all.norm, max_norm);
   }
   return all;
-}
-
-at::Tensor GradientPass::norm(double norm_type) const {
-  if (empty()) {
-    return {};
-  }
-  std::vector<at::Tensor> norms;
-  for (const auto& group : groups()) {
-    const auto dtype = float32_or_wider(group.front().scalar_type());
-    norms.push_back(copy_to(norms_of(group, norm_type, dtype), gradients_.front().owner.grad().device()));
-  }
-  return at::linalg_vector_norm(at::cat(norms), norm_type);
-}
-
-void GradientPass::multiply(const at::Tensor& factor) const {
-  DeviceCopies factors(factor);
-  for (const auto& group : groups()) {
-    at::_foreach_mul_(group, factors.on(group.front().device()));
-  }
-}
-
-void GradientPass::clamp(double value) const {
-  for (const auto& group : groups()) {
-    at::_foreach_clamp_min_(group, -value);
-    at::_foreach_clamp_max_(group, value);
-  }
 }
 
 }  // namespace mezzo

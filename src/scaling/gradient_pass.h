@@ -33,25 +33,14 @@ class GradientPass {
 
   /// The total L2 norm of the gradients divided by `scale`, if defined, a verdict, and what clips
   /// them to `max_norm`, in one reading; on the device of `scale`, or else of the first gradient.
-  /// Dense gradients alone, as of the next three.
+  /// Dense gradients alone.
   kernels::GradientSummary measure(const at::Tensor& scale, double max_norm) const;
-
-  /// The total norm, as clip_grad_norm_ has it; on the device of the first gradient.
-  at::Tensor norm(double norm_type) const;
-
-  /// Multiplies every gradient by a 0-dim tensor.
-  void multiply(const at::Tensor& factor) const;
-
-  /// Clamps every element to [-value, value].
-  void clamp(double value) const;
 
  private:
   struct Gradient {
     at::Tensor owner, master;
     at::Tensor values() const;
   };
-  std::vector<std::vector<at::Tensor>> groups() const;
-
   std::vector<Gradient> gradients_;
 };
 

@@ -5,7 +5,9 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 namespace mezzo {
@@ -85,6 +87,36 @@ TEST(ClipGradNormTest, ExplainsMisuseBeforeAnythingChanges) {
             "clip_grad_norm_: parameter 1 has a gradient of layout Sparse; only dense gradients can be clipped. Leave "
             "that parameter out.");
   EXPECT_EQ(dense.grad().item<float>(), 3.0f);
+}
+
+TEST(ClipGradNormTest, ThrowsForANormThatIsNotFiniteIfAsked) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    const std::vector<torch::Tensor> parameters = {parameter_with(torch::tensor({3.0f})),
+                                                   parameter_with(torch::tensor({bad}))};
+    try {
+      clip_grad_norm_(parameters, 1.0, 2.0, /*error_if_nonfinite=*/true);
+      ADD_FAILURE() << "nothing thrown";
+    } catch (const c10::Error& error) {
+      EXPECT_EQ(std::string(error.what_without_backtrace()),
+                std::string("clip_grad_norm_: the total norm is ") + (bad > 0 ? "inf" : "nan") +
+                    ". Find the gradient that is not finite, or pass error_if_nonfinite=false.");
+    }
+    EXPECT_EQ(parameters[0].grad().item<float>(), 3.0f) << "unchanged";
+    EXPECT_THROW(get_total_norm(parameters[1].grad(), 2.0, /*error_if_nonfinite=*/true), c10::Error);
+    EXPECT_FALSE(std::isfinite(clip_grad_norm_(parameters, 1.0).item<float>()));
+  }
+  EXPECT_EQ(clip_grad_norm_(parameter_with(torch::tensor({3.0f})), 1.0, 2.0, true).item<float>(), 3.0f);
+}
+
+TEST(GetTotalNormTest, TakesTensorsOfAnyKind) {
+  const std::vector<torch::Tensor> tensors = {torch::full({1}, 3.0, torch::kBFloat16), torch::tensor({{-4.0f}}),
+                                              torch::empty({0})};
+  EXPECT_EQ(get_total_norm(tensors).item<float>(), 5.0f);
+  EXPECT_EQ(get_total_norm(tensors, 1.0).item<float>(), 7.0f);
+  EXPECT_EQ(get_total_norm(tensors, std::numeric_limits<double>::infinity()).item<float>(), 4.0f);
+  EXPECT_EQ(get_total_norm({}).item<float>(), 0.0f);
+  EXPECT_THROW(get_total_norm(tensors, 0), c10::ValueError);
+  EXPECT_THROW(get_total_norm(torch::ones({2}).to_sparse()), c10::ValueError);
 }
 
 TEST(ClipGradNormTest, LeavesTheNormOnTheDevice) {

@@ -29,7 +29,7 @@
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
-#include "mezzo/optim/device_lr_schedule.h"
+#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
@@ -389,8 +389,8 @@ TEST(OptimizerTest, RefusesAnArchiveThatIsNotItsOwn) {
 TEST(OptimizerTest, IsNotCopied) {
   EXPECT_FALSE(std::is_copy_constructible_v<AdamW> || std::is_copy_assignable_v<AdamW>);
   EXPECT_FALSE(std::is_copy_constructible_v<SGD> || std::is_move_constructible_v<SGD>);
-  EXPECT_FALSE(std::is_copy_constructible_v<DeviceLrSchedule> || std::is_copy_assignable_v<DeviceLrSchedule>);
-  EXPECT_TRUE(std::is_move_constructible_v<DeviceLrSchedule>);
+  EXPECT_FALSE(std::is_copy_constructible_v<LRScheduler> || std::is_copy_assignable_v<LRScheduler>);
+  EXPECT_TRUE(std::is_move_constructible_v<LRScheduler>);
 }
 
 /// As a recorded step needs, which goes on with the addresses that it was recorded with.

@@ -95,7 +95,6 @@ TEST(GradientPassTest, HasNoVerdictAndNoNormWithoutGradients) {
   EXPECT_FALSE(none.check(scale_of(1), Unscaled::kInPlace).defined());
   EXPECT_FALSE(none.unscale(scale_of(1)).defined());
   EXPECT_FALSE(none.measure({}, 1).norm.defined());
-  EXPECT_FALSE(none.norm(2).defined());
 }
 
 }  // namespace

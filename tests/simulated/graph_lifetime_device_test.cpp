@@ -16,7 +16,7 @@
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/graph/graphed_step.h"
 #include "mezzo/optim/adam.h"
-#include "mezzo/optim/device_lr_schedule.h"
+#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/sgd.h"
 #include "simulated/device_test.h"
 
@@ -52,9 +52,9 @@ struct LifetimeRun {
     optimizer.emplace(masters ? masters->masters() : named_parameters(*model),
                       AdamWOptions().lr(0.05).max_grad_norm(1));
     if (kind.has_schedule) {
-      const LrSchedule linear{.kind = LrScheduleKind::kLinear, .total_steps = 20};
-      schedule.emplace(linear, /*base_lr=*/0.05, linear.total_steps, device);
-      optimizer->set_lr(schedule->lr());
+      lr = at::full({}, 0.05, at::TensorOptions(device).dtype(at::kDouble));
+      schedule.emplace(lr, get_schedule("linear", {.num_training_steps = 20}), /*num_steps=*/20);
+      optimizer->set_lr(lr);
     }
   }
 
@@ -71,7 +71,7 @@ struct LifetimeRun {
     const auto result = scaler.step(*optimizer);
     scaler.update();
     if (schedule) {
-      schedule->advance(result.found_inf());
+      schedule->step(result.found_inf());
     }
     return {loss, result.found_inf()};
   }
@@ -119,7 +119,8 @@ struct LifetimeRun {
   std::optional<MasterWeights> masters;
   std::optional<AdamW> optimizer;
   GradScaler scaler;
-  std::optional<DeviceLrSchedule> schedule;
+  at::Tensor lr;
+  std::optional<LRScheduler> schedule;
   GraphedStep step;
   Tensors outputs;  // of the last call
 };
@@ -217,7 +218,7 @@ TEST_F(GraphLifetimeTest, LoadsAreCopiedIntoTheMemoryThatAGraphUses) {
          torch::save(GradScaler(GradScalerOptions().init_scale(128).growth_interval(3)), file);
          torch::load(run.scaler, file);
        }},
-      {"DeviceLrSchedule::set_steps", [](LifetimeRun& run) { run.schedule->set_steps(15); }},
+      {"LRScheduler::set_steps", [](LifetimeRun& run) { run.schedule->set_steps(15); }},
       {"set_lr of a learning rate that is a tensor", [](LifetimeRun& run) { run.optimizer->set_lr(0.5); }},
       {"weights and tensors of the caller's",
        [](LifetimeRun& run) {
@@ -270,6 +271,7 @@ TEST_F(GraphLifetimeTest, RecordsAgainWhenATensorHasMoved) {
       {"another tensor for the learning rate",
        [](LifetimeRun& run) {
          run.schedule.reset();
+         run.lr.reset();
          run.optimizer->set_lr(at::full({}, 0.02, at::TensorOptions(run.device).dtype(at::kDouble)));
        }},
       {"a tensor of the caller's is replaced",
@@ -283,7 +285,7 @@ TEST_F(GraphLifetimeTest, MastersThatAreGivenUpAreNoLongerUsed) {
                            run.masters->to_float32();
                            run.masters.reset();
                            run.optimizer.emplace(*run.model, AdamWOptions().lr(0.01));
-                           run.optimizer->set_lr(run.schedule->lr());
+                           run.optimizer->set_lr(run.lr);
                          }}};
   expect_the_bits_of_eager_steps(changes, {.has_masters = true}, /*recorded=*/2);
 }

@@ -14,7 +14,6 @@
 #include "kernels/scaling_kernels.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
-#include "mezzo/optim/device_lr_schedule.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/sgd.h"
@@ -122,36 +121,29 @@ TEST_F(OptimizerDeviceTest, StepsByThreeOperatorsAlone) {
 /// As a whole step is captured: skipped steps advance nothing, nobody waits, and the learning
 /// rate has the bits that the host's schedule gives.
 TEST_F(OptimizerDeviceTest, FollowsAScheduleThatLiesOnTheDevice) {
-  const LrSchedule linear{.kind = LrScheduleKind::kLinear, .warmup_steps = 2, .total_steps = 6};
+  const auto linear = get_schedule("linear", {.num_warmup_steps = 2, .num_training_steps = 6});
   const auto train = [&](c10::Device where, bool lr_on_device) {
     const auto parameters = parameters_on({where, where});
     AdamW optimizer({{{parameters[0]}, 0.01}, {{parameters[1]}, 0.0, 0.3}}, AdamWOptions().lr(0.1));
     GradScaler scaler(GradScalerOptions().init_scale(8));
     scaler.scale(at::ones({}, where));
-    std::optional<LrScheduler> on_host;
-    std::optional<DeviceLrSchedule> on_device;
+    const auto lr = at::full({}, 0.1, at::TensorOptions(where).dtype(at::kDouble));
     if (lr_on_device) {
-      on_device.emplace(linear, 0.1, linear.total_steps, where);
-      optimizer.set_lr(on_device->lr());
-    } else {
-      on_host.emplace(optimizer, linear);
+      optimizer.set_lr(lr);
     }
+    LRScheduler scheduler = lr_on_device ? LRScheduler(lr, linear, /*num_steps=*/6) : LRScheduler(optimizer, linear);
     std::vector<at::Tensor> rates;
     const Watch watch;
     for (const float factor : kFactors) {
       set_gradients(parameters, scaler.scale_tensor(), factor);
       const auto result = scaler.step(optimizer);
       scaler.update();
-      rates.push_back(lr_on_device ? on_device->lr().clone() : at::full({}, on_host->get_last_lr(), at::kDouble));
-      if (lr_on_device) {
-        on_device->advance(optimizer.found_inf());
-      } else if (result.stepped()) {
-        on_host->step();
-      }
+      rates.push_back(lr_on_device ? lr.clone() : at::full({}, scheduler.get_last_lr().front(), at::kDouble));
+      scheduler.step(result.found_inf());
     }
     if (lr_on_device) {
       EXPECT_THAT(watch.host_syncs(), IsEmpty());
-      EXPECT_EQ(on_device->steps(), 6);
+      EXPECT_EQ(scheduler.steps(), 6);
     }
     std::vector<at::Tensor> outcome;
     for (const at::Tensor& rate : rates) {

@@ -132,37 +132,60 @@ class AutocastGuard {
 /// How many casts of parameters this thread's regions with a policy keep; 0 outside of them.
 size_t autocast_cache_size();
 
-/// `function`, each call of which runs under an AutocastGuard of its own, on whatever thread:
-/// Python's `@torch.autocast(...)` decorator. Arguments and result pass through unchanged,
-/// references as references. As thread-safe as `function`. The other parameters are
-/// AutocastGuard's, checked at each call.
+namespace detail {
+
+/// A function whose calls run under an AutocastGuard.
+template <class Function>
+class AutocastFunction {
+ public:
+  AutocastFunction(c10::Device device, c10::ScalarType dtype, Function function, AutocastOptions options)
+      : device_(device), dtype_(dtype), function_(std::move(function)), options_(std::move(options)) {}
+
+  template <class... Args>
+  std::invoke_result_t<const Function&, Args...> operator()(Args&&... args) const {
+    const AutocastGuard guard(device_, dtype_, options_);
+    return std::invoke(function_, std::forward<Args>(args)...);
+  }
+  template <class... Args>
+  std::invoke_result_t<Function&, Args...> operator()(Args&&... args) {
+    const AutocastGuard guard(device_, dtype_, options_);
+    return std::invoke(function_, std::forward<Args>(args)...);
+  }
+
+ private:
+  c10::Device device_;
+  c10::ScalarType dtype_;
+  Function function_;
+  AutocastOptions options_;
+};
+
+}  // namespace detail
+
+/// `function`, but each call runs under an AutocastGuard, on any thread: Python's
+/// `@torch.autocast(...)` decorator. Arguments and result pass through unchanged, references as
+/// references. As thread-safe as `function`; const if a const `function` can be called. The other
+/// parameters are those of AutocastGuard, and each call checks them.
 ///
 /// @code
-/// auto forward = mezzo::autocast(torch::kCPU, torch::kBFloat16,
+/// const auto forward = mezzo::autocast(torch::kCPU, torch::kBFloat16,
 ///     [&](const torch::Tensor& x) { return model->forward(x); });
 /// std::thread worker([&] { output = forward(input); });
 /// @endcode
+template <class Function>
+[[nodiscard]] auto autocast(c10::Device device, c10::ScalarType dtype, Function&& function, AutocastOptions options) {
+  return detail::AutocastFunction<std::decay_t<Function>>(device, dtype, std::forward<Function>(function),
+                                                          std::move(options));
+}
+
+/// The same without a policy or a log.
 template <class Function>
 [[nodiscard]] auto autocast(c10::Device device,
                             c10::ScalarType dtype,
                             Function&& function,
                             bool enabled = true,
                             std::optional<bool> cache_enabled = std::nullopt) {
-  return [=, wrapped = std::forward<Function>(function)]<class... Args>(
-             Args&&... args) mutable -> std::invoke_result_t<std::decay_t<Function>&, Args...> {
-    AutocastGuard guard(device, dtype, enabled, cache_enabled);
-    return std::invoke(wrapped, std::forward<Args>(args)...);
-  };
-}
-
-/// The same with a policy or a log.
-template <class Function>
-[[nodiscard]] auto autocast(c10::Device device, c10::ScalarType dtype, Function&& function, AutocastOptions options) {
-  return [device, dtype, options = std::move(options), wrapped = std::forward<Function>(function)]<class... Args>(
-             Args&&... args) mutable -> std::invoke_result_t<std::decay_t<Function>&, Args...> {
-    AutocastGuard guard(device, dtype, options);
-    return std::invoke(wrapped, std::forward<Args>(args)...);
-  };
+  return autocast(device, dtype, std::forward<Function>(function),
+                  AutocastOptions().enabled(enabled).cache_enabled(cache_enabled));
 }
 
 }  // namespace mezzo

@@ -86,7 +86,7 @@ struct GraphedStepCounts {
 /// - values may change in place, and the next replay uses the new ones: weights, a learning rate
 ///   that is a tensor, the caller's own tensors. mezzo's loads copy in place: of an Optimizer
 ///   (`load_state_dict`, `load_torch_state_dict`, `torch::load`), a GradScaler's scale and
-///   counters, MasterWeights, `DeviceLrSchedule::set_steps`.
+///   counters, MasterWeights, `LRScheduler::set_steps`.
 /// - tensors may get other memory: by `set_data`, `to()` or `torch::load` of a module. A graph
 ///   remembers all memory that its operators read or write. If a tensor has moved or is gone, the
 ///   next call drops the graph, warms up and records again; a warning and `eager_reason` name the

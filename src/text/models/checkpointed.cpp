@@ -1,6 +1,5 @@
 #include "text/models/checkpointed.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -8,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include "amp/no_cast_cache.h"
 #include "mezzo/amp/autocast_state.h"
 
 namespace mezzo::text {
@@ -25,24 +25,11 @@ struct Recipe : torch::CustomClassHolder {
   AutocastState autocast;
 };
 
-/// A cast that the cache kept from the first run would take memory, and have no history; one kept
-/// from the second would outlive the region of autocast, whose end clears the cache.
-class NoCastCacheGuard {
- public:
-  NoCastCacheGuard() { at::autocast::set_autocast_cache_enabled(false); }
-  ~NoCastCacheGuard() { at::autocast::set_autocast_cache_enabled(previous_); }
-  NoCastCacheGuard(const NoCastCacheGuard&) = delete;
-  NoCastCacheGuard& operator=(const NoCastCacheGuard&) = delete;
-
- private:
-  const bool previous_ = at::autocast::is_autocast_cache_enabled();
-};
-
 struct CheckpointedFunction : torch::autograd::Function<CheckpointedFunction> {
   static at::Tensor forward(AutogradContext* ctx, const c10::intrusive_ptr<Recipe>& recipe, at::TensorList tensors) {
     ctx->saved_data["recipe"] = c10::IValue::make_capsule(recipe);
     ctx->save_for_backward(tensors.vec());
-    const NoCastCacheGuard no_cache;
+    const NoCastCacheGuard no_cache;  // a cast kept from here would have no history
     return recipe->segment(tensors.slice(0, recipe->num_inputs).vec());
   }
 
@@ -57,7 +44,7 @@ struct CheckpointedFunction : torch::autograd::Function<CheckpointedFunction> {
     at::Tensor result;
     {
       const AutocastStateGuard autocast(recipe->autocast);
-      const NoCastCacheGuard no_cache;
+      const NoCastCacheGuard no_cache;  // one kept from here would outlive the region of autocast
       const at::AutoGradMode with_grad(true);
       result = recipe->segment({tensors.begin(), tensors.begin() + static_cast<ptrdiff_t>(recipe->num_inputs)});
     }

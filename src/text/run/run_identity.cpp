@@ -16,9 +16,8 @@ namespace {
 /// Of the settings that change numbers. The model, the vocabulary and the data may lie elsewhere
 /// than they did: what they hold has to agree.
 RunIdentity::Values flags_of(const TrainConfig& config, const RunSetup& setup) {
-  const LrScheduleKind schedule = parse_lr_schedule(config.schedule);
-  const bool evaluations_count = follows_metric(schedule);
-  const bool length_counts = depends_on_total_steps(schedule, config.warmup_ratio > 0);
+  const bool evaluations_count = follows_metric(config.schedule);
+  const bool length_counts = depends_on_total_steps(config.schedule, config.warmup_ratio > 0);
   RunIdentity::Values flags;
   for (const auto& [name, value] : config.settings()) {
     flags[name] = value;

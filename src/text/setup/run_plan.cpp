@@ -99,16 +99,15 @@ RunPlan plan_run(const TrainConfig& config, int64_t num_texts, const Ranks& rank
   plan.steps_per_epoch = ceil_div(plan.batches_per_epoch, config.grad_accumulation);
   const double steps = config.epochs * static_cast<double>(plan.steps_per_epoch);
   plan.total_steps = config.max_steps.value_or(static_cast<int64_t>(std::ceil(steps)));
-  plan.schedule = {
-      .kind = parse_lr_schedule(config.schedule),
-      .warmup_steps = static_cast<int64_t>(std::ceil(config.warmup_ratio * static_cast<double>(plan.total_steps))),
-      .total_steps = plan.total_steps,
-      .min_lr_ratio = config.min_lr_ratio,
-      .num_cycles = config.lr_cycles,
-      .power = config.lr_power,
-      .timescale = std::nullopt,
-      .warmup_lr_ratio = std::nullopt,
-      .decay_steps = static_cast<int64_t>(config.decay_ratio * static_cast<double>(plan.total_steps))};
+  const auto total_steps = static_cast<double>(plan.total_steps);
+  LrScheduleOptions schedule;
+  schedule.num_warmup_steps = static_cast<int64_t>(std::ceil(config.warmup_ratio * total_steps));
+  schedule.num_training_steps = std::max<int64_t>(1, plan.total_steps);
+  schedule.min_lr_rate = config.min_lr_ratio;
+  schedule.num_cycles = config.lr_cycles;
+  schedule.power = config.lr_power;
+  schedule.num_decay_steps = static_cast<int64_t>(config.decay_ratio * total_steps);
+  plan.schedule = get_schedule(config.schedule, schedule);
   return plan;
 }
 

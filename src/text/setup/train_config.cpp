@@ -100,7 +100,7 @@ void check_folds(const TrainConfig& config) {
 }
 
 void check_schedule(const TrainConfig& config) {
-  const bool by_metric = follows_metric(parse_lr_schedule(config.schedule));
+  const bool by_metric = follows_metric(config.schedule);
   const bool has_dev = config.has_dev();
   const bool evaluates = config.eval_every > 0 && has_dev;
   TORCH_CHECK_VALUE(!config.dev_fraction || config.dev.empty(),
@@ -115,7 +115,7 @@ void check_schedule(const TrainConfig& config) {
   TORCH_CHECK_VALUE(!by_metric || config.warmup_ratio == 0, "--schedule ", config.schedule,
                     " has no warmup; leave --warmup-ratio out");
   constexpr double kRounding = 1e-9;
-  TORCH_CHECK_VALUE(parse_lr_schedule(config.schedule) != LrScheduleKind::kWarmupStableDecay ||
+  TORCH_CHECK_VALUE(config.schedule != "warmup_stable_decay" ||
                         config.warmup_ratio + config.decay_ratio <= 1 + kRounding,
                     "--warmup-ratio is ", config.warmup_ratio, " and --decay-ratio ", config.decay_ratio,
                     ": together they are more than all steps; make them at most 1");

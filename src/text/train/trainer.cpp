@@ -17,7 +17,7 @@
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/lr_schedule.h"
-#include "mezzo/optim/metric_schedule.h"
+#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/inference/inference.h"
 #include "mezzo/text/io/error_message.h"
@@ -75,7 +75,7 @@ class Trainer {
         config_(with_batch_size(config, setup_, ranks_, flags_before(config, resumed_))),
         plan_(plan_run(config_, static_cast<int64_t>(setup_.train.ids.size()), ranks_)),
         identity_(identity_of(config_, setup_)),
-        metric_schedule_(make_metric_schedule(config_)),
+        metric_scheduler_(make_metric_scheduler(config_)),
         scaler_(scaler_options(config_, setup_.precision)) {
     check_same_on_all(identity_, setup_, ranks_);
     ranks_.all_or_none([&] {
@@ -297,7 +297,8 @@ class Trainer {
   void choose_lr() {
     const at::NoGradGuard no_grad;
     const auto lr_after = [&](int64_t steps_taken) {
-      return metric_schedule_ ? metric_schedule_->lr() : config_.learning_rate * plan_.schedule.factor(steps_taken);
+      return metric_scheduler_ ? metric_scheduler_->get_last_lr().front()
+                               : config_.learning_rate * plan_.schedule(steps_taken);
     };
     lr_.fill_(lr_after(counters_.steps_taken + (queued_ ? 1 : 0)));
     if (queued_) {
@@ -439,8 +440,8 @@ class Trainer {
     counters_.last_eval_step = counters_.step;
     has_unsaved_evaluation_ = true;
     counters_.best = best;
-    if (metric_schedule_ && (is_last_step() || is_due(config_.eval_every))) {  // not where the run only pauses
-      metric_schedule_->observe(evaluation->loss);
+    if (metric_scheduler_ && (is_last_step() || is_due(config_.eval_every))) {  // not where the run only pauses
+      metric_scheduler_->step(evaluation->loss);
     }
     if (keeper_.output() != nullptr && best) {
       keeper_.output()->best(*best);
@@ -625,7 +626,7 @@ class Trainer {
     for (const auto& [key, value] : scaler_.state_dict()) {
       checkpoint.scaler[key] = value.toDouble();
     }
-    checkpoint.schedule = metric_schedule_ ? metric_schedule_->state_dict() : std::map<std::string, double>();
+    checkpoint.schedule = metric_scheduler_ ? metric_scheduler_->state_dict() : std::map<std::string, double>();
     checkpoint.weights = model_->weights();
     if (!last_weights_.empty()) {
       checkpoint.weights = last_weights_;
@@ -643,8 +644,8 @@ class Trainer {
       scaler_.load_state_dict(scaler_state(checkpoint));
       loss_scale_ = scaler_.get_scale();
     }
-    if (metric_schedule_) {
-      metric_schedule_->load_state_dict(checkpoint.schedule);
+    if (metric_scheduler_) {
+      metric_scheduler_->load_state_dict(checkpoint.schedule);
     }
     counters_ = checkpoint;
     counters_.identity = {};
@@ -666,7 +667,7 @@ class Trainer {
   StepClock clock_;
   std::optional<StepDiagnosis> diagnosis_;
   std::optional<RecordedSteps> recorded_;
-  std::optional<MetricSchedule> metric_schedule_;  // learning rates of the schedules that follow the loss on dev
+  std::unique_ptr<ReduceLROnPlateau> metric_scheduler_;  // learning rates of the schedules that follow the loss on dev
   GradScaler scaler_;
   double loss_scale_ = scaler_.get_scale();
   Checkpoint counters_;                                           // its tensors stay empty

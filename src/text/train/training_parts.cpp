@@ -1,5 +1,6 @@
 #include "text/train/training_parts.h"
 
+#include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
@@ -52,16 +53,26 @@ std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector
   return std::make_unique<LAMB>(std::move(groups), with(LAMBOptions()));
 }
 
-std::optional<MetricSchedule> make_metric_schedule(const TrainConfig& config) {
-  const auto kind = parse_lr_schedule(config.schedule);
-  if (!follows_metric(kind)) {
-    return std::nullopt;
+std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& config) {
+  if (!follows_metric(config.schedule)) {
+    return nullptr;
   }
-  auto options = kind == LrScheduleKind::kGreedy ? MetricScheduleOptions::greedy() : MetricScheduleOptions();
-  options.factor(config.lr_factor.value_or(options.factor()));
-  options.patience(config.lr_patience).eps(0).max_lr(config.learning_rate);
-  options.min_lr(config.learning_rate * config.min_lr_ratio);
-  return MetricSchedule(kind, config.learning_rate, options);
+  const auto lr = at::full({}, config.learning_rate, at::kDouble);
+  const auto configure = [&](ReduceLROnPlateauOptions& options) {
+    options.factor = config.lr_factor.value_or(options.factor);
+    options.patience = config.lr_patience;
+    options.eps = 0;
+    options.min_lr = config.learning_rate * config.min_lr_ratio;
+  };
+  if (config.schedule != "greedy") {
+    ReduceLROnPlateauOptions options;
+    configure(options);
+    return std::make_unique<ReduceLROnPlateau>(lr, options);
+  }
+  GreedyLROptions options;
+  configure(options);
+  options.max_lr = config.learning_rate;
+  return std::make_unique<GreedyLR>(lr, options);
 }
 
 distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::ProcessGroup& group) {

@@ -6,7 +6,7 @@
 
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
-#include "mezzo/optim/metric_schedule.h"
+#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/optimizer.h"
 #include "mezzo/text/checkpoint/checkpoint.h"
 #include "mezzo/text/models/model_for_task.h"
@@ -27,9 +27,9 @@ std::vector<ParamGroup> make_groups(const TrainConfig& config,
 
 std::unique_ptr<Optimizer> make_optimizer(const TrainConfig& config, std::vector<ParamGroup> groups);
 
-/// Of the schedules that follow the loss on dev; nullopt for the others. --learning-rate is
-/// the largest it may reach.
-std::optional<MetricSchedule> make_metric_schedule(const TrainConfig& config);
+/// Drives a learning rate of its own by the loss on dev, from --learning-rate, which is its largest
+/// value; nullptr for a schedule that follows the steps.
+std::unique_ptr<ReduceLROnPlateau> make_metric_scheduler(const TrainConfig& config);
 
 /// How the ranks' gradients are added up. Collective.
 distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::ProcessGroup& group);

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "bindings.h"
+#include "mezzo/amp/checkpoint.h"
 #include "mezzo/text/setup/settings.h"
 #include "mezzo/text/train/trainer.h"
 #include "text/machine/machine_memory.h"
@@ -78,6 +79,13 @@ void bind_memory(py::module_& m) {
       .def("__exit__", [](LiveBytesContext& self, const py::args&) { self.exit(); })
       .def_property_readonly("live", [](const LiveBytesContext& self) { return self.counter().live(); })
       .def_property_readonly("peak", [](const LiveBytesContext& self) { return self.counter().peak(); });
+  m.def(
+      "checkpoint",
+      [](const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>& function,
+         const std::vector<at::Tensor>& inputs, bool preserve_rng_state) {
+        return mezzo::checkpoint(mezzo::CheckpointOptions().preserve_rng_state(preserve_rng_state), function, inputs);
+      },
+      py::arg("function"), py::arg("inputs"), py::arg("preserve_rng_state") = true);
   m.def("checkpointed", &checkpointed, py::arg("segment"), py::arg("inputs"), py::arg("parameters"));
   m.def(
       "train",

@@ -3,9 +3,10 @@
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/optim/adam.h"
+#include "mezzo/optim/averaged_model.h"
 #include "mezzo/optim/lamb.h"
 #include "mezzo/optim/lr_schedule.h"
-#include "mezzo/optim/metric_schedule.h"
+#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
@@ -177,44 +178,54 @@ void bind_kernels(py::module_& m) {
 }
 
 void bind_schedules(py::module_& m) {
-  py::enum_<RampShape>(m, "RampShape")
-      .value("linear", RampShape::kLinear)
-      .value("cosine", RampShape::kCosine)
-      .value("one_minus_sqrt", RampShape::kOneMinusSqrt);
-  py::class_<LrSchedule>(m, "LrSchedule")
-      .def(py::init([](const std::string& kind, int64_t warmup_steps, int64_t total_steps) {
-        LrSchedule schedule;
-        schedule.kind = parse_lr_schedule(kind);
-        schedule.warmup_steps = warmup_steps;
-        schedule.total_steps = total_steps;
-        return schedule;
-      }))
-      .def_readwrite("min_lr_ratio", &LrSchedule::min_lr_ratio)
-      .def_readwrite("num_cycles", &LrSchedule::num_cycles)
-      .def_readwrite("power", &LrSchedule::power)
-      .def_readwrite("timescale", &LrSchedule::timescale)
-      .def_readwrite("warmup_lr_ratio", &LrSchedule::warmup_lr_ratio)
-      .def_readwrite("decay_steps", &LrSchedule::decay_steps)
-      .def_readwrite("warmup_shape", &LrSchedule::warmup_shape)
-      .def_readwrite("decay_shape", &LrSchedule::decay_shape)
-      .def("factor", &LrSchedule::factor);
+  m.def(
+      "get_schedule",
+      [](const std::string& name, int64_t num_warmup_steps, int64_t num_training_steps, double min_lr_rate,
+         std::optional<double> num_cycles, double power, std::optional<int64_t> timescale,
+         std::optional<double> warmup_lr_rate, int64_t num_decay_steps, const std::string& warmup_type,
+         const std::string& decay_type) {
+        return get_schedule(name, {num_warmup_steps, num_training_steps, min_lr_rate, num_cycles, power, timescale,
+                                   warmup_lr_rate, num_decay_steps, warmup_type, decay_type});
+      },
+      py::arg("name"), py::arg("num_warmup_steps"), py::arg("num_training_steps"), py::arg("min_lr_rate") = 0,
+      py::arg("num_cycles") = py::none(), py::arg("power") = 1, py::arg("timescale") = py::none(),
+      py::arg("warmup_lr_rate") = py::none(), py::arg("num_decay_steps") = 0, py::arg("warmup_type") = "linear",
+      py::arg("decay_type") = "cosine");
+  m.def("step_lr", &step_lr);
+  m.def("multi_step_lr", &multi_step_lr);
+  m.def("exponential_lr", &exponential_lr);
+  m.def("sequential_lr", &sequential_lr);
+  m.def("one_cycle_lr", [](int64_t total_steps, double pct_start, const std::string& anneal_strategy, double div_factor,
+                           double final_div_factor, bool three_phase) {
+    return one_cycle_lr({total_steps, pct_start, anneal_strategy, div_factor, final_div_factor, three_phase});
+  });
 
-  py::class_<MetricSchedule>(m, "MetricSchedule")
-      .def(py::init([](const std::string& kind, double lr, double factor, int64_t patience, double threshold,
-                       bool relative, int64_t cooldown, int64_t warmup, double min_lr, double max_lr,
-                       int64_t reset_after, bool maximize) {
-             MetricScheduleOptions options;
-             options.factor(factor).patience(patience).threshold(threshold).relative_threshold(relative);
-             options.cooldown(cooldown).warmup(warmup).min_lr(min_lr).max_lr(max_lr);
-             return MetricSchedule(parse_lr_schedule(kind), lr, options.reset_after(reset_after).maximize(maximize));
+  py::class_<ReduceLROnPlateau>(m, "ReduceLROnPlateau")
+      .def(py::init([](bool greedy, double lr, const std::string& mode, double factor, int64_t patience,
+                       double threshold, const std::string& threshold_mode, int64_t cooldown, int64_t warmup,
+                       double min_lr, double max_lr, int64_t reset_start) -> std::unique_ptr<ReduceLROnPlateau> {
+             const auto tensor = at::full({}, lr, at::kDouble);
+             GreedyLROptions options;
+             static_cast<ReduceLROnPlateauOptions&>(options) = {mode,           factor,   patience, threshold,
+                                                                threshold_mode, cooldown, min_lr};
+             if (!greedy) return std::make_unique<ReduceLROnPlateau>(tensor, options);
+             options.max_lr = max_lr;
+             options.warmup = warmup;
+             options.reset_start = reset_start;
+             return std::make_unique<GreedyLR>(tensor, options);
            }),
-           py::arg("kind"), py::arg("lr"), py::arg("factor"), py::arg("patience"), py::arg("threshold"),
-           py::arg("relative"), py::arg("cooldown"), py::arg("warmup") = 0, py::arg("min_lr") = 0,
-           py::arg("max_lr") = 1, py::arg("reset_after") = 500, py::arg("maximize") = false)
-      .def("observe", &MetricSchedule::observe)
-      .def("lr", &MetricSchedule::lr)
-      .def("state_dict", &MetricSchedule::state_dict)
-      .def("load_state_dict", &MetricSchedule::load_state_dict);
+           py::arg("greedy"), py::arg("lr"), py::arg("mode") = "min", py::arg("factor") = 0.1, py::arg("patience") = 10,
+           py::arg("threshold") = 1e-4, py::arg("threshold_mode") = "rel", py::arg("cooldown") = 0,
+           py::arg("warmup") = 0, py::arg("min_lr") = 0, py::arg("max_lr") = 1, py::arg("reset_start") = 500)
+      .def("step", &ReduceLROnPlateau::step)
+      .def("lr", [](const ReduceLROnPlateau& self) { return self.get_last_lr().front(); })
+      .def("state_dict", &ReduceLROnPlateau::state_dict)
+      .def("load_state_dict", &ReduceLROnPlateau::load_state_dict);
+
+  m.def("ema_average", [](double decay, const std::vector<at::Tensor>& averaged, const std::vector<at::Tensor>& current,
+                          int64_t count) { get_ema_multi_avg_fn(decay)(averaged, current, count); });
+  m.def("swa_average", [](const std::vector<at::Tensor>& averaged, const std::vector<at::Tensor>& current,
+                          int64_t count) { get_swa_multi_avg_fn()(averaged, current, count); });
 
   m.def("param_groups", [](const std::map<std::string, at::Tensor>& parameters, double layer_lr_decay,
                            const std::function<int64_t(const std::string&)>& layer) {

@@ -49,7 +49,7 @@ struct Checkpoint {
   int64_t last_eval_step = 0;              ///< after which dev was last evaluated; 0: never
   std::optional<BestModel> best;           ///< none before the first evaluation on dev
   std::map<std::string, double> scaler;    ///< GradScaler's state; empty where it is off
-  std::map<std::string, double> schedule;  ///< MetricSchedule's state; empty for the other schedules
+  std::map<std::string, double> schedule;  ///< state of ReduceLROnPlateau or GreedyLR; empty for the other schedules
   RunIdentity identity;                    ///< must agree with the run that goes on
   RunIdentity::Values environment;         ///< versions, processor, threads, device that it was written with
   std::vector<std::pair<std::string, at::Tensor>> weights;    ///< float32
