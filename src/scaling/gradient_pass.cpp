@@ -3,34 +3,20 @@
 #include <ATen/ops/_foreach_clamp_max.h>
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <limits>
 #include <utility>
 
 #include "kernels/device_scalars.h"
 #include "kernels/grouped.h"
+#include "kernels/reference/gradient_norms.h"
 
 namespace mezzo {
-namespace {
-
-/// The norm of each gradient of a group; of those without elements none, since LibTorch
-/// refuses their largest magnitude.
-at::Tensor norms_of(std::vector<at::Tensor> group, double norm_type, at::ScalarType dtype) {
-  const auto options = group.front().options().dtype(dtype);
-  std::erase_if(group, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
-  return group.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(group, norm_type, dtype));
-}
-
-at::ScalarType float32_or_wider(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
-
-}  // namespace
-
 /// As kernels want them: of a sparse gradient, those that are stored.
 at::Tensor GradientPass::Gradient::values() const {
   const at::Tensor& gradient = owner.grad();
@@ -140,10 +126,14 @@ at::Tensor GradientPass::norm(double norm_type) const {
   if (empty()) {
     return {};
   }
+  if (norm_type == 2) {
+    return measure({}, std::numeric_limits<double>::infinity()).norm;
+  }
+  using namespace kernels::reference;
   std::vector<at::Tensor> norms;
   for (const auto& group : groups()) {
     const auto dtype = float32_or_wider(group.front().scalar_type());
-    norms.push_back(copy_to(norms_of(group, norm_type, dtype), gradients_.front().owner.grad().device()));
+    norms.push_back(copy_to(gradient_norms(group, norm_type, dtype), gradients_.front().owner.grad().device()));
   }
   return at::linalg_vector_norm(at::cat(norms), norm_type);
 }
