@@ -270,8 +270,8 @@ const UpdateOperator<RmspropSettings,
                      bool,
                      bool>
     rmsprop_op("rmsprop_", "float alpha, float eps, float momentum, bool centered, bool maximize");
-const UpdateOperator<LambSettings, cpu::lamb, device::lamb, reference::lamb, double, double, double> lamb_op(
-    "lamb_", "float beta1, float beta2, float eps");
+const UpdateOperator<LambSettings, cpu::lamb, device::lamb, reference::lamb, double, double, double, bool> lamb_op(
+    "lamb_", "float beta1, float beta2, float eps, bool maximize");
 
 using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -346,7 +346,7 @@ void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, c
 }
 
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
-  lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps);
+  lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps, settings.maximize);
 }
 
 void muon(const ParameterUpdates& updates, const MuonSettings& settings, const GradientFactors& factors) {

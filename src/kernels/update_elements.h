@@ -168,6 +168,7 @@ MEZZO_ELEMENT void rmsprop_element(
 
 struct LambSettings {
   double beta1, beta2, eps;
+  bool maximize = false;
 };
 
 struct LambConstants {

@@ -90,7 +90,7 @@ constexpr AdamSettings kMaximizing{0.9, 0.999, 1e-8, false, true, /*maximize=*/t
 constexpr SgdSettings kPlain{0, false}, kNesterov{0.9, true}, kDampened{0.9, false, 0.3, /*maximize=*/true};
 constexpr RmspropSettings kRmsprop{0.99, 1e-8, 0, false}, kRmspropMomentum{0.9, 1e-8, 0.8, false, /*maximize=*/true},
     kRmspropCentered{0.9, 1e-3, 0, true}, kRmspropCenteredMomentum{0.9, 1e-3, 0.8, true};
-constexpr LambSettings kLamb{0.9, 0.999, 1e-6};
+constexpr LambSettings kLamb{0.9, 0.999, 1e-6, /*maximize=*/true};
 
 template <auto& kUpdate, auto& kSettings>
 void run(const ParameterUpdates& updates, const GradientFactors& of_step) {

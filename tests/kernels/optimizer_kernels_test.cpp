@@ -39,7 +39,7 @@ std::vector<KernelCase> kernel_cases() {
       case_of<AdamSettings>("Amsgrad", 3, adam, reference::adam, {0.9, 0.999, 1e-8, true, false}),
       case_of<SgdSettings>("Sgd", 0, sgd, reference::sgd, {0, false}),
       case_of<SgdSettings>("SgdDampened", 1, sgd, reference::sgd, {0.9, false, 0.3, true}),
-      case_of<LambSettings>("Lamb", 2, lamb, reference::lamb, {0.9, 0.999, 1e-6}),
+      case_of<LambSettings>("Lamb", 2, lamb, reference::lamb, {0.9, 0.999, 1e-6, /*maximize=*/true}),
       case_of<RmspropSettings>("Rmsprop", 1, rmsprop, reference::rmsprop, {0.99, 1e-8, 0, false}),
       case_of<RmspropSettings>("RmspropMomentum", 2, rmsprop, reference::rmsprop, {0.9, 1e-8, 0.8, false, true}),
       case_of<RmspropSettings>("RmspropCentered", 3, rmsprop, reference::rmsprop, {0.9, 1e-3, 0.8, true}),

@@ -197,7 +197,7 @@ struct Elementwise {
 
 MEZZO_DEVICE LambConstants lamb_constants_of(const ParameterList<LambSettings>& list, const Parameter& p) {
   return lamb_constants(list.settings, p.weight_decay, static_cast<double>(*p.step),
-                        factors_of(list.factors, /*maximize=*/false));
+                        factors_of(list.factors, list.settings.maximize));
 }
 
 /// The first pass: moments, and a block's sums of squares. What the block shares:

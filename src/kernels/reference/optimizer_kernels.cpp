@@ -259,7 +259,7 @@ void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, c
 }
 
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
-  run(updates, factors, /*maximize=*/false, [&](Batch& batch) {
+  run(updates, factors, settings.maximize, [&](Batch& batch) {
     const auto& skip = factors.found_inf;
     for (size_t i = 0; i < batch.params.size(); ++i) {
       const at::Tensor &param = batch.params[i], &grad = batch.gradients[i], &count = batch.steps[i];
