@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/parameter_update.h"
 #include "kernels/update_elements.h"
-#include "mezzo/kernels/parameter_update.h"
 
 /// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for
 /// float64 parameters): gradient * inv_scale * clip, the update, and the rounding of `param` and

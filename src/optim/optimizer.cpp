@@ -13,6 +13,7 @@
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 #include "kernels/grouped.h"
+#include "kernels/parameter_update.h"
 #include "memory/recording_scope.h"
 #include "optim/check_number.h"
 #include "scaling/gradient_pass.h"

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/kernels/parameter_update.h"
 #include "mezzo/optim/amp_optimizer.h"
 #include "mezzo/optim/gradient_verdict.h"
 #include "mezzo/optim/named_parameter.h"
@@ -26,6 +25,9 @@ class OutputArchive;
 }  // namespace torch::serialize
 
 namespace mezzo {
+
+struct GradientFactors;  // of src/kernels/parameter_update.h
+struct ParameterUpdate;
 
 /// Parameters that share hyperparameters.
 struct ParamGroup {
