@@ -33,7 +33,9 @@ std::vector<std::string_view> Optimizer::all_slot_names() const {
 std::vector<at::Tensor> Optimizer::initial_state(const at::Tensor& param) const {
   std::vector<at::Tensor> state;
   for (const std::string_view name : all_slot_names()) {
-    state.push_back(at::zeros(sizes_of(name, param), options_of(name, param)));
+    const auto options = options_of(name, param);
+    state.push_back(name == kStep ? at::zeros({}, options)
+                                  : at::zeros_like(param, options, at::MemoryFormat::Preserve));
   }
   return state;
 }
