@@ -1,9 +1,11 @@
 /// One optimizer step over the parameters of BERT-base: check, unscale, clip, AdamW and a
 /// bfloat16 copy, by mezzo and by LibTorch's own operations in the same process.
-/// Prints a table in Markdown. Usage: bench_optimizer_step [--device cuda]
+/// Then updates alone: of weights of a CNN, contiguous and channels_last, of many small tensors, and of
+/// an embedding with sparse gradients. Prints tables in Markdown. Usage: bench_optimizer_step [--device cuda]
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,12 +13,14 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bert_base_shapes.h"
 #include "medians.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
+#include "mezzo/optim/sgd.h"
 
 namespace {
 
@@ -129,6 +133,107 @@ void print_row(const char* name, const Timing& timing, double bytes, double band
               timing.slowest_ms, bytes / 1e9, 100 * share);
 }
 
+/// Weights and gradients of one row of the second table.
+struct Weights {
+  Tensors params, gradients;
+};
+
+/// The 3 x 3 convolutions of a ResNet-18 without its widest ones: 2.2 million weights.
+Weights cnn(const c10::Device& device, at::MemoryFormat format) {
+  Weights weights;
+  for (const auto& [from, to] : std::vector<std::pair<int64_t, int64_t>>{{64, 64},
+                                                                         {64, 64},
+                                                                         {64, 64},
+                                                                         {64, 64},
+                                                                         {64, 128},
+                                                                         {128, 128},
+                                                                         {128, 128},
+                                                                         {128, 128},
+                                                                         {128, 256},
+                                                                         {256, 256}}) {
+    weights.params.push_back(at::randn({to, from, 3, 3}, device).contiguous(format));
+    weights.gradients.push_back(at::randn({to, from, 3, 3}, device).contiguous(format));
+  }
+  return weights;
+}
+
+Weights small_tensors(const c10::Device& device) {
+  Weights weights;
+  for (int i = 0; i < 1000; ++i) {
+    weights.params.push_back(at::randn({64}, device));
+    weights.gradients.push_back(at::randn({64}, device));
+  }
+  return weights;
+}
+
+mezzo::ParamGroup group_of(const Weights& weights) {
+  mezzo::ParamGroup group{{}, 0.01};
+  for (size_t i = 0; i < weights.params.size(); ++i) {
+    auto param = weights.params[i].detach().clone().requires_grad_();
+    param.mutable_grad() = weights.gradients[i];
+    group.params.push_back({"parameter " + std::to_string(i), param});
+  }
+  return group;
+}
+
+Timing time_mezzo_update(const c10::Device& device, const Weights& weights) {
+  mezzo::AdamW optimizer({group_of(weights)}, mezzo::AdamWOptions().lr(3e-5));
+  return time_of(device, [&] { optimizer.step(); });
+}
+
+/// What torch.optim.AdamW(fused=True) runs.
+Timing time_libtorch_update(const c10::Device& device, const Weights& weights) {
+  const at::NoGradGuard no_grad;
+  Tensors params, exp_avg, exp_avg_sq, steps;
+  for (const at::Tensor& param : weights.params) {
+    params.push_back(param.clone());
+    exp_avg.push_back(at::zeros_like(param));
+    exp_avg_sq.push_back(at::zeros_like(param));
+    steps.push_back(at::zeros({}, device));
+  }
+  return time_of(device, [&] {
+    at::_foreach_add_(steps, 1);
+    at::_fused_adamw_(params, weights.gradients, exp_avg, exp_avg_sq, {}, steps, 3e-5, 0.9, 0.999, 0.01, 1e-8,
+                      /*amsgrad=*/false, /*maximize=*/false);
+  });
+}
+
+/// 50,000 rows of 256, of which a batch reads 4,000.
+Weights embedding(const c10::Device& device) {
+  const auto rows = at::randint(50'000, {1, 4'000}, at::TensorOptions(device).dtype(at::kLong));
+  return {{at::randn({50'000, 256}, device)},
+          {at::sparse_coo_tensor(rows, at::randn({4'000, 256}, device), {50'000, 256}).coalesce()}};
+}
+
+template <class Optimizer>
+Timing time_sparse(const c10::Device& device, const Weights& weights, Optimizer& optimizer, at::Tensor& param) {
+  param.mutable_grad() = weights.gradients[0];
+  return time_of(device, [&] { optimizer.step(); });
+}
+
+void print_update(const char* name, const Timing& mezzo, const Timing& libtorch) {
+  std::printf("| %s | %.3f (%.3f – %.3f) | %.3f (%.3f – %.3f) | %.2f |\n", name, mezzo.median_ms, mezzo.fastest_ms,
+              mezzo.slowest_ms, libtorch.median_ms, libtorch.fastest_ms, libtorch.slowest_ms,
+              libtorch.median_ms / mezzo.median_ms);
+}
+
+void print_updates(const c10::Device& device) {
+  std::printf("\n| update | mezzo, ms | LibTorch, fused, ms | times as fast |\n|---|---|---|---|\n");
+  const auto compare = [&](const char* name, const Weights& weights) {
+    const auto mezzo = time_mezzo_update(device, weights);
+    print_update(name, mezzo, time_libtorch_update(device, weights));
+  };
+  compare("AdamW, convolutions, contiguous", cnn(device, at::MemoryFormat::Contiguous));
+  compare("AdamW, convolutions, channels_last", cnn(device, at::MemoryFormat::ChannelsLast));
+  compare("AdamW, 1,000 tensors of 64", small_tensors(device));
+  const auto weights = embedding(device);
+  auto param = weights.params[0].clone().requires_grad_(), torch_param = weights.params[0].clone().requires_grad_();
+  mezzo::SGD sgd({{"embedding", param}}, mezzo::SGDOptions().lr(0.1));
+  torch::optim::SGD torch_sgd({torch_param}, torch::optim::SGDOptions(0.1));
+  const auto mezzo = time_sparse(device, weights, sgd, param);
+  print_update("SGD, embedding, sparse gradient", mezzo, time_sparse(device, weights, torch_sgd, torch_param));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -145,4 +250,5 @@ int main(int argc, char** argv) {
   print_row("mezzo, float32 gradients", time_mezzo(device, at::kFloat), count * (4 + 4 + 24 + 2), bandwidth);
   print_row("mezzo, bfloat16 gradients", time_mezzo(device, at::kBFloat16), count * (2 + 2 + 24 + 2), bandwidth);
   print_row("LibTorch, float32 gradients", time_libtorch(device), count * (4 + 4 + 24 + 2), bandwidth);
+  print_updates(device);
 }

@@ -9,12 +9,10 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <array>
-#include <atomic>
-
 #include "amp/policy_region.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
+#include "kernels/per_device.h"
 #include "mezzo/amp/finite_tracer.h"
 #ifdef MEZZO_HAS_CUDA
 #include "amp/cuda/cross_entropy.h"
@@ -23,20 +21,12 @@
 namespace mezzo {
 namespace {
 
-struct Table {
-  Table() {
+PerDevice<const CrossEntropyKernels*>& table() {
+  static PerDevice<const CrossEntropyKernels*> table{
 #ifdef MEZZO_HAS_CUDA
-    of(c10::kCUDA) = &cuda::kCrossEntropyKernels;
+      {c10::kCUDA, &cuda::kCrossEntropyKernels},
 #endif
-  }
-  std::atomic<const CrossEntropyKernels*>& of(c10::DeviceType device_type) {
-    return kernels[static_cast<size_t>(device_type)];
-  }
-  std::array<std::atomic<const CrossEntropyKernels*>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> kernels{};
-};
-
-Table& table() {
-  static Table table;
+  };
   return table;
 }
 
@@ -46,7 +36,7 @@ const CrossEntropyKernels* kernels_for(const at::Tensor& logits, const at::Tenso
   const bool fits = logits.dim() == 2 && target.dim() == 1 && target.size(0) == logits.size(0) &&
                     target.scalar_type() == at::kLong && target.device() == logits.device() &&
                     has_kernel(logits.scalar_type());
-  return fits && !PolicyRegion::has_policy(type) && !FiniteTracer::is_active() ? table().of(type).load() : nullptr;
+  return fits && !PolicyRegion::has_policy(type) && !FiniteTracer::is_active() ? table().of(type) : nullptr;
 }
 
 /// The gradient in operations that have one themselves.
@@ -120,7 +110,7 @@ at::Tensor cross_entropy_of_labels(const at::Tensor& logits,
 }
 
 void set_cross_entropy_kernels(c10::DeviceType device_type, const CrossEntropyKernels* kernels) {
-  table().of(device_type) = kernels;
+  table().set(device_type, kernels);
 }
 
 }  // namespace mezzo

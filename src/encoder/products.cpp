@@ -10,8 +10,8 @@
 #include <ATen/ops/mm.h>
 #include <c10/core/TensorOptions.h>
 
+#include "encoder/side_stream.h"
 #include "kernels/dtypes.h"
-#include "memory/side_stream.h"
 
 namespace mezzo::encoder {
 namespace {

@@ -1,8 +1,6 @@
 #include "graph/device_graph.h"
 
-#include <array>
-#include <atomic>
-
+#include "kernels/per_device.h"
 #ifdef MEZZO_HAS_CUDA
 #include "graph/cuda/graphs.h"
 #endif
@@ -10,25 +8,22 @@
 namespace mezzo {
 namespace {
 
-std::atomic<MakeDeviceGraphs>& maker_of(c10::DeviceType type) {
-  static std::array<std::atomic<MakeDeviceGraphs>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> makers{};
-  return makers.at(static_cast<size_t>(type));
+PerDevice<MakeDeviceGraphs>& makers() {
+  static PerDevice<MakeDeviceGraphs> makers{
+#ifdef MEZZO_HAS_CUDA
+      {c10::kCUDA, &cuda::make_graphs},
+#endif
+  };
+  return makers;
 }
 
 }  // namespace
 
-void register_device_graphs(c10::DeviceType type, MakeDeviceGraphs make) { maker_of(type) = make; }
+void register_device_graphs(c10::DeviceType type, MakeDeviceGraphs make) { makers().set(type, make); }
 
 std::unique_ptr<DeviceGraphs> make_device_graphs(c10::Device device) {
-  if (const auto make = maker_of(device.type()).load()) {
-    return make(device);
-  }
-#ifdef MEZZO_HAS_CUDA
-  if (device.is_cuda()) {
-    return cuda::make_graphs(device);
-  }
-#endif
-  return nullptr;
+  const auto make = makers().of(device.type());
+  return make != nullptr ? make(device) : nullptr;
 }
 
 }  // namespace mezzo

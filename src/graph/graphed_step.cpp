@@ -21,7 +21,7 @@
 #include "graph/used_memory.h"
 #include "memory/device_copy.h"
 #include "memory/recording_scope.h"
-#include "memory/side_stream.h"
+#include "memory/stream_order.h"
 #include "mezzo/amp/finite_tracer.h"
 
 namespace mezzo {

@@ -1,9 +1,7 @@
 #include "kernels/device_kernels.h"
 
-#include <array>
-#include <atomic>
-
 #include "kernels/cuda/operators.h"
+#include "kernels/per_device.h"
 
 namespace mezzo::kernels {
 namespace {
@@ -12,20 +10,12 @@ namespace {
 constexpr DeviceKernels kSpecifications = {MEZZO_FOR_DEVICE_KERNELS(MEZZO_ENTRY)};
 #undef MEZZO_ENTRY
 
-struct Table {
-  Table() {
+PerDevice<const DeviceKernels*>& table() {
+  static PerDevice<const DeviceKernels*> table{
 #ifdef MEZZO_HAS_CUDA
-    of(c10::kCUDA) = &cuda::kDeviceKernels;
+      {c10::kCUDA, &cuda::kDeviceKernels},
 #endif
-  }
-  std::atomic<const DeviceKernels*>& of(c10::DeviceType device_type) {
-    return kernels[static_cast<size_t>(device_type)];
-  }
-  std::array<std::atomic<const DeviceKernels*>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> kernels{};
-};
-
-Table& table() {
-  static Table table;
+  };
   return table;
 }
 
@@ -41,7 +31,7 @@ const DeviceKernels& kernels_of(const ParameterUpdates& updates) {
 }  // namespace
 
 void set_device_kernels(c10::DeviceType device_type, const DeviceKernels* kernels) {
-  table().of(device_type) = kernels;
+  table().set(device_type, kernels);
 }
 
 namespace device {
@@ -58,6 +48,10 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
 
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
   kernels_of(updates).lamb(updates, settings, factors);
+}
+
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors) {
+  kernels_of(updates).rmsprop(updates, settings, factors);
 }
 
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,

@@ -17,6 +17,7 @@ struct DeviceKernels {
   decltype(&reference::adam) adam;
   decltype(&reference::sgd) sgd;
   decltype(&reference::lamb) lamb;
+  decltype(&reference::rmsprop) rmsprop;
   decltype(&reference::summarize_gradients) summarize_gradients;
   decltype(&reference::check_gradients) check_gradients;
   decltype(&reference::unscale_gradients) unscale_gradients;
@@ -24,8 +25,8 @@ struct DeviceKernels {
 };
 
 /// Its functions, for what a kind of device says of all of them.
-#define MEZZO_FOR_DEVICE_KERNELS(what)                                                          \
-  what(dropout) what(adam) what(sgd) what(lamb) what(summarize_gradients) what(check_gradients) \
+#define MEZZO_FOR_DEVICE_KERNELS(what)                                                                        \
+  what(dropout) what(adam) what(sgd) what(lamb) what(rmsprop) what(summarize_gradients) what(check_gradients) \
       what(unscale_gradients) what(update_loss_scale)
 
 /// Gives a kind of accelerator its own, which live as long as the process; nullptr takes them back.
@@ -38,6 +39,7 @@ at::Tensor dropout(const at::Tensor& x, const DropoutSite& site);
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors);
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 at::Tensor check_gradients(const GradientsToCheck& gradients, const ScaleOfGradients& scale);
 at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale);

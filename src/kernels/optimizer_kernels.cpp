@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/check_arguments.h"
+#include "kernels/dense_layout.h"
 #include "kernels/device_kernels.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
@@ -23,15 +24,20 @@ using OptionalTensors = c10::List<OptionalTensor>;
 constexpr uint64_t kRoundingStream = 0x5B8F3C2E9D6A1705;
 
 bool can_run(const ParameterUpdate& update) {
-  const at::Tensor& shadow = update.shadow;
-  const auto is_here = [&](const at::Tensor& tensor) { return tensor.device() == update.param.device(); };
-  const auto is_float = [&](const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat && is_here(tensor); };
-  const bool numbers_fit =
-      (!update.step.defined() || is_float(update.step)) && std::ranges::all_of(update.slots, is_float);
-  const bool shadow_fits =
-      !shadow.defined() || (is_here(shadow) && shadow.is_contiguous() && is_half(shadow.scalar_type()));
-  return update.param.is_contiguous() && has_kernel(update.param.scalar_type()) &&
-         has_kernel(update.gradient.scalar_type()) && shadow_fits && numbers_fit;
+  const at::Tensor &param = update.param, &shadow = update.shadow;
+  const bool slots_fit = std::ranges::all_of(update.slots, [&](const at::Tensor& slot) {
+    return slot.scalar_type() == at::kFloat && same_dense_layout(slot, param);
+  });
+  return param.is_non_overlapping_and_dense() && has_kernel(param.scalar_type()) &&
+         has_kernel(update.gradient.scalar_type()) && slots_fit &&
+         (!update.step.defined() || update.step.scalar_type() == at::kFloat) &&
+         (!shadow.defined() || (is_half(shadow.scalar_type()) && same_dense_layout(shadow, param)));
+}
+
+/// Whether `eps` hides what a second moment with this decay loses when denormals are flushed.
+bool hides_denormals(double eps, double decay) {
+  constexpr double kSmallest = std::numeric_limits<float>::min(), kHalfUlp = 0x1p-25;
+  return eps * kHalfUlp >= std::sqrt(kSmallest / (1 - decay));
 }
 
 template <class Settings>
@@ -59,9 +65,12 @@ void update_with(const ParameterUpdates& updates,
   check(factors.lr, at::kDouble);
   ParameterUpdates fast, others;
   for (const ParameterUpdate& update : updates) {
-    auto& chosen = can_run(update) ? fast : others;
-    chosen.push_back(update);
-    chosen.back().gradient = update.gradient.contiguous();
+    if (can_run(update)) {
+      fast.push_back(update);
+      fast.back().gradient = in_layout_of(update.param, update.gradient);
+    } else {
+      others.push_back(update);
+    }
   }
   if (!fast.empty()) {
     fast_kernel(fast, settings, in_float32);
@@ -87,9 +96,13 @@ void update_with(const ParameterUpdates& updates,
 size_t num_slots(const AdamSettings& settings) { return settings.amsgrad ? 3 : 2; }
 size_t num_slots(const SgdSettings& settings) { return settings.momentum == 0 ? 0 : 1; }
 size_t num_slots(const LambSettings&) { return 2; }
+size_t num_slots(const RmspropSettings& settings) {
+  return 1 + (settings.momentum == 0 ? 0 : 1) + (settings.centered ? 1 : 0);
+}
 bool counts_steps(const AdamSettings&) { return true; }
-bool counts_steps(const SgdSettings&) { return false; }
+bool counts_steps(const SgdSettings& settings) { return settings.momentum != 0 && settings.dampening != 0; }
 bool counts_steps(const LambSettings&) { return true; }
+bool counts_steps(const RmspropSettings&) { return false; }
 
 /// @param slots  the first of all parameters, then the second of all, ...
 ParameterUpdates updates_of(at::TensorList params,
@@ -134,8 +147,8 @@ ParameterUpdates updates_of(at::TensorList params,
     TORCH_CHECK_VALUE(fits(update.gradient) && (!update.shadow.defined() || fits(update.shadow)), "mezzo: parameter ",
                       i, " has sizes ", params[i].sizes(), ", its gradient or its shadow others");
     for (size_t slot = i; slot < slots.size(); slot += count) {
-      TORCH_CHECK_VALUE(fits(slots[slot]) && slots[slot].is_contiguous(), "mezzo: parameter ", i, " has sizes ",
-                        params[i].sizes(), ", a slot of it has not, or is not contiguous");
+      TORCH_CHECK_VALUE(fits(slots[slot]), "mezzo: parameter ", i, " has sizes ", params[i].sizes(),
+                        ", one of its slots has sizes ", slots[slot].sizes());
       update.slots.push_back(slots[slot]);
     }
     update.lr = lrs[i];
@@ -243,12 +256,22 @@ struct UpdateOperator {
   Operator<Signature> op;
 };
 
-const UpdateOperator<AdamSettings, cpu::adam, device::adam, reference::adam, double, double, double, bool, bool>
-    adam_op("adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled");
-const UpdateOperator<SgdSettings, cpu::sgd, device::sgd, reference::sgd, double, bool> sgd_op(
-    "sgd_", "float momentum, bool nesterov");
-const UpdateOperator<LambSettings, cpu::lamb, device::lamb, reference::lamb, double, double, double> lamb_op(
-    "lamb_", "float beta1, float beta2, float eps");
+const UpdateOperator<AdamSettings, cpu::adam, device::adam, reference::adam, double, double, double, bool, bool, bool>
+    adam_op("adam_", "float beta1, float beta2, float eps, bool amsgrad, bool decoupled, bool maximize");
+const UpdateOperator<SgdSettings, cpu::sgd, device::sgd, reference::sgd, double, bool, double, bool> sgd_op(
+    "sgd_", "float momentum, bool nesterov, float dampening, bool maximize");
+const UpdateOperator<RmspropSettings,
+                     cpu::rmsprop,
+                     device::rmsprop,
+                     reference::rmsprop,
+                     double,
+                     double,
+                     double,
+                     bool,
+                     bool>
+    rmsprop_op("rmsprop_", "float alpha, float eps, float momentum, bool centered, bool maximize");
+const UpdateOperator<LambSettings, cpu::lamb, device::lamb, reference::lamb, double, double, double, bool> lamb_op(
+    "lamb_", "float beta1, float beta2, float eps, bool maximize");
 
 using Summary = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
@@ -281,14 +304,14 @@ using SummaryKernel = GradientSummary(const std::vector<at::Tensor>&, const at::
 template <SummaryKernel& kKernel>
 Summary summarize_with(at::TensorList gradients, const OptionalTensor& scale, double max_norm) {
   check_summary(gradients, scale);
-  std::vector<at::Tensor> contiguous;
+  std::vector<at::Tensor> arrays;
   for (const at::Tensor& gradient : gradients) {
     if (!has_kernel(gradient.scalar_type())) {
       return summarize_anywhere(gradients, scale, max_norm);
     }
-    contiguous.push_back(gradient.contiguous());
+    arrays.push_back(dense(gradient));
   }
-  return as_tuple(kKernel(contiguous, scale.value_or(at::Tensor()), max_norm));
+  return as_tuple(kKernel(arrays, scale.value_or(at::Tensor()), max_norm));
 }
 
 Summary summarize_nothing(at::TensorList gradients, const OptionalTensor& scale, double /*max_norm*/) {
@@ -310,27 +333,28 @@ const Operator<decltype(summarize_anywhere)> summarize_op(
 }  // namespace
 
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors) {
-  if (settings.maximize) {
-    reference::adam(updates, settings, factors);
-    return;
-  }
-  adam_op(updates, factors, settings.beta1, settings.beta2, settings.eps, settings.amsgrad, settings.decoupled);
+  adam_op(updates, factors, settings.beta1, settings.beta2, settings.eps, settings.amsgrad, settings.decoupled,
+          settings.maximize);
 }
 
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors) {
-  if (settings.maximize || settings.dampening != 0) {
-    reference::sgd(updates, settings, factors);
-    return;
-  }
-  sgd_op(updates, factors, settings.momentum, settings.nesterov);
+  sgd_op(updates, factors, settings.momentum, settings.nesterov, settings.dampening, settings.maximize);
+}
+
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors) {
+  rmsprop_op(updates, factors, settings.alpha, settings.eps, settings.momentum, settings.centered, settings.maximize);
 }
 
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
-  if (settings.maximize) {
-    reference::lamb(updates, settings, factors);
-    return;
+  lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps, settings.maximize);
+}
+
+void muon(const ParameterUpdates& updates, const MuonSettings& settings, const GradientFactors& factors) {
+  for (const ParameterUpdate& update : updates) {
+    TORCH_CHECK_VALUE(update.param.dim() == 2, "mezzo: Muon updates matrices alone, got a parameter of sizes ",
+                      update.param.sizes(), "; give it to AdamW");
   }
-  lamb_op(updates, factors, settings.beta1, settings.beta2, settings.eps);
+  reference::muon(updates, settings, factors);
 }
 
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
@@ -340,9 +364,10 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
   return {norm, found_inf, sum_of_squares, inv_scale, clip};
 }
 
-bool flushes_denormals(const AdamSettings& settings) {
-  constexpr double kSmallest = std::numeric_limits<float>::min(), kHalfUlp = 0x1p-25;
-  return settings.eps * kHalfUlp >= std::sqrt(kSmallest / (1 - settings.beta2));
+bool flushes_denormals(const AdamSettings& settings) { return hides_denormals(settings.eps, settings.beta2); }
+
+bool flushes_denormals(const RmspropSettings& settings) {
+  return !settings.centered && hides_denormals(settings.eps, settings.alpha);
 }
 
 uint64_t rounding_key_seed(const ParameterUpdate& update) { return *update.rounding_seed ^ kRoundingStream; }

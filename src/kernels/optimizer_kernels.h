@@ -2,16 +2,22 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstdint>
 #include <vector>
 
+#include "kernels/parameter_update.h"
 #include "kernels/update_elements.h"
-#include "mezzo/kernels/parameter_update.h"
 
 /// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for
 /// float64 parameters): gradient * inv_scale * clip, the update, and the rounding of `param` and
 /// `shadow` in one pass. Gradients are read only. Results do not depend on the number of threads.
 ///
-/// mezzo's kernels of `adam` and `sgd` store a float32 moment below the smallest normal number as
+/// Fast kernels take each parameter that is dense (channels_last too) and whose slots and shadow have
+/// the same layout, as `at::zeros_like` gives them. A gradient of another layout is copied into the
+/// parameter's first. Stochastic rounding numbers the elements as they lie in memory.
+///
+/// mezzo's kernels of `adam`, `sgd` and `rmsprop` store a float32 moment below the smallest normal number as
 /// 0: moments of an embedding that is no longer looked up decay into denormals, which cost some
 /// processors a hundred times a normal product. The update itself still uses the moment before
 /// that, and no bit of a weight above 1e-19 in magnitude depends on it (see `flushes_denormals`).
@@ -26,15 +32,35 @@ using ParameterUpdates = std::vector<ParameterUpdate>;
 /// be lost anyway where `eps` is added to it. What the first moment loses moves a weight by less
 /// than lr * smallest_normal / (1 - beta1) / eps.
 bool flushes_denormals(const AdamSettings& settings);
+/// As `adam`. Not if `centered`: the difference of two moments may become negative.
+bool flushes_denormals(const RmspropSettings& settings);
 
 /// Slots: exp_avg, exp_avg_sq, and max_exp_avg_sq with amsgrad. Needs a step count.
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 
-/// Slots: momentum_buffer, unless momentum is 0. Needs a step count to round stochastically.
+/// Slots: momentum_buffer, unless momentum is 0. Needs a step count to round stochastically, and
+/// with momentum and dampening: the first step, whose gradient is not dampened, has the count 0.
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
+
+/// Slots: square_avg, then momentum_buffer unless momentum is 0, then grad_avg if centered. Counts
+/// steps if updates have counts; needs them to round stochastically.
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors);
 
 /// As `adam`. Norms of parameters and directions are summed in double.
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+
+/// The fields of torch.optim.Muon.
+struct MuonSettings {
+  double momentum;
+  bool nesterov;
+  std::array<double, 3> ns_coefficients;
+  double eps;
+  int64_t ns_steps;
+  bool matches_rms_adamw;  ///< adjust_lr_fn "match_rms_adamw"; else "original"
+};
+
+/// Matrices alone. Slots: momentum_buffer. In ATen operations: products take most of the time.
+void muon(const ParameterUpdates& updates, const MuonSettings& settings, const GradientFactors& factors);
 
 /// 0-dim tensors on the gradients' device: the sum in float64, norm and clip as well if a gradient is
 /// float64, all others in float32.
@@ -56,6 +82,8 @@ namespace reference {
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors);
+void muon(const ParameterUpdates& updates, const MuonSettings& settings, const GradientFactors& factors);
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 
 /// float32 `values` as bfloat16, rounded up with a probability equal to the fraction lost by
@@ -64,11 +92,12 @@ GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, co
 at::Tensor round_stochastically(const at::Tensor& values, const at::Tensor& step, uint64_t seed, uint32_t site);
 }  // namespace reference
 
-/// Contiguous tensors on the CPU; float32, bfloat16 or float16, moments in float32.
+/// Tensors on the CPU, those of one update of one dense layout; float32, bfloat16 or float16, moments in float32.
 namespace cpu {
 void adam(const ParameterUpdates& updates, const AdamSettings& settings, const GradientFactors& factors);
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors);
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors);
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors);
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients, const at::Tensor& scale, double max_norm);
 }  // namespace cpu
 

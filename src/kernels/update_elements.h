@@ -18,7 +18,8 @@ namespace mezzo::kernels {
 /// A moment as it is stored: 0 where its magnitude is less than `least`. A NaN stays.
 MEZZO_ELEMENT float flushed(float moment, float least) { return ::fabsf(moment) < least ? 0.0f : moment; }
 
-/// What multiplies every gradient: 1 / loss scale, then clipping.
+/// Factors of every gradient: 1 / loss scale, then clipping. A step that maximizes has a negative
+/// `inv_scale`.
 struct StepFactors {
   float inv_scale = 1, clip = 1;
 };
@@ -86,10 +87,22 @@ struct SgdSettings {
 
 struct SgdConstants {
   StepFactors factors;
-  float weight_decay, lr, momentum;
+  float weight_decay, lr, momentum, grad_weight;
   bool nesterov;
   float least;  ///< as above
 };
+
+/// @param is_first  the buffer is 0, and the gradient is not dampened
+MEZZO_ELEMENT SgdConstants
+sgd_constants(const SgdSettings& settings, double lr, double weight_decay, bool is_first, StepFactors factors) {
+  return {factors,
+          static_cast<float>(weight_decay),
+          static_cast<float>(lr),
+          static_cast<float>(settings.momentum),
+          is_first ? 1.0f : static_cast<float>(1 - settings.dampening),
+          settings.nesterov,
+          std::numeric_limits<float>::min()};
+}
 
 /// @param buffer  nullptr without momentum
 MEZZO_ELEMENT void sgd_element(float& param, float gradient, float* buffer, const SgdConstants& c) {
@@ -98,11 +111,59 @@ MEZZO_ELEMENT void sgd_element(float& param, float gradient, float* buffer, cons
     grad = ::fmaf(param, c.weight_decay, grad);
   }
   if (buffer != nullptr) {
-    const float moved = *buffer * c.momentum + grad;
+    const float moved = *buffer * c.momentum + grad * c.grad_weight;
     grad = c.nesterov ? ::fmaf(moved, c.momentum, grad) : moved;
     *buffer = flushed(moved, c.least);
   }
   param = ::fmaf(grad, -c.lr, param);
+}
+
+struct RmspropSettings {
+  double alpha, eps, momentum;
+  bool centered;
+  bool maximize = false;
+};
+
+struct RmspropConstants {
+  StepFactors factors;
+  float weight_decay, lr, alpha, square_weight, eps, momentum;
+  float least;  ///< as above
+};
+
+MEZZO_ELEMENT RmspropConstants
+rmsprop_constants(const RmspropSettings& settings, double lr, double weight_decay, StepFactors factors, bool flushes) {
+  return {factors,
+          static_cast<float>(weight_decay),
+          static_cast<float>(lr),
+          static_cast<float>(settings.alpha),
+          static_cast<float>(1 - settings.alpha),
+          static_cast<float>(settings.eps),
+          static_cast<float>(settings.momentum),
+          flushes ? std::numeric_limits<float>::min() : 0.0f};
+}
+
+/// @param buffer  nullptr without momentum
+/// @param grad_avg  nullptr unless centered
+MEZZO_ELEMENT void rmsprop_element(
+    float& param, float gradient, float& square_avg, float* buffer, float* grad_avg, const RmspropConstants& c) {
+  float grad = gradient * c.factors.inv_scale * c.factors.clip;
+  if (c.weight_decay != 0) {
+    grad = ::fmaf(param, c.weight_decay, grad);
+  }
+  const float square = square_avg * c.alpha + c.square_weight * grad * grad;
+  float variance = square;
+  if (grad_avg != nullptr) {
+    const float mean = *grad_avg + c.square_weight * (grad - *grad_avg);
+    variance = square - mean * mean;
+    *grad_avg = mean;
+  }
+  float direction = grad / (::sqrtf(variance) + c.eps);
+  if (buffer != nullptr) {
+    direction = *buffer * c.momentum + direction;
+    *buffer = flushed(direction, c.least);
+  }
+  square_avg = flushed(square, c.least);
+  param = param - c.lr * direction;
 }
 
 struct LambSettings {

@@ -2,7 +2,6 @@
 
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/maximum.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -58,14 +57,6 @@ at::Tensor& DeviceCopies::on(c10::Device device) {
     }
   }
   return copies_.emplace_back(copy_to(copies_.front(), device));
-}
-
-at::Tensor DeviceCopies::maximum() const {
-  at::Tensor largest = copies_.front();
-  for (size_t i = 1; i < copies_.size(); ++i) {
-    largest = at::maximum(largest, copy_to(copies_[i], largest.device()));
-  }
-  return largest;
 }
 
 }  // namespace mezzo

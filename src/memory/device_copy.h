@@ -45,9 +45,6 @@ class DeviceCopies {
 
   at::Tensor& on(c10::Device device);
 
-  /// The largest of all copies, on the original's device.
-  at::Tensor maximum() const;
-
  private:
   std::vector<at::Tensor> copies_;
 };

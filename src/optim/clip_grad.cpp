@@ -3,10 +3,8 @@
 #include <ATen/ops/_foreach_clamp_max.h>
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
@@ -18,6 +16,7 @@
 
 #include "kernels/device_scalars.h"
 #include "kernels/grouped.h"
+#include "kernels/reference/gradient_norms.h"
 
 namespace mezzo {
 namespace {
@@ -40,14 +39,6 @@ std::vector<std::vector<at::Tensor>> groups(std::vector<at::Tensor> tensors) {
   return grouped(std::move(tensors), device_and_dtype_of);
 }
 
-/// The norm of each tensor; of those without elements none, since LibTorch refuses their largest magnitude.
-at::Tensor norms_of(std::vector<at::Tensor> group, double norm_type) {
-  const auto dtype = group.front().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto options = group.front().options().dtype(dtype);
-  std::erase_if(group, [](const at::Tensor& tensor) { return tensor.numel() == 0; });
-  return group.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(group, norm_type, dtype));
-}
-
 at::Tensor total_norm_of(std::vector<at::Tensor> tensors,
                          double norm_type,
                          bool error_if_nonfinite,
@@ -59,7 +50,8 @@ at::Tensor total_norm_of(std::vector<at::Tensor> tensors,
   const c10::Device device = tensors.front().device();
   std::vector<at::Tensor> norms;
   for (const auto& group : groups(std::move(tensors))) {
-    norms.push_back(copy_to(norms_of(group, norm_type), device));
+    const auto dtype = kernels::reference::float32_or_wider(group.front().scalar_type());
+    norms.push_back(copy_to(kernels::reference::gradient_norms(group, norm_type, dtype), device));
   }
   auto total_norm = at::linalg_vector_norm(at::cat(norms), norm_type);
   TORCH_CHECK(!error_if_nonfinite || std::isfinite(total_norm.item<double>()), function, ": the total norm is ",

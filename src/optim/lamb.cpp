@@ -2,16 +2,12 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-
 #include "kernels/optimizer_kernels.h"
 
 namespace mezzo {
 
-void LAMB::check_options(const NamedOptions& options, std::string_view where) const {
-  Optimizer::check_options(options, where);
-  TORCH_CHECK_VALUE(std::ranges::count(options, std::pair<std::string_view, TorchOption>("amsgrad", true)) == 0, where,
-                    "LAMB has no amsgrad");
+void LAMBOptions::read(const torch::optim::AdamOptions& options, detail::NamedOptions& /*named*/) {
+  TORCH_CHECK_VALUE(!options.amsgrad(), "LAMB has no amsgrad. Set amsgrad to false");
 }
 
 void LAMB::update(const torch::optim::OptimizerOptions& options,

@@ -12,6 +12,8 @@
 
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
+#include "kernels/grouped.h"
+#include "kernels/parameter_update.h"
 #include "memory/recording_scope.h"
 #include "optim/check_number.h"
 #include "scaling/gradient_pass.h"
@@ -20,12 +22,8 @@ namespace mezzo {
 namespace detail {
 
 void check_option(std::string_view name, double value, std::string_view where) {
-  const auto what = name == "lr"             ? "learning rate"
-                    : name == "eps"          ? "epsilon value"
-                    : name == "weight_decay" ? "weight_decay value"
-                    : name == "momentum"     ? "momentum value"
-                                             : "dampening value";
-  const bool may_be_negative = name == "dampening";
+  const std::string what = name == "lr" ? "learning rate" : name == "eps" ? "epsilon value" : c10::str(name, " value");
+  const bool may_be_negative = name == "dampening" || name.starts_with("ns_coefficients");
   TORCH_CHECK_VALUE(std::isfinite(value) && (may_be_negative || value >= 0), where, "Invalid ", what, ": ", value);
 }
 

@@ -57,7 +57,8 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
       TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: parameter ", name_of(parameter),
                   " has its first gradient in a step that is recorded, and each replay would begin with its state "
                   "at 0; let a warm-up call give it a gradient");
-      tensor = at::zeros(sizes_of(name, parameter), options_of(name, parameter));
+      const auto kind = options_of(name, parameter);
+      tensor = name == kStep ? at::zeros({}, kind) : at::zeros_like(parameter, kind, at::MemoryFormat::Preserve);
     }
     return &tensor;
   };
@@ -73,7 +74,7 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
         *result.step = at::zeros_like(*result.step);
       }
     }
-    result.slots.push_back(use(slot(*state, result.slots.size()), name));
+    result.slots.push_back(use(slot(*state, name), name));
   }
   return result;
 }
@@ -111,7 +112,7 @@ void Optimizer::visit_state(const StateVisitor& visit) const {
         visit(index, kStep, step->second);
       }
       for (size_t i = 0; state != state_.end() && i < names.size(); ++i) {
-        if (const at::Tensor& tensor = slot(*state->second, i); tensor.defined()) {
+        if (const at::Tensor& tensor = slot(*state->second, names[i]); tensor.defined()) {
           visit(index, names[i], tensor);
         }
       }

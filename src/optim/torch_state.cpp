@@ -144,7 +144,8 @@ void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serializ
       !archive.try_read(kClass, of_class) || (of_class.isString() && of_class.toStringRef() == detail::name_of(*this)),
       detail::name_of(*this), ": the archive to load is of ",
       of_class.isString() ? of_class.toStringRef() : "something else");
-  const bool has_steps = archive.try_read(kSteps, steps) && steps.isIntList() && steps.toIntVector().size() == num_checked_;
+  const bool has_steps =
+      archive.try_read(kSteps, steps) && steps.isIntList() && steps.toIntVector().size() == num_checked_;
   TorchOptimizerState state;
   int64_t number = 0;
   for (size_t g = 0; g < loaded.param_groups().size(); ++g) {
@@ -157,7 +158,6 @@ void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serializ
     for (const at::Tensor& parameter : group.params()) {
       const auto found = loaded.state().find(parameter.unsafeGetTensorImpl());
       const bool has_state = found != loaded.state().end();
-      size_t slot = 0;
       for (const std::string_view name : names) {
         if (name == "step") {
           const int64_t* count = has_state ? step_count(*found->second) : nullptr;
@@ -166,7 +166,7 @@ void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serializ
             state.state[number]["step"] = at::full({}, static_cast<double>(done), at::kFloat);
           }
         } else if (has_state) {
-          if (const at::Tensor& tensor = this->slot(*found->second, slot++); tensor.defined()) {
+          if (const at::Tensor& tensor = slot(*found->second, name); tensor.defined()) {
             state.state[number][std::string(name)] = tensor.detach();
           }
         }

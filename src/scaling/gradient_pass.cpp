@@ -6,10 +6,12 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
+#include <limits>
 #include <utility>
 
 #include "kernels/device_scalars.h"
 #include "kernels/grouped.h"
+#include "kernels/reference/gradient_norms.h"
 
 namespace mezzo {
 /// As kernels want them: of a sparse gradient, those that are stored.

@@ -86,8 +86,11 @@ struct Case {
 
 template <bool kAmsgrad, bool kDecoupled>
 constexpr AdamSettings kAdam{0.9, 0.999, 1e-8, kAmsgrad, kDecoupled};
-constexpr SgdSettings kPlain{0, false}, kNesterov{0.9, true};
-constexpr LambSettings kLamb{0.9, 0.999, 1e-6};
+constexpr AdamSettings kMaximizing{0.9, 0.999, 1e-8, false, true, /*maximize=*/true};
+constexpr SgdSettings kPlain{0, false}, kNesterov{0.9, true}, kDampened{0.9, false, 0.3, /*maximize=*/true};
+constexpr RmspropSettings kRmsprop{0.99, 1e-8, 0, false}, kRmspropMomentum{0.9, 1e-8, 0.8, false, /*maximize=*/true},
+    kRmspropCentered{0.9, 1e-3, 0, true}, kRmspropCenteredMomentum{0.9, 1e-3, 0.8, true};
+constexpr LambSettings kLamb{0.9, 0.999, 1e-6, /*maximize=*/true};
 
 template <auto& kUpdate, auto& kSettings>
 void run(const ParameterUpdates& updates, const GradientFactors& of_step) {
@@ -159,6 +162,12 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          MEZZO_CASE("AdamWAmsgrad", 3, adam, (kAdam<true, true>)),
                                          MEZZO_CASE("Sgd", 0, sgd, kPlain),
                                          MEZZO_CASE("SgdNesterov", 1, sgd, kNesterov),
+                                         MEZZO_CASE("AdamWMaximizing", 2, adam, kMaximizing),
+                                         MEZZO_CASE("SgdDampened", 1, sgd, kDampened),
+                                         MEZZO_CASE("Rmsprop", 1, rmsprop, kRmsprop),
+                                         MEZZO_CASE("RmspropMomentum", 2, rmsprop, kRmspropMomentum),
+                                         MEZZO_CASE("RmspropCentered", 2, rmsprop, kRmspropCentered),
+                                         MEZZO_CASE("RmspropCenteredMomentum", 3, rmsprop, kRmspropCenteredMomentum),
                                          MEZZO_CASE("Lamb", 2, lamb, kLamb)),
                          [](const auto& tested) { return std::string(tested.param.name); });
 

@@ -277,6 +277,7 @@ TEST_F(ElementKernelsTest, SgdRoundsWhereItSays) {
                                .weight_decay = weight_decay,
                                .lr = 0.01f,
                                .momentum = 0.9f,
+                               .grad_weight = 0.75f,
                                .nesterov = nesterov,
                                .least = 0x1p-126f};
           const auto gradient = gradients(size), start = normal(size), buffer = normal(size);
@@ -284,7 +285,7 @@ TEST_F(ElementKernelsTest, SgdRoundsWhereItSays) {
           for (int64_t i = 0; i < size; ++i) {
             const float scaled = gradient[i] * c.factors.inv_scale * c.factors.clip;
             const float grad = weight_decay != 0 ? std::fma(start[i], weight_decay, scaled) : scaled;
-            const float moved = buffer[i] * c.momentum + grad;
+            const float moved = buffer[i] * c.momentum + grad * c.grad_weight;
             plain[i] = std::fma(grad, -c.lr, start[i]);
             right[i] = std::fma(nesterov ? std::fma(moved, c.momentum, grad) : moved, -c.lr, start[i]);
             right_buffer[i] = flushed(moved, c.least);

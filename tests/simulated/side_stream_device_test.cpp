@@ -5,11 +5,13 @@
 #include <optional>
 #include <thread>
 
-#include "memory/side_stream.h"
+#include "encoder/side_stream.h"
 #include "simulated/device_test.h"
 
 namespace mezzo::simulated {
 namespace {
+
+using encoder::SideStream;
 
 class SideStreamDeviceTest : public DeviceTest {
  protected:

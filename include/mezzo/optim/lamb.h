@@ -4,7 +4,6 @@
 
 #include <torch/optim/adam.h>
 
-#include <string_view>
 #include <vector>
 
 #include "mezzo/optim/optimizer.h"
@@ -14,6 +13,9 @@ namespace mezzo {
 /// Those of Adam, with `eps` 1e-6. `amsgrad` is refused.
 struct LAMBOptions : CheckedOptions<LAMBOptions, torch::optim::AdamOptions> {
   LAMBOptions(double lr = 1e-3) : CheckedOptions(lr) { eps(1e-6); }
+
+  /// @throws c10::ValueError  for `amsgrad`
+  static void read(const torch::optim::AdamOptions& options, detail::NamedOptions& named);
 };
 
 /// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the
@@ -25,7 +27,6 @@ class LAMB : public detail::OptimizerOf<LAMBOptions, torch::optim::AdamOptions, 
   using OptimizerOf::OptimizerOf;
 
  protected:
-  void check_options(const NamedOptions& options, std::string_view where) const override;
   void update(const torch::optim::OptimizerOptions& options,
               const std::vector<ParameterUpdate>& updates,
               const GradientFactors& factors) override;

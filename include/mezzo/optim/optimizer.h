@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "mezzo/kernels/parameter_update.h"
 #include "mezzo/optim/detail/amp_scaling_optimizer.h"
 #include "mezzo/optim/detail/gradient_statistics.h"
 #include "mezzo/optim/named_parameter.h"
@@ -28,6 +27,9 @@
 #include "mezzo/optim/torch_state.h"
 
 namespace mezzo {
+
+struct GradientFactors;  // of src/kernels/parameter_update.h
+struct ParameterUpdate;
 
 /// Named parameters that share hyperparameters.
 struct ParamGroup {
@@ -164,7 +166,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   void drop_state(size_t index);
 
  protected:
-  using NamedOptions = std::vector<std::pair<std::string_view, TorchOption>>;
+  using NamedOptions = detail::NamedOptions;
 
   Optimizer(std::unique_ptr<torch::optim::OptimizerOptions> defaults, const StepOptions& options);
 
@@ -176,11 +178,11 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   virtual void write_option(torch::optim::OptimizerOptions& options,
                             std::string_view name,
                             const TorchOption& value) const = 0;
-  virtual void check_options(const NamedOptions& options, std::string_view where) const;
+  virtual void check_parameter(const at::Tensor& parameter, size_t index) const;
   /// The moments of a parameter with these options. They start at 0.
   virtual std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const = 0;
   virtual std::unique_ptr<torch::optim::OptimizerParamState> make_state() const = 0;
-  virtual at::Tensor& slot(torch::optim::OptimizerParamState& state, size_t index) const = 0;
+  virtual at::Tensor& slot(torch::optim::OptimizerParamState& state, std::string_view name) const = 0;
   /// nullptr if LibTorch's class has no count of steps.
   virtual int64_t* step_count(torch::optim::OptimizerParamState& state) const = 0;
   virtual bool takes_sparse_gradients() const { return false; }
@@ -225,7 +227,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   void add_or_undo(const Add& add);
   void append(const ParamGroup& group);
   void check_groups();
-  void check_parameter(const at::Tensor& parameter, size_t index) const;
+  void check_options(const NamedOptions& options, std::string_view where) const;
   double scale_of(size_t group) const { return group < lr_scales_.size() ? lr_scales_[group] : 1.0; }
   double base_lr() const;
   std::vector<std::string_view> all_slot_names(const torch::optim::OptimizerOptions& options) const;
@@ -257,6 +259,12 @@ void visit_options(Options& options, const Visit& visit) {
   visit("lr", options.lr());
   if constexpr (requires { options.betas(); }) {
     visit("betas", options.betas());
+  }
+  if constexpr (requires { options.alpha(); }) {
+    visit("alpha", options.alpha());
+    visit("centered", options.centered());
+  }
+  if constexpr (requires { options.eps(); }) {
     visit("eps", options.eps());
   }
   visit("weight_decay", options.weight_decay());
@@ -265,8 +273,31 @@ void visit_options(Options& options, const Visit& visit) {
   }
   if constexpr (requires { options.momentum(); }) {
     visit("momentum", options.momentum());
+  }
+  if constexpr (requires { options.dampening(); }) {
     visit("dampening", options.dampening());
+  }
+  if constexpr (requires { options.nesterov(); }) {
     visit("nesterov", options.nesterov());
+  }
+}
+
+/// Calls `visit(name, tensor)` for the moments that LibTorch's class `State` has.
+template <class State, class Visit>
+void visit_slots(State& state, const Visit& visit) {
+  if constexpr (requires { state.exp_avg(); }) {
+    visit("exp_avg", state.exp_avg());
+    visit("exp_avg_sq", state.exp_avg_sq());
+    visit("max_exp_avg_sq", state.max_exp_avg_sq());
+  }
+  if constexpr (requires { state.square_avg(); }) {
+    visit("square_avg", state.square_avg());
+  }
+  if constexpr (requires { state.momentum_buffer(); }) {
+    visit("momentum_buffer", state.momentum_buffer());
+  }
+  if constexpr (requires { state.grad_avg(); }) {
+    visit("grad_avg", state.grad_avg());
   }
 }
 
@@ -322,7 +353,17 @@ class OptimizerOf : public Optimizer {
     NamedOptions named;
     named.reserve(6);
     visit_options(*of_torch, [&](std::string_view name, const auto& value) { named.emplace_back(name, value); });
+    if constexpr (requires { Options::read(*of_torch, named); }) {
+      Options::read(*of_torch, named);
+    }
     return named;
+  }
+
+  void check_parameter(const at::Tensor& parameter, size_t index) const override {
+    Optimizer::check_parameter(parameter, index);
+    if constexpr (requires { Options::check_parameter(parameter, std::string()); }) {
+      Options::check_parameter(parameter, detail::parameter_name(*this, index));
+    }
   }
 
   void write_option(torch::optim::OptimizerOptions& options,
@@ -336,32 +377,48 @@ class OptimizerOf : public Optimizer {
   }
 
   std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const override {
-    const auto& of_torch = static_cast<const Torch&>(options);
-    if constexpr (requires { of_torch.amsgrad(); }) {
-      return of_torch.amsgrad() ? std::vector<std::string_view>{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
-                                : std::vector<std::string_view>{"exp_avg", "exp_avg_sq"};
-    } else {
-      return of_torch.momentum() == 0 ? std::vector<std::string_view>{}
-                                      : std::vector<std::string_view>{"momentum_buffer"};
-    }
+    std::vector<std::string_view> names;
+    State state;
+    visit_slots(state, [&](std::string_view name, at::Tensor& /*tensor*/) {
+      if (has_slot(static_cast<const Torch&>(options), name)) {
+        names.push_back(name);
+      }
+    });
+    return names;
   }
 
   std::unique_ptr<torch::optim::OptimizerParamState> make_state() const override { return std::make_unique<State>(); }
 
-  at::Tensor& slot(torch::optim::OptimizerParamState& state, size_t index) const override {
-    auto& of_torch = static_cast<State&>(state);
-    if constexpr (requires { of_torch.exp_avg(); }) {
-      return index == 0 ? of_torch.exp_avg() : index == 1 ? of_torch.exp_avg_sq() : of_torch.max_exp_avg_sq();
-    } else {
-      return of_torch.momentum_buffer();
-    }
+  at::Tensor& slot(torch::optim::OptimizerParamState& state, std::string_view name) const override {
+    at::Tensor* found = nullptr;
+    visit_slots(static_cast<State&>(state), [&](std::string_view each, at::Tensor& tensor) {
+      if (each == name) {
+        found = &tensor;
+      }
+    });
+    return *found;
   }
 
   int64_t* step_count(torch::optim::OptimizerParamState& state) const override {
-    if constexpr (requires(State& of_torch) { of_torch.exp_avg(); }) {
+    if constexpr (requires(State& of_torch) { of_torch.step(); }) {
       return &static_cast<State&>(state).step();
     } else {
       return nullptr;
+    }
+  }
+
+ private:
+  /// Whether a step with these options reads and writes the moment.
+  static bool has_slot(const Torch& options, std::string_view name) {
+    if constexpr (requires { options.amsgrad(); }) {
+      return name != "max_exp_avg_sq" || options.amsgrad();
+    } else {
+      if constexpr (requires { options.centered(); }) {
+        if (name == "grad_avg") {
+          return options.centered();
+        }
+      }
+      return name != "momentum_buffer" || options.momentum() != 0;
     }
   }
 };

@@ -21,7 +21,7 @@ struct StepOptions {
 namespace detail {
 
 /// Refuses numbers that PyTorch refuses, in its words, such as "Invalid learning rate: -1".
-/// @param name  of the option: lr, betas, eps, weight_decay, momentum, dampening
+/// @param name  of the option: lr, betas, eps, weight_decay, momentum, dampening, alpha
 /// @param where  goes before the message
 /// @throws c10::ValueError
 void check_option(std::string_view name, double value, std::string_view where = "");
@@ -58,6 +58,8 @@ class CheckedOptions : public TorchOptions {
   MEZZO_TORCH_OPTION(double, momentum)
   MEZZO_TORCH_OPTION(double, dampening)
   MEZZO_TORCH_OPTION(bool, nesterov)
+  MEZZO_TORCH_OPTION(double, alpha)
+  MEZZO_TORCH_OPTION(bool, centered)
 #undef MEZZO_TORCH_OPTION
 
   void set_lr(const double lr) override { this->lr(lr); }

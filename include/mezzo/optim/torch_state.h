@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -16,6 +18,10 @@ namespace mezzo {
 /// A hyperparameter of a torch.optim optimizer: `nesterov`, `eps`, `betas`.
 using TorchOption = std::variant<bool, double, std::tuple<double, double>>;
 using TorchOptions = std::map<std::string, TorchOption>;
+
+namespace detail {
+using NamedOptions = std::vector<std::pair<std::string_view, TorchOption>>;
+}  // namespace detail
 
 /// What `state_dict()` of a torch.optim optimizer holds in Python, in its layout: parameters are
 /// numbered from 0 in the order of the groups.

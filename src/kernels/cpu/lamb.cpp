@@ -33,7 +33,7 @@ std::vector<LambNorms> update_moments(const ParameterUpdates& updates, const std
 }  // namespace
 
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& gradient_factors) {
-  const HostFactors factors(gradient_factors);
+  const HostFactors factors(gradient_factors, settings.maximize);
   if (factors.skip) {
     return;
   }

@@ -88,8 +88,8 @@ void update_all(const ParameterUpdates& updates, Compute&& compute) {
 
 /// What updates have in common, read on the CPU, where nothing is waited for.
 struct HostFactors {
-  explicit HostFactors(const GradientFactors& factors)
-      : step{value(factors.inv_scale, 1), value(factors.clip, 1)},
+  HostFactors(const GradientFactors& factors, bool maximize)
+      : step{(maximize ? -1 : 1) * value(factors.inv_scale, 1), value(factors.clip, 1)},
         skip(value(factors.found_inf, 0) != 0),
         lr(factors.lr.defined() ? *factors.lr.const_data_ptr<double>() : 1) {}
 

@@ -120,6 +120,7 @@ static_assert(sizeof(ParameterList<AdamSettings>) <= 4096 && sizeof(GradientList
 
 void adam(const ParameterList<AdamSettings>& list, Stream stream);
 void sgd(const ParameterList<SgdSettings>& list, Stream stream);
+void rmsprop(const ParameterList<RmspropSettings>& list, Stream stream);
 /// Both of its passes over the parameters.
 void lamb(const ParameterList<LambSettings>& list, Stream stream);
 

@@ -75,6 +75,11 @@ void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const Gra
   update_all(updates, settings, true, factors, [](const auto& list, Stream stream) { sgd(list, stream); });
 }
 
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors) {
+  update_all(updates, settings, flushes_denormals(settings), factors,
+             [](const auto& list, Stream stream) { rmsprop(list, stream); });
+}
+
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
   update_all(updates, settings, false, factors, [&](auto& list, Stream stream) {
     const auto norms = at::empty({list.first_block[list.count], 2}, updates.front().param.options().dtype(at::kDouble));

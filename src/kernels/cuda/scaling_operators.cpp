@@ -6,6 +6,7 @@
 #include "kernels/cuda/operators.h"
 #include "kernels/cuda/tensor_lists.h"
 #include "kernels/cuda/tensors.h"
+#include "kernels/dense_layout.h"
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 
@@ -16,7 +17,7 @@ namespace {
 template <class... Tensors>
 bool can_run(const at::Tensor& first, const Tensors&... others) {
   return has_kernel(first.scalar_type()) && first.is_non_overlapping_and_dense() &&
-         (... && (has_kernel(others.scalar_type()) && others.strides() == first.strides()));
+         (... && (has_kernel(others.scalar_type()) && same_dense_layout(others, first)));
 }
 
 Span span_to_check(at::ScalarType kept_as) { return {nullptr, element_of(kept_as)}; }

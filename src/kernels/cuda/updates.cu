@@ -6,7 +6,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/philox.h"
 
-// Adam, SGD and LAMB over a list of parameters. A thread takes four elements at a time, as
+// Adam, SGD, RMSprop and LAMB over a list of parameters. A thread takes four elements at a time, as
 // update_elements.h has it for one. With float32 parameters, moments and gradients and a half
 // shadow, Adam moves 30 bytes an element.
 
@@ -32,8 +32,9 @@ struct CountSteps {
   }
 };
 
-MEZZO_DEVICE StepFactors factors_of(const DeviceFactors& factors) {
-  return {factors.inv_scale != nullptr ? *factors.inv_scale : 1.0f, factors.clip != nullptr ? *factors.clip : 1.0f};
+MEZZO_DEVICE StepFactors factors_of(const DeviceFactors& factors, bool maximize) {
+  const float inv_scale = factors.inv_scale != nullptr ? *factors.inv_scale : 1.0f;
+  return {maximize ? -inv_scale : inv_scale, factors.clip != nullptr ? *factors.clip : 1.0f};
 }
 
 MEZZO_DEVICE double lr_of(const Parameter& p, const DeviceFactors& factors) {
@@ -119,87 +120,75 @@ void updates_param(Memory& memory, const Parameter& p) {
   memory.writes(p.shadow, p.size);
 }
 
-struct Adam {
+MEZZO_DEVICE AdamConstants constants_of(const ParameterList<AdamSettings>& list, const Parameter& p) {
+  return adam_constants(list.settings, lr_of(p, list.factors), p.weight_decay, static_cast<double>(*p.step),
+                        factors_of(list.factors, list.settings.maximize), list.flushes_denormals);
+}
+
+MEZZO_DEVICE SgdConstants constants_of(const ParameterList<SgdSettings>& list, const Parameter& p) {
+  return sgd_constants(list.settings, lr_of(p, list.factors), p.weight_decay, p.step != nullptr && *p.step == 1,
+                       factors_of(list.factors, list.settings.maximize));
+}
+
+MEZZO_DEVICE RmspropConstants constants_of(const ParameterList<RmspropSettings>& list, const Parameter& p) {
+  return rmsprop_constants(list.settings, lr_of(p, list.factors), p.weight_decay,
+                           factors_of(list.factors, list.settings.maximize), list.flushes_denormals);
+}
+
+/// What moves and what it moves with: element `i` of four.
+template <int kSlots>
+MEZZO_DEVICE void update_element(Four& param, const Four& gradient, Four* slots, int i, const AdamConstants& c) {
+  adam_element(param.at[i], gradient.at[i], slots[0].at[i], slots[1].at[i], kSlots > 2 ? &slots[2].at[i] : nullptr, c);
+}
+
+template <int kSlots>
+MEZZO_DEVICE void update_element(Four& param, const Four& gradient, Four* slots, int i, const SgdConstants& c) {
+  sgd_element(param.at[i], gradient.at[i], kSlots > 0 ? &slots[0].at[i] : nullptr, c);
+}
+
+template <int kSlots>
+MEZZO_DEVICE void update_element(Four& param, const Four& gradient, Four* slots, int i, const RmspropConstants& c) {
+  const bool has_buffer = kSlots > 2 || (kSlots > 1 && c.momentum != 0);
+  rmsprop_element(param.at[i], gradient.at[i], slots[0].at[i], has_buffer ? &slots[1].at[i] : nullptr,
+                  kSlots > 2 || (kSlots > 1 && !has_buffer) ? &slots[kSlots - 1].at[i] : nullptr, c);
+}
+
+/// Updates whose elements do not depend on each other, with `kSlots` moments.
+template <class Settings, int kSlots>
+struct Elementwise {
   template <class Memory>
-  static void uses(Memory& memory, const ParameterList<AdamSettings>& list) {
+  static void uses(Memory& memory, const ParameterList<Settings>& list) {
     reads_numbers(memory, list);
     for (int i = 0; i < list.count; ++i) {
       const Parameter& p = list.parameters[i];
       updates_param(memory, p);
       memory.reads(p.gradient, p.size);
-      for (int slot = 0; slot < (list.settings.amsgrad ? 3 : 2); ++slot) {
+      for (int slot = 0; slot < kSlots; ++slot) {
         memory.updates(p.slots[slot], p.size);
       }
     }
   }
 
-  MEZZO_DEVICE static void run(const Block& block, const ParameterList<AdamSettings>& list) {
+  MEZZO_DEVICE static void run(const Block& block, const ParameterList<Settings>& list) {
     if (is_skipped(list.factors)) {
       return;
     }
     const int tensor = tensor_of_block(list.first_block, list.count, block.index());
     const Parameter& p = list.parameters[tensor];
-    const auto constants = shared_constants<AdamConstants>(block, [&] {
-      return adam_constants(list.settings, lr_of(p, list.factors), p.weight_decay, static_cast<double>(*p.step),
-                            factors_of(list.factors), list.flushes_denormals);
-    });
-    const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
-    const bool amsgrad = list.settings.amsgrad;
-    for_fours(block, chunk, [&](int64_t first) {
-      Four param = load_four(p.param, first, chunk.end), mean = load_four<float>(p.slots[0], first, chunk.end),
-           square = load_four<float>(p.slots[1], first, chunk.end);
-      Four largest = amsgrad ? load_four<float>(p.slots[2], first, chunk.end) : Four{};
-      const Four gradient = load_four(p.gradient, first, chunk.end);
-      for (int i = 0; i < 4; ++i) {
-        adam_element(param.at[i], gradient.at[i], mean.at[i], square.at[i], amsgrad ? &largest.at[i] : nullptr,
-                     constants);
-      }
-      store_four<float>(p.slots[0], first, chunk.end, mean);
-      store_four<float>(p.slots[1], first, chunk.end, square);
-      if (amsgrad) {
-        store_four<float>(p.slots[2], first, chunk.end, largest);
-      }
-      store_param(list, p, first, chunk.end, param);
-    });
-  }
-};
-
-struct Sgd {
-  template <class Memory>
-  static void uses(Memory& memory, const ParameterList<SgdSettings>& list) {
-    reads_numbers(memory, list);
-    for (int i = 0; i < list.count; ++i) {
-      const Parameter& p = list.parameters[i];
-      updates_param(memory, p);
-      memory.reads(p.gradient, p.size);
-      memory.updates(list.settings.momentum != 0 ? p.slots[0] : nullptr, p.size);
-    }
-  }
-
-  MEZZO_DEVICE static void run(const Block& block, const ParameterList<SgdSettings>& list) {
-    if (is_skipped(list.factors)) {
-      return;
-    }
-    const int tensor = tensor_of_block(list.first_block, list.count, block.index());
-    const Parameter& p = list.parameters[tensor];
-    const auto& settings = list.settings;
-    const SgdConstants constants{factors_of(list.factors),
-                                 static_cast<float>(p.weight_decay),
-                                 static_cast<float>(lr_of(p, list.factors)),
-                                 static_cast<float>(settings.momentum),
-                                 settings.nesterov,
-                                 std::numeric_limits<float>::min()};
-    const bool has_buffer = settings.momentum != 0;
+    using Constants = decltype(constants_of(list, p));
+    const auto constants = shared_constants<Constants>(block, [&] { return constants_of(list, p); });
     const Chunk chunk = chunk_of(block, list.first_block, tensor, p.size);
     for_fours(block, chunk, [&](int64_t first) {
-      Four param = load_four(p.param, first, chunk.end);
-      Four buffer = has_buffer ? load_four<float>(p.slots[0], first, chunk.end) : Four{};
+      Four param = load_four(p.param, first, chunk.end), slots[kSlots + 1];
+      for (int slot = 0; slot < kSlots; ++slot) {
+        slots[slot] = load_four<float>(p.slots[slot], first, chunk.end);
+      }
       const Four gradient = load_four(p.gradient, first, chunk.end);
       for (int i = 0; i < 4; ++i) {
-        sgd_element(param.at[i], gradient.at[i], has_buffer ? &buffer.at[i] : nullptr, constants);
+        update_element<kSlots>(param, gradient, slots, i, constants);
       }
-      if (has_buffer) {
-        store_four<float>(p.slots[0], first, chunk.end, buffer);
+      for (int slot = 0; slot < kSlots; ++slot) {
+        store_four<float>(p.slots[slot], first, chunk.end, slots[slot]);
       }
       store_param(list, p, first, chunk.end, param);
     });
@@ -207,13 +196,15 @@ struct Sgd {
 };
 
 MEZZO_DEVICE LambConstants lamb_constants_of(const ParameterList<LambSettings>& list, const Parameter& p) {
-  return lamb_constants(list.settings, p.weight_decay, static_cast<double>(*p.step), factors_of(list.factors));
+  return lamb_constants(list.settings, p.weight_decay, static_cast<double>(*p.step),
+                        factors_of(list.factors, list.settings.maximize));
 }
 
 /// The first pass: moments, and a block's sums of squares. What the block shares:
 /// constants, and room for its sums.
 constexpr int kConstantsBytes = 64, kLambShared = kConstantsBytes + 2 * kThreads / kWarp * int{sizeof(double)};
-static_assert(sizeof(LambConstants) <= kConstantsBytes && sizeof(AdamConstants) <= kConstantsBytes);
+static_assert(sizeof(LambConstants) <= kConstantsBytes && sizeof(AdamConstants) <= kConstantsBytes &&
+              sizeof(SgdConstants) <= kConstantsBytes && sizeof(RmspropConstants) <= kConstantsBytes);
 
 struct LambMoments {
   template <class Memory>
@@ -305,16 +296,36 @@ struct LambParams {
   }
 };
 
+template <int kSlots>
+struct Adam : Elementwise<AdamSettings, kSlots> {};
+template <int kSlots>
+struct Sgd : Elementwise<SgdSettings, kSlots> {};
+template <int kSlots>
+struct Rmsprop : Elementwise<RmspropSettings, kSlots> {};
+
+template <class Kernel, class Settings>
+void launch_elementwise(const ParameterList<Settings>& list, Stream stream) {
+  launch<Kernel>(Grid{list.first_block[list.count], kThreads, kConstantsBytes}, stream, list);
+}
+
 }  // namespace
 
 void count_steps(const CounterList& list, Stream stream) { launch<CountSteps>(Grid{1, kThreads}, stream, list); }
 
 void adam(const ParameterList<AdamSettings>& list, Stream stream) {
-  launch<Adam>(Grid{list.first_block[list.count], kThreads, kConstantsBytes}, stream, list);
+  list.settings.amsgrad ? launch_elementwise<Adam<3>>(list, stream) : launch_elementwise<Adam<2>>(list, stream);
 }
 
 void sgd(const ParameterList<SgdSettings>& list, Stream stream) {
-  launch<Sgd>(Grid{list.first_block[list.count], kThreads}, stream, list);
+  list.settings.momentum != 0 ? launch_elementwise<Sgd<1>>(list, stream) : launch_elementwise<Sgd<0>>(list, stream);
+}
+
+void rmsprop(const ParameterList<RmspropSettings>& list, Stream stream) {
+  const int slots = 1 + (list.settings.momentum != 0 ? 1 : 0) + (list.settings.centered ? 1 : 0);
+  const auto launch_one = slots == 1   ? &launch_elementwise<Rmsprop<1>, RmspropSettings>
+                          : slots == 2 ? &launch_elementwise<Rmsprop<2>, RmspropSettings>
+                                       : &launch_elementwise<Rmsprop<3>, RmspropSettings>;
+  launch_one(list, stream);
 }
 
 void lamb(const ParameterList<LambSettings>& list, Stream stream) {

@@ -9,9 +9,11 @@
 #include <map>
 #include <tuple>
 
+#include "kernels/dense_layout.h"
 #include "kernels/device_scalars.h"
 #include "kernels/dtypes.h"
 #include "kernels/operator.h"
+#include "kernels/reference/gradient_norms.h"
 #include "kernels/reference/random_words.h"
 
 namespace mezzo::kernels::reference {
@@ -28,36 +30,65 @@ void multiply(std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
   }
 }
 
+/// Tensors of one update as the fused operations want them, which take elements as they lie in memory
+/// if all strides are equal: as they are if all are contiguous, else as vectors, in the order of a
+/// dense parameter or else of indices.
+struct Layout {
+  explicit Layout(const ParameterUpdate& update)
+      : param(update.param), is_dense(update.param.is_non_overlapping_and_dense()) {
+    const auto strides = c10::contiguous_strides(param.sizes());
+    const auto fits = [&](const at::Tensor& tensor) { return tensor.strides() == strides; };
+    is_plain = fits(param) && fits(update.gradient) && std::ranges::all_of(update.slots, fits);
+  }
+
+  /// The memory of `tensor` itself if possible.
+  at::Tensor flat(const at::Tensor& tensor) const {
+    if (is_plain) {
+      return tensor;
+    }
+    return (is_dense ? in_layout_of(param, tensor) : tensor.contiguous()).as_strided({tensor.numel()}, {1});
+  }
+
+  /// Writes `values`, a result of `flat`, to the tensor that was flattened.
+  void write(const at::Tensor& values, const at::Tensor& to) const {
+    if (!values.is_alias_of(to)) {
+      to.copy_(shaped(values));
+    }
+  }
+
+  /// `values` with the parameter's sizes.
+  at::Tensor shaped(const at::Tensor& values) const {
+    if (is_plain) {
+      return values;
+    }
+    return is_dense ? values.as_strided(param.sizes(), param.strides()) : values.view(param.sizes());
+  }
+
+  at::Tensor param;
+  bool is_dense, is_plain;
+};
+
 /// Writes `values` into the parameter, and both into the shadow. Where the step was skipped
 /// they are the same as before.
-void store(const ParameterUpdate& update, const at::Tensor& values) {
-  if (!values.is_alias_of(update.param)) {
-    const bool stochastic = update.rounding_seed && update.param.scalar_type() == at::kBFloat16;
-    update.param.copy_(stochastic ? round_stochastically(values, update.step, rounding_key_seed(update), update.index)
-                                  : values);
-  }
+void store(const ParameterUpdate& update, const at::Tensor& values, const Layout& layout) {
+  const bool stochastic = update.rounding_seed && update.param.scalar_type() == at::kBFloat16;
+  layout.write(stochastic ? round_stochastically(values, update.step, rounding_key_seed(update), update.index) : values,
+               update.param);
   if (update.shadow.defined()) {
     update.shadow.copy_(update.param);
   }
 }
 
-/// Its elements in order, and strides that say so: fused kernels take tensors whose strides are alike, which those of a
-/// contiguous one need not be where a size is 0 or 1.
-at::Tensor in_order(const at::Tensor& tensor) {
-  const auto dense = tensor.contiguous();
-  const auto strides = c10::contiguous_strides(dense.sizes());
-  return dense.strides() == strides ? dense : dense.as_strided(dense.sizes(), strides);
-}
-
 /// Updates that one fused kernel takes: of one dtype, learning rate and weight decay.
 struct Batch {
   std::vector<const ParameterUpdate*> updates;
+  std::vector<Layout> layouts;
   std::vector<at::Tensor> params, gradients, steps;
   std::vector<std::vector<at::Tensor>> slots;
   double lr, weight_decay;
 };
 
-std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFactors& factors) {
+std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFactors& factors, bool maximize) {
   std::map<std::tuple<at::ScalarType, double, double>, Batch> batches;
   for (const ParameterUpdate& update : updates) {
     const auto dtype = compute_dtype(update);
@@ -65,15 +96,16 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
     batch.updates.push_back(&update);
     batch.lr = update.lr;
     batch.weight_decay = update.weight_decay;
-    // The parameter itself, unless half or strided.
-    batch.params.push_back(in_order(update.param.to(dtype)));
-    batch.gradients.push_back(in_order(update.gradient.to(dtype)));
+    const Layout& layout = batch.layouts.emplace_back(update);
+    batch.params.push_back(layout.flat(update.param.to(dtype)));
+    const auto gradient = layout.flat(update.gradient.to(dtype));
+    batch.gradients.push_back(maximize ? gradient.neg() : gradient);
     if (update.step.defined()) {
       batch.steps.push_back(update.step);
     }
     batch.slots.resize(update.slots.size());
     for (size_t slot = 0; slot < update.slots.size(); ++slot) {
-      batch.slots[slot].push_back(update.slots[slot]);
+      batch.slots[slot].push_back(layout.flat(update.slots[slot]));
     }
   }
   std::vector<Batch> result;
@@ -88,8 +120,8 @@ std::vector<Batch> batches_of(const ParameterUpdates& updates, const GradientFac
 /// Counts the step, as the kernels expect, runs, and takes the count back
 /// where the step was skipped.
 template <class Kernel>
-void run(const ParameterUpdates& updates, const GradientFactors& factors, Kernel&& kernel) {
-  for (Batch& batch : batches_of(updates, factors)) {
+void run(const ParameterUpdates& updates, const GradientFactors& factors, bool maximize, Kernel&& kernel) {
+  for (Batch& batch : batches_of(updates, factors, maximize)) {
     if (!batch.steps.empty()) {
       at::_foreach_add_(batch.steps, 1);
     }
@@ -98,7 +130,10 @@ void run(const ParameterUpdates& updates, const GradientFactors& factors, Kernel
       at::_foreach_sub_(batch.steps, std::vector<at::Tensor>(batch.steps.size(), factors.found_inf));
     }
     for (size_t i = 0; i < batch.updates.size(); ++i) {
-      store(*batch.updates[i], batch.params[i]);
+      store(*batch.updates[i], batch.params[i], batch.layouts[i]);
+      for (size_t slot = 0; slot < batch.slots.size() && !batch.layouts[i].is_plain; ++slot) {
+        batch.layouts[i].write(batch.slots[slot][i], batch.updates[i]->slots[slot]);
+      }
     }
   }
 }
@@ -130,6 +165,18 @@ void with_lr(const Batch& batch, const GradientFactors& factors, const Kernel& k
   kernel(lr.is_cuda() ? lr.to(at::kFloat) : lr);
 }
 
+/// The learning rate of a batch, to multiply tensors by.
+at::Tensor lr_of(const Batch& batch, const GradientFactors& factors) {
+  const at::Tensor& like = batch.params.front();
+  return factors.lr.defined() ? (factors.lr * batch.lr).to(like.scalar_type())
+                              : at::scalar_tensor(batch.lr, like.options().device(at::kCPU));
+}
+
+at::Tensor with_decay(const Batch& batch, size_t i) {
+  const at::Tensor& grad = batch.gradients[i];
+  return batch.weight_decay == 0 ? grad : grad + batch.params[i] * batch.weight_decay;
+}
+
 /// `updated` where the step counts, else `old`.
 at::Tensor unless(const at::Tensor& skip, const at::Tensor& old, const at::Tensor& updated) {
   return skip.defined() ? at::where(skip.to(at::kBool), old, updated) : updated;
@@ -141,7 +188,7 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
   const auto kernel = [&](auto&&... arguments) {
     settings.decoupled ? at::_fused_adamw_(arguments...) : at::_fused_adam_(arguments...);
   };
-  run(updates, factors, [&](Batch& batch) {
+  run(updates, factors, settings.maximize, [&](Batch& batch) {
     const auto largest = settings.amsgrad ? at::TensorList(batch.slots[2]) : at::TensorList();
     with_lr(batch, factors, [&](const auto& lr) {
       kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, lr, settings.beta1,
@@ -155,24 +202,67 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
 }
 
 void sgd(const ParameterUpdates& updates, const SgdSettings& settings, const GradientFactors& factors) {
-  run(updates, factors, [&](Batch& batch) {
+  run(updates, factors, settings.maximize, [&](Batch& batch) {
+    const bool dampens = settings.momentum != 0 && settings.dampening != 0;
     const auto buffers = settings.momentum == 0 ? std::vector<at::Tensor>{} : batch.slots[0];
     // A buffer of zeros makes the first step like any other, also after a skipped one.
-    with_lr(batch, factors, [&](const auto& lr) {
-      at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, lr,
-                      settings.dampening, settings.nesterov, settings.maximize, /*is_first_step=*/false,
-                      /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
-    });
+    if (!dampens) {
+      with_lr(batch, factors, [&](const auto& lr) {
+        at::_fused_sgd_(batch.params, batch.gradients, buffers, batch.weight_decay, settings.momentum, lr,
+                        /*dampening=*/0, settings.nesterov, /*maximize=*/false, /*is_first_step=*/false,
+                        /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
+      });
+    }
+    // Some may be at their first step, which only the device knows; the fused operation has one flag for all.
+    for (size_t i = 0; dampens && i < batch.params.size(); ++i) {
+      const at::Tensor &param = batch.params[i], &buffer = buffers[i];
+      const auto grad = with_decay(batch, i);
+      const auto moved =
+          buffer * settings.momentum + at::where(batch.steps[i] == 1, grad, grad * (1 - settings.dampening));
+      const auto direction = settings.nesterov ? grad + moved * settings.momentum : moved;
+      param.copy_(unless(factors.found_inf, param, param - direction * lr_of(batch, factors)));
+      buffer.copy_(unless(factors.found_inf, buffer, moved));
+    }
     flush_denormals(batch, factors);
   });
 }
 
+void rmsprop(const ParameterUpdates& updates, const RmspropSettings& settings, const GradientFactors& factors) {
+  run(updates, factors, settings.maximize, [&](Batch& batch) {
+    const auto write = [&](const at::Tensor& to, const at::Tensor& values) {
+      to.copy_(unless(factors.found_inf, to, values));
+    };
+    for (size_t i = 0; i < batch.params.size(); ++i) {
+      const at::Tensor &param = batch.params[i], &square_avg = batch.slots.front()[i];
+      const auto grad = with_decay(batch, i);
+      const auto square = square_avg * settings.alpha + grad * grad * (1 - settings.alpha);
+      auto variance = square;
+      if (settings.centered) {
+        const at::Tensor& grad_avg = batch.slots.back()[i];
+        const auto mean = at::lerp(grad_avg, grad, 1 - settings.alpha);
+        variance = square - mean * mean;
+        write(grad_avg, mean);
+      }
+      auto direction = grad / (variance.sqrt() + settings.eps);
+      if (settings.momentum != 0) {
+        const at::Tensor& buffer = batch.slots[1][i];
+        direction = buffer * settings.momentum + direction;
+        write(buffer, direction);
+      }
+      write(param, param - direction * lr_of(batch, factors));
+      write(square_avg, square);
+    }
+    if (flushes_denormals(settings)) {
+      flush_denormals(batch, factors);
+    }
+  });
+}
+
 void lamb(const ParameterUpdates& updates, const LambSettings& settings, const GradientFactors& factors) {
-  run(updates, factors, [&](Batch& batch) {
+  run(updates, factors, settings.maximize, [&](Batch& batch) {
     const auto& skip = factors.found_inf;
     for (size_t i = 0; i < batch.params.size(); ++i) {
-      const at::Tensor &param = batch.params[i], &count = batch.steps[i];
-      const auto grad = settings.maximize ? -batch.gradients[i] : batch.gradients[i];
+      const at::Tensor &param = batch.params[i], &grad = batch.gradients[i], &count = batch.steps[i];
       at::Tensor &exp_avg = batch.slots[0][i], &exp_avg_sq = batch.slots[1][i];
       const auto mean = exp_avg * settings.beta1 + grad * (1 - settings.beta1);
       const auto square = exp_avg_sq * settings.beta2 + grad * grad * (1 - settings.beta2);
@@ -182,20 +272,65 @@ void lamb(const ParameterUpdates& updates, const LambSettings& settings, const G
       const auto param_norm = param.norm(), direction_norm = direction.norm();
       const auto trust = at::where((param_norm > 0).logical_and(direction_norm > 0), param_norm / direction_norm,
                                    at::ones_like(param_norm));
-      const auto step_size =
-          factors.lr.defined() ? trust * (factors.lr * batch.lr).to(trust.scalar_type()) : trust * batch.lr;
-      param.copy_(unless(skip, param, param - direction * step_size));
+      param.copy_(unless(skip, param, param - direction * (trust * lr_of(batch, factors))));
       exp_avg.copy_(unless(skip, exp_avg, mean));
       exp_avg_sq.copy_(unless(skip, exp_avg_sq, square));
     }
   });
 }
 
+namespace {
+
+/// An orthogonal matrix near `matrix`, by Newton-Schulz iterations in bfloat16.
+at::Tensor orthogonalized(const at::Tensor& matrix, const MuonSettings& settings) {
+  const auto [a, b, c] = settings.ns_coefficients;
+  const bool is_tall = matrix.size(0) > matrix.size(1);
+  auto x = matrix.to(at::kBFloat16);
+  if (is_tall) {
+    x = x.t();
+  }
+  x = x / x.norm().clamp_min(settings.eps);
+  for (int64_t i = 0; i < settings.ns_steps; ++i) {
+    const auto gram = x.mm(x.t());
+    x = at::addmm(x, at::addmm(gram, gram, gram, b, c), x, a, 1);
+  }
+  return is_tall ? x.t() : x;
+}
+
+}  // namespace
+
+void muon(const ParameterUpdates& updates, const MuonSettings& settings, const GradientFactors& factors) {
+  run(updates, factors, /*maximize=*/false, [&](Batch& batch) {
+    const auto& skip = factors.found_inf;
+    for (size_t i = 0; i < batch.params.size(); ++i) {
+      const Layout& layout = batch.layouts[i];
+      const auto param = layout.shaped(batch.params[i]), grad = layout.shaped(batch.gradients[i]),
+                 buffer = layout.shaped(batch.slots[0][i]);
+      const auto moved = at::lerp(buffer, grad, 1 - settings.momentum);
+      const auto rows = static_cast<double>(param.size(0)), columns = static_cast<double>(param.size(1));
+      const double ratio = settings.matches_rms_adamw ? 0.2 * std::sqrt(std::max(rows, columns))
+                                                      : std::sqrt(std::max(1.0, rows / columns));
+      const auto direction =
+          orthogonalized(settings.nesterov ? at::lerp(grad, moved, settings.momentum) : moved, settings);
+      const auto lr = lr_of(batch, factors);
+      const auto decayed = param * (1 - lr * batch.weight_decay);
+      param.copy_(unless(skip, param, decayed - direction.to(param.scalar_type()) * (lr * ratio)));
+      buffer.copy_(unless(skip, buffer, moved));
+    }
+  });
+}
+
+at::Tensor gradient_norms(std::vector<at::Tensor> gradients, double norm_type, at::ScalarType dtype) {
+  const auto options = gradients.front().options().dtype(dtype);
+  std::erase_if(gradients, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
+  return gradients.empty() ? at::zeros({1}, options) : at::stack(at::_foreach_norm(gradients, norm_type, dtype));
+}
+
 GradientSummary summarize_gradients(const std::vector<at::Tensor>& gradients,
                                     const at::Tensor& scale,
                                     double max_norm) {
   const auto wide = gradients.front().is_mps() ? at::kFloat : at::kDouble;  // MPS has no float64
-  auto norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, wide)), 2);
+  auto norm = at::linalg_vector_norm(gradient_norms(gradients, 2, wide), 2);
   const auto inv_scale = scale.defined() ? inverse_of(scale) : at::ones({}, norm.options().dtype(at::kFloat));
   norm = norm * inv_scale.to(wide);
   const auto is_double = [](const at::Tensor& gradient) { return gradient.scalar_type() == at::kDouble; };

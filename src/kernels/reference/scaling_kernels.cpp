@@ -7,13 +7,12 @@
 
 #include "kernels/device_scalars.h"
 #include "kernels/grouped.h"
+#include "kernels/reference/gradient_norms.h"
 
 namespace mezzo::kernels::reference {
 namespace {
 
 auto dtype_of(const at::Tensor& tensor) { return tensor.scalar_type(); }
-
-at::ScalarType float32_or_wider(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
 
 /// Whether inf or NaN is in `tensors`, which are multiplied by `factor`. LibTorch has the operator for
 /// bfloat16 on CPUs alone.
@@ -49,14 +48,12 @@ void check(const std::vector<at::Tensor>& tensors, at::Tensor& found_inf) {
 }
 
 /// The largest magnitudes in `group` times `inv_scale`, as `dtype` holds them: finite iff
-/// all unscaled gradients are. Of those without elements none, since LibTorch refuses theirs.
-at::Tensor unscaled_magnitudes(std::vector<at::Tensor> group, const at::Tensor& inv_scale, at::ScalarType dtype) {
+/// all unscaled gradients are.
+at::Tensor unscaled_magnitudes(const std::vector<at::Tensor>& group,
+                               const at::Tensor& inv_scale,
+                               at::ScalarType dtype) {
   const auto wide = float32_or_wider(dtype_of(group.front()));
-  const auto nothing = at::zeros({1}, group.front().options().dtype(wide));
-  std::erase_if(group, [](const at::Tensor& gradient) { return gradient.numel() == 0; });
-  const auto largest =
-      group.empty() ? nothing : at::stack(at::_foreach_norm(group, std::numeric_limits<double>::infinity(), wide));
-  return (largest * inv_scale).to(dtype).to(wide);
+  return (gradient_norms(group, std::numeric_limits<double>::infinity(), wide) * inv_scale).to(dtype).to(wide);
 }
 
 /// 1, or not finite where the scale or its reciprocal is not.

@@ -40,6 +40,15 @@ struct ElementKernels {
                const AdamConstants& c);
   /// @param momentum_buffer  nullptr without momentum
   void (*sgd)(float* param, const float* gradient, float* momentum_buffer, int64_t count, const SgdConstants& c);
+  /// @param momentum_buffer  nullptr without momentum
+  /// @param grad_avg  nullptr unless centered
+  void (*rmsprop)(float* param,
+                  const float* gradient,
+                  float* square_avg,
+                  float* momentum_buffer,
+                  float* grad_avg,
+                  int64_t count,
+                  const RmspropConstants& c);
 
   void (*lamb_moments)(const float* gradient, float* exp_avg, float* exp_avg_sq, int64_t count, const LambConstants& c);
   LambNorms (*lamb_norms)(

@@ -13,6 +13,7 @@ Function<decltype(ElementKernels::round_stochastically)> round_stochastically;
 Function<decltype(ElementKernels::dropout)> dropout;
 Function<decltype(ElementKernels::adam)> adam;
 Function<decltype(ElementKernels::sgd)> sgd;
+Function<decltype(ElementKernels::rmsprop)> rmsprop;
 Function<decltype(ElementKernels::lamb_moments)> lamb_moments;
 Function<decltype(ElementKernels::lamb_norms)> lamb_norms;
 Function<decltype(ElementKernels::lamb_params)> lamb_params;
@@ -25,6 +26,7 @@ extern const ElementKernels element_table = {.to_float = to_float,
                                              .dropout = dropout,
                                              .adam = adam,
                                              .sgd = sgd,
+                                             .rmsprop = rmsprop,
                                              .lamb_moments = lamb_moments,
                                              .lamb_norms = lamb_norms,
                                              .lamb_params = lamb_params,

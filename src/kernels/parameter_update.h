@@ -1,7 +1,5 @@
 #pragma once
 
-#include "mezzo/cpp20.h"
-
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -1,13 +1,14 @@
-#include "memory/side_stream.h"
+#include "encoder/side_stream.h"
 
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <map>
 #include <utility>
 
-namespace mezzo {
+#include "memory/stream_order.h"
+
+namespace mezzo::encoder {
 namespace {
 
 thread_local SideStream* of_thread = nullptr;
@@ -22,14 +23,6 @@ c10::Stream side_of(c10::Device device, const c10::impl::VirtualGuardImpl& devic
 }
 
 }  // namespace
-
-void put_in_order(c10::Stream first, c10::Stream second) {
-  if (first != second) {
-    c10::Event event(first.device_type());
-    event.record(first);
-    event.block(second);
-  }
-}
 
 SideStream::SideStream() : outer_(std::exchange(of_thread, this)) {}
 
@@ -59,4 +52,4 @@ std::optional<c10::Stream> SideStream::fork(const std::vector<at::Tensor>& tenso
   return self.side_;
 }
 
-}  // namespace mezzo
+}  // namespace mezzo::encoder

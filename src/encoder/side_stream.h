@@ -7,10 +7,7 @@
 #include <optional>
 #include <vector>
 
-namespace mezzo {
-
-/// `second` goes on after what `first` was given so far; both of one device type.
-void put_in_order(c10::Stream first, c10::Stream second);
+namespace mezzo::encoder {
 
 /// Work of a thread on an accelerator beside its current stream, for results that nothing waits for: of small kernels,
 /// each of which leaves most of the device idle, two streams get more done. Who wants that of what it calls
@@ -40,4 +37,4 @@ class SideStream {
   std::vector<at::Tensor> tensors_;  // alive as long as its work
 };
 
-}  // namespace mezzo
+}  // namespace mezzo::encoder
