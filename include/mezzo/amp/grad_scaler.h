@@ -72,7 +72,7 @@ struct GradScalerOptions {
   using agree_t = std::function<void(at::Tensor& flags)>;
   /// For training in several processes, where all must skip the same steps and have the same scale:
   /// replaces `flags`, a float32 vector of zeros and ones on the scale's device, by its maximum
-  /// over all processes, in place (`mezzo::distributed::agree_on_found_inf`). Called once by
+  /// over all processes, in place (`mezzo::distributed::all_reduce_found_inf`). Called once by
   /// `unscale_`, `step` and each evaluation of a closure, also where this process has no gradient,
   /// but by a `step` after `unscale_` only if the optimizer checks gradients itself; so every
   /// process must make the same of these calls in the same order. No gradient has changed yet: if

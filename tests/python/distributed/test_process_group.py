@@ -14,9 +14,9 @@ TIMEOUT = 4.0  # of the groups of ranks that are meant to be lost, in seconds
 def collectives(rank):
     group = _mezzo.ProcessGroup()
     total = torch.full((3,), float(rank + 1))
-    group.all_reduce_sum(total)
+    group.all_reduce(total)
     largest = torch.tensor([rank, -rank])
-    group.all_reduce_max(largest)
+    group.all_reduce(largest, "max")
     copied = torch.full((2, 2), rank, dtype=torch.bfloat16)
     group.broadcast(copied, 1)
     texts = group.all_gather("" if rank == 0 else "é" * rank)
@@ -35,14 +35,14 @@ def break_down(rank, how):
     """Rank 1 breaks `how`; the error of the others is returned, and after how long."""
     group = _mezzo.ProcessGroup(TIMEOUT)
     data = torch.ones(10)
-    group.all_reduce_sum(data)
+    group.all_reduce(data)
     begin = time.monotonic()
     try:
         if rank == 1:
             if how == "fails":
                 group.guard(lambda: int("not a number"))
             os.kill(os.getpid(), dict(killed=signal.SIGKILL, stopped=signal.SIGSTOP)[how])
-        group.all_reduce_sum(data)
+        group.all_reduce(data)
     except (RuntimeError, ValueError) as error:
         return str(error).splitlines()[0], time.monotonic() - begin
     return "no error"
