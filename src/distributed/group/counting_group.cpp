@@ -53,7 +53,9 @@ struct CountingGroup::Ledger {
 CountingGroup::CountingGroup(c10d::ProcessGroup& group)
     : c10d::ProcessGroup(group.getRank(), group.getSize()), ledger_(std::make_shared<Ledger>()) {
   for (const auto& device : group.getDeviceTypes()) {
-    setBackend(device.type(), BackendType::CUSTOM, group.getBackend(device.type()));
+    // A group keeps one backend of each type: Gloo's for CPUs, and one for devices.
+    setBackend(device.type(), device.is_cpu() ? BackendType::GLOO : BackendType::CUSTOM,
+               group.getBackend(device.type()));
   }
 }
 
