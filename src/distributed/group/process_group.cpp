@@ -346,24 +346,32 @@ void ProcessGroup::check_divides(const char* collective, int64_t rows, std::vect
                     fmt::to_string(fmt::join(parts, ", ")), "], expected ", size(), " numbers whose sum is ", rows);
 }
 
+/// `start` begins a collective, which takes memory that is contiguous.
+template <class Start>
+void ProcessGroup::in_place(const at::Tensor& tensor, const Start& start) {
+  std::vector<at::Tensor> tensors{tensor.detach().contiguous()};
+  guard([&] { start(tensors)->wait(); });
+  if (!tensor.is_contiguous()) {
+    tensor.detach().copy_(tensors[0]);
+  }
+}
+
 void ProcessGroup::all_reduce(at::Tensor& tensor, c10d::ReduceOp op) {
   check_tensor("all_reduce", tensor);
-  guard([&] {
-    std::vector<at::Tensor> tensors{tensor.detach()};
+  in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
     c10d::AllreduceOptions options;
     options.reduceOp = std::move(op);
-    group_->allreduce(tensors, options)->wait();
+    return group_->allreduce(tensors, options);
   });
 }
 
 void ProcessGroup::broadcast(at::Tensor& tensor, int root) {
   check_tensor("broadcast", tensor);
   TORCH_CHECK_VALUE(root >= 0 && root < size(), "broadcast: there is no rank ", root, " in a group of ", size());
-  guard([&] {
-    std::vector<at::Tensor> tensors{tensor.detach()};
+  in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    group_->broadcast(tensors, options)->wait();
+    return group_->broadcast(tensors, options);
   });
 }
 
@@ -441,11 +449,10 @@ void ProcessGroup::barrier() { any(false); }
 bool ProcessGroup::any(bool here) {
   auto flag = at::empty({1}, at::kInt);
   flag.mutable_data_ptr<int32_t>()[0] = here ? 1 : 0;
-  guard([&] {
-    std::vector<at::Tensor> flags{flag};
+  in_place(flag, [&](std::vector<at::Tensor>& flags) {
     c10d::AllreduceOptions options;
     options.reduceOp = c10d::ReduceOp::MAX;
-    group_->allreduce(flags, options)->wait();
+    return group_->allreduce(flags, options);
   });
   return flag.const_data_ptr<int32_t>()[0] != 0;
 }

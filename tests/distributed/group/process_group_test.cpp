@@ -87,6 +87,9 @@ TEST(ProcessGroupTest, ScattersExchangesAndGathersTensors) {
         EXPECT_TRUE(at::equal(exchanged.narrow(0, 2 * other, 2), part.to(dtype))) << dtype;
       }
     }
+    auto columns = at::full({4, 3}, rank).narrow(1, 0, 2);
+    group.all_reduce(columns);
+    EXPECT_TRUE(at::equal(columns, at::full({4, 2}, 3)));
     // Rank r sends i rows to rank i, so rank i gets i rows of each.
     const auto uneven = group.all_to_all(at::full({3}, rank), {rank, rank, rank}, {0, 1, 2});
     EXPECT_TRUE(at::equal(uneven, at::arange(3).repeat_interleave(rank)));

@@ -79,7 +79,7 @@ class ProcessGroup {
                         std::vector<int64_t> input_split_sizes = {});
 
   /// A group of some ranks, which are numbered in the order of `ranks`. Every rank of this group must call it alike.
-  /// This group must outlive it; errors name ranks of this group.
+  /// This group must outlive it; errors name ranks of the group that has all.
   /// @return nullptr on ranks that are not in `ranks`
   /// @throws c10::ValueError  on all ranks, if `ranks` is empty, names a rank twice or one that does not exist
   std::unique_ptr<ProcessGroup> new_group(const std::vector<int>& ranks);
@@ -117,6 +117,8 @@ class ProcessGroup {
   bool hosts_store() const { return rank() == 0 && !environment_.launcher_hosts_store; }
   void keep_store_for_others() const;
   void wait_until_others_left();
+  template <class Start>
+  void in_place(const at::Tensor& tensor, const Start& start);
   std::vector<at::Tensor> gather(const at::Tensor& tensor);
   /// A rank, as the outermost group names it.
   int name_of(int other) const { return ranks_.empty() ? other : ranks_[other]; }
@@ -139,7 +141,7 @@ class ProcessGroup {
 };
 
 /// The largest of all ranks' `found_inf`, for GradScalerOptions: all GradScalers then skip the same steps and keep the
-/// same scale. One collective over 8 bytes for every check of gradients, without a sync on CUDA devices. Needed for
+/// same scale. One collective over 8 bytes for every check of gradients. Needed for
 /// gradients that ranks divide among them or keep to themselves; DistributedDataParallel's overflow on all ranks or
 /// on none. `group` must outlive the scaler.
 std::function<void(at::Tensor& found_inf)> all_reduce_found_inf(ProcessGroup& group);
