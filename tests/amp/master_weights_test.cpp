@@ -123,10 +123,10 @@ struct SmallTask : torch::nn::Module {
 
 struct ChannelsLastCnn : SmallTask {
   ChannelsLastCnn() {
-    using namespace torch::nn;
-    layers =
-        register_module("layers", Sequential(Conv2d(Conv2dOptions(3, 8, 3).padding(1)), BatchNorm2d(8),
-                                             Conv2d(Conv2dOptions(8, 8, 3)), BatchNorm2d(8), AdaptiveAvgPool2d(1)));
+    using namespace torch::nn;  // without biases, whose gradients before a BatchNorm are roundings of 0
+    layers = register_module(
+        "layers", Sequential(Conv2d(Conv2dOptions(3, 8, 3).padding(1).bias(false)), BatchNorm2d(8),
+                             Conv2d(Conv2dOptions(8, 8, 3).bias(false)), BatchNorm2d(8), AdaptiveAvgPool2d(1)));
     head = register_module("head", Linear(8, 2));
     for (const auto& parameter : parameters()) {
       if (parameter.dim() == 4) {

@@ -72,7 +72,7 @@ TEST(DistributedDataParallelTest, IsAModule) {
 
 TEST(DistributedDataParallelTest, NamesTheRankWhoseForwardFails) {
   const auto errors =
-      RankThreads{.world_size = 3, .timeout = std::chrono::milliseconds(8000)}.run([](ProcessGroup& group) {
+      RankThreads{.world_size = 3, .timeout = std::chrono::milliseconds(4000)}.run([](ProcessGroup& group) {
         SmallNet net;
         DistributedDataParallel ddp(net, group);
         for (int step = 0; step < 3; ++step) {
@@ -87,7 +87,7 @@ TEST(DistributedDataParallelTest, NamesTheRankWhoseForwardFails) {
 
 TEST(DistributedDataParallelTest, NamesTheRankWhoseBackwardFails) {
   const auto errors =
-      RankThreads{.world_size = 3, .timeout = std::chrono::milliseconds(8000)}.run([](ProcessGroup& group) {
+      RankThreads{.world_size = 3, .timeout = std::chrono::milliseconds(4000)}.run([](ProcessGroup& group) {
         SmallNet net;
         DistributedDataParallel ddp(net, group);
         for (int step = 0; step < 3; ++step) {
