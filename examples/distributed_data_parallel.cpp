@@ -34,20 +34,18 @@ int main() {
     auto sum = torch::zeros({});
     for (int i = 0; i < kMicroBatches; ++i) {
       const auto no_sync = ddp.no_sync(i + 1 < kMicroBatches);  // the last backward reduces the sum
-      group.guard([&] {                                         // names the rank to blame where one is lost
-        torch::Tensor loss;
-        {
-          mezzo::AutocastGuard autocast(torch::kCPU, torch::kHalf);
-          const auto logits = ddp(inputs.chunk(kMicroBatches)[i]);
-          loss = torch::nn::functional::cross_entropy(logits, labels.chunk(kMicroBatches)[i]) / kMicroBatches;
-        }
-        scaler.scale(loss).backward();
-        sum += loss.detach();
-      });
+      torch::Tensor loss;
+      {
+        mezzo::AutocastGuard autocast(torch::kCPU, torch::kHalf);
+        const auto logits = ddp(inputs.chunk(kMicroBatches)[i]);
+        loss = torch::nn::functional::cross_entropy(logits, labels.chunk(kMicroBatches)[i]) / kMicroBatches;
+      }
+      ddp.backward(scaler.scale(loss));  // if a rank fails, the others throw an error that names it
+      sum += loss.detach();
     }
     scaler.step(optimizer);  // gradients overflow on all ranks or on none, so all skip the same steps
     scaler.update();
-    group.all_reduce_sum(sum);
+    group.all_reduce(sum);
     losses.push_back(sum.item<double>() / group.size());
     scales.push_back(scaler.get_scale());
   }

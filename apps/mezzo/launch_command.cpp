@@ -18,14 +18,13 @@
 #include "command_line.h"
 #include "commands.h"
 #include "config_file.h"
-#include "mezzo/distributed/launch/launcher.h"
 #include "mezzo/text/io/nearest_name.h"
+#include "mezzo/text/launch/launcher.h"
 #include "mezzo/text/machine/threads.h"
 
 namespace mezzo::app {
 namespace {
 
-using distributed::LaunchOptions;
 using Arguments = std::vector<std::string>;
 
 struct LaunchFlags {
@@ -137,7 +136,7 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
   }
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   const bool is_mezzo = !is_program(command, launch_app);
-  LaunchOptions options(is_mezzo ? with_program(program, command) : command);
+  text::LaunchOptions options(is_mezzo ? with_program(program, command) : command);
   if (command.front() == "train") {
     Arguments expanded = command;
     expand_config_file(expanded, *launch_app.get_parent());  // what is wrong there is said once, and not by each rank
@@ -163,7 +162,7 @@ int run_launch(const LaunchFlags& flags, const CLI::App& launch_app) {
     options.master_addr(host).master_port(port);
   }
   try {
-    return distributed::launch(options);
+    return text::launch(options);
   } catch (const c10::ValueError& error) {
     throw UsageError(with_flag(error.what_without_backtrace()));
   }

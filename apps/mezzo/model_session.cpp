@@ -79,7 +79,7 @@ ModelSession::Result ModelSession::run(const text::TextSpans& rows) {
   }
   auto outputs = classifier_.outputs(tokenized, share);
   if (group_ != nullptr) {
-    group_->all_reduce_sum(outputs);
+    group_->all_reduce(outputs);
   }
   classifier_.check_finite(outputs, num_texts_);
   num_cut_ += tokenized.truncated;

@@ -183,4 +183,31 @@ void MasterWeights::load_state_dict(const std::map<std::string, at::Tensor>& sta
   copy_to_model();
 }
 
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const MasterWeights& masters) {
+  std::vector<std::string> names;  // an entry's key may hold no dot, as names do
+  for (const auto& [name, tensor] : masters.state_dict()) {
+    archive.write(std::to_string(names.size()), tensor);
+    names.push_back(name);
+  }
+  archive.write("names", c10::IValue(names));
+  return archive;
+}
+
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, MasterWeights& masters) {
+  c10::IValue names;
+  const bool has_names = archive.try_read("names", names) && names.isList();
+  TORCH_CHECK_VALUE(
+      has_names,
+      "MasterWeights: the archive to load has no list 'names'; pass one that torch::save made of a MasterWeights");
+  std::map<std::string, at::Tensor> state;
+  for (const c10::IValue& name : names.toListRef()) {
+    const std::string key = std::to_string(state.size());
+    at::Tensor& tensor = state[name.toStringRef()];
+    TORCH_CHECK_VALUE(archive.try_read(key, tensor), "MasterWeights: the archive to load has no tensor of ",
+                      name.toStringRef());
+  }
+  masters.load_state_dict(state);
+  return archive;
+}
+
 }  // namespace mezzo

@@ -8,11 +8,21 @@
 #include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+#include <torch/nn/modules/pooling.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/serialize.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <map>
+#include <memory>
+#include <sstream>
 #include <string>
+#include <vector>
 
+#include "mezzo/amp/grad_scaler.h"
+#include "mezzo/optim/adam.h"
+#include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
 namespace mezzo {
@@ -103,6 +113,126 @@ TEST(MasterWeightsTest, TrainsAConvolutionalModelWithRunningStatistics) {
     masters.to_float32();
     EXPECT_EQ(half->forward(at::randn({1, 2, 8, 8})).scalar_type(), at::kFloat);
   }
+}
+
+/// A model, an input and what to tell from it.
+struct SmallTask : torch::nn::Module {
+  virtual at::Tensor forward(const at::Tensor& x) = 0;
+  at::Tensor input, target;
+};
+
+struct ChannelsLastCnn : SmallTask {
+  ChannelsLastCnn() {
+    using namespace torch::nn;  // without biases, whose gradients before a BatchNorm are roundings of 0
+    layers = register_module(
+        "layers", Sequential(Conv2d(Conv2dOptions(3, 8, 3).padding(1).bias(false)), BatchNorm2d(8),
+                             Conv2d(Conv2dOptions(8, 8, 3).bias(false)), BatchNorm2d(8), AdaptiveAvgPool2d(1)));
+    head = register_module("head", Linear(8, 2));
+    for (const auto& parameter : parameters()) {
+      if (parameter.dim() == 4) {
+        parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+      }
+    }
+    input = at::randn({16, 3, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+    target = input.mean(/*dim=*/{2, 3}).narrow(1, 0, 2) * 8;
+  }
+  at::Tensor forward(const at::Tensor& x) override { return head(layers->forward(x).flatten(1)); }
+
+  torch::nn::Sequential layers{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+struct SmallLstm : SmallTask {
+  SmallLstm() {
+    lstm = register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(4, 12).num_layers(2).batch_first(true)));
+    head = register_module("head", torch::nn::Linear(12, 1));
+    input = at::randn({16, 6, 4});
+    target = input.sum(/*dim=*/{1}).narrow(1, 0, 1);
+  }
+  at::Tensor forward(const at::Tensor& x) override { return head(std::get<0>(lstm(x)).select(1, -1)); }
+
+  torch::nn::LSTM lstm{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+/// Losses of 12 steps; `dtype` Float trains without masters.
+std::vector<double> curve_of(SmallTask& task, at::ScalarType dtype) {
+  std::optional<MasterWeights> masters;
+  if (dtype != at::kFloat) {
+    masters.emplace(task, dtype);
+  }
+  AdamW adamw(masters ? masters->masters() : named_parameters(task), AdamWOptions().lr(0.02));
+  GradScaler scaler(GradScalerOptions().init_scale(1024).enabled(dtype == at::kHalf));
+  std::vector<double> losses;
+  for (int step = 0; step < 12; ++step) {
+    const auto output = task.forward(task.input.to(dtype));
+    EXPECT_EQ(output.scalar_type(), dtype);
+    const auto loss = (output.to(at::kFloat) - task.target).square().mean();
+    scaler.scale(loss).backward();
+    EXPECT_TRUE(scaler.step(adamw).stepped());
+    scaler.update();
+    adamw.zero_grad();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+template <class Task>
+void expect_curve_of_float32(at::ScalarType dtype) {
+  const auto make = [] {
+    torch::manual_seed(7);
+    return std::make_shared<Task>();
+  };
+  const auto full = make(), half = make();
+  const auto before = full->named_buffers().size() > 0 ? full->buffers()[0].clone() : at::Tensor();
+  const auto expected = curve_of(*full, at::kFloat), losses = curve_of(*half, dtype);
+  EXPECT_LT(expected.back(), 0.6 * expected.front());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    // Weights and activations are rounded to 2^-9 in bfloat16 and 2^-12 in float16; each passes some ten roundings.
+    EXPECT_NEAR(losses[i], expected[i], (dtype == at::kHalf ? 0.01 : 0.06) * expected.front()) << i;
+  }
+  half->eval();
+  const at::Tensor output = half->forward(half->input.to(dtype));
+  EXPECT_TRUE(output.isfinite().all().item<bool>());
+  if (before.defined()) {
+    const auto statistics = half->buffers()[0];
+    EXPECT_EQ(statistics.scalar_type(), at::kFloat);
+    EXPECT_FALSE(at::equal(statistics, before));
+    EXPECT_TRUE(at::allclose(statistics, full->buffers()[0], 0.05, 0.02)) << statistics << full->buffers()[0];
+    EXPECT_TRUE(half->parameters()[0].is_contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}
+
+TEST(MasterWeightsTest, TrainsConvolutionsInChannelsLastAndLstmsAsFloat32Does) {
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    expect_curve_of_float32<ChannelsLastCnn>(dtype);
+    expect_curve_of_float32<SmallLstm>(dtype);
+  }
+}
+
+TEST(MasterWeightsTest, TakesNormsOfAListOfParametersByTheirModules) {
+  auto model = small_cnn();
+  const MasterWeights masters(named_parameters(*model), at::kHalf);
+  EXPECT_EQ(model->named_parameters()["1.weight"].scalar_type(), at::kFloat);
+  EXPECT_EQ(model->named_parameters()["0.weight"].scalar_type(), at::kHalf);
+}
+
+TEST(MasterWeightsTest, SavesAndLoadsByTorch) {
+  auto saved = small_cnn(), loaded = small_cnn();
+  MasterWeights masters(*saved, at::kHalf);
+  at::Tensor(masters.masters()[0].tensor.detach()).add_(1e-5);  // which no half weight could hold
+  std::stringstream stream;
+  torch::save(masters, stream);
+  MasterWeights others(*loaded, at::kHalf);
+  torch::load(others, stream);
+  for (const auto& [name, tensor] : others.state_dict()) {
+    EXPECT_TRUE(at::equal(tensor, masters.state_dict().at(name))) << name;
+  }
+  EXPECT_TRUE(at::equal(loaded->parameters()[0], masters.masters()[0].tensor.to(at::kHalf)));
+
+  std::stringstream foreign;
+  torch::save(at::ones({2}), foreign);
+  EXPECT_THROW(torch::load(others, foreign), c10::ValueError);
 }
 
 TEST(MasterWeightsTest, KeepsStatisticsInFloat32AndOtherNormsIfAsked) {

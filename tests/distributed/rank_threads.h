@@ -20,6 +20,7 @@ struct RankThreads {
   int started = world_size;  ///< the others never come
   std::chrono::milliseconds timeout = std::chrono::minutes(1);
   bool one_host = true;
+  bool check_collectives = false;
   std::function<void(RankEnvironment&)> adjust = [](RankEnvironment&) {};
 
   /// Runs `work` on each, with a group of its own. Returns what they
@@ -39,7 +40,7 @@ struct RankThreads {
         environment.launcher_hosts_store = true;
         adjust(environment);
         try {
-          ProcessGroup group(environment, ProcessGroupOptions().timeout(timeout));
+          ProcessGroup group(environment, ProcessGroupOptions().timeout(timeout).check_collectives(check_collectives));
           work(group);
         } catch (const c10::Error& error) {
           errors[rank] = error.what_without_backtrace();

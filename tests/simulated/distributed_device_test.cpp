@@ -10,7 +10,7 @@
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/distributed/data_parallel/comm_hooks.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
-#include "mezzo/distributed/group/agreement.h"
+#include "mezzo/distributed/group/process_group.h"
 #include "mezzo/distributed/zero/zero_redundancy_optimizer.h"
 #include "mezzo/optim/adam.h"
 #include "mezzo/optim/sgd.h"
@@ -72,9 +72,9 @@ TEST_F(DistributedDeviceTest, AllReduceFollowsTheStreams) {
     auto x = at::full({3}, group.rank() + 1.0f, mine);
     const Watch watch;
     x += 1;
-    group.all_reduce_sum(x);
+    group.all_reduce(x);
     const auto y = x * 2;
-    group.all_reduce_max(x);
+    group.all_reduce(x, c10d::ReduceOp::MAX);
     x += 1;
     group.broadcast(x, 1);
     EXPECT_THAT(watch.host_syncs(), IsEmpty());
@@ -178,7 +178,7 @@ TEST_F(DistributedDeviceTest, RanksAgreeOnOverflowsWithoutWaiting) {
   on_two_ranks([](ProcessGroup& group, c10::Device mine) {
     auto weight = at::ones({2}, mine).requires_grad_();
     mezzo::SGD optimizer({{"weight", weight}}, SGDOptions().lr(0.5));
-    GradScaler scaler(GradScalerOptions().init_scale(8).found_inf_all_reduce(found_inf_all_reduce(group)));
+    GradScaler scaler(GradScalerOptions().init_scale(8).found_inf_all_reduce(all_reduce_found_inf(group)));
     const auto factor = at::full({}, group.rank() == 1 ? kInf : 1.0f, mine);
     group.barrier();
     const Watch watch;

@@ -81,7 +81,7 @@ struct GradScalerOptions {
   using found_inf_all_reduce_t = std::function<void(at::Tensor& flags)>;
   /// For training in several processes, where all must skip the same steps and have the same scale:
   /// replaces `flags`, a float32 vector of zeros and ones on the scale's device, by its maximum
-  /// over all processes, in place (`mezzo::distributed::found_inf_all_reduce`). Called once by
+  /// over all processes, in place (`mezzo::distributed::all_reduce_found_inf`). Called once by
   /// `unscale_`, `step` and each evaluation of a closure, also if this process has no gradient.
   /// A `step` after `unscale_` calls it only for one of mezzo's optimizers with `max_grad_norm`. So
   /// every process must make the same of these calls in the same order. No gradient has changed

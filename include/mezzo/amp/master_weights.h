@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <torch/arg.h>
+#include <torch/serialize/archive.h>
 
 #include <functional>
 #include <map>
@@ -52,9 +53,10 @@ class MasterWeights {
  public:
   /// Casts the parameters of `model` in place to `dtype`, except those for which
   /// `options.stays_fp32` is true; the masters keep the float32 values, names and devices. Buffers
-  /// keep their dtype. A tied parameter, one tensor under several names, has one master, under its
-  /// first name. A frozen one, which requires no gradient, is half in the model, too, and keeps its
-  /// float32 values for `state_dict` and `to_float32`.
+  /// keep their dtype. Give parameters by `named_parameters(module)`: tensors that a program names
+  /// itself do not tell that they are BatchNorm's, which has to stay float32. A tied parameter, one tensor under
+  /// several names, has one master, under its first name. A frozen one, which requires no gradient, is half in the
+  /// model, too, and keeps its float32 values for `state_dict` and `to_float32`.
   /// @throws c10::ValueError  if `dtype` is not kHalf or kBFloat16, or a parameter is not float32,
   ///     has a gradient already, or a finite value that overflows `dtype`; nothing has changed then
   MasterWeights(std::vector<NamedParameter> model, c10::ScalarType dtype, MasterWeightsOptions options = {});
@@ -98,5 +100,9 @@ class MasterWeights {
   std::vector<NamedParameter> masters_;               // those of `weights_` that are trained
   std::map<std::string, std::string> first_name_of_;  // of the other names of tied parameters
 };
+
+/// For `torch::save` and `torch::load`: the entries of `state_dict`, with the same errors.
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const MasterWeights& masters);
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, MasterWeights& masters);
 
 }  // namespace mezzo

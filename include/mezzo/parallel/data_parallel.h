@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,14 +19,11 @@
 
 namespace mezzo {
 
-class Replicas;
-class WorkerThreads;
-
 struct DataParallelOptions {
   /// One replica on each; the module lies on the first. Empty: all CUDA devices. One may be named
   /// several times. A device without an index is the current one of its type.
   TORCH_ARG(std::vector<c10::Device>, devices);
-  /// Where the output comes together; nullopt: the first device.
+  /// Device of the output; nullopt: the first device.
   TORCH_ARG(std::optional<c10::Device>, output_device);
   /// The dimension along which batches are divided.
   TORCH_ARG(int64_t, dim) = 0;
@@ -33,91 +31,60 @@ struct DataParallelOptions {
 
 namespace detail {
 
-/// A batch in equal parts, as `Tensor::chunk` makes them: one for each device at most.
-class BatchDivision {
- public:
-  /// @throws c10::ValueError  where there is no defined tensor, or they cannot be divided alike.
-  BatchDivision(const std::vector<at::Tensor>& tensors, std::vector<c10::Device> devices, int64_t dim);
-  size_t parts() const { return parts_; }
-  at::Tensor part(const at::Tensor& tensor, size_t index) const;
+using Tensors = std::vector<at::Tensor>;
 
- private:
-  std::vector<c10::Device> devices_;
-  int64_t dim_, rows_per_part_ = 0;
-  size_t parts_ = 0;
-};
-
-void check_same_structure(const std::vector<std::vector<at::Tensor>>& parts);
-/// Tensor `index` of all parts, put together; those without dimensions become a vector.
-at::Tensor gather(const std::vector<std::vector<at::Tensor>>& parts, size_t index, c10::Device device, int64_t dim);
-
-/// The part of DataParallel that does not depend on the module's type.
+/// The part of DataParallel that does not depend on the module's type, with the steps of torch.nn.parallel.
 class DataParallelBase {
- public:
-  /// Makes the replicas anew. They follow the module's weights, buffers and training modes by
-  /// themselves; this is for changes of its other members.
-  void replicate();
-
  protected:
-  using Replicate = std::function<std::shared_ptr<torch::nn::Module>(c10::Device)>;
+  using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
+  using MakeReplica = std::function<std::shared_ptr<torch::nn::Module>(c10::Device)>;
 
-  DataParallelBase(const std::shared_ptr<torch::nn::Module>& module, DataParallelOptions options, Replicate replicate);
-  ~DataParallelBase();
-  DataParallelBase(const DataParallelBase&) = delete;
-  DataParallelBase& operator=(const DataParallelBase&) = delete;
+  DataParallelBase(std::shared_ptr<torch::nn::Module> module, DataParallelOptions options, MakeReplica make_replica);
 
-  BatchDivision divide(const std::vector<at::Tensor>& tensors) const;
-  /// The module and its copies, for that many parts.
-  std::vector<std::shared_ptr<torch::nn::Module>> take_replicas(size_t count);
+  /// The tensors in equal parts, by part, as `Tensor::chunk` makes them: one for each device at most.
+  std::vector<Tensors> scatter(const Tensors& tensors) const;
+  /// The module and copies of it as it is now, whose parameters are functions of the module's. A copy is used again
+  /// when no graph needs it any more.
+  Modules replicate(size_t count);
   /// Calls `work` with each number below `count`, on threads that have this one's state.
-  void run(size_t count, const std::function<void(size_t)>& work);
-
-  /// Puts the tensors of the others to those of the first.
-  template <class Output>
-  Output put_together(std::vector<std::optional<Output>>& outputs) const {
-    std::vector<std::vector<at::Tensor>> tensors(outputs.size());
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      for_each_tensor(*outputs[i], [&](at::Tensor& tensor) { tensors[i].push_back(tensor); });
-    }
-    check_same_structure(tensors);
-    size_t index = 0;
-    for_each_tensor(*outputs[0], [&](at::Tensor& tensor) {
-      tensor = gather(tensors, index++, *options_.output_device(), options_.dim());
-    });
-    return std::move(*outputs[0]);
-  }
+  void parallel_apply(size_t count, const std::function<void(size_t)>& work) const;
+  /// Joins the parts of each tensor. Those without dimensions become a vector.
+  Tensors gather(const std::vector<Tensors>& parts) const;
 
  private:
+  std::shared_ptr<torch::nn::Module> make(c10::Device device) const;
+
+  std::shared_ptr<torch::nn::Module> module_;
   DataParallelOptions options_;
-  std::unique_ptr<Replicas> replicas_;
-  std::unique_ptr<WorkerThreads> threads_;
+  MakeReplica make_replica_;
+  std::vector<Modules> made_;  // by device
 };
 
 [[noreturn]] void throw_not_cloneable(const torch::nn::Module& module, const std::exception& error);
 
-/// By `clone`, which torch::nn::Cloneable gives.
-template <class Module>
-std::shared_ptr<Module> clone(const Module& module, c10::Device device) {
-  std::shared_ptr<Module> copy;
-  try {
-    copy = std::dynamic_pointer_cast<Module>(module.clone(device));
-  } catch (const std::exception& error) {
-    throw_not_cloneable(module, error);
-  }
-  return copy;
+template <class Structure>
+Tensors tensors_of(Structure& structure) {
+  Tensors tensors;
+  for_each_tensor(structure, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
+  return tensors;
+}
+
+template <class Structure>
+void set_tensors(Structure& structure, const Tensors& tensors) {
+  auto next = tensors.begin();
+  for_each_tensor(structure, [&](at::Tensor& tensor) { tensor = *next++; });
 }
 
 }  // namespace detail
 
 /// Runs a module on several devices of one process: each gets a replica on a thread of its own, and
-/// its part of the batch; the outputs are put together again, and backward leaves the gradients of
-/// all replicas on the module's own parameters. For several processes, which is faster, see
-/// `mezzo::distributed::DistributedDataParallel`.
+/// its part of the batch. The outputs are joined, and backward leaves the gradients of
+/// all replicas on the module's own parameters. `mezzo::distributed::DistributedDataParallel`, with several processes,
+/// is faster.
 ///
-/// Autocast, its op policy and log, grad mode, the current streams of all devices (so that parts of
-/// the batch are copied after what made it) and ModuleScope hold in the replicas as on the calling
-/// thread. Replica 0 is the module itself: its buffers (running statistics) are updated from the
-/// first part of the batch, those of the others are dropped, as in PyTorch. Not thread-safe. CPU
+/// Autocast, its op policy and log, grad mode, the current streams of all devices and ModuleScope hold in the replicas
+/// as on the calling thread. Replica 0 is the module itself: its buffers (running statistics) are updated from the
+/// first part of the batch; updates of the other replicas' buffers are dropped, as in PyTorch. Not thread-safe. CPU
 /// replicas draw from one generator, in no fixed order: dropout on them is not reproducible. Tested
 /// on CPUs and on simulated accelerators; never run on several GPUs.
 ///
@@ -129,24 +96,24 @@ std::shared_ptr<Module> clone(const Module& module, c10::Device device) {
 /// @tparam Module  the module's class (for a holder such as `Net`, `NetImpl`). Its `forward` is
 ///     called concurrently on several objects.
 /// @see torch.nn.DataParallel. Differs: runs on CPU devices too; batches of different sizes are an
-///     error; replicas are kept from call to call.
+///     error; replicas are kept from call to call, with the members other than parameters, buffers and training mode
+///     that they had when they were made.
 template <class Module>
 class DataParallel : public detail::DataParallelBase {
  public:
-  /// @param replicate  makes a module like this one, for modules without `clone`. Its
+  /// @param make_replica  makes a module like this one on a device, for modules without `clone`. Its
   ///   weights are set afterwards.
   /// @throws c10::ValueError  for no device, or a module that is not on the first; at the first
   ///     call, for one that cannot be cloned.
   explicit DataParallel(std::shared_ptr<Module> module,
                         const DataParallelOptions& options = {},
-                        std::function<std::shared_ptr<Module>(c10::Device)> replicate = nullptr)
-      : DataParallelBase(
-            module,
-            options,
-            replicate ? Replicate(std::move(replicate))
-                      : [original = module.get()](c10::Device device) -> std::shared_ptr<torch::nn::Module> {
-              return detail::clone(*original, device);
-            }),
+                        std::function<std::shared_ptr<Module>(c10::Device)> make_replica = nullptr)
+      : DataParallelBase(module,
+                         options,
+                         make_replica ? MakeReplica(std::move(make_replica))
+                                      : MakeReplica([original = module.get()](c10::Device device) {
+                                          return clone(*original, device);
+                                        })),
         module_(std::move(module)) {}
 
   /// For module holders.
@@ -154,8 +121,8 @@ class DataParallel : public detail::DataParallelBase {
     requires std::is_same_v<typename Holder::ContainedType, Module>
   explicit DataParallel(const Holder& module,
                         const DataParallelOptions& options = {},
-                        std::function<std::shared_ptr<Module>(c10::Device)> replicate = nullptr)
-      : DataParallel(module.ptr(), options, std::move(replicate)) {}
+                        std::function<std::shared_ptr<Module>(c10::Device)> make_replica = nullptr)
+      : DataParallel(module.ptr(), options, std::move(make_replica)) {}
 
   Module& module() const { return *module_; }
 
@@ -167,20 +134,23 @@ class DataParallel : public detail::DataParallelBase {
   auto forward(const Args&... args) {
     using Output = std::remove_cvref_t<decltype(std::declval<Module&>().forward(std::declval<Args&>()...))>;
     static_assert(TensorStructure<Output>,
-                  "DataParallel cannot put this output together: see TensorStructure for how to teach it");
+                  "DataParallel cannot join this output: see TensorStructure for how to teach it");
     std::tuple<Args...> all(args...);
-    std::vector<at::Tensor> tensors;
-    for_each_tensor(all, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
-    const auto division = this->divide(tensors);
-    const auto replicas = this->take_replicas(division.parts());
-    std::vector<std::optional<Output>> outputs(division.parts());
-    this->run(division.parts(), [&](size_t i) {
+    const auto inputs = this->scatter(detail::tensors_of(all));
+    const auto replicas = this->replicate(inputs.size());
+    std::vector<std::optional<Output>> outputs(inputs.size());
+    this->parallel_apply(inputs.size(), [&](size_t i) {
       auto part = all;
-      for_each_tensor(part, [&](at::Tensor& tensor) { tensor = division.part(tensor, i); });
+      detail::set_tensors(part, inputs[i]);
       auto& replica = static_cast<Module&>(*replicas[i]);
       outputs[i].emplace(std::apply([&](auto&... items) { return replica.forward(items...); }, part));
     });
-    return this->put_together(outputs);
+    std::vector<detail::Tensors> parts;
+    for (auto& output : outputs) {
+      parts.push_back(detail::tensors_of(*output));
+    }
+    detail::set_tensors(*outputs[0], this->gather(parts));
+    return *std::move(outputs[0]);
   }
 
   template <TensorStructure... Args>
@@ -189,6 +159,15 @@ class DataParallel : public detail::DataParallelBase {
   }
 
  private:
+  /// By `clone`, which torch::nn::Cloneable gives.
+  static std::shared_ptr<torch::nn::Module> clone(const Module& module, c10::Device device) {
+    try {
+      return std::dynamic_pointer_cast<Module>(module.clone(device));
+    } catch (const std::exception& error) {
+      detail::throw_not_cloneable(module, error);
+    }
+  }
+
   std::shared_ptr<Module> module_;
 };
 

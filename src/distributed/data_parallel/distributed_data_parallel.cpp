@@ -65,24 +65,22 @@ class KeepVersions {
 
 class CountedHook : public c10d::CppCommHookInterface<CommHook> {
  public:
-  CountedHook(CommHook hook, c10::intrusive_ptr<CountingGroup> group, std::shared_ptr<CommLedger> ledger)
-      : CppCommHookInterface(std::move(hook)), group_(std::move(group)), ledger_(std::move(ledger)) {}
+  CountedHook(CommHook hook, c10::intrusive_ptr<CountingGroup> group)
+      : CppCommHookInterface(std::move(hook)), group_(std::move(group)) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    ledger_->add_bucket();
-    const int64_t collectives = ledger_->stats().total.collectives;
+    const int64_t buckets = group_->stats().buckets;
     const auto begin = std::chrono::steady_clock::now();
     auto future = state_(group_, bucket);
     TORCH_CHECK(future != nullptr, "DistributedDataParallel: the comm hook returned no future");
-    if (future->completed() && ledger_->stats().total.collectives == collectives) {
-      ledger_->add_blocked(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    if (future->completed() && group_->stats().buckets == buckets) {
+      group_->add_blocked(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     return future;
   }
 
  private:
   c10::intrusive_ptr<CountingGroup> group_;
-  std::shared_ptr<CommLedger> ledger_;
 };
 
 /// The reducer's own error is a page of Python's options, and numbers the parameters.
@@ -154,10 +152,9 @@ DistributedDataParallelBase::Core::Core(std::shared_ptr<torch::nn::Module> the_m
     check_same_lines(group, lines);
     group.guard([&] { broadcast(group.c10d(), parameters_and_buffers(*module, has_buffers), /*root=*/0); });
   }
-  reducers_group = c10::make_intrusive<CountingGroup>(group.c10d(), ledger, /*for_hook=*/false);
-  hooks_group = c10::make_intrusive<CountingGroup>(group.c10d(), ledger, /*for_hook=*/true);
+  counting_group = c10::make_intrusive<CountingGroup>(*group.c10d());
   const auto bytes = static_cast<int64_t>(options.bucket_cap_mb().value_or(25) * kMiB);
-  reducer = make_reducer(trained.parameters, trained.names, trained.sparse, reducers_group,
+  reducer = make_reducer(trained.parameters, trained.names, trained.sparse, counting_group,
                          {options.find_unused_parameters(), options.static_graph(), options.gradient_as_bucket_view(),
                           options.bucket_cap_mb() ? bytes : c10d::kDefaultFirstBucketBytes, bytes});
 }
@@ -165,7 +162,7 @@ DistributedDataParallelBase::Core::Core(std::shared_ptr<torch::nn::Module> the_m
 void DistributedDataParallelBase::Core::copy_buffers(int root) {
   const auto buffers = module->buffers();
   const KeepVersions keep_versions(buffers);
-  broadcast(reducers_group, buffers, root);
+  broadcast(group.c10d(), buffers, root);
 }
 
 void DistributedDataParallelBase::Core::rebuild_buckets() {
@@ -183,7 +180,7 @@ void DistributedDataParallelBase::Core::delay_reduction() {
   if (options.static_graph() && !delays_reduction) {
     delays_reduction = true;
     torch::autograd::Engine::get_default_engine().queue_callback([core = shared_from_this()] {
-      core->ledger->compute_has_ended();
+      core->counting_group->compute_has_ended();
       core->reducer->delay_all_reduce();
     });
   }
@@ -192,21 +189,31 @@ void DistributedDataParallelBase::Core::delay_reduction() {
 DistributedDataParallelBase::DistributedDataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                                          ProcessGroup& group,
                                                          const Options& options)
-    : core_(std::make_shared<Core>(std::move(module), group, options)) {}
+    : core_(std::make_shared<Core>(module, group, options)) {
+  register_module("module", std::move(module));
+}
 
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
+
+void DistributedDataParallelBase::guard(const std::function<void()>& work) {
+  c10::GradMode::is_enabled() ? core_->group.guard(work) : work();
+}
+
+void DistributedDataParallelBase::backward(const at::Tensor& loss) {
+  core_->group.guard([&] { loss.backward(); });
+}
 
 void DistributedDataParallelBase::before_forward() {
   Core& core = *core_;
   const bool reduces = core.reduces(), copies_buffers = core.copies_buffers();
   if (reduces) {
-    core.ledger->begin_step();
+    core.counting_group->begin_step();
     core.reducer->prepare_for_forward();
   }
   if (!reduces && !copies_buffers) {
     return;
   }
-  core.group.guard([&] {
+  core.group.guard([&] {  // in forward passes without gradients too, if they copy buffers
     const int root = core.joining ? core.agree_on_step(reduces, copies_buffers) : 0;
     if (reduces) {
       core.rebuild_buckets();
@@ -250,10 +257,10 @@ void DistributedDataParallelBase::register_comm_hook(CommHook hook) {
   TORCH_CHECK_VALUE(hook != nullptr, "DistributedDataParallel: the comm hook is empty");
   TORCH_CHECK_VALUE(!core_->has_hook, "DistributedDataParallel: a comm hook is registered already");
   core_->has_hook = true;
-  core_->reducer->register_comm_hook(std::make_unique<CountedHook>(std::move(hook), core_->hooks_group, core_->ledger));
+  core_->reducer->register_comm_hook(std::make_unique<CountedHook>(std::move(hook), core_->counting_group));
 }
 
-CommStats DistributedDataParallelBase::comm_stats() const { return core_->ledger->stats(); }
+CommStats DistributedDataParallelBase::comm_stats() const { return core_->counting_group->stats(); }
 
 NoSyncGuard::NoSyncGuard(DistributedDataParallelBase& module, bool enabled)
     : module_(module), previous_(module.core_->syncs) {
@@ -261,5 +268,17 @@ NoSyncGuard::NoSyncGuard(DistributedDataParallelBase& module, bool enabled)
 }
 
 NoSyncGuard::~NoSyncGuard() { module_.core_->syncs = previous_; }
+
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DistributedDataParallelBase& module) {
+  module.save(archive);
+  return archive;
+}
+
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DistributedDataParallelBase& module) {
+  module.load(archive);
+  return archive;
+}
 
 }  // namespace mezzo::distributed

@@ -8,7 +8,6 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <vector>
 
-#include "distributed/group/comm_ledger.h"
 #include "distributed/group/counting_group.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
 
@@ -53,8 +52,7 @@ struct DistributedDataParallelBase::Core : std::enable_shared_from_this<Core> {
   ProcessGroup& group;
   DistributedDataParallelOptions options;
   TrainedParameters trained;
-  std::shared_ptr<CommLedger> ledger = std::make_shared<CommLedger>();
-  c10::intrusive_ptr<CountingGroup> reducers_group, hooks_group;
+  c10::intrusive_ptr<CountingGroup> counting_group;  // of the reducer and its hook
   std::unique_ptr<c10d::Reducer> reducer;
   bool has_buffers = false;         // that are to be copied
   bool syncs = true;                // no no_sync

@@ -41,7 +41,7 @@ class CountedRanks : public c10d::Work {
 JoinRound exchange(ProcessGroup& group, int64_t status) {
   auto by_rank = at::zeros({group.size()}, at::kLong);
   by_rank.mutable_data_ptr<int64_t>()[group.rank()] = status;
-  group.all_reduce_sum(by_rank);
+  group.all_reduce(by_rank);
   JoinRound round;
   for (int rank = 0; rank < group.size(); ++rank) {
     const int64_t other = by_rank.const_data_ptr<int64_t>()[rank];
@@ -95,7 +95,7 @@ void DistributedDataParallelBase::Core::shadow(const JoinRound& round) {
   }
   if (options.find_unused_parameters() && !options.static_graph()) {
     std::vector<at::Tensor> used{reducer->get_local_used_map_on_device().zero_()};
-    reducers_group->allreduce(used, {})->wait();
+    group.c10d()->allreduce(used, {})->wait();
   }
   reducer->push_rebuilt_params_for_all_indices();
 }

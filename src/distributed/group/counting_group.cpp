@@ -4,104 +4,111 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <optional>
 
 namespace mezzo::distributed {
 namespace {
 
-int64_t bytes_of(const at::Tensor& tensor) {
-  if (tensor.is_sparse()) {
-    return bytes_of(tensor._indices()) + bytes_of(tensor._values());
-  }
-  return static_cast<int64_t>(tensor.nbytes());
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
 }
 
-int64_t bytes_of(const std::vector<at::Tensor>& tensors) {
-  int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) {
-    bytes += bytes_of(tensor);
-  }
-  return bytes;
+int64_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.is_sparse() ? tensor._indices().nbytes() + tensor._values().nbytes()
+                                                 : tensor.nbytes());
 }
 
 }  // namespace
 
-CountingGroup::CountingGroup(c10::intrusive_ptr<c10d::ProcessGroup> group,
-                             std::shared_ptr<CommLedger> ledger,
-                             bool for_hook)
-    : c10d::ProcessGroup(group->getRank(), group->getSize()),
-      group_(std::move(group)),
-      ledger_(std::move(ledger)),
-      for_hook_(for_hook) {}
+/// Collectives end on threads of their own.
+struct CountingGroup::Ledger {
+  std::mutex mutex;
+  CommStats stats;
+  int under_way = 0;
+  Clock::time_point busy_since;                       // where any is under way
+  std::optional<Clock::time_point> compute_ended_at;  // of this step
 
-template <class Start>
-c10::intrusive_ptr<c10d::Work> CountingGroup::count(const std::vector<at::Tensor>& sent,
-                                                    bool gradients,
-                                                    const Start& start) {
-  if (!gradients) {
-    ledger_->add_other_bytes(bytes_of(sent));
-    return start();
+  void end_compute() {
+    const std::lock_guard lock(mutex);
+    compute_ended_at = compute_ended_at.value_or(Clock::now());
   }
-  if (!for_hook_) {
-    ledger_->add_bucket();
-  }
-  if (torch::autograd::get_current_graph_task_id() != -1) {
-    // Comes before the callback in which the reducer waits, which it asks
-    // for after its last bucket.
-    torch::autograd::Engine::get_default_engine().queue_callback([ledger = ledger_] { ledger->compute_has_ended(); });
-  }
-  // A device's collectives end later than the host is told.
-  const bool timed = std::all_of(sent.begin(), sent.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
-  ledger_->begin_collective(bytes_of(sent), timed);
-  const auto end = [ledger = ledger_, timed] {
-    if (timed) {
-      ledger->end_collective();
+
+  void end_collective() {
+    const std::lock_guard lock(mutex);
+    if (--under_way > 0) {
+      return;
     }
-  };
-  try {
-    auto work = start();
-    work->getFuture()->addCallback([end](c10::ivalue::Future&) { end(); });
-    return work;
-  } catch (...) {
-    end();
-    throw;
+    const auto now = Clock::now();
+    stats.seconds += seconds_between(busy_since, now);
+    if (compute_ended_at) {
+      stats.exposed_seconds += seconds_between(std::max(busy_since, *compute_ended_at), now);
+    }
+  }
+};
+
+CountingGroup::CountingGroup(c10d::ProcessGroup& group)
+    : c10d::ProcessGroup(group.getRank(), group.getSize()), ledger_(std::make_shared<Ledger>()) {
+  for (const auto& device : group.getDeviceTypes()) {
+    // A group keeps one backend of each type: Gloo's for CPUs, and one for devices.
+    setBackend(device.type(), device.is_cpu() ? BackendType::GLOO : BackendType::CUSTOM,
+               group.getBackend(device.type()));
   }
 }
 
 c10::intrusive_ptr<c10d::Work> CountingGroup::allreduce(std::vector<at::Tensor>& tensors,
                                                         const c10d::AllreduceOptions& options) {
-  const bool gradients = for_hook_ || tensors[0].is_floating_point() || tensors[0].is_complex();
-  return count(tensors, gradients, [&] { return group_->allreduce(tensors, options); });
-}
-
-c10::intrusive_ptr<c10d::Work> CountingGroup::allreduce_coalesced(std::vector<at::Tensor>& tensors,
-                                                                  const c10d::AllreduceCoalescedOptions& options) {
-  return count(tensors, for_hook_, [&] { return group_->allreduce_coalesced(tensors, options); });
-}
-
-c10::intrusive_ptr<c10d::Work> CountingGroup::broadcast(std::vector<at::Tensor>& tensors,
-                                                        const c10d::BroadcastOptions& options) {
-  return count(tensors, for_hook_, [&] { return group_->broadcast(tensors, options); });
-}
-
-c10::intrusive_ptr<c10d::Work> CountingGroup::reduce(std::vector<at::Tensor>& tensors,
-                                                     const c10d::ReduceOptions& options) {
-  return count(tensors, for_hook_, [&] { return group_->reduce(tensors, options); });
-}
-
-c10::intrusive_ptr<c10d::Work> CountingGroup::allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                                        std::vector<at::Tensor>& inputs,
-                                                        const c10d::AllgatherOptions& options) {
-  return count(inputs, for_hook_, [&] { return group_->allgather(outputs, inputs, options); });
-}
-
-c10::intrusive_ptr<c10d::Work> CountingGroup::reduce_scatter(std::vector<at::Tensor>& outputs,
-                                                             std::vector<std::vector<at::Tensor>>& inputs,
-                                                             const c10d::ReduceScatterOptions& options) {
-  std::vector<at::Tensor> sent;
-  for (const auto& input : inputs) {
-    sent.insert(sent.end(), input.begin(), input.end());
+  const at::Tensor& sent = tensors[0];
+  if (!sent.is_floating_point() && !sent.is_complex()) {  // the map of used parameters
+    return c10d::ProcessGroup::allreduce(tensors, options);
   }
-  return count(sent, for_hook_, [&] { return group_->reduce_scatter(outputs, inputs, options); });
+  if (torch::autograd::get_current_graph_task_id() != -1) {
+    // The reducer asks for its own callback, in which it waits, after its last bucket.
+    torch::autograd::Engine::get_default_engine().queue_callback([ledger = ledger_] { ledger->end_compute(); });
+  }
+  const bool timed = sent.is_cpu();
+  {
+    const std::lock_guard lock(ledger_->mutex);
+    ++ledger_->stats.buckets;
+    ledger_->stats.gradient_bytes += bytes_of(sent);
+    if (timed && ledger_->under_way++ == 0) {
+      ledger_->busy_since = Clock::now();
+    }
+  }
+  try {
+    auto work = c10d::ProcessGroup::allreduce(tensors, options);
+    if (timed) {
+      work->getFuture()->addCallback([ledger = ledger_](c10::ivalue::Future&) { ledger->end_collective(); });
+    }
+    return work;
+  } catch (...) {
+    if (timed) {
+      ledger_->end_collective();
+    }
+    throw;
+  }
 }
+
+CommStats CountingGroup::stats() const {
+  const std::lock_guard lock(ledger_->mutex);
+  return ledger_->stats;
+}
+
+void CountingGroup::begin_step() {
+  const std::lock_guard lock(ledger_->mutex);
+  ++ledger_->stats.steps;
+  ledger_->compute_ended_at.reset();
+}
+
+void CountingGroup::add_blocked(double seconds) {
+  const std::lock_guard lock(ledger_->mutex);
+  ledger_->stats.seconds += seconds;
+  ledger_->stats.exposed_seconds += seconds;
+}
+
+void CountingGroup::compute_has_ended() { ledger_->end_compute(); }
 
 }  // namespace mezzo::distributed

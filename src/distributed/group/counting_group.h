@@ -4,39 +4,28 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "distributed/group/comm_ledger.h"
+#include "mezzo/distributed/group/comm_stats.h"
 
 namespace mezzo::distributed {
 
-/// Passes collectives on to another group, and writes into a ledger what went through.
+/// A group on the backends of another. It counts and times all-reductions of floating-point tensors.
 class CountingGroup : public c10d::ProcessGroup {
  public:
-  /// @param for_hook  takes all collectives for gradients'; else all-reductions of
-  ///     floating point tensors only, and each of them for a bucket, as c10d::Reducer
-  ///     makes them where it has no hook.
-  CountingGroup(c10::intrusive_ptr<c10d::ProcessGroup> group, std::shared_ptr<CommLedger> ledger, bool for_hook);
+  explicit CountingGroup(c10d::ProcessGroup& group);
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(std::vector<at::Tensor>& tensors,
-                                                     const c10d::AllreduceCoalescedOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
-                                           const c10d::BroadcastOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                           std::vector<at::Tensor>& inputs,
-                                           const c10d::AllgatherOptions& options) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
-                                                std::vector<std::vector<at::Tensor>>& inputs,
-                                                const c10d::ReduceScatterOptions& options) override;
+
+  CommStats stats() const;
+  void begin_step();
+  /// A hook reduced a bucket without this group, and backward waited for that.
+  void add_blocked(double seconds);
+  /// The rest of the step only waits.
+  void compute_has_ended();
 
  private:
-  template <class Start>
-  c10::intrusive_ptr<c10d::Work> count(const std::vector<at::Tensor>& sent, bool gradients, const Start& start);
-
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  std::shared_ptr<CommLedger> ledger_;
-  bool for_hook_;
+  struct Ledger;  // shared with collectives that are under way
+  std::shared_ptr<Ledger> ledger_;
 };
 
 }  // namespace mezzo::distributed

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <exception>
 #include <future>
+#include <numeric>
 #include <regex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -103,7 +104,7 @@ std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 std::string groups_of(int rank) { return fmt::format("groups/{}", rank); }
 
 /// Of a line of check_same(): NAME, zero, VALUE.
-std::string name_of(const std::string& line) { return line.substr(0, line.find('\0')); }
+std::string first_word(const std::string& line) { return line.substr(0, line.find('\0')); }
 
 struct Difference {
   std::string name, here, there;
@@ -112,10 +113,10 @@ struct Difference {
 /// Lines stand in the order of names, so the lesser of two names is the one
 /// that the other rank lacks.
 Difference by_name(const RankDifference& lines) {
-  const bool from_here = !lines.there || (lines.here && name_of(*lines.here) < name_of(*lines.there));
-  const std::string name = name_of(from_here ? *lines.here : *lines.there);
+  const bool from_here = !lines.there || (lines.here && first_word(*lines.here) < first_word(*lines.there));
+  const std::string name = first_word(from_here ? *lines.here : *lines.there);
   const auto value = [&](const std::optional<std::string>& line) {
-    return line && name_of(*line) == name ? line->substr(name.size() + 1) : "nothing";
+    return line && first_word(*line) == name ? line->substr(name.size() + 1) : "nothing";
   };
   return {name, value(lines.here), value(lines.there)};
 }
@@ -249,6 +250,9 @@ ProcessGroup::~ProcessGroup() {
 
 void ProcessGroup::shutdown() {
   barrier();
+  if (parent_ != nullptr) {
+    return;
+  }
   if (hosts_store()) {
     wait_until_others_left();
   }
@@ -256,6 +260,7 @@ void ProcessGroup::shutdown() {
   if (!hosts_store() && !environment_.launcher_hosts_store) {  // a launcher may take it away from now on
     store_->add(left_key(rank()), 1);
   }
+  others_may_ask_ = false;
 }
 
 /// Does not wait for those that never will: they have failed, or have no heartbeat any more.
@@ -283,41 +288,148 @@ void ProcessGroup::wait_until_others_left() {
   }
 }
 
-void ProcessGroup::all_reduce_sum(at::Tensor& tensor) { all_reduce(tensor, c10d::ReduceOp::SUM); }
-void ProcessGroup::all_reduce_max(at::Tensor& tensor) { all_reduce(tensor, c10d::ReduceOp::MAX); }
+ProcessGroup::ProcessGroup(ProcessGroup& parent, const std::vector<int>& ranks, int number)
+    : environment_(parent.environment_), options_(parent.options_), parent_(&parent) {
+  environment_.rank = static_cast<int>(std::ranges::find(ranks, parent.rank()) - ranks.begin());
+  environment_.world_size = static_cast<int>(ranks.size());
+  const bool one_host = parent.environment_.local_world_size == parent.size();
+  environment_.local_rank = one_host ? environment_.rank : 0;
+  environment_.local_world_size = one_host ? environment_.world_size : 1;
+  std::ranges::transform(ranks, std::back_inserter(ranks_), [&](int other) { return parent.name_of(other); });
+  store_ = c10::make_intrusive<c10d::PrefixStore>(fmt::format("subgroup/{}", number), parent.store_);
+  group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank(), size());
+  guard([&] {
+    add_backends(*group_, store_, environment_, options_.device(), options_.timeout());
+    barrier();
+  });
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
+  check_same({{"the argument of new_group", fmt::to_string(fmt::join(ranks, ", "))}});
+  TORCH_CHECK_VALUE(!ranks.empty(), "new_group: no rank is given");
+  for (const int other : ranks) {
+    TORCH_CHECK_VALUE(other >= 0 && other < size(), "new_group: there is no rank ", other, " in a group of ", size());
+    TORCH_CHECK_VALUE(std::ranges::count(ranks, other) == 1, "new_group: rank ", other, " is given twice");
+  }
+  const int number = subgroups_++;
+  const bool is_member = std::ranges::find(ranks, rank()) != ranks.end();
+  return is_member ? std::unique_ptr<ProcessGroup>(new ProcessGroup(*this, ranks, number)) : nullptr;
+}
+
+/// Of a call that this rank alone can know to be wrong, and on request of one that other ranks make otherwise.
+void ProcessGroup::check_tensor(const char* collective, const at::Tensor& tensor, bool same_shape) {
+  TORCH_CHECK_VALUE(tensor.defined(), collective, ": the tensor of rank ", name_of(rank()), " is undefined");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, collective, ": the tensor of rank ", name_of(rank()), " is ",
+                    tensor.layout(), "; pass a dense one");
+  const auto backends = group_->getDeviceTypes();
+  const bool has_backend =
+      std::ranges::any_of(backends, [&](const c10::Device& device) { return device.type() == tensor.device().type(); });
+  TORCH_CHECK_VALUE(has_backend, collective, ": the tensor of rank ", name_of(rank()), " is on ", tensor.device(),
+                    ", for which the group has no backend; set ProcessGroupOptions::device");
+  if (options_.check_collectives()) {
+    const auto sizes = tensor.sizes().slice(same_shape ? 0 : 1);
+    check_same(
+        {{"the tensor of a collective",
+          fmt::format("{} of {} [{}]", collective, c10::toString(tensor.scalar_type()), fmt::join(sizes, ", "))}});
+  }
+}
+
+void ProcessGroup::check_divides(const char* collective, int64_t rows, std::vector<int64_t>& parts) const {
+  if (parts.empty()) {
+    TORCH_CHECK_VALUE(rows % size() == 0, collective, ": rank ", name_of(rank()), " has ", rows,
+                      " rows, which cannot be divided into ", size(), " equal parts");
+    parts.assign(static_cast<size_t>(size()), rows / size());
+  }
+  const bool fits = std::ssize(parts) == size() && std::ranges::min(parts) >= 0 &&
+                    std::accumulate(parts.begin(), parts.end(), int64_t(0)) == rows;
+  TORCH_CHECK_VALUE(fits, collective, ": the split sizes of rank ", name_of(rank()), " are [",
+                    fmt::to_string(fmt::join(parts, ", ")), "], expected ", size(), " numbers whose sum is ", rows);
+}
+
+/// `start` begins a collective, which takes memory that is contiguous.
+template <class Start>
+void ProcessGroup::in_place(const at::Tensor& tensor, const Start& start) {
+  std::vector<at::Tensor> tensors{tensor.detach().contiguous()};
+  guard([&] { start(tensors)->wait(); });
+  if (!tensor.is_contiguous()) {
+    tensor.detach().copy_(tensors[0]);
+  }
+}
 
 void ProcessGroup::all_reduce(at::Tensor& tensor, c10d::ReduceOp op) {
-  guard([&] {
-    std::vector<at::Tensor> tensors{tensor};
+  check_tensor("all_reduce", tensor);
+  in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
     c10d::AllreduceOptions options;
     options.reduceOp = std::move(op);
-    group_->allreduce(tensors, options)->wait();
+    return group_->allreduce(tensors, options);
   });
 }
 
 void ProcessGroup::broadcast(at::Tensor& tensor, int root) {
-  guard([&] {
-    std::vector<at::Tensor> tensors{tensor};
+  check_tensor("broadcast", tensor);
+  TORCH_CHECK_VALUE(root >= 0 && root < size(), "broadcast: there is no rank ", root, " in a group of ", size());
+  in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    group_->broadcast(tensors, options)->wait();
+    return group_->broadcast(tensors, options);
   });
 }
 
+std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor) {
+  check_tensor("all_gather", tensor);
+  return gather(tensor);
+}
+
+std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor) {
+  std::vector<at::Tensor> inputs{tensor.detach().contiguous()};
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int other = 0; other < size(); ++other) {
+    outputs[0].push_back(at::empty_like(inputs[0]));
+  }
+  guard([&] { group_->allgather(outputs, inputs)->wait(); });
+  return outputs[0];
+}
+
+at::Tensor ProcessGroup::reduce_scatter(const at::Tensor& tensor, c10d::ReduceOp op) {
+  check_tensor("reduce_scatter", tensor);
+  TORCH_CHECK_VALUE(tensor.dim() > 0, "reduce_scatter: the tensor of rank ", name_of(rank()), " has no dimension");
+  std::vector<int64_t> parts;
+  check_divides("reduce_scatter", tensor.size(0), parts);
+  auto input = tensor.detach().contiguous();
+  auto output = at::empty_like(input.narrow(0, 0, parts[0]));
+  guard([&] {
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = std::move(op);
+    group_->reduce_scatter_single(output, input, options)->wait();
+  });
+  return output;
+}
+
+at::Tensor ProcessGroup::all_to_all(const at::Tensor& tensor,
+                                    std::vector<int64_t> output_split_sizes,
+                                    std::vector<int64_t> input_split_sizes) {
+  check_tensor("all_to_all", tensor, /*same_shape=*/false);
+  TORCH_CHECK_VALUE(tensor.dim() > 0, "all_to_all: the tensor of rank ", name_of(rank()), " has no dimension");
+  auto input = tensor.detach().contiguous();
+  check_divides("all_to_all", input.size(0), input_split_sizes);
+  auto shape = input.sizes().vec();
+  if (!output_split_sizes.empty()) {
+    shape[0] = std::accumulate(output_split_sizes.begin(), output_split_sizes.end(), int64_t(0));
+  }
+  check_divides("all_to_all", shape[0], output_split_sizes);
+  auto output = at::empty(shape, input.options());
+  guard([&] { group_->all_to_all_single(output, input, output_split_sizes, input_split_sizes)->wait(); });
+  return output;
+}
+
+std::function<void(at::Tensor& found_inf)> all_reduce_found_inf(ProcessGroup& group) {
+  return [&group](at::Tensor& found_inf) { group.all_reduce(found_inf, c10d::ReduceOp::MAX); };
+}
+
 std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
-  const auto on_cpu = [&](at::Tensor mine) {
-    std::vector<at::Tensor> parts;
-    for (int other = 0; other < size(); ++other) {
-      parts.push_back(at::empty_like(mine));
-    }
-    std::vector<std::vector<at::Tensor>> outputs{parts};
-    std::vector<at::Tensor> inputs{std::move(mine)};
-    guard([&] { group_->allgather(outputs, inputs)->wait(); });
-    return parts;
-  };
   auto length = at::empty({1}, at::kLong);
   length.mutable_data_ptr<int64_t>()[0] = static_cast<int64_t>(text.size());
-  const auto lengths = on_cpu(length);
+  const auto lengths = gather(length);
   int64_t longest = 1;
   for (const auto& other : lengths) {
     longest = std::max(longest, other.const_data_ptr<int64_t>()[0]);
@@ -325,7 +437,7 @@ std::vector<std::string> ProcessGroup::all_gather(const std::string& text) {
   auto bytes = at::zeros({longest}, at::kByte);
   std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
   std::vector<std::string> texts;
-  for (const auto& other : on_cpu(bytes)) {
+  for (const auto& other : gather(bytes)) {
     const auto* first = other.const_data_ptr<uint8_t>();
     texts.emplace_back(first, first + lengths[texts.size()].const_data_ptr<int64_t>()[0]);
   }
@@ -337,7 +449,11 @@ void ProcessGroup::barrier() { any(false); }
 bool ProcessGroup::any(bool here) {
   auto flag = at::empty({1}, at::kInt);
   flag.mutable_data_ptr<int32_t>()[0] = here ? 1 : 0;
-  all_reduce_max(flag);
+  in_place(flag, [&](std::vector<at::Tensor>& flags) {
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    return group_->allreduce(flags, options);
+  });
   return flag.const_data_ptr<int32_t>()[0] != 0;
 }
 
@@ -349,8 +465,8 @@ void ProcessGroup::check_same(const std::map<std::string, std::string>& values) 
   if (const auto difference = compare_ranks(*this, lines)) {
     all_know_ = true;
     const auto [name, here, there] = by_name(*difference);
-    throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank 0, '{}' on rank {}; start all ranks alike",
-                                   name, here, there, difference->rank));
+    throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank {}, '{}' on rank {}; start all ranks alike",
+                                   name, here, name_of(0), there, name_of(difference->rank)));
   }
 }
 
@@ -373,11 +489,15 @@ void ProcessGroup::all_or_none(const std::function<void()>& work) {
     std::rethrow_exception(mine);
   }
   if (first != outcomes.end()) {
-    throw BlamingError(fmt::format("rank {} failed: {}", first - outcomes.begin(), first->substr(1)));
+    throw BlamingError(
+        fmt::format("rank {} failed: {}", name_of(static_cast<int>(first - outcomes.begin())), first->substr(1)));
   }
 }
 
 void ProcessGroup::guard(const std::function<void()>& work) {
+  if (parent_ != nullptr) {
+    return parent_->guard(work);  // which knows the heartbeats
+  }
   try {
     work();
   } catch (const BlamingError&) {
@@ -428,7 +548,7 @@ void ProcessGroup::throw_blaming(const std::string& error) {
   } else {
     message = fmt::format(
         "a collective failed though all ranks are alive; one may have been busy for longer than the "
-        "timeout of {} ({})",
+        "timeout of {}, or ranks gave different tensors: set check_collectives to compare them ({})",
         seconds(options_.timeout()), error);
   }
   if (census.store_answers) {

@@ -234,7 +234,7 @@ mezzo::detail::GradientStatistics ZeroRedundancyOptimizer::statistics_of_all(
   const bool has_gradients = own.norm.defined();
   auto sums =
       at::stack({number(own.sum_of_squares), number(own.found_inf), has_gradients ? at::ones_like(zero) : zero});
-  group_.all_reduce_sum(sums);
+  group_.all_reduce(sums);
   bool has_double = false;  // on whatever rank
   for_each_parameter(
       groups_, [&](const NamedParameter& parameter) { has_double |= parameter.tensor.scalar_type() == at::kDouble; });

@@ -13,7 +13,7 @@ constexpr size_t kBroadcastBucketBytes = 250 << 20;  // as PyTorch's Distributed
 
 void Ranks::sum(at::Tensor& tensor) const {
   if (group_ != nullptr) {
-    group_->all_reduce_sum(tensor);
+    group_->all_reduce(tensor);
   }
 }
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "mezzo/distributed/data_parallel/balance.h"
+#include "mezzo/text/data/balance.h"
 
 namespace mezzo::text {
 namespace {
@@ -51,7 +51,7 @@ std::vector<int64_t> RunPlan::texts_of(int64_t share,
     for (int64_t index : batch) {
       lengths.push_back(static_cast<int64_t>(texts.ids[index].size()));
     }
-    const auto parts = distributed::balance_by_tokens(lengths, shares);
+    const auto parts = balance_by_tokens(lengths, shares);
     for (int64_t place : parts[share]) {
       dealt.push_back(batch[place]);
     }

@@ -163,10 +163,10 @@ std::optional<CommunicationRecord> TrainingModel::communication() const {
   CommunicationRecord record;
   record.ranks = ranks_.size();
   record.steps = stats.steps;
-  record.gradient_bytes = stats.total.gradient_bytes;
-  record.buckets = stats.total.buckets;
-  record.seconds = stats.total.seconds;
-  record.exposed_seconds = stats.total.exposed_seconds;
+  record.gradient_bytes = stats.gradient_bytes;
+  record.buckets = stats.buckets;
+  record.seconds = stats.seconds;
+  record.exposed_seconds = stats.exposed_seconds;
   if (sharded_) {
     record.weight_bytes = sharded_->statistics().bytes_sent + sharded_->statistics().bytes_received;
   }

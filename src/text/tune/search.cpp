@@ -237,7 +237,7 @@ class Search {
   }
 
   /// What the process said at its end, if that is an error of its own.
-  std::string reason_of(const Trial& trial, const distributed::ProcessEnd& end) const {
+  std::string reason_of(const Trial& trial, const ProcessEnd& end) const {
     const auto line = last_line(log_of(options_, trial));
     return !end.by_signal && line.starts_with("mezzo") ? line : end.to_string();
   }

@@ -22,7 +22,6 @@ namespace mezzo::text {
 namespace {
 
 namespace fs = std::filesystem;
-using distributed::ChildProcess;
 
 constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 constexpr double kSecondsToEnd = 60;  // that a process may take which was told to

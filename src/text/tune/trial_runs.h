@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "distributed/launch/child_process.h"
 #include "mezzo/text/tune/search.h"
 #include "system/unique_fd.h"
+#include "text/launch/child_process.h"
 
 namespace mezzo::text {
 
@@ -17,7 +17,7 @@ class TrialRuns {
   /// What a process left behind.
   struct Outcome {
     Trial* trial;
-    distributed::ProcessEnd end;
+    ProcessEnd end;
     double seconds;
   };
 
@@ -39,7 +39,7 @@ class TrialRuns {
   struct Run {
     Trial* trial;
     double started;
-    distributed::ChildProcess process;
+    ChildProcess process;
   };
 
   void stop();

@@ -1,7 +1,6 @@
 #include "mezzo/distributed/group/process_group.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
+#include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,8 +49,8 @@ TEST(ProcessGroupTest, AddsUpTakesTheLargestCopiesAndGathers) {
     for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble, at::kInt, at::kLong}) {
       auto sum = at::arange(5).to(dtype) + rank, largest = at::full({2, 2}, rank).to(dtype),
            copied = at::full({3}, rank).to(dtype);
-      group.all_reduce_sum(sum);
-      group.all_reduce_max(largest);
+      group.all_reduce(sum);
+      group.all_reduce(largest, c10d::ReduceOp::MAX);
       group.broadcast(copied, 1);
       EXPECT_TRUE(at::equal(sum, (at::arange(5) * 3 + 3).to(dtype))) << dtype;
       EXPECT_TRUE(at::equal(largest, at::full({2, 2}, 2).to(dtype))) << dtype;
@@ -62,6 +61,115 @@ TEST(ProcessGroupTest, AddsUpTakesTheLargestCopiesAndGathers) {
     EXPECT_THAT(group.all_gather(""), ElementsAre("", "", ""));
     EXPECT_TRUE(group.any(rank == 2));
     EXPECT_FALSE(group.any(false));
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ProcessGroupTest, ScattersExchangesAndGathersTensors) {
+  const auto errors = RankThreads{.world_size = 3}.run([](ProcessGroup& group) {
+    const int rank = group.rank();
+    for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16, at::kLong}) {
+      const auto rows = (at::arange(12).view({6, 2}) + 100 * rank).to(dtype);
+      const auto gathered = group.all_gather(rows.t());  // not contiguous
+      ASSERT_EQ(gathered.size(), 3);
+      for (int other = 0; other < 3; ++other) {
+        EXPECT_TRUE(at::equal(gathered[other], (at::arange(12).view({6, 2}) + 100 * other).to(dtype).t())) << dtype;
+      }
+      EXPECT_TRUE(at::equal(group.reduce_scatter(rows),
+                            (3 * at::arange(12).view({6, 2}).narrow(0, 2 * rank, 2) + 300).to(dtype)))
+          << dtype;
+      const auto largest = group.reduce_scatter(rows, c10d::ReduceOp::MAX);
+      EXPECT_TRUE(at::equal(largest, (at::arange(12).view({6, 2}).narrow(0, 2 * rank, 2) + 200).to(dtype))) << dtype;
+      const auto exchanged = group.all_to_all(rows);
+      for (int other = 0; other < 3; ++other) {
+        const auto part = at::arange(12).view({6, 2}).narrow(0, 2 * rank, 2) + 100 * other;
+        EXPECT_TRUE(at::equal(exchanged.narrow(0, 2 * other, 2), part.to(dtype))) << dtype;
+      }
+    }
+    auto columns = at::full({4, 3}, rank).narrow(1, 0, 2);
+    group.all_reduce(columns);
+    EXPECT_TRUE(at::equal(columns, at::full({4, 2}, 3)));
+    // Rank r sends i rows to rank i, so rank i gets i rows of each.
+    const auto uneven = group.all_to_all(at::full({3}, rank), {rank, rank, rank}, {0, 1, 2});
+    EXPECT_TRUE(at::equal(uneven, at::arange(3).repeat_interleave(rank)));
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ProcessGroupTest, MakesGroupsOfSomeRanks) {
+  const auto errors = RankThreads{.world_size = 4}.run([](ProcessGroup& group) {
+    const auto odd = group.new_group({3, 1}), first = group.new_group({0, 1, 2});
+    EXPECT_EQ(odd != nullptr, group.rank() % 2 == 1);
+    EXPECT_EQ(first != nullptr, group.rank() < 3);
+    if (odd) {
+      EXPECT_EQ(odd->rank(), group.rank() == 3 ? 0 : 1);
+      const auto ranks = odd->all_gather(at::full({1}, group.rank()));
+      EXPECT_EQ(ranks[0].item<int64_t>(), 3);
+      EXPECT_EQ(ranks[1].item<int64_t>(), 1);
+      EXPECT_THAT(error_of([&] { odd->check_same({{"seed", std::to_string(group.rank())}}); }),
+                  "seed differs between ranks: '3' on rank 3, '1' on rank 1; start all ranks alike");
+      odd->shutdown();
+    }
+    if (first) {
+      auto sum = at::full({2}, group.rank());
+      first->all_reduce(sum);
+      EXPECT_EQ(sum[0].item<int64_t>(), 3);
+      first->shutdown();
+    }
+    for (const auto& [ranks, message] :
+         std::vector<std::pair<std::vector<int>, std::string>>{{{}, "no rank is given"},
+                                                               {{0, 4}, "there is no rank 4 in a group of 4"},
+                                                               {{1, 1}, "rank 1 is given twice"}}) {
+      EXPECT_THAT(error_of([&group, &given = ranks] { group.new_group(given); }), HasSubstr(message));
+    }
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ProcessGroupTest, NamesTheRankOfTheWholeGroupThatFailsInASubgroup) {
+  const auto errors = RankThreads{.world_size = 3, .timeout = kShort}.run([](ProcessGroup& group) {
+    const auto last = group.new_group({1, 2});
+    if (last) {
+      last->guard([&] { TORCH_CHECK(group.rank() != 2, "a broken text"); });
+      last->barrier();
+    }
+  });
+  EXPECT_EQ(errors[0], "");
+  EXPECT_EQ(errors[1], "rank 2 failed: a broken text");
+}
+
+TEST(ProcessGroupTest, RefusesTensorsOfWhichACollectiveCannotBeMade) {
+  const auto errors = RankThreads{.world_size = 2}.run([](ProcessGroup& group) {
+    at::Tensor undefined;
+    const auto five = at::arange(5);
+    EXPECT_EQ(error_of([&] { group.all_reduce(undefined); }),
+              "all_reduce: the tensor of rank " + std::to_string(group.rank()) + " is undefined");
+    EXPECT_THAT(error_of([&] { group.reduce_scatter(five); }),
+                HasSubstr("has 5 rows, which cannot be divided into 2 equal parts"));
+    EXPECT_THAT(error_of([&] { group.all_to_all(five, {}, {1, 2}); }),
+                HasSubstr("[1, 2], expected 2 numbers whose sum is 5"));
+    EXPECT_THAT(error_of([&] { group.all_gather(five.to_sparse()); }), HasSubstr("is Sparse; pass a dense one"));
+    EXPECT_THAT(error_of([&] { group.all_gather(at::empty({1}, at::kMeta)); }), HasSubstr("is on meta"));
+    auto sum = five.clone();
+    EXPECT_THAT(error_of([&] { group.broadcast(sum, 2); }), HasSubstr("there is no rank 2 in a group of 2"));
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ProcessGroupTest, ComparesTensorsOfRanksIfAsked) {
+  auto threads = RankThreads{.world_size = 2};
+  threads.check_collectives = true;
+  const auto errors = threads.run([](ProcessGroup& group) {
+    EXPECT_EQ(group.all_gather(at::ones({2})).size(), 2);
+    const auto odd = group.rank() == 1 ? at::ones({2}, at::kHalf) : at::ones({3});
+    const std::string places[] = {"'all_gather of Float [3]' on rank 0", "'all_gather of Half [2]' on rank 1"};
+    const std::string message = error_of([&] { group.all_gather(odd); });
+    EXPECT_THAT(message,
+                HasSubstr("the tensor of a collective differs between ranks: " + places[0] + ", " + places[1]));
     group.shutdown();
   });
   EXPECT_THAT(errors, Each(IsEmpty()));

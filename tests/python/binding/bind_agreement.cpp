@@ -1,6 +1,6 @@
 #include "bindings.h"
 #include "mezzo/amp/grad_scaler.h"
-#include "mezzo/distributed/group/agreement.h"
+#include "mezzo/distributed/group/process_group.h"
 
 using namespace mezzo;
 using namespace mezzo::distributed;
@@ -16,7 +16,7 @@ void bind_agreement(py::module_& m) {
                               .reproduce_pytorch(reproduce_pytorch)
                               .allow_no_gradients(allow_no_gradients)
                               .max_consecutive_skips(max_consecutive_skips)
-                              .found_inf_all_reduce(found_inf_all_reduce(group)));
+                              .found_inf_all_reduce(all_reduce_found_inf(group)));
       },
       py::keep_alive<0, 1>(), py::arg("group"), py::arg("init_scale") = 65536.0, py::arg("growth_interval") = 2000,
       py::arg("reproduce_pytorch") = false, py::arg("allow_no_gradients") = false,

@@ -100,12 +100,6 @@ class NoSyncContext {
   std::optional<NoSyncGuard> guard_;
 };
 
-py::dict to_dict(const CommTraffic& traffic) {
-  return py::dict("gradient_bytes"_a = traffic.gradient_bytes, "other_bytes"_a = traffic.other_bytes,
-                  "buckets"_a = traffic.buckets, "collectives"_a = traffic.collectives, "seconds"_a = traffic.seconds,
-                  "exposed_seconds"_a = traffic.exposed_seconds, "overlapped_share"_a = traffic.overlapped_share());
-}
-
 DistributedDataParallelOptions to_options(bool find_unused_parameters,
                                           bool static_graph,
                                           bool gradient_as_bucket_view,
@@ -138,10 +132,22 @@ void bind_common(Class& bound) {
           },
           py::arg("loop"), py::arg("divide_by_initial_world_size") = true,
           py::arg("throw_on_early_termination") = false)
+      .def(
+          "backward", [](Ddp& self, const at::Tensor& loss) { self.backward(loss); },
+          py::call_guard<py::gil_scoped_release>())
+      .def("names",
+           [](const Ddp& self) {
+             std::vector<std::string> names;
+             for (const auto& item : self.named_parameters()) {
+               names.push_back(item.key());
+             }
+             return names;
+           })
       .def("stats", [](const Ddp& self) {
         const auto stats = self.comm_stats();
-        return py::dict("steps"_a = stats.steps, "last_step"_a = to_dict(stats.last_step),
-                        "total"_a = to_dict(stats.total));
+        return py::dict("steps"_a = stats.steps, "buckets"_a = stats.buckets, "gradient_bytes"_a = stats.gradient_bytes,
+                        "seconds"_a = stats.seconds, "exposed_seconds"_a = stats.exposed_seconds,
+                        "overlapped_share"_a = stats.overlapped_share());
       });
 }
 
@@ -149,7 +155,7 @@ template <class Output>
 void bind_foreign(py::module_& m, const char* name) {
   using Module = ForeignModule<Output>;
   using Ddp = DistributedDataParallel<Module>;
-  py::class_<Ddp> bound(m, name);
+  py::class_<Ddp, std::shared_ptr<Ddp>> bound(m, name);
   bound
       .def(
           py::init([](const NamedTensors& parameters, const NamedTensors& buffers, py::function forward,
@@ -157,7 +163,7 @@ void bind_foreign(py::module_& m, const char* name) {
                       std::optional<double> bucket_cap_mb, bool broadcast_buffers, bool init_sync) {
             auto module = std::make_shared<Module>(parameters, buffers, std::move(forward));
             const py::gil_scoped_release no_gil;
-            return std::make_unique<Ddp>(module, group,
+            return std::make_shared<Ddp>(module, group,
                                          to_options(find_unused_parameters, static_graph, gradient_as_bucket_view,
                                                     bucket_cap_mb, broadcast_buffers, init_sync));
           }),
@@ -182,7 +188,7 @@ void bind_foreign(py::module_& m, const char* name) {
 
 void bind_sparse(py::module_& m) {
   using Ddp = DistributedDataParallel<SparseNetImpl>;
-  py::class_<Ddp> bound(m, "SparseDdp");
+  py::class_<Ddp, std::shared_ptr<Ddp>> bound(m, "SparseDdp");
   bound
       .def(py::init([](const std::vector<at::Tensor>& weights, ProcessGroup& group) {
              SparseNet net;
@@ -190,7 +196,7 @@ void bind_sparse(py::module_& m) {
              for (size_t i = 0; i < weights.size(); ++i) {
                net->parameters()[i].copy_(weights[i]);
              }
-             return std::make_unique<Ddp>(net, group);
+             return std::make_shared<Ddp>(net, group);
            }),
            py::keep_alive<1, 3>(), py::call_guard<py::gil_scoped_release>())
       .def(

@@ -21,6 +21,13 @@ std::shared_ptr<ProcessGroup> group_of_this_rank(double timeout) {
           }};
 }
 
+c10d::ReduceOp reduce_op(const std::string& name) {
+  using c10d::ReduceOp;
+  static const std::map<std::string, ReduceOp::RedOpType> ops = {
+      {"sum", ReduceOp::SUM}, {"max", ReduceOp::MAX}, {"min", ReduceOp::MIN}, {"product", ReduceOp::PRODUCT}};
+  return ops.at(name);
+}
+
 }  // namespace
 
 void bind_distributed(py::module_& m) {
@@ -45,10 +52,25 @@ void bind_distributed(py::module_& m) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<ProcessGroup, std::shared_ptr<ProcessGroup>>(m, "ProcessGroup")
       .def(py::init(&group_of_this_rank), py::arg("timeout") = 60.0, NoGil())
-      .def("all_reduce_sum", &ProcessGroup::all_reduce_sum, NoGil())
-      .def("all_reduce_max", &ProcessGroup::all_reduce_max, NoGil())
+      .def(
+          "all_reduce",
+          [](ProcessGroup& self, at::Tensor& tensor, const std::string& op) { self.all_reduce(tensor, reduce_op(op)); },
+          py::arg("tensor"), py::arg("op") = "sum", NoGil())
+      .def("all_gather", py::overload_cast<const at::Tensor&>(&ProcessGroup::all_gather), NoGil())
+      .def(
+          "reduce_scatter",
+          [](ProcessGroup& self, const at::Tensor& tensor, const std::string& op) {
+            return self.reduce_scatter(tensor, reduce_op(op));
+          },
+          py::arg("tensor"), py::arg("op") = "sum", NoGil())
+      .def("all_to_all", &ProcessGroup::all_to_all, py::arg("tensor"),
+           py::arg("output_split_sizes") = std::vector<int64_t>(),
+           py::arg("input_split_sizes") = std::vector<int64_t>(), NoGil())
+      .def("new_group", &ProcessGroup::new_group, py::keep_alive<0, 1>(), NoGil())
+      .def("rank", &ProcessGroup::rank)
+      .def("size", &ProcessGroup::size)
       .def("broadcast", &ProcessGroup::broadcast, py::arg("tensor"), py::arg("root") = 0, NoGil())
-      .def("all_gather", &ProcessGroup::all_gather, NoGil())
+      .def("all_gather", py::overload_cast<const std::string&>(&ProcessGroup::all_gather), NoGil())
       .def("barrier", &ProcessGroup::barrier, NoGil())
       .def("any", &ProcessGroup::any, NoGil())
       .def("check_same", &ProcessGroup::check_same, NoGil())

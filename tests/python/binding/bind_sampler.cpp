@@ -3,8 +3,8 @@
 #include <sstream>
 
 #include "bindings.h"
-#include "mezzo/distributed/data_parallel/balance.h"
 #include "mezzo/distributed/data_parallel/distributed_sampler.h"
+#include "mezzo/text/data/balance.h"
 
 using namespace mezzo::distributed;
 
@@ -41,5 +41,5 @@ void bind_sampler(py::module_& m) {
         archive.load_from(in);
         self.load(archive);
       });
-  m.def("balance_by_tokens", &balance_by_tokens);
+  m.def("balance_by_tokens", &mezzo::text::balance_by_tokens);
 }

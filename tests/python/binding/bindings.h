@@ -19,6 +19,7 @@ void bind_half_compute(py::module_& m);
 void bind_memory(py::module_& m);
 void bind_model(py::module_& m);
 void bind_optim(py::module_& m);
+void bind_recipes(py::module_& m);
 void bind_report(py::module_& m);
 void bind_sampler(py::module_& m);
 void bind_text_tokenizer(py::module_& m);

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_mezzo, m) {
   bind_memory(m);
   bind_model(m);
   bind_optim(m);
+  bind_recipes(m);
   bind_report(m);
   bind_sampler(m);
   bind_text_tokenizer(m);

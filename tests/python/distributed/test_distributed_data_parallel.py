@@ -82,21 +82,14 @@ def trained_numel():
 
 def test_bytes_and_buckets_are_counted(folder):
     (folder / "2").mkdir(exist_ok=True)
-    parameters = sum(p.requires_grad for p in Net().parameters())
-    buffers = sum(b.nbytes for b in Net().buffers())
     for stats in stats_of(2, folder / "2"):
         for name, run in stats.items():
-            last, total = run["last_step"], run["total"]
-            width = 2 if "16" in name else 4
             assert run["steps"] == 4
-            assert last["gradient_bytes"] == width * trained_numel(), name
-            assert total["gradient_bytes"] == 4 * width * trained_numel(), name
-            # int32 each; buffers of each step, and with them the map of used parameters.
-            assert last["other_bytes"] == (0 if name == "own buffers" else buffers) + ("unused" in name) * 4 * parameters
-            assert last["buckets"] == last["collectives"] == (1 if name in ("plain", "own buffers") else last["buckets"])
-            assert ("small" not in name) or last["buckets"] > 2
-            assert total["seconds"] >= total["exposed_seconds"] >= 0 and total["seconds"] > 0
-            assert 0 <= total["overlapped_share"] <= 1
+            assert run["gradient_bytes"] == 4 * (2 if "16" in name else 4) * trained_numel(), name
+            assert name not in ("plain", "own buffers") or run["buckets"] == 4, name
+            assert "small" not in name or run["buckets"] > 8, name
+            assert run["seconds"] >= run["exposed_seconds"] >= 0 and run["seconds"] > 0
+            assert 0 <= run["overlapped_share"] <= 1
 
 
 def accumulate(rank, folder):
@@ -116,7 +109,7 @@ def accumulate(rank, folder):
             assert not torch.equal(local[0], mine[0].last.weight.grad)
             assert_same(theirs[0], mine[0], f"accumulation step {step}")
         assert mine[1].stats()["steps"] == 3
-        assert mine[1].stats()["total"]["gradient_bytes"] == 3 * 4 * trained_numel()
+        assert mine[1].stats()["gradient_bytes"] == 3 * 4 * trained_numel()
 
     # Several forward passes before backward: one backward through both is
     # reduced; of two, only the first.

@@ -7,6 +7,8 @@ import _mezzo
 import pytest
 import ranks
 import torch
+import torch.distributed as dist
+from ddp_pair import end, start
 
 TIMEOUT = 4.0  # of the groups of ranks that are meant to be lost, in seconds
 
@@ -14,9 +16,9 @@ TIMEOUT = 4.0  # of the groups of ranks that are meant to be lost, in seconds
 def collectives(rank):
     group = _mezzo.ProcessGroup()
     total = torch.full((3,), float(rank + 1))
-    group.all_reduce_sum(total)
+    group.all_reduce(total)
     largest = torch.tensor([rank, -rank])
-    group.all_reduce_max(largest)
+    group.all_reduce(largest, "max")
     copied = torch.full((2, 2), rank, dtype=torch.bfloat16)
     group.broadcast(copied, 1)
     texts = group.all_gather("" if rank == 0 else "é" * rank)
@@ -31,18 +33,69 @@ def test_collectives():
         assert result == ([6.0] * 3, [2, 0], [[1.0, 1.0]] * 2, ["", "é", "éé"], [False, True])
 
 
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64]
+
+
+def beside_python(rank, folder):
+    """Results of mezzo's collectives and of torch.distributed's, side by side."""
+    group = start(folder)
+    results = []
+    for dtype in DTYPES:
+        rows = (torch.arange(24).view(6, 4) + 50 * rank).to(dtype)
+        for op, python_op in (("sum", dist.ReduceOp.SUM), ("max", dist.ReduceOp.MAX), ("min", dist.ReduceOp.MIN)):
+            mine, theirs = rows.clone(), rows.clone()
+            group.all_reduce(mine, op)
+            dist.all_reduce(theirs, python_op)
+            results.append((f"all_reduce {op} {dtype}", mine, theirs))
+            theirs = torch.empty(2, 4, dtype=dtype)
+            dist.reduce_scatter_tensor(theirs, rows, python_op)
+            results.append((f"reduce_scatter {op} {dtype}", group.reduce_scatter(rows, op), theirs))
+        mine, theirs = rows.clone(), rows.clone()
+        group.broadcast(mine, 2)
+        dist.broadcast(theirs, 2)
+        results.append((f"broadcast {dtype}", mine, theirs))
+        theirs = [torch.empty_like(rows) for _ in range(3)]
+        dist.all_gather(theirs, rows)
+        results += [(f"all_gather {dtype}", *pair) for pair in zip(group.all_gather(rows), theirs, strict=True)]
+        theirs = torch.empty_like(rows)
+        dist.all_to_all_single(theirs, rows)
+        results.append((f"all_to_all {dtype}", group.all_to_all(rows), theirs))
+        received, sent = [rank + 1] * 3, [1, 2, 3]
+        theirs = torch.empty(3 * (rank + 1), 4, dtype=dtype)
+        dist.all_to_all_single(theirs, rows, received, sent)
+        results.append((f"all_to_all with sizes {dtype}", group.all_to_all(rows, received, sent), theirs))
+    some, python_some = group.new_group([2, 0]), dist.new_group([2, 0], use_local_synchronization=False)
+    assert (some is None) == (rank == 1)
+    if some:
+        assert some.size() == 2
+        mine, theirs = torch.full((3,), float(rank)), torch.full((3,), float(rank))
+        some.all_reduce(mine)
+        dist.all_reduce(theirs, group=python_some)
+        results.append(("all_reduce of a subgroup", mine, theirs))
+        some.shutdown()
+    end(group)
+    return [what for what, mine, theirs in results if not (mine.dtype == theirs.dtype and torch.equal(mine, theirs))], len(results)
+
+
+def test_tensor_collectives_have_the_results_of_python(tmp_path):
+    """To the bit: both are Gloo's algorithms on the same number of ranks."""
+    for rank, (different, count) in enumerate(ranks.run(3, beside_python, tmp_path)):
+        assert not different
+        assert count == 4 * 12 + (rank != 1)
+
+
 def break_down(rank, how):
     """Rank 1 breaks `how`; the error of the others is returned, and after how long."""
     group = _mezzo.ProcessGroup(TIMEOUT)
     data = torch.ones(10)
-    group.all_reduce_sum(data)
+    group.all_reduce(data)
     begin = time.monotonic()
     try:
         if rank == 1:
             if how == "fails":
                 group.guard(lambda: int("not a number"))
             os.kill(os.getpid(), dict(killed=signal.SIGKILL, stopped=signal.SIGSTOP)[how])
-        group.all_reduce_sum(data)
+        group.all_reduce(data)
     except (RuntimeError, ValueError) as error:
         return str(error).splitlines()[0], time.monotonic() - begin
     return "no error"

@@ -14,8 +14,7 @@ namespace mezzo::distributed {
 /// the bucket's number of elements. It divides by `group->size()` itself. Called in backward, in
 /// the same order on every rank.
 ///
-/// @param group  counts what goes through it (CommStats): all-reduce, reduce, broadcast,
-///   all-gather and reduce-scatter.
+/// @param group  counts its all-reductions (CommStats).
 using CommHook = std::function<c10::intrusive_ptr<c10::ivalue::Future>(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group, c10d::GradBucket& bucket)>;
 

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/arg.h>
 #include <torch/nn/module.h>
+#include <torch/serialize/archive.h>
 
 #include <functional>
 #include <memory>
@@ -50,8 +51,9 @@ struct JoinOptions {
 
 class NoSyncGuard;
 
-/// The part of DistributedDataParallel that does not depend on the module's type.
-class DistributedDataParallelBase {
+/// The part of DistributedDataParallel that does not depend on the module's type. A module whose only child is the
+/// wrapped one, named "module": names of parameters begin with "module.", as in Python.
+class DistributedDataParallelBase : public torch::nn::Module {
  public:
   DistributedDataParallelBase(const DistributedDataParallelBase&) = delete;
   DistributedDataParallelBase& operator=(const DistributedDataParallelBase&) = delete;
@@ -74,14 +76,20 @@ class DistributedDataParallelBase {
   ///     initial world size asked for
   void join(const std::function<void()>& loop, const JoinOptions& options = {});
 
+  /// Runs `loss.backward()`. If a rank fails meanwhile, every rank throws an error that names it. With a GradScaler:
+  /// `ddp.backward(scaler.scale(loss))`.
+  void backward(const at::Tensor& loss);
+
   CommStats comm_stats() const;
 
  protected:
   DistributedDataParallelBase(std::shared_ptr<torch::nn::Module> module,
                               ProcessGroup& group,
                               const DistributedDataParallelOptions& options);
-  ~DistributedDataParallelBase();
+  ~DistributedDataParallelBase() override;
 
+  /// Runs `work` in the group's guard, or alone if gradients are off: then no other rank takes part.
+  void guard(const std::function<void()>& work);
   void before_forward();
   /// Whether `after_forward` has to see the tensors of the output.
   bool inspects_output() const;
@@ -112,16 +120,20 @@ inline NoSyncGuard DistributedDataParallelBase::no_sync(bool enabled) { return N
 
 /// Trains copies of one module on several ranks: each runs its own batches, and backward leaves the
 /// mean of all ranks' gradients on every rank. Buckets of gradients are reduced while backward
-/// still computes the rest (c10d::Reducer). In `ProcessGroup::guard`, an error names the rank to
-/// blame:
+/// still computes the rest (c10d::Reducer). If a rank fails in `forward` or `backward`, the others throw an error
+/// that names it:
 /// @code
 /// mezzo::distributed::DistributedDataParallel model(net, group);
 /// for (auto& [input, target] : my_share_of(batches)) {
 ///   optimizer.zero_grad();
-///   group.guard([&] { loss_fn(model(input), target).backward(); });
+///   model.backward(loss_fn(model(input), target));
 ///   optimizer.step();
 /// }
 /// @endcode
+///
+/// It is a torch::nn::Module: `train()`, `eval()`, `parameters()`, `torch::save(model, path)` reach the wrapped
+/// module, and in a std::shared_ptr it can be registered in another module. Calls of `to` that make new tensors, such
+/// as those to another device, come before it is made.
 ///
 /// Autocast and GradScaler work as they are: gradients are the same on all ranks, so an overflow on
 /// one skips the step on all. Gradients may be dropped between steps, with
@@ -131,51 +143,41 @@ inline NoSyncGuard DistributedDataParallelBase::no_sync(bool enabled) { return N
 /// eval mode are a rank's own affair. The module must not lose or gain parameters afterwards, nor
 /// change which of them require gradients. `group` must outlive it. Not thread-safe.
 ///
-/// @tparam Module  the module's class (for a holder such as `Net`, `NetImpl`)
+/// @tparam ModuleType  the module's class (for a holder such as `Net`, `NetImpl`)
 /// @see torch.nn.parallel.DistributedDataParallel. Differs: buffers are not broadcast in eval mode,
 ///     so one rank may evaluate alone; the whole model is compared at start, not only its shapes.
-template <class Module>
+template <class ModuleType>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
   /// Every rank must get here; collectives follow.
   /// @throws c10::ValueError  on all ranks where their models or options differ; where
   ///   nothing is to be trained.
-  DistributedDataParallel(std::shared_ptr<Module> module,
+  DistributedDataParallel(std::shared_ptr<ModuleType> module,
                           ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})
       : DistributedDataParallelBase(module, group, options), module_(std::move(module)) {}
 
   /// For module holders.
   template <class Holder>
-    requires std::is_same_v<typename Holder::ContainedType, Module>
+    requires std::is_same_v<typename Holder::ContainedType, ModuleType>
   DistributedDataParallel(const Holder& module, ProcessGroup& group, const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(module.ptr(), group, options) {}
 
-  Module& module() const { return *module_; }
+  ModuleType& module() const { return *module_; }
 
-  /// Calls the module's `forward`, and makes ready for the backward that follows.
+  /// Calls the module's `forward`, and makes ready for the backward that follows. An error names the rank that
+  /// failed, on all ranks; if gradients are off, only the rank that failed throws.
   /// @throws c10::ValueError  where unused parameters are to be found, or the graph is static, and
   ///     the output is of a type that is no TensorStructure.
   template <class... Args>
   auto forward(Args&&... args) {
-    this->before_forward();
-    auto output = module_->forward(std::forward<Args>(args)...);
-    std::vector<at::Tensor> tensors;
-    if (this->inspects_output()) {
-      if constexpr (TensorStructure<decltype(output)>) {
-        for_each_tensor(output, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
-      } else {
-        this->throw_cannot_inspect(typeid(output).name());
-      }
-    }
-    this->after_forward(tensors);
-    if constexpr (TensorStructure<decltype(output)>) {
-      if (!tensors.empty()) {
-        auto next = tensors.begin();
-        for_each_tensor(output, [&](at::Tensor& tensor) { tensor = *next++; });
-      }
-    }
-    return output;
+    std::optional<std::remove_cvref_t<decltype(module_->forward(std::forward<Args>(args)...))>> output;
+    this->guard([&] {
+      this->before_forward();
+      output.emplace(module_->forward(std::forward<Args>(args)...));
+      prepare_backward(*output);
+    });
+    return *std::move(output);
   }
 
   template <class... Args>
@@ -184,8 +186,33 @@ class DistributedDataParallel : public DistributedDataParallelBase {
   }
 
  private:
-  std::shared_ptr<Module> module_;
+  template <class Output>
+  void prepare_backward(Output& output) {
+    std::vector<at::Tensor> tensors;
+    if (this->inspects_output()) {
+      if constexpr (TensorStructure<Output>) {
+        for_each_tensor(output, [&](at::Tensor& tensor) { tensors.push_back(tensor); });
+      } else {
+        this->throw_cannot_inspect(typeid(Output).name());
+      }
+    }
+    this->after_forward(tensors);
+    if constexpr (TensorStructure<Output>) {
+      if (!tensors.empty()) {
+        auto next = tensors.begin();
+        for_each_tensor(output, [&](at::Tensor& tensor) { tensor = *next++; });
+      }
+    }
+  }
+
+  std::shared_ptr<ModuleType> module_;
 };
+
+/// For `torch::save` and `torch::load`.
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                            const DistributedDataParallelBase& module);
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                           DistributedDataParallelBase& module);
 
 template <class Holder, class... Rest>
   requires requires { typename Holder::ContainedType; }

@@ -22,6 +22,9 @@ struct ProcessGroupOptions {
   TORCH_ARG(std::chrono::milliseconds, timeout) = std::chrono::minutes(10);
   /// Where tensors live: Gloo serves the CPU in any case, NCCL CUDA devices.
   TORCH_ARG(c10::Device, device) = c10::Device(c10::kCPU);
+  /// Compares dtype, shape and order of the collectives below between ranks, by one more collective on the CPU each.
+  /// For debugging, as TORCH_DISTRIBUTED_DEBUG=DETAIL.
+  TORCH_ARG(bool, check_collectives) = false;
 };
 
 /// The ranks of a run, connected: a c10d::ProcessGroup that can say which rank is to blame when it
@@ -53,11 +56,34 @@ class ProcessGroup {
   /// What c10d's own classes take.
   const c10::intrusive_ptr<c10d::ProcessGroup>& c10d() const { return group_; }
 
-  /// Adds up, or takes the largest of, the ranks' `tensor` in place.
-  void all_reduce_sum(at::Tensor& tensor);
-  void all_reduce_max(at::Tensor& tensor);
-  /// Copies rank `root`'s `tensor` into that of the others: same shape and dtype everywhere.
+  /// Tensor collectives, with the results of torch.distributed. A tensor has the same dtype and shape on every rank,
+  /// and lies on the CPU or on `options().device()`. None is differentiable.
+  /// @throws c10::ValueError  naming this rank, for an undefined or sparse tensor, another device, or sizes that
+  ///     cannot be divided; with `check_collectives`, on all ranks, if their calls differ
+
+  /// Reduces the ranks' `tensor` in place.
+  void all_reduce(at::Tensor& tensor, c10d::ReduceOp op = c10d::ReduceOp::SUM);
+  /// Copies rank `root`'s `tensor` into the other ranks' `tensor`.
   void broadcast(at::Tensor& tensor, int root = 0);
+  /// The tensors of all ranks, by rank.
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor);
+  /// Part number `rank()` of the reduced tensor.
+  /// @param tensor  [size() · N, …], @return [N, …]
+  at::Tensor reduce_scatter(const at::Tensor& tensor, c10d::ReduceOp op = c10d::ReduceOp::SUM);
+  /// Sends part i of `tensor` to rank i. The result has the parts that came, in the order of ranks.
+  /// @param tensor  [sum of input_split_sizes, …], @return [sum of output_split_sizes, …]
+  /// @param input_split_sizes  rows for each rank; empty: equal parts
+  /// @param output_split_sizes  rows from each rank; empty: equal parts
+  at::Tensor all_to_all(const at::Tensor& tensor,
+                        std::vector<int64_t> output_split_sizes = {},
+                        std::vector<int64_t> input_split_sizes = {});
+
+  /// A group of some ranks, which are numbered in the order of `ranks`. Every rank of this group must call it alike.
+  /// This group must outlive it; errors name ranks of the group that has all.
+  /// @return nullptr on ranks that are not in `ranks`
+  /// @throws c10::ValueError  on all ranks, if `ranks` is empty, names a rank twice or one that does not exist
+  std::unique_ptr<ProcessGroup> new_group(const std::vector<int>& ranks);
+
   /// Each rank's string, by rank.
   std::vector<std::string> all_gather(const std::string& text);
   void barrier();
@@ -79,23 +105,33 @@ class ProcessGroup {
   /// other ranks know and rethrows.
   void guard(const std::function<void()>& work);
 
-  /// Ends the group in good order: waits until every rank is here. Call last. Where rank 0 hosts
-  /// the store, it stays until the others need that no more, or have no heartbeat.
+  /// Ends the group in good order: waits until every rank is here. Call last, after those of its subgroups. Where rank
+  /// 0 hosts the store, it stays until the others need that no more, or have no heartbeat.
   void shutdown();
 
  private:
+  ProcessGroup(ProcessGroup& parent, const std::vector<int>& ranks, int number);
   void connect();
   void meet();
   std::vector<int> wait_for_ranks(std::chrono::milliseconds at_most);
   bool hosts_store() const { return rank() == 0 && !environment_.launcher_hosts_store; }
   void keep_store_for_others() const;
   void wait_until_others_left();
-  void all_reduce(at::Tensor& tensor, c10d::ReduceOp op);
+  template <class Start>
+  void in_place(const at::Tensor& tensor, const Start& start);
+  std::vector<at::Tensor> gather(const at::Tensor& tensor);
+  /// A rank, as the outermost group names it.
+  int name_of(int other) const { return ranks_.empty() ? other : ranks_[other]; }
+  void check_tensor(const char* collective, const at::Tensor& tensor, bool same_shape = true);
+  void check_divides(const char* collective, int64_t rows, std::vector<int64_t>& parts) const;
   void announce_failure(const std::string& reason);
   [[noreturn]] void throw_blaming(const std::string& error);
 
   RankEnvironment environment_;
   ProcessGroupOptions options_;
+  ProcessGroup* parent_ = nullptr;               // of a subgroup
+  std::vector<int> ranks_;                       // of a subgroup, as the outermost group names them
+  int subgroups_ = 0;                            // made so far
   c10::intrusive_ptr<c10d::Store> start_store_;  // shared with other groups of this start
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
@@ -103,5 +139,11 @@ class ProcessGroup {
   bool all_know_ = false;        // that the run fails, and why
   bool others_may_ask_ = false;  // why this rank does not answer any more
 };
+
+/// The largest of all ranks' `found_inf`, for GradScalerOptions: all GradScalers then skip the same steps and keep the
+/// same scale. One collective over 8 bytes for every check of gradients. Needed for
+/// gradients that ranks divide among them or keep to themselves; DistributedDataParallel's overflow on all ranks or
+/// on none. `group` must outlive the scaler.
+std::function<void(at::Tensor& found_inf)> all_reduce_found_inf(ProcessGroup& group);
 
 }  // namespace mezzo::distributed
