@@ -34,16 +34,14 @@ int main() {
     auto sum = torch::zeros({});
     for (int i = 0; i < kMicroBatches; ++i) {
       const auto no_sync = ddp.no_sync(i + 1 < kMicroBatches);  // the last backward reduces the sum
-      group.guard([&] {                                         // names the rank to blame where one is lost
-        torch::Tensor loss;
-        {
-          mezzo::AutocastGuard autocast(torch::kCPU, torch::kHalf);
-          const auto logits = ddp(inputs.chunk(kMicroBatches)[i]);
-          loss = torch::nn::functional::cross_entropy(logits, labels.chunk(kMicroBatches)[i]) / kMicroBatches;
-        }
-        scaler.scale(loss).backward();
-        sum += loss.detach();
-      });
+      torch::Tensor loss;
+      {
+        mezzo::AutocastGuard autocast(torch::kCPU, torch::kHalf);
+        const auto logits = ddp(inputs.chunk(kMicroBatches)[i]);
+        loss = torch::nn::functional::cross_entropy(logits, labels.chunk(kMicroBatches)[i]) / kMicroBatches;
+      }
+      scaler.scale(loss).backward();
+      sum += loss.detach();
     }
     scaler.step(optimizer);  // gradients overflow on all ranks or on none, so all skip the same steps
     scaler.update();
