@@ -1,5 +1,5 @@
-# Installs the build at BUILD_DIR into WORK_DIR, then configures, builds and runs a project that
-# uses it, and the examples in the same way.
+# Installs the build at BUILD_DIR into WORK_DIR. Configures, builds and runs a project that uses it, and builds all
+# examples in the same way.
 file(REMOVE_RECURSE "${WORK_DIR}")
 set(prefix "${WORK_DIR}/prefix")
 foreach(command IN ITEMS
@@ -7,7 +7,7 @@ foreach(command IN ITEMS
     "${CMAKE_COMMAND};-G;Ninja;-S;${SOURCE_DIR};-B;${WORK_DIR}/build;-DCMAKE_PREFIX_PATH=${prefix}\\;${TORCH_ROOT}"
     "${CMAKE_COMMAND};--build;${WORK_DIR}/build"
     "${CMAKE_COMMAND};-G;Ninja;-S;${SOURCE_DIR}/../../examples;-B;${WORK_DIR}/examples;-DCMAKE_PREFIX_PATH=${prefix}\\;${TORCH_ROOT}"
-    "${CMAKE_COMMAND};--build;${WORK_DIR}/examples;--target;example_distributed_data_parallel"
+    "${CMAKE_COMMAND};--build;${WORK_DIR}/examples"
     "${WORK_DIR}/examples/example_distributed_data_parallel"
     "${WORK_DIR}/build/consumer"
     "${WORK_DIR}/build/text_consumer;${VOCAB}"
