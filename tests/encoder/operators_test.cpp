@@ -175,7 +175,7 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
   }
   for (size_t slot = 0; slot < num_slots; ++slot) {
     for (const at::Tensor& tensor : many(draw, sizes, at::kFloat)) {  // optimizers make them contiguous
-      slots.push_back((slot == 0 ? tensor * 0.1 : tensor.square() + 0.5).contiguous());
+      slots.push_back((slot == 0 ? tensor.abs() * 0.1 : tensor.square() + 0.5).contiguous());
     }
   }
   Stack stack{many(draw, sizes),
@@ -344,9 +344,10 @@ const std::map<std::string, std::function<Stack(Draw&)>>& samples() {
                                  draw.number_of(1, at::kInt), draw.number_of(3, at::kInt)}),
                       draw.number_of(draw.number(0, 1)), std::vector<double>{65536, 2, 0.5, 2, 1, 65536, 2, 0, 0, 1}};
        }},
-      {"adam_", [](Draw& draw) { return update(draw, 3, true, {0.9, 0.999, 1e-8, true, true}); }},
-      {"sgd_", [](Draw& draw) { return update(draw, 1, false, {0.9, true}); }},
-      {"lamb_", [](Draw& draw) { return update(draw, 2, true, {0.9, 0.999, 1e-6}); }},
+      {"adam_", [](Draw& draw) { return update(draw, 3, true, {0.9, 0.999, 1e-8, true, true, true}); }},
+      {"sgd_", [](Draw& draw) { return update(draw, 1, true, {0.9, true, 0.25, true}); }},
+      {"rmsprop_", [](Draw& draw) { return update(draw, 2, true, {0.9, 1e-4, 0.8, false, true}); }},
+      {"lamb_", [](Draw& draw) { return update(draw, 2, true, {0.9, 0.999, 1e-6, true}); }},
   };
   return all;
 }

@@ -36,7 +36,7 @@ struct AdamCall {
     return error_of_call("mezzo::adam_",
                          {params, gradients, shadows, steps, slots, std::vector{0.1, 0.1}, std::vector{0.0, 0.0},
                           std::vector<int64_t>{0, 1}, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(),
-                          c10::IValue(), 0.9, 0.999, 1e-8, false, true});
+                          c10::IValue(), 0.9, 0.999, 1e-8, false, true, false});
   }
 };
 
