@@ -128,7 +128,8 @@ const NamedSchedule& find_schedule(std::string_view name) {
 }
 
 void check_sorted(const char* function, const std::vector<int64_t>& milestones) {
-  TORCH_CHECK_VALUE(std::ranges::is_sorted(milestones), function, ": milestones must increase, got ", milestones, ".");
+  TORCH_CHECK_VALUE(std::ranges::is_sorted(milestones), function, ": milestones must increase, got ",
+                    c10::Join(", ", milestones), ".");
 }
 
 /// Of sorted milestones, how many are reached at `step`.
