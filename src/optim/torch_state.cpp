@@ -144,7 +144,8 @@ void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serializ
       !archive.try_read(kClass, of_class) || (of_class.isString() && of_class.toStringRef() == detail::name_of(*this)),
       detail::name_of(*this), ": the archive to load is of ",
       of_class.isString() ? of_class.toStringRef() : "something else");
-  const bool has_steps = archive.try_read(kSteps, steps) && steps.isIntList() && steps.toIntVector().size() == num_checked_;
+  const bool has_steps =
+      archive.try_read(kSteps, steps) && steps.isIntList() && steps.toIntVector().size() == num_checked_;
   TorchOptimizerState state;
   int64_t number = 0;
   for (size_t g = 0; g < loaded.param_groups().size(); ++g) {
