@@ -33,7 +33,11 @@ bool fits(const at::Tensor& tensor, std::string_view slot, const at::Tensor& par
 
 std::vector<std::string_view> Optimizer::all_slot_names(const torch::optim::OptimizerOptions& options) const {
   auto names = slot_names(options);
-  if (options_.stochastic_rounding_seed || step_count(*make_state()) != nullptr) {
+  const auto named = read_options(options);
+  const auto dampening = std::ranges::find(named, "dampening", &NamedOptions::value_type::first);
+  const bool dampens = !names.empty() && dampening != named.end() && std::get<double>(dampening->second) != 0;
+  // Dampening starts at the second step.
+  if (options_.stochastic_rounding_seed || dampens || step_count(*make_state()) != nullptr) {
     names.insert(names.begin(), kStep);
   }
   return names;

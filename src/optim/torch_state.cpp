@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/adam.h>
@@ -87,6 +88,16 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
       entries[slot + "/" + parameter_keys[place.at(number)]] = tensor;
     }
   }
+  if (step_count(*make_state()) == nullptr) {  // PyTorch's state has no count: it is past the first step
+    for (size_t g = 0; g < param_groups_.size(); ++g) {
+      const auto names = all_slot_names(*all_options[g]);
+      for (const int64_t number : loaded.param_groups[g].params) {
+        if (loaded.state.contains(number) && std::ranges::count(names, "step") > 0) {
+          entries.try_emplace("step/" + parameter_keys[place.at(number)], at::ones({}));
+        }
+      }
+    }
+  }
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> previous;
   const auto exchange = [&](auto& given) {
     for (size_t g = 0; g < param_groups_.size(); ++g) {
@@ -161,8 +172,8 @@ void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serializ
       for (const std::string_view name : names) {
         if (name == "step") {
           const int64_t* count = has_state ? step_count(*found->second) : nullptr;
-          const int64_t done = count != nullptr ? *count : has_steps ? steps.toIntVector()[number] : has_state ? 1 : 0;
-          if (done > 0 || has_state) {
+          const int64_t done = count != nullptr ? *count : has_steps ? steps.toIntVector()[number] : 0;
+          if (done > 0 || count != nullptr) {
             state.state[number]["step"] = at::full({}, static_cast<double>(done), at::kFloat);
           }
         } else if (has_state) {

@@ -256,13 +256,14 @@ void bind_optim(py::module_& m) {
                        const std::vector<double>& weight_decays, double lr, double momentum, bool nesterov,
                        double max_grad_norm, std::optional<uint64_t> seed, const std::vector<double>& lr_scales,
                        const std::vector<std::vector<at::Tensor>>& half_copies) {
-             const OptimizerArguments given{kind, groups,   half_copies,       weight_decays, lr_scales,
+             const OptimizerArguments given{kind, groups,   half_copies,   weight_decays, lr_scales,
                                             lr,   momentum, max_grad_norm, nesterov,      seed};
              return make(param_groups(given), given);
            }),
            py::arg("kind"), py::arg("groups"), py::arg("weight_decays"), py::arg("lr"), py::arg("momentum") = 0,
            py::arg("nesterov") = false, py::arg("max_grad_norm") = 0, py::arg("stochastic_rounding_seed") = py::none(),
-           py::arg("lr_scales") = std::vector<double>(), py::arg("half_copies") = std::vector<std::vector<at::Tensor>>())
+           py::arg("lr_scales") = std::vector<double>(),
+           py::arg("half_copies") = std::vector<std::vector<at::Tensor>>())
       .def_static("with_defaults", &make_with_defaults)
       .def("step", [](Optimizer& self) { self.step(); })
       .def("step_scaled", &Optimizer::step_scaled)

@@ -71,9 +71,7 @@ class Setup {
     }
   }
 
-  torch::optim::Optimizer& stepping() {
-    return zero_ ? static_cast<torch::optim::Optimizer&>(*zero_) : *plain_;
-  }
+  torch::optim::Optimizer& stepping() { return zero_ ? static_cast<torch::optim::Optimizer&>(*zero_) : *plain_; }
   const mezzo::Optimizer& local() { return zero_ ? zero_->local() : *plain_; }
   void zero_grad() { zero_ ? zero_->zero_grad() : plain_->zero_grad(); }
   void set_lr(double lr) { zero_ ? zero_->set_lr(lr) : plain_->set_lr(lr); }
@@ -131,7 +129,10 @@ void bind_zero(py::module_& m) {
       .def(
           "step", [](Setup& self) { self.stepping().step({}); }, NoGil())
       .def(
-          "step_with", [](Setup& self, const torch::optim::Optimizer::LossClosure& closure) { return self.stepping().step(closure); },
+          "step_with",
+          [](Setup& self, const torch::optim::Optimizer::LossClosure& closure) {
+            return self.stepping().step(closure);
+          },
           NoGil())
       .def(
           "scaled_by", [](Setup& self, GradScaler& scaler) { return scaler.step(self.stepping()).stepped(); }, NoGil())
