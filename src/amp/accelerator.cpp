@@ -5,16 +5,25 @@
 #include <vector>
 
 #include "mezzo/optim/clip_grad.h"
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
 
 namespace mezzo {
 namespace {
 
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+/// Parameters, or their half copies, whichever have the gradients.
+std::vector<at::Tensor> owners_of_gradients(torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> owners;
+  for (const auto& owner : detail::gradient_owners(optimizer)) {
+    owners.push_back(owner.tensor);
   }
-  return parameters;
+  return owners;
+}
+
+/// LibTorch's zero_grad leaves the gradients of half copies.
+void drop_gradients(torch::optim::Optimizer& optimizer) {
+  for (at::Tensor& owner : owners_of_gradients(optimizer)) {
+    owner.mutable_grad().reset();
+  }
 }
 
 }  // namespace
@@ -32,7 +41,7 @@ Accelerator::Accelerator(torch::optim::Optimizer& optimizer, AcceleratorOptions 
                     options_.gradient_accumulation_steps());
   TORCH_CHECK_VALUE(options_.max_grad_norm() >= 0, "Accelerator: max_grad_norm must be at least 0, got ",
                     options_.max_grad_norm());
-  optimizer_.zero_grad();
+  drop_gradients(optimizer_);
 }
 
 at::Tensor Accelerator::add_gradients(const std::function<at::Tensor()>& closure) {
@@ -57,11 +66,11 @@ AccumulateResult Accelerator::take_step(at::Tensor loss) {
   at::Tensor grad_norm;
   if (options_.max_grad_norm() > 0) {
     scaler_.unscale_(optimizer_);
-    grad_norm = clip_grad_norm_(parameters_of(optimizer_), options_.max_grad_norm());
+    grad_norm = clip_grad_norm_(owners_of_gradients(optimizer_), options_.max_grad_norm());
   }
   StepResult step = scaler_.step(optimizer_);
   scaler_.update();
-  optimizer_.zero_grad();
+  drop_gradients(optimizer_);
   accumulated_ = 0;
   if (options_.lr_scheduler_step() && step.stepped()) {
     options_.lr_scheduler_step()();

@@ -346,10 +346,9 @@ Optimizer::Measured Optimizer::measure(const std::optional<at::Tensor>& scale,
 struct Optimizer::Batch {
   at::Device device;
   NamedOptions settings;
-  std::unique_ptr<torch::optim::OptimizerOptions> options;
+  const torch::optim::OptimizerOptions* options;
   std::vector<ParameterUpdate> updates;
   std::vector<std::pair<int64_t*, at::Tensor>> counts;  // of steps, on the CPU
-  std::vector<void*> first;                             // parameters whose first step has no dampening
 };
 
 /// All parameters with gradients; makes the state of those that have none yet.
@@ -369,8 +368,7 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
       check_options(settings, c10::str("Optimizer: group ", g, ": "));
     }
     const auto weight_decay = std::ranges::find(settings, "weight_decay", &NamedOptions::value_type::first)->second;
-    const auto dampening = std::ranges::find(settings, "dampening", &NamedOptions::value_type::first);
-    const bool dampens = dampening != settings.end() && std::get<double>(dampening->second) != 0;
+    const auto names = all_slot_names(options);
     std::erase_if(settings, [](const auto& each) { return each.first == "lr" || each.first == "weight_decay"; });
     const double lr = lr_tensor_.defined() ? scale_of(g) : options.get_lr();
     for (const at::Tensor& parameter : param_groups_[g].params()) {
@@ -383,8 +381,7 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
                         detail::name_of(*this), " does not support sparse gradients, but ",
                         detail::parameter_name(*this, number), " has one; train it with mezzo::SGD");
       auto* const key = parameter.unsafeGetTensorImpl();
-      const bool is_first = dampens && state_.find(key) == state_.end();
-      const auto state = state_tensors(parameter, options, /*replaces=*/false);
+      const auto state = state_tensors(parameter, names, /*replaces=*/false);
       ParameterUpdate update{.param = parameter,
                              .gradient = gradient,
                              .shadow = half_copy_of(parameter),
@@ -405,21 +402,14 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
       for (const at::Tensor* slot : state.slots) {
         update.slots.push_back(*slot);
       }
-      auto batch = std::ranges::find_if(batches, [&](const Batch& each) {
-        return each.device == parameter.device() && each.first.empty() == !is_first && each.settings == settings;
-      });
+      auto batch = std::ranges::find_if(
+          batches, [&](const Batch& each) { return each.device == parameter.device() && each.settings == settings; });
       if (batch == batches.end()) {
-        batch = batches.insert(batch, Batch{parameter.device(), settings, options.clone(), {}, {}, {}});
-        if (is_first) {
-          write_option(*batch->options, "dampening", 0.0);
-        }
+        batch = batches.insert(batch, Batch{parameter.device(), settings, &options, {}, {}});
       }
       batch->updates.push_back(std::move(update));
       if (count != nullptr) {
         batch->counts.emplace_back(count, batch->updates.back().step);
-      }
-      if (is_first) {
-        batch->first.push_back(key);
       }
     }
   }
@@ -439,11 +429,6 @@ void Optimizer::apply(const Measured& measured) {
             copy_to(found_inf_, batch.device), copy_to(lr_tensor_, batch.device)});
     for (const auto& [count, step] : batch.counts) {
       *count = static_cast<int64_t>(*step.data_ptr<float>());
-    }
-    if (!batch.first.empty() && found_inf_.defined() && found_inf_.is_cpu() && found_inf_.item<float>() != 0) {
-      for (void* const key : batch.first) {
-        state_.erase(key);
-      }
     }
   }
 }

@@ -50,9 +50,10 @@ int64_t* Optimizer::count_of(const void* parameter) const {
 }
 
 /// The state of a parameter, made if it has none.
+/// @param names  as all_slot_names() gives them for the parameter's group
 /// @param replaces  whether tensors that no longer fit the parameter are made anew
 Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
-                                                 const torch::optim::OptimizerOptions& options,
+                                                 const std::vector<std::string_view>& names,
                                                  bool replaces) {
   auto* const key = parameter.unsafeGetTensorImpl();
   StateTensors result;
@@ -61,12 +62,12 @@ Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
       TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: parameter ", name_of(parameter),
                   " has its first gradient in a step that is recorded, and each replay would begin with its state "
                   "at 0; let a warm-up call give it a gradient");
-      const auto kind = options_of(name, parameter);
-      tensor = name == kStep ? at::zeros({}, kind) : at::zeros_like(parameter, kind, at::MemoryFormat::Preserve);
+      const auto options = options_of(name, parameter);
+      tensor = name == kStep ? at::zeros({}, options) : at::zeros_like(parameter, options, at::MemoryFormat::Preserve);
     }
     return &tensor;
   };
-  for (const std::string_view name : all_slot_names(options)) {
+  for (const std::string_view name : names) {
     if (name == kStep) {
       result.step = use(steps_[key], name);
       continue;
@@ -187,7 +188,7 @@ void Optimizer::load_state_dict(const std::map<std::string, at::Tensor>& state_d
       if (!is_loaded && state_.find(impl) == state_.end() && !steps_.contains(impl)) {
         continue;
       }
-      const auto state = state_tensors(parameter, group.options(), /*replaces=*/true);
+      const auto state = state_tensors(parameter, names, /*replaces=*/true);
       auto tensors = state.slots;
       if (state.step != nullptr) {
         tensors.insert(tensors.begin(), state.step);

@@ -1,6 +1,5 @@
 #include "mezzo/optim/sgd.h"
 
-#include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/where.h>
 
@@ -43,16 +42,6 @@ void SGD::update(const torch::optim::OptimizerOptions& options,
     } else {
       dense.push_back(update);
       dense.back().gradient = update.gradient.is_sparse() ? update.gradient.to_dense() : update.gradient;
-    }
-  }
-  if (of_torch.momentum() != 0 && of_torch.dampening() != 0 && !dense.empty()) {
-    // The kernels leave out the dampening at count 0. The first steps come here without dampening.
-    const auto& param = dense.front().param;
-    const auto counts = at::ones({std::ssize(dense)}, param.options().dtype(at::kFloat).requires_grad(false)).unbind();
-    for (size_t i = 0; i < dense.size(); ++i) {
-      if (!dense[i].step.defined()) {
-        dense[i].step = counts[i];
-      }
     }
   }
   kernels::sgd(dense,

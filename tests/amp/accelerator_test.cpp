@@ -11,6 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "mezzo/amp/master_weights.h"
+#include "mezzo/optim/sgd.h"
+
 namespace mezzo {
 namespace {
 
@@ -129,6 +132,24 @@ TEST(AcceleratorTest, AdvancesTheScheduleAfterStepsThatWereNotSkipped) {
   EXPECT_FALSE(model->weight.grad().defined()) << "the next step starts without the overflow";
   EXPECT_EQ(accelerator.scaler().get_scale(), 2);
   EXPECT_EQ(scheduled, 1);
+}
+
+/// Gradients lie on half copies there, where LibTorch's zero_grad does not look.
+TEST(AcceleratorTest, ClipsAndDropsTheGradientsOfHalfModels) {
+  for (const auto dtype : {torch::kHalf, torch::kBFloat16}) {
+    auto model = make_model();
+    MasterWeights masters(*model, dtype);
+    SGD optimizer(masters.masters(), SGDOptions(1));
+    Accelerator accelerator(optimizer, AcceleratorOptions().dtype(dtype).max_grad_norm(0.125));
+    for (int step = 0; step < 2; ++step) {
+      const auto before = masters.parameters().front().detach().clone();
+      const auto result = accelerator.accumulate(model, [&] { return loss_of(model, make_batches(1).front()); });
+      EXPECT_GT(result.grad_norm.item<double>(), 0.125) << dtype;
+      const auto moved = (masters.parameters().front().detach() - before).norm().item<double>();
+      EXPECT_LE(moved, 0.126) << dtype << ": the gradient of an earlier step is not dropped, or none is clipped";
+      EXPECT_GT(moved, 0.01) << dtype;
+    }
+  }
 }
 
 TEST(AcceleratorTest, ACallWhoseClosureThrowsMayBeMadeAgain) {

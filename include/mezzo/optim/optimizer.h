@@ -233,7 +233,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   std::vector<std::string_view> all_slot_names(const torch::optim::OptimizerOptions& options) const;
   int64_t* count_of(const void* parameter) const;
   TorchOptions torch_options(const torch::optim::OptimizerOptions& options) const;
-  StateTensors state_tensors(const at::Tensor& parameter, const torch::optim::OptimizerOptions& options, bool replaces);
+  StateTensors state_tensors(const at::Tensor& parameter, const std::vector<std::string_view>& names, bool replaces);
   using StateVisitor = std::function<void(size_t index, std::string_view slot, const at::Tensor& tensor)>;
   void visit_state(const StateVisitor& visit) const;
   std::vector<Batch> collect_batches();
