@@ -25,7 +25,7 @@ CATEGORIES = [
     ("optimizer", r"adam|\blamb(_|\b)|\bsgd|gradient_summary|sum_of_squares|non_finite"),
     ("choosing rows", r"index_select|index_add|index_put|gather|scatter"),
     ("matrix products", r"gemm|mkl_|dnnl|oneapi|addmm|//anon|\(\[anon|perf-\d+\.map"),
-    ("casts and copies", r"convert|from_float|to_float|copy_|_copy|memcpy|memmove|shadow|\bcast"),
+    ("casts and copies", r"convert|from_float|to_float|copy_|_copy|memcpy|memmove|half_copy|\bcast"),
     ("sums of rows (bias gradients)", r"\bsum|_sum|reduce_"),
     ("other element-wise kernels", r"vectorized_loop|function_ref|cpu_kernel|fill_|memset"),
     ("memory allocation", r"malloc|_int_free|cfree|\bfree\b|mmap|munmap|memalign|_chunk|operator (new|delete)"),

@@ -112,8 +112,8 @@ void run(Arguments arguments) {
       // Each rank predicts a share of the texts, and has zeros for the others: sums over the ranks have all.
       auto outputs = text::predict_outputs(*model, dev, precision, {}, {.rank = group.rank(), .of = group.size()});
       auto loss_sum = loss.detach();
-      group.all_reduce_sum(outputs);
-      group.all_reduce_sum(loss_sum);
+      group.all_reduce(outputs);
+      group.all_reduce(loss_sum);
       const auto ids = [](const torch::Tensor& t) { return std::span(t.const_data_ptr<int64_t>(), t.numel()); };
       const auto report = text::classification_report(ids(dev.targets), ids(outputs.argmax(1)), labels.names());
       if (group.rank() != 0) continue;

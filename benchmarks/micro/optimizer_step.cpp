@@ -246,7 +246,7 @@ int main(int argc, char** argv) {
               bandwidth / 1e9, kRuns);
   std::printf(
       "| AdamW step | ms | fastest – slowest | GB that must move | of copy bandwidth |\n|---|---|---|---|---|\n");
-  // Gradient twice; weight and two moments read and written; shadow written.
+  // Gradient twice; weight and two moments read and written; half copy written.
   print_row("mezzo, float32 gradients", time_mezzo(device, at::kFloat), count * (4 + 4 + 24 + 2), bandwidth);
   print_row("mezzo, bfloat16 gradients", time_mezzo(device, at::kBFloat16), count * (2 + 2 + 24 + 2), bandwidth);
   print_row("LibTorch, float32 gradients", time_libtorch(device), count * (4 + 4 + 24 + 2), bandwidth);

@@ -64,10 +64,10 @@ class Training {
     model_->to(device);
     model_->train();
     auto parameters = mezzo::named_parameters(*model_);
-    const auto shadows = model_->make_shadows(at::kHalf);
+    const auto half_copies = model_->make_half_copies(at::kHalf);
     for (mezzo::NamedParameter& parameter : parameters) {
-      if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.half_copy = shadow->second;
+      if (const auto half_copy = half_copies.find(parameter.name); half_copy != half_copies.end()) {
+        parameter.half_copy = half_copy->second;
       }
     }
     // At a rate of 0 the steps go on for ever without a loss that runs away.

@@ -1,5 +1,5 @@
 """The Python peer of benchmarks/micro/optimizer_step: GradScaler.unscale_, clip_grad_norm_, fused AdamW and a bfloat16
-shadow copy over the parameters of BERT-base. Prints a row for its table. On a GPU, ten steps are queued before the device is
+half_copy copy over the parameters of BERT-base. Prints a row for its table. On a GPU, ten steps are queued before the device is
 waited for."""
 import argparse
 import statistics
@@ -18,7 +18,7 @@ def main():
     steps = 1 if device == "cpu" else 10
     model = BertForSequenceClassification(BertConfig(vocab_size=21128, num_labels=6)).to(device)
     params = list(model.parameters())
-    shadows = [p.detach().bfloat16() for p in params]
+    half_copies = [p.detach().bfloat16() for p in params]
     for p in params:
         p.grad = torch.randn_like(p)
     optimizer = torch.optim.AdamW(params, lr=3e-5, weight_decay=0.01, fused=True)
@@ -31,7 +31,7 @@ def main():
         scaler.step(optimizer)
         scaler.update()
         with torch.no_grad():
-            torch._foreach_copy_(shadows, params)
+            torch._foreach_copy_(half_copies, params)
 
     milliseconds = []
     for run in range(-WARMUPS, RUNS):

@@ -46,22 +46,24 @@ inline std::string_view to_string(Activation activation) {
 }
 
 /// Whether one can stand for the other: in another dtype, or in int8.
-inline bool is_shadow(const at::Tensor& shadow, const at::Tensor& weight) {
-  const int64_t behind = is_int8_weight(shadow) ? kInt8ScaleBytes : 0;
-  return shadow.dim() == 2 && shadow.size(0) == weight.size(0) && shadow.size(1) == weight.size(1) + behind;
+inline bool is_copy_of(const at::Tensor& half_copy, const at::Tensor& weight) {
+  const int64_t behind = is_int8_weight(half_copy) ? kInt8ScaleBytes : 0;
+  return half_copy.dim() == 2 && half_copy.size(0) == weight.size(0) && half_copy.size(1) == weight.size(1) + behind;
 }
 
-/// The linear layers of a block, as its operator takes them: shadows, and biases, of all or of none.
+/// The linear layers of a block, as its operator takes them. Half copies, and biases, are of all or of none. A half
+/// copy may be an int8 weight.
 struct LinearLists {
   template <class... Params>
   explicit LinearLists(const Params&... layers)
-      : weights{layers.weight...}, biases{layers.bias...}, shadows{layers.shadow...} {
-    const bool has_shadows = shadows.front().defined();
-    for (const at::Tensor& shadow : shadows) {
-      TORCH_INTERNAL_ASSERT(shadow.defined() == has_shadows, "some layers of a block have a shadow, and some have not");
+      : weights{layers.weight...}, biases{layers.bias...}, half_copies{layers.half_copy...} {
+    const bool has_half_copies = half_copies.front().defined();
+    for (const at::Tensor& half_copy : half_copies) {
+      TORCH_INTERNAL_ASSERT(half_copy.defined() == has_half_copies,
+                            "some layers of a block have a half copy, and some have not");
     }
-    if (!has_shadows) {
-      shadows.clear();
+    if (!has_half_copies) {
+      half_copies.clear();
     }
     const bool has_biases = biases.front().defined();
     for (const at::Tensor& bias : biases) {
@@ -71,7 +73,7 @@ struct LinearLists {
       biases.clear();
     }
   }
-  std::vector<at::Tensor> weights, biases, shadows;
+  std::vector<at::Tensor> weights, biases, half_copies;
 };
 
 struct LinearLayers {
@@ -79,29 +81,29 @@ struct LinearLayers {
                size_t count,
                at::TensorList the_weights,
                at::TensorList the_biases,
-               at::TensorList the_shadows,
+               at::TensorList the_half_copies,
                bool may_lack_biases = false)
-      : weights(the_weights), biases(the_biases), shadows(the_shadows) {
+      : weights(the_weights), biases(the_biases), half_copies(the_half_copies) {
     TORCH_CHECK_VALUE(weights.size() == count && (biases.size() == count || (biases.empty() && may_lack_biases)) &&
-                          (shadows.empty() || shadows.size() == count),
-                      "mezzo::", op, ": needs ", count, " weights and biases, and as many shadows or none, got ",
-                      weights.size(), ", ", biases.size(), " and ", shadows.size());
-    TORCH_CHECK_VALUE(shadows.empty() || !is_int8_weight(shadows[0]) || has_int8_products(weights[0].device()),
-                      "mezzo::", op, ": shadows are int8, and ", weights[0].device(),
+                          (half_copies.empty() || half_copies.size() == count),
+                      "mezzo::", op, ": needs ", count, " weights and biases, and as many half copies or none, got ",
+                      weights.size(), ", ", biases.size(), " and ", half_copies.size());
+    TORCH_CHECK_VALUE(half_copies.empty() || !is_int8_weight(half_copies[0]) || has_int8_products(weights[0].device()),
+                      "mezzo::", op, ": half copies are int8, and ", weights[0].device(),
                       " has no products of those: they are for CPUs with AVX2 or AVX-512");
     for (size_t i = 0; i < count; ++i) {
       const at::Tensor& bias = biases.empty() ? none : biases[i];
       TORCH_CHECK_VALUE(weights[i].dim() == 2 &&
                             (!bias.defined() || (bias.dim() == 1 && bias.size(0) == weights[i].size(0))) &&
-                            (shadows.empty() || is_shadow(shadows[i], weights[i])),
+                            (half_copies.empty() || is_copy_of(half_copies[i], weights[i])),
                         "mezzo::", op, ": weight ", i, " has sizes ", weights[i].sizes(), ", which its bias, ",
-                        bias.defined() ? bias.sizes() : at::IntArrayRef(), ", or its shadow does not fit");
+                        bias.defined() ? bias.sizes() : at::IntArrayRef(), ", or its half copy does not fit");
     }
   }
   LinearParams operator[](size_t i) const {
-    return {weights[i], biases.empty() ? none : biases[i], shadows.empty() ? at::Tensor() : shadows[i]};
+    return {weights[i], biases.empty() ? none : biases[i], half_copies.empty() ? at::Tensor() : half_copies[i]};
   }
-  at::TensorList weights, biases, shadows;
+  at::TensorList weights, biases, half_copies;
   at::Tensor none = {};
 };
 

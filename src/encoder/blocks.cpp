@@ -111,7 +111,7 @@ template <AttentionFunction& kCompute>
 at::Tensor attention_kernel(const at::Tensor& x,
                             at::TensorList weights,
                             at::TensorList biases,
-                            at::TensorList shadows,
+                            at::TensorList half_copies,
                             const at::Tensor& norm_weight,
                             const at::Tensor& norm_bias,
                             double norm_eps,
@@ -128,7 +128,7 @@ at::Tensor attention_kernel(const at::Tensor& x,
                             const OptionalTensor& position_query,
                             const OptionalTensor& position_rows) {
   constexpr const char* kOp = "attention_block";  // first_token_attention_block takes the same
-  const LinearLayers layers(kOp, 4, weights, biases, shadows);
+  const LinearLayers layers(kOp, 4, weights, biases, half_copies);
   layout->check(x, num_heads);
   check_norm(kOp, x, norm_weight, norm_bias);
   for (const at::Tensor& weight : weights) {
@@ -164,7 +164,8 @@ template <AttentionFunction& kFused, AttentionFunction& kReference, AttentionFun
 struct AttentionOperator {
   explicit AttentionOperator(const std::string& name)
       : op(name +
-               "(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] shadows, Tensor norm_weight, Tensor norm_bias, "
+               "(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, Tensor norm_weight, Tensor "
+               "norm_bias, "
                "float norm_eps, int num_heads, " +
                sequence_layout_schema() +
                " layout, float weights_dropout, float output_dropout, int seed, int step, int weights_site, "
@@ -177,8 +178,8 @@ struct AttentionOperator {
   at::Tensor operator()(const at::Tensor& x, const AttentionParams& params, const SequenceLayoutPtr& layout) const {
     const LinearLists layers(params.query, params.key, params.value, params.output);
     const auto& [weights_dropout, output_dropout] = std::tie(params.weights_dropout, params.output_dropout);
-    return op(x, layers.weights, layers.biases, layers.shadows, params.norm.weight, params.norm.bias, params.norm.eps,
-              params.num_heads, layout, weights_dropout.p, output_dropout.p, seed_of(weights_dropout),
+    return op(x, layers.weights, layers.biases, layers.half_copies, params.norm.weight, params.norm.bias,
+              params.norm.eps, params.num_heads, layout, weights_dropout.p, output_dropout.p, seed_of(weights_dropout),
               weights_dropout.key.step, weights_dropout.key.site, output_dropout.key.site,
               if_defined(weights_dropout.step_offset), if_defined(params.relative.key),
               if_defined(params.relative.query), if_defined(params.relative.rows));
@@ -197,7 +198,7 @@ template <FeedForwardFunction& kCompute>
 at::Tensor feed_forward_kernel(const at::Tensor& x,
                                at::TensorList weights,
                                at::TensorList biases,
-                               at::TensorList shadows,
+                               at::TensorList half_copies,
                                c10::string_view activation,
                                const at::Tensor& norm_weight,
                                const at::Tensor& norm_bias,
@@ -209,7 +210,7 @@ at::Tensor feed_forward_kernel(const at::Tensor& x,
                                const OptionalTensor& row_numbers,
                                const OptionalTensor& step_offset) {
   constexpr const char* kOp = "feed_forward_block";
-  const LinearLayers layers(kOp, 2, weights, biases, shadows);
+  const LinearLayers layers(kOp, 2, weights, biases, half_copies);
   const auto numbers = tensor_of(row_numbers);
   check_norm(kOp, x, norm_weight, norm_bias);
   check_one_a_row(kOp, numbers, x.size(0));
@@ -230,7 +231,7 @@ at::Tensor choose_feed_forward(const at::Tensor& x, const FeedForwardParams& par
 }
 
 const Operator<decltype(feed_forward_kernel<choose_feed_forward>)> feed_forward_op(
-    "feed_forward_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] shadows, str activation, "
+    "feed_forward_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, str activation, "
     "Tensor norm_weight, Tensor norm_bias, float norm_eps, float dropout, int seed, int step, int site, "
     "Tensor? row_numbers, Tensor? step_offset=None) -> Tensor",
     meta_like_first(),
@@ -305,7 +306,7 @@ at::Tensor first_token_attention_block(const at::Tensor& x,
 at::Tensor feed_forward_block(const at::Tensor& x, const FeedForwardParams& params, const at::Tensor& row_numbers) {
   const LinearLists layers(params.intermediate, params.output);
   const auto& dropout = params.dropout;
-  return feed_forward_op(x, layers.weights, layers.biases, layers.shadows, to_string(params.activation),
+  return feed_forward_op(x, layers.weights, layers.biases, layers.half_copies, to_string(params.activation),
                          params.norm.weight, params.norm.bias, params.norm.eps, dropout.p, seed_of(dropout),
                          dropout.key.step, dropout.key.site, if_defined(row_numbers), if_defined(dropout.step_offset));
 }

@@ -27,7 +27,7 @@ struct LinearParams {
   /// `weight` as autocast would cast it, kept up to date by the caller, so that it need not; or
   /// int8_weight(weight), which fused blocks compute with where gradients are off. Undefined if there
   /// is none. Of a block's layers, all have one or none has.
-  at::Tensor shadow = {};
+  at::Tensor half_copy = {};
 };
 
 /// dropout(layer_norm(word[ids] + position[positions] + token_type[token_types])).

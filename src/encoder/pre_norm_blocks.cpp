@@ -17,7 +17,7 @@ template <PreNormAttentionFunction& kCompute>
 at::Tensor pre_norm_attention_kernel(const at::Tensor& x,
                                      at::TensorList weights,
                                      at::TensorList biases,
-                                     at::TensorList shadows,
+                                     at::TensorList half_copies,
                                      const OptionalTensor& norm_weight,
                                      const OptionalTensor& norm_bias,
                                      double norm_eps,
@@ -34,7 +34,7 @@ at::Tensor pre_norm_attention_kernel(const at::Tensor& x,
                                      int64_t output_site,
                                      const OptionalTensor& step_offset) {
   constexpr const char* kOp = "pre_norm_attention_block";
-  const LinearLayers layers(kOp, 2, weights, biases, shadows, /*may_lack_biases=*/true);
+  const LinearLayers layers(kOp, 2, weights, biases, half_copies, /*may_lack_biases=*/true);
   layout->check(x, num_heads);
   const auto scale = tensor_of(norm_weight), shift = tensor_of(norm_bias);
   if (scale.defined()) {
@@ -73,7 +73,7 @@ at::Tensor like_rows(const at::Tensor& x, const PreNormAttentionParams& params, 
 }
 
 const kernels::Operator<decltype(pre_norm_attention_kernel<like_rows>)> pre_norm_attention_op(
-    "pre_norm_attention_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] shadows, Tensor? norm_weight, "
+    "pre_norm_attention_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, Tensor? norm_weight, "
     "Tensor? norm_bias, float norm_eps, int num_heads, " +
         sequence_layout_schema() +
         " layout, Tensor? rotary, int? window, bool only_first_rows, float weights_dropout, float output_dropout, "
@@ -89,7 +89,7 @@ template <PreNormFeedForwardFunction& kCompute>
 at::Tensor pre_norm_feed_forward_kernel(const at::Tensor& x,
                                         at::TensorList weights,
                                         at::TensorList biases,
-                                        at::TensorList shadows,
+                                        at::TensorList half_copies,
                                         c10::string_view activation,
                                         const at::Tensor& norm_weight,
                                         const OptionalTensor& norm_bias,
@@ -101,7 +101,7 @@ at::Tensor pre_norm_feed_forward_kernel(const at::Tensor& x,
                                         const OptionalTensor& row_numbers,
                                         const OptionalTensor& step_offset) {
   constexpr const char* kOp = "pre_norm_feed_forward_block";
-  const LinearLayers layers(kOp, 2, weights, biases, shadows, /*may_lack_biases=*/true);
+  const LinearLayers layers(kOp, 2, weights, biases, half_copies, /*may_lack_biases=*/true);
   const auto numbers = tensor_of(row_numbers), shift = tensor_of(norm_bias);
   check_norm(kOp, x, norm_weight, shift);
   check_one_a_row(kOp, numbers, x.size(0));
@@ -125,7 +125,7 @@ at::Tensor choose_pre_norm_feed_forward(const at::Tensor& x,
 }
 
 const kernels::Operator<decltype(pre_norm_feed_forward_kernel<choose_pre_norm_feed_forward>)> pre_norm_feed_forward_op(
-    "pre_norm_feed_forward_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] shadows, str activation, "
+    "pre_norm_feed_forward_block(Tensor x, Tensor[] weights, Tensor[] biases, Tensor[] half_copies, str activation, "
     "Tensor norm_weight, Tensor? norm_bias, float norm_eps, float dropout, int seed, int step, int site, "
     "Tensor? row_numbers, Tensor? step_offset=None) -> Tensor",
     kernels::meta_like_first(),
@@ -140,7 +140,7 @@ at::Tensor pre_norm_attention_block(const at::Tensor& x,
                                     const SequenceLayoutPtr& layout) {
   const LinearLists layers(params.query_key_value, params.output);
   const auto &weights_dropout = params.weights_dropout, &output_dropout = params.output_dropout;
-  return pre_norm_attention_op(x, layers.weights, layers.biases, layers.shadows,
+  return pre_norm_attention_op(x, layers.weights, layers.biases, layers.half_copies,
                                kernels::if_defined(params.norm.weight), kernels::if_defined(params.norm.bias),
                                params.norm.eps, params.num_heads, layout, kernels::if_defined(params.positions.rotary),
                                params.positions.window, params.only_first_rows, weights_dropout.p, output_dropout.p,
@@ -153,7 +153,7 @@ at::Tensor pre_norm_feed_forward_block(const at::Tensor& x,
                                        const at::Tensor& row_numbers) {
   const LinearLists layers(params.intermediate, params.output);
   const auto& dropout = params.dropout;
-  return pre_norm_feed_forward_op(x, layers.weights, layers.biases, layers.shadows, to_string(params.activation),
+  return pre_norm_feed_forward_op(x, layers.weights, layers.biases, layers.half_copies, to_string(params.activation),
                                   params.norm.weight, kernels::if_defined(params.norm.bias), params.norm.eps, dropout.p,
                                   seed_of(dropout), dropout.key.step, dropout.key.site,
                                   kernels::if_defined(row_numbers), kernels::if_defined(dropout.step_offset));

@@ -24,14 +24,14 @@ using OptionalTensors = c10::List<OptionalTensor>;
 constexpr uint64_t kRoundingStream = 0x5B8F3C2E9D6A1705;
 
 bool can_run(const ParameterUpdate& update) {
-  const at::Tensor &param = update.param, &shadow = update.shadow;
+  const at::Tensor &param = update.param, &half_copy = update.half_copy;
   const bool slots_fit = std::ranges::all_of(update.slots, [&](const at::Tensor& slot) {
     return slot.scalar_type() == at::kFloat && same_dense_layout(slot, param);
   });
   return param.is_non_overlapping_and_dense() && has_kernel(param.scalar_type()) &&
          has_kernel(update.gradient.scalar_type()) && slots_fit &&
          (!update.step.defined() || update.step.scalar_type() == at::kFloat) &&
-         (!shadow.defined() || (is_half(shadow.scalar_type()) && same_dense_layout(shadow, param)));
+         (!half_copy.defined() || (is_half(half_copy.scalar_type()) && same_dense_layout(half_copy, param)));
 }
 
 /// Whether `eps` hides what a second moment with this decay loses when denormals are flushed.
@@ -80,16 +80,16 @@ void update_with(const ParameterUpdates& updates,
   }
   for (const ParameterUpdate& update : fast) {  // as in-place operations do, for autograd and caches of casts
     update.param.unsafeGetTensorImpl()->bump_version();
-    if (update.shadow.defined()) {
-      update.shadow.unsafeGetTensorImpl()->bump_version();
+    if (update.half_copy.defined()) {
+      update.half_copy.unsafeGetTensorImpl()->bump_version();
     }
   }
 }
 
 // An operator takes updates as lists with an entry for each parameter; steps and slots may be empty
 // where an optimizer has none.
-#define MEZZO_UPDATE_LISTS                                                                                   \
-  "Tensor(a!)[] params, Tensor[] gradients, Tensor(b!)?[] shadows, Tensor(c!)[] steps, Tensor(d!)[] slots, " \
+#define MEZZO_UPDATE_LISTS                                                                                       \
+  "Tensor(a!)[] params, Tensor[] gradients, Tensor(b!)?[] half_copies, Tensor(c!)[] steps, Tensor(d!)[] slots, " \
   "float[] lrs, float[] weight_decays, int[] indices, int? rounding_seed"
 #define MEZZO_FACTORS "Tensor? inv_scale, Tensor? clip, Tensor? found_inf, Tensor? lr"
 
@@ -107,7 +107,7 @@ bool counts_steps(const RmspropSettings&) { return false; }
 /// @param slots  the first of all parameters, then the second of all, ...
 ParameterUpdates updates_of(at::TensorList params,
                             at::TensorList gradients,
-                            const OptionalTensors& shadows,
+                            const OptionalTensors& half_copies,
                             at::TensorList steps,
                             at::TensorList slots,
                             at::ArrayRef<double> lrs,
@@ -117,10 +117,10 @@ ParameterUpdates updates_of(at::TensorList params,
                             size_t num_slots,
                             bool needs_step) {
   const size_t count = params.size();
-  TORCH_CHECK_VALUE(gradients.size() == count && shadows.size() == count && lrs.size() == count &&
+  TORCH_CHECK_VALUE(gradients.size() == count && half_copies.size() == count && lrs.size() == count &&
                         weight_decays.size() == count && indices.size() == count &&
                         (steps.empty() || steps.size() == count),
-                    "mezzo: an update of ", count, " parameters needs as many gradients, shadows, learning rates, ",
+                    "mezzo: an update of ", count, " parameters needs as many gradients, half copies, learning rates, ",
                     "weight decays and indices, and as many steps or none");
   TORCH_CHECK_VALUE(slots.size() == num_slots * count && (count == 0 || !needs_step || !steps.empty()),
                     "mezzo: this update needs ", num_slots, " slots of each parameter",
@@ -136,16 +136,17 @@ ParameterUpdates updates_of(at::TensorList params,
     ParameterUpdate& update = updates[i];
     update.param = params[i];
     update.gradient = gradients[i];
-    update.shadow = shadows.get(i).value_or(at::Tensor());
+    update.half_copy = half_copies.get(i).value_or(at::Tensor());
     update.step = steps.empty() ? at::Tensor() : steps[i];
     TORCH_CHECK_VALUE(!update.step.defined() || update.step.numel() == 1, "mezzo: the step of parameter ", i,
                       " must be one number, got ", update.step.sizes());
-    if (update.shadow.defined()) {
-      check_same_device(update.shadow, update.param.device());
+    if (update.half_copy.defined()) {
+      check_same_device(update.half_copy, update.param.device());
     }
     const auto fits = [&](const at::Tensor& tensor) { return tensor.sizes() == params[i].sizes(); };
-    TORCH_CHECK_VALUE(fits(update.gradient) && (!update.shadow.defined() || fits(update.shadow)), "mezzo: parameter ",
-                      i, " has sizes ", params[i].sizes(), ", its gradient or its shadow others");
+    TORCH_CHECK_VALUE(fits(update.gradient) && (!update.half_copy.defined() || fits(update.half_copy)),
+                      "mezzo: parameter ", i, " has sizes ", params[i].sizes(),
+                      ", its gradient or its half copy others");
     for (size_t slot = i; slot < slots.size(); slot += count) {
       TORCH_CHECK_VALUE(fits(slots[slot]), "mezzo: parameter ", i, " has sizes ", params[i].sizes(),
                         ", one of its slots has sizes ", slots[slot].sizes());
@@ -174,12 +175,12 @@ struct UpdateLists {
   explicit UpdateLists(const ParameterUpdates& updates) {
     const size_t num_slots = updates.empty() ? 0 : updates.front().slots.size();
     slots.resize(num_slots * updates.size());
-    shadows.reserve(updates.size());
+    half_copies.reserve(updates.size());
     for (size_t i = 0; i < updates.size(); ++i) {
       const ParameterUpdate& update = updates[i];
       params.push_back(update.param);
       gradients.push_back(update.gradient);
-      shadows.push_back(if_defined(update.shadow));
+      half_copies.push_back(if_defined(update.half_copy));
       if (update.step.defined()) {
         steps.push_back(update.step);
       }
@@ -196,7 +197,7 @@ struct UpdateLists {
   }
 
   std::vector<at::Tensor> params, gradients, steps, slots;
-  OptionalTensors shadows;
+  OptionalTensors half_copies;
   std::vector<double> lrs, weight_decays;
   std::vector<int64_t> indices;
   std::optional<int64_t> rounding_seed;
@@ -212,7 +213,7 @@ struct UpdateOperator {
   template <UpdateKernel<Settings>& kKernel>
   static void run(at::TensorList params,
                   at::TensorList gradients,
-                  const OptionalTensors& shadows,
+                  const OptionalTensors& half_copies,
                   at::TensorList steps,
                   at::TensorList slots,
                   at::ArrayRef<double> lrs,
@@ -225,7 +226,7 @@ struct UpdateOperator {
                   const OptionalTensor& lr,
                   Own... own) {
     const Settings settings{own...};
-    const auto updates = updates_of(params, gradients, shadows, steps, slots, lrs, weight_decays, indices,
+    const auto updates = updates_of(params, gradients, half_copies, steps, slots, lrs, weight_decays, indices,
                                     rounding_seed, num_slots(settings), counts_steps(settings) || rounding_seed);
     const auto factors = factors_of(inv_scale, clip, found_inf, lr);
     if (&kKernel == &kReference) {
@@ -248,7 +249,7 @@ struct UpdateOperator {
 
   void operator()(const ParameterUpdates& updates, const GradientFactors& factors, Own... own) const {
     const UpdateLists lists(updates);
-    op(lists.params, lists.gradients, lists.shadows, lists.steps, lists.slots, lists.lrs, lists.weight_decays,
+    op(lists.params, lists.gradients, lists.half_copies, lists.steps, lists.slots, lists.lrs, lists.weight_decays,
        lists.indices, lists.rounding_seed, if_defined(factors.inv_scale), if_defined(factors.clip),
        if_defined(factors.found_inf), if_defined(factors.lr), own...);
   }

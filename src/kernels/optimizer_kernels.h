@@ -11,9 +11,9 @@
 
 /// One optimizer step over many tensors of one device, without autograd, in float32 (float64 for
 /// float64 parameters): gradient * inv_scale * clip, the update, and the rounding of `param` and
-/// `shadow` in one pass. Gradients are read only. Results do not depend on the number of threads.
+/// `half_copy` in one pass. Gradients are read only. Results do not depend on the number of threads.
 ///
-/// Fast kernels take each parameter that is dense (channels_last too) and whose slots and shadow have
+/// Fast kernels take each parameter that is dense (channels_last too) and whose slots and half copy have
 /// the same layout, as `at::zeros_like` gives them. A gradient of another layout is copied into the
 /// parameter's first. Stochastic rounding numbers the elements as they lie in memory.
 ///

@@ -12,7 +12,7 @@ namespace mezzo {
 struct ParameterUpdate {
   at::Tensor param;               ///< floating, of any device
   at::Tensor gradient;            ///< its sizes and device, floating; read only
-  at::Tensor shadow;              ///< lower-precision copy to refresh from `param`; undefined: none
+  at::Tensor half_copy;           ///< lower-precision copy to refresh from `param`; undefined: none
   at::Tensor step;                ///< updates done, 0-dim float32; undefined where the optimizer does not count
   std::vector<at::Tensor> slots;  ///< moments: contiguous, of its dtype, or float32 where it is half
   double lr = 0;                  ///< times that of GradientFactors, where there is one

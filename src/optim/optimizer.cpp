@@ -384,7 +384,7 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
       const auto state = state_tensors(parameter, names, /*replaces=*/false);
       ParameterUpdate update{.param = parameter,
                              .gradient = gradient,
-                             .shadow = half_copy_of(parameter),
+                             .half_copy = half_copy_of(parameter),
                              .step = {},
                              .slots = {},
                              .lr = lr,

@@ -36,7 +36,7 @@ void SGD::update(const torch::optim::OptimizerOptions& options,
     const auto dtype = update.param.scalar_type();
     const bool is_plain = update.gradient.is_sparse() && of_torch.momentum() == 0 && update.weight_decay == 0 &&
                           (dtype == at::kFloat || dtype == at::kDouble) && update.gradient.scalar_type() == dtype &&
-                          !update.shadow.defined();
+                          !update.half_copy.defined();
     if (is_plain) {
       add_sparse(update, maximizes(), factors);
     } else {

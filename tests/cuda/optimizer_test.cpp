@@ -11,7 +11,7 @@ namespace {
 
 /// Parameters of all sizes and kinds, enough of them for two lists; where gradients are scaled
 /// by 65536 and may be 1e-8.
-ParameterUpdates some_updates(size_t slots, bool with_shadows, std::optional<uint64_t> rounding_seed) {
+ParameterUpdates some_updates(size_t slots, bool with_half_copies, std::optional<uint64_t> rounding_seed) {
   at::manual_seed(7);
   ParameterUpdates updates;
   const std::vector<int64_t> sizes = {1, 2, 3, 4, 5, 31, 257, 8191, 8192, 8193, 0, 20001};
@@ -32,8 +32,8 @@ ParameterUpdates some_updates(size_t slots, bool with_shadows, std::optional<uin
     for (size_t slot = 0; slot < slots; ++slot) {
       update.slots.push_back(tensor(at::rand({size}) * (i % 7 == 0 ? 1e-37 : 1e-3)));
     }
-    if (with_shadows) {
-      update.shadow = tensor(at::zeros({size}, i % 2 == 0 ? at::kBFloat16 : at::kHalf));
+    if (with_half_copies) {
+      update.half_copy = tensor(at::zeros({size}, i % 2 == 0 ? at::kBFloat16 : at::kHalf));
     }
     update.lr = 1e-3 * (i % 3 + 1);
     update.weight_decay = i % 2 == 0 ? 0.01 : 0;
@@ -47,7 +47,7 @@ ParameterUpdates some_updates(size_t slots, bool with_shadows, std::optional<uin
 ParameterUpdates copy_of(const ParameterUpdates& updates) {
   ParameterUpdates copies = updates;
   for (ParameterUpdate& copy : copies) {
-    for (at::Tensor* tensor : {&copy.param, &copy.shadow, &copy.step}) {
+    for (at::Tensor* tensor : {&copy.param, &copy.half_copy, &copy.step}) {
       *tensor = tensor->defined() ? tensor->clone() : *tensor;
     }
     for (at::Tensor& slot : copy.slots) {
@@ -68,7 +68,7 @@ void expect_equal(const ParameterUpdates& a, const ParameterUpdates& b) {
     for (size_t slot = 0; slot < a[i].slots.size(); ++slot) {
       EXPECT_TRUE(equal(a[i].slots[slot], b[i].slots[slot])) << "parameter " << i << ", slot " << slot;
     }
-    EXPECT_TRUE(!a[i].shadow.defined() || equal(a[i].shadow, b[i].shadow)) << "shadow " << i;
+    EXPECT_TRUE(!a[i].half_copy.defined() || equal(a[i].half_copy, b[i].half_copy)) << "half_copy " << i;
   }
 }
 
@@ -100,9 +100,9 @@ void run(const ParameterUpdates& updates, const GradientFactors& of_step) {
 class CudaOptimizerTest : public testing::TestWithParam<Case> {};
 
 TEST_P(CudaOptimizerTest, ChangesWhatTheCpuDoesToTheBit) {
-  for (const bool with_shadows : {false, true}) {
+  for (const bool with_half_copies : {false, true}) {
     for (const std::optional<uint64_t> seed : {std::optional<uint64_t>(), std::optional<uint64_t>(0xABCDEF0123)}) {
-      const auto a = some_updates(GetParam().slots, with_shadows, seed), b = copy_of(a);
+      const auto a = some_updates(GetParam().slots, with_half_copies, seed), b = copy_of(a);
       for (int step = 0; step < 2; ++step) {
         GetParam().on_gpu(a, factors(0));
         GetParam().on_cpu(b, factors(0));

@@ -586,18 +586,18 @@ TEST(FusedBlocks, RefuseIdsThatTheModelDoesNotHave) {
   run(4, 4, 4);
 }
 
-TEST(FusedBlocks, GiveAWeightTheSameGradientWithAShadowAndWithout) {
+TEST(FusedBlocks, GiveAWeightTheSameGradientWithAHalfCopyAndWithout) {
   const int64_t rows = 100, h = 64, f = 200;
   const auto x = at::randn({rows, h}), vector = at::randn({h}), inner_bias = at::randn({f});
   const auto inner = at::randn({f, h}).requires_grad_(), outer = at::randn({h, f}).requires_grad_();
-  const auto gradients = [&](bool has_shadow) {
-    const auto shadow = [&](const at::Tensor& weight) {
-      return has_shadow ? weight.detach().to(at::kBFloat16) : at::Tensor();
+  const auto gradients = [&](bool has_half_copy) {
+    const auto half_copy = [&](const at::Tensor& weight) {
+      return has_half_copy ? weight.detach().to(at::kBFloat16) : at::Tensor();
     };
     const AutocastGuard autocast(at::kCPU, at::kBFloat16);
     const auto output = feed_forward_block(x,
-                                           {.intermediate = {inner, inner_bias, shadow(inner)},
-                                            .output = {outer, vector, shadow(outer)},
+                                           {.intermediate = {inner, inner_bias, half_copy(inner)},
+                                            .output = {outer, vector, half_copy(outer)},
                                             .activation = Activation::kGelu,
                                             .norm = {vector, vector, 1e-5},
                                             .dropout = {}},

@@ -165,10 +165,10 @@ Stack attention(Draw& draw) {
 /// Parameters of three sizes, the first empty, with moments that a step may have left.
 Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<c10::IValue>& own) {
   const std::vector<std::vector<int64_t>> sizes = {{0}, {draw.number(1, 3000)}, {draw.number(1, 70), 33}};
-  c10::List<std::optional<at::Tensor>> shadows;
+  c10::List<std::optional<at::Tensor>> half_copies;
   Tensors steps, slots;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    shadows.push_back(std::nullopt);
+    half_copies.push_back(std::nullopt);
     if (counts_steps) {
       steps.push_back(draw.number_of(7));
     }
@@ -180,7 +180,7 @@ Stack update(Draw& draw, size_t num_slots, bool counts_steps, const std::vector<
   }
   Stack stack{many(draw, sizes),
               many(draw, sizes),
-              shadows,
+              half_copies,
               steps,
               slots,
               std::vector<double>(3, 1e-2),

@@ -28,13 +28,13 @@ std::string error_of_call(const char* op, std::vector<c10::IValue> arguments) {
 struct AdamCall {
   c10::List<at::Tensor> params{std::vector{at::ones({4}), at::ones({3})}};
   c10::List<at::Tensor> gradients{std::vector{at::ones({4}), at::ones({3})}};
-  c10::List<std::optional<at::Tensor>> shadows{std::vector<std::optional<at::Tensor>>(2)};
+  c10::List<std::optional<at::Tensor>> half_copies{std::vector<std::optional<at::Tensor>>(2)};
   c10::List<at::Tensor> steps{std::vector{at::zeros({}), at::zeros({})}};
   c10::List<at::Tensor> slots{std::vector{at::zeros({4}), at::zeros({3}), at::zeros({4}), at::zeros({3})}};
 
   std::string error() const {
     return error_of_call("mezzo::adam_",
-                         {params, gradients, shadows, steps, slots, std::vector{0.1, 0.1}, std::vector{0.0, 0.0},
+                         {params, gradients, half_copies, steps, slots, std::vector{0.1, 0.1}, std::vector{0.0, 0.0},
                           std::vector<int64_t>{0, 1}, c10::IValue(), c10::IValue(), c10::IValue(), c10::IValue(),
                           c10::IValue(), 0.9, 0.999, 1e-8, false, true, false});
   }

@@ -58,7 +58,7 @@ ParameterUpdates weights_of_a_cnn(size_t slots, at::ScalarType dtype) {
     ParameterUpdate update;
     update.param = at::randn(sizes).to(dtype);
     update.gradient = at::randn(sizes);
-    update.shadow = dtype == at::kFloat ? at::zeros(sizes, at::kBFloat16) : at::Tensor();
+    update.half_copy = dtype == at::kFloat ? at::zeros(sizes, at::kBFloat16) : at::Tensor();
     update.step = at::zeros({});
     for (size_t slot = 0; slot < slots; ++slot) {
       update.slots.push_back(at::rand(sizes, dtype == at::kDouble ? at::kDouble : at::kFloat));
@@ -75,7 +75,7 @@ ParameterUpdates weights_of_a_cnn(size_t slots, at::ScalarType dtype) {
 ParameterUpdates copies_of(ParameterUpdates updates, const std::function<at::Tensor(const at::Tensor&)>& place) {
   for (ParameterUpdate& update : updates) {
     update.step = update.step.clone();
-    for (at::Tensor* const tensor : {&update.param, &update.gradient, &update.shadow}) {
+    for (at::Tensor* const tensor : {&update.param, &update.gradient, &update.half_copy}) {
       *tensor = place(*tensor);
     }
     for (at::Tensor& slot : update.slots) {
@@ -88,7 +88,7 @@ ParameterUpdates copies_of(ParameterUpdates updates, const std::function<at::Ten
 void expect_equal(const ParameterUpdates& a, const ParameterUpdates& b, const std::string& what) {
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_TRUE(at::equal(a[i].param, b[i].param)) << what << ", parameter " << i;
-    EXPECT_TRUE(!a[i].shadow.defined() || at::equal(a[i].shadow, b[i].shadow)) << what << ", shadow " << i;
+    EXPECT_TRUE(!a[i].half_copy.defined() || at::equal(a[i].half_copy, b[i].half_copy)) << what << ", half_copy " << i;
     EXPECT_EQ(a[i].step.item<float>(), b[i].step.item<float>()) << what;
     for (size_t slot = 0; slot < a[i].slots.size(); ++slot) {
       EXPECT_TRUE(at::equal(a[i].slots[slot], b[i].slots[slot])) << what << ", slot " << slot << " of " << i;
@@ -185,7 +185,7 @@ struct SgdPair {
   ParameterUpdates updates(const at::Tensor& gradient) const {
     return {{.param = param,
              .gradient = gradient,
-             .shadow = {},
+             .half_copy = {},
              .step = step,
              .slots = {buffer},
              .lr = 0.1,
@@ -320,7 +320,7 @@ TEST(OptimizerKernelsTest, MuonReproducesPyTorch) {
       const auto place = [&](const at::Tensor& matrix) { return by_columns ? matrix.t().contiguous().t() : matrix; };
       ParameterUpdate update;
       update.param = place(numbers / count - 0.5);
-      update.shadow = at::zeros(each.sizes, at::kBFloat16);
+      update.half_copy = at::zeros(each.sizes, at::kBFloat16);
       update.slots = {place(at::zeros(each.sizes))};
       update.lr = 0.1;
       update.weight_decay = each.weight_decay;
@@ -332,7 +332,7 @@ TEST(OptimizerKernelsTest, MuonReproducesPyTorch) {
       // Two units of bfloat16 in a direction of magnitude 1, times the learning rate.
       EXPECT_TRUE(at::allclose(update.param, at::tensor(each.expected).view(each.sizes), 0, 0.1 * 0x1p-7))
           << update.param;
-      EXPECT_TRUE(at::equal(update.shadow, update.param.to(at::kBFloat16)));
+      EXPECT_TRUE(at::equal(update.half_copy, update.param.to(at::kBFloat16)));
     }
   }
 }

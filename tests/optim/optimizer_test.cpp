@@ -29,8 +29,8 @@
 #include "kernels/optimizer_kernels.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/optim/adam.h"
-#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/lamb.h"
+#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/param_groups.h"
 #include "mezzo/optim/sgd.h"
 
@@ -53,7 +53,7 @@ kernels::ParameterUpdates updates_of(at::ScalarType dtype, at::ScalarType gradie
     const auto values = at::randn({size});
     updates.push_back({.param = values.to(dtype),
                        .gradient = at::randn({size}).to(gradient_dtype),
-                       .shadow = dtype == at::kFloat ? values.to(at::kHalf) : at::Tensor(),
+                       .half_copy = dtype == at::kFloat ? values.to(at::kHalf) : at::Tensor(),
                        .step = at::ones({}),
                        .slots = std::vector<at::Tensor>(),
                        .lr = 0.01,
@@ -71,7 +71,7 @@ kernels::ParameterUpdates clone(kernels::ParameterUpdates updates) {
   for (ParameterUpdate& update : updates) {
     update.param = update.param.clone();
     update.step = update.step.clone();
-    update.shadow = update.shadow.defined() ? update.shadow.clone() : at::Tensor();
+    update.half_copy = update.half_copy.defined() ? update.half_copy.clone() : at::Tensor();
     for (at::Tensor& slot : update.slots) {
       slot = slot.clone();
     }

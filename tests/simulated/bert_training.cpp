@@ -33,10 +33,10 @@ BertTraining::BertTraining(const Options& options, c10::Device device)
   model_->train();
   parameters_ = named_parameters(*model_);
   if (const auto half = text::autocast_dtype(options.precision)) {
-    const auto shadows = model_->make_shadows(*half);
+    const auto half_copies = model_->make_half_copies(*half);
     for (NamedParameter& parameter : parameters_) {
-      if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.half_copy = shadow->second;
+      if (const auto half_copy = half_copies.find(parameter.name); half_copy != half_copies.end()) {
+        parameter.half_copy = half_copy->second;
       }
     }
   }

@@ -31,7 +31,7 @@ struct Case {
 struct Trained {
   std::vector<double> losses, scales, found_infs, norms;
   std::vector<std::pair<std::string, at::Tensor>> gradients;  ///< of the first step
-  std::vector<at::Tensor> start, weights, shadows;
+  std::vector<at::Tensor> start, weights, half_copies;
   std::vector<std::string> host_syncs;
 };
 
@@ -74,9 +74,9 @@ Trained train(const Case& of, c10::Device device) {
     trained.gradients.emplace_back(parameter.name, on_cpu(gradients[i]) / of.init_scale);
     trained.weights.push_back(on_cpu(parameter.tensor));
     if (parameter.half_copy.defined()) {
-      trained.shadows.push_back(parameter.half_copy.cpu());
+      trained.half_copies.push_back(parameter.half_copy.cpu());
       EXPECT_TRUE(
-          at::equal(trained.shadows.back(), parameter.tensor.detach().cpu().to(parameter.half_copy.scalar_type())))
+          at::equal(trained.half_copies.back(), parameter.tensor.detach().cpu().to(parameter.half_copy.scalar_type())))
           << parameter.name;
     }
   }
@@ -113,8 +113,8 @@ TEST_P(GpuTrainingTest, GivesTheCpusNumbersAndWaitsForNothing) {
     const double size = has_no_gradient(name) ? here.norms[0] : right.norm().item<double>();
     EXPECT_LE(distance(there.gradients[i].second, right), of.tolerance * size) << name;
   }
-  EXPECT_EQ(there.shadows.size(), here.shadows.size());
-  EXPECT_EQ(there.shadows.empty(), of.precision == Precision::kFloat32);
+  EXPECT_EQ(there.half_copies.size(), here.half_copies.size());
+  EXPECT_EQ(there.half_copies.empty(), of.precision == Precision::kFloat32);
   for (size_t i = 0; i < here.weights.size(); ++i) {
     // Adam divides by a gradient's size: where that is near 0 rounding decides, and the weight
     // moves as far as any other.

@@ -92,7 +92,7 @@ struct LifetimeRun {
     for (const ParamGroup& group : optimizer->named_param_groups()) {
       for (const NamedParameter& parameter : group.params) {
         all[parameter.name] = parameter.tensor.detach();
-        all["shadow of " + parameter.name] =
+        all["half_copy of " + parameter.name] =
             parameter.half_copy.defined() ? parameter.half_copy.detach() : at::zeros({});
       }
     }

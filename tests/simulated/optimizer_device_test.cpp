@@ -220,7 +220,7 @@ TEST_F(OptimizerDeviceTest, OperatorsRefuseTensorsOfSeveralDevices) {
     for (int i = 0; i < 2; ++i) {
       updates.push_back({.param = here({4}),
                          .gradient = here({4}),
-                         .shadow = here({4}).to(at::kHalf),
+                         .half_copy = here({4}).to(at::kHalf),
                          .step = here({}),
                          .slots = {here({4}), here({4})},
                          .lr = 0.1,
@@ -236,7 +236,7 @@ TEST_F(OptimizerDeviceTest, OperatorsRefuseTensorsOfSeveralDevices) {
     EXPECT_THAT(update(change), testing::HasSubstr("must all be on one device"));
   };
   expect_refusal([](auto& each) { each.gradient = at::ones({4}); });
-  expect_refusal([](auto& each) { each.shadow = at::ones({4}, at::kHalf); });
+  expect_refusal([](auto& each) { each.half_copy = at::ones({4}, at::kHalf); });
   expect_refusal([](auto& each) { each.step = at::ones({}); });
   expect_refusal([](auto& each) { each.slots[1] = at::ones({4}); });
   expect_refusal([&](auto& each) { each.param = at::ones({4}, other_device); });

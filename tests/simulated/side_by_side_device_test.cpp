@@ -133,12 +133,12 @@ TEST_F(SideBySideDeviceTest, WeightsOfOneInputAreLaidSideBySideOnTheWayToADevice
   }
 }
 
-TEST_F(SideBySideDeviceTest, HalfWeightsAndShadowsLieSideBySideAsTheWeightsDo) {
+TEST_F(SideBySideDeviceTest, HalfWeightsAndHalfCopiesLieSideBySideAsTheWeightsDo) {
   model->to(device);
   const WithBlockOps fused;
-  const auto shadows = model->make_shadows(at::kBFloat16);
-  ASSERT_TRUE(weights_of_a_layer(shadows).defined());
-  EXPECT_EQ(weights_of_a_layer(shadows).scalar_type(), at::kBFloat16);
+  const auto half_copies = model->make_half_copies(at::kBFloat16);
+  ASSERT_TRUE(weights_of_a_layer(half_copies).defined());
+  EXPECT_EQ(weights_of_a_layer(half_copies).scalar_type(), at::kBFloat16);
   const MasterWeights masters(*model, at::kHalf);
   ASSERT_TRUE(weights_of_a_layer().defined());
   EXPECT_EQ(weights_of_a_layer().scalar_type(), at::kHalf);
@@ -149,20 +149,20 @@ TEST_F(SideBySideDeviceTest, StayThereWhenWeightsChange) {
   model->to(device);
   const WithBlockOps fused;
   auto parameters = named_parameters(*model);
-  const auto shadows = model->make_shadows(at::kHalf);
+  const auto half_copies = model->make_half_copies(at::kHalf);
   {
     const at::NoGradGuard no_grad;
     for (auto& parameter : parameters) {
       parameter.tensor.copy_(at::ones(parameter.tensor.sizes()));
       parameter.tensor.mutable_grad() = at::ones_like(parameter.tensor);
-      if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.half_copy = shadow->second;
+      if (const auto half_copy = half_copies.find(parameter.name); half_copy != half_copies.end()) {
+        parameter.half_copy = half_copy->second;
       }
     }
   }
   AdamW optimizer(parameters, AdamWOptions().lr(0.25).weight_decay(0));
   optimizer.step(nullptr);
-  for (const auto& weights : {weights_of_a_layer(), weights_of_a_layer(shadows)}) {
+  for (const auto& weights : {weights_of_a_layer(), weights_of_a_layer(half_copies)}) {
     ASSERT_TRUE(weights.defined());
     EXPECT_TRUE(at::allclose(weights.cpu().to(at::kFloat), at::full({48, 16}, 0.75)));  // 1 - lr
   }

@@ -45,7 +45,7 @@ struct DistributedDataParallelBase::Core : std::enable_shared_from_this<Core> {
   /// rank whose buffers to copy.
   int agree_on_step(bool reduces_now, bool copies_buffers_now);
   /// Takes part in a step of the others.
-  void shadow(const JoinRound& round);
+  void take_part(const JoinRound& round);
   void delay_reduction();
 
   std::shared_ptr<torch::nn::Module> module;

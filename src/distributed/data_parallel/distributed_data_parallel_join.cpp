@@ -70,7 +70,7 @@ int DistributedDataParallelBase::Core::agree_on_step(bool reduces_now, bool copi
   return round.last_active;
 }
 
-void DistributedDataParallelBase::Core::shadow(const JoinRound& round) {
+void DistributedDataParallelBase::Core::take_part(const JoinRound& round) {
   if (round.reduces()) {
     // The first step of a static graph is another one, and nobody else could
     // learn the graph for this rank.
@@ -124,7 +124,7 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
       }
       TORCH_CHECK(!options.throw_on_early_termination(), "DistributedDataParallel: rank ", round.first_finished,
                   " has run out of batches");
-      core.shadow(round);
+      core.take_part(round);
       ran_last = false;
     }
     const JoinRound last = exchange(core.group, ran_last ? JoinRound::kSteps : 0);

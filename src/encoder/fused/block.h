@@ -40,16 +40,16 @@ inline at::ScalarType compute_dtype(const at::Tensor& x) {
 }
 
 /// A weight to compute with, and the tensor that its gradient goes to: a float32 weight gets
-/// it in float32, cast or not. Without gradients it may be in int8, where its shadow is.
+/// it in float32, cast or not. Without gradients it is in int8 if its half copy is.
 struct Weight {
   Weight(const LinearParams& params, at::ScalarType dtype, bool may_be_int8 = true) : leaf(params.weight) {
     // Packed ones are for prediction: of changes between forward and backward autograd would not know.
-    const bool has_shadow = params.shadow.defined() && params.shadow.scalar_type() == dtype &&
-                            !(at::GradMode::is_enabled() && is_packed_weight(params.shadow));
-    if (may_be_int8 && params.shadow.defined() && is_int8_weight(params.shadow) && !at::GradMode::is_enabled()) {
-      value = params.shadow;
-    } else if (has_shadow && leaf.scalar_type() == at::kFloat) {
-      value = params.shadow;
+    const bool has_half_copy = params.half_copy.defined() && params.half_copy.scalar_type() == dtype &&
+                               !(at::GradMode::is_enabled() && is_packed_weight(params.half_copy));
+    if (may_be_int8 && params.half_copy.defined() && is_int8_weight(params.half_copy) && !at::GradMode::is_enabled()) {
+      value = params.half_copy;
+    } else if (has_half_copy && leaf.scalar_type() == at::kFloat) {
+      value = params.half_copy;
     } else if (leaf.scalar_type() == dtype) {
       value = leaf.detach();
     } else {

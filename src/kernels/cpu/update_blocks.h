@@ -29,7 +29,7 @@ inline void write_block(const float* values, const at::Tensor& tensor, int64_t b
   element_kernels().from_float(values, write_span(tensor, begin), count);
 }
 
-/// Rounds updated values into a half parameter, and refreshes the shadow.
+/// Rounds updated values into a half parameter, and refreshes the half copy.
 inline void store_block(const ParameterUpdate& update, const float* values, int64_t begin, int64_t count) {
   const at::Tensor& param = update.param;
   if (update.rounding_seed && param.scalar_type() == at::kBFloat16) {
@@ -39,8 +39,8 @@ inline void store_block(const ParameterUpdate& update, const float* values, int6
   } else if (param.scalar_type() != at::kFloat) {
     write_block(values, param, begin, count);
   }
-  if (update.shadow.defined()) {
-    write_block(values, update.shadow, begin, count);
+  if (update.half_copy.defined()) {
+    write_block(values, update.half_copy, begin, count);
   }
 }
 

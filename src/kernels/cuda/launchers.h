@@ -94,7 +94,7 @@ struct CounterList {
 void count_steps(const CounterList& list, Stream stream);
 
 struct Parameter {
-  Span param, gradient, shadow;
+  Span param, gradient, half_copy;
   float* slots[3];
   const float* step;  ///< counted already
   int64_t size;

@@ -51,7 +51,7 @@ void update_all(const ParameterUpdates& updates,
         Parameter& p = to.parameters[to.count];
         p = {span_of(from.param),
              span_of(from.gradient),
-             span_of(from.shadow),
+             span_of(from.half_copy),
              {},
              number(from.step),
              from.param.numel(),

@@ -8,7 +8,7 @@
 
 // Adam, SGD, RMSprop and LAMB over a list of parameters. A thread takes four elements at a time, as
 // update_elements.h has it for one. With float32 parameters, moments and gradients and a half
-// shadow, Adam moves 30 bytes an element.
+// half copy, Adam moves 30 bytes an element.
 
 namespace mezzo::kernels::MEZZO_CUDA {
 namespace {
@@ -77,7 +77,7 @@ MEZZO_DEVICE Four round_stochastically(const Four& values, int64_t first, const 
   return rounded;
 }
 
-/// Writes updated values into a parameter and its shadow.
+/// Writes updated values into a parameter and its half copy.
 template <class Settings>
 MEZZO_DEVICE void store_param(
     const ParameterList<Settings>& list, const Parameter& p, int64_t first, int64_t end, const Four& values) {
@@ -87,8 +87,8 @@ MEZZO_DEVICE void store_param(
   } else {
     store_four(p.param, first, end, values);
   }
-  if (p.shadow.data != nullptr) {
-    store_four(p.shadow, first, end, values);
+  if (p.half_copy.data != nullptr) {
+    store_four(p.half_copy, first, end, values);
   }
 }
 
@@ -117,7 +117,7 @@ void reads_numbers(Memory& memory, const ParameterList<Settings>& list) {
 template <class Memory>
 void updates_param(Memory& memory, const Parameter& p) {
   memory.updates(p.param, p.size);
-  memory.writes(p.shadow, p.size);
+  memory.writes(p.half_copy, p.size);
 }
 
 MEZZO_DEVICE AdamConstants constants_of(const ParameterList<AdamSettings>& list, const Parameter& p) {

@@ -106,11 +106,11 @@ std::vector<std::pair<std::string, Dense*>> ModelForTask::layers_weights() {
   return layers;
 }
 
-std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtype) {
-  TORCH_CHECK_VALUE(is_half(dtype), "make_shadows: dtype must be kHalf or kBFloat16, got ", dtype);
-  std::map<std::string, at::Tensor> shadows;
+std::map<std::string, at::Tensor> ModelForTask::make_half_copies(at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(is_half(dtype), "make_half_copies: dtype must be kHalf or kBFloat16, got ", dtype);
+  std::map<std::string, at::Tensor> half_copies;
   if (encoder::block_ops(parameters().front().device().type()) == nullptr) {
-    return shadows;  // only fused blocks read them
+    return half_copies;  // only fused blocks read them
   }
   const auto layers = layers_weights();
   std::vector<at::Tensor> weights;
@@ -120,10 +120,10 @@ std::map<std::string, at::Tensor> ModelForTask::make_shadows(at::ScalarType dtyp
   const auto halves = convert_together(weights, [&](const at::Tensor& weight) { return weight.to(dtype); });
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto& [name, dense] = layers[i];
-    dense->set_shadow(halves[i]);
-    shadows[name + ".weight"] = halves[i];
+    dense->set_half_copy(halves[i]);
+    half_copies[name + ".weight"] = halves[i];
   }
-  return shadows;
+  return half_copies;
 }
 
 void ModelForTask::pack_weights(at::ScalarType dtype) {
@@ -131,7 +131,7 @@ void ModelForTask::pack_weights(at::ScalarType dtype) {
     return;  // only fused blocks read them
   }
   for (const auto& [name, dense] : layers_weights()) {
-    dense->set_shadow(encoder::packed_weight(dense->weight, dtype));
+    dense->set_half_copy(encoder::packed_weight(dense->weight, dtype));
   }
 }
 
@@ -144,7 +144,7 @@ void ModelForTask::quantize() {
   for (const auto& [name, dense] : layers) {
     TORCH_CHECK_VALUE(at::isfinite(dense->weight).all().item<bool>(), "the model's ", name,
                       ".weight holds inf or NaN; its file is damaged, or its training diverged");
-    dense->set_shadow(encoder::int8_weight(dense->weight));
+    dense->set_half_copy(encoder::int8_weight(dense->weight));
   }
 }
 

@@ -48,25 +48,25 @@ class Dense : public torch::nn::Module {
 
   /// Keeps a copy of the weight in another dtype, which an optimizer may refresh when it updates the weight, or its
   /// packed_weight() or int8_weight(), from now on.
-  void set_shadow(at::Tensor shadow) {
-    shadow_ = std::move(shadow);
+  void set_half_copy(at::Tensor half_copy) {
+    half_copy_ = std::move(half_copy);
     lead_ = lead();
   }
 
   encoder::LinearParams params() {
     if (lora_a.defined()) return {merged(), bias, {}};
-    if (shadow_.defined() && lead() != lead_) {  // the weight changed, and its shadow did not
-      if (encoder::is_int8_weight(shadow_)) {
-        shadow_ = encoder::int8_weight(weight);
-      } else if (encoder::is_packed_weight(shadow_)) {
-        shadow_ = encoder::packed_weight(weight, shadow_.scalar_type());
+    if (half_copy_.defined() && lead() != lead_) {  // the weight changed, and its half copy did not
+      if (encoder::is_int8_weight(half_copy_)) {
+        half_copy_ = encoder::int8_weight(weight);
+      } else if (encoder::is_packed_weight(half_copy_)) {
+        half_copy_ = encoder::packed_weight(weight, half_copy_.scalar_type());
       } else {
-        shadow_.copy_(weight.detach());
+        half_copy_.copy_(weight.detach());
       }
       lead_ = lead();
     }
-    const bool may_use_shadow = !(shadow_.defined() && encoder::is_int8_weight(shadow_) && is_training());
-    return {weight, bias, may_use_shadow ? shadow_ : at::Tensor()};
+    const bool may_use_half_copy = !(half_copy_.defined() && encoder::is_int8_weight(half_copy_) && is_training());
+    return {weight, bias, may_use_half_copy ? half_copy_ : at::Tensor()};
   }
 
   at::Tensor weight, bias, lora_a, lora_b;
@@ -74,9 +74,9 @@ class Dense : public torch::nn::Module {
 
  private:
   /// By how many changes the weight is ahead. What updates both in step leaves it as it is.
-  int64_t lead() const { return static_cast<int64_t>(weight._version()) - static_cast<int64_t>(shadow_._version()); }
+  int64_t lead() const { return static_cast<int64_t>(weight._version()) - static_cast<int64_t>(half_copy_._version()); }
 
-  at::Tensor shadow_;
+  at::Tensor half_copy_;
   int64_t lead_ = 0;
   double lora_scale_ = 1;
 };

@@ -25,10 +25,10 @@ TrainingModel::TrainingModel(const TrainConfig& config,
   if (config.master_weights) {
     make_masters(config, setup.precision);
   } else if (setup.precision != Precision::kFloat32 && !is_sharded_) {
-    const auto shadows = model_->make_shadows(autocast_dtype(setup.precision).value());
+    const auto half_copies = model_->make_half_copies(autocast_dtype(setup.precision).value());
     for (NamedParameter& parameter : parameters_) {
-      if (const auto shadow = shadows.find(parameter.name); shadow != shadows.end()) {
-        parameter.half_copy = shadow->second;
+      if (const auto half_copy = half_copies.find(parameter.name); half_copy != half_copies.end()) {
+        parameter.half_copy = half_copy->second;
       }
     }
   }

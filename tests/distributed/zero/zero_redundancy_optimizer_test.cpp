@@ -113,12 +113,12 @@ TEST(ZeroRedundancyOptimizerTest, SavesTheWholeStateInRankZerosArchive) {
     // The archive of rank 0 goes to all ranks, as files do.
     const std::string sent = mine.str();
     auto size = torch::tensor(static_cast<int64_t>(group.rank() == 0 ? sent.size() : 0));
-    group.all_reduce_sum(size);
+    group.all_reduce(size);
     auto bytes = torch::zeros({size.item<int64_t>()}, torch::kInt);
     for (size_t i = 0; group.rank() == 0 && i < sent.size(); ++i) {
       bytes[static_cast<int64_t>(i)] = static_cast<int>(static_cast<unsigned char>(sent[i]));
     }
-    group.all_reduce_sum(bytes);
+    group.all_reduce(bytes);
     std::string whole;
     for (int64_t i = 0; i < bytes.numel(); ++i) {
       whole.push_back(static_cast<char>(bytes.const_data_ptr<int>()[i]));

@@ -62,8 +62,8 @@ class Model {
   const LoadedWeights& loaded() const { return loaded_; }
   int64_t layer_of(const std::string& parameter) const { return model_->layer_of(parameter); }
   int64_t max_tokens() const { return model_->config().max_tokens(); }
-  std::map<std::string, at::Tensor> make_shadows(const std::string& precision) {
-    return model_->make_shadows(*autocast_dtype(parse_precision(precision, at::kCPU)));
+  std::map<std::string, at::Tensor> make_half_copies(const std::string& precision) {
+    return model_->make_half_copies(*autocast_dtype(parse_precision(precision, at::kCPU)));
   }
 
   void pack_weights(const std::string& precision) {
@@ -99,7 +99,7 @@ void bind_model(py::module_& m) {
       .def("forward", &Model::forward, py::arg("ids"), py::arg("batching") = "packed", py::arg("max_length") = 128,
            py::arg("seed") = 0, py::arg("step") = 0, py::arg("token_types") = std::vector<std::vector<int32_t>>())
       .def("predict", &Model::predict, py::arg("ids"))
-      .def("make_shadows", &Model::make_shadows, py::arg("precision"))
+      .def("make_half_copies", &Model::make_half_copies, py::arg("precision"))
       .def("pack_weights", &Model::pack_weights, py::arg("precision"))
       .def("export_onnx", &Model::export_onnx, py::arg("path"), py::arg("precision") = "fp32")
       .def("layer_of", &Model::layer_of, py::arg("parameter"))

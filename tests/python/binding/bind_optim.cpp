@@ -144,14 +144,14 @@ void bind_kernels(py::module_& m) {
       "kernel_step",
       [](const std::string& kind, bool by_reference, const std::vector<at::Tensor>& params,
          const std::vector<at::Tensor>& gradients, const std::vector<at::Tensor>& steps,
-         const std::vector<std::vector<at::Tensor>>& slots, const std::vector<std::optional<at::Tensor>>& shadows,
+         const std::vector<std::vector<at::Tensor>>& slots, const std::vector<std::optional<at::Tensor>>& half_copies,
          double lr, double weight_decay, double momentum, std::optional<at::Tensor> inv_scale,
          std::optional<at::Tensor> clip, std::optional<at::Tensor> found_inf, std::optional<uint64_t> rounding_seed,
          double eps, std::optional<at::Tensor> lr_tensor) {
         const at::NoGradGuard no_grad;
         ParameterUpdates updates;
         for (size_t i = 0; i < params.size(); ++i) {
-          updates.push_back({params[i], gradients[i], shadows[i].value_or(at::Tensor()), steps[i], slots[i], lr,
+          updates.push_back({params[i], gradients[i], half_copies[i].value_or(at::Tensor()), steps[i], slots[i], lr,
                              weight_decay, static_cast<uint32_t>(i), rounding_seed});
         }
         const GradientFactors factors{inv_scale.value_or(at::Tensor()), clip.value_or(at::Tensor()),
@@ -172,7 +172,7 @@ void bind_kernels(py::module_& m) {
         }
       },
       py::arg("kind"), py::arg("by_reference"), py::arg("params"), py::arg("gradients"), py::arg("steps"),
-      py::arg("slots"), py::arg("shadows"), py::arg("lr"), py::arg("weight_decay"), py::arg("momentum"),
+      py::arg("slots"), py::arg("half_copies"), py::arg("lr"), py::arg("weight_decay"), py::arg("momentum"),
       py::arg("inv_scale") = py::none(), py::arg("clip") = py::none(), py::arg("found_inf") = py::none(),
       py::arg("rounding_seed") = py::none(), py::arg("eps") = 1e-8, py::arg("lr_tensor") = py::none());
 }

@@ -8,21 +8,21 @@ import torch
 HALVES = [torch.float16, torch.bfloat16]
 
 
-def kernel_case(rng, generator, param_dtype, gradient_dtype, shadow_dtype, momentum):
-    params, gradients, steps, slots, shadows = [], [], [], [], []
+def kernel_case(rng, generator, param_dtype, gradient_dtype, half_dtype, momentum):
+    params, gradients, steps, slots, half_copies = [], [], [], [], []
     for size in [1, 7, 1024, 70_000, rng.randint(1, 3000)]:  # a chunk has 65536 elements, a block 1024
         params.append(torch.randn(size, generator=generator).to(param_dtype))
         gradients.append((torch.randn(size, generator=generator) * 8).to(gradient_dtype))
         steps.append(torch.tensor(float(rng.randint(0, 50))))
         slots.append([torch.rand(size, generator=generator) for _ in range(momentum)])
-        shadows.append(params[-1].to(shadow_dtype) if shadow_dtype and param_dtype == torch.float32 else None)
-    return params, gradients, steps, slots, shadows
+        half_copies.append(params[-1].to(half_dtype) if half_dtype and param_dtype == torch.float32 else None)
+    return params, gradients, steps, slots, half_copies
 
 
 def clones(case):
-    params, gradients, steps, slots, shadows = case
+    params, gradients, steps, slots, half_copies = case
     copy = lambda tensors: [t if t is None else t.clone() for t in tensors]
-    return copy(params), copy(gradients), copy(steps), [copy(s) for s in slots], copy(shadows)
+    return copy(params), copy(gradients), copy(steps), [copy(s) for s in slots], copy(half_copies)
 
 
 @pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("adam", 0), ("adamw amsgrad", 0), ("sgd", 0.9), ("sgd", 0), ("lamb", 0)])
@@ -33,10 +33,10 @@ def test_kernels_agree_with_their_reference(kind, momentum, param_dtype, gradien
     rng = random.Random(0)
     generator = torch.Generator().manual_seed(0)
     moments = {"sgd": 1 if momentum else 0, "adamw amsgrad": 3}.get(kind, 2)
-    for shadow_dtype in [None, *HALVES]:
-        case = kernel_case(rng, generator, param_dtype, gradient_dtype, shadow_dtype, moments)
+    for half_dtype in [None, *HALVES]:
+        case = kernel_case(rng, generator, param_dtype, gradient_dtype, half_dtype, moments)
         other, before = clones(case), clones(case)
-        seed = 11 if param_dtype == torch.bfloat16 and shadow_dtype is None else None
+        seed = 11 if param_dtype == torch.bfloat16 and half_dtype is None else None
         settings = (0.01, 0.1, momentum, torch.tensor(0.125), torch.tensor(0.7), torch.tensor(0.0), seed)
         _mezzo.kernel_step(kind, False, *case, *settings)
         _mezzo.kernel_step(kind, True, *other, *settings)
@@ -50,7 +50,7 @@ def test_kernels_agree_with_their_reference(kind, momentum, param_dtype, gradien
             torch.testing.assert_close(case[0][i].float(), other[0][i].float(), rtol=max(ulp, 1e-6), atol=1e-6)
             assert (case[0][i] != other[0][i]).float().mean() < 0.05 or param_dtype == torch.float32
             if case[4][i] is not None:
-                assert torch.equal(case[4][i], case[0][i].to(shadow_dtype)), "the shadow is the rounded parameter"
+                assert torch.equal(case[4][i], case[0][i].to(half_dtype)), "the half copy is the rounded parameter"
         skipped = clones(before)
         _mezzo.kernel_step(kind, False, *skipped, *settings[:5], torch.tensor(1.0), seed)
         for mine, theirs in zip(skipped[0] + skipped[2] + sum(skipped[3], []), before[0] + before[2] + sum(before[3], [])):
@@ -58,18 +58,18 @@ def test_kernels_agree_with_their_reference(kind, momentum, param_dtype, gradien
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_shadows_are_rounded_as_pytorch_rounds(dtype):
+def test_half_copies_are_rounded_as_pytorch_rounds(dtype):
     """Every half number, what lies halfway to the next, and float32's neighbours of that."""
     halves = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).float()
     halfway = (halves[:-1] + halves[1:]) / 2
     bits = halfway.view(torch.int32)
     values = torch.cat([halves, halfway, (bits + 1).view(torch.float32), (bits - 1).view(torch.float32)])
-    weight, shadow = values.clone().requires_grad_(), torch.zeros_like(values, dtype=dtype)
+    weight, half_copy = values.clone().requires_grad_(), torch.zeros_like(values, dtype=dtype)
     weight.grad = torch.zeros_like(values)
-    _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.0, half_copies=[[shadow]]).step()
+    _mezzo.MezzoOptimizer("sgd", [[weight]], [0.0], 0.0, half_copies=[[half_copy]]).step()
     number = ~values.isnan()
-    assert torch.equal(shadow[number], values.to(dtype)[number])
-    assert shadow[~number].isnan().all()
+    assert torch.equal(half_copy[number], values.to(dtype)[number])
+    assert half_copy[~number].isnan().all()
 
 
 @pytest.mark.parametrize("kind, momentum", [("adamw", 0), ("sgd", 0.9), ("lamb", 0)])

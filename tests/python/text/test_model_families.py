@@ -299,12 +299,12 @@ def test_layers_and_copies_of_their_weights(name, models):
         expected = (1 + int(part[part.index("layer") + 1]) if "layer" in part else
                     0 if part[1] == "embeddings" or "encoder" in part or "embeddings_project" in part else 4)
         assert layer == expected, key
-    shadows = mine.make_shadows("bf16")
+    half_copies = mine.make_half_copies("bf16")
     matrices = {key for key, tensor in mine.parameters().items() if tensor.dim() == 2 and 1 <= layers[key] <= 3}
     apart = sum("pos_" in key for key in matrices)  # projections of relative positions
-    assert shadows.keys() == matrices and len(matrices) == 3 * (4 if name == "modernbert" else 6) + apart
-    for key, shadow in shadows.items():
-        assert torch.equal(shadow, mine.parameters()[key].detach().bfloat16()), key
+    assert half_copies.keys() == matrices and len(matrices) == 3 * (4 if name == "modernbert" else 6) + apart
+    for key, half_copy in half_copies.items():
+        assert torch.equal(half_copy, mine.parameters()[key].detach().bfloat16()), key
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

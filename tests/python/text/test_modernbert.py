@@ -264,12 +264,12 @@ def test_layers_are_numbered_and_have_half_copies(tmp_path):
               "classifier.bias": 5}
     assert {name: mine.layer_of(name) for name in places} == places
     assert mine.max_tokens == 640
-    shadows = mine.make_shadows("bf16")
-    assert len(shadows) == 4 * 4
+    half_copies = mine.make_half_copies("bf16")
+    assert len(half_copies) == 4 * 4
     ids = mixed_ids([5, 31, 190], vocab_size=300)
     mine.train(False)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        with_shadows = mine.forward(ids)
+        with_half_copies = mine.forward(ids)
         without = _mezzo.Model(str(tmp_path))
         without.train(False)
-        assert torch.equal(with_shadows, without.forward(ids))
+        assert torch.equal(with_half_copies, without.forward(ids))

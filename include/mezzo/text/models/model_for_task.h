@@ -84,7 +84,7 @@ class ModelForTask : public torch::nn::Module {
   ///   nothing would read them: fused they are on CPUs and, if built with CUDA kernels, on CUDA
   ///   devices
   /// @throws c10::ValueError  for another dtype
-  std::map<std::string, at::Tensor> make_shadows(at::ScalarType dtype);
+  std::map<std::string, at::Tensor> make_half_copies(at::ScalarType dtype);
 
   /// Keeps the encoder layers' weights in `dtype` from now on, rearranged for matrix products where those are the
   /// library's own (CPUs that are not of Intel): else that is done for every batch, which a batch of few texts feels.
