@@ -61,7 +61,8 @@ ParameterUpdates weights_of_a_cnn(size_t slots, at::ScalarType dtype) {
     update.half_copy = dtype == at::kFloat ? at::zeros(sizes, at::kBFloat16) : at::Tensor();
     update.step = at::zeros({});
     for (size_t slot = 0; slot < slots; ++slot) {
-      update.slots.push_back(at::rand(sizes, dtype == at::kDouble ? at::kDouble : at::kFloat));
+      const auto values = at::rand(sizes, dtype == at::kDouble ? at::kDouble : at::kFloat);
+      update.slots.push_back(slot == 2 ? values * 0.01 : values);  // a grad_avg whose variance stays positive
     }
     update.lr = 0.01;
     update.weight_decay = 0.1;
