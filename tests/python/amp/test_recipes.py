@@ -165,7 +165,9 @@ def test_a_recipe_has_the_losses_of_python(name, recipe):
     options, tolerance = RECIPES[recipe]
     with kernels_for(name, **options):
         expected = theirs(name, models, tensors, **options)
-        assert_close(mine(name, models, tensors, **options), expected, tolerance)
+        losses = mine(name, models, tensors, **options)
+        assert_close(losses, expected, tolerance)
+        assert mine(name, models, tensors, checkpoint=True, **options) == losses, "checkpointing changes no bit"
     assert name == "gan" or expected[-1] < 0.97 * expected[0], expected
 
 

@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "mezzo/amp/autocast_guard.h"
+#include "mezzo/amp/checkpoint.h"
 #include "mezzo/amp/grad_scaler.h"
 #include "mezzo/amp/master_weights.h"
 #include "mezzo/distributed/data_parallel/distributed_data_parallel.h"
@@ -89,6 +90,7 @@ std::shared_ptr<RecipeModel> make_model(const std::string& name, const Weights& 
 struct Recipe {
   std::optional<at::ScalarType> autocast, masters;
   distributed::ProcessGroup* group = nullptr;
+  bool checkpoint = false;
 };
 
 /// A model and all that a recipe adds to it.
@@ -109,7 +111,10 @@ class Trained {
   at::Tensor operator()(const at::Tensor& x) {
     const AutocastGuard autocast(at::kCPU, recipe_.autocast.value_or(at::kBFloat16), recipe_.autocast.has_value());
     const auto input = recipe_.masters ? x.to(*recipe_.masters) : x;
-    return (ddp_ ? ddp_->forward(input) : model_->forward(input)).to(at::kFloat);
+    const auto forward = [model = model_, ddp = ddp_](const at::Tensor& each) {
+      return ddp ? ddp->forward(each) : model->forward(each);
+    };
+    return (recipe_.checkpoint ? checkpoint(forward, input) : forward(input)).to(at::kFloat);
   }
   void zero_grad() { optimizer_->zero_grad(); }
   void step(GradScaler& scaler, const at::Tensor& loss) {
@@ -189,9 +194,10 @@ void bind_recipes(py::module_& m) {
   using NoGil = py::call_guard<py::gil_scoped_release>;
   py::class_<Recipe>(m, "Recipe")
       .def(py::init([](std::optional<at::ScalarType> autocast, std::optional<at::ScalarType> masters,
-                       distributed::ProcessGroup* group) { return Recipe{autocast, masters, group}; }),
+                       distributed::ProcessGroup* group,
+                       bool checkpoint) { return Recipe{autocast, masters, group, checkpoint}; }),
            py::arg("autocast") = py::none(), py::arg("masters") = py::none(), py::arg("group") = nullptr,
-           py::keep_alive<1, 4>());
+           py::arg("checkpoint") = false, py::keep_alive<1, 4>());
   m.def("classifier_curve", &classifier_curve, NoGil());
   m.def("gan_curve", &gan_curve, NoGil());
 }
