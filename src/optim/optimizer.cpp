@@ -378,8 +378,10 @@ std::vector<Optimizer::Batch> Optimizer::collect_batches() {
         continue;
       }
       TORCH_CHECK_VALUE(gradient.layout() == at::kStrided || (gradient.is_sparse() && takes_sparse_gradients()),
-                        detail::name_of(*this), " does not support sparse gradients, but ",
-                        detail::parameter_name(*this, number), " has one; train it with mezzo::SGD");
+                        detail::name_of(*this), " does not support ",
+                        takes_sparse_gradients() ? c10::str(gradient.layout()) : std::string("sparse"),
+                        " gradients, but ", detail::parameter_name(*this, number), " has one; ",
+                        takes_sparse_gradients() ? "make it dense or sparse COO" : "train it with mezzo::SGD");
       auto* const key = parameter.unsafeGetTensorImpl();
       const auto state = state_tensors(parameter, names, /*replaces=*/false);
       ParameterUpdate update{.param = parameter,

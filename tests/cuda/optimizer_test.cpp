@@ -30,7 +30,7 @@ ParameterUpdates some_updates(size_t slots, bool with_half_copies, std::optional
     update.gradient = tensor((at::randn({size}) * (i % 2 == 0 ? 1e-8 * 65536 : 1)).to(gradient_dtype));
     update.step = at::full({}, static_cast<float>(i % 4));
     for (size_t slot = 0; slot < slots; ++slot) {
-      update.slots.push_back(tensor(at::rand({size}) * (i % 7 == 0 ? 1e-37 : 1e-3)));
+      update.slots.push_back(tensor(at::rand({size}) * (i % 7 == 0 ? 1e-37 : slot == 0 ? 1e-3 : 1e-5)));
     }
     if (with_half_copies) {
       update.half_copy = tensor(at::zeros({size}, i % 2 == 0 ? at::kBFloat16 : at::kHalf));

@@ -192,7 +192,7 @@ void adam(const ParameterUpdates& updates, const AdamSettings& settings, const G
     const auto largest = settings.amsgrad ? at::TensorList(batch.slots[2]) : at::TensorList();
     with_lr(batch, factors, [&](const auto& lr) {
       kernel(batch.params, batch.gradients, batch.slots[0], batch.slots[1], largest, batch.steps, lr, settings.beta1,
-             settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, settings.maximize,
+             settings.beta2, batch.weight_decay, settings.eps, settings.amsgrad, /*maximize=*/false,
              /*grad_scale=*/std::nullopt, if_defined(factors.found_inf));
     });
     if (flushes_denormals(settings)) {

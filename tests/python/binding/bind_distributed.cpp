@@ -66,7 +66,12 @@ void bind_distributed(py::module_& m) {
       .def("all_to_all", &ProcessGroup::all_to_all, py::arg("tensor"),
            py::arg("output_split_sizes") = std::vector<int64_t>(),
            py::arg("input_split_sizes") = std::vector<int64_t>(), NoGil())
-      .def("new_group", &ProcessGroup::new_group, py::keep_alive<0, 1>(), NoGil())
+      .def(
+          "new_group",
+          [](ProcessGroup& self, const std::vector<int>& ranks) {
+            return std::shared_ptr<ProcessGroup>(self.new_group(ranks));
+          },
+          py::keep_alive<0, 1>(), NoGil())
       .def("rank", &ProcessGroup::rank)
       .def("size", &ProcessGroup::size)
       .def("broadcast", &ProcessGroup::broadcast, py::arg("tensor"), py::arg("root") = 0, NoGil())

@@ -285,7 +285,7 @@ def go_wrong(rank):
 def test_errors_name_what_is_wrong():
     results = ranks.run(2, go_wrong)
     for rank, (differ, stale, to_float32, unknown, shape, missing) in enumerate(results):
-        assert "what ZeroRedundancyOptimizer is to train differs between ranks: 'Adam of 8 tensors" in differ
+        assert "what ZeroRedundancyOptimizer is to train differs between ranks: 'mezzo::Adam of 8 tensors" in differ
         assert "has a master of" in stale and "make the masters by ShardedMasterWeights" in stale
         assert "to_float32() needs all masters" in to_float32
         assert "1 entries that belong to no parameter" in unknown
@@ -309,8 +309,8 @@ def step_with_closure(rank):
 
     set_gradients(named, 2, 1.0)
     if rank == 1:  # which cannot go on, then
-        owned = next(p for n, p in named if setup.owns(n) and n != "never" and p.dim() > 0)
-        owned.grad = owned.grad.to_sparse()
+        owned = next(p for n, p in named if setup.owns(n) and n != "never" and p.dim() == 2)
+        owned.grad = owned.grad.to_sparse_csr()
     try:
         setup.step()
     except (RuntimeError, ValueError) as error:
@@ -327,5 +327,5 @@ def test_closures_overflow_reports_and_failing_ranks():
         assert loss == 3.0 and bias == single[2][1].tolist()
         assert summary.startswith("1 of 7 gradients of mezzo::distributed::ZeroRedundancyOptimizer held inf or NaN: "
                                   "embedding [50, 16] (1 inf, 0 NaN, largest finite ")
-    assert "is sparse" in results[1][3]
-    assert results[0][3].startswith("rank 1 failed: Optimizer: the gradient of parameter") and "is sparse" in results[0][3]
+    assert "does not support SparseCsr gradients" in results[1][3]
+    assert results[0][3].startswith("rank 1 failed: mezzo::SGD does not support SparseCsr gradients")

@@ -121,7 +121,7 @@ class ProcessGroup {
   void in_place(const at::Tensor& tensor, const Start& start);
   std::vector<at::Tensor> gather(const at::Tensor& tensor);
   /// A rank, as the outermost group names it.
-  int name_of(int other) const { return ranks_.empty() ? other : ranks_[other]; }
+  int name_of(int other) const { return ranks_.empty() ? other : ranks_[static_cast<size_t>(other)]; }
   void check_tensor(const char* collective, const at::Tensor& tensor, bool same_shape = true);
   void check_divides(const char* collective, int64_t rows, std::vector<int64_t>& parts) const;
   void announce_failure(const std::string& reason);
