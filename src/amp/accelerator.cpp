@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "mezzo/optim/clip_grad.h"
-#include "mezzo/optim/detail/amp_scaling_optimizer.h"
+#include "mezzo/optim/optimizer.h"
 
 namespace mezzo {
 namespace {
@@ -17,13 +17,6 @@ std::vector<at::Tensor> owners_of_gradients(torch::optim::Optimizer& optimizer) 
     owners.push_back(owner.tensor);
   }
   return owners;
-}
-
-/// LibTorch's zero_grad leaves the gradients of half copies.
-void drop_gradients(torch::optim::Optimizer& optimizer) {
-  for (at::Tensor& owner : owners_of_gradients(optimizer)) {
-    owner.mutable_grad().reset();
-  }
 }
 
 }  // namespace
@@ -41,10 +34,11 @@ Accelerator::Accelerator(torch::optim::Optimizer& optimizer, AcceleratorOptions 
                     options_.gradient_accumulation_steps());
   TORCH_CHECK_VALUE(options_.max_grad_norm() >= 0, "Accelerator: max_grad_norm must be at least 0, got ",
                     options_.max_grad_norm());
-  drop_gradients(optimizer_);
+  start_afresh();
 }
 
-at::Tensor Accelerator::add_gradients(const std::function<at::Tensor()>& closure) {
+at::Tensor Accelerator::add_gradients(const std::function<at::Tensor()>& closure,
+                                      const std::function<void(const at::Tensor&)>& backward) {
   const bool has_autocast = options_.dtype() != at::kFloat;
   const at::Tensor loss = [&] {
     std::optional<AutocastGuard> autocast;
@@ -57,25 +51,44 @@ at::Tensor Accelerator::add_gradients(const std::function<at::Tensor()>& closure
                     loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : std::string("no tensor"),
                     "; return the loss of the batch as one number, such as its mean");
   const int64_t parts = options_.gradient_accumulation_steps();
-  scaler_.scale(parts == 1 ? loss : loss / parts).backward();
+  backward(scaler_.scale(parts == 1 ? loss : loss / parts));
   ++accumulated_;
   return loss.detach();
 }
 
 AccumulateResult Accelerator::take_step(at::Tensor loss) {
-  at::Tensor grad_norm;
-  if (options_.max_grad_norm() > 0) {
-    scaler_.unscale_(optimizer_);
-    grad_norm = clip_grad_norm_(owners_of_gradients(optimizer_), options_.max_grad_norm());
+  AccumulateResult result{std::move(loss), {}, {}};
+  try {
+    if (options_.max_grad_norm() > 0) {
+      scaler_.unscale_(optimizer_);
+      result.grad_norm = clip_grad_norm_(owners_of_gradients(optimizer_), options_.max_grad_norm());
+    }
+    result.step = scaler_.step(optimizer_);
+    scaler_.update();
+  } catch (...) {
+    if (scaler_.is_enabled()) {
+      scaler_.update(scaler_.get_scale());
+    }
+    start_afresh();
+    throw;
   }
-  StepResult step = scaler_.step(optimizer_);
-  scaler_.update();
-  drop_gradients(optimizer_);
-  accumulated_ = 0;
-  if (options_.lr_scheduler_step() && step.stepped()) {
+  const auto* const ours = dynamic_cast<const Optimizer*>(&optimizer_);
+  if (ours != nullptr && !result.grad_norm.defined()) {
+    result.grad_norm = ours->grad_norm();
+  }
+  start_afresh();
+  if (options_.lr_scheduler_step() && result.stepped()) {
     options_.lr_scheduler_step()();
   }
-  return {std::move(loss), std::move(grad_norm), std::move(step)};
+  return result;
+}
+
+/// Drops the gradients. LibTorch's zero_grad leaves those of half copies.
+void Accelerator::start_afresh() {
+  for (at::Tensor& owner : owners_of_gradients(optimizer_)) {
+    owner.mutable_grad().reset();
+  }
+  accumulated_ = 0;
 }
 
 }  // namespace mezzo

@@ -96,7 +96,12 @@ struct ParallelModel {
     enabled_at_each_call.push_back(enabled);
     return 0;
   }
+  void backward(const at::Tensor& loss) {
+    ++backwards;
+    loss.backward();
+  }
   std::vector<bool> enabled_at_each_call;
+  int backwards = 0;
 };
 
 TEST(AcceleratorTest, SynchronizesGradientsInTheLastMicroBatchAlone) {
@@ -112,6 +117,7 @@ TEST(AcceleratorTest, SynchronizesGradientsInTheLastMicroBatchAlone) {
   }
   EXPECT_THAT(model.enabled_at_each_call, testing::ElementsAre(true, true, false, true, false));
   EXPECT_THAT(stepped, testing::ElementsAre(false, false, true, false, true)) << "the last batch steps at any count";
+  EXPECT_EQ(model.backwards, 5) << "the model's own backward names a rank that fails";
 }
 
 TEST(AcceleratorTest, AdvancesTheScheduleAfterStepsThatWereNotSkipped) {
@@ -168,6 +174,24 @@ TEST(AcceleratorTest, ACallWhoseClosureThrowsMayBeMadeAgain) {
     weights[fails] = model->weight.detach();
   }
   EXPECT_TRUE(torch::equal(weights[0], weights[1]));
+}
+
+TEST(AcceleratorTest, GoesOnAfterAStepThatFailed) {
+  auto model = make_model(), other = make_model();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  Accelerator accelerator(optimizer, AcceleratorOptions().dtype(torch::kHalf).max_grad_norm(1));
+  const auto batch = make_batches(1).front();
+  EXPECT_THROW(accelerator.accumulate(model, [&] { return loss_of(other, batch); }), c10::Error)
+      << "the loss reaches no parameter";
+  EXPECT_TRUE(accelerator.accumulate(model, [&] { return loss_of(model, batch); }).stepped());
+}
+
+TEST(AcceleratorTest, ReportsTheNormThatAnOptimizerOfMezzoMeasured) {
+  auto model = make_model();
+  SGD optimizer(model->parameters(), SGDOptions(0.1).max_grad_norm(1));
+  Accelerator accelerator(optimizer);
+  const auto result = accelerator.accumulate(model, [&] { return loss_of(model, make_batches(1).front()); });
+  EXPECT_GT(result.grad_norm.item<double>(), 0);
 }
 
 template <class Function>

@@ -42,7 +42,7 @@ struct AccumulateResult {
   /// The closure's loss, detached: neither scaled nor divided.
   at::Tensor loss;
   /// The total norm of the gradients before clipping, 0-dim, on the gradients' device. Undefined if
-  /// this call made no step, or nothing measured the norm.
+  /// this call made no step, or neither this object nor an optimizer of mezzo has a `max_grad_norm`.
   at::Tensor grad_norm;
   /// The optimizer's step; nullopt if this call only added to the gradients.
   std::optional<StepResult> step;
@@ -75,23 +75,24 @@ class Accelerator {
 
   /// Runs `closure` under autocast and its loss's backward outside; steps at every
   /// `gradient_accumulation_steps`-th call.
-  /// @param model  if it has `no_sync(bool)`, as DistributedDataParallel has, calls that make no
-  ///     step run under it
+  /// @param model  a DistributedDataParallel: calls that make no step run under its `no_sync`, and its
+  ///     `backward` names a rank that fails. Of other types nothing is called.
   /// @param closure  computes and returns the loss of one micro-batch: one number
   /// @param is_last  true steps in this call at any count, such as for the last batch of an epoch;
   ///     the losses are divided by `gradient_accumulation_steps` nevertheless, as in accelerate
-  /// @throws whatever `closure` throws; the call may be made again then. c10::ValueError for a loss
-  ///     that is not one number. As GradScaler::step.
+  /// @throws  the closure's exceptions, and c10::ValueError for a loss that is not one number; the
+  ///     call may be made again then. GradScaler::step's; all gradients are dropped then, and the
+  ///     next call begins a new step.
   template <class Model, std::invocable Closure>
     requires std::convertible_to<std::invoke_result_t<Closure&>, at::Tensor>
   AccumulateResult accumulate(Model& model, Closure&& closure, bool is_last = false) {
     const bool steps = is_last || accumulated_ + 1 >= options_.gradient_accumulation_steps();
     at::Tensor loss;
-    if constexpr (requires { model.no_sync(true); }) {
+    if constexpr (requires { model.no_sync(true), model.backward(loss); }) {
       [[maybe_unused]] const auto no_sync = model.no_sync(!steps);
-      loss = add_gradients(closure);
+      loss = add_gradients(closure, [&](const at::Tensor& scaled) { model.backward(scaled); });
     } else {
-      loss = add_gradients(closure);
+      loss = add_gradients(closure, [](const at::Tensor& scaled) { scaled.backward(); });
     }
     return steps ? take_step(std::move(loss)) : AccumulateResult{std::move(loss), {}, {}};
   }
@@ -100,8 +101,10 @@ class Accelerator {
   GradScaler& scaler() { return scaler_; }
 
  private:
-  at::Tensor add_gradients(const std::function<at::Tensor()>& closure);
+  at::Tensor add_gradients(const std::function<at::Tensor()>& closure,
+                           const std::function<void(const at::Tensor&)>& backward);
   AccumulateResult take_step(at::Tensor loss);
+  void start_afresh();
 
   torch::optim::Optimizer& optimizer_;
   AcceleratorOptions options_;

@@ -52,10 +52,10 @@ struct GradScalerOptions {
   TORCH_ARG(int64_t, growth_interval) = 2000;
   /// false: every call passes its arguments through and `step` simply steps.
   TORCH_ARG(bool, enabled) = true;
-  /// true: the scale never grows or backs off by itself; overflowed steps are skipped all the same.
+  /// true: the scale never grows or backs off by itself. Overflowed steps are skipped.
   TORCH_ARG(bool, static_scale) = false;
   /// The scale never falls below this. The default, the smallest normal float, keeps its reciprocal
-  /// finite. From 1 upward unscaling cannot overflow, which saves a second look at the gradients on
+  /// finite. From 1 upward unscaling cannot overflow. This saves a second pass over the gradients on
   /// an accelerator for which mezzo has no kernels. >= 0.
   TORCH_ARG(double, min_scale) = std::numeric_limits<float>::min();
   /// The scale never grows above this.
@@ -68,10 +68,10 @@ struct GradScalerOptions {
   /// starts afresh. >= 1. As in Apex; Megatron and DeepSpeed (by default) start afresh only when
   /// the scale grows.
   TORCH_ARG(int64_t, hysteresis) = 1;
-  /// `step` throws when it would skip for the so many-th iteration in a row, naming the gradients
-  /// to blame; 0: never. Free on the CPU and where `step` waits for the device anyway; an optimizer
-  /// that steps on an accelerator by itself waits once in so many steps, and may notice as many
-  /// steps late. Not part of the state_dict.
+  /// `step` throws if it would skip for this number of iterations in a row, and names the gradients
+  /// that overflowed. 0: never. Costs nothing on the CPU and if `step` waits for the device anyway.
+  /// For an optimizer that steps on an accelerator by itself, `step` waits once in this number of
+  /// steps, and may notice as many steps late. Not part of the state_dict.
   TORCH_ARG(int64_t, max_consecutive_skips) = 0;
   /// true: computes the very numbers of torch.amp.GradScaler, defects included: the scale may fall
   /// to 0 and NaN then reach the parameters; a gradient that overflows by being unscaled is not
