@@ -76,13 +76,19 @@ class RandomStatesGuard {
 /// A tensor that backward will want: what it looks like, and itself once it was computed again.
 struct SavedTensor {
   explicit SavedTensor(const at::Tensor& tensor)
-      : sizes(tensor.sym_sizes().vec()), dtype(tensor.scalar_type()), device(tensor.device()) {}
+      : sizes(tensor.sym_sizes().vec()),
+        dtype(tensor.scalar_type()),
+        device(tensor.device()),
+        version(tensor.unsafeGetTensorImpl()->version_counter()),
+        saved_version(version.enabled() ? version.current_version() : 0) {}
   bool looks_like(const at::Tensor& tensor) const {
     return tensor.sym_sizes() == sizes && tensor.scalar_type() == dtype && tensor.device() == device;
   }
   const std::vector<c10::SymInt> sizes;
   const at::ScalarType dtype;
   const c10::Device device;
+  const c10::VariableVersion version;  // shared with the tensor that was dropped
+  const uint32_t saved_version;
   at::Tensor recomputed;
 };
 
@@ -126,6 +132,10 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
 
   at::Tensor recomputed(SavedTensor& saved) {
     const std::lock_guard lock(mutex_);
+    TORCH_CHECK(!saved.version.enabled() || saved.version.current_version() == saved.saved_version,
+                "checkpoint: a tensor of shape ", c10::SymIntArrayRef(saved.sizes),
+                " that backward needs has been modified by an inplace operation after the function used it. Change a "
+                "clone instead.");
     if (!saved.recomputed.defined()) {
       recompute();
     }

@@ -5,6 +5,10 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <set>
+#include <string>
+#include <utility>
+
 #include "kernels/grouped.h"
 
 namespace mezzo {
@@ -14,7 +18,10 @@ bool can_lerp(at::TensorList tensors) {
   return at::isFloatingType(tensors.front().scalar_type()) || at::isComplexType(tensors.front().scalar_type());
 }
 
+/// Each once: LibTorch lists a parameter that two modules share twice.
 std::vector<at::Tensor> without_history(std::vector<at::Tensor> tensors) {
+  std::set<const void*> seen;
+  std::erase_if(tensors, [&](const at::Tensor& tensor) { return !seen.insert(tensor.unsafeGetTensorImpl()).second; });
   for (at::Tensor& tensor : tensors) {
     tensor = tensor.detach();
   }
@@ -33,6 +40,22 @@ void check_same_shapes(const char* what, const std::vector<at::Tensor>& ours, co
 void copy_all(const std::vector<at::Tensor>& into, const std::vector<at::Tensor>& from) {
   for (size_t i = 0; i < into.size(); ++i) {
     into[i].copy_(from[i]);
+  }
+}
+
+/// LibTorch would take over tensors of other shapes.
+void check_archive(const torch::nn::Module& module, torch::serialize::InputArchive& archive) {
+  for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
+    at::Tensor saved;
+    TORCH_CHECK_VALUE(archive.try_read(parameter.key(), saved) && saved.sizes() == parameter.value().sizes(),
+                      "AveragedModel: the archive to load is of another model. In ", module.name(), ", parameter ",
+                      parameter.key(), " has shape ", parameter.value().sizes(), ".");
+  }
+  for (const auto& child : module.named_children()) {
+    torch::serialize::InputArchive inner;
+    if (archive.try_read(child.key(), inner)) {
+      check_archive(*child.value(), inner);
+    }
   }
 }
 
@@ -85,15 +108,13 @@ void ModelAverage::update_parameters(const torch::nn::Module& model) {
   if (use_buffers_) {
     averaged.insert(averaged.end(), buffers.begin(), buffers.end());
     current.insert(current.end(), current_buffers.begin(), current_buffers.end());
-  } else {
-    copy_all(buffers, current_buffers);
   }
   if (n_averaged_ == 0) {
     copy_all(averaged, current);
   } else {
     std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
     for (size_t i = 0; i < averaged.size(); ++i) {
-      pairs.emplace_back(averaged[i], current[i].to(averaged[i].device()));
+      pairs.emplace_back(averaged[i], current[i].to(averaged[i].options()));
     }
     for (const auto& group :
          grouped(std::move(pairs), [](const auto& pair) { return device_and_dtype_of(pair.first); })) {
@@ -104,6 +125,9 @@ void ModelAverage::update_parameters(const torch::nn::Module& model) {
       }
       multi_avg_fn_(ours, theirs, n_averaged_);
     }
+  }
+  if (!use_buffers_) {
+    copy_all(buffers, current_buffers);
   }
   ++n_averaged_;
 }
@@ -123,16 +147,21 @@ torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archi
       archive.try_read("n_averaged", n_averaged) && n_averaged.isInt() && n_averaged.toInt() >= 0 &&
           archive.try_read("module", module),
       "AveragedModel: the archive to load is not of an averaged model. Pass what torch::save made of one.");
+  check_archive(*average.module_, module);
   average.module_->load(module);
   average.n_averaged_ = n_averaged.toInt();
   return archive;
 }
 
 detail::BatchNormGuard::BatchNormGuard(torch::nn::Module& model) {
-  for (const auto& module : model.modules()) {
-    collect_anew<torch::nn::BatchNorm1dImpl>(*module, restore_);
-    collect_anew<torch::nn::BatchNorm2dImpl>(*module, restore_);
-    collect_anew<torch::nn::BatchNorm3dImpl>(*module, restore_);
+  const auto collect = [&](torch::nn::Module& module) {
+    collect_anew<torch::nn::BatchNorm1dImpl>(module, restore_);
+    collect_anew<torch::nn::BatchNorm2dImpl>(module, restore_);
+    collect_anew<torch::nn::BatchNorm3dImpl>(module, restore_);
+  };
+  collect(model);  // which may be on the stack, where LibTorch cannot share it
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    collect(*module);
   }
   if (!restore_.empty()) {
     restore_.emplace_back([&model, was_training = model.is_training()] { model.train(was_training); });

@@ -218,21 +218,23 @@ void DataParallelBase::parallel_apply(size_t count, const std::function<void(siz
       errors[i] = std::current_exception();
     }
   };
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   for (size_t i = 1; i < count; ++i) {
     threads.emplace_back([&, i] {
-      for (const c10::Stream& stream : streams) {
-        VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+      try {
+        for (const c10::Stream& stream : streams) {
+          VirtualGuardImpl(stream.device_type()).exchangeStream(stream);
+        }
+        const at::ThreadLocalStateGuard same_state(thread_state);
+        const AutocastStateGuard same_autocast(autocast);
+        run(i);
+      } catch (...) {
+        errors[i] = std::current_exception();
       }
-      const at::ThreadLocalStateGuard same_state(thread_state);
-      const AutocastStateGuard same_autocast(autocast);
-      run(i);
     });
   }
   run(0);
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  threads.clear();  // joins them
   for (size_t i = 0; i < count; ++i) {
     if (errors[i]) {
       rethrow(errors[i], i, devices[i]);

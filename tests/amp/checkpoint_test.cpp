@@ -241,6 +241,25 @@ TEST(CheckpointTest, SaysWhereTheSecondCallDiffers) {
   EXPECT_EQ(message([](const torch::Tensor& input, int) { return input.exp(); }), "nothing thrown");
 }
 
+TEST(CheckpointTest, RefusesATensorThatWasChangedInPlace) {
+  const auto function = [](const torch::Tensor& x) {
+    auto s = x.sigmoid();
+    auto product = s * s;
+    s.mul_(2);
+    return product;
+  };
+  const auto x = torch::ones({3}, torch::requires_grad());
+  EXPECT_THROW(function(x).sum().backward(), c10::Error) << "a plain call refuses it, too";
+  const auto y = checkpoint(function, x);
+  try {
+    y.sum().backward();
+    FAIL() << "wrong gradients";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("has been modified by an inplace operation"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(CheckpointTest, RunsOnThreads) {
   std::vector<std::thread> threads;
   std::vector<torch::Tensor> gradients(4);

@@ -7,6 +7,7 @@
 #include <torch/serialize.h>
 #include <torch/types.h>
 
+#include <memory>
 #include <sstream>
 #include <tuple>
 #include <vector>
@@ -129,6 +130,59 @@ TEST(UpdateBnTest, ComputesStatisticsAnew) {
   torch::nn::Sequential without(torch::nn::Linear(3, 4));
   std::vector<torch::Tensor> wrong{torch::ones({1, 99})};
   update_bn(wrong, without);  // is not called
+}
+
+/// Two names of one weight; on the stack, too.
+struct TiedImpl : torch::nn::Module {
+  explicit TiedImpl(int64_t size = 2) {
+    first = register_module("first", torch::nn::Linear(size, size));
+    norm = register_module("norm", torch::nn::BatchNorm1d(size));
+    register_parameter("head", first->weight);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return norm(first(x)); }
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+
+TEST(AveragedModelTest, AveragesATiedWeightOnce) {
+  const auto model = std::make_shared<TiedImpl>();
+  auto ema = AveragedModel<std::shared_ptr<TiedImpl>>::into(std::make_shared<TiedImpl>(), get_ema_multi_avg_fn(0.75));
+  const torch::NoGradGuard no_grad;
+  for (const double value : {1.0, 2.0}) {
+    model->first->weight.fill_(value);
+    ema.update_parameters(*model);
+  }
+  EXPECT_EQ(ema.module()->first->weight[0][0].item<double>(), 1.25);
+}
+
+TEST(AveragedModelTest, AveragesAHalfModelInFloat32) {
+  const auto model = std::make_shared<TiedImpl>();
+  model->to(torch::kBFloat16);
+  auto ema = AveragedModel<std::shared_ptr<TiedImpl>>::into(std::make_shared<TiedImpl>(), get_ema_multi_avg_fn(0.75));
+  const torch::NoGradGuard no_grad;
+  for (const double value : {1.0, 2.0}) {
+    model->first->bias.fill_(value);
+    ema.update_parameters(*model);
+  }
+  EXPECT_EQ(ema.module()->first->bias[0].item<double>(), 1.25);
+  EXPECT_EQ(ema.module()->first->bias.scalar_type(), torch::kFloat);
+}
+
+TEST(AveragedModelTest, RefusesAnArchiveOfOtherShapes) {
+  torch::nn::Linear small(2, 2), large(3, 3);
+  std::stringstream archive;
+  torch::save(AveragedModel(large), archive);
+  AveragedModel average(small);
+  EXPECT_THROW(torch::load(average, archive), c10::ValueError);
+  EXPECT_EQ(average.module()->weight.size(0), 2) << "nothing has changed";
+}
+
+TEST(UpdateBnTest, TakesAModuleOnTheStack) {
+  TiedImpl module;
+  TiedImpl* const model = &module;
+  const std::vector<torch::Tensor> loader{torch::randn({8, 2}) + 5};
+  update_bn(loader, model);
+  EXPECT_NE(module.norm->running_mean[0].item<double>(), 0);
 }
 
 }  // namespace

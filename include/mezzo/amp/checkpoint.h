@@ -72,12 +72,16 @@ void visit_inputs(Inputs& inputs, const TensorVisitor& visit) {
 ///
 /// Tensors in `inputs` may lie in tuples, containers and types with `visit_tensors`; those in other
 /// types, and captured ones, stay in memory. Does nothing but call `function` while gradients are
-/// off. Thread-safe if `function` is. Never waits for the device.
+/// off. Thread-safe if `function` is, and if it draws no random numbers or `preserve_rng_state` is
+/// false: with it, no other thread may draw from the same generators during either call. Never waits
+/// for the device.
 ///
-/// @param function  copied or moved. Called twice, it must compute the same and change no input.
+/// @param function  copied or moved. Called twice, it must compute the same and change no input. The
+///     tensors that it captures must not change before backward: this is not detected.
 /// @return what `function` returns, of any type
 /// @throws c10::Error  in backward, if the second call saves another number of tensors, or tensors of
-///     another shape, dtype or device
+///     another shape, dtype or device; and if a tensor that a plain call would have saved was changed
+///     in place
 /// @note  Installs a wrapper around LibTorch's autograd engine in its first call, for the process:
 ///     LibTorch has saved-tensor hooks for all ops in Python only.
 /// @see torch.utils.checkpoint.checkpoint with use_reentrant=False (Python); Chen et al. 2016,

@@ -324,8 +324,10 @@ void ProcessGroup::check_tensor(const char* collective, const at::Tensor& tensor
   const auto backends = group_->getDeviceTypes();
   const bool has_backend =
       std::ranges::any_of(backends, [&](const c10::Device& device) { return device.type() == tensor.device().type(); });
-  TORCH_CHECK_VALUE(has_backend, collective, ": the tensor of rank ", name_of(rank()), " is on ", tensor.device(),
-                    ", for which the group has no backend; set ProcessGroupOptions::device");
+  const bool is_of_the_group =
+      tensor.is_cpu() || !options_.device().has_index() || tensor.device() == options_.device();
+  TORCH_CHECK_VALUE(has_backend && is_of_the_group, collective, ": the tensor of rank ", name_of(rank()), " is on ",
+                    tensor.device(), ", and the group is for ", options_.device(), "; set ProcessGroupOptions::device");
   if (options_.check_collectives()) {
     const auto sizes = tensor.sizes().slice(same_shape ? 0 : 1);
     check_same(
@@ -357,27 +359,35 @@ void ProcessGroup::in_place(const at::Tensor& tensor, const Start& start) {
 }
 
 void ProcessGroup::all_reduce(at::Tensor& tensor, c10d::ReduceOp op) {
-  check_tensor("all_reduce", tensor);
-  in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
-    c10d::AllreduceOptions options;
-    options.reduceOp = std::move(op);
-    return group_->allreduce(tensors, options);
+  guard([&] {
+    check_tensor("all_reduce", tensor);
+    in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
+      c10d::AllreduceOptions options;
+      options.reduceOp = std::move(op);
+      return group_->allreduce(tensors, options);
+    });
   });
 }
 
 void ProcessGroup::broadcast(at::Tensor& tensor, int root) {
-  check_tensor("broadcast", tensor);
-  TORCH_CHECK_VALUE(root >= 0 && root < size(), "broadcast: there is no rank ", root, " in a group of ", size());
-  in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return group_->broadcast(tensors, options);
+  guard([&] {
+    check_tensor("broadcast", tensor);
+    TORCH_CHECK_VALUE(root >= 0 && root < size(), "broadcast: there is no rank ", root, " in a group of ", size());
+    in_place(tensor, [&](std::vector<at::Tensor>& tensors) {
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
   });
 }
 
 std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor) {
-  check_tensor("all_gather", tensor);
-  return gather(tensor);
+  std::vector<at::Tensor> gathered;
+  guard([&] {
+    check_tensor("all_gather", tensor);
+    gathered = gather(tensor);
+  });
+  return gathered;
 }
 
 std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor) {
@@ -391,13 +401,14 @@ std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor) {
 }
 
 at::Tensor ProcessGroup::reduce_scatter(const at::Tensor& tensor, c10d::ReduceOp op) {
-  check_tensor("reduce_scatter", tensor);
-  TORCH_CHECK_VALUE(tensor.dim() > 0, "reduce_scatter: the tensor of rank ", name_of(rank()), " has no dimension");
-  std::vector<int64_t> parts;
-  check_divides("reduce_scatter", tensor.size(0), parts);
-  auto input = tensor.detach().contiguous();
-  auto output = at::empty_like(input.narrow(0, 0, parts[0]));
+  at::Tensor output;
   guard([&] {
+    check_tensor("reduce_scatter", tensor);
+    TORCH_CHECK_VALUE(tensor.dim() > 0, "reduce_scatter: the tensor of rank ", name_of(rank()), " has no dimension");
+    std::vector<int64_t> parts;
+    check_divides("reduce_scatter", tensor.size(0), parts);
+    auto input = tensor.detach().contiguous();
+    output = at::empty_like(input.narrow(0, 0, parts[0]));
     c10d::ReduceScatterOptions options;
     options.reduceOp = std::move(op);
     group_->reduce_scatter_single(output, input, options)->wait();
@@ -408,17 +419,20 @@ at::Tensor ProcessGroup::reduce_scatter(const at::Tensor& tensor, c10d::ReduceOp
 at::Tensor ProcessGroup::all_to_all(const at::Tensor& tensor,
                                     std::vector<int64_t> output_split_sizes,
                                     std::vector<int64_t> input_split_sizes) {
-  check_tensor("all_to_all", tensor, /*same_shape=*/false);
-  TORCH_CHECK_VALUE(tensor.dim() > 0, "all_to_all: the tensor of rank ", name_of(rank()), " has no dimension");
-  auto input = tensor.detach().contiguous();
-  check_divides("all_to_all", input.size(0), input_split_sizes);
-  auto shape = input.sizes().vec();
-  if (!output_split_sizes.empty()) {
-    shape[0] = std::accumulate(output_split_sizes.begin(), output_split_sizes.end(), int64_t(0));
-  }
-  check_divides("all_to_all", shape[0], output_split_sizes);
-  auto output = at::empty(shape, input.options());
-  guard([&] { group_->all_to_all_single(output, input, output_split_sizes, input_split_sizes)->wait(); });
+  at::Tensor output;
+  guard([&] {
+    check_tensor("all_to_all", tensor, /*same_shape=*/false);
+    TORCH_CHECK_VALUE(tensor.dim() > 0, "all_to_all: the tensor of rank ", name_of(rank()), " has no dimension");
+    auto input = tensor.detach().contiguous();
+    check_divides("all_to_all", input.size(0), input_split_sizes);
+    auto shape = input.sizes().vec();
+    if (!output_split_sizes.empty()) {
+      shape[0] = std::accumulate(output_split_sizes.begin(), output_split_sizes.end(), int64_t(0));
+    }
+    check_divides("all_to_all", shape[0], output_split_sizes);
+    output = at::empty(shape, input.options());
+    group_->all_to_all_single(output, input, output_split_sizes, input_split_sizes)->wait();
+  });
   return output;
 }
 
@@ -462,8 +476,9 @@ void ProcessGroup::check_same(const std::map<std::string, std::string>& values) 
   for (const auto& [name, value] : values) {
     lines.push_back(name + '\0' + value);
   }
-  if (const auto difference = compare_ranks(*this, lines)) {
-    all_know_ = true;
+  const auto difference = compare_ranks(*this, lines);
+  all_know_ = difference.has_value();  // an earlier error that was caught is of the past
+  if (difference) {
     const auto [name, here, there] = by_name(*difference);
     throw BlamingError(fmt::format("{} differs between ranks: '{}' on rank {}, '{}' on rank {}; start all ranks alike",
                                    name, here, name_of(0), there, name_of(difference->rank)));

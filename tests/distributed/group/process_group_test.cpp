@@ -160,6 +160,13 @@ TEST(ProcessGroupTest, RefusesTensorsOfWhichACollectiveCannotBeMade) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
+TEST(ProcessGroupTest, TellsTheOthersOfATensorThatOneRankRefuses) {
+  const auto errors = RankThreads{.world_size = 2}.run(
+      [](ProcessGroup& group) { group.reduce_scatter(at::arange(group.rank() == 1 ? 5 : 6)); });
+  EXPECT_THAT(errors[1], HasSubstr("rank 1 has 5 rows, which cannot be divided into 2 equal parts"));
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 failed: reduce_scatter: rank 1 has 5 rows"));
+}
+
 TEST(ProcessGroupTest, ComparesTensorsOfRanksIfAsked) {
   auto threads = RankThreads{.world_size = 2};
   threads.check_collectives = true;
