@@ -104,7 +104,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   ///     LibTorch's fused kernels for CUDA, which mezzo runs for float64 parameters, round it to float32.
   void set_lr(at::Tensor lr);
   /// The tensor given to `set_lr`; undefined if the learning rate is a number.
-  const at::Tensor& lr_tensor() const { return lr_tensor_; }
+  at::Tensor lr_tensor() const override { return lr_tensor_; }
 
   /// As LibTorch's, also for half copies, and in recorded steps (GraphedStep). Called through
   /// `torch::optim::Optimizer&`, it is LibTorch's: the gradients of half copies stay, and the next

@@ -86,6 +86,7 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public mezzo::de
   double lr() const;
   void set_lr(double lr);
   void set_lr(at::Tensor lr) { local_->set_lr(std::move(lr)); }  ///< each rank's own
+  at::Tensor lr_tensor() const override { return local_->lr_tensor(); }
   void zero_grad(bool set_to_none = true) { local_->zero_grad(set_to_none); }
   /// As mezzo::Optimizer has them, of all ranks together: the same on each.
   const at::Tensor& grad_norm() const { return local_->grad_norm(); }
