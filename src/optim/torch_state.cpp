@@ -26,7 +26,9 @@ TorchOptions Optimizer::torch_options(const torch::optim::OptimizerOptions& opti
   for (const auto& [name, value] : read_options(options)) {
     result.emplace(name, value);
   }
-  result["maximize"] = options_.maximize;
+  if (options_.maximize || !result.contains("ns_steps")) {  // PyTorch's Muon lacks it
+    result["maximize"] = options_.maximize;
+  }
   const bool is_decoupled = dynamic_cast<const torch::optim::AdamWOptions*>(&options) != nullptr;
   if (is_decoupled || dynamic_cast<const torch::optim::AdamOptions*>(&options) != nullptr) {
     result["decoupled_weight_decay"] = is_decoupled;
@@ -72,9 +74,12 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
         continue;
       }
       TORCH_CHECK_VALUE(found->second.index() == own.index(), where, name, " has another type than this optimizer's");
-      TORCH_CHECK_VALUE((name != "maximize" && name != "decoupled_weight_decay") || found->second == own, where,
-                        "this optimizer has another ", name, ", which cannot be taken over");
-      write_option(options, name, found->second);
+      if (name == "maximize" || name == "decoupled_weight_decay") {
+        TORCH_CHECK_VALUE(found->second == own, where, "this optimizer has another ", name,
+                          ", which cannot be taken over");
+      } else {
+        write_option(options, name, found->second);
+      }
     }
     check_options(read_options(options), where);
     for (const int64_t number : saved.params) {

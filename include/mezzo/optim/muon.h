@@ -47,9 +47,8 @@ struct MuonOptions : CheckedOptions<MuonOptions, MuonGroupOptions> {
 
   /// @throws c10::ValueError  for a parameter that is no matrix
   static void check_parameter(const at::Tensor& parameter, const std::string& name);
-  /// Adds the options that Muon alone has.
-  /// @throws c10::ValueError  for one out of its range
-  static void read(const MuonGroupOptions& options, detail::NamedOptions& named);
+  /// @throws c10::ValueError  for an option of Muon alone that is out of its range
+  static void check(const MuonGroupOptions& options);
 };
 
 /// Muon for the weight matrices of hidden layers: momentum whose directions are orthogonalized, in

@@ -175,6 +175,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
 
   /// The options of a group, by PyTorch's names.
   virtual NamedOptions read_options(const torch::optim::OptimizerOptions& options) const = 0;
+  /// @throws c10::ValueError  for a name that the options lack
   virtual void write_option(torch::optim::OptimizerOptions& options,
                             std::string_view name,
                             const TorchOption& value) const = 0;
@@ -280,6 +281,11 @@ void visit_options(Options& options, const Visit& visit) {
   if constexpr (requires { options.nesterov(); }) {
     visit("nesterov", options.nesterov());
   }
+  if constexpr (requires { options.ns_steps(); }) {
+    visit("ns_coefficients", options.ns_coefficients());
+    visit("ns_steps", options.ns_steps());
+    visit("adjust_lr_fn", options.adjust_lr_fn());
+  }
 }
 
 /// Calls `visit(name, tensor)` for the moments that LibTorch's class `State` has.
@@ -353,8 +359,8 @@ class OptimizerOf : public Optimizer {
     NamedOptions named;
     named.reserve(6);
     visit_options(*of_torch, [&](std::string_view name, const auto& value) { named.emplace_back(name, value); });
-    if constexpr (requires { Options::read(*of_torch, named); }) {
-      Options::read(*of_torch, named);
+    if constexpr (requires { Options::check(*of_torch); }) {
+      Options::check(*of_torch);
     }
     return named;
   }
@@ -369,11 +375,14 @@ class OptimizerOf : public Optimizer {
   void write_option(torch::optim::OptimizerOptions& options,
                     std::string_view name,
                     const TorchOption& value) const override {
+    bool is_known = false;
     visit_options(static_cast<Torch&>(options), [&]<class T>(std::string_view each, T& option) {
       if (each == name) {
         option = std::get<T>(value);
+        is_known = true;
       }
     });
+    TORCH_CHECK_VALUE(is_known, detail::name_of(*this), " has no option ", name);
   }
 
   std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const override {
