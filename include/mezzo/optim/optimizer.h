@@ -198,6 +198,8 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   /// Before LibTorch's templates write the groups and the state: gives them the step counts and the
   /// learning rate that lie on a device. Waits for the device.
   void write_device_values() const;
+  /// Gives `saved` copies of the groups and of the state that LibTorch's templates are to write.
+  void copy_archived(torch::optim::Optimizer& saved) const;
   void save_own(torch::serialize::OutputArchive& archive) const;
   /// @param loaded  an optimizer of the same parameters, with what LibTorch's templates read
   void load_from(const torch::optim::Optimizer& loaded, torch::serialize::InputArchive& archive);
@@ -331,16 +333,14 @@ class OptimizerOf : public Optimizer {
       : OptimizerOf(ParamGroups(groups), options) {}
 
   void save(torch::serialize::OutputArchive& archive) const override {
-    write_device_values();
-    torch::optim::serialize<State, Torch>(archive, *this);
+    Plain saved(std::vector<torch::optim::OptimizerParamGroup>(), defaults_->clone());
+    copy_archived(saved);
+    torch::optim::serialize<State, Torch>(archive, saved);
     save_own(archive);
   }
 
   void load(torch::serialize::InputArchive& archive) override {
-    struct Loaded : torch::optim::Optimizer {
-      using torch::optim::Optimizer::Optimizer;
-      at::Tensor step(LossClosure /*closure*/) override { return {}; }
-    } loaded(param_groups_, defaults_->clone());
+    Plain loaded(param_groups_, defaults_->clone());
     try {
       torch::optim::serialize<State, Torch>(archive, loaded);
     } catch (const std::exception& error) {
@@ -417,6 +417,12 @@ class OptimizerOf : public Optimizer {
   }
 
  private:
+  /// What LibTorch's templates write and read.
+  struct Plain : torch::optim::Optimizer {
+    using torch::optim::Optimizer::Optimizer;
+    at::Tensor step(LossClosure /*closure*/) override { return {}; }
+  };
+
   /// Whether a step with these options reads and writes the moment.
   static bool has_slot(const Torch& options, std::string_view name) {
     if constexpr (requires { options.amsgrad(); }) {
