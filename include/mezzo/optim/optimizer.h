@@ -72,9 +72,12 @@ class ParamGroups {
 /// @see torch::optim::Optimizer
 class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptimizer {
  public:
-  /// A copy would share the moments. A scaler and a scheduler know an optimizer by its address.
+  /// A copy would share the moments. A scaler and a scheduler know an optimizer by its address: move
+  /// it before they use it.
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
+  Optimizer(Optimizer&&) = default;
+  Optimizer& operator=(Optimizer&&) = default;
 
   /// Trains these parameters too from now on, such as layers that were frozen before.
   /// @throws c10::ValueError  as the constructors; nothing has changed then
