@@ -10,7 +10,8 @@
 
 namespace mezzo {
 
-/// Those of Adam, with `eps` 1e-6. `amsgrad` is refused.
+/// Those of Adam, with `eps` 1e-6. `amsgrad` is refused. A group's options are of LibTorch's class:
+/// cast to torch::optim::AdamOptions.
 struct LAMBOptions : CheckedOptions<LAMBOptions, torch::optim::AdamOptions> {
   LAMBOptions(double lr = 1e-3) : CheckedOptions(lr) { eps(1e-6); }
 

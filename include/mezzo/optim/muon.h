@@ -41,7 +41,7 @@ struct MuonGroupOptions : torch::optim::OptimizerCloneableOptions<MuonGroupOptio
   void set_lr(const double lr) override { this->lr(lr); }
 };
 
-/// MuonGroupOptions, checked.
+/// MuonGroupOptions, checked. A group's options are of that class: cast to MuonGroupOptions.
 struct MuonOptions : CheckedOptions<MuonOptions, MuonGroupOptions> {
   using CheckedOptions::CheckedOptions;
 
