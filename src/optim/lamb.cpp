@@ -6,7 +6,7 @@
 
 namespace mezzo {
 
-void LAMBOptions::read(const torch::optim::AdamOptions& options, detail::NamedOptions& /*named*/) {
+void LAMBOptions::check(const torch::optim::AdamOptions& options) {
   TORCH_CHECK_VALUE(!options.amsgrad(), "LAMB has no amsgrad. Set amsgrad to false");
 }
 

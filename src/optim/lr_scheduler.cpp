@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "memory/device_copy.h"
-#include "mezzo/optim/optimizer.h"
+#include "mezzo/optim/detail/amp_scaling_optimizer.h"
 #include "optim/check_number.h"
 
 namespace mezzo {
@@ -38,10 +38,10 @@ int64_t count_of(const std::map<std::string, double>& state, const std::string& 
   return static_cast<int64_t>(number);
 }
 
-/// nullptr for an optimizer whose learning rates are numbers.
-Optimizer* with_lr_tensor(torch::optim::Optimizer& optimizer) {
-  auto* const ours = dynamic_cast<Optimizer*>(&optimizer);
-  return ours != nullptr && ours->lr_tensor().defined() ? ours : nullptr;
+/// Undefined for an optimizer whose learning rates are numbers.
+at::Tensor lr_tensor_of(const torch::optim::Optimizer& optimizer) {
+  const auto* const ours = dynamic_cast<const detail::AmpScalingOptimizer*>(&optimizer);
+  return ours != nullptr ? ours->lr_tensor() : at::Tensor();
 }
 
 /// Of the learning rate of a group.
@@ -51,8 +51,8 @@ std::string lr_name(size_t group) { return group == 0 ? "lr" : "lr." + std::to_s
 
 LearningRates::LearningRates(torch::optim::Optimizer& optimizer)
     : get_([&optimizer] {
-        if (const auto* const ours = with_lr_tensor(optimizer)) {
-          return std::vector<double>{ours->lr()};
+        if (const auto lr = lr_tensor_of(optimizer); lr.defined()) {
+          return LearningRates(lr).get();
         }
         std::vector<double> lrs;
         for (const auto& group : optimizer.param_groups()) {
@@ -61,9 +61,8 @@ LearningRates::LearningRates(torch::optim::Optimizer& optimizer)
         return lrs;
       }),
       set_([&optimizer](const std::vector<double>& lrs) {
-        if (auto* const ours = with_lr_tensor(optimizer)) {
-          ours->set_lr(lrs.front());
-          return;
+        if (const auto lr = lr_tensor_of(optimizer); lr.defined()) {
+          return LearningRates(lr).set(lrs);
         }
         for (size_t i = 0; i < lrs.size(); ++i) {
           optimizer.param_groups().at(i).options().set_lr(lrs[i]);

@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <torch/serialize/archive.h>
 
+#include <cmath>
+
 #include "kernels/optimizer_kernels.h"
 
 namespace mezzo {
@@ -39,18 +41,15 @@ void MuonOptions::check_parameter(const at::Tensor& parameter, const std::string
                     ", and Muon trains matrices alone; give it to AdamW");
 }
 
-void MuonOptions::read(const MuonGroupOptions& options, detail::NamedOptions& named) {
+void MuonOptions::check(const MuonGroupOptions& options) {
   TORCH_CHECK_VALUE(options.ns_steps() >= 0 && options.ns_steps() < 100, "Muon: ns_steps must be 0 to 99, got ",
                     options.ns_steps());
   TORCH_CHECK_VALUE(options.adjust_lr_fn() == "original" || options.adjust_lr_fn() == kMatchRmsAdamW,
                     "Muon: adjust_lr_fn must be \"original\" or \"match_rms_adamw\", got \"", options.adjust_lr_fn(),
                     "\"");
   const auto [a, b, c] = options.ns_coefficients();
-  named.emplace_back("ns_steps", static_cast<double>(options.ns_steps()));
-  named.emplace_back("match_rms_adamw", options.adjust_lr_fn() == kMatchRmsAdamW);
-  named.emplace_back("ns_coefficients.0", a);
-  named.emplace_back("ns_coefficients.1", b);
-  named.emplace_back("ns_coefficients.2", c);
+  TORCH_CHECK_VALUE(std::isfinite(a) && std::isfinite(b) && std::isfinite(c),
+                    "Muon: ns_coefficients must be finite, got ", a, ", ", b, " and ", c);
 }
 
 void Muon::update(const torch::optim::OptimizerOptions& options,

@@ -23,8 +23,7 @@ namespace detail {
 
 void check_option(std::string_view name, double value, std::string_view where) {
   const std::string what = name == "lr" ? "learning rate" : name == "eps" ? "epsilon value" : c10::str(name, " value");
-  const bool may_be_negative = name == "dampening" || name.starts_with("ns_coefficients");
-  TORCH_CHECK_VALUE(std::isfinite(value) && (may_be_negative || value >= 0), where, "Invalid ", what, ": ", value);
+  TORCH_CHECK_VALUE(std::isfinite(value) && (name == "dampening" || value >= 0), where, "Invalid ", what, ": ", value);
 }
 
 void check_option(std::string_view /*name*/, const std::tuple<double, double>& betas, std::string_view where) {

@@ -22,13 +22,6 @@ at::TensorOptions options_of(std::string_view slot, const at::Tensor& param) {
   return at::TensorOptions(param.device()).dtype(is_float ? at::kFloat : param.scalar_type());
 }
 
-/// Whether a state tensor is as it would be made now: a parameter can get other memory.
-bool fits(const at::Tensor& tensor, std::string_view slot, const at::Tensor& param) {
-  const auto options = options_of(slot, param);
-  return tensor.sizes() == sizes_of(slot, param) && tensor.device() == options.device() &&
-         tensor.dtype() == options.dtype();
-}
-
 }  // namespace
 
 std::vector<std::string_view> Optimizer::all_slot_names(const torch::optim::OptimizerOptions& options) const {
@@ -49,27 +42,44 @@ int64_t* Optimizer::count_of(const void* parameter) const {
   return state == state_.end() ? nullptr : step_count(*state->second);
 }
 
-/// The state of a parameter, made if it has none.
+/// The state of a parameter, made if it has none. Follows a parameter to another dtype or device.
 /// @param names  as all_slot_names() gives them for the parameter's group
-/// @param replaces  whether tensors that no longer fit the parameter are made anew
+/// @param replaces  whether tensors whose sizes no longer fit the parameter are made anew
 Optimizer::StateTensors Optimizer::state_tensors(const at::Tensor& parameter,
                                                  const std::vector<std::string_view>& names,
                                                  bool replaces) {
   auto* const key = parameter.unsafeGetTensorImpl();
   StateTensors result;
   const auto use = [&](at::Tensor& tensor, std::string_view name) {
-    if (!tensor.defined() || (replaces && !fits(tensor, name, parameter))) {
+    const auto options = options_of(name, parameter);
+    if (!tensor.defined() || (replaces && tensor.sizes() != sizes_of(name, parameter))) {
       TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: parameter ", name_of(parameter),
                   " has its first gradient in a step that is recorded, and each replay would begin with its state "
                   "at 0; let a warm-up call give it a gradient");
-      const auto options = options_of(name, parameter);
       tensor = name == kStep ? at::zeros({}, options) : at::zeros_like(parameter, options, at::MemoryFormat::Preserve);
+    } else if (tensor.device() != options.device() || tensor.dtype() != options.dtype()) {
+      TORCH_CHECK(!RecordingScope::is_open(), "Optimizer: parameter ", name_of(parameter),
+                  " has another dtype or device than its state in a step that is recorded; make a step before");
+      check_groups();  // the optimizer may not train the new dtype
+      tensor = tensor.to(options);
+      if (int64_t* const count = count_of(key); name == kStep && count != nullptr) {
+        *count = tensor.item<int64_t>();
+      }
     }
     return &tensor;
   };
+  if (names.empty() || names.front() != kStep) {
+    steps_.erase(key);  // nobody counts on, and dampening may come back
+  }
   for (const std::string_view name : names) {
     if (name == kStep) {
-      result.step = use(steps_[key], name);
+      at::Tensor& step = steps_[key];
+      // Dampening is new to a buffer that is not: past the first step.
+      const bool is_past_first = !step.defined() && state_.find(key) != state_.end() && count_of(key) == nullptr;
+      result.step = use(step, name);
+      if (is_past_first) {
+        step.fill_(1);
+      }
       continue;
     }
     auto& state = state_[key];

@@ -17,6 +17,7 @@ namespace mezzo {
 namespace {
 
 constexpr const char *kClass = "mezzo_class", *kSteps = "mezzo_steps";
+constexpr int64_t kNotCounted = -1;
 
 }  // namespace
 
@@ -26,7 +27,9 @@ TorchOptions Optimizer::torch_options(const torch::optim::OptimizerOptions& opti
   for (const auto& [name, value] : read_options(options)) {
     result.emplace(name, value);
   }
-  result["maximize"] = options_.maximize;
+  if (options_.maximize || !result.contains("ns_steps")) {  // PyTorch's Muon lacks it
+    result["maximize"] = options_.maximize;
+  }
   const bool is_decoupled = dynamic_cast<const torch::optim::AdamWOptions*>(&options) != nullptr;
   if (is_decoupled || dynamic_cast<const torch::optim::AdamOptions*>(&options) != nullptr) {
     result["decoupled_weight_decay"] = is_decoupled;
@@ -72,9 +75,12 @@ void Optimizer::load_torch_state_dict(const TorchOptimizerState& loaded) {
         continue;
       }
       TORCH_CHECK_VALUE(found->second.index() == own.index(), where, name, " has another type than this optimizer's");
-      TORCH_CHECK_VALUE((name != "maximize" && name != "decoupled_weight_decay") || found->second == own, where,
-                        "this optimizer has another ", name, ", which cannot be taken over");
-      write_option(options, name, found->second);
+      if (name == "maximize" || name == "decoupled_weight_decay") {
+        TORCH_CHECK_VALUE(found->second == own, where, "this optimizer has another ", name,
+                          ", which cannot be taken over");
+      } else {
+        write_option(options, name, found->second);
+      }
     }
     check_options(read_options(options), where);
     for (const int64_t number : saved.params) {
@@ -137,11 +143,24 @@ void Optimizer::write_device_values() const {
   }
 }
 
+/// Leaves out a buffer that no step has filled: LibTorch would dampen the first gradient into it.
+void Optimizer::copy_archived(torch::optim::Optimizer& saved) const {
+  write_device_values();
+  saved.param_groups() = std::vector(param_groups_);
+  const bool counts = step_count(*make_state()) != nullptr;
+  for (const auto& [parameter, state] : state_) {
+    const auto step = steps_.find(parameter);
+    if (counts || step == steps_.end() || step->second.item<float>() != 0) {
+      saved.state()[parameter] = state->clone();
+    }
+  }
+}
+
 /// What LibTorch's archives lack: the class, and step counts that LibTorch's states have no place for.
 void Optimizer::save_own(torch::serialize::OutputArchive& archive) const {
   archive.write(kClass, c10::IValue(detail::name_of(*this)));
-  if (options_.stochastic_rounding_seed) {
-    std::vector<int64_t> steps(num_checked_, 0);
+  if (!steps_.empty() && step_count(*make_state()) == nullptr) {
+    std::vector<int64_t> steps(detail::num_parameters(*this), kNotCounted);
     visit_state([&](size_t index, std::string_view slot, const at::Tensor& tensor) {
       steps[index] = slot == "step" ? tensor.item<int64_t>() : steps[index];
     });
@@ -155,8 +174,8 @@ void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serializ
       !archive.try_read(kClass, of_class) || (of_class.isString() && of_class.toStringRef() == detail::name_of(*this)),
       detail::name_of(*this), ": the archive to load is of ",
       of_class.isString() ? of_class.toStringRef() : "something else");
-  const bool has_steps =
-      archive.try_read(kSteps, steps) && steps.isIntList() && steps.toIntVector().size() == num_checked_;
+  const bool has_steps = archive.try_read(kSteps, steps) && steps.isIntList() &&
+                         steps.toIntVector().size() == detail::num_parameters(*this);
   TorchOptimizerState state;
   int64_t number = 0;
   for (size_t g = 0; g < loaded.param_groups().size(); ++g) {
@@ -172,8 +191,8 @@ void Optimizer::load_from(const torch::optim::Optimizer& loaded, torch::serializ
       for (const std::string_view name : names) {
         if (name == "step") {
           const int64_t* count = has_state ? step_count(*found->second) : nullptr;
-          const int64_t done = count != nullptr ? *count : has_steps ? steps.toIntVector()[number] : 0;
-          if (done > 0 || count != nullptr) {
+          const int64_t done = count != nullptr ? *count : has_steps ? steps.toIntVector()[number] : kNotCounted;
+          if (done > 0 || (done == 0 && has_state)) {
             state.state[number]["step"] = at::full({}, static_cast<double>(done), at::kFloat);
           }
         } else if (has_state) {

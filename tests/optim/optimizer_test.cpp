@@ -17,6 +17,7 @@
 
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <memory>
@@ -388,7 +389,7 @@ TEST(OptimizerTest, RefusesAnArchiveThatIsNotItsOwn) {
 /// Copies would share moments, and each step of one would be half a step of the other's.
 TEST(OptimizerTest, IsNotCopied) {
   EXPECT_FALSE(std::is_copy_constructible_v<AdamW> || std::is_copy_assignable_v<AdamW>);
-  EXPECT_FALSE(std::is_copy_constructible_v<SGD> || std::is_move_constructible_v<SGD>);
+  EXPECT_FALSE(std::is_copy_constructible_v<SGD> || std::is_copy_assignable_v<SGD>);
   EXPECT_FALSE(std::is_copy_constructible_v<LRScheduler> || std::is_copy_assignable_v<LRScheduler>);
   EXPECT_TRUE(std::is_move_constructible_v<LRScheduler>);
 }
@@ -551,6 +552,110 @@ TEST(OptimizerTest, SavesTheStepsThatSeedStochasticRounding) {
     step(resumed);
     EXPECT_TRUE(at::equal(weight, expected)) << momentum;
   }
+}
+
+/// Also of a group that LibTorch's base class added, which no step has seen.
+TEST(OptimizerTest, SavesAndLoadsTheStepsOfAGroupAddedThroughTheBaseClass) {
+  const auto options = SGDOptions(1e-3).momentum(0.9).stochastic_rounding_seed(7);
+  const auto make = [] { return at::ones({64}, at::kBFloat16).requires_grad_(); };
+  const std::vector<torch::optim::OptimizerParamGroup> groups{{{make()}}, {{make()}}};
+  SGD trained(groups, options);
+  for (const auto& group : groups) {
+    group.params().front().mutable_grad() = at::ones({64}, at::kBFloat16);
+  }
+  trained.step();
+  trained.step();
+  const auto with_group_of_base = [&] {
+    auto sgd = std::make_unique<SGD>(groups[0].params(), options);
+    static_cast<torch::optim::Optimizer&>(*sgd).add_param_group(groups[1]);
+    return sgd;
+  };
+  auto first = with_group_of_base(), second = with_group_of_base();
+  first->load_state_dict(trained.state_dict());
+  std::stringstream file;
+  torch::save(*first, file);
+  torch::load(*second, file);
+  EXPECT_EQ(first->state_dict().at("step/1").item<double>(), 2);
+  EXPECT_EQ(second->state_dict().at("step/0").item<double>(), 2);
+  EXPECT_EQ(second->state_dict().at("step/1").item<double>(), 2);
+}
+
+/// The first gradient is not dampened, and a skipped step has none.
+TEST(OptimizerTest, DampensFromTheSecondStepAlsoAfterASkipAndAnArchive) {
+  const auto step = [](torch::optim::Optimizer& sgd, at::Tensor& weight, float gradient) {
+    weight.mutable_grad() = at::full({4}, gradient);
+    sgd.step();
+  };
+  const auto torch_options = torch::optim::SGDOptions(0.1).momentum(0.9).dampening(0.5);
+  const auto options = SGDOptions(torch_options).max_grad_norm(100);
+  auto expected = at::ones({4}).requires_grad_(), weight = at::ones({4}).requires_grad_();
+  torch::optim::SGD oracle({expected}, torch_options);
+  SGD skipped({weight}, options);
+  step(skipped, weight, std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(at::equal(weight, at::ones({4}))) << "skipped";
+  std::stringstream file;
+  torch::save(skipped, file);
+  std::stringstream copy(file.str());
+  auto resumed_weight = at::ones({4}).requires_grad_(), torch_weight = at::ones({4}).requires_grad_();
+  SGD resumed({resumed_weight}, options);
+  torch::load(resumed, file);
+  torch::optim::SGD of_torch({torch_weight}, torch_options);
+  torch::load(of_torch, copy);
+  for (const float gradient : {1.0F, 2.0F}) {
+    step(oracle, expected, gradient);
+    step(skipped, weight, gradient);
+    step(resumed, resumed_weight, gradient);
+    step(of_torch, torch_weight, gradient);
+  }
+  EXPECT_TRUE(at::allclose(weight, expected)) << weight;
+  EXPECT_TRUE(at::allclose(resumed_weight, expected)) << resumed_weight;
+  EXPECT_TRUE(at::allclose(torch_weight, expected)) << torch_weight;
+}
+
+TEST(OptimizerTest, DampensAtOnceWhereThereIsMomentumAlready) {
+  auto weight = at::ones({4}).requires_grad_(), expected = at::ones({4}).requires_grad_();
+  SGD sgd({weight}, SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD oracle({expected}, torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (const double dampening : {0.0, 0.0, 0.5, 0.5}) {
+    for (torch::optim::Optimizer* const each : std::initializer_list<torch::optim::Optimizer*>{&sgd, &oracle}) {
+      static_cast<torch::optim::SGDOptions&>(each->param_groups()[0].options()).dampening(dampening);
+      each->param_groups()[0].params()[0].mutable_grad() = at::ones({4});
+      each->step();
+    }
+  }
+  EXPECT_TRUE(at::allclose(weight, expected)) << weight << expected;
+}
+
+/// As LibTorch's optimizers do, which find their state by the parameter.
+TEST(OptimizerTest, FollowsAModelToAnotherDtype) {
+  const auto expect_to_follow = [](const auto& make) {
+    torch::nn::Linear net(3, 2);
+    auto optimizer = make(net->parameters());
+    const auto train = [&](at::ScalarType dtype) {
+      optimizer->zero_grad();
+      net->forward(at::ones({4, 3}, dtype)).pow(2).sum().backward();
+      optimizer->step();
+    };
+    train(at::kFloat);
+    const auto slot = optimizer->state_dict().begin()->second.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+    net->to(at::kDouble);
+    for (const at::Tensor& parameter : net->parameters()) {
+      parameter.mutable_grad() = at::zeros_like(parameter);
+    }
+    optimizer->set_lr(0);
+    optimizer->step();
+    const auto after = optimizer->state_dict().begin()->second;
+    EXPECT_EQ(after.scalar_type(), at::kDouble);
+    EXPECT_TRUE(at::allclose(after, slot * (after / slot).flatten()[0])) << "the moments of before, decayed";
+    EXPECT_NE(after.abs().max().template item<double>(), 0);
+    train(at::kDouble);
+    net->to(at::kFloat);
+    train(at::kFloat);
+    EXPECT_EQ(optimizer->state_dict().begin()->second.scalar_type(), at::kFloat);
+  };
+  expect_to_follow([](const auto& parameters) { return std::make_unique<AdamW>(parameters); });
+  expect_to_follow(
+      [](const auto& parameters) { return std::make_unique<SGD>(parameters, SGDOptions(0.1).momentum(0.9)); });
 }
 
 /// Such parameters go by their numbers in a state.

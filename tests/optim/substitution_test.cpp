@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "mezzo/optim/adam.h"
@@ -295,6 +296,13 @@ TEST(SubstitutionTest, TakesOptionsAndParametersAsLibTorchsDo) {
   train(net, frozen, 1);
   EXPECT_EQ(frozen.state().size(), 3u) << "a frozen parameter is no error";
   EXPECT_EQ(detail::name_of(frozen), "mezzo::AdamW");
+  Adam optimizer(net->parameters());
+  optimizer = mezzo::Adam(net->parameters(), /*lr=*/0.25);
+  std::vector<mezzo::Adam> optimizers;
+  optimizers.push_back(std::move(optimizer));
+  optimizers.emplace_back(net->parameters());
+  train(net, optimizers.front(), 1);
+  EXPECT_EQ(optimizers.front().lr(), 0.25);
 }
 
 /// Which only their next step can know.

@@ -12,11 +12,13 @@
 namespace mezzo {
 
 /// torch::optim::AdamOptions, the same defaults.
+/// A group's options are of LibTorch's class: cast to torch::optim::AdamOptions.
 struct AdamOptions : CheckedOptions<AdamOptions, torch::optim::AdamOptions> {
   using CheckedOptions::CheckedOptions;
 };
 
 /// torch::optim::AdamWOptions, the same defaults.
+/// A group's options are of LibTorch's class: cast to torch::optim::AdamWOptions.
 struct AdamWOptions : CheckedOptions<AdamWOptions, torch::optim::AdamWOptions> {
   using CheckedOptions::CheckedOptions;
 };

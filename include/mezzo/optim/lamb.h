@@ -10,12 +10,13 @@
 
 namespace mezzo {
 
-/// Those of Adam, with `eps` 1e-6. `amsgrad` is refused.
+/// Those of Adam, with `eps` 1e-6. `amsgrad` is refused. A group's options are of LibTorch's class:
+/// cast to torch::optim::AdamOptions.
 struct LAMBOptions : CheckedOptions<LAMBOptions, torch::optim::AdamOptions> {
   LAMBOptions(double lr = 1e-3) : CheckedOptions(lr) { eps(1e-6); }
 
   /// @throws c10::ValueError  for `amsgrad`
-  static void read(const torch::optim::AdamOptions& options, detail::NamedOptions& named);
+  static void check(const torch::optim::AdamOptions& options);
 };
 
 /// LAMB (You et al. 2019, "Large batch optimization for deep learning", algorithm 2, with the

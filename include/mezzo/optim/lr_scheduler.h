@@ -6,7 +6,6 @@
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -19,22 +18,13 @@
 namespace mezzo {
 
 /// The learning rates that a scheduler drives, one for each parameter group. Converts from a
-/// `torch::optim::Optimizer`; from an object with `lr()` and `set_lr(double)`, such as a
-/// ZeroRedundancyOptimizer; and from a 0-dim tensor, which is written in place. Refers to it.
+/// `torch::optim::Optimizer`, such as a ZeroRedundancyOptimizer, and from a 0-dim tensor. Writes in
+/// place to the tensor, and to one given to an optimizer's `set_lr`. Refers to it.
 class LearningRates {
  public:
   LearningRates(torch::optim::Optimizer& optimizer);
   /// @throws c10::ValueError  for a tensor with dimensions, or of a dtype that is not floating
   LearningRates(at::Tensor lr);
-  template <class Optimizer>
-    requires(!std::derived_from<Optimizer, torch::optim::Optimizer> &&
-             requires(Optimizer& optimizer) {
-               { optimizer.lr() } -> std::convertible_to<double>;
-               optimizer.set_lr(double{});
-             })
-  LearningRates(Optimizer& optimizer)
-      : get_([&optimizer] { return std::vector<double>{optimizer.lr()}; }),
-        set_([&optimizer](const std::vector<double>& lrs) { optimizer.set_lr(lrs.front()); }) {}
 
   /// Waits for the device of a tensor.
   std::vector<double> get() const { return get_(); }

@@ -41,15 +41,14 @@ struct MuonGroupOptions : torch::optim::OptimizerCloneableOptions<MuonGroupOptio
   void set_lr(const double lr) override { this->lr(lr); }
 };
 
-/// MuonGroupOptions, checked.
+/// MuonGroupOptions, checked. A group's options are of that class: cast to MuonGroupOptions.
 struct MuonOptions : CheckedOptions<MuonOptions, MuonGroupOptions> {
   using CheckedOptions::CheckedOptions;
 
   /// @throws c10::ValueError  for a parameter that is no matrix
   static void check_parameter(const at::Tensor& parameter, const std::string& name);
-  /// Adds the options that Muon alone has.
-  /// @throws c10::ValueError  for one out of its range
-  static void read(const MuonGroupOptions& options, detail::NamedOptions& named);
+  /// @throws c10::ValueError  for an option of Muon alone that is out of its range
+  static void check(const MuonGroupOptions& options);
 };
 
 /// Muon for the weight matrices of hidden layers: momentum whose directions are orthogonalized, in

@@ -72,9 +72,12 @@ class ParamGroups {
 /// @see torch::optim::Optimizer
 class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptimizer {
  public:
-  /// A copy would share the moments. A scaler and a scheduler know an optimizer by its address.
+  /// A copy would share the moments. A scaler and a scheduler know an optimizer by its address: move
+  /// it before they use it.
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
+  Optimizer(Optimizer&&) = default;
+  Optimizer& operator=(Optimizer&&) = default;
 
   /// Trains these parameters too from now on, such as layers that were frozen before.
   /// @throws c10::ValueError  as the constructors; nothing has changed then
@@ -104,7 +107,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   ///     LibTorch's fused kernels for CUDA, which mezzo runs for float64 parameters, round it to float32.
   void set_lr(at::Tensor lr);
   /// The tensor given to `set_lr`; undefined if the learning rate is a number.
-  const at::Tensor& lr_tensor() const { return lr_tensor_; }
+  at::Tensor lr_tensor() const override { return lr_tensor_; }
 
   /// As LibTorch's, also for half copies, and in recorded steps (GraphedStep). Called through
   /// `torch::optim::Optimizer&`, it is LibTorch's: the gradients of half copies stay, and the next
@@ -175,6 +178,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
 
   /// The options of a group, by PyTorch's names.
   virtual NamedOptions read_options(const torch::optim::OptimizerOptions& options) const = 0;
+  /// @throws c10::ValueError  for a name that the options lack
   virtual void write_option(torch::optim::OptimizerOptions& options,
                             std::string_view name,
                             const TorchOption& value) const = 0;
@@ -197,6 +201,8 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   /// Before LibTorch's templates write the groups and the state: gives them the step counts and the
   /// learning rate that lie on a device. Waits for the device.
   void write_device_values() const;
+  /// Gives `saved` copies of the groups and of the state that LibTorch's templates are to write.
+  void copy_archived(torch::optim::Optimizer& saved) const;
   void save_own(torch::serialize::OutputArchive& archive) const;
   /// @param loaded  an optimizer of the same parameters, with what LibTorch's templates read
   void load_from(const torch::optim::Optimizer& loaded, torch::serialize::InputArchive& archive);
@@ -280,6 +286,11 @@ void visit_options(Options& options, const Visit& visit) {
   if constexpr (requires { options.nesterov(); }) {
     visit("nesterov", options.nesterov());
   }
+  if constexpr (requires { options.ns_steps(); }) {
+    visit("ns_coefficients", options.ns_coefficients());
+    visit("ns_steps", options.ns_steps());
+    visit("adjust_lr_fn", options.adjust_lr_fn());
+  }
 }
 
 /// Calls `visit(name, tensor)` for the moments that LibTorch's class `State` has.
@@ -325,16 +336,14 @@ class OptimizerOf : public Optimizer {
       : OptimizerOf(ParamGroups(groups), options) {}
 
   void save(torch::serialize::OutputArchive& archive) const override {
-    write_device_values();
-    torch::optim::serialize<State, Torch>(archive, *this);
+    Plain saved(std::vector<torch::optim::OptimizerParamGroup>(), defaults_->clone());
+    copy_archived(saved);
+    torch::optim::serialize<State, Torch>(archive, saved);
     save_own(archive);
   }
 
   void load(torch::serialize::InputArchive& archive) override {
-    struct Loaded : torch::optim::Optimizer {
-      using torch::optim::Optimizer::Optimizer;
-      at::Tensor step(LossClosure /*closure*/) override { return {}; }
-    } loaded(param_groups_, defaults_->clone());
+    Plain loaded(param_groups_, defaults_->clone());
     try {
       torch::optim::serialize<State, Torch>(archive, loaded);
     } catch (const std::exception& error) {
@@ -353,8 +362,8 @@ class OptimizerOf : public Optimizer {
     NamedOptions named;
     named.reserve(6);
     visit_options(*of_torch, [&](std::string_view name, const auto& value) { named.emplace_back(name, value); });
-    if constexpr (requires { Options::read(*of_torch, named); }) {
-      Options::read(*of_torch, named);
+    if constexpr (requires { Options::check(*of_torch); }) {
+      Options::check(*of_torch);
     }
     return named;
   }
@@ -369,11 +378,14 @@ class OptimizerOf : public Optimizer {
   void write_option(torch::optim::OptimizerOptions& options,
                     std::string_view name,
                     const TorchOption& value) const override {
+    bool is_known = false;
     visit_options(static_cast<Torch&>(options), [&]<class T>(std::string_view each, T& option) {
       if (each == name) {
         option = std::get<T>(value);
+        is_known = true;
       }
     });
+    TORCH_CHECK_VALUE(is_known, detail::name_of(*this), " has no option ", name);
   }
 
   std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const override {
@@ -408,6 +420,12 @@ class OptimizerOf : public Optimizer {
   }
 
  private:
+  /// What LibTorch's templates write and read.
+  struct Plain : torch::optim::Optimizer {
+    using torch::optim::Optimizer::Optimizer;
+    at::Tensor step(LossClosure /*closure*/) override { return {}; }
+  };
+
   /// Whether a step with these options reads and writes the moment.
   static bool has_slot(const Torch& options, std::string_view name) {
     if constexpr (requires { options.amsgrad(); }) {

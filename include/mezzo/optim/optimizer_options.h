@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <tuple>
 
@@ -26,7 +27,9 @@ namespace detail {
 /// @throws c10::ValueError
 void check_option(std::string_view name, double value, std::string_view where = "");
 void check_option(std::string_view name, const std::tuple<double, double>& value, std::string_view where = "");
-inline void check_option(std::string_view /*name*/, bool /*value*/, std::string_view /*where*/ = "") {}
+/// Those of other types have no range, or their optimizer checks it.
+template <class T>
+void check_option(std::string_view /*name*/, const T& /*value*/, std::string_view /*where*/ = "") {}
 
 }  // namespace detail
 
@@ -38,6 +41,7 @@ template <class Derived, class TorchOptions>
 class CheckedOptions : public TorchOptions {
  public:
   using betas_t = std::tuple<double, double>;
+  using ns_coefficients_t = std::tuple<double, double, double>;
 
   CheckedOptions(double lr = 1e-3) : TorchOptions(lr) { detail::check_option("lr", lr); }
   CheckedOptions(const TorchOptions& options) : TorchOptions(options) {}
@@ -60,6 +64,9 @@ class CheckedOptions : public TorchOptions {
   MEZZO_TORCH_OPTION(bool, nesterov)
   MEZZO_TORCH_OPTION(double, alpha)
   MEZZO_TORCH_OPTION(bool, centered)
+  MEZZO_TORCH_OPTION(ns_coefficients_t, ns_coefficients)
+  MEZZO_TORCH_OPTION(int64_t, ns_steps)
+  MEZZO_TORCH_OPTION(std::string, adjust_lr_fn)
 #undef MEZZO_TORCH_OPTION
 
   void set_lr(const double lr) override { this->lr(lr); }

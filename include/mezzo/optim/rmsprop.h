@@ -11,6 +11,7 @@
 namespace mezzo {
 
 /// torch::optim::RMSpropOptions, the same defaults: `lr` 1e-2.
+/// A group's options are of LibTorch's class: cast to torch::optim::RMSpropOptions.
 struct RMSpropOptions : CheckedOptions<RMSpropOptions, torch::optim::RMSpropOptions> {
   using CheckedOptions::CheckedOptions;
   RMSpropOptions(double lr = 1e-2) : CheckedOptions(lr) {}

@@ -11,6 +11,7 @@
 namespace mezzo {
 
 /// torch::optim::SGDOptions. `lr` has PyTorch's default, 1e-3.
+/// A group's options are of LibTorch's class: cast to torch::optim::SGDOptions.
 struct SGDOptions : CheckedOptions<SGDOptions, torch::optim::SGDOptions> {
   using CheckedOptions::CheckedOptions;
 };

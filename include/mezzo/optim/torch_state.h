@@ -15,8 +15,10 @@
 
 namespace mezzo {
 
-/// A hyperparameter of a torch.optim optimizer: `nesterov`, `eps`, `betas`.
-using TorchOption = std::variant<bool, double, std::tuple<double, double>>;
+/// A hyperparameter of a torch.optim optimizer: `nesterov`, `ns_steps`, `eps`, `betas`, `ns_coefficients`,
+/// `adjust_lr_fn`.
+using TorchOption =
+    std::variant<bool, int64_t, double, std::tuple<double, double>, std::tuple<double, double, double>, std::string>;
 using TorchOptions = std::map<std::string, TorchOption>;
 
 namespace detail {

@@ -58,8 +58,8 @@ std::vector<ParamGroup> named_groups(const mezzo::Optimizer& optimizer) {
 /// While it lives, the parameters that other ranks update have no gradient.
 class OwnGradientsAlone {
  public:
-  explicit OwnGradientsAlone(const ZeroRedundancyOptimizer& optimizer) {
-    for_each_parameter(named_groups(optimizer.local()), [&](const NamedParameter& parameter) {
+  OwnGradientsAlone(const ZeroRedundancyOptimizer& optimizer, const std::vector<ParamGroup>& groups) {
+    for_each_parameter(groups, [&](const NamedParameter& parameter) {
       if (parameter.tensor.grad().defined() && !optimizer.owns(parameter.name)) {
         others_.emplace_back(parameter.tensor, std::exchange(parameter.tensor.mutable_grad(), {}));
       }
@@ -284,7 +284,7 @@ at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
       loss = closure();
     }
     copy_options_to_local();
-    const OwnGradientsAlone own(*this);
+    const OwnGradientsAlone own(*this, groups_);
     local_->step();
     broadcast_parameters();
   });
@@ -294,7 +294,7 @@ at::Tensor ZeroRedundancyOptimizer::step(LossClosure closure) {
 std::optional<at::Tensor> ZeroRedundancyOptimizer::check_gradients(const std::optional<at::Tensor>& scale) {
   std::optional<at::Tensor> found_inf;
   group_.guard([&] {
-    const OwnGradientsAlone own(*this);
+    const OwnGradientsAlone own(*this, groups_);
     found_inf = local_->check_gradients(scale);
   });
   return found_inf;
@@ -304,7 +304,7 @@ at::Tensor ZeroRedundancyOptimizer::step_scaled(const std::optional<at::Tensor>&
                                                 const at::Tensor& found_inf) {
   group_.guard([&] {
     copy_options_to_local();
-    const OwnGradientsAlone own(*this);
+    const OwnGradientsAlone own(*this, groups_);
     local_->step_scaled(grad_scale, found_inf);
     broadcast_parameters();
   });

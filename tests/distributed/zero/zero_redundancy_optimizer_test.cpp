@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "distributed/rank_threads.h"
+#include "mezzo/optim/lr_scheduler.h"
 #include "mezzo/optim/sgd.h"
 
 namespace mezzo::distributed {
@@ -148,6 +149,28 @@ TEST(ZeroRedundancyOptimizerTest, SavesTheWholeStateInRankZerosArchive) {
       EXPECT_TRUE(torch::equal(resumed_parameters[i].tensor, parameters[i].tensor));
       EXPECT_TRUE(torch::allclose(plain_parameters[i].tensor, parameters[i].tensor, 1e-6)) << "but for the norm's sum";
     }
+    group.shutdown();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(ZeroRedundancyOptimizerTest, LetsSchedulersDriveALearningRateInATensor) {
+  const auto errors = RankThreads{.world_size = 1}.run([](ProcessGroup& group) {
+    const auto parameters = two_parameters();
+    ZeroRedundancyOptimizer optimizer(group, momentum_sgd(parameters));
+    const auto lr = torch::full({}, 0.5, torch::kDouble);
+    optimizer.set_lr(lr);
+    LRScheduler scheduler(optimizer, [](int64_t step) { return step == 0 ? 1.0 : 0.5; });
+    scheduler.step();
+    EXPECT_EQ(lr.item<double>(), 0.25);
+    ReduceLROnPlateau plateau(optimizer, {.factor = 0.5, .patience = 0});
+    plateau.step(1);
+    plateau.step(2);
+    EXPECT_EQ(lr.item<double>(), 0.125);
+    set_gradients(parameters);
+    optimizer.step();
+    EXPECT_TRUE(torch::allclose(parameters[0].tensor, torch::full({4}, 1 - 0.125 / std::sqrt(6.0))));
+    EXPECT_EQ(optimizer.lr(), 0.125);
     group.shutdown();
   });
   EXPECT_THAT(errors, Each(IsEmpty()));

@@ -15,7 +15,7 @@ namespace mezzo::distributed {
 
 /// MasterWeights of a model whose parameters are divided among ranks: each rank keeps the masters
 /// of its share alone. The others are half in the model, too; their gradients are dropped where the
-/// masters' are summed, and only what a ZeroRedundancyOptimizer hands out changes them.
+/// masters' are summed, and only a ZeroRedundancyOptimizer's broadcasts change them.
 /// @code
 /// const auto owner = partition_parameters(groups_of(parameters), group.size());
 /// ShardedMasterWeights masters(parameters, torch::kHalf, owner, group.rank());

@@ -26,13 +26,13 @@ namespace mezzo::distributed {
 std::map<std::string, int> partition_parameters(const std::vector<ParamGroup>& groups, int num_ranks);
 
 struct ZeroRedundancyOptimizerOptions {
-  /// Weights are handed out in messages of about this size.
+  /// Weights are broadcast in messages of about this size.
   TORCH_ARG(int64_t, bucket_bytes) = 25 << 20;
 };
 
-/// What was sent to hand out weights, since construction.
+/// What the broadcasts of weights sent, since construction.
 struct ZeroRedundancyStatistics {
-  int64_t steps = 0;           ///< after which weights travelled; on the CPU, a skipped step sends none
+  int64_t steps = 0;           ///< after which weights were broadcast; on the CPU, a skipped step sends none
   int64_t messages = 0;        ///< broadcasts
   int64_t bytes_sent = 0;      ///< of this rank's share, counted once, to however many ranks it went
   int64_t bytes_received = 0;  ///< of the other shares
@@ -40,7 +40,7 @@ struct ZeroRedundancyStatistics {
 
 /// Divides an optimizer's state among the ranks (ZeRO stage 1, Rajbhandari et al. 2020): each keeps
 /// the moments of its share of the parameters alone, updates those, and gives the new weights to
-/// the others. The numbers are those of the whole optimizer on one rank, to the bit; the total
+/// the others. The weights are bit-identical to those of the whole optimizer on one rank; the total
 /// gradient norm may round differently.
 /// @code
 /// ZeroRedundancyOptimizer optimizer(group, std::make_unique<mezzo::AdamW>(groups, options));
@@ -50,8 +50,8 @@ struct ZeroRedundancyStatistics {
 /// optimizer.zero_grad();
 /// @endcode
 ///
-/// With ShardedMasterWeights only the half-precision weights travel, half the bytes, and masters
-/// exist once over all ranks. Float32 weights are never sent in less: ranks would differ from the
+/// With ShardedMasterWeights only the half-precision weights are broadcast, half the bytes, and
+/// masters exist once over all ranks. Float32 weights are never sent in less: ranks would differ from the
 /// owner.
 ///
 /// The groups are copies of the wrapped optimizer's: a change of their options, such as by
@@ -86,6 +86,7 @@ class ZeroRedundancyOptimizer : public torch::optim::Optimizer, public mezzo::de
   double lr() const;
   void set_lr(double lr);
   void set_lr(at::Tensor lr) { local_->set_lr(std::move(lr)); }  ///< each rank's own
+  at::Tensor lr_tensor() const override { return local_->lr_tensor(); }
   void zero_grad(bool set_to_none = true) { local_->zero_grad(set_to_none); }
   /// As mezzo::Optimizer has them, of all ranks together: the same on each.
   const at::Tensor& grad_norm() const { return local_->grad_norm(); }

@@ -12,9 +12,9 @@
 
 namespace mezzo::detail {
 
-/// What GradScaler asks of an optimizer that unscales its gradients and skips steps on the device,
+/// What GradScaler and schedulers ask of an optimizer that unscales its gradients and skips steps on the device,
 /// so that a training step never waits for it. PyTorch calls such optimizers
-/// `_step_supports_amp_scaling`. GradScaler finds this interface by dynamic_cast. The class must
+/// `_step_supports_amp_scaling`. They find this interface by dynamic_cast. The class must
 /// derive from torch::optim::Optimizer too.
 class AmpScalingOptimizer {
  public:
@@ -48,6 +48,10 @@ class AmpScalingOptimizer {
 
   /// Empty (the default): the parameter is named by its number.
   virtual std::string name_of(const at::Tensor& /*parameter*/) const { return {}; }
+
+  /// The 0-dim tensor that steps read the learning rate from: LRScheduler and ReduceLROnPlateau then
+  /// write to it. Undefined (the default): the groups' options hold learning rates.
+  virtual at::Tensor lr_tensor() const { return {}; }
 
   /// Whether `unscale_` may divide float16 gradients in place. Small ones become 0.
   virtual bool allows_half_gradients() const { return false; }
