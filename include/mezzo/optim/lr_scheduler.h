@@ -166,6 +166,8 @@ struct GreedyLROptions : ReduceLROnPlateauOptions {
 
 /// Lowers learning rates as ReduceLROnPlateau does, and raises them, divided by `factor`, when the
 /// metric keeps improving (arXiv 2512.14527).
+/// To resume a run, make it with the optimizer as at the start of the run, then load both: the state
+/// does not have the initial learning rates.
 /// @see transformers' GreedyLR (Python). Same numbers. Differs: no smoothing.
 class GreedyLR : public ReduceLROnPlateau {
  public:
