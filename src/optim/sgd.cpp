@@ -1,6 +1,6 @@
 #include "mezzo/optim/sgd.h"
 
-#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/where.h>
 
 #include "kernels/optimizer_kernels.h"
@@ -11,18 +11,19 @@ namespace {
 /// `param` -= lr * gradient, for the rows that the gradient has.
 void add_sparse(const ParameterUpdate& update, bool maximize, const GradientFactors& factors) {
   const at::Tensor& gradient = update.gradient;
-  auto values = gradient._values();
-  for (const at::Tensor& factor : {factors.inv_scale, factors.clip}) {
+  const double lr = maximize ? update.lr : -update.lr;
+  const auto given = gradient._values();
+  auto values = given;
+  for (const at::Tensor& factor : {factors.inv_scale, factors.clip, factors.lr}) {
     values = factor.defined() ? values * factor.to(values.scalar_type()) : values;
-  }
-  values = values * (maximize ? update.lr : -update.lr);
-  if (factors.lr.defined()) {
-    values = values * factors.lr.to(values.scalar_type());
   }
   if (factors.found_inf.defined()) {
     values = at::where(factors.found_inf != 0, at::zeros_like(values), values);
   }
-  update.param.add_(at::sparse_coo_tensor(gradient._indices(), values, gradient.sizes()));
+  // Without a check: the indices are the gradient's.
+  const bool is_plain = values.is_same(given);
+  update.param.add_(is_plain ? gradient : at::_sparse_coo_tensor_unsafe(gradient._indices(), values, gradient.sizes()),
+                    lr);
 }
 
 }  // namespace
