@@ -44,9 +44,9 @@ PAGES = {
     "scaler_overhead": ("What a GradScaler costs",
                         "A training step in fp16 with a GradScaler and without, in turn, on a tiny BERT; on a GPU, `gpu.py` runs it on"
                         " MiniLM and BERT-base."),
-    "optimizer_step": ("An optimizer step on BERT-base",
-                       "Parameters in BERT-base's shapes; non-finite check, unscale, clipping by the norm, AdamW, and a bfloat16 copy"
-                       " of the weights."),
+    "optimizer_step": ("Optimizer steps",
+                       "First, updates alone. Then a whole step on BERT-base: non-finite check, unscale, clipping by the norm,"
+                       " AdamW, and a bfloat16 copy of the weights."),
 }
 
 

@@ -1,6 +1,6 @@
 /// One optimizer step over the parameters of BERT-base: check, unscale, clip, AdamW and a
 /// bfloat16 copy, by mezzo and by LibTorch's own operations in the same process.
-/// Then updates alone: of weights of a CNN, contiguous and channels_last, of many small tensors, and of
+/// Before, updates alone: of weights of a CNN, contiguous and channels_last, of many small tensors, and of
 /// an embedding with sparse gradients. Prints tables in Markdown. Usage: bench_optimizer_step [--device cuda]
 
 #include <ATen/ATen.h>
@@ -218,7 +218,7 @@ void print_update(const char* name, const Timing& mezzo, const Timing& libtorch)
 }
 
 void print_updates(const c10::Device& device) {
-  std::printf("\n| update | mezzo, ms | LibTorch, fused, ms | times as fast |\n|---|---|---|---|\n");
+  std::printf("| update | mezzo, ms | LibTorch, fused, ms | times as fast |\n|---|---|---|---|\n");
   const auto compare = [&](const char* name, const Weights& weights) {
     const auto mezzo = time_mezzo_update(device, weights);
     print_update(name, mezzo, time_libtorch_update(device, weights));
@@ -238,9 +238,10 @@ void print_updates(const c10::Device& device) {
 
 int main(int argc, char** argv) {
   const auto device = device_of(argc, argv);
+  print_updates(device);  // first: the Python peer adds rows to the table of AdamW steps
   const auto count = static_cast<double>(Model(device, at::kFloat).count);
   const double bandwidth = copy_bandwidth(device, static_cast<int64_t>(4 * count));
-  std::printf("%.1f million parameters, %s, copy bandwidth %.1f GB/s (read and written), median of %d runs\n\n",
+  std::printf("\n%.1f million parameters, %s, copy bandwidth %.1f GB/s (read and written), median of %d runs\n\n",
               count / 1e6,
               device.is_cpu() ? (std::to_string(at::get_num_threads()) + " threads").c_str() : device.str().c_str(),
               bandwidth / 1e9, kRuns);
@@ -250,5 +251,4 @@ int main(int argc, char** argv) {
   print_row("mezzo, float32 gradients", time_mezzo(device, at::kFloat), count * (4 + 4 + 24 + 2), bandwidth);
   print_row("mezzo, bfloat16 gradients", time_mezzo(device, at::kBFloat16), count * (2 + 2 + 24 + 2), bandwidth);
   print_row("LibTorch, float32 gradients", time_libtorch(device), count * (4 + 4 + 24 + 2), bandwidth);
-  print_updates(device);
 }
