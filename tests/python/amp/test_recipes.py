@@ -13,14 +13,17 @@ from torch.nn import functional as F
 STEPS = 10
 RATES = dict(encoder=0.05, cnn=0.05, lstm=0.5, gan=0.05)
 NAMES = ["encoder", "cnn", "lstm", "gan"]
-# Rounding of weights and activations to half precision. Python's encoder computes attention by another kernel.
+# Options, and how far the encoder's losses may stray: Python computes its attention by another kernel, whose
+# roundings to half precision are others (1.1e-3 seen in bf16, 1e-4 in fp16).
 RECIPES = {
     "fp32": (dict(), 2e-5),
-    "bf16 autocast": (dict(autocast=torch.bfloat16), 2e-2),
-    "fp16 autocast": (dict(autocast=torch.float16), 3e-3),
-    "bf16 masters": (dict(masters=torch.bfloat16), 2e-2),
-    "fp16 masters": (dict(masters=torch.float16), 3e-3),
+    "bf16 autocast": (dict(autocast=torch.bfloat16), 4e-3),
+    "fp16 autocast": (dict(autocast=torch.float16), 4e-4),
+    "bf16 masters": (dict(masters=torch.bfloat16), 4e-3),
+    "fp16 masters": (dict(masters=torch.float16), 4e-4),
 }
+# The other models run the same operations in both: 0 seen. Half precision moves each curve by 1.9e-5 or more.
+SAME_OPERATIONS = 1e-5
 
 
 class Encoder(nn.Module):
@@ -166,7 +169,8 @@ def test_a_recipe_has_the_losses_of_python(name, recipe):
     with kernels_for(name, **options):
         expected = theirs(name, models, tensors, **options)
         losses = mine(name, models, tensors, **options)
-        assert_close(losses, expected, tolerance)
+        assert_close(losses, expected, tolerance if name == "encoder" else SAME_OPERATIONS)
+        assert not options or losses != mine(name, models, tensors), "half precision rounds"
         assert mine(name, models, tensors, checkpoint=True, **options) == losses, "checkpointing changes no bit"
     assert name == "gan" or expected[-1] < 0.97 * expected[0], expected
 
@@ -180,7 +184,8 @@ def on_two_ranks(rank, folder):
             options, tolerance = RECIPES[recipe]
             with kernels_for(name, **options):
                 curves[name, recipe] = (theirs(name, models, tensors, group=group, **options),
-                                        mine(name, models, tensors, group=group, **options), tolerance)
+                                        mine(name, models, tensors, group=group, **options),
+                                        tolerance if name == "encoder" else SAME_OPERATIONS)
     end(group)
     return curves
 
