@@ -25,7 +25,7 @@ inline at::Tensor clip_factor(const at::Tensor& total_norm, double max_norm) {
   return at::clamp(wanted, /*min=*/std::nullopt, /*max=*/1.0);
 }
 
-/// The larger of two verdicts, on the device of the first that is there; undefined if neither is.
+/// The larger of two `found_inf`s, on the device of the first that is there; undefined if neither is.
 inline at::Tensor either(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined() || a.is_same(b)) {
     return a.defined() ? a : b;

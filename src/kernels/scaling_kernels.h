@@ -6,7 +6,7 @@
 
 #include "kernels/scaling_elements.h"
 
-/// What a GradScaler computes, without autograd; nothing waits for the device. Verdicts are 1 or 0:
+/// What a GradScaler computes, without autograd; nothing waits for the device. `found_inf` is 1 or 0:
 /// float32, 0-dim.
 namespace mezzo::kernels {
 
@@ -37,7 +37,7 @@ struct GradientsToUnscale {
   std::vector<at::Tensor> in_place, halves, into;
 };
 
-/// Divides every gradient by the scale, and returns the verdict of `check_gradients`.
+/// Divides every gradient by the scale, and returns the `found_inf` of `check_gradients`.
 at::Tensor unscale_gradients(const GradientsToUnscale& gradients, const ScaleOfGradients& scale);
 
 /// Tensors of one device, changed in place.

@@ -15,8 +15,8 @@ using kernels::ScaleOfGradients;
 enum class Unscaled { kInPlace, kInFloat32 };
 
 /// What is read of a set of gradients, on whatever devices and of whatever floating dtypes,
-/// and what is done to all of them: each kernel takes those of one device together. Verdicts are 1
-/// or 0, float32, 0-dim; they and norms are undefined where there is no gradient. Never syncs.
+/// and what is done to all of them: each kernel takes those of one device together. `found_inf` is 1
+/// or 0, float32, 0-dim; it and norms are undefined if there is no gradient. Never syncs.
 class GradientPass {
  public:
   /// Takes the gradient of `owner` in. `master`: a float32 tensor that is to own the unscaled
@@ -28,10 +28,10 @@ class GradientPass {
   /// scale. Reads each gradient once and changes none.
   at::Tensor check(const ScaleOfGradients& scale, Unscaled unscaled) const;
 
-  /// Divides every gradient, and returns the verdict of `check`.
+  /// Divides every gradient, and returns the `found_inf` of `check`.
   at::Tensor unscale(const ScaleOfGradients& scale);
 
-  /// The total L2 norm of the gradients divided by `scale`, if defined, a verdict, and what clips
+  /// The total L2 norm of the gradients divided by `scale`, if defined, `found_inf`, and what clips
   /// them to `max_norm`, in one reading; on the device of `scale`, or else of the first gradient.
   /// Dense gradients alone.
   kernels::GradientSummary measure(const at::Tensor& scale, double max_norm) const;

@@ -131,7 +131,7 @@ TEST(CudaScalingTest, TakesGradientsWithoutElements) {
   EXPECT_EQ(MEZZO_CUDA::unscale_gradients({{empty}, {}, {}}, scale_of(kInf)).item<float>(), 1) << "the scale is lost";
 }
 
-TEST(CudaScalingTest, LaunchesOnceAListAndOnceForTheVerdict) {
+TEST(CudaScalingTest, LaunchesOnceAListAndOnceForFoundInf) {
   std::vector<at::Tensor> gradients;
   for (int i = 0; i < 70; ++i) {
     gradients.push_back(at::ones({3}, kDtypes[static_cast<size_t>(i) % 3]));

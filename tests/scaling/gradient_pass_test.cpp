@@ -89,7 +89,7 @@ TEST(GradientPassTest, MeasuresAndChecksGradientsOfAnyDtypesAtOnce) {
   EXPECT_EQ(pass_over(parameters).measure({}, 1).found_inf.item<float>(), 1);
 }
 
-TEST(GradientPassTest, HasNoVerdictAndNoNormWithoutGradients) {
+TEST(GradientPassTest, HasNoFoundInfAndNoNormWithoutGradients) {
   GradientPass none;
   EXPECT_TRUE(none.empty());
   EXPECT_FALSE(none.check(scale_of(1), Unscaled::kInPlace).defined());

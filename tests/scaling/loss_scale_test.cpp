@@ -30,13 +30,13 @@ LossScale made(const LossScaleRules& rules) {
   return scale;
 }
 
-at::Tensor verdict(bool found_inf) { return torch::full({}, found_inf ? 1.0f : 0.0f); }
+at::Tensor found_inf(bool is_found) { return torch::full({}, is_found ? 1.0f : 0.0f); }
 
 /// The scale after each of several iterations: 'x' overflows, '.' does not.
 std::vector<double> scales_after(LossScale& scale, const std::string& iterations) {
   std::vector<double> scales;
   for (const char iteration : iterations) {
-    scale.update(verdict(iteration == 'x'));
+    scale.update(found_inf(iteration == 'x'));
     scales.push_back(scale.value());
   }
   return scales;
@@ -69,8 +69,8 @@ TEST(LossScaleTest, CountsSkipsThoughItIsStatic) {
   auto scale = made(with);
   EXPECT_THAT(scales_after(scale, "...x.xx"), testing::Each(8));
   EXPECT_EQ(scale.skipped(), 3);
-  EXPECT_EQ(scale.skips_in_a_row(verdict(true)), 3) << "with the iteration at hand";
-  EXPECT_EQ(scale.skips_in_a_row(verdict(false)), 0);
+  EXPECT_EQ(scale.skips_in_a_row(found_inf(true)), 3) << "with the iteration at hand";
+  EXPECT_EQ(scale.skips_in_a_row(found_inf(false)), 0);
 }
 
 TEST(LossScaleTest, ChangesItsScalarInPlaceAsACapturedGraphNeedsIt) {

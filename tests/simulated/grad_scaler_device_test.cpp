@@ -124,7 +124,7 @@ TEST_F(GradScalerDeviceTest, TakesGradientsOfTwoDevices) {
   }
 }
 
-/// Verdicts, scales and norms come to the CPU here, where they are read: what is
+/// `found_inf`, scales and norms come to the CPU here, where they are read: what is
 /// not waited for reads as NaN.
 TEST_F(GradScalerDeviceTest, WaitsForWhatComesToTheCpu) {
   auto here = weights_on(at::kCPU), there = weights_on(device);

@@ -63,13 +63,13 @@ struct UnscaledList {
 void unscale(const UnscaledList& list, Stream stream);
 
 /// The last step of kernels::check_gradients and kernels::unscale_gradients.
-struct VerdictArguments {
+struct FoundInfArguments {
   const float* non_finite;
   int64_t count;
   const float* scale;  ///< nullptr: it is not looked at
   float* found_inf;
 };
-void give_verdict(const VerdictArguments& arguments, Stream stream);
+void write_found_inf(const FoundInfArguments& arguments, Stream stream);
 
 struct LossScaleArguments {
   float* scale;

@@ -19,7 +19,7 @@ MEZZO_DEVICE float rounded(Element element, float x) {
 }
 
 /// Reads every gradient once. Behind a tensor's end are zeros, whose quotients are not finite only
-/// where the scale is lost, which the verdict finds, too.
+/// where the scale is lost, which is found, too.
 struct Unscale {
   template <class Memory>
   static void uses(Memory& memory, const UnscaledList& list) {
@@ -62,15 +62,15 @@ struct Unscale {
   }
 };
 
-struct GiveVerdict {
+struct WriteFoundInf {
   template <class Memory>
-  static void uses(Memory& memory, const VerdictArguments& a) {
+  static void uses(Memory& memory, const FoundInfArguments& a) {
     memory.reads(a.non_finite, a.count);
     memory.reads(a.scale, 1);
     memory.writes(a.found_inf, 1);
   }
 
-  MEZZO_DEVICE static void run(const Block& block, const VerdictArguments& a) {
+  MEZZO_DEVICE static void run(const Block& block, const FoundInfArguments& a) {
     float non_finite = 0;
     for (int64_t i = block.thread(); i < a.count; i += block.threads()) {
       non_finite += a.non_finite[i];
@@ -103,8 +103,8 @@ void unscale(const UnscaledList& list, Stream stream) {
   launch<Unscale>(Grid{list.first_block[list.count], kThreads, kSharedBytes}, stream, list);
 }
 
-void give_verdict(const VerdictArguments& arguments, Stream stream) {
-  launch<GiveVerdict>(Grid{1, kThreads, kSharedBytes}, stream, arguments);
+void write_found_inf(const FoundInfArguments& arguments, Stream stream) {
+  launch<WriteFoundInf>(Grid{1, kThreads, kSharedBytes}, stream, arguments);
 }
 
 void update_loss_scale(const LossScaleArguments& arguments, Stream stream) {

@@ -22,7 +22,7 @@ bool can_run(const at::Tensor& first, const Tensors&... others) {
 
 Span span_to_check(at::ScalarType kept_as) { return {nullptr, element_of(kept_as)}; }
 
-/// Reads and, where they have room, unscales `gradients`, and gives the verdict on them.
+/// Reads and, where they have room, unscales `gradients`, and gives their `found_inf`.
 at::Tensor run(const std::vector<Unscaled>& gradients, const ScaleOfGradients& scale) {
   const OnDeviceOf device(scale.value);
   const auto options = scale.value.options();
@@ -47,8 +47,8 @@ at::Tensor run(const std::vector<Unscaled>& gradients, const ScaleOfGradients& s
         next += filled.first_block[filled.count];
       });
   auto found_inf = at::empty({}, options);
-  give_verdict({number(non_finite), blocks, scale.reproduce_pytorch ? nullptr : list.scale, number(found_inf)},
-               device.stream);
+  write_found_inf({number(non_finite), blocks, scale.reproduce_pytorch ? nullptr : list.scale, number(found_inf)},
+                  device.stream);
   return found_inf;
 }
 

@@ -58,7 +58,7 @@ def test_clipping_on_the_device_does_not_wait():
     assert copies.asked == set()
 
 
-def test_a_scaler_waits_for_verdicts_and_scales_that_come_to_the_cpu():
+def test_a_scaler_waits_for_found_infs_and_scales_that_come_to_the_cpu():
     with Copies() as copies:
         scaler = _mezzo.GradScaler()
         scaler.scale([torch.ones(()), torch.ones((), device="meta")])

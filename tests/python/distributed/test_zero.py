@@ -65,8 +65,8 @@ def train(group, kind, how, steps=range(STEPS), state=None):
         if scaler:
             scaler.update()
         norm, found_inf = setup.grad_norm(), setup.found_inf()
-        verdict = None if own_scaler else (stepped, scale)
-        log.append((verdict, None if norm is None or not torch.isfinite(norm) else norm.item(),
+        outcome = None if own_scaler else (stepped, scale)
+        log.append((outcome, None if norm is None or not torch.isfinite(norm) else norm.item(),
                     None if found_inf is None else found_inf.item()))
         setup.zero_grad()
         assert all(p.grad is None for _, p in named)
