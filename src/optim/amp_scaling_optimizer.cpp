@@ -14,8 +14,8 @@ std::vector<GradientOwner> gradient_owners(torch::optim::Optimizer& optimizer) {
     for (const at::Tensor& parameter : group.params()) {
       const auto half_copy = amp != nullptr ? amp->half_copy_of(parameter) : at::Tensor();
       const bool on_half_copy = half_copy.defined() && half_copy.grad().defined();
-      TORCH_CHECK_VALUE(!on_half_copy || !parameter.grad().defined(), "Optimizer: parameter ",
-                        parameter_name(optimizer, owners.size()),
+      TORCH_CHECK_VALUE(!on_half_copy || !parameter.grad().defined(),
+                        "Optimizer: ", labelled_parameter(optimizer, parameter),
                         " has a gradient of its own and one on its half copy; call accumulate_gradients() after every "
                         "backward, or after none");
       owners.push_back(on_half_copy ? GradientOwner{half_copy, parameter} : GradientOwner{parameter, {}});
@@ -46,6 +46,20 @@ std::string parameter_name(const torch::optim::Optimizer& optimizer, size_t inde
     ++group;
   }
   TORCH_INTERNAL_ASSERT(false, "Optimizer: there is no parameter ", index, " beyond the last");
+}
+
+std::string labelled_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  size_t index = 0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& each : group.params()) {
+      if (each.is_same(parameter)) {
+        const auto name = parameter_name(optimizer, index);
+        return name.starts_with("parameter ") ? name : "parameter " + name;
+      }
+      ++index;
+    }
+  }
+  return "a parameter of no group";
 }
 
 }  // namespace mezzo::detail

@@ -140,31 +140,31 @@ void Optimizer::check_groups() {
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     check_options(read_options(param_groups_[g].options()), c10::str("Optimizer: group ", g, ": "));
     for (const at::Tensor& parameter : param_groups_[g].params()) {
-      check_parameter(parameter, tensors.size());
-      TORCH_CHECK_VALUE(tensors.insert(parameter.unsafeGetTensorImpl()).second, "Optimizer: parameter ",
-                        name_of(parameter), " is listed twice");
+      check_parameter(parameter);
+      TORCH_CHECK_VALUE(tensors.insert(parameter.unsafeGetTensorImpl()).second,
+                        "Optimizer: ", detail::labelled_parameter(*this, parameter), " is listed twice");
     }
   }
   TORCH_CHECK_VALUE(!tensors.empty(), "Optimizer: no parameters to train");
   num_checked_ = tensors.size();
 }
 
-void Optimizer::check_parameter(const at::Tensor& parameter, size_t index) const {
-  const auto name = parameter.defined() ? detail::parameter_name(*this, index) : name_of(parameter);
-  TORCH_CHECK_VALUE(parameter.defined() && parameter.is_leaf(), "Optimizer: parameter ", name,
+void Optimizer::check_parameter(const at::Tensor& parameter) const {
+  const auto label = [&] { return detail::labelled_parameter(*this, parameter); };
+  TORCH_CHECK_VALUE(parameter.defined() && parameter.is_leaf(), "Optimizer: ", label(),
                     " cannot be trained: it must be a leaf tensor");
   const auto dtype = parameter.scalar_type();
-  TORCH_CHECK_VALUE(!parameter.requires_grad() || has_kernel(dtype) || dtype == at::kDouble, "Optimizer: parameter ",
-                    name, " is ", dtype,
+  TORCH_CHECK_VALUE(!parameter.requires_grad() || has_kernel(dtype) || dtype == at::kDouble, "Optimizer: ", label(),
+                    " is ", dtype,
                     "; this optimizer trains float32, float64, float16 and bfloat16. Train the parameter with an "
                     "optimizer of torch::optim");
-  TORCH_CHECK_VALUE(!options_.stochastic_rounding_seed || dtype != at::kHalf, "Optimizer: parameter ", name,
+  TORCH_CHECK_VALUE(!options_.stochastic_rounding_seed || dtype != at::kHalf, "Optimizer: ", label(),
                     " is float16, which is not rounded stochastically; use bfloat16, or float32 master weights");
   const auto half_copy = half_copy_of(parameter);
   TORCH_CHECK_VALUE(
       !half_copy.defined() || (dtype == at::kFloat && is_half(half_copy.scalar_type()) &&
                                half_copy.sizes() == parameter.sizes() && half_copy.device() == parameter.device()),
-      "Optimizer: the half copy of parameter ", name,
+      "Optimizer: the half copy of ", label(),
       " must be a float16 or bfloat16 tensor of its shape and device, and the parameter float32");
 }
 

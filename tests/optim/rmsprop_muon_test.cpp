@@ -119,7 +119,7 @@ TEST(MuonTest, NamesAParameterThatIsNoMatrix) {
     Muon muon({{"layer.bias", bias}});
     FAIL() << "took a bias";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("Muon: layer.bias has sizes [4]"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("Muon: parameter layer.bias has sizes [4]"));
   }
   EXPECT_THROW(Muon({{"w", at::zeros({2, 2}).requires_grad_()}}, MuonOptions().adjust_lr_fn("none")), c10::ValueError);
 }

@@ -182,7 +182,7 @@ class Optimizer : public torch::optim::Optimizer, public detail::AmpScalingOptim
   virtual void write_option(torch::optim::OptimizerOptions& options,
                             std::string_view name,
                             const TorchOption& value) const = 0;
-  virtual void check_parameter(const at::Tensor& parameter, size_t index) const;
+  virtual void check_parameter(const at::Tensor& parameter) const;
   /// The moments of a parameter with these options. They start at 0.
   virtual std::vector<std::string_view> slot_names(const torch::optim::OptimizerOptions& options) const = 0;
   virtual std::unique_ptr<torch::optim::OptimizerParamState> make_state() const = 0;
@@ -368,10 +368,10 @@ class OptimizerOf : public Optimizer {
     return named;
   }
 
-  void check_parameter(const at::Tensor& parameter, size_t index) const override {
-    Optimizer::check_parameter(parameter, index);
+  void check_parameter(const at::Tensor& parameter) const override {
+    Optimizer::check_parameter(parameter);
     if constexpr (requires { Options::check_parameter(parameter, std::string()); }) {
-      Options::check_parameter(parameter, detail::parameter_name(*this, index));
+      Options::check_parameter(parameter, detail::labelled_parameter(*this, parameter));
     }
   }
 

@@ -76,4 +76,7 @@ std::string name_of(const torch::optim::Optimizer& optimizer);
 /// For messages: the name of the `index`-th parameter, or "parameter 1 of group 0".
 std::string parameter_name(const torch::optim::Optimizer& optimizer, size_t index);
 
+/// For messages: "parameter weight", or "parameter 1 of group 0".
+std::string labelled_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+
 }  // namespace mezzo::detail
