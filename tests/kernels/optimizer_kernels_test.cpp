@@ -345,5 +345,76 @@ TEST(OptimizerKernelsTest, MuonRefusesWhatIsNoMatrix) {
   EXPECT_THROW(muon({update}, {0.95, true, {3.4445, -4.775, 2.0315}, 1e-7, 5, false}, {}), c10::ValueError);
 }
 
+/// Sizes around the ends of vectors, blocks and chunks.
+kernels::ParameterUpdates updates_of(at::ScalarType dtype, at::ScalarType gradient_dtype, size_t slots) {
+  kernels::ParameterUpdates updates;
+  for (const int64_t size : {0, 1, 7, 31, 1023, 1025, 65'537}) {
+    const auto values = at::randn({size});
+    updates.push_back({.param = values.to(dtype),
+                       .gradient = at::randn({size}).to(gradient_dtype),
+                       .half_copy = dtype == at::kFloat ? values.to(at::kHalf) : at::Tensor(),
+                       .step = at::ones({}),
+                       .slots = std::vector<at::Tensor>(),
+                       .lr = 0.01,
+                       .weight_decay = 0.1,
+                       .index = static_cast<uint32_t>(updates.size()),
+                       .rounding_seed = dtype == at::kBFloat16 ? std::optional<uint64_t>(3) : std::nullopt});
+    for (size_t slot = 0; slot < slots; ++slot) {
+      updates.back().slots.push_back(at::rand({size}));
+    }
+  }
+  return updates;
+}
+
+kernels::ParameterUpdates clone(kernels::ParameterUpdates updates) {
+  for (ParameterUpdate& update : updates) {
+    update.param = update.param.clone();
+    update.step = update.step.clone();
+    update.half_copy = update.half_copy.defined() ? update.half_copy.clone() : at::Tensor();
+    for (at::Tensor& slot : update.slots) {
+      slot = slot.clone();
+    }
+  }
+  return updates;
+}
+
+template <class Kernel>
+void expect_same(size_t slots, Kernel kernel, Kernel reference) {
+  for (const auto dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+    for (const auto gradient_dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      const auto mine = updates_of(dtype, gradient_dtype, slots), theirs = clone(mine);
+      kernel(mine);
+      reference(theirs);
+      const double tolerance = dtype == at::kFloat ? 1e-5 : dtype == at::kHalf ? 0x1p-10 : 0x1p-7;  // an ulp near 1
+      for (size_t i = 0; i < mine.size(); ++i) {
+        EXPECT_TRUE(at::allclose(mine[i].param.to(at::kFloat), theirs[i].param.to(at::kFloat), tolerance, 1e-5))
+            << dtype << " with gradients of " << gradient_dtype << ", " << mine[i].param.numel() << " elements";
+      }
+    }
+  }
+}
+
+TEST(OptimizerKernelsTest, AgreeWithTheirReferenceForSizesAroundVectorsBlocksAndChunks) {
+  const GradientFactors factors{at::full({}, 0.5), at::full({}, 0.7), {}};
+  using Updates = const kernels::ParameterUpdates&;
+  using Run = std::function<void(Updates)>;
+  const kernels::AdamSettings adam{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .amsgrad = false, .decoupled = true};
+  const kernels::AdamSettings amsgrad{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .amsgrad = true, .decoupled = false};
+  const kernels::SgdSettings sgd{0.9, true};
+  const kernels::LambSettings lamb{0.9, 0.999, 1e-6};
+  expect_same<Run>(
+      2, [&](Updates u) { kernels::adam(u, adam, factors); },
+      [&](Updates u) { kernels::reference::adam(u, adam, factors); });
+  expect_same<Run>(
+      3, [&](Updates u) { kernels::adam(u, amsgrad, factors); },
+      [&](Updates u) { kernels::reference::adam(u, amsgrad, factors); });
+  expect_same<Run>(
+      1, [&](Updates u) { kernels::sgd(u, sgd, factors); },
+      [&](Updates u) { kernels::reference::sgd(u, sgd, factors); });
+  expect_same<Run>(
+      2, [&](Updates u) { kernels::lamb(u, lamb, factors); },
+      [&](Updates u) { kernels::reference::lamb(u, lamb, factors); });
+}
+
 }  // namespace
 }  // namespace mezzo::kernels

@@ -315,7 +315,8 @@ TEST(SubstitutionTest, ChecksParametersThatAreAddedBehindLibTorchsBaseClass) {
     base.step();
     FAIL() << "stepped";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what_without_backtrace(), testing::StartsWith("Optimizer: parameter 0 of group 1 is ComplexFloat"));
+    EXPECT_THAT(error.what_without_backtrace(),
+                testing::StartsWith("Optimizer: parameter 0 of group 1 is ComplexFloat"));
   }
 }
 
