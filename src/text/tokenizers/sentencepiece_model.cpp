@@ -6,10 +6,10 @@
 #include <string_view>
 #include <unordered_set>
 
+#include "text/io/protobuf.h"
 #include "text/io/read_file.h"
 #include "text/tokenizers/added_token_list.h"
 #include "text/tokenizers/json_field.h"
-#include "text/tokenizers/protobuf_reader.h"
 
 namespace mezzo::text {
 namespace {
