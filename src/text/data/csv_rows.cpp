@@ -14,7 +14,7 @@
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"
 #include "text/io/csv_reader.h"
-#include "text/io/json_object_text.h"
+#include "text/io/json.h"
 #include "text/io/utf8.h"
 #include "text/words/printable.h"
 
@@ -177,12 +177,10 @@ void keep_others(const std::vector<std::string>& names,
                  const std::vector<std::string>& fields,
                  const std::vector<size_t>& others,
                  Row& row) {
-  JsonObjectText values;
   for (const size_t i : others) {
-    values.add(names[i], JsonObjectText::quoted(fields[i]));
+    add_json_member(row.others, names[i], quoted_json(fields[i]));
     row.has_invalid_utf8 = row.has_invalid_utf8 || find_invalid_utf8(fields[i]) != fields[i].size();
   }
-  row.others = values.take();
 }
 
 }  // namespace

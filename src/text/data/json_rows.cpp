@@ -2,15 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "mezzo/text/io/nearest_name.h"
 #include "text/data/for_each_line.h"
 #include "text/data/raw_label.h"
 #include "text/data/row_formats.h"
-#include "text/io/json_object_text.h"
-#include "text/io/json_reader.h"
+#include "text/io/json.h"
 #include "text/words/printable.h"
 
 namespace mezzo::text {
@@ -164,20 +162,20 @@ class JsonRows {
   }
 
   /// Keeps the value where others are wanted.
-  void other_value(const std::string& key, JsonObjectText& values) {
+  void other_value(const std::string& key) {
     if (rows_.options().other_columns()) {
-      values.add(key, json_.copy());
+      add_json_member(row_.others, key, json_.copy());
     } else {
       json_.skip();
     }
   }
 
   /// Where nobody asks for labels, one is what any other column is.
-  void read_label(const std::string& key, JsonObjectText& values) {
+  void read_label(const std::string& key) {
     if (rows_.has_labels()) {
       row_.label = json_label(json_, rows_.options(), where());
     } else {
-      other_value(key, values);
+      other_value(key);
     }
   }
 
@@ -202,49 +200,39 @@ class JsonRows {
     }
     read_text("text");
     if (!json_.next_element()) return;
-    JsonObjectText values;
-    read_label(rows_.columns().label.name, values);
-    row_.others = values.take();
+    read_label(rows_.columns().label.name);
     if (json_.next_element()) json_.fail("the row has more than two elements; it must be [text, label]");
   }
 
   void read_object() {
     const Columns& columns = rows_.columns();
     bool has_text = false, has_pair = false, has_label = false;
-    const auto check_is_first = [&](bool is_first, const std::string& key) {
-      if (!is_first) json_.fail("the row has two keys \"" + key + "\"");
-    };
-    const auto take = [&](bool& seen, const std::string& key) { check_is_first(!std::exchange(seen, true), key); };
     std::vector<std::string> others;
     std::string array;  // the key of one that may hold rows
-    std::set<std::string> copied;
-    JsonObjectText values;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       const bool is_pair = key == columns.text_pair.name;
       json_.advise_null(columns.is_other(key) || (is_pair && !columns.text_pair.is_required) ||
                         (key == columns.label.name && !rows_.has_labels()));
       if (key == columns.text.name) {
-        take(has_text, key);
+        has_text = true;
         read_text(key);
       } else if (is_pair) {
-        take(has_pair, key);
+        has_pair = true;
         if (json_.peek() == JsonReader::Type::kNull && !columns.text_pair.is_required) {
           json_.skip();
         } else {
           row_.text_pair = json_text(json_, key);
         }
       } else if (key == columns.label.name) {
-        take(has_label, key);
-        read_label(key, values);
+        has_label = true;
+        read_label(key);
       } else {
-        if (rows_.options().other_columns()) check_is_first(copied.insert(key).second, key);
         if (array.empty() && json_.holds_objects_or_arrays()) array = key;
-        other_value(key, values);
+        other_value(key);
         others.push_back(std::move(key));
       }
     }
-    row_.others = values.take();
     const bool may_be_around_rows = is_line_ && !has_text && !has_label && !array.empty() && !rows_.has_words();
     if (may_be_around_rows && nearest_name(columns.text.name, others).value_or(array) == array) {
       json_.fail("the row" + around_rows(array));

@@ -13,7 +13,7 @@
 #include "text/checkpoint/checkpoint_format.h"
 #include "text/checkpoint/checkpoint_store.h"
 #include "text/io/durable_files.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/run/run_identity.h"
 #include "text/setup/run_files.h"
 

@@ -23,12 +23,12 @@ void assign_ids(const std::string& source,
     int32_t id = find(token.content);
     if (id < 0) {
       id = std::max(largest_added + 1, vocab_count);
-      TORCH_CHECK_VALUE(id > largest_id, source, ": the added token ", quoted_token(token.content),
-                        " would get the id ", id, ", since the vocabulary has that many tokens, but its ids go up to ",
-                        largest_id, "; give its tokens the ids from 0 on without gaps (in vocab.txt: no line twice)");
+      TORCH_CHECK_VALUE(id > largest_id, source, ": the added token ", quoted_json(token.content), " would get the id ",
+                        id, ", since the vocabulary has that many tokens, but its ids go up to ", largest_id,
+                        "; give its tokens the ids from 0 on without gaps (in vocab.txt: no line twice)");
       vocabulary.emplace_back(token.content, id);
     }
-    TORCH_CHECK_VALUE(token.id < 0 || token.id == id, source, ": the added token ", quoted_token(token.content),
+    TORCH_CHECK_VALUE(token.id < 0 || token.id == id, source, ": the added token ", quoted_json(token.content),
                       " is listed with the id ", token.id, " but its place in the vocabulary is ", id,
                       "; list each added token once, those that the vocabulary lacks in the order of their ids, which "
                       "go on without a gap where the vocabulary ends");
@@ -57,13 +57,13 @@ AddedVocabulary::AddedVocabulary(const std::string& source,
       continue;
     }
     std::string pattern = normalize(token.content);
-    TORCH_CHECK_VALUE(!pattern.empty(), source, ": the added token ", quoted_token(token.content),
+    TORCH_CHECK_VALUE(!pattern.empty(), source, ": the added token ", quoted_json(token.content),
                       " is empty once normalized; set its \"normalized\" to false");
-    check_token_length(source + ": the added token " + quoted_token(token.content) + ", normalized", pattern);
+    check_token_length(source + ": the added token " + quoted_json(token.content) + ", normalized", pattern);
     const auto [same, is_new] = contents.emplace(pattern, token.content);
     // Hugging Face then finds the one or the other, by chance.
-    TORCH_CHECK_VALUE(is_new, source, ": the added tokens ", quoted_token(same->second), " and ",
-                      quoted_token(token.content),
+    TORCH_CHECK_VALUE(is_new, source, ": the added tokens ", quoted_json(same->second), " and ",
+                      quoted_json(token.content),
                       " are equal once normalized; set \"normalized\" to false for one of them");
     normalized.push_back(token);
     normalized_patterns.push_back(std::move(pattern));

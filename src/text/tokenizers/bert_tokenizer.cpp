@@ -90,7 +90,7 @@ struct BertTokenizer::Impl {
     if (spec.needs_mask) missing.push_back(spec.mask_token);
     for (const auto& [token, id] : spec.vocab) std::erase(missing, token);
     std::string names;
-    for (const std::string& token : missing) names += (names.empty() ? "" : ", ") + quoted_token(token);
+    for (const std::string& token : missing) names += (names.empty() ? "" : ", ") + quoted_json(token);
     TORCH_CHECK_VALUE(
         missing.empty(), spec.source, ": the vocabulary lacks the token", missing.size() > 1 ? "s " : " ", names,
         missing.size() > 1 ? "; is it that of a BERT model, one token a line?" : "; add it, or fetch the file again");
@@ -100,7 +100,7 @@ struct BertTokenizer::Impl {
   /// The id of a token that the vocabulary has, which a template may have said already.
   int32_t base_id(const std::string& token, int32_t id = -1) const {
     const int32_t found = trie.find(token);
-    TORCH_CHECK_VALUE(id < 0 || id == found, spec.source, ": the post-processor gives the token ", quoted_token(token),
+    TORCH_CHECK_VALUE(id < 0 || id == found, spec.source, ": the post-processor gives the token ", quoted_json(token),
                       " the id ", id, ", the vocabulary ", found, "; fetch the file again");
     return found;
   }

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/io/read_file.h"
 #include "text/io/utf8.h"
 #include "text/tokenizers/json_field.h"
@@ -33,7 +33,7 @@ nlohmann::json read_bpe_files(const std::filesystem::path& vocab_json, const std
     std::string left(line.substr(0, space)), right(line.substr(space + 1));
     for (const std::string& token : {left, right, left + right}) {
       TORCH_CHECK_VALUE(vocab.contains(token), merges_txt.string(), ":", line_number, ": has the token ",
-                        quoted_token(token), ", which ", vocab_json.string(), " lacks; fetch both files again");
+                        quoted_json(token), ", which ", vocab_json.string(), " lacks; fetch both files again");
     }
     merges.push_back(nlohmann::json::array({std::move(left), std::move(right)}));
   }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/tokenizers/bpe_files.h"
 #include "text/tokenizers/class_document.h"
 #include "text/tokenizers/sentencepiece_document.h"
@@ -64,7 +64,7 @@ void check_model(const JsonField& model, const std::string& name) {
                                     : name == "RobertaTokenizer" ? "BPE"
                                     : name == "MPNetTokenizer"   ? "WordPiece"
                                                                  : "Unigram";
-  TORCH_CHECK_VALUE(type == expected, model.file(), ": its model is ", quoted_token(type), ", and the class ", name,
+  TORCH_CHECK_VALUE(type == expected, model.file(), ": its model is ", quoted_json(type), ", and the class ", name,
                     " needs a ", expected,
                     " model. If the file is right, set tokenizer_class of tokenizer_config.json to "
                     "PreTrainedTokenizerFast, which takes the whole file");

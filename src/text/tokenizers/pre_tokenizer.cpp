@@ -123,7 +123,8 @@ class MetaspacePreTokenizer : public PreTokenizer {
     std::string replaced;
     replaced.reserve(text.size() + 2 * replacement_.size() + text.size() / 4);
     const bool has_prefix = text.starts_with(' ') || text.starts_with(replacement_);
-    if (!has_prefix && (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirstWord && from_first > 0))) {
+    if (!has_prefix &&
+        (scheme_ == PrependScheme::kAlways || (scheme_ == PrependScheme::kFirstWord && from_first > 0))) {
       replaced.append(replacement_);
     }
     const size_t first = std::min(from_first, text.size());

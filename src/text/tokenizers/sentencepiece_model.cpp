@@ -35,7 +35,7 @@ Model::Piece read_piece(ProtobufReader message) {
     }
   }
   TORCH_CHECK_VALUE(!piece.text.empty(), message.where(), ": a piece is empty; fetch the file again");
-  TORCH_CHECK_VALUE(std::isfinite(piece.score), message.where(), ": the score of ", quoted_token(piece.text),
+  TORCH_CHECK_VALUE(std::isfinite(piece.score), message.where(), ": the score of ", quoted_json(piece.text),
                     " is no number; fetch the file again");
   check_token_length(message.where(), piece.text);
   return piece;
@@ -87,7 +87,7 @@ void read_normalizer_spec(ProtobufReader message, Model& model) {
   }
   const bool has_rules = !name.empty() && name != "identity";
   TORCH_CHECK_VALUE(!has_rules || !model.charsmap.empty(), message.where(),
-                    ": precompiled_charsmap must hold the rules of ", quoted_token(name),
+                    ": precompiled_charsmap must hold the rules of ", quoted_json(name),
                     ", but it is empty; fetch the file again");
 }
 
@@ -97,7 +97,7 @@ void check_pieces(const Model& model) {
   size_t unknown = 0;
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const Model::Piece& piece = model.pieces[i];
-    TORCH_CHECK_VALUE(texts.insert(piece.text).second, model.file, ": the piece ", quoted_token(piece.text),
+    TORCH_CHECK_VALUE(texts.insert(piece.text).second, model.file, ": the piece ", quoted_json(piece.text),
                       " stands there twice; fetch the file again");
     const bool is_unknown = piece.type == Model::PieceType::kUnknown;
     unknown += is_unknown;

@@ -3,7 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "mezzo/text/tokenizers/bert_tokenizer.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/io/read_error.h"
 #include "text/tokenizers/pipeline_files.h"
 #include "text/tokenizers/pipeline_tokenizer.h"

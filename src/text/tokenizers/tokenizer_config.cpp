@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 
 namespace mezzo::text {
 
@@ -280,7 +280,7 @@ TokenList TokenizerConfig::read_added_tokens_json() const {
     token.content = content;
     token.special = special.contains(content);
     token.normalized = !token.special;
-    token.id = JsonField(id, file, quoted_token(content)).as_id();
+    token.id = JsonField(id, file, quoted_json(content)).as_id();
     check_token_length(file, content);
     list.add_if_new(token);
   }

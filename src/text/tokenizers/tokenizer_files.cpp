@@ -81,7 +81,7 @@ void write_tokenizer_folder(const TokenizerSpec& spec,
     TORCH_CHECK_VALUE(holds, folder.string(), ": this tokenizer cannot be saved as vocab.txt, because ", what...,
                       "; copy its tokenizer.json instead");
   };
-  check(spec.continuation_prefix == "##", "its subword prefix is ", quoted_token(spec.continuation_prefix));
+  check(spec.continuation_prefix == "##", "its subword prefix is ", quoted_json(spec.continuation_prefix));
   check(spec.max_chars_per_word == 100, "its longest word has ", spec.max_chars_per_word, " characters, not 100");
   check(spec.options.clean_text(), "it does not clean the text");
 
@@ -89,7 +89,7 @@ void write_tokenizer_folder(const TokenizerSpec& spec,
   // the ids that no token has.
   std::vector<std::string> lines(spec.vocab.empty() ? 0 : spec.vocab.back().second + 1, spec.vocab.back().first);
   for (const auto& [token, id] : spec.vocab) {
-    check(token.find('\n') == token.npos && trim_end(token).size() == token.size(), "the token ", quoted_token(token),
+    check(token.find('\n') == token.npos && trim_end(token).size() == token.size(), "the token ", quoted_json(token),
           " would lose its white space");
     lines[id] = token;
   }

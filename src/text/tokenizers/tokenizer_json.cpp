@@ -6,7 +6,7 @@
 #include <optional>
 #include <tuple>
 
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/tokenizers/wordpiece_model.h"
 
 namespace mezzo::text {
@@ -103,7 +103,7 @@ TokenList read_tokenizer_json_added_tokens(const JsonField& root) {
     AddedToken token = read_added_token(entry, /*special=*/false);
     token.id = entry["id"].as_id();
     entry.expect(list.add_if_new(token),
-                 "a token that is not listed before, but " + quoted_token(token.content) + " is there twice");
+                 "a token that is not listed before, but " + quoted_json(token.content) + " is there twice");
   }
   return list;
 }

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "mezzo/text/io/atomic_file.h"
-#include "text/io/json_file.h"
+#include "text/io/json.h"
 #include "text/io/utf8.h"
 
 namespace mezzo::text {
