@@ -2,17 +2,39 @@
 
 #include <cstddef>
 #include <functional>
+#include <memory>
+#include <string>
 #include <string_view>
 
 #include "text/tokenizers/json_field.h"
 
+struct re_pattern_buffer;  // Oniguruma's regular expression
+
 namespace mezzo::text {
 
-/// What Replace and Split look for: the bytes that match at the start of a text that is not empty; 0: none do.
-using Pattern = std::function<size_t(std::string_view)>;
+/// The matches that Replace and Split look for. Thread-safe.
+class Pattern {
+ public:
+  /// The number of bytes that match at the start of a text that is not empty; 0: none.
+  using MatchAtStart = size_t (*)(std::string_view text);
+  explicit Pattern(MatchAtStart match) : match_(match) {}
 
-/// `{"String": …}`, or `{"Regex": …}`, of which `known_regex` makes the pattern.
-/// @throws c10::ValueError  naming file and key.
-Pattern read_pattern(const JsonField& field, Pattern (*known_regex)(const JsonField&));
+  /// Reads `{"String": …}` or `{"Regex": …}`, a regular expression of Oniguruma. The expressions of common tokenizers
+  /// have faster code of their own.
+  /// @throws c10::ValueError  naming file and key
+  explicit Pattern(const JsonField& field);
+
+  /// Calls `use` with begin and end of each match, in order, until it returns false. A match may be empty, but not
+  /// directly behind another one.
+  /// @param text  valid UTF-8
+  /// @throws c10::ValueError  if a search takes more than a million steps and 100 for each byte
+  void for_each_match(std::string_view text, const std::function<bool(size_t begin, size_t end)>& use) const;
+
+ private:
+  MatchAtStart match_ = nullptr;
+  std::string string_;
+  std::shared_ptr<const re_pattern_buffer> regex_;
+  std::string where_;  // of the regular expression, for messages
+};
 
 }  // namespace mezzo::text
