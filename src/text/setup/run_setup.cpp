@@ -267,6 +267,8 @@ RunSetup set_up_run(TrainConfig& config) {
                     "--master-weights needs --precision bf16 or fp16; this run is in fp32");
   const auto model_config = read_config(config);
   config.max_length = config.max_length.value_or(default_max_length(*model_config));
+  config.learning_rate = config.learning_rate.value_or(config.lora > 0 ? 2e-4 : 5e-5);
+  config.warmup_ratio = config.warmup_ratio.value_or(default_warmup_ratio(config.schedule));
   RunSetup setup{device,
                  precision,
                  config.model.empty() ? Tokenizer::from_vocab(config.vocab) : Tokenizer::from_pretrained(config.model),

@@ -31,7 +31,7 @@ struct RunSetup {
 /// The tokens that texts are cut to where --max-length does not say.
 int64_t default_max_length(const ModelConfig& model);
 
-/// @param config  whose `max_length` is given its default.
+/// @param config  is given its defaults of `max_length`, `learning_rate` and `warmup_ratio`
 /// @throws c10::ValueError  for settings or files that are wrong
 RunSetup set_up_run(TrainConfig& config);
 
