@@ -19,7 +19,7 @@ struct LoraOptions {
   double dropout = 0;  ///< probability, of the factors' input
   /// Linear layers within the model's layers, by name or by the end of their name from a dot on, comma-separated:
   /// "query,value". Empty: all.
-  std::string target_modules;
+  std::string target_modules = {};
 };
 
 /// Adds factors to linear layers within a model's layers, as `get_peft_model` (PEFT) does: lora_A drawn uniformly
