@@ -35,11 +35,11 @@ std::vector<Command> commands_of(const CLI::App& program) {
     for (const CLI::Option* option : app->get_options()) {
       if (option->get_group().empty()) continue;
       if (option->get_lnames().empty()) {
-        command.words = choices_of(option);
+        command.words = notes_of(option).choices;
         continue;
       }
       command.flags.push_back({"--" + option->get_lnames().front(), option->get_description(),
-                               option->get_expected_max() > 0, choices_of(option)});
+                               option->get_expected_max() > 0, notes_of(option).choices});
     }
     commands.push_back(std::move(command));
   }
@@ -231,7 +231,8 @@ std::string manual_page(const CLI::App& program) {
 
 Run add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  set_choices(app.add_option("shell", *shell, "bash, zsh or fish")->required(), {"bash", "zsh", "fish"});
+  notes_of(app.add_option("shell", *shell, "the shell")->required()->type_name("SHELL")).choices = {"bash", "zsh",
+                                                                                                    "fish"};
   app.footer(
       "Examples:\n"
       "  source <(mezzo completion bash)                                  # for this shell\n"
@@ -254,7 +255,6 @@ Run add_completion(CLI::App& app) {
 }
 
 Run add_manual(CLI::App& app) {
-  app.group("");  // for cmake --install
   return [&app] {
     text::write_stdout(manual_page(*app.get_parent()));
     return 0;

@@ -176,7 +176,9 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
   size_t begin = 1;
   while (begin < arguments.size() && arguments[begin].starts_with('-') && arguments[begin] != "--") {
     const size_t equals = arguments[begin].find('=');
-    const CLI::Option* option = launch_app.get_option_no_throw(arguments[begin].substr(0, equals));
+    std::string flag = arguments[begin].substr(0, equals);
+    std::ranges::replace(flag, '_', '-');
+    const CLI::Option* option = launch_app.get_option_no_throw(flag);
     if (option == nullptr) break;
     begin += option->get_expected_max() > 0 && equals == std::string::npos ? 2 : 1;
   }

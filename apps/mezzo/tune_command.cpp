@@ -112,7 +112,9 @@ SearchedSetting searched(const std::string& key,
     if (arguments.size() != 1 || arguments.front().find('=') == std::string::npos) {
       throw UsageError(fmt::format("{}: '{}' cannot be searched: it is a switch, or takes several", where, key));
     }
-    setting.values.push_back(arguments.front().substr(arguments.front().find('=') + 1));
+    const size_t equals = arguments.front().find('=');
+    setting.name = arguments.front().substr(2, equals - 2);  // its own name, if the key is of another program
+    setting.values.push_back(arguments.front().substr(equals + 1));
   }
   return setting;
 }
@@ -261,7 +263,7 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
   for (const Trial& trial : trials) {
     if (!check_train_arguments(arguments_of(trial, options.output / "trials" / std::to_string(trial.number)))
              .has_dev()) {
-      throw UsageError("a search compares trials on dev: set dev, dev-ratio or dev-fraction in [train]");
+      throw UsageError("a search compares trials on dev: set dev or dev-ratio in [train]");
     }
   }
   if (!std::isfinite(options.least_share)) {

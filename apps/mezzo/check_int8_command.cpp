@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kFewTexts = 100;  // of which one is a point, and more
 
-struct QuantizeFlags {
+struct CheckInt8Flags {
   ModelFlags model;
   std::vector<std::filesystem::path> data;
   text::ColumnNames columns;
@@ -76,7 +76,7 @@ double loss_of(const text::MetricInfo& metric, double in_float32, double in_int8
   return in_int8 == in_float32 ? 0 : 100 * lost;
 }
 
-int run_quantize(const QuantizeFlags& flags) {
+int run_check_int8(const CheckInt8Flags& flags) {
   if (distributed::RankEnvironment::detect()) {
     throw UsageError("it is for one process; start it without mezzo launch");
   }
@@ -142,8 +142,8 @@ int run_quantize(const QuantizeFlags& flags) {
 
 }  // namespace
 
-Run add_quantize(CLI::App& app) {
-  auto flags = std::make_shared<QuantizeFlags>();
+Run add_check_int8(CLI::App& app) {
+  auto flags = std::make_shared<CheckInt8Flags>();
   flags->model.add_to(app, /*chooses_precision=*/false);
   flags->model.device = "cpu";
   app.add_option("--data", flags->data,
@@ -163,7 +163,7 @@ Run add_quantize(CLI::App& app) {
     if (!(flags->max_loss >= 0 && flags->max_loss <= 100)) {
       throw UsageError(fmt::format("--max-loss is {}, expected a number from 0 to 100", flags->max_loss));
     }
-    return run_quantize(*flags);
+    return run_check_int8(*flags);
   };
 }
 
