@@ -13,6 +13,7 @@ namespace mezzo::app {
 namespace {
 
 constexpr size_t kColumns = 80, kIndent = 26;
+constexpr char kJoin = '\x1f';  // a space between words of one line
 
 size_t width_of(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
@@ -36,10 +37,27 @@ std::string row(const std::string& left, const std::string& right) {
     out += word;
     column += width_of(word);
   }
+  std::ranges::replace(out, kJoin, ' ');
   return out + "\n";
 }
 
 bool is_required(const CLI::Option& option) { return option.get_required() || notes_of(&option).is_required; }
+
+std::string metavar_of(const CLI::Option& option) {
+  if (option.get_expected_max() == 0) return "";
+  const std::string type = option.get_type_name().substr(0, option.get_type_name().find(':'));
+  if (type == "INT" || type == "UINT") return "N";
+  if (type == "FLOAT") return "NUMBER";
+  return type == "TEXT" && !notes_of(&option).choices.empty() ? "NAME" : type;
+}
+
+std::string description_of(const CLI::Option& option) {
+  const auto& choices = notes_of(&option).choices;
+  const std::string& given = option.get_default_str();
+  return fmt::format(
+      "{}{}{}{}", option.get_description(), choices.empty() ? "" : fmt::format(" ({})", fmt::join(choices, ", ")),
+      is_required(option) ? " [required]" : "", given.empty() ? "" : fmt::format(" [default:{}{}]", kJoin, given));
+}
 
 std::string with_metavar(const CLI::Option& option) {
   std::string name = option.get_positional() ? "" : "--" + option.get_lnames().front();
@@ -70,21 +88,6 @@ std::string usage(const CLI::App& app) {
 }
 
 }  // namespace
-
-std::string metavar_of(const CLI::Option& option) {
-  if (option.get_expected_max() == 0) return "";
-  const std::string type = option.get_type_name().substr(0, option.get_type_name().find(':'));
-  if (type == "INT" || type == "UINT") return "N";
-  if (type == "FLOAT") return "NUMBER";
-  return type == "TEXT" && !notes_of(&option).choices.empty() ? "NAME" : type;
-}
-
-std::string description_of(const CLI::Option& option) {
-  const auto& choices = notes_of(&option).choices;
-  return fmt::format("{}{}{}{}{}", option.get_description(), choices.empty() ? "" : ": ", fmt::join(choices, ", "),
-                     is_required(option) ? " [required]" : "",
-                     option.get_default_str().empty() ? "" : fmt::format(" [default: {}]", option.get_default_str()));
-}
 
 std::string help_text(const CLI::App& app, bool shows_all) {
   std::string text = fmt::format("{}\n\n{}", app.get_description(), usage(app));

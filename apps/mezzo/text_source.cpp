@@ -122,6 +122,9 @@ void for_each_chunk(const std::vector<std::filesystem::path>& files,
     }
     return;
   }
+  if (warns && ::isatty(STDIN_FILENO) == 1) {
+    std::fputs("type texts, one a line, and Ctrl-D at the end\n", stderr);
+  }
   LineReader lines(STDIN_FILENO);
   int64_t num_repaired = 0;
   size_t num_lines = 0;
