@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -16,6 +17,7 @@
 #include "commands.h"
 #include "config_file.h"
 #include "mezzo/text/io/nearest_name.h"
+#include "other_names.h"
 
 namespace mezzo::app {
 namespace {
@@ -26,7 +28,9 @@ std::string unknown_argument(const CLI::App& command, const std::vector<std::str
     return fmt::format("'{}' is not expected", unknown.front());
   }
   const std::string name = flag->substr(0, flag->find('='));
-  const std::string meant = text::did_you_mean(name, option_names(command));
+  auto known = option_names(command);
+  std::ranges::move(other_names(command), std::back_inserter(known));
+  const std::string meant = text::did_you_mean(name, known);
   return fmt::format("{} is no option{}{}", name, meant.empty() ? "" : ".", meant);
 }
 
@@ -167,20 +171,10 @@ std::vector<std::string> option_names(const CLI::App& command) {
   return names;
 }
 
-namespace {
-
-std::map<const CLI::Option*, std::vector<std::string>>& all_choices() {
-  static std::map<const CLI::Option*, std::vector<std::string>> all;
-  return all;
+OptionNotes& notes_of(const CLI::Option* option) {
+  static std::map<const CLI::Option*, OptionNotes> all;
+  return all[option];
 }
-
-}  // namespace
-
-void set_choices(const CLI::Option* option, std::vector<std::string> names) {
-  all_choices()[option] = std::move(names);
-}
-
-const std::vector<std::string>& choices_of(const CLI::Option* option) { return all_choices()[option]; }
 
 std::string_view unmet_type(const CLI::Option& option, const std::string& text) {
   const std::string type = option.get_type_name();
@@ -201,6 +195,7 @@ std::optional<std::string> parse_command_line(CLI::App& app, std::vector<std::st
     throw with_help(fmt::format("'{}' is no command{}{}", first, meant.empty() ? "" : ".", meant), "mezzo");
   }
   const auto launched = take_launched_command(arguments, app);
+  if (command != nullptr) arguments = in_own_names(arguments, *command);
   expand_config_file(arguments, app);
   if (command != nullptr) {
     check_switches(*command, arguments);

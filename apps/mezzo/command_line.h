@@ -18,9 +18,15 @@ std::vector<const CLI::App*> shown_commands(const CLI::App& app);
 std::vector<std::string> command_names(const CLI::App& app);
 std::vector<std::string> option_names(const CLI::App& command);
 
-/// The names that an option takes, where they can be counted, so that shells complete them; none otherwise.
-void set_choices(const CLI::Option* option, std::vector<std::string> names);
-const std::vector<std::string>& choices_of(const CLI::Option* option);
+/// Facts about an option that CLI11 has no place for. Help, shell completion and the manual page read them.
+struct OptionNotes {
+  std::vector<std::string> choices = {};  ///< the names that it takes, if they can be counted
+  bool is_basic = true;                   ///< `--help` shows it; `--help-all` shows all options
+  bool is_required = false;               ///< marked in help, and checked by its command
+};
+
+/// The notes of `option`, to be read or set.
+OptionNotes& notes_of(const CLI::Option* option);
 
 /// What `option` takes that `text` is not, or nothing.
 std::string_view unmet_type(const CLI::Option& option, const std::string& text);

@@ -40,7 +40,7 @@ Run add_eval(CLI::App& app);
 Run add_predict(CLI::App& app);
 Run add_tokenize(CLI::App& app);
 Run add_export(CLI::App& app);
-Run add_quantize(CLI::App& app);
+Run add_check_int8(CLI::App& app);
 Run add_ops(CLI::App& app);
 Run add_completion(CLI::App& app);
 Run add_manual(CLI::App& app);

@@ -178,15 +178,14 @@ int run_compare(const CompareFlags& flags) {
 
 Run add_compare(CLI::App& app) {
   auto flags = std::make_shared<CompareFlags>();
-  app.add_option("runs", flags->runs, "two or more folders that mezzo train has written")->required();
-  app.add_option(
-         "--data", flags->data,
-         "labelled texts on which the runs' models are measured, and tested against the first; once for each file")
+  app.add_option("runs", flags->runs, "two or more folders of runs of mezzo train")->required()->type_name("DIR");
+  app.add_option("--data", flags->data, "labelled texts to test the models on; once for each file")
+      ->type_name("FILE")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_columns(app, flags->columns, /*has_labels=*/true);
-  app.add_option("--output", flags->output, "an HTML page of the comparison, with curves");
-  app.add_flag("--json", flags->json, "an object instead of tables");
+  app.add_option("--output", flags->output, "file for an HTML page of the comparison")->type_name("FILE");
+  app.add_flag("--json", flags->json, "print a JSON object");
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
   app.footer(
       "Examples:\n"

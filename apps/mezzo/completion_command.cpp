@@ -9,42 +9,27 @@
 
 #include "command_line.h"
 #include "commands.h"
+#include "help.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/version.h"
 
 namespace mezzo::app {
 namespace {
 
-struct Flag {
-  std::string name, what;  // "--precision"
-  bool takes_value = false;
-  std::vector<std::string> choices = {};
-};
+using Options = std::vector<const CLI::Option*>;
 
-struct Command {
-  std::string name, what;
-  std::vector<Flag> flags = {};
-  std::vector<std::string> words = {};  // that it takes in place of a flag
-};
-
-/// All that `--help` shows.
-std::vector<Command> commands_of(const CLI::App& program) {
-  std::vector<Command> commands;
-  for (const CLI::App* app : shown_commands(program)) {
-    Command command{app->get_name(), app->get_description()};
-    for (const CLI::Option* option : app->get_options()) {
-      if (option->get_group().empty()) continue;
-      if (option->get_lnames().empty()) {
-        command.words = choices_of(option);
-        continue;
-      }
-      command.flags.push_back({"--" + option->get_lnames().front(), option->get_description(),
-                               option->get_expected_max() > 0, choices_of(option)});
-    }
-    commands.push_back(std::move(command));
-  }
-  return commands;
+Options flags_of(const CLI::App& app) {
+  return app.get_options(
+      [](const CLI::Option* option) { return option->nonpositional() && !option->get_group().empty(); });
 }
+
+/// The words that a command takes in place of a flag.
+std::vector<std::string> words_of(const CLI::App& app) {
+  const auto positional = app.get_options([](const CLI::Option* option) { return option->get_positional(); });
+  return positional.empty() ? std::vector<std::string>() : notes_of(positional.front()).choices;
+}
+
+std::string name_of(const CLI::Option* option) { return option->get_lnames().front(); }
 
 std::string replaced(std::string text, std::string_view what, std::string_view by) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + by.size())) {
@@ -53,30 +38,22 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
   return text;
 }
 
-std::string names_of(const std::vector<Command>& commands) {
-  std::vector<std::string> names;
-  for (const Command& command : commands) names.push_back(command.name);
-  return fmt::format("{}", fmt::join(names, " "));
-}
-
-std::string flags_of(const Command& command) {
-  std::vector<std::string> names;
-  for (const Flag& flag : command.flags) names.push_back(flag.name);
-  return fmt::format("{}", fmt::join(names, " "));
-}
-
 /// What is neither a flag nor one of a flag's names is left to bash: files.
-std::string bash_script(const std::vector<Command>& commands) {
+std::string bash_script(const std::vector<const CLI::App*>& commands) {
   std::string of_values, of_flags;
-  for (const Command& command : commands) {
-    for (const Flag& flag : command.flags) {
-      if (!flag.choices.empty()) {
-        of_values += fmt::format("    {}:{}) words='{}' ;;\n", command.name, flag.name, fmt::join(flag.choices, " "));
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) {
+    const std::string& name = names.emplace_back(command->get_name());
+    std::string flags;
+    for (const CLI::Option* flag : flags_of(*command)) {
+      flags += " --" + name_of(flag);
+      if (const auto& choices = notes_of(flag).choices; !choices.empty()) {
+        of_values += fmt::format("    {}:--{}) words='{}' ;;\n", name, name_of(flag), fmt::join(choices, " "));
       }
     }
-    of_flags += fmt::format("      {}:-*) words='{}' ;;\n", command.name, flags_of(command));
-    if (!command.words.empty()) {
-      of_flags += fmt::format("      {}:*) words='{}' ;;\n", command.name, fmt::join(command.words, " "));
+    of_flags += fmt::format("      {}:-*) words='{}' ;;\n", name, flags.substr(1));
+    if (const auto words = words_of(*command); !words.empty()) {
+      of_flags += fmt::format("      {}:*) words='{}' ;;\n", name, fmt::join(words, " "));
     }
   }
   return fmt::format(R"(# bash completion of mezzo {0}
@@ -100,25 +77,27 @@ _mezzo() {{
 }}
 complete -o bashdefault -o default -F _mezzo mezzo
 )",
-                     MEZZO_VERSION, names_of(commands), of_values, of_flags);
+                     MEZZO_VERSION, fmt::join(names, " "), of_values, of_flags);
 }
 
-std::string zsh_script(const std::vector<Command>& commands) {
+std::string zsh_script(const std::vector<const CLI::App*>& commands) {
   const auto quoted = [](const std::string& text) { return replaced(text, "'", "'\\''"); };
   std::string list, cases;
-  for (const Command& command : commands) {
-    list += fmt::format("    '{}:{}'\n", command.name, quoted(command.what));
-    cases += fmt::format("    {})\n      _arguments", command.name);
-    for (const Flag& flag : command.flags) {
-      auto what = quoted(flag.what);
+  for (const CLI::App* command : commands) {
+    list += fmt::format("    '{}:{}'\n", command->get_name(), quoted(command->get_description()));
+    cases += fmt::format("    {})\n      _arguments", command->get_name());
+    for (const CLI::Option* flag : flags_of(*command)) {
+      auto what = quoted(flag->get_description());
       for (const char* sign : {"[", "]", ":"}) what = replaced(what, sign, "\\" + std::string(sign));
-      const std::string value = !flag.takes_value      ? ""
-                                : flag.choices.empty() ? ":value:_files"
-                                                       : fmt::format(":value:({})", fmt::join(flag.choices, " "));
-      cases += fmt::format(" \\\n        '*{}[{}]{}'", flag.name, what, value);
+      const auto& choices = notes_of(flag).choices;
+      const std::string value = flag->get_expected_max() == 0 ? ""
+                                : choices.empty()             ? ":value:_files"
+                                                              : fmt::format(":value:({})", fmt::join(choices, " "));
+      cases += fmt::format(" \\\n        '*--{}[{}]{}'", name_of(flag), what, value);
     }
-    cases += command.words.empty() ? " \\\n        '*:file:_files' ;;\n"
-                                   : fmt::format(" \\\n        '1:word:({})' ;;\n", fmt::join(command.words, " "));
+    const auto words = words_of(*command);
+    cases += words.empty() ? " \\\n        '*:file:_files' ;;\n"
+                           : fmt::format(" \\\n        '1:word:({})' ;;\n", fmt::join(words, " "));
   }
   return fmt::format(R"(#compdef mezzo
 # zsh completion of mezzo {0}
@@ -148,7 +127,7 @@ fi
                      MEZZO_VERSION, list, cases);
 }
 
-std::string fish_script(const std::vector<Command>& commands) {
+std::string fish_script(const std::vector<const CLI::App*>& commands) {
   const auto quoted = [](const std::string& text) { return replaced(replaced(text, "\\", "\\\\"), "'", "\\'"); };
   std::string script = fmt::format(R"(# fish completion of mezzo {}
 function __mezzo_command # behind the -- of mezzo launch stands another, of which fish completes no flags
@@ -162,68 +141,37 @@ end
 complete -c mezzo -n 'not __mezzo_command >/dev/null' -f
 )",
                                    MEZZO_VERSION);
-  for (const Command& command : commands) {
-    script += fmt::format("complete -c mezzo -n 'not __mezzo_command >/dev/null' -a {} -d '{}'\n", command.name,
-                          quoted(command.what));
-    const std::string is_it = fmt::format("complete -c mezzo -n '__mezzo_is {}'", command.name);
-    for (const Flag& flag : command.flags) {
-      const std::string value = !flag.takes_value      ? ""
-                                : flag.choices.empty() ? " -r"
-                                                       : fmt::format(" -x -a '{}'", fmt::join(flag.choices, " "));
-      script += fmt::format("{} -l {} -d '{}'{}\n", is_it, flag.name.substr(2), quoted(flag.what), value);
+  for (const CLI::App* command : commands) {
+    script += fmt::format("complete -c mezzo -n 'not __mezzo_command >/dev/null' -a {} -d '{}'\n", command->get_name(),
+                          quoted(command->get_description()));
+    const std::string is_it = fmt::format("complete -c mezzo -n '__mezzo_is {}'", command->get_name());
+    for (const CLI::Option* flag : flags_of(*command)) {
+      const auto& choices = notes_of(flag).choices;
+      const std::string value = flag->get_expected_max() == 0 ? ""
+                                : choices.empty()             ? " -r"
+                                                              : fmt::format(" -x -a '{}'", fmt::join(choices, " "));
+      script += fmt::format("{} -l {} -d '{}'{}\n", is_it, name_of(flag), quoted(flag->get_description()), value);
     }
-    if (!command.words.empty()) {
-      script += fmt::format("{} -f -a '{}'\n", is_it, fmt::join(command.words, " "));
+    if (const auto words = words_of(*command); !words.empty()) {
+      script += fmt::format("{} -f -a '{}'\n", is_it, fmt::join(words, " "));
     }
   }
   return script;
 }
 
-/// Text as troff takes it: signs that it would print as others by their names.
-std::string troff(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    const bool begins_line = out.empty() || out.back() == '\n';
-    switch (c) {
-      case '\\': out += "\\(rs"; break;
-      case '-': out += "\\-"; break;
-      case '\'': out += "\\(aq"; break;
-      case '`': out += "\\(ga"; break;
-      case '^': out += "\\(ha"; break;
-      case '~': out += "\\(ti"; break;
-      case '.': out += begins_line ? "\\&." : "."; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
-
+/// The help of all commands, as it is.
 std::string manual_page(const CLI::App& program) {
   std::string page = fmt::format(
       ".\\\" -*- coding: utf-8 -*- Written by mezzo manual.\n.TH MEZZO 1 \"\" \"mezzo {0}\"\n.SH NAME\nmezzo \\- "
-      "fine\\-tune text classifiers in mixed precision, and "
-      "use them\n.SH SYNOPSIS\n.B mezzo\n.I COMMAND\n.RI [ OPTIONS ]\n.SH COMMANDS\n",
+      "fine\\-tune text classifiers in mixed precision, and use them\n",
       MEZZO_VERSION);
-  for (const CLI::App* app : shown_commands(program)) {
-    page += fmt::format(".TP\n.B {}\n{}\n", app->get_name(), troff(app->get_description()));
-  }
-  for (const CLI::App* app : shown_commands(program)) {
-    page += fmt::format(".SH MEZZO {}\n{}.\n", replaced(app->get_name(), "-", "\\-"), troff(app->get_description()));
-    for (const CLI::Option* option : app->get_options()) {
-      if (option->get_group().empty()) continue;
-      const bool takes_value = option->get_expected_max() > 0;
-      const std::string name = option->get_positional() || option->get_lnames().empty()
-                                   ? option->get_name()
-                                   : "--" + option->get_lnames().front();
-      page += fmt::format(
-          ".TP\n.B {}{}\n{}\n", troff(name), takes_value && option->nonpositional() ? " \\fIVALUE\\fR" : "",
-          troff(option->get_description() +
-                (option->get_default_str().empty() ? "" : fmt::format(" (default: {})", option->get_default_str()))));
-    }
-    if (!app->get_footer().empty()) {
-      page += ".PP\n.nf\n" + troff(app->get_footer()) + "\n.fi\n";
-    }
-  }
+  const auto add = [&](const std::string& heading, const CLI::App& app) {
+    std::string text = replaced(replaced(help_text(app, /*shows_all=*/true), "\\", "\\(rs"), "-", "\\-");
+    text = replaced(replaced(replaced(text, "'", "\\(aq"), "~", "\\(ti"), "\n.", "\n\\&.");
+    page += fmt::format(".SH {}\n.nf\n{}.fi\n", replaced(heading, "-", "\\-"), text);
+  };
+  add("SYNOPSIS", program);
+  for (const CLI::App* app : shown_commands(program)) add("MEZZO " + app->get_name(), *app);
   return page;
 }
 
@@ -231,7 +179,8 @@ std::string manual_page(const CLI::App& program) {
 
 Run add_completion(CLI::App& app) {
   auto shell = std::make_shared<std::string>();
-  set_choices(app.add_option("shell", *shell, "bash, zsh or fish")->required(), {"bash", "zsh", "fish"});
+  notes_of(app.add_option("shell", *shell, "the shell")->required()->type_name("SHELL")).choices = {"bash", "zsh",
+                                                                                                    "fish"};
   app.footer(
       "Examples:\n"
       "  source <(mezzo completion bash)                                  # for this shell\n"
@@ -239,7 +188,7 @@ Run add_completion(CLI::App& app) {
       "  mezzo completion zsh >~/.zfunc/_mezzo                             # a folder of fpath\n"
       "  mezzo completion fish >~/.config/fish/completions/mezzo.fish");
   return [shell, &app] {
-    const auto commands = commands_of(*app.get_parent());
+    const auto commands = shown_commands(*app.get_parent());
     if (*shell == "bash") {
       text::write_stdout(bash_script(commands));
     } else if (*shell == "zsh") {
@@ -247,14 +196,13 @@ Run add_completion(CLI::App& app) {
     } else if (*shell == "fish") {
       text::write_stdout(fish_script(commands));
     } else {
-      throw UsageError(fmt::format("'{}' is no shell that it knows; there are bash, zsh and fish", *shell));
+      throw UsageError(fmt::format("'{}' is not a known shell; pass bash, zsh or fish", *shell));
     }
     return 0;
   };
 }
 
 Run add_manual(CLI::App& app) {
-  app.group("");  // for cmake --install
   return [&app] {
     text::write_stdout(manual_page(*app.get_parent()));
     return 0;

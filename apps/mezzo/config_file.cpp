@@ -13,6 +13,7 @@
 #include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/io/toml_text.h"
 #include "mezzo/text/run/recorded_settings.h"
+#include "other_names.h"
 
 namespace mezzo::app {
 namespace {
@@ -98,10 +99,36 @@ std::vector<std::string> setting_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) {
-      if (name != "config" && name != "help") names.push_back(name);
+      if (name != "config" && !name.starts_with("help")) names.push_back(name);
     }
   }
   return names;
+}
+
+/// For a key that other programs use.
+std::vector<std::string> arguments_of_other_name(const std::string& flag,
+                                                 const toml::node& value,
+                                                 const CLI::App& command,
+                                                 const std::string& where) {
+  std::vector<std::string> given;
+  const auto add = [&](const toml::node& node) {
+    const auto* boolean = node.as_boolean();
+    const auto text =
+        boolean != nullptr ? std::optional<std::string>(boolean->get() ? "true" : "false") : to_text(node);
+    if (!text)
+      throw UsageError(fmt::format("{}: '{}' must be a string, a number, true or false", where, flag.substr(2)));
+    given.push_back(given.empty() ? flag + "=" + *text : *text);
+  };
+  if (const auto* array = value.as_array(); array != nullptr && !array->empty()) {
+    for (const toml::node& node : *array) add(node);
+  } else {
+    add(value);
+  }
+  try {
+    return in_own_names(given, command);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", where, error.what()));
+  }
 }
 
 }  // namespace
@@ -112,7 +139,10 @@ std::vector<std::string> to_arguments(const std::string& key,
                                       const std::string& where) {
   const std::string flag = to_flag(key);
   const CLI::Option* option = command.get_option_no_throw(flag);
-  if (option == nullptr || flag == "--config" || flag == "--help") {
+  if (option == nullptr && std::ranges::count(other_names(command), flag) > 0) {
+    return arguments_of_other_name(flag, value, command, where);
+  }
+  if (option == nullptr || flag == "--config" || flag.starts_with("--help")) {
     throw UsageError(fmt::format("{}: '{}' is no setting of mezzo {}.{}", where, key, command.get_name(),
                                  text::did_you_mean(key, setting_names(command))));
   }
@@ -168,10 +198,10 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
       continue;
     }
     const auto where = place_of(*path, value);
+    bool is_needed = true;  // a flag of the command line wins
     for (std::string& argument : to_arguments(std::string(key.str()), value, *command, where)) {
-      if (!is_given(arguments, to_flag(key.str()))) {  // which wins
-        from_file.push_back(std::move(argument));
-      }
+      if (argument.starts_with("--")) is_needed = !is_given(arguments, argument.substr(0, argument.find('=')));
+      if (is_needed) from_file.push_back(std::move(argument));
     }
   }
   if (is_run_json(*path) && command->get_option_no_throw("--reproduces") != nullptr) {
@@ -180,7 +210,9 @@ void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app
   arguments.insert(arguments.begin() + 1, from_file.begin(), from_file.end());
 }
 
-std::string place_in_config_file(const std::vector<std::string>& arguments, const std::string& message) {
+std::string place_in_config_file(const std::vector<std::string>& arguments,
+                                 const std::string& message,
+                                 const CLI::App& command) {
   const std::string flag = message.substr(0, message.find(' '));
   const auto path = config_path(arguments);
   if (!path || !flag.starts_with("--")) {
@@ -191,9 +223,8 @@ std::string place_in_config_file(const std::vector<std::string>& arguments, cons
   }
   try {
     for (const auto& [key, value] : parse_config(*path)) {
-      if (to_flag(key.str()) == flag) {
-        return place_of(*path, value) + ": ";
-      }
+      const auto own = in_own_names({to_flag(key.str()) + "=value"}, command);
+      if (is_given(own, flag)) return place_of(*path, value) + ": ";
     }
   } catch (const UsageError&) {  // of a command that had not come to read it
   }

@@ -12,8 +12,9 @@ namespace mezzo::app {
 /// @throws UsageError  naming file and line, for what is neither, or no flag of the command
 void expand_config_file(std::vector<std::string>& arguments, const CLI::App& app);
 
-/// "FILE:LINE: " where `message` begins with a flag whose value comes from the
-/// `--config` file in `arguments`.
-std::string place_in_config_file(const std::vector<std::string>& arguments, const std::string& message);
+/// "FILE:LINE: " if `message` begins with a flag whose value comes from the `--config` file in `arguments`.
+std::string place_in_config_file(const std::vector<std::string>& arguments,
+                                 const std::string& message,
+                                 const CLI::App& command);
 
 }  // namespace mezzo::app

@@ -85,7 +85,7 @@ std::string to_text(const Examination& machine, const MachineAdvice& advice) {
 
 Run add_doctor(CLI::App& app) {
   auto json = std::make_shared<bool>(false);
-  app.add_flag("--json", *json, "an object instead of lines");
+  app.add_flag("--json", *json, "print a JSON object");
   app.footer(
       "Examples:\n"
       "  mezzo doctor\n"

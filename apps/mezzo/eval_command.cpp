@@ -54,12 +54,9 @@ int run_eval(const EvalFlags& flags, distributed::ProcessGroup* group) {
 Run add_eval(CLI::App& app) {
   auto flags = std::make_shared<EvalFlags>();
   flags->model.add_to(app);
-  app.add_option("--data", flags->data,
-                 "labelled texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst, "
-                 "or .parquet")
-      ->required();
+  app.add_option("--data", flags->data, "labelled texts, in files as train reads them")->required()->type_name("FILE");
   add_columns(app, flags->columns, /*has_labels=*/true);
-  app.add_flag("--json", flags->json, "one JSON object instead of the report");
+  app.add_flag("--json", flags->json, "print a JSON object");
   app.footer(
       "Examples:\n"
       "  mezzo eval --model out --data test.jsonl\n"

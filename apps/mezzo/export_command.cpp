@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "command_line.h"
 #include "commands.h"
 #include "mezzo/text/models/export_onnx.h"
 #include "mezzo/text/models/pretrained.h"
@@ -74,11 +75,11 @@ Run add_export(CLI::App& app) {
   auto flags = std::make_shared<ExportFlags>();
   flags->model.precision = "fp32";
   flags->model.device = "cpu";
-  app.add_option("--model", flags->model.model, "folder of a trained classifier")->required();
-  app.add_option("--onnx", flags->onnx, "file to write, named .onnx")->required();
-  app.add_option("--precision", flags->model.precision, "fp32 or fp16: of weights, and of what is computed with them")
-      ->capture_default_str();
-  app.add_flag("--json", flags->json, "what was written, as a JSON object on stdout");
+  app.add_option("--model", flags->model.model, "folder of a trained classifier")->required()->type_name("DIR");
+  app.add_option("--onnx", flags->onnx, "file to write, named .onnx")->required()->type_name("FILE");
+  auto* precision = app.add_option("--precision", flags->model.precision, "number format of weights and computation");
+  notes_of(precision->capture_default_str()).choices = {"fp32", "fp16"};
+  app.add_flag("--json", flags->json, "print a JSON object about the file");
   app.footer(
       "Examples:\n"
       "  mezzo export --model out --onnx out/model.onnx\n"

@@ -176,7 +176,9 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
   size_t begin = 1;
   while (begin < arguments.size() && arguments[begin].starts_with('-') && arguments[begin] != "--") {
     const size_t equals = arguments[begin].find('=');
-    const CLI::Option* option = launch_app.get_option_no_throw(arguments[begin].substr(0, equals));
+    std::string flag = arguments[begin].substr(0, equals);
+    std::ranges::replace(flag, '_', '-');
+    const CLI::Option* option = launch_app.get_option_no_throw(flag);
     if (option == nullptr) break;
     begin += option->get_expected_max() > 0 && equals == std::string::npos ? 2 : 1;
   }
@@ -190,29 +192,28 @@ Arguments take_launched_command(Arguments& arguments, const CLI::App& app) {
 
 Run add_launch(CLI::App& app) {
   auto flags = std::make_shared<LaunchFlags>();
-  app.add_option("--nproc", flags->nproc, "ranks on this node");
-  app.add_option("--nnodes", flags->nnodes, "nodes, each with a mezzo launch of its own and as many ranks")
-      ->capture_default_str();
-  app.add_option("--node-rank", flags->node_rank, "this node, counted from 0")->capture_default_str();
-  app.add_option("--master", flags->master,
-                 "HOST:PORT of node 0 where ranks meet, for several nodes; a free port of this machine for one");
+  notes_of(app.add_option("--nproc", flags->nproc, "ranks on this node")).is_required = true;
   const CLI::Option* max_restarts =
       app.add_option("--max-restarts", flags->max_restarts,
-                     "how often all ranks start again after one failed; training goes on from its last checkpoint, a "
-                     "program begins anew")
+                     "restarts of all ranks after one failed; train goes on from its last checkpoint")
           ->capture_default_str();
   app.add_option("--min-nproc", flags->min_nproc,
-                 "fewest ranks after a failure; each restart leaves out the failed ranks; mezzo train keeps the same "
-                 "batches; 0: all ranks")
+                 "fewest ranks after a failure; each restart leaves out the failed ranks; 0: all ranks")
       ->capture_default_str();
+  app.add_option("--nnodes", flags->nnodes, "number of nodes; each runs mezzo launch with the same --nproc")
+      ->capture_default_str();
+  app.add_option("--node-rank", flags->node_rank, "number of this node, from 0")->capture_default_str();
+  app.add_option("--master", flags->master, "address of node 0, and a port that is free there")->type_name("HOST:PORT");
   app.add_option("--grace-time", flags->grace_time, "seconds for ranks to end after Ctrl-C or SIGTERM")
       ->capture_default_str();
   app.footer(
-      "What follows -- is run by each rank: a command of mezzo, or a program (a path with a slash, or a name on PATH)\n"
-      "that finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and the other variables of torchrun. Examples:\n"
-      "  mezzo launch --nproc 2 -- train --model DIR --train train.jsonl --output out\n"
-      "  mezzo launch --nproc 8 --min-nproc 4 -- train --model DIR --train train.jsonl --output out\n"
-      "  mezzo launch --nproc 4 --nnodes 2 --node-rank 0 --master host0:29500 -- train --config run.toml\n"
+      "Each rank runs COMMAND: a command of mezzo, or a program (a path with a slash, or\n"
+      "a name on PATH) that reads RANK, WORLD_SIZE and the other variables of torchrun.\n\n"
+      "Examples:\n"
+      "  mezzo launch --nproc 2 -- train --model DIR --train train.csv --output out\n"
+      "  mezzo launch --nproc 8 --min-nproc 4 -- train --config run.toml\n"
+      "  mezzo launch --nproc 4 --nnodes 2 --node-rank 0 --master host0:29500 \\\n"
+      "      -- train --config run.toml\n"
       "  mezzo launch --nproc 2 --max-restarts 3 -- ./my_program --epochs 5");
   app.prefix_command();  // everything from the command on is its own
   return [flags, max_restarts, &app] {

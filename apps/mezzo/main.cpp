@@ -18,10 +18,12 @@
 #include "command_line.h"
 #include "commands.h"
 #include "config_file.h"
+#include "help.h"
 #include "mezzo/memory/cpu_memory_pool.h"
 #include "mezzo/text/io/error_message.h"
 #include "mezzo/text/terminal/standard_output.h"
 #include "mezzo/version.h"
+#include "other_names.h"
 
 namespace {
 
@@ -55,48 +57,57 @@ int end_by_broken_pipe() {
 
 int run(int argc, char** argv) {
   CLI::App app("Fine-tune text classifiers in mixed precision.", "mezzo");
-  app.set_version_flag("--version", "mezzo " MEZZO_VERSION);
+  app.set_help_flag("-h,--help", "show the options that most people need");
+  app.set_help_all_flag("--help-all", "show all options");
+  app.set_version_flag("--version", "mezzo " MEZZO_VERSION)->description("show the version");
+  app.formatter_fn([](const CLI::App* of, const std::string&, CLI::AppFormatMode mode) {
+    return mezzo::app::help_text(*of, mode == CLI::AppFormatMode::All);
+  });
   app.require_subcommand(1);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  const auto command = [&](const char* name, const char* what, Run (*add)(CLI::App&)) {
-    CLI::App* sub = app.add_subcommand(name, what);
+  const auto command = [&](const char* group, const char* name, const char* what, Run (*add)(CLI::App&)) {
+    CLI::App* sub = app.add_subcommand(name, what)->group(group);
     return std::pair(sub, add(*sub));
   };
+  constexpr const char *kTrain = "Train a model", *kUse = "Use a model", *kOther = "Other commands", *kHidden = "";
   const std::vector<std::pair<CLI::App*, Run>> commands = {
-      command("train", "Fine-tune a model on labelled texts", mezzo::app::add_train),
-      command("eval", "Measure a model on labelled texts", mezzo::app::add_eval),
-      command("predict", "Label texts", mezzo::app::add_predict),
-      command("tokenize", "Show the token ids of texts", mezzo::app::add_tokenize),
-      command("export", "Write a model as ONNX, for other programs", mezzo::app::add_export),
-      command("quantize", "Compare a model in int8 with fp32, for predict --precision int8", mezzo::app::add_quantize),
-      command("serve", "Answer HTTP requests with what models say of texts", mezzo::app::add_serve),
-      command("tune", "Search for the settings to train with", mezzo::app::add_tune),
-      command("launch", "Start a command in several processes that train together", mezzo::app::add_launch),
-      command("compare", "Show runs side by side, and test their models on the same texts", mezzo::app::add_compare),
-      command("doctor", "Say what this machine can do, and which precision to use", mezzo::app::add_doctor),
-      command("ops", "Show which op runs in which precision under autocast", mezzo::app::add_ops),
-      command("completion", "Print what makes a shell complete commands, flags and names", mezzo::app::add_completion),
-      command("manual", "Print the manual page", mezzo::app::add_manual),
+      command(kTrain, "train", "Fine-tune a model on labelled texts", mezzo::app::add_train),
+      command(kTrain, "tune", "Search for the settings to train with", mezzo::app::add_tune),
+      command(kTrain, "compare", "Compare runs, and test their models on the same texts", mezzo::app::add_compare),
+      command(kTrain, "launch", "Train in several processes", mezzo::app::add_launch),
+      command(kUse, "predict", "Label texts", mezzo::app::add_predict),
+      command(kUse, "eval", "Measure a model on labelled texts", mezzo::app::add_eval),
+      command(kUse, "serve", "Answer HTTP requests with the labels of texts", mezzo::app::add_serve),
+      command(kUse, "export", "Write a model as ONNX, for other programs", mezzo::app::add_export),
+      command(kUse, "check-int8", "Compare a model in int8 with fp32 on labelled texts", mezzo::app::add_check_int8),
+      command(kUse, "tokenize", "Show the token ids of texts", mezzo::app::add_tokenize),
+      command(kOther, "doctor", "Examine this machine, and advise a precision", mezzo::app::add_doctor),
+      command(kOther, "ops", "List the ops and their precisions under autocast", mezzo::app::add_ops),
+      command(kOther, "completion", "Print a script that makes a shell complete commands", mezzo::app::add_completion),
+      command(kHidden, "manual", "Print the manual page", mezzo::app::add_manual),
   };
 
-  const bool has_command = argc > 1 && mezzo::app::find_command(app, argv[1]) != nullptr;
-  const std::string who = has_command ? std::string("mezzo ") + argv[1] : "mezzo";
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  mezzo::app::rename_command(arguments);
+  const CLI::App* asked = arguments.empty() ? nullptr : mezzo::app::find_command(app, arguments.front());
+  const std::string who = asked != nullptr ? "mezzo " + asked->get_name() : "mezzo";
   try {
     mezzo::check_libtorch_version();
     mezzo::use_cpu_memory_pool();
     int status = 0;
-    if (const auto text = mezzo::app::parse_command_line(app, {argv + 1, argv + argc})) {
+    if (const auto text = mezzo::app::parse_command_line(app, arguments)) {
       mezzo::text::write_stdout(*text);
     } else {
-      const auto asked = [](const auto& one) { return one.first->parsed(); };
-      status = std::find_if(commands.begin(), commands.end(), asked)->second();
+      status =
+          std::find_if(commands.begin(), commands.end(), [&](const auto& one) { return one.first == asked; })->second();
     }
     mezzo::text::flush_stdout();
     return status;
   } catch (const mezzo::text::OutputClosed&) {
     return end_by_broken_pipe();
   } catch (const UsageError& error) {
-    say(who, mezzo::app::place_in_config_file({argv + 1, argv + argc}, error.what()) + error.what());
+    const std::string place = asked != nullptr ? mezzo::app::place_in_config_file(arguments, error.what(), *asked) : "";
+    say(who, place + error.what());
     return kWrongUsage;
   } catch (const std::bad_alloc&) {
     say(who, "this machine has no memory left, or the limit that was set for this process is reached");

@@ -15,19 +15,19 @@
 namespace mezzo::app {
 void ModelFlags::add_to(CLI::App& app, bool chooses_precision, bool names_model) {
   if (names_model) {
-    app.add_option("--model", model, "folder of a trained classifier")->required();
+    app.add_option("--model", model, "folder of a trained classifier")->required()->type_name("DIR");
   }
   if (chooses_precision) {
-    set_choices(
-        app.add_option("--precision", precision, "fp32, bf16, fp16, auto, or int8 on a CPU")->capture_default_str(),
-        {"fp32", "bf16", "fp16", "auto", "int8"});
-    set_choices(app.add_option("--device", device, "cpu, cuda, cuda:N or auto")->capture_default_str(),
-                {"cpu", "cuda", "auto"});
+    auto* precision_option = app.add_option("--precision", precision, "number format; int8 needs a CPU");
+    notes_of(precision_option->capture_default_str()).choices = {"fp32", "bf16", "fp16", "auto", "int8"};
+    auto* device_option = app.add_option("--device", device, "device; cuda:N is GPU number N");
+    notes_of(device_option->capture_default_str()).choices = {"cpu", "cuda", "auto"};
   }
   app.add_option("--max-length", max_length,
-                 "tokens a text is cut to; without it, as many as the model was trained with");
-  app.add_option("--threads", threads, "processor threads; 0: OMP_NUM_THREADS, or as many as this process may use")
-      ->capture_default_str();
+                 "longest text, in tokens; longer ones are cut; without it, as in training");
+  auto* threads_option =
+      app.add_option("--threads", threads, "CPU threads; 0: OMP_NUM_THREADS, or all usable processors");
+  notes_of(threads_option->capture_default_str()).is_basic = false;
 }
 
 void ModelFlags::check() {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "command_line.h"
 #include "commands.h"
 #include "mezzo/text/io/nearest_name.h"
 #include "mezzo/text/terminal/standard_output.h"
@@ -71,10 +72,10 @@ int run_ops(const OpsFlags& flags) {
 
 Run add_ops(CLI::App& app) {
   auto flags = std::make_shared<OpsFlags>();
-  app.add_option("--policy", flags->policy,
-                 "one op list: cuda, cpu, cuda_2020, norms_stay_low, masks_fp32, or a TOML file; default: those of "
-                 "cpu and cuda, with the devices of each line");
-  app.add_flag("--json", flags->json, "an array of objects instead of lines");
+  auto* policy =
+      app.add_option("--policy", flags->policy, "op list, or a TOML file; without it, the lists of both devices");
+  notes_of(policy).choices = {"cuda", "cpu", "cuda_2020", "norms_stay_low", "masks_fp32"};
+  app.add_flag("--json", flags->json, "print a JSON array");
   app.footer(
       "Examples:\n"
       "  mezzo ops | grep softmax\n"

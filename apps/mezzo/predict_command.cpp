@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "commands.h"
 #include "mezzo/text/inference/int8_check.h"
+#include "mezzo/text/inference/prediction_csv.h"
 #include "mezzo/text/inference/prediction_json.h"
 #include "mezzo/text/io/atomic_file.h"
 #include "mezzo/text/terminal/standard_output.h"
@@ -31,12 +33,14 @@ struct PredictFlags {
   bool logits = false;
 };
 
+bool is_csv(const std::filesystem::path& path) { return path.extension() == ".csv"; }
+
 /// Whether predictions would replace a file of the model. Earlier predictions may lie beside it.
 bool is_of_model(const std::filesystem::path& output, const std::filesystem::path& model) {
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(model, none)) {
     const auto& file = entry.path();
-    const bool is_predictions = file.extension() == ".jsonl" && file.filename() != "metrics.jsonl";
+    const bool is_predictions = is_csv(file) || (file.extension() == ".jsonl" && file.filename() != "metrics.jsonl");
     if (!is_predictions && std::filesystem::equivalent(file, output, none)) {
       return true;
     }
@@ -59,8 +63,9 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
                     flags.output.string()));
   }
   ModelSession session(flags.model, group);
-  if (flags.model.is_int8()) {
-    text::require_int8_check(flags.model.model);
+  if (flags.model.is_int8() && is_main(group)) {
+    const auto warning = text::int8_warning(flags.model.model);
+    if (!warning.empty()) std::fputs((warning + "\n").c_str(), stderr);
   }
   std::error_code none;
   std::vector<std::filesystem::path> sources = flags.data;
@@ -78,6 +83,8 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
   if (!flags.output.empty() && is_main(group)) {
     file.emplace(flags.output);
   }
+  std::optional<text::PredictionCsv> csv;
+  if (is_csv(flags.output)) csv.emplace(session.task());
   const bool has_words = session.classifier().reads_words();
   const auto predict = [&](const text::TextSpans& rows) {
     const auto [outputs, texts] = session.run(rows);
@@ -90,6 +97,10 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
       std::span<const std::vector<int32_t>> word_ids = texts.word_ids;
       if (has_words) {
         word_ids = word_ids.subspan(begin, some.size(0));
+      }
+      if (csv && file) {
+        file->write(csv->lines(rows.subspan(begin, some.size(0)), some, flags.options));
+        continue;
       }
       for (const auto& line : text::predictions_as_json(session.task(), rows.subspan(begin, some.size(0)), some,
                                                         word_ids, flags.options, flags.logits)) {
@@ -124,21 +135,22 @@ int run_predict(PredictFlags flags, distributed::ProcessGroup* group) {
 Run add_predict(CLI::App& app) {
   auto flags = std::make_shared<PredictFlags>();
   flags->model.add_to(app);
-  app.add_option("--text", flags->text, "one text; without it and --data, texts come from stdin, one a line");
-  app.add_option("--text-pair", flags->text_pair, "the second text of a pair, of which --text is the first");
+  app.add_option("--text", flags->text, "one text");
+  app.add_option("--text-pair", flags->text_pair, "second text of a pair, with --text");
   app.add_option("--data", flags->data,
-                 "texts, in one file or several: .json, .jsonl, .csv, .tsv, .conll, or .txt with one a line, also .gz "
-                 "or .zst, or .parquet");
+                 "texts, in files as train reads them; without --data and --text, stdin is read, one text a line")
+      ->type_name("FILE");
   add_columns(app, flags->columns, /*has_labels=*/false);
-  app.add_option("--output", flags->output, "file to write to instead of stdout");
+  app.add_option("--output", flags->output, "file for the predictions: .jsonl, or .csv for a table; without it, stdout")
+      ->type_name("FILE");
   app.add_flag("--logits", flags->logits, "add the logits");
-  app.add_option("--top-k", flags->options.top_k, "give the scores of so many labels, the highest first");
-  app.add_option("--min-score", flags->options.min_score, "give no label where its score is lower")
+  app.add_option("--top-k", flags->options.top_k, "number of labels whose scores are given, the highest first");
+  app.add_option("--min-score", flags->options.min_score, "lowest score of a label that is given")
       ->capture_default_str();
   app.footer(
       "Examples:\n"
       "  mezzo predict --model out --text \"it rains\"\n"
-      "  mezzo predict --model out --data texts.csv --output labels.jsonl\n"
+      "  mezzo predict --model out --data texts.csv --output labels.csv\n"
       "  tail -f log.txt | mezzo predict --model out");
   return [flags] {
     flags->model.check();
@@ -148,6 +160,9 @@ Run add_predict(CLI::App& app) {
       TORCH_CHECK_VALUE(min_score >= 0 && min_score <= 1, "--min-score is ", min_score,
                         ", expected a number from 0 to 1");
     });
+    if (is_csv(flags->output) && (flags->logits || flags->options.top_k)) {
+      throw UsageError("--logits and --top-k are for JSON Lines; pass an --output that ends in .jsonl");
+    }
     if (flags->text && !flags->data.empty()) {
       throw UsageError("pass --text or --data, not both");
     }

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "command_line.h"
 #include "commands.h"
 #include "mezzo/amp/cpu_half_compute.h"
 #include "mezzo/distributed/group/rank_environment.h"
@@ -112,7 +113,7 @@ bool is_host_name(std::string host) {
 
 int run_serve(ServeFlags flags) {
   if (distributed::RankEnvironment::detect()) {
-    throw UsageError("it is for one process; start it without mezzo launch");
+    throw UsageError("it runs in one process; start it without mezzo launch");
   }
   keep_few_compiled_products();
   const auto models = parse_models(flags.models);
@@ -154,29 +155,27 @@ int run_serve(ServeFlags flags) {
 Run add_serve(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   auto& options = flags->options;
-  app.add_option("--model", flags->models,
-                 "folder of a trained classifier, or several; NAME=DIR names one for requests")
+  app.add_option("--model", flags->models, "folders of trained classifiers; NAME=DIR gives a name for requests")
       ->required()
+      ->type_name("DIR")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   flags->model.add_to(app, /*chooses_precision=*/true, /*names_model=*/false);
-  app.add_option("--host", options.host, "address to listen on; 0.0.0.0: all of this machine")->capture_default_str();
-  app.add_option("--port", flags->port, "to listen on; 0: one that is free")->capture_default_str();
-  app.add_option("--allowed-host", options.allowed_hosts,
-                 "name that clients may call it by, besides IP addresses, localhost, the name of this machine and "
-                 "--host; may be repeated; '*': any")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--token-file", flags->token_file, "file with a token that requests must bear");
-  app.add_option("--max-body-bytes", options.max_body_bytes, "of a request")->capture_default_str();
-  app.add_option("--max-texts", options.max_texts, "of a request")->capture_default_str();
-  app.add_option("--max-queue", options.max_queue, "texts that may wait; with more, requests are refused")
-      ->capture_default_str();
-  app.add_option("--timeout", flags->timeout, "seconds after which a request is given up")->capture_default_str();
+  app.add_option("--host", options.host, "address to listen on; 0.0.0.0: all addresses")->capture_default_str();
+  app.add_option("--port", flags->port, "port to listen on; 0: a free port")->capture_default_str();
+  app.add_option("--token-file", flags->token_file, "file with a token that each request must have")->type_name("FILE");
+  const auto expert = [](CLI::Option* option) { notes_of(option->capture_default_str()).is_basic = false; };
+  auto* allowed = app.add_option("--allowed-host", options.allowed_hosts,
+                                 "host name that requests may use beside this machine's; may be repeated; '*': any");
+  expert(allowed->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->type_name("NAME"));
+  expert(app.add_option("--max-body-bytes", options.max_body_bytes, "largest request, in bytes"));
+  expert(app.add_option("--max-texts", options.max_texts, "most texts in a request"));
+  expert(app.add_option("--max-queue", options.max_queue, "most texts that wait; later requests are refused"));
+  expert(app.add_option("--timeout", flags->timeout, "seconds after which a request is given up"));
   app.footer(
       "Examples:\n"
       "  mezzo serve --model out\n"
-      "  mezzo serve --model topics=out/a traits=out/b --host 0.0.0.0 --port 9000 --token-file token\n"
-      "  curl -s localhost:8080/predict -H 'Content-Type: application/json' -d '{\"text\": \"it rains\"}'");
+      "  mezzo serve --model topics=out/a traits=out/b --port 9000 --token-file token\n"
+      "  curl -s localhost:8080/predict -d '{\"text\": \"it rains\"}' \\\n      -H 'Content-Type: application/json'");
   return [flags] {
     flags->model.check();
     as_usage([&] {

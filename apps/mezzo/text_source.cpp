@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "command_line.h"
+
 namespace mezzo::app {
 namespace {
 
@@ -83,14 +85,16 @@ void warn_of_invalid_utf8(const text::LabeledRows& rows) {
 }
 
 void add_columns(CLI::App& app, text::ColumnNames& columns, bool has_labels) {
-  app.add_option("--text-column", columns.text, "column of the texts in --data; in JSON, their key")
-      ->capture_default_str();
-  app.add_option("--pair-column", columns.text_pair,
-                 "of the second texts of pairs; without it, text_pair if there is one");
+  app.add_option("--text-column", columns.text, "column of the texts; a key in JSON")
+      ->capture_default_str()
+      ->type_name("NAME");
+  app.add_option("--pair-column", columns.text_pair, "column of the second texts of pairs; text_pair if a file has it")
+      ->type_name("NAME");
   if (has_labels) {
-    app.add_option("--label-column", columns.label, "of the labels")->capture_default_str();
+    app.add_option("--label-column", columns.label, "column of the labels")->capture_default_str()->type_name("NAME");
   }
-  app.add_flag("--unquoted", columns.unquoted, "quotes in a .csv or .tsv are characters as others are");
+  notes_of(app.add_flag("--unquoted", columns.unquoted, "quotes in .csv and .tsv are plain characters")).is_basic =
+      false;
 }
 
 void use_lines(std::span<const std::string> lines,
@@ -117,6 +121,9 @@ void for_each_chunk(const std::vector<std::filesystem::path>& files,
       use(all.subspan(begin, std::min(kRows, all.texts.size() - begin)));
     }
     return;
+  }
+  if (warns && ::isatty(STDIN_FILENO) == 1) {
+    std::fputs("type texts, one a line, and Ctrl-D at the end\n", stderr);
   }
   LineReader lines(STDIN_FILENO);
   int64_t num_repaired = 0;

@@ -76,14 +76,12 @@ int run_tokenize(const TokenizeFlags& flags) {
 
 Run add_tokenize(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
-  app.add_option("--model", flags->model, "Hugging Face folder");
-  app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model");
-  app.add_option("--data", flags->data,
-                 "texts, in one file or several: .json, .jsonl, .csv, .tsv, or .txt with one a line, also .gz or .zst, "
-                 "or .parquet; "
-                 "stdin without it");
+  app.add_option("--model", flags->model, "Hugging Face folder")->type_name("DIR");
+  app.add_option("--vocab", flags->vocab, "vocab.txt of an uncased model, in place of --model")->type_name("FILE");
+  app.add_option("--data", flags->data, "texts, in files as train reads them; without it, stdin, one text a line")
+      ->type_name("FILE");
   add_columns(app, flags->columns, /*has_labels=*/false);
-  app.add_option("--max-length", flags->max_length, "tokens a text is cut to; 0: no limit")->capture_default_str();
+  app.add_option("--max-length", flags->max_length, "longest text, in tokens; 0: no limit")->capture_default_str();
   app.footer(
       "Examples:\n"
       "  mezzo tokenize --model out --data texts.csv\n"

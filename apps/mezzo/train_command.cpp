@@ -55,9 +55,7 @@ class AddSetting {
  public:
   explicit AddSetting(CLI::App& app) : app_(app) {}
 
-  void operator()(const Setting& setting, bool& field) const {
-    app_.add_flag(flag(setting), field, std::string(setting.help()))->group(std::string(setting.group()));
-  }
+  void operator()(const Setting& setting, bool& field) const { describe(setting, app_.add_flag(flag(setting), field)); }
 
   template <class T>
   void operator()(const Setting& setting, T& field) const {
@@ -102,16 +100,21 @@ class AddSetting {
   void add_text(const Setting& setting,
                 const std::string& default_text,
                 const std::function<void(const std::string&)>& set) const {
-    app_.add_option_function<std::string>(flag(setting), set, std::string(setting.help()))
-        ->group(std::string(setting.group()))
-        ->default_str(default_text);
+    describe(setting, app_.add_option_function<std::string>(flag(setting), set))->default_str(default_text);
+  }
+
+  static CLI::Option* describe(const Setting& setting, CLI::Option* option) {
+    notes_of(option) = {setting.choices(), setting.is_basic(), setting.is_required()};
+    if (!setting.metavar().empty()) option->type_name(std::string(setting.metavar()));
+    return option->description(std::string(setting.help()))->group(std::string(setting.group()));
   }
 
   template <class T>
   void add(const Setting& setting, T& field) const {
-    CLI::Option* option =
-        app_.add_option(flag(setting), field, std::string(setting.help()))->group(std::string(setting.group()));
-    set_choices(option, setting.choices());
+    CLI::Option* option = describe(setting, app_.add_option(flag(setting), field));
+    constexpr bool is_path =
+        std::is_same_v<T, std::filesystem::path> || std::is_same_v<T, std::vector<std::filesystem::path>>;
+    if (is_path && setting.metavar().empty()) option->type_name("FILE");
     if constexpr (requires { field.empty(); }) {
       if (field.empty()) {
         return;
@@ -153,18 +156,17 @@ int run_train(TrainFlags& flags) {
 void add_recipe(CLI::App& app, TrainFlags& flags) {
   CLI::Option* option = app.add_option_function<std::string>(
       "--recipe", [&flags](const std::string& name) { as_usage([&] { text::apply_recipe(flags.config, name); }); },
-      "settings to start from, over which all others win: default, or reference: 1 epoch, constant 3e-5, 128 tokens, "
-      "no "
-      "warmup, no clipping, an evaluation every 50 steps");
+      "settings to start from; all others win over them; reference: 1 epoch, constant 3e-5, 128 tokens, no warmup, no "
+      "clipping, an evaluation every 50 steps");
   option->group("Recipe")->default_str("default");
-  set_choices(option, text::recipe_names());
+  notes_of(option).choices = text::recipe_names();
 }
 
 void add_flags(CLI::App& app, TrainFlags& flags) {
   add_recipe(app, flags);
   text::visit_settings(flags.config, AddSetting(app));
-  app.add_option("--config", flags.config_file,
-                 "TOML file with any of these settings, or the run.json of a run to train again; flags win")
+  app.add_option("--config", flags.config_file, "TOML file of settings, or the run.json of a run to repeat; flags win")
+      ->type_name("FILE")
       ->group("Run");
 }
 
@@ -188,16 +190,13 @@ Run add_train(CLI::App& app) {
   add_flags(app, *flags);
   app.footer(
       "Examples:\n"
-      "  mezzo train --model DIR --train train.jsonl --output out\n"
-      "  mezzo train --model DIR --train train.csv --dev dev.csv --epochs 5 --precision bf16 --output out\n"
+      "  mezzo train --model DIR --train train.csv --output out\n"
+      "  mezzo train --model DIR --train train.jsonl --dev dev.jsonl --output out\n"
       "  mezzo train --config run.toml --learning-rate 2e-5\n"
-      "  mezzo train --config out/run.json --output again\n"
-      "  mezzo train --model DIR --train train.jsonl --output out --resume auto --save-every 100\n\n"
-      "Exit status: 0 trained, paused or already finished; 1 failed; 2 the command line is wrong; 3 trained, but a "
-      "checkpoint in "
-      "between could\n"
-      "not be saved; 129, 130 or 143 stopped by SIGHUP, Ctrl-C or SIGTERM, with a checkpoint saved once a step was "
-      "taken.");
+      "  mezzo train --config out/run.json --output again\n\n"
+      "Exit status: 0 trained, paused or already finished; 1 failed; 2 wrong usage;\n"
+      "3 trained, but a checkpoint could not be saved; 129, 130 or 143 stopped by a\n"
+      "signal, with a checkpoint saved.");
   return [flags] { return run_train(*flags); };
 }
 

@@ -112,7 +112,9 @@ SearchedSetting searched(const std::string& key,
     if (arguments.size() != 1 || arguments.front().find('=') == std::string::npos) {
       throw UsageError(fmt::format("{}: '{}' cannot be searched: it is a switch, or takes several", where, key));
     }
-    setting.values.push_back(arguments.front().substr(arguments.front().find('=') + 1));
+    const size_t equals = arguments.front().find('=');
+    setting.name = arguments.front().substr(2, equals - 2);  // its own name, if the key is of another program
+    setting.values.push_back(arguments.front().substr(equals + 1));
   }
   return setting;
 }
@@ -261,7 +263,7 @@ int run_tune(TuneFlags flags, const CLI::App& app) {
   for (const Trial& trial : trials) {
     if (!check_train_arguments(arguments_of(trial, options.output / "trials" / std::to_string(trial.number)))
              .has_dev()) {
-      throw UsageError("a search compares trials on dev: set dev, dev-ratio or dev-fraction in [train]");
+      throw UsageError("a search compares trials on dev: set dev or dev-ratio in [train]");
     }
   }
   if (!std::isfinite(options.least_share)) {
@@ -301,24 +303,24 @@ Run add_tune(CLI::App& app) {
   SearchOptions& options = flags->options;
   options.parallel = 0;
   app.add_option("--config", flags->config,
-                 "TOML file: [train] with settings of mezzo train, [search] with what to try; flags win over the rest")
-      ->required();
-  app.add_option("--output", options.output, "folder of the search; one that is there goes on")->required();
-  app.add_option("--trials", options.trials, "sets of settings to try")
-      ->check(CLI::Range(1, 10'000))
-      ->capture_default_str();
-  app.add_option("--halving", options.halving,
-                 "one of so many trials goes on after each part; 1: all are trained to the end")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--least-share", options.least_share, "of its steps that each trial is given at least")
-      ->check(CLI::Range(0.001, 1.0))
-      ->capture_default_str();
-  app.add_option("--parallel", options.parallel, "trials side by side; 0: one for every four cores, on a GPU one")
+                 "TOML file: [train] for the settings of all trials, [search] for the others")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--output", options.output, "folder of the search; a search that is there goes on")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--trials", options.trials, "number of trials")->check(CLI::Range(1, 10'000))->capture_default_str();
+  app.add_option("--parallel", options.parallel, "trials at the same time; 0: one for four cores, or one on a GPU")
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "of the draw of settings")->capture_default_str();
-  app.add_option("--keep", options.keep, "of how many of those that were trained to the end the models are kept")
+  app.add_option("--halving", options.halving, "reduction factor of successive halving; 1: no trial ends early")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--least-share", options.least_share, "least share of its steps that each trial is trained")
+      ->check(CLI::Range(0.001, 1.0))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "seed of the draw of settings")->capture_default_str();
+  app.add_option("--keep", options.keep, "number of models to keep, the best first")
       ->check(CLI::Range(1, 10'000))
       ->capture_default_str();
   app.add_flag("--dry-run", flags->is_dry, "show the trials, and train nothing");
@@ -335,8 +337,8 @@ Run add_tune(CLI::App& app) {
       "  learning-rate = {min = 1e-5, max = 1e-4, log = true}\n"
       "  batch-size = [16, 32]\n"
       "  epochs = [2, 3, 4]\n\n"
-      "Exit status: 0 all trials are done; 1 failed; 2 the command line or the file is wrong; 129, 130 or 143 stopped "
-      "by\nSIGHUP, Ctrl-C or SIGTERM, to go on with the same command, which also tries those again that failed.");
+      "Exit status: 0 all trials are done; 1 failed; 2 wrong usage; 129, 130 or 143\n"
+      "stopped by a signal. The same command goes on, and tries failed trials again.");
   return [flags, &app] { return run_tune(*flags, app); };
 }
 

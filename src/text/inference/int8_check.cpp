@@ -33,33 +33,27 @@ void save_int8_check(const Int8Check& check, const std::filesystem::path& folder
   if (check.same_answers) {
     json["same_answers"] = *check.same_answers;
   }
+  json["accepted"] = check.is_accepted;
   json["of"] = hashes_of(folder);
   AtomicFile file(folder / kFile);
   file.write(json.dump(2) + "\n");
   file.commit();
 }
 
-bool remove_int8_check(const std::filesystem::path& folder) {
-  std::error_code error;
-  const auto path = folder / kFile;
-  return !std::filesystem::is_regular_file(path, error) || std::filesystem::remove(path, error);
-}
-
-void require_int8_check(const std::filesystem::path& folder) {
-  const auto path = folder / kFile;
-  const std::string advice =
-      fmt::format("mezzo quantize --model {} --data FILE compares int8 with fp32 on labelled texts", folder.string());
-  std::error_code none;
-  TORCH_CHECK_VALUE(std::filesystem::is_regular_file(path, none), path.string(),
-                    " is not there, which says how good the model is in int8; ", advice);
+std::string int8_warning(const std::filesystem::path& folder) {
   nlohmann::json json;
   try {
-    json = read_json_object(path);
-  } catch (const c10::ValueError&) {  // and what it lacks is said below
+    json = read_json_object(folder / kFile);
+  } catch (const c10::ValueError&) {  // missing or damaged: not checked
   }
-  TORCH_CHECK_VALUE(json.is_object() && json.contains("of"), path.string(), " is damaged; ", advice);
-  TORCH_CHECK_VALUE(json["of"] == nlohmann::json(hashes_of(folder)), path.string(),
-                    ": it is of another model.safetensors or config.json than lie there now; ", advice);
+  const bool is_checked = json.is_object() && json.contains("of") && json["of"] == nlohmann::json(hashes_of(folder));
+  if (is_checked && json.value("accepted", nlohmann::json(true)) == nlohmann::json(true)) return "";
+  return is_checked ? fmt::format("warning: {}: int8 is worse than fp32 by more than mezzo check-int8 was to accept",
+                                  (folder / kFile).string())
+                    : fmt::format(
+                          "warning: {} was not checked in int8; mezzo check-int8 --model {} --data FILE compares it "
+                          "with fp32",
+                          folder.string(), folder.string());
 }
 
 }  // namespace mezzo::text

@@ -61,7 +61,10 @@ std::vector<RecordedSetting> recorded_settings(const std::filesystem::path& run_
       }
       const bool is_default = setting.values.size() == 1 &&
                               std::ranges::find(defaults, std::pair(name, setting.values[0])) != defaults.end();
-      if (!is_default && name != "resume") {
+      const bool is_old_default =
+          setting.values == std::vector<std::string>{name == "dev-fraction" ? "none" : "65536"} &&
+          (name == "dev-fraction" || name == "init-scale");
+      if (!is_default && !is_old_default && name != "resume") {
         changed.push_back(std::move(setting));
       }
     }

@@ -160,7 +160,6 @@ std::optional<HttpResponse> check_request(const HttpRequest& request,
 class RunningModel : public BatchRunner {
  public:
   RunningModel(const std::filesystem::path& folder, const ClassifierOptions& options) : classifier_(folder, options) {
-    if (options.precision == "int8") require_int8_check(folder);
     // What is damaged shows now, and what is made at the first use is there for the first request.
     const std::string text = "a";
     const std::vector<std::string> words = {text};
@@ -248,6 +247,12 @@ struct Server::State {
 
   void log(const std::string& line) const {
     if (options.log) options.log(line);
+  }
+
+  std::shared_ptr<RunningModel> load(const std::filesystem::path& folder) const {
+    const auto warning = options.classifier.precision == "int8" ? int8_warning(folder) : "";
+    if (!warning.empty()) log(warning);
+    return std::make_shared<RunningModel>(folder, options.classifier);
   }
 
   std::shared_ptr<RunningModel> running(const Model& model) const {
@@ -461,7 +466,7 @@ HttpResponse Server::State::reload_all() {
     const auto& [name, folder] = model.about;
     try {
       check_no_pipes(folder);
-      auto loaded = std::make_shared<RunningModel>(folder, options.classifier);
+      auto loaded = load(folder);
       const std::lock_guard lock(mutex);
       model.running.swap(loaded);
       list.push_back({{"name", name}, {"reloaded", true}});
@@ -487,7 +492,7 @@ Server::Server(const std::vector<ServedModel>& models, const ServerOptions& opti
     TORCH_CHECK_VALUE(
         find_invalid_utf8(about.name) == about.name.size(), about.folder.string(),
         ": the model's name is not UTF-8, so no request could name it; pass another, as --model NAME=DIR");
-    state.models.push_back({about, std::make_shared<RunningModel>(about.folder, state.options.classifier)});
+    state.models.push_back({about, state.load(about.folder)});
   }
   state.queue.emplace(options.max_queue);
   state.http.emplace(

@@ -78,16 +78,14 @@ void split_off_dev(const TrainConfig& config, Datasets& data) {
     return;
   }
   const auto texts = static_cast<double>(data.train.size());
-  const double share = config.dev_fraction.value_or(config.dev_ratio);
-  const int64_t dev = std::llround(texts * share);
+  const int64_t dev = std::llround(texts * config.dev_ratio);
   TORCH_CHECK_VALUE(dev > 0 && dev < data.train.size(), data.train.places.file, ": has ", data.train.size(),
-                    data.train.size() == 1 ? " text" : " texts", ", too few to set ",
-                    config.dev_fraction ? "--dev-fraction " : "--dev-ratio ", share,
-                    " of them aside as dev; pass --dev FILE, or --dev-ratio 0 to train without one");
-  TORCH_CHECK_VALUE(!config.dev_fraction || has_classes, "--dev-fraction goes by classes, which ",
-                    data.task->problem_type(), " has not; pass --dev-ratio");
-  std::tie(data.train, data.dev) = config.dev_fraction ? split_by_class(std::move(data.train), share, config.seed)
-                                                       : split_dataset(std::move(data.train), share, config.seed);
+                    data.train.size() == 1 ? " text" : " texts", ", too few for --dev-ratio ", config.dev_ratio,
+                    "; pass --dev FILE, or --dev-ratio 0 to train without dev texts");
+  TORCH_CHECK_VALUE(!config.stratify || has_classes, "--stratify needs classes, and ", data.task->problem_type(),
+                    " has none; leave it out");
+  const auto split = config.stratify ? split_by_class : split_dataset;
+  std::tie(data.train, data.dev) = split(std::move(data.train), config.dev_ratio, config.seed);
 }
 
 /// Notes for texts outside training that are inside, too. Training on the dev file is not refused:

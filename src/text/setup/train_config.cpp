@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <optional>
 #include <string_view>
@@ -90,8 +91,8 @@ void check_folds(const TrainConfig& config) {
   TORCH_CHECK_VALUE(config.folds != 1, "--folds is 1, expected at least 2: one of them is dev, and the others train");
   TORCH_CHECK_VALUE(config.folds > 0 || config.fold == 0, "--fold is one of --folds; pass --folds, too");
   TORCH_CHECK_VALUE(config.fold <= config.folds, "--fold is ", config.fold, ", of --folds ", config.folds);
-  TORCH_CHECK_VALUE(config.folds == 0 || (config.dev.empty() && !config.dev_fraction),
-                    "--folds takes dev from the training texts; leave --dev and --dev-fraction out");
+  TORCH_CHECK_VALUE(config.folds == 0 || (config.dev.empty() && !config.stratify),
+                    "--folds takes dev from the training texts; leave --dev and --stratify out");
   const bool is_of_one = config.resume.empty() || config.resume == "auto";
   TORCH_CHECK_VALUE(config.folds == 0 || config.fold > 0 || is_of_one,
                     "--resume names a checkpoint, which is of one of the --folds; pass auto, or --fold, too");
@@ -105,8 +106,9 @@ void check_schedule(const TrainConfig& config) {
   const bool by_metric = follows_metric(config.schedule);
   const bool has_dev = config.has_dev();
   const bool evaluates = has_dev && !(config.eval_every && config.eval_every->is_never());
-  TORCH_CHECK_VALUE(!config.dev_fraction || config.dev.empty(),
-                    "--dev-fraction sets training texts aside, and --dev names a file; pass one of them");
+  TORCH_CHECK_VALUE(!config.stratify || (config.dev.empty() && config.dev_ratio > 0),
+                    "--stratify splits the training texts, and there is ",
+                    config.dev.empty() ? "no part for dev; raise --dev-ratio" : "--dev; leave one of them out");
   TORCH_CHECK_VALUE(config.metric.empty() || has_dev,
                     "--metric chooses the best model on dev: it needs --dev or --dev-ratio");
   TORCH_CHECK_VALUE(!config.calibrate || has_dev, "--calibrate fits on dev: it needs --dev or --dev-ratio");
@@ -175,6 +177,33 @@ void check_freeze(const std::string& text) {
                     "', expected embeddings, encoder, or a number of layers");
 }
 
+namespace {
+
+/// Nothing if `text` is no loss scale.
+std::optional<std::pair<bool, double>> parse_loss_scale(std::string_view text) {
+  constexpr std::string_view kDynamic = "dynamic";
+  constexpr double kDefault = 65536, kSmallest = 1e-30, kLargest = 1e30;  // their reciprocals are float32 too
+  const bool is_fixed = !text.starts_with(kDynamic);
+  if (text == kDynamic) return std::pair(is_fixed, kDefault);
+  const std::string_view number = is_fixed ? text : text.substr(kDynamic.size());
+  const size_t begin = is_fixed ? 0 : 1;
+  if (number.empty() || (!is_fixed && number.front() != ':')) return std::nullopt;
+  double scale = 0;
+  const auto [end, error] = std::from_chars(number.data() + begin, number.data() + number.size(), scale);
+  const bool is_number = error == std::errc() && end == number.data() + number.size();
+  if (!is_number || !(scale >= kSmallest && scale <= kLargest)) return std::nullopt;
+  return std::pair(is_fixed, scale);
+}
+
+}  // namespace
+
+void check_loss_scale(const std::string& text) {
+  TORCH_CHECK_VALUE(parse_loss_scale(text), "--loss-scale is '", text,
+                    "', expected dynamic, dynamic:FIRST or a number, from 1e-30 to 1e30");
+}
+
+std::pair<bool, double> TrainConfig::parsed_loss_scale() const { return parse_loss_scale(loss_scale).value(); }
+
 void check_batching(const std::string& name) { parse_batching(name); }
 
 void check_schedule_name(const std::string& name) { check_known("--schedule", name, lr_schedule_names()); }
@@ -219,7 +248,7 @@ double default_warmup_ratio(std::string_view schedule) {
   return schedule == "constant" || follows_metric(schedule) ? 0 : 0.1;
 }
 
-bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_fraction.value_or(dev_ratio) > 0; }
+bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_ratio > 0; }
 
 ColumnNames TrainConfig::columns() const {
   return {.text = text_column, .text_pair = pair_column, .label = label_column, .unquoted = unquoted};

@@ -96,7 +96,7 @@ DiagnoseRecord StepDiagnosis::find_cause(const StepRecord& record, const std::ve
       unscaled.clear();
     }
   }
-  return describe_cause(record, has_scale_, config_.loss_scale.has_value(), unscaled);
+  return describe_cause(record, has_scale_, config_.parsed_loss_scale().first, unscaled);
 }
 
 void StepDiagnosis::tell_of_skip(const StepRecord& record, const std::vector<MicroBatch>& micro_batches, bool is_new) {

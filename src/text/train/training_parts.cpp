@@ -99,10 +99,11 @@ distributed::CommHook make_comm_hook(const TrainConfig& config, distributed::Pro
 }
 
 GradScalerOptions scaler_options(const TrainConfig& config, Precision precision) {
+  const auto [is_fixed, scale] = config.parsed_loss_scale();
   return GradScalerOptions()
       .enabled(precision == Precision::kFloat16)
-      .static_scale(config.loss_scale.has_value())
-      .init_scale(config.loss_scale.value_or(config.init_scale))
+      .static_scale(is_fixed)
+      .init_scale(scale)
       .growth_interval(config.growth_interval)
       .growth_factor(config.growth_factor)
       .backoff_factor(config.backoff_factor);

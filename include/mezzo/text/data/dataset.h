@@ -199,7 +199,7 @@ Dataset to_dataset(LabeledRows rows, at::Tensor targets);
 /// @throws c10::ValueError  unless `ratio` is between 0 and 1 and each part has a row
 std::pair<Dataset, Dataset> split_dataset(Dataset dataset, double ratio, uint64_t seed);
 
-/// Likewise, with the same share of each class in both parts, to a row (for `--dev-fraction`): the classes with the
+/// Likewise, with the same share of each class in both parts, to a row (for `--stratify`): the classes with the
 /// largest remainders get one more until there are as many rows as `fraction` says. A class keeps at least one row in
 /// the first part.
 /// @param dataset  with targets [N] int64, from 0.

@@ -37,8 +37,14 @@ class Setting {
   TORCH_ARG(bool, below_most) = false;
   /// Refuses a name that is none of those it may be.
   TORCH_ARG(Check, check);
-  /// Those names, where they can be counted.
+  /// The names that the check takes, if they can be counted. Help lists them after the help text.
   TORCH_ARG(std::vector<std::string>, choices) = {};
+  /// The word for the value in help: DIR, N, NAME. Empty: FILE for paths, else by the type of the field.
+  TORCH_ARG(std::string_view, metavar);
+  /// `mezzo train --help` shows it; `--help-all` shows all settings.
+  TORCH_ARG(bool, is_basic) = false;
+  /// Help marks it as required; TrainConfig::validate() checks that.
+  TORCH_ARG(bool, is_required) = false;
   /// What to call a field without a value in records …
   TORCH_ARG(std::string_view, none);
   /// … and whether the command line takes that, too.
@@ -52,6 +58,8 @@ class Setting {
   Setting& one_of(std::vector<std::string> names);
   Setting& between(double low, double high) { return least(low).most(high); }
   Setting& changes_no_numbers() { return effect(Effect::kNone); }
+  Setting& basic() { return is_basic(true); }
+  Setting& required() { return basic().is_required(true); }
 
   std::string_view group() const { return group_; }
   std::string_view name() const { return name_; }
@@ -67,6 +75,7 @@ void check_task(const std::string& problem_type);  ///< or nothing
 void check_batching(const std::string& name);
 void check_class_weights(const std::string& text);  ///< or nothing
 void check_freeze(const std::string& text);         ///< or nothing
+void check_loss_scale(const std::string& text);
 void check_schedule_name(const std::string& name);
 
 /// Calls `visit(const Setting&, field)` for every field: the one place where a setting is declared,
@@ -78,152 +87,146 @@ void visit_settings(Config& config, Visit&& visit) {
   constexpr double kMillion = 1e6;
   constexpr double kMostSteps = 1e9;  // a year of 30 a second
   constexpr double kHuge = 1e30;
-  constexpr double kSmallestScale = 1e-30;  // its reciprocal is a float32 too
 
   constexpr std::string_view kData = "Data";
-  visit(Setting(kData, "model", "Hugging Face folder to start from").changes_no_numbers(), config.model);
-  visit(Setting(kData, "model-config", "config.json of a model with fresh weights").changes_no_numbers(),
+  visit(Setting(kData, "model", "Hugging Face folder to start from").metavar("DIR").required().changes_no_numbers(),
+        config.model);
+  visit(Setting(kData, "model-config", "config.json of a model with fresh weights, in place of --model")
+            .changes_no_numbers(),
         config.model_config);
   visit(Setting(kData, "vocab", "vocab.txt, with --model-config").changes_no_numbers(), config.vocab);
   visit(Setting(kData, "new-head", "draw the head of --model afresh, for the labels of --train"), config.new_head);
-  visit(Setting(kData, "task",
-                "single_label_classification, multi_label_classification, regression or token_classification; without "
-                "it, that of a trained head, or else single labels")
+  visit(Setting(kData, "task", "kind of labels; without it, that of a trained head, or one label a text")
+            .metavar("TASK")
             .choices(task_names())
             .check(check_task),
         config.task);
-  visit(Setting(kData, "train",
-                "training texts, in one file or several: .json, .jsonl, .csv, .tsv, .txt or .conll, also .gz or .zst, "
-                "or .parquet")
+  visit(
+      Setting(kData, "train", "labelled texts: .csv, .tsv, .json, .jsonl, .txt, .conll, also .gz or .zst, or .parquet")
+          .required()
+          .changes_no_numbers(),
+      config.train);
+  visit(Setting(kData, "dev", "labelled texts that choose the best model; without it, a part of --train")
+            .basic()
             .changes_no_numbers(),
-        config.train);
-  visit(Setting(kData, "dev", "texts that choose the best model").changes_no_numbers(), config.dev);
-  visit(Setting(kData, "test", "texts for the final report; dev without it").changes_no_numbers(), config.test);
-  visit(Setting(kData, "text-column", "of the texts; in JSON, their key").changes_no_numbers(), config.text_column);
-  visit(Setting(kData, "pair-column", "of the second texts of pairs; without it, text_pair if there is one")
+        config.dev);
+  visit(Setting(kData, "test", "labelled texts for the final report").basic().changes_no_numbers(), config.test);
+  visit(
+      Setting(kData, "text-column", "column of the texts; a key in JSON").metavar("NAME").basic().changes_no_numbers(),
+      config.text_column);
+  visit(Setting(kData, "pair-column", "column of the second texts of pairs; text_pair if a file has it")
+            .metavar("NAME")
             .changes_no_numbers(),
         config.pair_column);
-  visit(Setting(kData, "label-column", "of the labels").changes_no_numbers(), config.label_column);
-  visit(Setting(kData, "unquoted", "quotes in a .csv or .tsv are characters as others are").changes_no_numbers(),
+  visit(Setting(kData, "label-column", "column of the labels").metavar("NAME").basic().changes_no_numbers(),
+        config.label_column);
+  visit(Setting(kData, "unquoted", "quotes in .csv and .tsv are plain characters").changes_no_numbers(),
         config.unquoted);
-  visit(Setting(kData, "dev-ratio", "share of the training texts to use as dev, without --dev").between(0, 0.999),
+  visit(Setting(kData, "dev-ratio", "share of --train to use as dev; 0: none").basic().between(0, 0.999),
         config.dev_ratio);
-  visit(Setting(kData, "dev-fraction", "likewise, with the same share of each class; in place of --dev-ratio")
-            .between(1e-6, 0.999)
-            .none("none"),
-        config.dev_fraction);
-  visit(Setting(kData, "folds",
-                "cross-validation: split the training texts into so many parts, train a model for each, of which it is "
-                "dev, and say what all come to")
-            .between(0, 1000),
-        config.folds);
-  visit(Setting(kData, "fold", "with --folds: train the model of this part alone, from 1").between(0, 1000),
-        config.fold);
-  visit(Setting(kData, "allow-empty-classes", "train classes that no training text is of").changes_no_numbers(),
+  visit(Setting(kData, "stratify", "keep the share of each class in the part of --dev-ratio"), config.stratify);
+  visit(Setting(kData, "folds", "number of folds of cross-validation; 0: off").between(0, 1000), config.folds);
+  visit(Setting(kData, "fold", "the only fold to train, from 1; 0: all").between(0, 1000), config.fold);
+  visit(Setting(kData, "allow-empty-classes", "accept classes without a training text").changes_no_numbers(),
         config.allow_empty_classes);
-  visit(Setting(kData, "limit", "read only the first N training texts; 0: all").least(0), config.limit);
-  visit(Setting(kData, "output", "folder for the results").changes_no_numbers(), config.output);
-  visit(Setting(kData, "overwrite", "replace a run that the folder holds").changes_no_numbers().is_recorded(false),
+  visit(Setting(kData, "limit", "number of training texts to read; 0: all").least(0), config.limit);
+  visit(Setting(kData, "output", "folder for the results").metavar("DIR").required().changes_no_numbers(),
+        config.output);
+  visit(Setting(kData, "overwrite", "replace the run in --output").basic().changes_no_numbers().is_recorded(false),
         config.overwrite);
 
   constexpr std::string_view kRecipe = "Recipe";
-  visit(Setting(kRecipe, "batch-size", "texts per micro-batch, or auto: as many as fit the memory")
+  visit(Setting(kRecipe, "batch-size", "texts per micro-batch; auto: as many as fit the memory")
+            .metavar("N")
+            .basic()
             .between(1, kMillion)
             .none("auto")
             .takes_none(true),
         config.batch_size);
   visit(Setting(kRecipe, "grad-accumulation", "micro-batches per step").between(1, kMillion), config.grad_accumulation);
   visit(Setting(kRecipe, "max-length",
-                "tokens to truncate texts to; auto: the smallest multiple of 32 that truncates at most 1 % of the "
-                "training texts, at most the model's positions")
+                "longest text, in tokens; longer ones are cut; auto: what cuts at most 1 % of the training texts")
+             .metavar("N")
+             .basic()
             .between(2, kMillion)
             .none("auto")
             .takes_none(true),
         config.max_length);
-  visit(
-      Setting(
-          kRecipe, "window",
-          "none: longer texts lose their end; mean or max: they are read in windows of --max-length, whose outputs are "
-          "pooled so")
-          .one_of({"none", "mean", "max"}),
-      config.window);
-  visit(Setting(kRecipe, "stride", "tokens that a window has of the one before").between(0, kMillion), config.stride);
+  visit(Setting(kRecipe, "window", "pooling of the windows of long texts; none: long texts are cut")
+            .one_of({"none", "mean", "max"}),
+        config.window);
+  visit(Setting(kRecipe, "stride", "tokens that neighbouring windows share").between(0, kMillion), config.stride);
   visit(Setting(kRecipe, "epochs", "passes over the training texts")
+            .basic()
             .between(1e-6, 1e6)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.epochs);
-  visit(Setting(kRecipe, "max-steps", "steps to take; wins over --epochs")
+  visit(Setting(kRecipe, "max-steps", "number of optimizer steps; wins over --epochs")
             .between(1, kMostSteps)
             .effect(Setting::Effect::kNumbersOfPlannedSchedules),
         config.max_steps);
-  visit(Setting(kRecipe, "batching", "packed, grouped, dynamic or padded")
+  visit(Setting(kRecipe, "batching", "layout of batches; packed needs no padding")
             .choices({"packed", "grouped", "dynamic", "padded"})
             .check(check_batching),
         config.batching);
-  visit(Setting(kRecipe, "dropout", "replaces the model's dropout probabilities")
+  visit(Setting(kRecipe, "dropout", "dropout probability, in place of the model's")
             .between(0, 1)
             .below_most(true)
             .none("as the model says"),
         config.dropout);
-  visit(Setting(kRecipe, "freeze",
-                "what keeps its weights: embeddings, so many layers with them, or encoder: all but the head")
+  visit(Setting(kRecipe, "freeze", "parts whose weights stay: embeddings, encoder, or a number of layers")
+            .metavar("PART")
             .check(check_freeze),
         config.freeze);
-  visit(Setting(
-            kRecipe, "lora",
-            "rank of LoRA: train two thin factors beside each weight of the layers, and the head, and nothing else; 0: "
-            "off")
-            .between(0, 4096),
-        config.lora);
-  visit(Setting(kRecipe, "lora-alpha", "with --lora: what the factors' product is multiplied by, times the rank")
-            .between(1e-6, 1e6),
+  visit(Setting(kRecipe, "lora", "rank of LoRA adapters; 0: train all weights").basic().between(0, 4096), config.lora);
+  visit(Setting(kRecipe, "lora-alpha", "scale of LoRA adapters, divided by the rank").between(1e-6, 1e6),
         config.lora_alpha);
-  visit(Setting(kRecipe, "lora-dropout", "with --lora: dropout probability of the factors' input")
+  visit(Setting(kRecipe, "lora-dropout", "dropout probability of the input of LoRA adapters")
             .between(0, 1)
             .below_most(true),
         config.lora_dropout);
   visit(Setting(kRecipe, "lora-target-modules",
-                "with --lora: names of linear layers to adapt, e.g. query,value; default: all within the layers"),
+                "linear layers with LoRA adapters, e.g. query,value; by default all within the layers")
+            .metavar("NAMES"),
         config.lora_target_modules);
-  visit(Setting(kRecipe, "class-weights",
-                "of the loss: balanced, or weights of labels by name, as rare=5,common=1, where others weigh 1")
+  visit(Setting(kRecipe, "class-weights", "weights of classes in the loss: balanced, or NAME=WEIGHT,...")
+            .metavar("WEIGHTS")
             .check(check_class_weights),
         config.class_weights);
-  visit(Setting(kRecipe, "label-smoothing", "share of the target that goes to all labels alike; 0: off")
+  visit(Setting(kRecipe, "label-smoothing", "share of the target that is spread over all labels; 0: off")
             .between(0, 1)
             .below_most(true),
         config.label_smoothing);
-  visit(Setting(kRecipe, "focal-gamma", "exponent of the focal loss, which heeds hard texts more; 0: off")
+  visit(Setting(kRecipe, "focal-gamma", "exponent of the focal loss, which gives more weight to hard texts; 0: off")
             .between(0, 100),
         config.focal_gamma);
-  visit(Setting(kRecipe, "gradient-checkpointing", "compute layers again in backward: the same numbers in less memory")
+  visit(Setting(kRecipe, "gradient-checkpointing", "compute layers again in backward, to save memory")
             .changes_no_numbers(),
         config.gradient_checkpointing);
-  visit(Setting(kRecipe, "optimizer", "adamw, adam, sgd or lamb").one_of({"adamw", "adam", "sgd", "lamb"}),
-        config.optimizer);
+  visit(Setting(kRecipe, "optimizer", "optimizer").one_of({"adamw", "adam", "sgd", "lamb"}), config.optimizer);
   visit(Setting(kRecipe, "learning-rate", "peak learning rate; auto: 5e-5, or 2e-4 with --lora")
+            .basic()
             .between(0, kHuge)
             .none("auto")
             .takes_none(true),
         config.learning_rate);
-  visit(Setting(kRecipe, "weight-decay", "of all but biases and layer norms").between(0, kHuge), config.weight_decay);
-  visit(Setting(kRecipe, "adam-beta1", "adamw, adam, lamb: decay of the mean of gradients")
+  visit(Setting(kRecipe, "weight-decay", "weight decay, except for biases and layer norms").between(0, kHuge),
+        config.weight_decay);
+  visit(Setting(kRecipe, "adam-beta1", "decay of the mean of gradients, for adamw, adam and lamb")
             .between(0, 1)
             .below_most(true),
         config.adam_beta1);
-  visit(Setting(kRecipe, "adam-beta2", "adamw, adam, lamb: decay of the mean of squared gradients")
+  visit(Setting(kRecipe, "adam-beta2", "decay of the mean of squared gradients, for adamw, adam and lamb")
             .between(0, 1)
             .below_most(true),
         config.adam_beta2);
-  visit(Setting(kRecipe, "adam-epsilon", "adamw, adam, lamb: number added to the divisor; default: 1e-8, of lamb 1e-6")
+  visit(Setting(kRecipe, "adam-epsilon", "number added to the divisor; 1e-8 for adamw and adam, 1e-6 for lamb")
             .between(0, kHuge)
             .none("as the optimizer has it"),
         config.adam_epsilon);
-  visit(Setting(kRecipe, "max-grad-norm", "clip gradients to this total norm; 0: off").between(0, kHuge),
+  visit(Setting(kRecipe, "max-grad-norm", "norm that gradients are clipped to; 0: off").between(0, kHuge),
         config.max_grad_norm);
-  visit(Setting(kRecipe, "schedule", "a schedule of transformers: constant, linear, cosine, polynomial, …")
-            .choices(lr_schedule_names())
-            .check(check_schedule_name),
+  visit(Setting(kRecipe, "schedule", "learning rate schedule").choices(lr_schedule_names()).check(check_schedule_name),
         config.schedule);
   visit(Setting(kRecipe, "warmup-ratio",
                 "share of the steps with a rising learning rate; auto: 0.1, or 0 for schedules without warmup")
@@ -235,139 +238,130 @@ void visit_settings(Config& config, Visit&& visit) {
             .between(0, kMostSteps)
             .none("by --warmup-ratio"),
         config.warmup_steps);
+  visit(Setting(kRecipe, "layer-lr-decay", "factor of the learning rate from a layer to the layer below; 1: off")
+            .between(1e-6, 1),
+        config.layer_lr_decay);
   visit(
-      Setting(kRecipe, "layer-lr-decay", "learning rate of a layer against the one above it; 1: off").between(1e-6, 1),
-      config.layer_lr_decay);
-  visit(Setting(kRecipe, "min-lr-ratio", "share of the learning rate that schedules with a minimum keep").between(0, 1),
-        config.min_lr_ratio);
-  visit(Setting(kRecipe, "decay-ratio", "warmup_stable_decay: share of the steps that decay").between(0, 1),
+      Setting(kRecipe, "min-lr-ratio", "lowest share of the learning rate, for schedules with a minimum").between(0, 1),
+      config.min_lr_ratio);
+  visit(Setting(kRecipe, "decay-ratio", "share of the steps that decay, for warmup_stable_decay").between(0, 1),
         config.decay_ratio);
-  visit(Setting(kRecipe, "lr-cycles", "cosine schedules: waves, or restarts")
+  visit(Setting(kRecipe, "lr-cycles", "waves or restarts of cosine schedules")
             .between(0, kHuge)
             .none("as the schedule has them"),
         config.lr_cycles);
-  visit(Setting(kRecipe, "lr-power", "polynomial schedule: its power").between(0, kHuge), config.lr_power);
-  visit(Setting(kRecipe, "lr-factor", "reduce_lr_on_plateau and greedy: what a change multiplies by")
+  visit(Setting(kRecipe, "lr-power", "power of the polynomial schedule").between(0, kHuge), config.lr_power);
+  visit(Setting(kRecipe, "lr-factor", "factor of a change, for reduce_lr_on_plateau and greedy")
             .between(1e-6, 1 - 1e-6)
             .none("as the schedule has it"),
         config.lr_factor);
-  visit(Setting(kRecipe, "lr-patience", "reduce_lr_on_plateau and greedy: evaluations before a change")
+  visit(Setting(kRecipe, "lr-patience", "evaluations before a change, for reduce_lr_on_plateau and greedy")
             .between(0, kMostSteps),
         config.lr_patience);
-  visit(
-      Setting(kRecipe, "ema-decay",
-              "decay per step of the moving average of weights that is evaluated and kept, e.g. 0.999; it warms up; 0: "
-              "off")
-          .between(0, 1)
-          .below_most(true),
-      config.ema_decay);
-  visit(Setting(kRecipe, "seed", "of shuffling, dropout and fresh weights"), config.seed);
+  visit(Setting(kRecipe, "ema-decay", "EMA decay of the weights per step, e.g. 0.999; 0: off")
+            .between(0, 1)
+            .below_most(true),
+        config.ema_decay);
+  visit(Setting(kRecipe, "seed", "seed of shuffling, dropout and fresh weights"), config.seed);
 
   constexpr std::string_view kPrecision = "Precision";
-  visit(Setting(kPrecision, "precision", "fp32, bf16, fp16 or auto")
+  visit(Setting(kPrecision, "precision", "number format of the computation")
+            .basic()
             .choices({"fp32", "bf16", "fp16", "auto"})
             .check([](const std::string& name) { check_precision(name); }),
         config.precision);
-  visit(Setting(kPrecision, "device", "cpu, cuda, cuda:N or auto")
+  visit(Setting(kPrecision, "device", "device; cuda:N is GPU number N")
+            .basic()
             .choices({"cpu", "cuda", "auto"})
             .check(check_device)
             .changes_no_numbers(),
         config.device);
-  visit(Setting(kPrecision, "eager", "on GPUs: launch every kernel by itself, and record no step into a CUDA graph")
-            .changes_no_numbers(),
+  visit(Setting(kPrecision, "eager", "launch GPU kernels one by one, without CUDA graphs").changes_no_numbers(),
         config.eager);
-  visit(Setting(kPrecision, "master-weights", "model in half precision, float32 masters in the optimizer"),
+  visit(Setting(kPrecision, "master-weights", "keep the model in half precision, and float32 copies in the optimizer"),
         config.master_weights);
-  visit(Setting(kPrecision, "keep-norms-fp32", "with --master-weights: layer norms stay in float32"),
+  visit(Setting(kPrecision, "keep-norms-fp32", "keep layer norms in float32, with --master-weights"),
         config.keep_norms_fp32);
-  visit(Setting(kPrecision, "loss-scale", "fp16: dynamic, or a number that stays")
-            .between(kSmallestScale, kHuge)
-            .none("dynamic")
-            .takes_none(true),
+  visit(Setting(kPrecision, "loss-scale", "loss scale of fp16: dynamic, dynamic:FIRST, or a fixed number")
+            .metavar("SCALE")
+            .check(check_loss_scale),
         config.loss_scale);
-  visit(Setting(kPrecision, "init-scale", "fp16: first loss scale").between(kSmallestScale, kHuge), config.init_scale);
-  visit(Setting(kPrecision, "growth-interval", "fp16: good steps before the scale grows").between(1, kMostSteps),
+  visit(Setting(kPrecision, "growth-interval", "steps without overflow before the loss scale grows")
+            .between(1, kMostSteps),
         config.growth_interval);
-  visit(Setting(kPrecision, "growth-factor", "fp16: what it grows by").between(1 + 1e-6, kHuge), config.growth_factor);
-  visit(Setting(kPrecision, "backoff-factor", "fp16: what it shrinks by after an overflow").between(1e-6, 1 - 1e-6),
+  visit(Setting(kPrecision, "growth-factor", "growth of the loss scale").between(1 + 1e-6, kHuge),
+        config.growth_factor);
+  visit(Setting(kPrecision, "backoff-factor", "factor of the loss scale after an overflow").between(1e-6, 1 - 1e-6),
         config.backoff_factor);
 
   constexpr std::string_view kRanks = "Several ranks";
-  visit(
-      Setting(kRanks, "shares",
-              "parts that a batch is dealt out in, of --batch-size texts each, however many ranks work on them; 0: as "
-              "many as the checkpoint says, or one a rank")
-          .between(0, 1e6),
-      config.shares);
-  visit(
-      Setting(kRanks, "balance", "what all ranks get as much of in a batch: rows or tokens").one_of({"rows", "tokens"}),
-      config.balance);
-  visit(
-      Setting(kRanks, "gradient-compression", "of gradients sent: none, fp16 or bf16").one_of({"none", "fp16", "bf16"}),
-      config.gradient_compression);
-  visit(
-      Setting(kRanks, "all-reduce",
-              "of gradients: auto, through shared memory where all ranks are on one host; or backend, by Gloo or NCCL")
-          .one_of({"auto", "backend"}),
-      config.all_reduce);
-  visit(
-      Setting(kRanks, "zero-stage", "1: each rank keeps a share of the optimizer's state; 0: all of it").between(0, 1),
-      config.zero_stage);
-  visit(Setting(kRanks, "timeout", "seconds that ranks wait for each other before they give up")
+  visit(Setting(kRanks, "shares", "parts of a batch, with --batch-size texts each; 0: one a rank").between(0, 1e6),
+        config.shares);
+  visit(Setting(kRanks, "balance", "unit by which a batch is split among ranks").one_of({"rows", "tokens"}),
+        config.balance);
+  visit(Setting(kRanks, "gradient-compression", "number format of gradients between ranks")
+            .one_of({"none", "fp16", "bf16"}),
+        config.gradient_compression);
+  visit(Setting(kRanks, "all-reduce", "transport of gradients; auto: shared memory on one host; backend: Gloo or NCCL")
+            .one_of({"auto", "backend"}),
+        config.all_reduce);
+  visit(Setting(kRanks, "zero-stage", "1: split optimizer states among ranks; 0: off").between(0, 1),
+        config.zero_stage);
+  visit(Setting(kRanks, "timeout", "seconds that ranks wait for each other")
             .between(1, kMostSteps / 10)
             .changes_no_numbers(),
         config.timeout);
 
   constexpr std::string_view kRun = "Run";
   visit(Setting(kRun, "eval-every",
-                "steps between evaluations on dev, epoch, or a share of an epoch such as 0.25; 0: only at the end; "
-                "auto: about 50 steps, from one to ten times an epoch")
+                "steps between evaluations on dev, epoch, or a share of an epoch such as 0.25; 0: only at the end")
+            .basic()
             .none("auto")
             .takes_none(true)
             .effect(Setting::Effect::kNumbersOfMetricSchedules),
         config.eval_every);
-  visit(Setting(kRun, "metric", "of dev, by which the best model is chosen: accuracy, macro_f1, …"), config.metric);
-  visit(Setting(kRun, "patience", "end when so many evaluations have brought no better model; 0: never")
+  visit(Setting(kRun, "metric", "metric on dev that chooses the best model, e.g. macro_f1").metavar("NAME").basic(),
+        config.metric);
+  visit(Setting(kRun, "patience", "evaluations without progress before the run ends; 0: no limit")
+            .basic()
             .between(0, kMillion)
             .changes_no_numbers(),
         config.patience);
-  visit(Setting(kRun, "pause-at", "share of all steps after which to evaluate, save a checkpoint and end for now")
+  visit(Setting(kRun, "pause-at", "share of all steps after which the run saves and ends for now")
             .between(1e-6, 1)
             .changes_no_numbers(),
         config.pause_at);
-  visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are as sure as they are right")
-            .changes_no_numbers(),
+  visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are probabilities").changes_no_numbers(),
         config.calibrate);
-  visit(Setting(kRun, "save-every",
-                "steps between checkpoints, epoch, or a share of an epoch such as 0.25, and one after the last step; "
-                "0: none by steps")
+  visit(Setting(kRun, "save-every", "steps between checkpoints, epoch, or a share of an epoch; 0: none by steps")
             .changes_no_numbers(),
         config.save_every);
   visit(Setting(kRun, "save-minutes", "minutes between checkpoints; 0: none by time")
             .between(0, kMillion)
             .changes_no_numbers(),
         config.save_minutes);
-  visit(Setting(kRun, "keep", "checkpoints kept").between(1, kMillion).changes_no_numbers(), config.keep);
-  visit(Setting(kRun, "resume", "auto, or a checkpoint folder to go on from").changes_no_numbers(), config.resume);
-  visit(Setting(kRun, "threads", "processor threads; 0: OMP_NUM_THREADS, or as many as this process may use")
+  visit(Setting(kRun, "keep", "checkpoints to keep").between(1, kMillion).changes_no_numbers(), config.keep);
+  visit(Setting(kRun, "resume", "checkpoint folder to go on from; auto: the newest in --output")
+            .metavar("DIR")
+            .basic()
+            .changes_no_numbers(),
+        config.resume);
+  visit(Setting(kRun, "threads", "CPU threads; 0: OMP_NUM_THREADS, or all usable processors")
             .between(0, kMostThreads)
             .changes_no_numbers(),
         config.threads);
-  visit(Setting(kRun, "diagnose",
-                "say where inf and NaN begin, which gradients overflow, and which loss scale suits them")
-            .changes_no_numbers(),
+  visit(Setting(kRun, "diagnose", "find the origin of inf and NaN, and the best loss scale").changes_no_numbers(),
         config.diagnose);
-  visit(Setting(kRun, "dry-run",
-                "show the plan, and by a few steps that are forgotten the memory and time it takes; write nothing")
+  visit(Setting(kRun, "dry-run", "print the plan, the memory and the time; write nothing")
+            .basic()
             .changes_no_numbers()
             .is_recorded(false),
         config.dry_run);
-  visit(Setting(kRun, "reproduces", "run.json of a run: say where this one is another, as with --config run.json")
-            .changes_no_numbers()
-            .is_recorded(false),
-        config.reproduces);
+  visit(
+      Setting(kRun, "reproduces", "run.json of a run to compare this run with").changes_no_numbers().is_recorded(false),
+      config.reproduces);
   visit(Setting("", "restarted", "").least(0).changes_no_numbers().is_recorded(false), config.restarted);
-  visit(Setting(kRun, "quiet", "print nothing but errors").changes_no_numbers().is_recorded(false), config.quiet);
+  visit(Setting(kRun, "quiet", "print only errors").changes_no_numbers().is_recorded(false), config.quiet);
 }
 
 }  // namespace mezzo::text

@@ -33,14 +33,14 @@ struct TrainConfig {
   std::string text_column = "text";          ///< of the data files; in JSON, the key
   std::string pair_column;                   ///< of the second text; empty: "text_pair", if a file has it
   std::string label_column = "label";
-  bool unquoted = false;               ///< a quote in a .csv or .tsv is a character as others are
-  double dev_ratio = 0.08;             ///< 0 trains on all rows; not used where `dev` is given
-  std::optional<double> dev_fraction;  ///< in place of `dev_ratio`: with the same share of each class
-  int64_t folds = 0;                   ///< in place of `dev_ratio`: the training rows are split into so many; 0: off
-  int64_t fold = 0;                    ///< with `folds`: the one that is dev, from 1; 0: each in its turn
-  bool allow_empty_classes = false;    ///< integer labels may leave classes below the largest without a text
-  std::filesystem::path output;        ///< folder for the results
-  bool overwrite = false;              ///< replace a run that `output` holds
+  bool unquoted = false;             ///< a quote in a .csv or .tsv is a character as others are
+  double dev_ratio = 0.08;           ///< 0 trains on all rows; not used where `dev` is given
+  bool stratify = false;             ///< the dev part of `dev_ratio` has the same share of each class
+  int64_t folds = 0;                 ///< in place of `dev_ratio`: the training rows are split into so many; 0: off
+  int64_t fold = 0;                  ///< with `folds`: the one that is dev, from 1; 0: each in its turn
+  bool allow_empty_classes = false;  ///< integer labels may leave classes below the largest without a text
+  std::filesystem::path output;      ///< folder for the results
+  bool overwrite = false;            ///< replace a run that `output` holds
 
   std::string precision = "auto";          ///< fp32, bf16, fp16, auto
   std::string device = "auto";             ///< cpu, cuda, cuda:N, auto
@@ -89,8 +89,7 @@ struct TrainConfig {
   std::optional<double> lr_factor;      ///< reduce_lr_on_plateau, greedy; nullopt: 0.1 and 0.95
   int64_t lr_patience = 10;             ///< reduce_lr_on_plateau, greedy: evaluations without change
 
-  std::optional<double> loss_scale;  ///< fp16 only: a static scale; nullopt: dynamic
-  double init_scale = 65536;
+  std::string loss_scale = "dynamic";  ///< fp16 only: dynamic, dynamic:FIRST (65536 without it), or a fixed number
   int64_t growth_interval = 2000;
   double growth_factor = 2;
   double backoff_factor = 0.5;
@@ -129,6 +128,8 @@ struct TrainConfig {
   bool has_dev() const;
   ColumnNames columns() const;
   LossOptions loss() const;
+  /// Whether `loss_scale` stays, and the scale of the first step.
+  std::pair<bool, double> parsed_loss_scale() const;
 
   /// Every setting as (flag without dashes, value), for records and reports.
   std::vector<std::pair<std::string, std::string>> settings() const;

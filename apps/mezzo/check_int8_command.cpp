@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kFewTexts = 100;  // of which one is a point, and more
 
-struct QuantizeFlags {
+struct CheckInt8Flags {
   ModelFlags model;
   std::vector<std::filesystem::path> data;
   text::ColumnNames columns;
@@ -76,9 +76,9 @@ double loss_of(const text::MetricInfo& metric, double in_float32, double in_int8
   return in_int8 == in_float32 ? 0 : 100 * lost;
 }
 
-int run_quantize(const QuantizeFlags& flags) {
+int run_check_int8(const CheckInt8Flags& flags) {
   if (distributed::RankEnvironment::detect()) {
-    throw UsageError("it is for one process; start it without mezzo launch");
+    throw UsageError("it runs in one process; start it without mezzo launch");
   }
   const auto record = flags.model.model / "int8.json";
   const auto status = std::filesystem::symlink_status(record);
@@ -95,75 +95,64 @@ int run_quantize(const QuantizeFlags& flags) {
   const Answers in_float32 = answers_of(session_in_float32, texts);
 
   const text::MetricInfo& metric = session.task().metrics().front();
-  const text::Int8Check check{metric.name, in_float32.value, in_int8.value, std::ssize(texts.rows.texts),
-                              share_of_same(in_float32, in_int8)};
-  const auto& folder = flags.model.model;
+  text::Int8Check check{metric.name, in_float32.value, in_int8.value, std::ssize(texts.rows.texts),
+                        share_of_same(in_float32, in_int8)};
+  const double loss = loss_of(metric, check.in_float32, check.in_int8);
+  check.is_accepted = loss <= flags.max_loss;
+  text::save_int8_check(check, flags.model.model);
+  if (check.texts < kFewTexts) {
+    std::fputs(fmt::format("warning: {} texts are few for a comparison; pass more\n", check.texts).c_str(), stderr);
+  }
+  const auto* unit = metric.greater_is_better ? " points" : "%";
   const std::string found =
       metric.is_share ? fmt::format("{} {:.4f} in fp32, {:.4f} in int8", metric.title, check.in_float32, check.in_int8)
                       : fmt::format("{} {:.5g} in fp32, {:.5g} in int8", metric.title, check.in_float32, check.in_int8);
-  const double loss = loss_of(metric, check.in_float32, check.in_int8);
-  const auto* unit = metric.greater_is_better ? " points" : "%";
-  const bool is_accepted = loss <= flags.max_loss;
   if (flags.json) {
     nlohmann::ordered_json json = {{"metric", check.metric},
                                    {"fp32", check.in_float32},
                                    {"int8", check.in_int8},
                                    {"worse", loss},
                                    {"unit", metric.greater_is_better ? "points" : "percent"},
-                                   {"accepted", is_accepted},
+                                   {"accepted", check.is_accepted},
                                    {"texts", check.texts},
                                    {"same_answers", nullptr}};
-    if (check.same_answers) {
-      json["same_answers"] = *check.same_answers;
-    }
+    if (check.same_answers) json["same_answers"] = *check.same_answers;
     text::write_stdout(json.dump() + "\n");
-    text::flush_stdout();  // before an error that may follow
+  } else {
+    text::write_stdout(
+        fmt::format("{} ({:+.2f}{}){} of {} texts\n", found, metric.greater_is_better ? 0 - loss : loss, unit,
+                    check.same_answers ? fmt::format("; the same labels for {:.2f}%", 100 * *check.same_answers) : "",
+                    check.texts));
   }
-  if (!is_accepted) {
-    const bool is_removed = text::remove_int8_check(folder);
-    TORCH_CHECK(
-        false, found,
-        fmt::format(": {:.2f}{} worse, and --max-loss is {}, so mezzo predict refuses {} in int8{}", loss, unit,
-                    flags.max_loss, folder.string(), is_removed ? "" : ", once somebody has removed int8.json there"));
-  }
-  if (check.texts < kFewTexts) {
-    std::fputs(fmt::format("{} texts tell little; pass more\n", check.texts).c_str(), stderr);
-  }
-  text::save_int8_check(check, folder);
-  if (flags.json) {
-    return 0;
-  }
-  text::write_stdout(fmt::format(
-      "{} ({:+.2f}{}){} of {} texts\n", found, metric.greater_is_better ? 0 - loss : loss, unit,
-      check.same_answers ? fmt::format("; the same labels for {:.2f}%", 100 * *check.same_answers) : "", check.texts));
-  text::write_stdout(fmt::format("mezzo predict --model {} --precision int8 may be used now\n", folder.string()));
+  text::flush_stdout();  // before an error that may follow
+  TORCH_CHECK(check.is_accepted,
+              fmt::format("int8 is {:.2f}{} worse, and --max-loss is {}", loss, unit, flags.max_loss));
   return 0;
 }
 
 }  // namespace
 
-Run add_quantize(CLI::App& app) {
-  auto flags = std::make_shared<QuantizeFlags>();
+Run add_check_int8(CLI::App& app) {
+  auto flags = std::make_shared<CheckInt8Flags>();
   flags->model.add_to(app, /*chooses_precision=*/false);
   flags->model.device = "cpu";
-  app.add_option("--data", flags->data,
-                 "labelled texts that the model was not trained on, in one file or several, as for eval")
-      ->required();
+  app.add_option("--data", flags->data, "labelled texts that the model was not trained on")
+      ->required()
+      ->type_name("FILE");
   add_columns(app, flags->columns, /*has_labels=*/true);
   app.add_option("--max-loss", flags->max_loss,
-                 "how much worse the score may be in int8 than in fp32: points, from 0 to 100, as of accuracy; "
-                 "percent, of a mean squared error")
+                 "most that int8 may be worse: points from 0 to 100, or percent of a mean squared error")
       ->capture_default_str();
-  app.add_flag("--json", flags->json, "one JSON object instead of lines");
+  app.add_flag("--json", flags->json, "print a JSON object");
   app.footer(
       "Examples:\n"
-      "  mezzo quantize --model out --data dev.jsonl");
+      "  mezzo check-int8 --model out --data dev.jsonl");
   return [flags] {
     flags->model.check();
     if (!(flags->max_loss >= 0 && flags->max_loss <= 100)) {
       throw UsageError(fmt::format("--max-loss is {}, expected a number from 0 to 100", flags->max_loss));
     }
-    return run_quantize(*flags);
+    return run_check_int8(*flags);
   };
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "mezzo/cpp20.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "mezzo/text/data/text_spans.h"
+#include "mezzo/text/tasks/task.h"
+
+namespace mezzo::text {
+
+/// Predictions as a CSV table by RFC 4180, in UTF-8. Its columns are `text`, `text_pair` of pairs, the members of a
+/// Prediction, `score_NAME` of each label, and the other columns of the data file. Several labels of a text are
+/// separated by '|'. Not thread-safe.
+class PredictionCsv {
+ public:
+  /// @param task  outlives this object
+  /// @throws c10::ValueError  for a task that labels words
+  explicit PredictionCsv(const Task& task);
+
+  /// The lines of some texts, and the header before the first lines.
+  /// @param outputs  of a Classifier for `rows`, float32 on CPU and finite
+  std::string lines(const TextSpans& rows, const at::Tensor& outputs, const PredictionOptions& options);
+
+ private:
+  const Task& task_;
+  bool has_header_ = false;
+  std::vector<std::string> other_columns_;  // as the first row has them
+};
+
+}  // namespace mezzo::text
