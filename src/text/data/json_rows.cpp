@@ -26,7 +26,7 @@ std::string json_text(JsonReader& json, const std::string& what) {
 std::string_view expectation(LabelKind kind) {
   switch (kind) {
     case LabelKind::kNone: return "";
-    case LabelKind::kClass: return "a string or an integer";
+    case LabelKind::kClass: return "a string, a number or a boolean";
     case LabelKind::kSeveral: return "an array of strings";
     case LabelKind::kNumber: return "a number";
     case LabelKind::kWords: return "an array of strings, one for each word";
@@ -54,6 +54,12 @@ RawLabel word_labels(std::vector<std::string> names, const std::string& where) {
   return names;
 }
 
+/// A number or a boolean as it is written.
+std::string scalar(JsonReader& json) {
+  if (json.peek() == JsonReader::Type::kNumber) return std::string(json.number());
+  return json.boolean() ? "true" : "false";
+}
+
 RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std::string& where) {
   using Type = JsonReader::Type;
   const LabelKind kind = options.label_kind();
@@ -70,7 +76,7 @@ RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std:
     check_is_no_list(name, options, where);
     return name;
   }
-  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), options, where);
+  if (kind == LabelKind::kClass && (type == Type::kNumber || type == Type::kBool)) return scalar(json);
   const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
   json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
                         are_several ? fmt::format("; several labels a text need {0} multi_label_classification, "
@@ -170,6 +176,16 @@ class JsonRows {
     }
   }
 
+  bool read_flag(const std::string& key) {
+    switch (json_.peek()) {
+      case JsonReader::Type::kNumber:
+      case JsonReader::Type::kBool: return flag_label(scalar(json_), key, where());
+      case JsonReader::Type::kString: return flag_label(json_.string(), key, where());
+      case JsonReader::Type::kNull: json_.skip(); return flag_label("", key, where());
+      default: json_.fail("the label '" + key + "' is " + to_string(json_.peek()) + ", not 0, 1, true or false");
+    }
+  }
+
   /// Where nobody asks for labels, one is what any other column is.
   void read_label(const std::string& key) {
     if (rows_.has_labels()) {
@@ -181,6 +197,8 @@ class JsonRows {
 
   void read_pair() {
     const Column& pair = rows_.columns().text_pair;
+    const auto& flags = rows_.columns().flags;
+    if (!flags.empty()) json_.fail("the row is an array, which has no \"" + flags.front().name + "\"");
     if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
     if (!json_.next_element()) {
@@ -209,6 +227,8 @@ class JsonRows {
     bool has_text = false, has_pair = false, has_label = false;
     std::vector<std::string> others;
     std::string array;  // the key of one that may hold rows
+    std::set<std::string> flags;
+    std::vector<std::string> names;  // of the flags that are set
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       const bool is_pair = key == columns.text_pair.name;
@@ -227,6 +247,9 @@ class JsonRows {
       } else if (key == columns.label.name) {
         has_label = true;
         read_label(key);
+      } else if (columns.is_flag(key)) {
+        flags.insert(key);
+        if (read_flag(key)) names.push_back(key);
       } else {
         if (array.empty() && json_.holds_objects_or_arrays()) array = key;
         other_value(key);
@@ -239,7 +262,11 @@ class JsonRows {
     }
     if (!has_text) fail_without(columns.text, others);
     if (!has_pair && columns.text_pair.is_required) fail_without(columns.text_pair, others);
-    const bool misses_label = !has_label && rows_.has_labels();
+    for (const Column& flag : columns.flags) {
+      if (!flags.contains(flag.name)) fail_without(flag, others);
+    }
+    if (!columns.flags.empty()) row_.label = label_set(std::move(names), where());
+    const bool misses_label = !has_label && columns.label.is_required;
     if (misses_label && nearest_name(columns.label.name, others)) fail_without(columns.label, others);
   }
 

@@ -12,8 +12,10 @@
 #include "text/data/parquet_rows.h"
 #include "text/data/row_formats.h"
 #include "text/io/byte_source.h"
+#include "text/io/csv_reader.h"
 #include "text/io/read_file.h"
 #include "text/io/text_input.h"
+#include "text/io/utf8.h"
 
 namespace mezzo::text {
 namespace {
@@ -53,17 +55,10 @@ void append(std::vector<T>& all, std::vector<T>&& more) {
 
 /// Those of later files are to be what those of the first are.
 void check_alike(const LabeledRows& first, const LabeledRows& rows) {
-  const auto holds_integers = [](const LabeledRows& r) { return std::holds_alternative<int64_t>(r.labels.front()); };
-  const auto holds_names = [](const LabeledRows& r) { return std::holds_alternative<std::string>(r.labels.front()); };
   TORCH_CHECK_VALUE(rows.text_pairs.empty() == first.text_pairs.empty(), rows.places.file, ": has ",
                     rows.text_pairs.empty() ? "single texts" : "pairs of texts", " where ", first.places.at(0), " has ",
                     first.text_pairs.empty() ? "a single text" : "a pair",
                     ". Give every row of all files a text_pair, or none.");
-  const bool integers_and_names =
-      (holds_integers(rows) && holds_names(first)) || (holds_names(rows) && holds_integers(first));
-  TORCH_CHECK_VALUE(!integers_and_names, rows.places.file, ": its labels are ",
-                    holds_names(rows) ? "strings" : "integers", " where ", first.places.at(0), " has ",
-                    holds_names(rows) ? "an integer" : "a string", ". Use one kind of label in all files.");
 }
 
 /// @param rows  with at least one row, as `more` has.
@@ -80,13 +75,31 @@ void append(LabeledRows& rows, LabeledRows more) {
 
 }  // namespace
 
+std::vector<std::string> split_names(std::string_view text, std::string_view flag) {
+  std::vector<std::string> names;
+  TextInput input(text);
+  CsvReader csv(input, ',', [&](int64_t, const std::string& found) { TORCH_CHECK_VALUE(false, flag, ": ", found); });
+  csv.next(names);
+  TORCH_CHECK_VALUE(std::ranges::find(names, "") == names.end(), flag, " '", text,
+                    "' has an empty name; remove a comma");
+  for (size_t i = 1; i < names.size(); ++i) {
+    TORCH_CHECK_VALUE(std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) ==
+                          names.begin() + static_cast<std::ptrdiff_t>(i),
+                      flag, " names '", names[i], "' twice");
+  }
+  return names;
+}
+
+std::vector<std::string> ColumnNames::label_columns() const { return split_names(label, "--label-column"); }
+
 void ColumnNames::validate(bool has_labels) const {
   TORCH_CHECK_VALUE(!text.empty(), "--text-column is empty; name a column");
   TORCH_CHECK_VALUE(!label.empty() || !has_labels, "--label-column is empty; name a column");
   const std::string& pair = text_pair.empty() ? "text_pair" : text_pair;
-  TORCH_CHECK_VALUE(text != pair && (!has_labels || (label != text && label != pair)), "--text-column '", text,
-                    "', --pair-column '", pair, "' and --label-column '", label,
-                    "' must be three columns, but two have one name");
+  const auto labels = has_labels ? label_columns() : std::vector<std::string>();
+  const auto is_label = [&](const std::string& name) { return std::ranges::find(labels, name) != labels.end(); };
+  TORCH_CHECK_VALUE(text != pair && !is_label(text) && !is_label(pair), "--text-column '", text, "', --pair-column '",
+                    pair, "' and --label-column '", label, "' must be different columns, but two have one name");
 }
 
 bool repair_utf8(std::string& text) {

@@ -14,24 +14,18 @@
 #include "text/words/printable.h"
 
 namespace mezzo::text {
-namespace {
-
-const char* kind_name(size_t kind) { return kind == 1 ? "an integer" : "a string"; }
-
-/// As JSON and Python write whole numbers: "7" and "-7", not "07", "+7" or " 7".
-bool is_integer(std::string_view text) {
-  if (text.starts_with('-')) text.remove_prefix(1);
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !text.empty() && std::ranges::all_of(text, is_digit) && (text[0] != '0' || text.size() == 1);
-}
-
-}  // namespace
-
 Columns::Columns(const LoadRowsOptions& options)
     : text{options.columns().text, "--text-column"},
       text_pair{options.columns().text_pair, "--pair-column"},
       label{options.columns().label, "--label-column", options.label_kind() != LabelKind::kNone} {
   if (text_pair.name.empty()) text_pair = {"text_pair", text_pair.flag, false};
+  if (const auto several = options.columns().label_columns(); label.is_required && several.size() > 1) {
+    TORCH_CHECK_VALUE(options.label_kind() == LabelKind::kSeveral, "--label-column names ", several.size(),
+                      " columns, one for each label, which needs ", options.on_other_task(),
+                      " multi_label_classification");
+    label.is_required = false;
+    for (const std::string& name : several) flags.push_back({name, label.flag});
+  }
 }
 
 bool Columns::are_usual() const {
@@ -39,8 +33,12 @@ bool Columns::are_usual() const {
   return text.name == usual.text && !text_pair.is_required && label.name == usual.label;
 }
 
+bool Columns::is_flag(std::string_view name) const {
+  return std::ranges::find(flags, name, &Column::name) != flags.end();
+}
+
 bool Columns::is_other(std::string_view name) const {
-  return name != text.name && name != text_pair.name && name != label.name;
+  return name != text.name && name != text_pair.name && name != label.name && !is_flag(name);
 }
 
 std::string Columns::advice(const Column& missing, const std::vector<std::string>& present) const {
@@ -88,16 +86,6 @@ void RowCollector::add_bytes(Row row, int64_t line) {
   rows_.rows_with_invalid_utf8 += replaced;
 }
 
-void RowCollector::make_integers() {
-  const bool are_integers = std::ranges::all_of(rows_.labels, [](const RawLabel& label) {
-    const auto* name = std::get_if<std::string>(&label);
-    return name != nullptr && is_integer(*name);
-  });
-  for (size_t i = 0; are_integers && i < rows_.labels.size(); ++i) {
-    rows_.labels[i] = integer_label(std::get<std::string>(rows_.labels[i]), options_, rows_.where(i));
-  }
-}
-
 LabeledRows RowCollector::finish() {
   TORCH_CHECK_VALUE(!rows_.texts.empty(), rows_.places.file, ": the file has no rows.");
   return std::move(rows_);
@@ -120,16 +108,8 @@ void RowCollector::add_words(Row& row, int64_t line) {
 void RowCollector::check_label(RawLabel& label, int64_t line) {
   const auto* name = std::get_if<std::string>(&label);
   if (name != nullptr && name->empty()) label = std::monostate();
-  if (std::holds_alternative<std::monostate>(label)) {
-    TORCH_CHECK_VALUE(!has_labels(), where(line), "the row has no label. Give it one, or remove the row.");
-    return;
-  }
-  if (labeled_line_ == 0) {
-    labeled_line_ = line;
-    kind_ = label.index();
-  }
-  TORCH_CHECK_VALUE(label.index() == kind_, where(line), "the label is ", kind_name(label.index()), " where line ",
-                    labeled_line_, " has ", kind_name(kind_), ". Use one kind of label in a file.");
+  TORCH_CHECK_VALUE(!has_labels() || !std::holds_alternative<std::monostate>(label), where(line),
+                    "the row has no label. Give it one, or remove the row.");
 }
 
 void RowCollector::check_pair(bool is_pair, int64_t line) const {

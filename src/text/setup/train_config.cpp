@@ -229,6 +229,7 @@ void TrainConfig::validate() const {
   check_folds(*this);
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);
+  split_names(labels, "--labels");
 }
 
 std::vector<std::string> recipe_names() { return {"default", "reference"}; }

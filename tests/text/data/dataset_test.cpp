@@ -103,10 +103,48 @@ TEST_F(LoadRowsTest, ReadsTsv) {
   EXPECT_EQ(rows.labels, (Labels{name("joy"), name("anger")}));
 }
 
-TEST_F(LoadRowsTest, TakesCsvLabelsAsIntegersOnlyWhenAllAre) {
-  EXPECT_EQ(load("a.csv", "text,label\na,1\nb,0").labels, (Labels{id(1), id(0)}));
-  EXPECT_EQ(load("a.csv", "text,label\na,1\nb,x").labels, (Labels{name("1"), name("x")}));
-  EXPECT_EQ(load("a.csv", "text,label\na,1\nb,01").labels, (Labels{name("1"), name("01")}));
+TEST_F(LoadRowsTest, KeepsClassesAsTheyAreWritten) {
+  const Labels expected{name("1"), name("-2"), name("1.0"), name("01"), name("True")};
+  EXPECT_EQ(load("a.csv", "text,label\na,1\nb,-2\nc,1.0\nd,01\ne,True\n").labels, expected);
+  EXPECT_EQ(load("a.jsonl", "[\"a\", 1]\n[\"b\", -2]\n[\"c\", 1.0]\n[\"d\", \"01\"]\n[\"e\", \"True\"]\n").labels,
+            expected);
+  EXPECT_EQ(load("a.jsonl", "[\"a\", true]\n[\"b\", false]\n").labels, (Labels{name("true"), name("false")}));
+}
+
+TEST_F(LoadRowsTest, ReadsAColumnForEachLabel) {
+  const auto options = [](const std::string& label) { return of_kind(LabelKind::kSeveral).columns({.label = label}); };
+  const auto toxic = options("toxic,threat,insult");
+  const Labels expected{Strings{"insult", "toxic"}, Strings{}, Strings{"threat"}};
+  EXPECT_EQ(load("a.csv", "id,text,toxic,threat,insult\n1,a,1,0,1\n2,b,0,0,0\n3,c,False,TRUE,0.0\n", toxic).labels,
+            expected);
+  EXPECT_EQ(load("a.jsonl",
+                 R"({"text": "a", "toxic": 1, "threat": 0, "insult": true}
+{"toxic": false, "threat": 0, "insult": 0, "text": "b"}
+{"text": "c", "toxic": 0, "threat": "1", "insult": 0.0})",
+                 toxic)
+                .labels,
+            expected);
+  EXPECT_EQ(load("a.csv", "text,\"a, b\",c\nx,1,0\n", options("\"a, b\",c")).labels, Labels{Strings{"a, b"}});
+  EXPECT_EQ(load("a.csv", "text,b,c,d\nx,1,0,7\n", options("b,c").other_columns(true)).others, Strings{R"({"d":"7"})"});
+  EXPECT_EQ(error("a.csv", "text,toxic,threat,insult\na,1,0,1\nb,,0,0\n", toxic),
+            "a.csv:3: row 2: the row has no label in 'toxic'. Write 0 or 1, or remove the row.");
+  EXPECT_EQ(error("a.csv", "text,toxic,threat,insult\na,1,-1,1\n", toxic),
+            "a.csv:2: row 1: label '-1' in 'threat' is not 0, 1, true or false. Several label columns say which labels "
+            "a text has.");
+  EXPECT_THAT(error("a.csv", "text,toxic,insult\na,1,1\n", toxic), StartsWith("a.csv:1: no column 'threat' among"));
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": 1, "threat": null, "insult": 0})", toxic),
+            "a.jsonl:1: row 1: the row has no label in 'threat'. Write 0 or 1, or remove the row.");
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": 1, "insult": 0})", toxic),
+            "a.jsonl:1: row 1: the row has no key \"threat\".");
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": [], "threat": 0, "insult": 0})", toxic),
+            "a.jsonl:1: row 1: the label 'toxic' is an array, not 0, 1, true or false.");
+  EXPECT_EQ(error("a.jsonl", R"({"text": "a", "toxic": 1, "toxic": 1})", toxic),
+            "a.jsonl:1: row 1: the row has two keys \"toxic\".");
+  EXPECT_EQ(error("a.jsonl", R"(["a", 1])", toxic), "a.jsonl:1: row 1: the row is an array, which has no \"toxic\".");
+  EXPECT_EQ(error("a.csv", "text,b,c\n", LoadRowsOptions().columns({.label = "b,c"})),
+            "--label-column names 2 columns, one for each label, which needs --task multi_label_classification");
+  EXPECT_EQ(error("a.csv", "text,b\n", options("b,")), "--label-column 'b,' has an empty name; remove a comma");
+  EXPECT_EQ(error("a.csv", "text,b\n", options("b,c,b")), "--label-column names 'b' twice");
 }
 
 TEST_F(LoadRowsTest, ReadsNoLabelsWhereNoneAreAskedFor) {
@@ -138,8 +176,8 @@ TEST_F(LoadRowsTest, ReadsSeveralLabels) {
   EXPECT_EQ(error("a.json", R"([["x", ["b"]], ["y"]])", several),
             "a.json:1: row 2: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(error("a.json", R"([["x", ["b"]]])"),
-            "a.json:1: row 1: the label is an array, not a string or an integer; several labels a text need "
-            "--task multi_label_classification, labels of words need --task token_classification.");
+            "a.json:1: row 1: the label is an array, not a string, a number or a boolean; several labels a text "
+            "need --task multi_label_classification, labels of words need --task token_classification.");
 }
 
 TEST_F(LoadRowsTest, ReadsNumbers) {
@@ -340,7 +378,6 @@ TEST_F(LoadRowsTest, NamesTheTaskOfOtherLabelsAsTheCallerSays) {
       error("a.json", R"([["a", ["joy"]]])", options),
       EndsWith("several labels a text need a model of multi_label_classification, labels of words need a model of "
                "token_classification."));
-  EXPECT_THAT(error("a.json", R"([["a", 0.5]])", options), EndsWith("Other numbers need a model of regression."));
 }
 
 TEST_F(LoadRowsTest, NamesAnotherDelimiter) {
@@ -491,8 +528,7 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
   EXPECT_EQ(at_row("[\"c\", null]"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("[\"c\", 1, 2]"), "a.json:4: row 3: the row has more than two elements; it must be [text, label].");
   EXPECT_EQ(at_row("[3, 1]"), "a.json:4: row 3: the text is a number, not a string.");
-  EXPECT_EQ(at_row("[\"c\", {}]"), "a.json:4: row 3: the label is an object, not a string or an integer.");
-  EXPECT_EQ(at_row("[\"c\", true]"), "a.json:4: row 3: the label is true or false, not a string or an integer.");
+  EXPECT_EQ(at_row("[\"c\", {}]"), "a.json:4: row 3: the label is an object, not a string, a number or a boolean.");
   EXPECT_EQ(at_row("{\"label\": 1}"), "a.json:4: row 3: the row has no key \"text\".");
   EXPECT_EQ(at_row("{\"text\": \"c\"}"), "a.json:4: row 3: the row has no label. Give it one, or remove the row.");
   EXPECT_EQ(at_row("{\"text\": null, \"label\": 1}"), "a.json:4: row 3: the text is null, not a string.");
@@ -513,8 +549,6 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
             Strings{R"({"x":{"a":1},"y":[{"a":1},{"a":1}],"a":2})"});
   EXPECT_EQ(error("a.jsonl", R"({"text": "c", "label": 1, "x": {"a": 1, "a": 2}})"),
             "a.jsonl:1: row 1: the key 'a' occurs twice in one object. Keep one.");  // also if nobody reads it
-  EXPECT_EQ(at_row("[\"c\", \"x\"]"),
-            "a.json:4: row 3: the label is a string where line 1 has an integer. Use one kind of label in a file.");
   for (const char* text : {"\\ud83d", "\\ude00", "\\ud83d\\u0041"}) {
     EXPECT_EQ(at_row("[\"" + std::string(text) + "\", 1]"),
               "a.json:4: row 3: not valid JSON: half a surrogate pair in a string.");
@@ -526,8 +560,7 @@ TEST_F(LoadRowsTest, ReportsAnUnusualJsonRowWithItsLineAndNumber) {
 TEST_F(LoadRowsTest, ReportsTheRowOfOneLongLine) {
   std::string json = "[";
   for (int i = 0; i < 1000; ++i) json += "[\"text\", 1], ";
-  EXPECT_EQ(error("a.json", json + "[\"text\", -1]]"),
-            "a.json:1: row 1001: label -1 is negative. Labels are integers from 0, or strings.");
+  EXPECT_EQ(error("a.json", json + "[\"text\", []]]").substr(0, 40), "a.json:1: row 1001: the label is an arra");
 }
 
 TEST_F(LoadRowsTest, RefusesJsonThatIsNoArrayOfRows) {
@@ -567,21 +600,6 @@ TEST_F(LoadRowsTest, RefusesNestingThatCouldExhaustTheStack) {
       "a.json:1: row 1: the text is an array, not a string; words are for models of --task token_classification.");
   EXPECT_EQ(error("a.jsonl", "\n{\"x\":" + std::string(1'000'000, '[')),
             "a.jsonl:2: row 1: JSON nested more than 127 deep.");
-}
-
-TEST_F(LoadRowsTest, RefusesNumbersThatAreNoLabels) {
-  for (const auto& [label, found] : std::vector<std::pair<std::string, std::string>>{
-           {"-1", "is negative. Labels are integers from 0, or strings."},
-           {"1000000", "is above 999999. Number the labels from 0, or write them as strings."},
-           {"18446744073709551616", "is above 999999. Number the labels from 0, or write them as strings."}}) {
-    EXPECT_EQ(error("a.json", "[[\"a\", " + label + "]]"), "a.json:1: row 1: label " + label + " " + found);
-    EXPECT_EQ(error("a.csv", "label,text\n0,a\n" + label + ",b"), "a.csv:3: row 2: label " + label + " " + found);
-  }
-  EXPECT_EQ(
-      error("a.jsonl", "[\"a\", 1.0]"),
-      "a.jsonl:1: row 1: label 1.0 is not a whole number. Labels are integers from 0, or strings. Other numbers need "
-      "--task regression.");
-  EXPECT_EQ(load("a.json", "[[\"a\", 999999]]").labels, (Labels{id(999'999)}));
 }
 
 TEST_F(LoadRowsTest, RefusesCsvThatIsNotAsItsHeaderSays) {
@@ -721,25 +739,57 @@ TEST(WordLabelsTest, RefusesOneTextThatMakesTheMatrixHuge) {
             "leave it out.");
 }
 
-TEST(LabelMapTest, RefusesClassesWithoutARowUnlessToldTo) {
+Strings classes_of(const std::vector<std::string>& labels) {
+  Labels raw;
+  for (const std::string& label : labels) raw.push_back(name(label));
+  return LabelMap::from_rows(labelled(raw)).names();
+}
+
+TEST(LabelMapTest, MakesClassesOfAnyValues) {
+  EXPECT_EQ(classes_of({"5", "1", "3", "1"}), (Strings{"1", "3", "5"}));
+  EXPECT_EQ(classes_of({"10", "9", "-1"}), (Strings{"-1", "9", "10"}));  // by value, not by bytes
+  EXPECT_EQ(classes_of({"2.0", "0.5", "1e1"}), (Strings{"0.5", "2.0", "1e1"}));
+  EXPECT_EQ(classes_of({"True", "False"}), (Strings{"False", "True"}));
+  EXPECT_EQ(classes_of({"10", "9", "x"}), (Strings{"10", "9", "x"}));
+  EXPECT_EQ(classes_of({"10", "007", "07"}), (Strings{"007", "07", "10"}));  // codes, not numbers
+  // One class for each value, as it is written first.
+  EXPECT_EQ(classes_of({"1.0", "1", "0", "-0", "true"}), (Strings{"0", "1.0", "true"}));
+  EXPECT_EQ(classes_of({"TRUE", "true", "false"}), (Strings{"TRUE", "false"}));
+  // Beyond the whole numbers that a double can tell apart.
+  EXPECT_EQ(classes_of({"9007199254740993", "9007199254740992"}).size(), 2u);
+}
+
+TEST(LabelMapTest, RefusesMissingValuesWithTheirRow) {
   const ScratchFolder none;
-  const auto error = [&](const Labels& labels, bool allow = false) {
-    return value_error([&] { LabelMap::from_rows(labelled(labels), allow); }, none);
+  const auto error = [&](const std::vector<std::string>& labels) {
+    return value_error([&] { classes_of(labels); }, none);
   };
-  EXPECT_EQ(error({id(1), id(3), id(2)}),
-            "f: the labels go from 1 to 3, so no text has label 0, and classes are numbered from 0. Number the labels "
-            "from 0, write them as names, or pass --allow-empty-classes to train a class 0 without an example.");
-  EXPECT_EQ(error({id(0), id(3), id(2)}),
-            "f:3: row 2: label 3 makes 4 classes, and 1 has no text: 1. Number the labels from 0 without gaps, write "
-            "them as names, or pass --allow-empty-classes.");
-  EXPECT_EQ(error({id(0), id(99'999)}),
-            "f:3: row 2: label 99999 makes 100000 classes, and 99998 have no text: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …. "
-            "Number the labels from 0 without gaps, write them as names, or pass --allow-empty-classes.");
-  EXPECT_EQ(LabelMap::from_rows(labelled({id(1), id(3)}), /*allow_empty_classes=*/true).names(),
-            (Strings{"0", "1", "2", "3"}));
-  EXPECT_EQ(error({id(0), id(999'999)}, /*allow=*/true),
-            "f:3: row 2: label 999999 makes 1000000 classes, at most 100000 can be trained. Number the labels from 0 "
-            "without gaps.");
+  const auto missing = [](const std::string& label) {
+    return "f:3: row 2: the label '" + label +
+           "' is a missing value. Give the row a label, remove it, or name all labels with --labels.";
+  };
+  for (const char* label : {"nan", "NaN"}) {
+    EXPECT_EQ(error({"1", label, "2"}), missing(label));
+    EXPECT_EQ(error({"joy", label, "fear"}), missing(label));
+  }
+  for (const char* label : {"None", "null", "NA", "<NA>", "N/A"}) {
+    EXPECT_EQ(error({"1", label, "2"}), missing(label));
+    EXPECT_EQ(classes_of({"joy", label}).size(), 2u);  // a name as others are
+  }
+  const LabelMap languages = LabelMap::from_names({"nan", "yue"});  // as ISO 639-3 has it
+  EXPECT_EQ(label_ids(labelled({name("nan")}), languages)[0].item<int64_t>(), 0);
+  EXPECT_EQ(value_error([&] { label_ids(labelled({name("yue"), name("NaN")}), languages); }, none),
+            "f:3: row 2: the label 'NaN' is a missing value. Give the row a label, or remove it.");
+}
+
+TEST(LabelMapTest, FindsOtherSpellings) {
+  const LabelMap stars = LabelMap::from_names({"1", "2.0", "True"});
+  EXPECT_EQ(stars.id("1.0"), 0);
+  EXPECT_EQ(stars.id("2"), 1);
+  EXPECT_EQ(stars.id("true"), 2);
+  EXPECT_EQ(stars.id("01"), std::nullopt);
+  const LabelMap both = LabelMap::from_names({"1", "1.0"});  // a model of another program
+  EXPECT_EQ(both.id("1.0"), 1);
 }
 
 TEST(LabelMapTest, RefusesIdentifiersForLabels) {
@@ -769,7 +819,8 @@ TEST(LabelIdsTest, GivesEachRowItsId) {
   const auto ids = label_ids(
       {.places = {"f", {1, 2, 3}}, .texts = {"a", "b", "c"}, .labels = {name("0"), name("sad"), name("1")}}, labels);
   EXPECT_THAT(to_vector(ids), ElementsAre(2, 0, 1));
-  EXPECT_THAT(to_vector(label_ids({.places = {"f", {1}}, .texts = {"a"}, .labels = {id(1)}}, labels)), ElementsAre(1));
+  const LabelMap names = LabelMap::from_names({"joy", "anger"});
+  EXPECT_THAT(to_vector(label_ids({.places = {"f", {1}}, .texts = {"a"}, .labels = {id(1)}}, names)), ElementsAre(1));
 }
 
 TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
@@ -780,7 +831,7 @@ TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   };
   const LabelMap labels = LabelMap::from_names({"joy", "anger"});
   EXPECT_EQ(error(name("fear"), labels), "f:9: row 2: unknown label 'fear'. The labels are: joy, anger.");
-  EXPECT_EQ(error(id(2), labels), "f:9: row 2: unknown label 2. The labels, numbered from 0, are: joy, anger.");
+  EXPECT_EQ(error(id(2), labels), "f:9: row 2: unknown label '2'. The labels, numbered from 0, are: joy, anger.");
   EXPECT_EQ(error(kNone, labels), "f:9: row 2: the row has no label. Give it one, or remove the row.");
   const std::string other_kind =
       "f:9: row 2: the label is of another kind than the task's. Read the file for this task.";
@@ -790,6 +841,10 @@ TEST(LabelIdsTest, RefusesLabelsItDoesNotKnowAndListsThose) {
   EXPECT_EQ(value_error([&] { label_flags(mixed, labels); }, none), other_kind);
   const LabeledRows numbers{.places = {"f", {3, 9}}, .texts = {"", ""}, .labels = {name("joy"), 1.5}};
   EXPECT_EQ(value_error([&] { LabelMap::from_rows(numbers); }, none), other_kind);
+  EXPECT_EQ(value_error([&] { split_names("a,,b", "--labels"); }, none),
+            "--labels 'a,,b' has an empty name; remove a comma");
+  EXPECT_THAT(split_names("a,\"b, c\",d e", ""), ElementsAre("a", "b, c", "d e"));
+  EXPECT_TRUE(split_names("", "").empty());
   Strings many;
   for (int i = 0; i < 25; ++i) many.push_back(std::to_string(i));
   EXPECT_EQ(

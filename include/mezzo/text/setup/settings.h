@@ -118,8 +118,16 @@ void visit_settings(Config& config, Visit&& visit) {
             .metavar("NAME")
             .changes_no_numbers(),
         config.pair_column);
-  visit(Setting(kData, "label-column", "column of the labels").metavar("NAME").basic().changes_no_numbers(),
+  visit(Setting(kData, "label-column",
+                "column of the labels; A,B,C: a column of 0 and 1 for each label of multi_label_classification")
+            .metavar("NAME")
+            .basic()
+            .changes_no_numbers(),
         config.label_column);
+  visit(Setting(kData, "labels", "all labels in their order: A,B,C; by default those of --train, sorted")
+            .metavar("NAMES")
+            .changes_no_numbers(),
+        config.labels);
   visit(Setting(kData, "unquoted", "quotes in .csv and .tsv are plain characters").changes_no_numbers(),
         config.unquoted);
   visit(Setting(kData, "dev-ratio", "share of --train to use as dev; 0: none").basic().between(0, 0.999),
@@ -127,8 +135,6 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "stratify", "keep the share of each class in the part of --dev-ratio"), config.stratify);
   visit(Setting(kData, "folds", "number of folds of cross-validation; 0: off").between(0, 1000), config.folds);
   visit(Setting(kData, "fold", "the only fold to train, from 1; 0: all").between(0, 1000), config.fold);
-  visit(Setting(kData, "allow-empty-classes", "accept classes without a training text").changes_no_numbers(),
-        config.allow_empty_classes);
   visit(Setting(kData, "limit", "number of training texts to read; 0: all").least(0), config.limit);
   visit(Setting(kData, "output", "folder for the results").metavar("DIR").required().changes_no_numbers(),
         config.output);
@@ -146,8 +152,8 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "grad-accumulation", "micro-batches per step").between(1, kMillion), config.grad_accumulation);
   visit(Setting(kRecipe, "max-length",
                 "longest text, in tokens; longer ones are cut; auto: what cuts at most 1 % of the training texts")
-             .metavar("N")
-             .basic()
+            .metavar("N")
+            .basic()
             .between(2, kMillion)
             .none("auto")
             .takes_none(true),

@@ -32,15 +32,15 @@ struct TrainConfig {
   std::vector<std::filesystem::path> test;   ///< data files; none: the final report is on dev
   std::string text_column = "text";          ///< of the data files; in JSON, the key
   std::string pair_column;                   ///< of the second text; empty: "text_pair", if a file has it
-  std::string label_column = "label";
-  bool unquoted = false;             ///< a quote in a .csv or .tsv is a character as others are
-  double dev_ratio = 0.08;           ///< 0 trains on all rows; not used where `dev` is given
-  bool stratify = false;             ///< the dev part of `dev_ratio` has the same share of each class
-  int64_t folds = 0;                 ///< in place of `dev_ratio`: the training rows are split into so many; 0: off
-  int64_t fold = 0;                  ///< with `folds`: the one that is dev, from 1; 0: each in its turn
-  bool allow_empty_classes = false;  ///< integer labels may leave classes below the largest without a text
-  std::filesystem::path output;      ///< folder for the results
-  bool overwrite = false;            ///< replace a run that `output` holds
+  std::string label_column = "label";        ///< several with commas between them: one for each label
+  std::string labels;            ///< all of them in their order, with commas between; empty: those of `train`
+  bool unquoted = false;         ///< quotes are plain characters
+  double dev_ratio = 0.08;       ///< 0 trains on all rows; not used where `dev` is given
+  bool stratify = false;         ///< the dev part of `dev_ratio` has the same share of each class
+  int64_t folds = 0;             ///< in place of `dev_ratio`: number of parts of the training rows; 0: off
+  int64_t fold = 0;              ///< with `folds`: the one that is dev, from 1; 0: each in its turn
+  std::filesystem::path output;  ///< folder for the results
+  bool overwrite = false;        ///< replace a run that `output` holds
 
   std::string precision = "auto";          ///< fp32, bf16, fp16, auto
   std::string device = "auto";             ///< cpu, cuda, cuda:N, auto
