@@ -17,7 +17,7 @@ namespace mezzo::text {
 /// where.
 ///
 /// @code
-/// TextInput input = TextInput::open(path);
+/// TextInput input(source);
 /// JsonReader reader(input, [&] { return file + ":" + std::to_string(reader.line()) + ": "; });
 /// reader.begin_array();
 /// while (reader.next_element()) texts.push_back(reader.string());
@@ -42,8 +42,9 @@ class JsonReader {
   /// once the object has ended.
   bool next_key(std::string& key);
 
-  /// Whether the value that comes next is an array whose first element is an object or an array.
-  bool holds_objects_or_arrays();
+  /// The first character inside the array that comes next, ']' if it is empty. 0 if another value comes next, or if
+  /// more than 256 characters of white space do.
+  char first_in_array();
 
   void begin_array();
   /// True when another element comes next; false once the array has ended.
@@ -63,6 +64,8 @@ class JsonReader {
   /// The value as JSON, without white space between its parts; numbers as they are written. Fails for a key that an
   /// object has twice.
   std::string copy();
+  /// Whether only white space is left.
+  bool at_end();
   /// Fails unless only white space is left.
   void expect_end();
 

@@ -106,6 +106,20 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kData, "label-column", "of the labels").changes_no_numbers(), config.label_column);
   visit(Setting(kData, "unquoted", "quotes in a .csv or .tsv are characters as others are").changes_no_numbers(),
         config.unquoted);
+  visit(Setting(kData, "encoding", "encoding of the data files, e.g. GB18030; auto: detected").changes_no_numbers(),
+        config.encoding);
+  visit(Setting(kData, "delimiter",
+                "delimiter of tables: comma, semicolon, tab, pipe, space or a character; auto: detected")
+            .changes_no_numbers(),
+        config.delimiter);
+  visit(Setting(kData, "columns", "names of the columns of tables without a header, e.g. text,label")
+            .changes_no_numbers(),
+        config.table_columns);
+  visit(Setting(kData, "no-header",
+                "tables without a header: text in column 1, label in column 2, or in the columns whose numbers "
+                "--text-column and --label-column give")
+            .changes_no_numbers(),
+        config.no_header);
   visit(Setting(kData, "dev-ratio", "share of the training texts to use as dev, without --dev").between(0, 0.999),
         config.dev_ratio);
   visit(Setting(kData, "dev-fraction", "likewise, with the same share of each class; in place of --dev-ratio")
