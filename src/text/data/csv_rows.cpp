@@ -21,6 +21,7 @@ struct CsvColumns {
   size_t count = 0;
   size_t text = 0;
   std::optional<size_t> text_pair, label;
+  std::vector<size_t> flags;   // of Columns::flags
   std::vector<size_t> others;  // that are not read
 };
 
@@ -109,9 +110,13 @@ CsvColumns csv_columns(const std::vector<std::string>& header,
   const std::string missing = columns.missing(header);
   TORCH_CHECK_VALUE(missing.empty(), where, missing, ".",
                     may_be_row ? " If this line is a row and no header, name the columns: --columns text,label." : "");
-  CsvColumns found{header.size(), *text, find(columns.text_pair), columns.label.is_required ? label : std::nullopt, {}};
+  CsvColumns found{
+      header.size(), *text, find(columns.text_pair), columns.label.is_required ? label : std::nullopt, {}, {}};
+  for (const Column& flag : columns.flags) found.flags.push_back(*find(flag));
   for (size_t i = 0; i < header.size(); ++i) {
-    if (i != found.text && i != found.text_pair && i != found.label) found.others.push_back(i);
+    if (i != found.text && i != found.text_pair && i != found.label && !columns.is_flag(header[i])) {
+      found.others.push_back(i);
+    }
   }
   return found;
 }
@@ -127,7 +132,19 @@ RawLabel names_of_cell(std::string_view cell, const std::string& where) {
   return label_set(std::move(names), where);
 }
 
-/// A class is a name, here.
+/// The labels whose columns say that the text has them.
+RawLabel names_of_flags(const std::vector<std::string>& fields,
+                        const CsvColumns& columns,
+                        const RowCollector& rows,
+                        int64_t line) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < columns.flags.size(); ++i) {
+    const std::string& name = rows.columns().flags[i].name;
+    if (flag_label(fields[columns.flags[i]], name, rows.where(line))) names.push_back(name);
+  }
+  return label_set(std::move(names), rows.where(line));
+}
+
 /// @param rows  those before it, not of LabelKind::kWords.
 RawLabel label_of_cell(std::string cell, const RowCollector& rows, int64_t line) {
   check_is_no_list(cell, rows.options(), rows.where(line));
@@ -217,10 +234,10 @@ void read_csv(TextInput& input, char delimiter, RowCollector& rows) {
     if (options.other_columns()) row.others = json_of_others(names, fields, columns.others);
     row.text = std::move(fields[columns.text]);
     if (columns.label) row.label = label_of_cell(std::move(fields[*columns.label]), rows, line);
+    if (!columns.flags.empty()) row.label = names_of_flags(fields, columns, rows, line);
     if (columns.text_pair) row.text_pair = std::move(fields[*columns.text_pair]);
     rows.add(std::move(row), line);
   }
-  if (rows.label_kind() == LabelKind::kClass) rows.make_integers();
 }
 
 }  // namespace mezzo::text

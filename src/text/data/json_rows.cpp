@@ -27,7 +27,7 @@ std::string json_text(JsonReader& json, const std::string& what) {
 std::string_view expectation(LabelKind kind) {
   switch (kind) {
     case LabelKind::kNone: return "";
-    case LabelKind::kClass: return "a string or an integer";
+    case LabelKind::kClass: return "a string, a number or a boolean";
     case LabelKind::kSeveral: return "an array of strings";
     case LabelKind::kNumber: return "a number";
     case LabelKind::kWords: return "an array of strings, one for each word";
@@ -55,6 +55,12 @@ RawLabel word_labels(std::vector<std::string> names, const std::string& where) {
   return names;
 }
 
+/// A number or a boolean as it is written.
+std::string scalar(JsonReader& json) {
+  if (json.peek() == JsonReader::Type::kNumber) return std::string(json.number());
+  return json.boolean() ? "true" : "false";
+}
+
 RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std::string& where) {
   using Type = JsonReader::Type;
   const LabelKind kind = options.label_kind();
@@ -71,7 +77,7 @@ RawLabel json_label(JsonReader& json, const LoadRowsOptions& options, const std:
     check_is_no_list(name, options, where);
     return name;
   }
-  if (kind == LabelKind::kClass && type == Type::kNumber) return integer_label(json.number(), options, where);
+  if (kind == LabelKind::kClass && (type == Type::kNumber || type == Type::kBool)) return scalar(json);
   const bool are_several = kind == LabelKind::kClass && type == Type::kArray;
   json.fail(fmt::format("the label is {}, not {}{}", to_string(type), expectation(kind),
                         are_several ? fmt::format("; several labels a text need {0} multi_label_classification, "
@@ -162,6 +168,16 @@ class JsonRows {
     }
   }
 
+  bool read_flag(const std::string& key) {
+    switch (json_.peek()) {
+      case JsonReader::Type::kNumber:
+      case JsonReader::Type::kBool: return flag_label(scalar(json_), key, where());
+      case JsonReader::Type::kString: return flag_label(json_.string(), key, where());
+      case JsonReader::Type::kNull: json_.skip(); return flag_label("", key, where());
+      default: json_.fail("the label '" + key + "' is " + to_string(json_.peek()) + ", not 0, 1, true or false");
+    }
+  }
+
   /// Where nobody asks for labels, one is what any other column is.
   void read_label(const std::string& key, JsonObjectText& values) {
     if (rows_.has_labels()) {
@@ -173,6 +189,8 @@ class JsonRows {
 
   void read_pair() {
     const Column& pair = rows_.columns().text_pair;
+    const auto& flags = rows_.columns().flags;
+    if (!flags.empty()) json_.fail("the row is an array, which has no \"" + flags.front().name + "\"");
     if (pair.is_required) json_.fail("the row is an array, which has no \"" + pair.name + "\"");
     json_.begin_array();
     if (!json_.next_element()) {
@@ -199,7 +217,8 @@ class JsonRows {
     const auto take = [&](bool& seen, const std::string& key) { check_is_first(!std::exchange(seen, true), key); };
     std::vector<std::string> keys;
     std::string array;  // the key of one that may hold rows
-    std::set<std::string> copied;
+    std::set<std::string> copied, flags;
+    std::vector<std::string> names;  // of the flags that are set
     JsonObjectText values;
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
@@ -219,6 +238,9 @@ class JsonRows {
       } else if (key == columns.label.name) {
         take(has_label, key);
         read_label(key, values);
+      } else if (columns.is_flag(key)) {
+        check_is_first(flags.insert(key).second, key);
+        if (read_flag(key)) names.push_back(key);
       } else {
         if (rows_.options().other_columns()) check_is_first(copied.insert(key).second, key);
         const char first = json_.first_in_array();
@@ -236,6 +258,7 @@ class JsonRows {
     }
     row_.others = values.take();
     check_has_all(keys, is_outermost_ && !has_text && !has_label ? array : "");
+    if (!columns.flags.empty()) row_.label = label_set(std::move(names), where());
     is_outermost_ = false;
     return true;
   }

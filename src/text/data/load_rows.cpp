@@ -65,17 +65,10 @@ void append(std::vector<T>& all, std::vector<T>&& more) {
 
 /// Those of later files are to be what those of the first are.
 void check_alike(const LabeledRows& first, const LabeledRows& rows) {
-  const auto holds_integers = [](const LabeledRows& r) { return std::holds_alternative<int64_t>(r.labels.front()); };
-  const auto holds_names = [](const LabeledRows& r) { return std::holds_alternative<std::string>(r.labels.front()); };
   TORCH_CHECK_VALUE(rows.text_pairs.empty() == first.text_pairs.empty(), rows.places.file, ": has ",
                     rows.text_pairs.empty() ? "single texts" : "pairs of texts", " where ", first.places.at(0), " has ",
                     first.text_pairs.empty() ? "a single text" : "a pair",
                     ". Give every row of all files a text_pair, or none.");
-  const bool integers_and_names =
-      (holds_integers(rows) && holds_names(first)) || (holds_names(rows) && holds_integers(first));
-  TORCH_CHECK_VALUE(!integers_and_names, rows.places.file, ": its labels are ",
-                    holds_names(rows) ? "strings" : "integers", " where ", first.places.at(0), " has ",
-                    holds_names(rows) ? "an integer" : "a string", ". Use one kind of label in all files.");
 }
 
 /// @param rows  with at least one row, as `more` has.
@@ -120,13 +113,16 @@ char ColumnNames::delimiter_char() const {
   return delimiter[0];
 }
 
+std::vector<std::string> ColumnNames::label_columns() const { return split_names(label, "--label-column"); }
+
 void ColumnNames::validate(bool has_labels) const {
   TORCH_CHECK_VALUE(!text.empty(), "--text-column is empty; name a column");
   TORCH_CHECK_VALUE(!label.empty() || !has_labels, "--label-column is empty; name a column");
   const std::string& pair = text_pair.empty() ? "text_pair" : text_pair;
-  TORCH_CHECK_VALUE(text != pair && (!has_labels || (label != text && label != pair)), "--text-column '", text,
-                    "', --pair-column '", pair, "' and --label-column '", label,
-                    "' must be three columns, but two have one name");
+  const auto labels = has_labels ? label_columns() : std::vector<std::string>();
+  const auto is_label = [&](const std::string& name) { return std::ranges::find(labels, name) != labels.end(); };
+  TORCH_CHECK_VALUE(text != pair && !is_label(text) && !is_label(pair), "--text-column '", text, "', --pair-column '",
+                    pair, "' and --label-column '", label, "' must be different columns, but two have one name");
   if (delimiter != "auto") delimiter_char();
   split_names(columns, "--columns");
 }

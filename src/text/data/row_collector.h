@@ -19,11 +19,11 @@ struct Column {
 
 struct Columns {
   Column text, text_pair, label;
+  std::vector<Column> flags = {};  ///< in place of `label`: one for each label
 
   explicit Columns(const LoadRowsOptions& options);
 
-  /// Whether nobody has named others.
-  bool are_usual() const;
+  bool is_flag(std::string_view name) const;
   /// Whether the column is none of those that are read.
   bool is_other(std::string_view name) const;
   /// Which columns that must be there are not among `present`, and the flags that name others: "no column 'text' among
@@ -67,9 +67,6 @@ class RowCollector {
   /// The row that was added last had bytes that are no UTF-8.
   void note_invalid_utf8() { ++rows_with_invalid_utf8_; }
 
-  /// Makes whole numbers of labels that are names, where all are written as JSON and Python write those.
-  void make_integers();
-
   /// @throws c10::ValueError  where there are none.
   LabeledRows finish();
 
@@ -82,8 +79,6 @@ class RowCollector {
   const Columns columns_;
   const bool has_words_;
   LabeledRows rows_;
-  int64_t labeled_line_ = 0;  // the first with a label, and what kind that is
-  size_t kind_ = 0;
   int64_t rows_with_invalid_utf8_ = 0;
 };
 

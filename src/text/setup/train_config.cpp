@@ -195,6 +195,7 @@ void TrainConfig::validate() const {
   check_folds(*this);
   check_schedule(*this);
   columns().validate(/*has_labels=*/true);
+  split_names(labels, "--labels");
 }
 
 bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_fraction.value_or(dev_ratio) > 0; }

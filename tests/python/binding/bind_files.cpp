@@ -66,6 +66,17 @@ void bind_files(py::module_& m) {
         return std::tuple(rows.texts, rows.labels, places, rows.others);
       },
       py::arg("paths"), py::arg("limit") = 0, py::arg("has_labels") = true);
+  m.def("encode_labels", [](const std::vector<std::string>& train, const std::vector<std::string>& labels) {
+    const auto rows_of = [](const std::vector<std::string>& names) {
+      LabeledRows rows;
+      rows.labels.assign(names.begin(), names.end());
+      rows.texts.resize(names.size());
+      rows.places.lines.resize(names.size());
+      return rows;
+    };
+    const auto map = LabelMap::from_rows(rows_of(train));
+    return std::pair(map.names(), to_vector(label_ids(rows_of(labels), map)));
+  });
   m.def("split_fold", [](std::vector<std::string> texts, std::vector<int64_t> labels, int64_t folds, int64_t fold,
                          bool by_class, uint64_t seed) {
     const auto [first, second] =

@@ -30,7 +30,8 @@ struct TrainConfig {
   std::vector<std::filesystem::path> test;   ///< data files; none: the final report is on dev
   std::string text_column = "text";          ///< of the data files; in JSON, the key
   std::string pair_column;                   ///< of the second text; empty: "text_pair", if a file has it
-  std::string label_column = "label";
+  std::string label_column = "label";        ///< several with commas between them: one for each label
+  std::string labels;                  ///< all of them in their order, with commas between; empty: those of `train`
   bool unquoted = false;               ///< a quote in a .csv or .tsv is a character as others are
   std::string encoding = "auto";       ///< of the data files: a name that iconv knows
   std::string delimiter = "auto";      ///< of tables: see ColumnNames
@@ -40,7 +41,6 @@ struct TrainConfig {
   std::optional<double> dev_fraction;  ///< in place of `dev_ratio`: with the same share of each class
   int64_t folds = 0;                   ///< in place of `dev_ratio`: the training rows are split into so many; 0: off
   int64_t fold = 0;                    ///< with `folds`: the one that is dev, from 1; 0: each in its turn
-  bool allow_empty_classes = false;    ///< integer labels may leave classes below the largest without a text
   std::filesystem::path output;        ///< folder for the results
   bool overwrite = false;              ///< replace a run that `output` holds
 
