@@ -74,10 +74,7 @@ TaskOptions choose_task(const TrainConfig& config, const ModelConfig& model) {
 
 /// Notes for what is odd about one file.
 void look_at(const LabeledRows& rows, const Task& task, std::vector<std::string>& notes) {
-  if (rows.rows_with_invalid_utf8 > 0) {
-    notes.push_back(fmt::format("{}: bytes that are no UTF-8 replaced by U+FFFD in {}", rows.places.file,
-                                counted(rows.rows_with_invalid_utf8, "row")));
-  }
+  notes.insert(notes.end(), rows.notes.begin(), rows.notes.end());
   for (const std::string& line : task.odd_rows(rows)) {
     notes.push_back("warning: " + line);
   }

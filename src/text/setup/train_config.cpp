@@ -252,7 +252,14 @@ double default_warmup_ratio(std::string_view schedule) {
 bool TrainConfig::has_dev() const { return !dev.empty() || folds > 0 || dev_ratio > 0; }
 
 ColumnNames TrainConfig::columns() const {
-  return {.text = text_column, .text_pair = pair_column, .label = label_column, .unquoted = unquoted};
+  return {.text = text_column,
+          .text_pair = pair_column,
+          .label = label_column,
+          .unquoted = unquoted,
+          .encoding = encoding,
+          .delimiter = delimiter,
+          .columns = table_columns,
+          .no_header = no_header};
 }
 
 LossOptions TrainConfig::loss() const {

@@ -130,6 +130,22 @@ void visit_settings(Config& config, Visit&& visit) {
         config.labels);
   visit(Setting(kData, "unquoted", "quotes in .csv and .tsv are plain characters").changes_no_numbers(),
         config.unquoted);
+  visit(Setting(kData, "encoding", "encoding of the data files, e.g. GB18030; auto: detected")
+            .metavar("NAME")
+            .basic()
+            .changes_no_numbers(),
+        config.encoding);
+  visit(Setting(kData, "delimiter", "comma, semicolon, tab, pipe, space or a character; auto: detected")
+            .metavar("NAME")
+            .basic()
+            .changes_no_numbers(),
+        config.delimiter);
+  visit(Setting(kData, "columns", "columns of tables without a header, e.g. text,label")
+            .metavar("NAMES")
+            .changes_no_numbers(),
+        config.table_columns);
+  visit(Setting(kData, "no-header", "tables have no header; their columns have numbers from 1").changes_no_numbers(),
+        config.no_header);
   visit(Setting(kData, "dev-ratio", "share of --train to use as dev; 0: none").basic().between(0, 0.999),
         config.dev_ratio);
   visit(Setting(kData, "stratify", "keep the share of each class in the part of --dev-ratio"), config.stratify);
