@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,6 +64,17 @@ class AddSetting {
     add(setting, field);
   }
 
+  void operator()(const Setting& setting, text::Interval& field) const {
+    add_text(setting, field.text(),
+             [setting, &field](const std::string& text) { field = parse_interval(setting, text); });
+  }
+
+  void operator()(const Setting& setting, std::optional<text::Interval>& field) const {
+    add_text(setting, std::string(setting.none()), [setting, &field](const std::string& text) {
+      field = text == setting.none() ? std::nullopt : std::optional(parse_interval(setting, text));
+    });
+  }
+
   template <class Number>
   void operator()(const Setting& setting, std::optional<Number>& field) const {
     if (!setting.takes_none()) {
@@ -77,13 +89,23 @@ class AddSetting {
                                      what_it_may_be<Number>(setting)));
       }
     };
-    app_.add_option_function<std::string>(flag(setting), set, std::string(setting.help()))
-        ->group(std::string(setting.group()))
-        ->default_str(field ? fmt::format("{}", *field) : std::string(setting.none()));
+    add_text(setting, field ? fmt::format("{}", *field) : std::string(setting.none()), set);
   }
 
  private:
   static std::string flag(const Setting& setting) { return "--" + std::string(setting.name()); }
+
+  static text::Interval parse_interval(const Setting& setting, const std::string& text) {
+    return as_usage([&] { return text::Interval::parse(flag(setting), text); });
+  }
+
+  void add_text(const Setting& setting,
+                const std::string& default_text,
+                const std::function<void(const std::string&)>& set) const {
+    app_.add_option_function<std::string>(flag(setting), set, std::string(setting.help()))
+        ->group(std::string(setting.group()))
+        ->default_str(default_text);
+  }
 
   template <class T>
   void add(const Setting& setting, T& field) const {
@@ -127,7 +149,19 @@ int run_train(TrainFlags& flags) {
   });
 }
 
+/// CLI11 applies options in the order of their declaration, so all other settings win over the recipe.
+void add_recipe(CLI::App& app, TrainFlags& flags) {
+  CLI::Option* option = app.add_option_function<std::string>(
+      "--recipe", [&flags](const std::string& name) { as_usage([&] { text::apply_recipe(flags.config, name); }); },
+      "settings to start from, over which all others win: default, or reference: 1 epoch, constant 3e-5, 128 tokens, "
+      "no "
+      "warmup, no clipping, an evaluation every 50 steps");
+  option->group("Recipe")->default_str("default");
+  set_choices(option, text::recipe_names());
+}
+
 void add_flags(CLI::App& app, TrainFlags& flags) {
+  add_recipe(app, flags);
   text::visit_settings(flags.config, AddSetting(app));
   app.add_option("--config", flags.config_file,
                  "TOML file with any of these settings, or the run.json of a run to train again; flags win")
@@ -155,7 +189,7 @@ Run add_train(CLI::App& app) {
   app.footer(
       "Examples:\n"
       "  mezzo train --model DIR --train train.jsonl --output out\n"
-      "  mezzo train --model DIR --train train.csv --dev dev.csv --epochs 3 --precision bf16 --output out\n"
+      "  mezzo train --model DIR --train train.csv --dev dev.csv --epochs 5 --precision bf16 --output out\n"
       "  mezzo train --config run.toml --learning-rate 2e-5\n"
       "  mezzo train --config out/run.json --output again\n"
       "  mezzo train --model DIR --train train.jsonl --output out --resume auto --save-every 100\n\n"

@@ -98,11 +98,10 @@ std::vector<WarningRecord> RunWarnings::end(std::optional<int64_t> best_step) co
     for (const auto& label : std::span(labels).first(std::min(labels.size(), kMostLabels))) {
       names.push_back(quoted_name(label));
     }
-    warn("never_predicted",
-         fmt::format(
-             "the model predicts {} of the dev texts for none of them: {}{}. Add training texts of such labels, "
-             "train longer, or pass --class-weights balanced.",
-             counted(std::ssize(labels), "label"), fmt::join(names, ", "), labels.size() > kMostLabels ? ", …" : ""));
+    warn("never_predicted", fmt::format("the model never predicts {} on dev: {}{}. Add training texts of such labels, "
+                                        "train longer, or pass --class-weights balanced.",
+                                        counted(std::ssize(labels), "label"), fmt::join(names, ", "),
+                                        labels.size() > kMostLabels ? ", …" : ""));
   }
   const auto accuracy = std::ranges::find(best->metrics, "accuracy", &std::pair<std::string, double>::first);
   if (best->majority_baseline && accuracy != best->metrics.end() && accuracy->second <= *best->majority_baseline) {

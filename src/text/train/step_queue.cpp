@@ -88,7 +88,7 @@ void StepQueue::choose_lr() {
   const at::NoGradGuard no_grad;
   const auto lr_after = [&](int64_t steps_taken) {
     return metric_scheduler_ ? metric_scheduler_->get_last_lr().front()
-                             : run_.config.learning_rate * run_.plan.schedule(steps_taken);
+                             : *run_.config.learning_rate * run_.plan.schedule(steps_taken);
   };
   lr_.fill_(lr_after(run_.state.steps_taken + std::ssize(queued_)));
   if (!queued_.empty()) {

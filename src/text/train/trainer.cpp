@@ -30,7 +30,7 @@ class Trainer {
  public:
   Trainer(TrainConfig& config, const std::function<bool()>& stop_requested, distributed::ProcessGroup* group)
       : run_(config, stop_requested, group, [this] { return checkpoint(); }),
-        policy_(run_.config, run_.plan.total_steps, !run_.setup.dev.ids.empty()) {
+        policy_(run_.config, run_.plan, !run_.setup.dev.ids.empty()) {
     if (run_.config.dry_run) {
       return;  // steps are tried once it is known that they may fit
     }
@@ -130,7 +130,7 @@ class Trainer {
     }
     if (policy_.eval_is_due(run_.state)) {
       if (!evaluate()) return false;
-      save_is_due = save_is_due || (run_.config.save_every > 0 && policy_.is_out_of_patience(run_.state));
+      save_is_due = save_is_due || (run_.plan.save_every > 0 && policy_.is_out_of_patience(run_.state));
     }
     if (save_is_due) save();
     return true;

@@ -111,7 +111,7 @@ def test_a_best_model_that_the_disk_does_not_give_is_that_of_the_run(data, whole
 
 def test_a_checkpoint_of_a_newer_version_is_not_passed_over(data, paused):
     manifest = paused / "checkpoints/step-3/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 4', '"format": 5'))
+    manifest.write_text(manifest.read_text().replace('"format": 5', '"format": 6'))
     message = refused(flags(data, paused, "--resume", "auto"), paused)
     assert "step-3/manifest.json: is of format 6, this mezzo reads format 5; go on with the version that wrote it; it may be whole" in message
 

@@ -15,12 +15,11 @@ constexpr int64_t kSteps = 10;
 class StopPolicyTest : public testing::Test {
  protected:
   StopPolicyTest() {
-    config_.eval_every = 4;
-    config_.save_every = 0;
-    config_.patience = 0;
+    plan_.total_steps = kSteps;
+    plan_.eval_every = 4;
   }
 
-  StopPolicy policy(bool has_dev = true) const { return {config_, kSteps, has_dev}; }
+  StopPolicy policy(bool has_dev = true) const { return {config_, plan_, has_dev}; }
 
   /// The steps of a run for which `is_due` holds.
   template <class IsDue>
@@ -35,6 +34,7 @@ class StopPolicyTest : public testing::Test {
   }
 
   TrainConfig config_;
+  RunPlan plan_{};
 };
 
 TEST_F(StopPolicyTest, EvaluatesAtIntervalsAndAtTheEnd) {
@@ -55,13 +55,13 @@ TEST_F(StopPolicyTest, SavesAtIntervalsAndAtTheEndOfTheRunOnly) {
     return policy.save_is_due(state.step);
   };
   EXPECT_THAT(steps(is_due), ElementsAre());
-  config_.save_every = 3;
+  plan_.save_every = 3;
   config_.pause_at = 0.5;
   EXPECT_THAT(steps(is_due), ElementsAre(0, 3, 6, 9, 10));
 }
 
 TEST_F(StopPolicyTest, GoesRightOnWhereNothingIsDue) {
-  config_.save_every = 3;
+  plan_.save_every = 3;
   EXPECT_THAT(
       steps([](const StopPolicy& policy, const TrainerState& state) { return policy.goes_right_on(state.step); }),
       ElementsAre(1, 2, 5, 7));
@@ -69,7 +69,7 @@ TEST_F(StopPolicyTest, GoesRightOnWhereNothingIsDue) {
 
 TEST_F(StopPolicyTest, RunsOutOfPatienceAfterAnEvaluation) {
   config_.patience = 2;
-  config_.eval_every = 2;
+  plan_.eval_every = 2;
   TrainerState state;
   state.best = BestModel{.step = 2, .metric = "accuracy", .value = 0.5, .loss = 1, .hash = ""};
   state.step = 6;

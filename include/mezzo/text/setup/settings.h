@@ -133,12 +133,13 @@ void visit_settings(Config& config, Visit&& visit) {
             .takes_none(true),
         config.batch_size);
   visit(Setting(kRecipe, "grad-accumulation", "micro-batches per step").between(1, kMillion), config.grad_accumulation);
-  visit(
-      Setting(kRecipe, "max-length", "tokens a text is cut to; auto: 128, or the model's positions if these are fewer")
-          .between(2, kMillion)
-          .none("auto")
-          .takes_none(true),
-      config.max_length);
+  visit(Setting(kRecipe, "max-length",
+                "tokens to truncate texts to; auto: the smallest multiple of 32 that truncates at most 1 % of the "
+                "training texts, at most the model's positions")
+            .between(2, kMillion)
+            .none("auto")
+            .takes_none(true),
+        config.max_length);
   visit(
       Setting(
           kRecipe, "window",
@@ -177,6 +178,13 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRecipe, "lora-alpha", "with --lora: what the factors' product is multiplied by, times the rank")
             .between(1e-6, 1e6),
         config.lora_alpha);
+  visit(Setting(kRecipe, "lora-dropout", "with --lora: dropout probability of the factors' input")
+            .between(0, 1)
+            .below_most(true),
+        config.lora_dropout);
+  visit(Setting(kRecipe, "lora-target-modules",
+                "with --lora: names of linear layers to adapt, e.g. query,value; default: all within the layers"),
+        config.lora_target_modules);
   visit(Setting(kRecipe, "class-weights",
                 "of the loss: balanced, or weights of labels by name, as rare=5,common=1, where others weigh 1")
             .check(check_class_weights),
@@ -193,16 +201,40 @@ void visit_settings(Config& config, Visit&& visit) {
         config.gradient_checkpointing);
   visit(Setting(kRecipe, "optimizer", "adamw, adam, sgd or lamb").one_of({"adamw", "adam", "sgd", "lamb"}),
         config.optimizer);
-  visit(Setting(kRecipe, "learning-rate", "peak learning rate").between(0, kHuge), config.learning_rate);
+  visit(Setting(kRecipe, "learning-rate", "peak learning rate; auto: 5e-5, or 2e-4 with --lora")
+            .between(0, kHuge)
+            .none("auto")
+            .takes_none(true),
+        config.learning_rate);
   visit(Setting(kRecipe, "weight-decay", "of all but biases and layer norms").between(0, kHuge), config.weight_decay);
+  visit(Setting(kRecipe, "adam-beta1", "adamw, adam, lamb: decay of the mean of gradients")
+            .between(0, 1)
+            .below_most(true),
+        config.adam_beta1);
+  visit(Setting(kRecipe, "adam-beta2", "adamw, adam, lamb: decay of the mean of squared gradients")
+            .between(0, 1)
+            .below_most(true),
+        config.adam_beta2);
+  visit(Setting(kRecipe, "adam-epsilon", "adamw, adam, lamb: number added to the divisor; default: 1e-8, of lamb 1e-6")
+            .between(0, kHuge)
+            .none("as the optimizer has it"),
+        config.adam_epsilon);
   visit(Setting(kRecipe, "max-grad-norm", "clip gradients to this total norm; 0: off").between(0, kHuge),
         config.max_grad_norm);
   visit(Setting(kRecipe, "schedule", "a schedule of transformers: constant, linear, cosine, polynomial, …")
             .choices(lr_schedule_names())
             .check(check_schedule_name),
         config.schedule);
-  visit(Setting(kRecipe, "warmup-ratio", "share of the steps with a rising learning rate").between(0, 1),
+  visit(Setting(kRecipe, "warmup-ratio",
+                "share of the steps with a rising learning rate; auto: 0.1, or 0 for schedules without warmup")
+            .between(0, 1)
+            .none("auto")
+            .takes_none(true),
         config.warmup_ratio);
+  visit(Setting(kRecipe, "warmup-steps", "steps with a rising learning rate; wins over --warmup-ratio")
+            .between(0, kMostSteps)
+            .none("by --warmup-ratio"),
+        config.warmup_steps);
   visit(
       Setting(kRecipe, "layer-lr-decay", "learning rate of a layer against the one above it; 1: off").between(1e-6, 1),
       config.layer_lr_decay);
@@ -287,8 +319,11 @@ void visit_settings(Config& config, Visit&& visit) {
         config.timeout);
 
   constexpr std::string_view kRun = "Run";
-  visit(Setting(kRun, "eval-every", "steps between evaluations on dev; 0: only at the end")
-            .between(0, kMostSteps)
+  visit(Setting(kRun, "eval-every",
+                "steps between evaluations on dev, epoch, or a share of an epoch such as 0.25; 0: only at the end; "
+                "auto: about 50 steps, from one to ten times an epoch")
+            .none("auto")
+            .takes_none(true)
             .effect(Setting::Effect::kNumbersOfMetricSchedules),
         config.eval_every);
   visit(Setting(kRun, "metric", "of dev, by which the best model is chosen: accuracy, macro_f1, …"), config.metric);
@@ -303,8 +338,9 @@ void visit_settings(Config& config, Visit&& visit) {
   visit(Setting(kRun, "calibrate", "fit a temperature on dev, so that scores are as sure as they are right")
             .changes_no_numbers(),
         config.calibrate);
-  visit(Setting(kRun, "save-every", "steps between checkpoints, and one after the last; 0: none by steps")
-            .between(0, kMostSteps)
+  visit(Setting(kRun, "save-every",
+                "steps between checkpoints, epoch, or a share of an epoch such as 0.25, and one after the last step; "
+                "0: none by steps")
             .changes_no_numbers(),
         config.save_every);
   visit(Setting(kRun, "save-minutes", "minutes between checkpoints; 0: none by time")
