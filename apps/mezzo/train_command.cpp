@@ -64,12 +64,12 @@ class AddSetting {
     add(setting, field);
   }
 
-  void operator()(const Setting& setting, text::Interval& field) const {
+  void operator()(const Setting& setting, text::StepInterval& field) const {
     add_text(setting, field.text(),
              [setting, &field](const std::string& text) { field = parse_interval(setting, text); });
   }
 
-  void operator()(const Setting& setting, std::optional<text::Interval>& field) const {
+  void operator()(const Setting& setting, std::optional<text::StepInterval>& field) const {
     add_text(setting, std::string(setting.none()), [setting, &field](const std::string& text) {
       field = text == setting.none() ? std::nullopt : std::optional(parse_interval(setting, text));
     });
@@ -95,8 +95,8 @@ class AddSetting {
  private:
   static std::string flag(const Setting& setting) { return "--" + std::string(setting.name()); }
 
-  static text::Interval parse_interval(const Setting& setting, const std::string& text) {
-    return as_usage([&] { return text::Interval::parse(flag(setting), text); });
+  static text::StepInterval parse_interval(const Setting& setting, const std::string& text) {
+    return as_usage([&] { return text::StepInterval::parse(flag(setting), text); });
   }
 
   void add_text(const Setting& setting,

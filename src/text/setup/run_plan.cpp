@@ -92,9 +92,9 @@ std::vector<MicroBatch> RunPlan::micro_batches(const TokenizedTexts& texts, int6
 
 void resolve_intervals(TrainConfig& config, int64_t num_texts) {
   const int64_t steps = steps_per_epoch(config, num_texts);
-  const Interval eval_every = config.eval_every.value_or(default_eval_interval(steps));
-  config.eval_every = Interval::steps(eval_every.in_steps(steps));
-  config.save_every = Interval::steps(config.save_every.in_steps(steps));
+  const StepInterval eval_every = config.eval_every.value_or(default_eval_interval(steps));
+  config.eval_every = StepInterval::steps(eval_every.in_steps(steps));
+  config.save_every = StepInterval::steps(config.save_every.in_steps(steps));
 }
 
 RunPlan plan_run(const TrainConfig& given, int64_t num_texts, const Ranks& ranks) {

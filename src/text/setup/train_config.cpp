@@ -46,7 +46,7 @@ void check_value(const Setting& setting, int64_t value) {
 
 void check_value(const Setting&, bool) {}
 void check_value(const Setting&, uint64_t) {}
-void check_value(const Setting&, const Interval&) {}
+void check_value(const Setting&, const StepInterval&) {}
 void check_value(const Setting&, const std::filesystem::path&) {}
 void check_value(const Setting&, const std::vector<std::filesystem::path>&) {}
 
@@ -62,7 +62,7 @@ std::string to_text(const Setting&, const T& value) {
   return fmt::format("{}", value);
 }
 std::string to_text(const Setting&, const std::filesystem::path& value) { return value.string(); }
-std::string to_text(const Setting&, const Interval& value) { return value.text(); }
+std::string to_text(const Setting&, const StepInterval& value) { return value.text(); }
 std::string to_text(const Setting&, const std::vector<std::filesystem::path>& values) {
   std::vector<std::string> names;
   std::ranges::transform(values, std::back_inserter(names), [](const auto& path) { return path.string(); });
@@ -212,7 +212,7 @@ void apply_recipe(TrainConfig& config, const std::string& name) {
   config.learning_rate = 3e-5;
   config.schedule = "constant";
   config.max_grad_norm = 0;
-  config.eval_every = Interval::steps(50);
+  config.eval_every = StepInterval::steps(50);
 }
 
 double default_warmup_ratio(std::string_view schedule) {

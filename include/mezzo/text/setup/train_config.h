@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "mezzo/text/data/dataset.h"
-#include "mezzo/text/setup/interval.h"
+#include "mezzo/text/setup/step_interval.h"
 #include "mezzo/text/tasks/task.h"
 
 namespace mezzo::text {
@@ -104,12 +104,12 @@ struct TrainConfig {
   int64_t timeout = 600;                      ///< seconds that ranks wait for each other
 
   /// Time between evaluations on dev; never: only at the end. nullopt: default_eval_interval().
-  std::optional<Interval> eval_every;
+  std::optional<StepInterval> eval_every;
   std::string metric;        ///< of dev, by which the best model is chosen; empty: the task's own, such as accuracy
   int64_t patience = 0;      ///< evaluations on dev without a better model after which the run ends; 0: it goes on
   double pause_at = 1;       ///< share of all steps after which a run ends for now, evaluated, to be resumed
   bool calibrate = false;    ///< whether a temperature is fitted on dev to the model that is kept
-  Interval save_every;       ///< time between checkpoints, and one after the last step; never: none by steps
+  StepInterval save_every;   ///< time between checkpoints, and one after the last step; never: none by steps
   double save_minutes = 10;  ///< minutes between checkpoints; 0: none by time
   int64_t keep = 2;          ///< checkpoints kept
   std::string resume;  ///< empty, "auto" (the newest intact checkpoint of `output`, if any), or a checkpoint folder

@@ -1,4 +1,4 @@
-#include "mezzo/text/setup/interval.h"
+#include "mezzo/text/setup/step_interval.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ bool is_all_number(const std::string& text, Number& number) {
 
 }  // namespace
 
-Interval Interval::parse(std::string_view flag, const std::string& text) {
+StepInterval StepInterval::parse(std::string_view flag, const std::string& text) {
   constexpr int64_t kMostSteps = 1'000'000'000;  // a year of 30 a second
   if (text == "epoch") return epochs(1);
   int64_t count = 0;
@@ -31,18 +31,18 @@ Interval Interval::parse(std::string_view flag, const std::string& text) {
                     ", epoch, or a share of an epoch such as 0.25");
 }
 
-std::string Interval::text() const {
+std::string StepInterval::text() const {
   return share_ == 0 ? fmt::format("{}", steps_) : share_ == 1 ? "epoch" : fmt::format("{}", share_);
 }
 
-int64_t Interval::in_steps(int64_t steps_per_epoch) const {
+int64_t StepInterval::in_steps(int64_t steps_per_epoch) const {
   return share_ == 0 ? steps_ : static_cast<int64_t>(std::ceil(share_ * static_cast<double>(steps_per_epoch)));
 }
 
-Interval default_eval_interval(int64_t steps_per_epoch) {
+StepInterval default_eval_interval(int64_t steps_per_epoch) {
   constexpr double kSteps = 50;
   const auto evaluations = std::clamp<int64_t>(std::llround(static_cast<double>(steps_per_epoch) / kSteps), 1, 10);
-  return Interval::steps((steps_per_epoch + evaluations - 1) / evaluations);
+  return StepInterval::steps((steps_per_epoch + evaluations - 1) / evaluations);
 }
 
 }  // namespace mezzo::text
